@@ -1,0 +1,1 @@
+"""Pure functions: tables in, frozen dataclasses out. No plotting, no torch, no files."""

@@ -1,0 +1,179 @@
+"""What analysis yields. Reports draw these and nothing else.
+
+`None` means missing; the reason stands in `RunAnalysis.missing`. Times are integer nanoseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantiles:
+    """Median, 10th and 90th percentile (linear interpolation) of `count` values."""
+
+    median: int
+    p10: int
+    p90: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakdown:
+    """Where the mean analysed step of one rank went (METRICS §1). The parts add up to `step` exactly."""
+
+    step: int
+    compute: int
+    exposed_comm: int
+    copy: int
+    input_wait: int
+    optimizer: int
+    idle: int
+    num_steps: int  # steps the mean is taken over
+
+    PARTS = ("compute", "exposed_comm", "copy", "input_wait", "optimizer", "idle")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceBreakdown:
+    """Device timeline of one rank over a selection of device events; totals, not per step.
+
+    span = last end - first start; idle = span - union of all events;
+    idle = idle_host_wait + idle_kernel_wait + idle_other exactly.
+    """
+
+    num_events: int
+    span: int
+    compute: int
+    comm: int
+    exposed_comm: int
+    copy: int  # copies and sets not under compute or communication
+    idle: int
+    idle_host_wait: int
+    idle_kernel_wait: int
+    idle_other: int
+    overlap_ratio: float | None  # |comm and compute| / |comm|; None when comm = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankResult:
+    rank: int
+    host: str
+    num_steps: int  # steps counted by the always-on probe (imports: ProfilerStep marks)
+    num_traced_steps: int
+    step_ns: Quantiles | None
+    breakdown_ns: Breakdown | None
+    comm_ns: int | None  # |union of communication| per mean analysed step
+    overlap_ratio: float | None
+    device_ns: DeviceBreakdown | None  # every device event in the files
+    input_wait_ns: int | None  # always-on: median per step
+    samples_per_step: float | None
+    overhead_ns: int | None  # what the probe cost this rank in all
+    elapsed_ns: int | None  # first step's start to last step's end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerResult:
+    """One layer; times are the mean per analysed step, averaged over ranks."""
+
+    layer: str
+    module_type: str | None
+    calls: float  # forward calls per step
+    forward_ns: int
+    backward_ns: int
+    exposed_comm_ns: int | None  # None: the trace does not tie collectives to layers
+    flops: int | None  # per step and rank, forward + backward, modelled from shapes
+    bytes: int | None  # likewise, read + written
+    order: int  # position of first execution, to sort as the network runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveResult:
+    """All calls of one collective on one group, over the analysed windows, averaged over member ranks."""
+
+    collective: str
+    group: str
+    group_size: int
+    dtype: str | None
+    count: int  # calls per rank
+    bytes: int | None  # S of METRICS §2 summed over calls; None: sizes not in the trace
+    duration_ns: int  # sum over calls of the mean rank's duration
+    transfer_ns: int | None  # sum over matched calls; None: fewer ranks traced than the group has
+    wait_ns: int | None  # sum over matched calls of the mean rank's wait
+    max_wait_ns: int | None
+    algbw_bytes_per_s: float | None  # from transfer_ns
+    busbw_bytes_per_s: float | None  # from transfer_ns
+    busbw_with_wait_bytes_per_s: float | None  # from duration_ns
+    late_counts: tuple[tuple[int, int], ...]  # (rank, times it entered last), most often first
+    num_matched: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveCall:
+    """One matched collective: the k-th of its group and kind in one window."""
+
+    window: int
+    seq: int
+    collective: str
+    group: str
+    start_ns: int  # last rank's entry
+    transfer_ns: int
+    late_rank: int
+    start_skew_ns: int
+    end_skew_ns: int
+    bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One cause, with the gain removing it would bring and what to do."""
+
+    id: str  # stable slug: input_bound, comm_bound, straggler, launch_bound, compute_bound, ...
+    title: str  # one sentence with figures
+    detail: str
+    action: str
+    gain_ns: int | None  # off the mean step
+    gain_ratio: float | None  # gain_ns / step
+    layer: str | None = None
+    rank: int | None = None
+    collective: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingFigure:
+    what: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileProvenance:
+    """What became of one input file."""
+
+    path: str  # relative to the run directory
+    rank: int
+    window: int
+    events_read: int
+    events_kept: int
+    events_cut: int  # launched before the window; counted from the window's start
+    events_dropped: int  # unreadable
+    events_skipped: int  # readable but of no use to the timeline (Python frames, flow arrows, metadata)
+    unclassified: tuple[tuple[str, int], ...]  # device kernels no rule knows (name, count)
+    salvaged: bool  # the file was damaged
+    notes: tuple[str, ...]  # rank source, damage in words, step source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunAnalysis:
+    run: dict[str, object]  # run.json
+    ranks: tuple[RankResult, ...]
+    layers: tuple[LayerResult, ...]
+    collectives: tuple[CollectiveResult, ...]
+    calls: tuple[CollectiveCall, ...]
+    step_ns: Quantiles | None  # over all ranks' steps, warm-up excluded
+    throughput_samples_per_s: float | None
+    samples_source: str | None  # "derived" from the root module's input, or "option"
+    overhead_ratio: float | None
+    findings: tuple[Finding, ...]
+    missing: tuple[MissingFigure, ...]
+    provenance: tuple[FileProvenance, ...]
+    step_series: dict[int, tuple[int, ...]] = field(default_factory=dict)  # rank -> step durations, in order

@@ -1,0 +1,81 @@
+"""The command group. Commands are imported only when they are asked for, so `--help` stays fast."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+
+import click
+
+from perfscope import __version__
+from perfscope.errors import EXIT_BUG, PerfscopeError
+
+# name -> (module, one-line help). The help stands here so that listing commands imports none of them.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "run": ("perfscope.cli.run", "Run a training command and record where its steps go."),
+    "import": ("perfscope.cli.import_", "Turn traces of torch.profiler into a run directory."),
+    "report": ("perfscope.cli.report", "Write the report of a run: text, HTML, PDF or JSON."),
+    "export": ("perfscope.cli.export", "Write a run's timeline as Perfetto, Parquet or CSV."),
+}
+
+
+class LazyGroup(click.Group):
+    """A click group whose commands live in modules loaded on first use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="perfscope")
+@click.option("--debug", is_flag=True, help="Show the stack trace of an error.")
+def cli(debug: bool) -> None:
+    """Where does a training step go, and why does it not scale?
+
+    \b
+    Examples:
+      perfscope run -- torchrun --standalone --nproc-per-node 4 train.py
+      perfscope report perfscope-runs/latest
+      perfscope import trace_rank*.json.gz -o my-run
+    """
+
+
+def main() -> None:
+    """Entry point: typed errors become one line and an exit code, anything else is a bug (70)."""
+    debug = "--debug" in sys.argv[1:2]
+    try:
+        code = cli.main(standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        code = stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except click.Abort:
+        click.echo("perfscope: interrupted", err=True)
+        code = 130
+    except PerfscopeError as error:
+        if debug:
+            traceback.print_exc()
+        click.echo(f"perfscope: {error}", err=True)
+        code = error.exit_code
+    except Exception as error:  # noqa: BLE001 - the outermost boundary: say it is ours, keep the exit code
+        if debug:
+            traceback.print_exc()
+        click.echo(
+            f"perfscope: internal error: {type(error).__name__}: {error} "
+            "(run again as `perfscope --debug ...` and report the stack trace)",
+            err=True,
+        )
+        code = EXIT_BUG
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,46 @@
+"""The errors a user can meet, each with an exit code and a docs slug.
+
+    PerfscopeError            exit 1   something about the user's input or machine
+      UsageError              exit 2   the command line itself is wrong
+      RunDirectoryError       exit 1   a run directory cannot be read or written
+      TraceError              exit 1   a trace file cannot be used
+
+A message is one line, says what is wrong with which file, and what to do about it.
+"""
+
+from __future__ import annotations
+
+EXIT_OK = 0
+EXIT_USER = 1
+EXIT_USAGE = 2
+EXIT_BUG = 70
+EXIT_OWN_FAILURE = 125  # `perfscope run` itself failed; the child's own codes pass through.
+
+
+class PerfscopeError(Exception):
+    """Root of every error perfscope raises on purpose.
+
+    Args:
+        message: one line for the user.
+        slug: anchor in docs/messages.md, or None.
+    """
+
+    exit_code: int = EXIT_USER
+
+    def __init__(self, message: str, *, slug: str | None = None) -> None:
+        super().__init__(message)
+        self.slug = slug
+
+
+class UsageError(PerfscopeError):
+    """The command line is wrong."""
+
+    exit_code = EXIT_USAGE
+
+
+class RunDirectoryError(PerfscopeError):
+    """A run directory cannot be read, or must not be written."""
+
+
+class TraceError(PerfscopeError):
+    """A trace file holds nothing that can be used."""

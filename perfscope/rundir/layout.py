@@ -1,0 +1,44 @@
+"""Paths and names inside a run directory. Standard library only.
+
+The agent inside the training process loads this file by path (it may run under another
+Python, >= 3.8, where perfscope is not installed), so nothing here may import perfscope.
+
+    <run>/run.json                       the manifest, see schema.py
+    <run>/plan.json                      step at which the next window starts, written by rank 0
+    <run>/hosts/<host>/topology.json     what the machine is
+    <run>/ranks/<rank>/rank.json         one rank: pid, host, framework, groups, clock anchors
+    <run>/ranks/<rank>/steps.jsonl       one line per step, append-only
+    <run>/ranks/<rank>/layers.json       module names, types, parameter counts
+    <run>/ranks/<rank>/windows.jsonl     one line per traced window
+    <run>/ranks/<rank>/windows/N.json.gz the framework's own trace of window N
+    <run>/ranks/<rank>/errors.jsonl      what a probe swallowed
+    <run>/derived/                       rebuilt from the above at will
+"""
+
+SCHEMA_VERSION = 1
+
+RUN_JSON = "run.json"
+PLAN_JSON = "plan.json"
+HOSTS = "hosts"
+TOPOLOGY_JSON = "topology.json"
+RANKS = "ranks"
+RANK_JSON = "rank.json"
+STEPS_JSONL = "steps.jsonl"
+LAYERS_JSON = "layers.json"
+WINDOWS_JSONL = "windows.jsonl"
+WINDOWS = "windows"
+ERRORS_JSONL = "errors.jsonl"
+DERIVED = "derived"
+TIMELINE = "timeline"
+INGEST = "ingest"
+
+# Marks the probe writes into the framework's own trace (record_function names).
+# "perfscope.step:12" spans step 12; "perfscope.layer:features.3.conv" spans one forward call.
+MARK_STEP = "perfscope.step:"
+MARK_LAYER = "perfscope.layer:"
+MARK_INPUT = "perfscope.input"
+
+# Environment through which the launcher talks to the agent. All are plain strings.
+ENV_RUN_DIR = "PERFSCOPE_RUN_DIR"  # absolute path of the run directory
+ENV_AGENT = "PERFSCOPE_AGENT"  # absolute path of probes/bootstrap/agent.py
+ENV_CONFIG = "PERFSCOPE_CONFIG"  # JSON, see probes/bootstrap/agent.py

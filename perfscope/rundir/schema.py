@@ -1,0 +1,75 @@
+"""Tables every timeline format becomes. One constant per table, one comment per column.
+
+Schema versions (layout.SCHEMA_VERSION):
+    1  2026-11  first released schema.
+
+All times are integer nanoseconds. Times in one rank's timeline share that rank's trace clock
+(Unix epoch unless the trace says otherwise); clock differences between hosts are handled by
+analysis, never written into the raw table.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+KINDS = ("compute", "comm", "copy", "input", "optimizer", "host", "annotation")
+PHASES = ("forward", "backward", "optimizer", "other")
+
+_WORD = pa.dictionary(pa.int32(), pa.string())
+
+TIMELINE = pa.schema(
+    [
+        ("rank", pa.int32()),  # global rank
+        ("window", pa.int32()),  # which traced window of that rank, from 0
+        ("step", pa.int32()),  # step in which the span starts; -1 outside every step
+        ("device", pa.int16()),  # GPU index; -1 = a host thread
+        ("lane", pa.int64()),  # host thread id, or device stream id
+        ("start_ns", pa.int64()),
+        ("dur_ns", pa.int64()),
+        ("depth", pa.int16()),  # number of kept spans of the same lane that enclose this one
+        ("kind", _WORD),  # one of KINDS
+        ("phase", _WORD),  # one of PHASES
+        ("layer", _WORD),  # qualified module path; null = not attributable
+        ("name", _WORD),  # operator, kernel or annotation name
+        ("correlation", pa.int64()),  # launch <-> device work; null = none
+        ("launch_ns", pa.int64()),  # device spans: start of the host call that launched it; null = not in file
+        ("launch_step", pa.int32()),  # device spans: step of that host call; -1 outside steps; null = not in file
+        ("flops", pa.int64()),  # modelled from shapes; null = unknown
+        ("bytes_read", pa.int64()),  # modelled from shapes; null = unknown
+        ("bytes_written", pa.int64()),
+        ("collective", _WORD),  # all_reduce, all_gather, reduce_scatter, broadcast, ..., send, recv, barrier
+        ("group", _WORD),  # process group name (from the trace) or "default"
+        ("group_size", pa.int32()),
+        ("in_bytes", pa.int64()),  # per-rank input tensor bytes
+        ("out_bytes", pa.int64()),  # per-rank output tensor bytes
+        ("dtype", _WORD),
+        ("peer", pa.int32()),  # point to point: the other global rank
+        ("seq", pa.int32()),  # k-th collective of this (group, collective) in this rank and window
+    ]
+)
+
+LANES = pa.schema(
+    [
+        ("rank", pa.int32()),
+        ("window", pa.int32()),
+        ("device", pa.int16()),
+        ("lane", pa.int64()),
+        ("role", pa.string()),  # main, backend (communication thread), autograd, worker, stream
+        ("label", pa.string()),  # what a person should read: "main thread", "stream 7 (NCCL)"
+    ]
+)
+
+STEPS = pa.schema(
+    [
+        ("rank", pa.int32()),
+        ("step", pa.int32()),
+        ("start_ns", pa.int64()),  # monotonic clock of that rank's host (imported runs: trace clock)
+        ("dur_ns", pa.int64()),  # to the start of the next step
+        ("window", pa.int32()),  # window that traced this step; -1 = untraced
+        ("input_ns", pa.int64()),  # main thread blocked in the data loader; null = not measured
+        ("backward_ns", pa.int64()),
+        ("optimizer_ns", pa.int64()),
+        ("num_micro", pa.int32()),  # root forward calls in this step (gradient accumulation)
+        ("samples", pa.int64()),  # leading dimension of the root's first tensor, summed; null = unknown
+    ]
+)

@@ -1,0 +1,81 @@
+"""How a number looks: the only place in perfscope that formats figures for people.
+
+Every function takes the base unit (ns, bytes, ratio ...) and returns text with its unit.
+`None` always becomes an en dash: a missing figure is never shown as 0.
+"""
+
+from __future__ import annotations
+
+MISSING = "–"
+
+_TIME = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
+_BINARY = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+_DECIMAL = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def _digits(value: float) -> str:
+    """Three significant digits without an exponent."""
+    magnitude = abs(value)
+    if magnitude >= 100:
+        return f"{value:,.0f}"
+    if magnitude >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}"
+
+
+def format_ns(value: float | None) -> str:
+    """Nanoseconds as s, ms, µs or ns: ``1234567`` -> ``1.23 ms``."""
+    if value is None:
+        return MISSING
+    for size, unit in _TIME:
+        if abs(value) >= size:
+            return f"{_digits(value / size)} {unit}"
+    return f"{value:.0f} ns"
+
+
+def format_bytes(value: float | None) -> str:
+    """Bytes in binary multiples: ``1536`` -> ``1.50 KiB``."""
+    if value is None:
+        return MISSING
+    for size, unit in _BINARY:
+        if abs(value) >= size:
+            return f"{_digits(value / size)} {unit}"
+    return f"{value:.0f} B"
+
+
+def format_si(value: float | None, unit: str) -> str:
+    """A decimal-prefixed figure: ``format_si(2.5e9, "FLOP/s")`` -> ``2.50 GFLOP/s``."""
+    if value is None:
+        return MISSING
+    for size, prefix in _DECIMAL:
+        if abs(value) >= size:
+            return f"{_digits(value / size)} {prefix}{unit}"
+    return f"{_digits(value)} {unit}"
+
+
+def format_rate(bytes_per_s: float | None) -> str:
+    """Bandwidth in decimal multiples, as network and memory vendors state it: ``1.20 GB/s``."""
+    return format_si(bytes_per_s, "B/s")
+
+
+def format_ratio(value: float | None, digits: int = 1) -> str:
+    """A ratio as per cent: ``0.123`` -> ``12.3 %``."""
+    return MISSING if value is None else f"{100 * value:.{digits}f} %"
+
+
+def format_count(value: float | None) -> str:
+    """A count with thousands separators."""
+    return MISSING if value is None else f"{value:,.0f}"
+
+
+def parse_ratio(text: str) -> float:
+    """``1%``, ``0.5 %`` or ``0.01`` -> a ratio in [0, 1].
+
+    Raises:
+        ValueError: not a number, or outside [0, 1].
+    """
+    stripped = text.strip()
+    value = float(stripped[:-1]) / 100 if stripped.endswith("%") else float(stripped)
+    if not 0 <= value <= 1:
+        raise ValueError(f"{text!r} is not between 0 and 100 %")
+    return value
