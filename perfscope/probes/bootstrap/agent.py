@@ -1,0 +1,87 @@
+"""First code of perfscope in a Python process: decide whether to arm, and cost nothing if not.
+
+sitecustomize (beside this file, in site/) loads this file by path and calls `start`. The rest of
+the room is loaded only once the process imports a framework, under the private package name
+`_perfscope`, so that a training environment without perfscope works and one that has another
+version of it is not disturbed.
+"""
+
+import os
+import sys
+
+ENV_RUN_DIR = "PERFSCOPE_RUN_DIR"
+_PACKAGE = "_perfscope"
+_FRAMEWORKS = ("torch",)
+
+
+def start():
+    """Arm this process. Called once, at interpreter start; never raises for a missing set-up."""
+    run_dir = os.environ.get(ENV_RUN_DIR)
+    if not run_dir:
+        return
+    # Kineto announces every profiler start and stop on stderr ("USDT: ..."): training's stderr must
+    # stay as it was. Must be set before torch loads; a value of the user's own wins.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    sys.meta_path.insert(0, _Awaiter())
+
+
+class _Awaiter:
+    """Meta path finder that waits for a framework, then steps aside.
+
+    It never loads anything itself: it lets the other finders find the module, wraps `exec_module`
+    on that one loader instance, and undoes the wrap before the module's code runs.
+    """
+
+    def find_spec(self, fullname, path=None, target=None):
+        if fullname not in _FRAMEWORKS:
+            return None
+        import importlib.util  # not at the top: most processes never get here
+
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or not hasattr(spec.loader, "exec_module"):
+            sys.meta_path.insert(0, self)  # not there (yet): keep waiting
+            return None
+        loader, execute = spec.loader, spec.loader.exec_module
+
+        def exec_module(module):
+            del loader.exec_module  # `torch.__loader__` is pristine for whoever looks at it
+            execute(module)
+            _arm(fullname)
+
+        loader.exec_module = exec_module
+        return spec
+
+
+def _arm(framework):
+    import importlib
+
+    try:
+        probes = _load_room()
+        importlib.import_module(probes + "." + framework + "_probe").arm()
+    except Exception as error:  # noqa: BLE001 - a fault of ours must not reach the training
+        _note_boot_error(error)
+
+
+def _load_room():
+    """Make `_perfscope` importable from the folder this file lies in; return the probes package name."""
+    import importlib.util
+
+    if _PACKAGE not in sys.modules:
+        root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        spec = importlib.util.spec_from_file_location(
+            _PACKAGE, os.path.join(root, "__init__.py"), submodule_search_locations=[root]
+        )
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[_PACKAGE] = module
+        spec.loader.exec_module(module)
+    return _PACKAGE + ".probes"
+
+
+def _note_boot_error(error):
+    """One line in the run directory; where even that fails there is nobody left to tell."""
+    try:
+        with open(os.path.join(os.environ[ENV_RUN_DIR], "boot-errors.txt"), "a") as file:
+            file.write("pid %d: %s: %s\n" % (os.getpid(), type(error).__name__, error))
+    except OSError:
+        return

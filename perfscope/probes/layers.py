@@ -1,0 +1,149 @@
+"""Names of layers, and the marks that put them into the framework's trace.
+
+A layer is called by the path its owner would write: `features.3.conv`. What wrappers insert
+(`module.` of DDP, `_fsdp_wrapped_module.`, `_orig_mod.`) is taken out. The outermost module is
+called by its class. A module used in two places keeps its first name.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+_WRAPPER_PARTS = frozenset(
+    ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module", "_forward_module")
+)
+_MODULE_WRAPPERS = frozenset(("DistributedDataParallel", "DataParallel", "DeepSpeedEngine"))
+
+
+def unwrap(module: Any) -> Any:
+    """The user's own module inside DDP, FSDP, torch.compile or checkpoint wrappers."""
+    for _ in range(8):
+        parts = module.__dict__.get("_modules", {})
+        inner = next((parts[name] for name in _WRAPPER_PARTS if parts.get(name) is not None), None)
+        if inner is None and type(module).__name__ in _MODULE_WRAPPERS:
+            inner = parts.get("module")
+        if inner is None:
+            return module
+        module = inner
+    return module
+
+
+def class_name(module: Any) -> str:
+    """Class of a module as its author knows it: FSDP2 renames `Net` to `FSDPNet`, undo that."""
+    kind = type(module)
+    if kind.__name__.startswith("FSDP") and len(kind.__mro__) > 2 and kind.__mro__[1].__name__ == "FSDPModule":
+        kind = kind.__mro__[2]
+    name: str = kind.__name__
+    return name
+
+
+def qualified_names(root: Any) -> List[Tuple[str, Any]]:
+    """(user-level name, module) for every module under `root`, wrappers left out, first name wins."""
+    inner = unwrap(root)
+    found: List[Tuple[str, Any]] = []
+    seen = set()
+
+    def visit(module: Any, path: str) -> None:
+        module_inner = unwrap(module)
+        if id(module_inner) in seen:
+            return
+        seen.add(id(module_inner))
+        found.append((path or class_name(module_inner), module_inner))
+        for name, child in module_inner.__dict__.get("_modules", {}).items():
+            if child is not None:
+                visit(child, path + "." + name if path else name)
+
+    visit(inner, "")
+    return found
+
+
+def describe(names: List[Tuple[str, Any]]) -> List[Dict[str, Any]]:
+    """Rows of layers.json: each layer's own parameters (shared ones counted where first seen)."""
+    rows, seen = [], set()
+    for name, module in names:
+        shapes, count, size = [], 0, 0
+        for parameter in module.__dict__.get("_parameters", {}).values():
+            if parameter is None or id(parameter) in seen:
+                continue
+            seen.add(id(parameter))
+            shapes.append(list(parameter.shape))
+            count += parameter.numel()
+            size += parameter.numel() * parameter.element_size()
+        rows.append(
+            {
+                "layer": name,
+                "type": class_name(module),
+                "params": count,
+                "param_bytes": size,
+                "param_shapes": shapes,
+            }
+        )
+    return rows
+
+
+class LayerMarks:
+    """Marks each forward call with its layer while a window is open.
+
+    Args:
+        new_mark: name -> context manager that puts a span into the trace.
+        prefix: put before every layer name.
+    """
+
+    def __init__(self, new_mark: Callable[[str], Any], prefix: str) -> None:
+        self._new_mark = new_mark
+        self._prefix = prefix
+        self._names: Dict[int, str] = {}
+        self._keep: List[Any] = []  # modules named, so that an id cannot be reused meanwhile
+        self._thread = threading.local()
+
+    def name_tree(self, root: Any, outer: str = "") -> List[Tuple[str, Any]]:
+        """Learn the names under `root`; a tree other than the model's is prefixed with `outer`."""
+        names = qualified_names(root)
+        if outer:
+            names = [(outer + "." + name if i else outer, module) for i, (name, module) in enumerate(names)]
+        for name, module in names:
+            self._names.setdefault(id(module), name)
+            self._keep.append(module)
+        return names
+
+    def _stack(self) -> List[Tuple[int, Any]]:
+        stack: Optional[List[Tuple[int, Any]]] = getattr(self._thread, "stack", None)
+        if stack is None:
+            stack = self._thread.stack = []
+        return stack
+
+    @property
+    def idle(self) -> bool:
+        """True when no layer of this thread is under way."""
+        return not self._stack()
+
+    def enter(self, module: Any) -> None:
+        """A forward call begins."""
+        name = self._names.get(id(module))
+        if name is None:
+            if unwrap(module) is not module:
+                return  # a wrapper: its inner module carries the name
+            self.name_tree(module, class_name(module))
+            name = self._names[id(module)]
+        mark = self._new_mark(self._prefix + name)
+        mark.__enter__()
+        self._stack().append((id(module), mark))
+
+    def leave(self, module: Any) -> None:
+        """A forward call ended, perhaps by an exception that skipped inner ends (checkpointing stops early)."""
+        stack = self._stack()
+        wanted = id(module)
+        if not any(entry == wanted for entry, _ in stack):
+            return
+        while stack:
+            entry, mark = stack.pop()
+            mark.__exit__(None, None, None)
+            if entry == wanted:
+                return
+
+    def close(self) -> None:
+        """Close every open mark of this thread."""
+        stack = self._stack()
+        while stack:
+            stack.pop()[1].__exit__(None, None, None)

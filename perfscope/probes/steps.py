@@ -1,0 +1,177 @@
+"""Where one training step ends and the next begins.
+
+A step is one optimizer update. It is cut at the first root-module forward after an optimizer
+step, so that data loading and zero_grad of the coming batch belong to the step they follow.
+
+With several optimizers the cut is only a candidate until the next optimizer steps: if that
+optimizer has already stepped in this step, the candidate was a real boundary; if it has not
+(the generator after the discriminator), the step goes on. Gradient accumulation needs no rule:
+without an optimizer step there is no candidate.
+"""
+
+from __future__ import annotations
+
+from typing import Callable, List, NamedTuple, Optional, Set
+
+
+class Step(NamedTuple):
+    """One finished step; the columns of steps.jsonl, in order. Times in ns, CLOCK_MONOTONIC."""
+
+    step: int
+    start_ns: int
+    dur_ns: int
+    window: int
+    input_ns: Optional[int]
+    backward_ns: Optional[int]
+    optimizer_ns: int
+    num_micro: int
+    samples: Optional[int]
+
+
+_INPUT, _BACKWARD, _OPTIMIZER, _MICRO, _SAMPLES, _UNKNOWN, _WINDOW = range(7)
+
+
+def _fresh(window: int) -> List[int]:
+    return [0, 0, 0, 0, 0, 0, window]
+
+
+class StepTracker:
+    """Turns hook calls into steps. Knows nothing of any framework; the caller passes the times.
+
+    Args:
+        emit: receives every confirmed Step.
+    """
+
+    def __init__(self, emit: Callable[[Step], None]) -> None:
+        self._emit = emit
+        self.index = 0  # the step under way
+        self.window = -1  # set by the caller while steps are traced
+        self._start: Optional[int] = None
+        self._current = _fresh(-1)
+        self._acc = self._current  # where new time goes: the current step, or what follows the candidate
+        self._stepped: Set[int] = set()  # optimizers that stepped in the current step
+        self._awaiting = False  # an optimizer stepped since the last candidate
+        self._candidate: Optional[int] = None
+        self._candidate_start = 0
+        self._depth = 0
+        self._optimizer_start = 0
+        self._last_update = 0
+        self.fallback: Optional[int] = None  # forward of another module since the update; used if no root came
+        self.num_optimizers = 1  # that stepped in the last confirmed step
+
+    @property
+    def at_boundary(self) -> bool:
+        """True when a root forward now would start a new step, as far as can be known now."""
+        return self._awaiting and len(self._stepped) >= self.num_optimizers
+
+    @property
+    def next_index(self) -> int:
+        """Index of the step that a root forward now belongs to."""
+        pending = self._candidate is not None or self._awaiting
+        return self.index + 1 if pending and self._start is not None else self.index
+
+    def root_forward(self, now: int, samples: Optional[int]) -> None:
+        """The root module is about to run forward on `samples` samples (None = cannot be told)."""
+        if self._start is None:
+            self._start = now
+            self._current[_WINDOW] = self.window
+        elif self._awaiting and self._candidate is None:
+            self._candidate = self._candidate_start = now
+            self._acc = _fresh(self.window)
+        self._awaiting = False
+        self._acc[_MICRO] += 1
+        if samples is None:
+            self._acc[_UNKNOWN] += 1
+        else:
+            self._acc[_SAMPLES] += samples
+
+    def resume(self, now: int) -> None:
+        """Time until `now` was perfscope's own (a profiler was started or stopped at the boundary)."""
+        if self._candidate is not None:
+            self._candidate_start = now
+            self._acc[_WINDOW] = self.window
+        elif self._start is not None:
+            self._start = now
+            self._current[_WINDOW] = self.window
+
+    def add_input(self, duration: int) -> None:
+        self._acc[_INPUT] += duration
+
+    def add_backward(self, duration: int) -> None:
+        self._acc[_BACKWARD] += duration
+
+    def optimizer_begins(self, optimizer: int, now: int) -> bool:
+        """Optimizer with identity `optimizer` enters step(); nested calls (ZeRO, super().step) are ignored.
+
+        Returns:
+            True when a step was cut although the root module was not called since the last update.
+        """
+        self._depth += 1
+        if self._depth > 1:
+            return False
+        rootless = False
+        self._optimizer_start = now
+        repeats = optimizer in self._stepped
+        if self._candidate is not None:
+            if repeats:
+                self._confirm(self._candidate, self._candidate_start)
+            else:
+                self._merge()
+        elif self._awaiting and repeats:
+            # The root was not called in between (another model, or a functional one): cut at the forward
+            # that was seen, else at the update itself.
+            boundary = self._last_update if self.fallback is None else self.fallback
+            self._acc = _fresh(self.window)
+            self._confirm(boundary, boundary)
+            rootless = True
+        if self._start is None:
+            self._start = now
+        self._stepped.add(optimizer)
+        self.fallback = None
+        return rootless
+
+    def optimizer_ends(self, now: int) -> None:
+        self._depth = max(0, self._depth - 1)
+        if self._depth:
+            return
+        self._acc[_OPTIMIZER] += now - self._optimizer_start
+        self._last_update = now
+        self._awaiting = True
+
+    def finish(self) -> None:
+        """Training ended: the last step lasts to its update, or to the forward that followed it."""
+        if self._start is None or not self._stepped:
+            return
+        end = self._last_update if self._candidate is None else self._candidate
+        self._confirm(end, end)
+        self._start = None
+
+    def _confirm(self, end: int, next_start: int) -> None:
+        start, done = self._start, self._current
+        self._current = self._acc if self._acc is not done else _fresh(self.window)
+        self._acc = self._current
+        self._candidate = None
+        self._start = next_start
+        self.num_optimizers = len(self._stepped)
+        self._stepped.clear()
+        self.index += 1
+        if start is not None:
+            self._emit(
+                Step(
+                    self.index - 1,
+                    start,
+                    end - start,
+                    done[_WINDOW],
+                    done[_INPUT],
+                    done[_BACKWARD],
+                    done[_OPTIMIZER],
+                    done[_MICRO],
+                    None if done[_UNKNOWN] or not done[_MICRO] else done[_SAMPLES],
+                )
+            )
+
+    def _merge(self) -> None:
+        for field in range(_WINDOW):
+            self._current[field] += self._acc[field]
+        self._acc = self._current
+        self._candidate = None

@@ -1,0 +1,410 @@
+"""The PyTorch probe: hooks in, steps and windows out.
+
+Always on: global optimizer hooks, the first root forward after an update, backward, data loader,
+process group. In windows only: torch's profiler and one mark per layer call.
+
+Never used: full backward hooks (they break in-place activations and cost 18-44 % of a step).
+Every entry from training into this file goes through `_guarded` or its own try: after three faults
+the probe takes its hooks out and stays silent.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import sys
+import threading
+import time
+import weakref
+from typing import Any, Callable, Dict, Optional
+
+from ..rundir import layout
+from . import torch_describe
+from .guard import Guard
+from .layers import LayerMarks, class_name, describe, unwrap
+from .ranks import identify
+from .recorder import Recorder
+from .steps import Step, StepTracker
+from .torch_compile import CompileWatch
+from .torch_trace import TorchTrace
+from .windows import Windows
+
+_HOOK = "perfscope"  # our key in torch's table of global forward pre-hooks
+_clock = time.monotonic_ns
+
+
+def arm() -> None:
+    """torch has just been imported: put the hooks in. Nothing is written until the process trains."""
+    probe = TorchProbe(
+        os.environ[layout.ENV_RUN_DIR], json.loads(os.environ.get(layout.ENV_CONFIG) or "{}")
+    )
+    probe.install(sys.modules["torch"])
+    os.register_at_fork(after_in_child=probe.reset)
+
+
+def leading_dimension(torch: Any, values: Any) -> Optional[int]:
+    """Batch size of a module's input: the first tensor's leading dimension, one container deep."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            return int(value.shape[0]) if value.dim() else None
+        if isinstance(value, (dict, list, tuple)):
+            for item in value.values() if isinstance(value, dict) else value:
+                if isinstance(item, torch.Tensor):
+                    return int(item.shape[0]) if item.dim() else None
+    return None
+
+
+class TorchProbe:
+    """One process's probe.
+
+    Args:
+        run_dir: absolute path of the run directory.
+        config: PERFSCOPE_CONFIG, parsed.
+    """
+
+    def __init__(self, run_dir: str, config: Dict[str, Any]) -> None:
+        self._run_dir = run_dir
+        self._config = config
+        self._trace: Optional[TorchTrace] = None
+        self._compile = CompileWatch(self._compiled_entered, self._compiled_left)
+        self._forward_hooks: list = []
+        self.reset()
+
+    def reset(self) -> None:
+        """Start afresh, unpromoted: at arming, and in every forked child (a data loader worker, say)."""
+        self._remove_layer_hooks()
+        self._guard = Guard()
+        self._tracker = StepTracker(self._step_done)
+        self._recorder: Optional[Recorder] = None
+        self._windows: Optional[Windows] = None
+        self._marks: Optional[LayerMarks] = None
+        self._off = False
+        self._promoting = False
+        self._armed = False
+        self._rearm = False  # disarmed by an evaluation; armed again with the next batch
+        self._in_backward = False
+        self._root: Optional[Callable[[], Any]] = None
+        self._other: Optional[tuple] = None
+        self._main = threading.get_ident()
+        self._cost_ns = 0
+
+    # -- installing ---------------------------------------------------------------------------
+
+    def install(self, torch: Any) -> None:
+        self._torch = torch
+        self._pre_hooks = torch.nn.modules.module._global_forward_pre_hooks
+        self._compiling = torch.compiler.is_compiling if hasattr(torch, "compiler") else (lambda: False)
+        optimizer = sys.modules["torch.optim.optimizer"]
+        optimizer.register_optimizer_step_pre_hook(self._optimizer_pre)
+        optimizer.register_optimizer_step_post_hook(self._optimizer_post)
+        self._wrap_backward(torch)
+        self._wrap_loader()
+        if torch.distributed.is_available():
+            self._wrap_process_group(torch.distributed)
+        if hasattr(torch, "compile"):
+            self._compile.install(torch)
+        self._arm_root()
+
+    def _wrap_backward(self, torch: Any) -> None:
+        original = torch.Tensor.backward
+        probe = self
+
+        @functools.wraps(original)
+        def backward(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if probe._compiling() or probe._off or probe._in_backward:
+                return original(tensor, *args, **kwargs)
+            probe._in_backward = True
+            began = _clock()
+            try:
+                return original(tensor, *args, **kwargs)
+            finally:
+                probe._in_backward = False
+                probe._tracker.add_backward(_clock() - began)
+                probe._arm_root()  # a forward without an update in between is another micro-batch
+
+        torch.Tensor.backward = backward
+
+    def _wrap_loader(self) -> None:
+        loader = sys.modules.get("torch.utils.data.dataloader")
+        kind = getattr(loader, "_BaseDataLoaderIter", None)
+        if kind is None:
+            return
+        original = kind.__next__
+        probe = self
+
+        @functools.wraps(original)
+        def __next__(iterator: Any) -> Any:
+            began = _clock()
+            try:
+                return original(iterator)
+            finally:
+                if threading.get_ident() == probe._main:
+                    probe._tracker.add_input(_clock() - began)
+                    if probe._rearm:
+                        probe._arm_root()
+
+        kind.__next__ = __next__
+
+    def _wrap_process_group(self, dist: Any) -> None:
+        probe = self
+        begin, end = dist.init_process_group, dist.destroy_process_group
+
+        @functools.wraps(begin)
+        def init_process_group(*args: Any, **kwargs: Any) -> Any:
+            result = begin(*args, **kwargs)
+            probe._guarded("promote", probe._promote)
+            return result
+
+        @functools.wraps(end)
+        def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
+            probe._guarded("flush", probe._flush)
+            return end(*args, **kwargs)
+
+        for module in (dist, dist.distributed_c10d):
+            module.init_process_group = init_process_group
+            module.destroy_process_group = destroy_process_group
+
+    # -- life cycle -----------------------------------------------------------------------------
+
+    def _guarded(self, where: str, call: Callable[..., None], *args: Any) -> None:
+        if self._off:
+            return
+        try:
+            call(*args)
+        except Exception as error:  # noqa: BLE001 - the boundary: training goes on whatever happened here
+            self._fault(where, error)
+
+    def _fault(self, where: str, error: Exception) -> None:
+        try:
+            disable = self._guard.fault(where, error)
+        except Exception:  # noqa: BLE001 - not even the error can be written (full disk): stop at once
+            disable = True
+        if disable:
+            self._off = True
+            self._disarm()
+            self._remove_layer_hooks()
+            if self._trace is not None:
+                self._trace.abandon()
+
+    def _promote(self) -> None:
+        """This process trains: find its rank and open its files. Until now nothing was written."""
+        if self._recorder is not None or self._promoting:
+            return
+        self._promoting = True
+        try:
+            recorder = Recorder(self._run_dir, identify())
+        except OSError:
+            self._off = True  # nowhere to write: there is no point in trying at every step
+            self._disarm()
+            raise
+        self._recorder = recorder
+        self._guard.sink = functools.partial(recorder.append, layout.ERRORS_JSONL)
+        self._trace = trace = TorchTrace()
+        self._windows = Windows(recorder, self._config, trace.start, trace.stop, trace.new_mark)
+        self._marks = LayerMarks(trace.new_mark, layout.MARK_LAYER)
+        recorder.anchor()
+        recorder.save_meta(**torch_describe.framework(), **torch_describe.groups())
+        atexit.register(self._guarded, "finish", self._finish, os.getpid())
+        multiprocessing = sys.modules.get("multiprocessing.util")
+        if multiprocessing is not None:  # its forked children leave by os._exit, past atexit
+            multiprocessing.Finalize(None, self._guarded, ("finish", self._finish, os.getpid()), exitpriority=0)
+
+    def _flush(self) -> None:
+        if self._recorder is not None:
+            self._recorder.flush()
+            self._recorder.save_meta(**torch_describe.groups())
+
+    def _finish(self, pid: int) -> None:
+        recorder, windows = self._recorder, self._windows
+        if recorder is None or windows is None or pid != os.getpid() or recorder.meta["finished"]:
+            return
+        self._disarm()
+        self._remove_layer_hooks()
+        if self._marks is not None:
+            self._marks.close()
+        self._tracker.finish()
+        windows.finish()
+        recorder.flush()
+        recorder.anchor()
+        overhead = dict(windows.cost(), always_on_ns=self._cost_ns)
+        recorder.save_meta(overhead=overhead, finished=True, **torch_describe.framework())
+
+    def _step_done(self, step: Step) -> None:
+        now = _clock()
+        if self._recorder is not None and self._windows is not None:
+            self._recorder.add_step(step, now)
+            self._windows.step_done(step.step, step.dur_ns, step.window, now)
+
+    # -- always on ------------------------------------------------------------------------------
+
+    def _arm_root(self) -> None:
+        self._rearm = False
+        if not self._off:
+            self._armed = True
+            if not self._forward_hooks:  # in a window the layer hook sees every call already
+                self._pre_hooks[_HOOK] = self._root_pre
+
+    def _disarm(self) -> None:
+        self._armed = False
+        self._pre_hooks.pop(_HOOK, None)
+
+    def _root_pre(self, module: Any, args: tuple) -> None:
+        if self._compiling() or not self._armed:
+            return
+        # Global pre-hooks are not given keyword arguments; the caller's frame has them.
+        self._guarded("root forward", self._root_hooked, module, args, sys._getframe(1))
+
+    def _root_hooked(self, module: Any, args: tuple, source: Any) -> None:
+        self._root_called(module, args, source)
+        if self._forward_hooks and self._marks is not None:
+            self._marks.enter(module)  # the layer hooks came too late for the call that opened the window
+
+    def _root_called(self, module: Any, args: tuple, source: Any) -> None:
+        """The outermost module of a forward pass is about to run."""
+        now = _clock()
+        self._disarm()
+        if not self._torch.is_grad_enabled():
+            self._rearm = True  # an evaluation; wait for the next batch
+            return
+        if self._root is None:
+            self._root = weakref.ref(module)
+        elif self._root() is not module:
+            self._other = (now, weakref.ref(module))
+            return
+        samples = leading_dimension(self._torch, args)
+        if samples is None:
+            kwargs = source if isinstance(source, dict) else source.f_locals.get("kwargs")
+            samples = leading_dimension(self._torch, (kwargs or {}).values())
+        tracker = self._tracker
+        boundary, step = tracker.at_boundary, tracker.next_index
+        tracker.root_forward(now, samples)
+        self._cost_ns += _clock() - now
+        if boundary and self._windows is not None and threading.get_ident() == self._main:
+            self._turn_windows(step, module)  # keeps its own account
+
+    def _turn_windows(self, step: int, root: Any) -> None:
+        windows, tracker, began = self._windows, self._tracker, _clock()
+        assert windows is not None
+        if windows.active >= 0:
+            if windows.boundary(step):
+                self._remove_layer_hooks()
+                tracker.window = -1
+                tracker.resume(_clock())
+        elif windows.wants(step):
+            self._name_layers(root)
+            if windows.open(step, began):
+                tracker.window = windows.active
+                self._add_layer_hooks()
+            tracker.resume(_clock())
+
+    def _optimizer_pre(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._off or self._compiling():
+            return
+        try:
+            now = _clock()
+            if self._recorder is None:
+                self._promote()
+            other, self._other = self._other, None
+            if other is not None:
+                self._tracker.fallback = other[0]
+            if self._tracker.optimizer_begins(id(optimizer), now) and other is not None:
+                self._root = other[1]  # the first forward seen was not the model's (a trial run before DDP, say)
+            self._cost_ns += _clock() - now
+        except Exception as error:  # noqa: BLE001 - the boundary: training goes on
+            self._fault("optimizer", error)
+
+    def _optimizer_post(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._off or self._compiling():
+            return
+        try:
+            now = _clock()
+            self._tracker.optimizer_ends(now)
+            self._arm_root()
+            self._cost_ns += _clock() - now
+        except Exception as error:  # noqa: BLE001 - the boundary: training goes on
+            self._fault("optimizer", error)
+
+    # -- windows --------------------------------------------------------------------------------
+
+    def _name_layers(self, root: Any) -> None:
+        recorder, marks = self._recorder, self._marks
+        if recorder is None or marks is None or "root" in recorder.meta:
+            return
+        names = marks.name_tree(root)
+        recorder.write_json(
+            layout.LAYERS_JSON, {"root": class_name(unwrap(root)), "layers": describe(names)}
+        )
+        compiled = type(root).__name__ == "OptimizedModule" or root.__dict__.get("_compiled_call_impl") is not None
+        recorder.meta["root"] = torch_describe.root(root, compiled)
+        if self._compile.functions:
+            recorder.meta["notes"].append(
+                "layers are not marked: the training compiles plain functions, where a mark would force "
+                "torch.compile to compile again"
+            )
+
+    def _add_layer_hooks(self) -> None:
+        if self._compile.functions or self._forward_hooks:
+            return
+        hooks = self._torch.nn.modules.module
+        self._forward_hooks = [
+            hooks.register_module_forward_pre_hook(self._layer_pre),
+            hooks.register_module_forward_hook(self._layer_post, always_call=True),
+        ]
+
+    def _remove_layer_hooks(self) -> None:
+        hooks, self._forward_hooks = self._forward_hooks, []
+        for hook in hooks:
+            hook.remove()
+
+    def _layer_pre(self, module: Any, args: tuple) -> None:
+        if not self._compiling():
+            self._guarded("layer", self._layer_called, module, args, sys._getframe(1))
+
+    def _layer_called(self, module: Any, args: tuple, source: Any) -> None:
+        marks, windows = self._marks, self._windows
+        assert marks is not None and windows is not None
+        if marks.idle and threading.get_ident() == self._main:
+            if self._armed:
+                self._root_called(module, args, source)
+            if not (self._torch.is_grad_enabled() or module.training):
+                self._cut_window()  # an evaluation of any length would end up in the trace
+        if windows.active >= 0:
+            marks.enter(module)
+
+    def _cut_window(self) -> None:
+        windows = self._windows
+        assert windows is not None
+        if windows.active >= 0:
+            self._remove_layer_hooks()
+            windows.close()
+            self._tracker.window = -1
+            if self._armed:
+                self._arm_root()
+
+    def _layer_post(self, module: Any, args: Any, output: Any) -> None:
+        if self._marks is not None and not self._compiling():
+            self._guarded("layer", self._marks.leave, module)
+
+    def _compiled_entered(self, module: Any, args: tuple, kwargs: dict) -> None:
+        self._guarded("compiled forward", self._compiled_called, module, args, kwargs)
+
+    def _compiled_called(self, module: Any, args: tuple, kwargs: dict) -> None:
+        idle = self._marks is None or self._marks.idle
+        if self._armed and idle:
+            self._root_called(module, args, kwargs)
+        if self._windows is not None and self._windows.active >= 0 and self._marks is not None:
+            if idle and not (self._torch.is_grad_enabled() or module.training):
+                self._cut_window()
+                return
+            self._remove_layer_hooks()
+            self._marks.enter(unwrap(module))
+
+    def _compiled_left(self, module: Any) -> None:
+        self._guarded("compiled forward", self._compiled_done, module)
+
+    def _compiled_done(self, module: Any) -> None:
+        if self._windows is not None and self._windows.active >= 0 and self._marks is not None:
+            self._marks.leave(unwrap(module))
+            self._add_layer_hooks()

@@ -1,0 +1,214 @@
+"""Traced windows: when they are taken, and what they cost.
+
+The first window starts at a fixed step, the same on every rank. Later ones are announced by rank 0
+in plan.json a few steps ahead, so that all ranks trace the same steps; rank 0 announces one only
+when the cost so far, plus the last window's cost again, stays within the overhead budget of the
+time trained. A rank that cannot see the plan (no shared file system) takes the first window only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import deque
+from typing import Any, Callable, Deque, Dict, Optional
+
+from ..rundir import layout
+from .recorder import Recorder
+
+FIRST_STEP = 3  # past lazy initialisation and DDP's bucket rebuild
+POLL_INTERVAL_NS = 50_000_000
+LEAD_NS = 200_000_000  # a plan must reach every rank before its step does
+
+
+class Governor:
+    """Keeps the cost of windows within a share of the training time. Pure arithmetic, no clock.
+
+    Args:
+        budget: allowed ratio of window cost to elapsed time; 0 = no window at all.
+        num_windows: most windows to take.
+    """
+
+    def __init__(self, budget: float, num_windows: int) -> None:
+        self.budget = budget
+        self.num_windows = num_windows
+        self.taken = 0
+        self.cost_ns = 0
+        self.last_cost_ns = 0
+
+    def add(self, cost_ns: int) -> None:
+        self.taken += 1
+        self.cost_ns += cost_ns
+        self.last_cost_ns = cost_ns
+
+    def allows(self, elapsed_ns: int) -> bool:
+        """True when one more window like the last keeps the total within budget."""
+        if self.taken >= self.num_windows or self.budget <= 0:
+            return False
+        return self.taken == 0 or self.cost_ns + self.last_cost_ns <= self.budget * elapsed_ns
+
+
+class Windows:
+    """Opens and closes the profiler at step boundaries.
+
+    Args:
+        recorder: where results go.
+        config: `windows`, `steps_per_window`, `overhead`, `trace` of PERFSCOPE_CONFIG.
+        start: starts the framework's profiler; returns False when it is in use by the training itself.
+        stop: stops it and writes the trace to the path given.
+        new_mark: name -> context manager that puts a span into the trace.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        config: Dict[str, Any],
+        start: Callable[[], bool],
+        stop: Callable[[str], None],
+        new_mark: Callable[[str], Any],
+    ) -> None:
+        self._recorder = recorder
+        self._start_profiler = start
+        self._stop_profiler = stop
+        self._new_mark = new_mark
+        self._per_window = max(1, int(config.get("steps_per_window", 3)))
+        wanted = int(config.get("windows", 3)) if config.get("trace", True) else 0
+        self.governor = Governor(float(config.get("overhead", 0.01)), wanted)
+        self._next_step: Optional[int] = FIRST_STEP if self.governor.allows(0) else None
+        self._next_window = 0  # its id: the same on every rank, also on one that missed a window
+        self._plan_path = os.path.join(recorder.run_dir, layout.PLAN_JSON)
+        self._next_poll = 0
+        self._begun = 0  # when training began
+        self._recent: Deque[int] = deque(maxlen=16)  # untraced step durations
+        self._traced: list = []
+        self._mark: Any = None
+        self._info: Dict[str, Any] = {}
+        self.active = -1  # id of the open window
+
+    def wants(self, step: int) -> bool:
+        """True when a window is due at the boundary before `step`."""
+        return self.active < 0 and self._next_step is not None and step >= self._next_step
+
+    def open(self, step: int, began: int) -> bool:
+        """Start tracing with `step`; its cost counts from `began`.
+
+        Returns:
+            False when the profiler is not to be had now (tried again ten steps later).
+        """
+        if not self._start_profiler():
+            note = "a window was put off: the training itself was using the profiler"
+            if note not in self._recorder.meta["notes"]:
+                self._recorder.meta["notes"].append(note)
+            self._next_step = step + 10
+            return False
+        self.active = self._next_window
+        self._next_step = None
+        self._next_window += 1
+        self._traced = []
+        self._recorder.anchor()
+        now = time.monotonic_ns()
+        self._info = {
+            "window": self.active,
+            "file": "%s/%d.json" % (layout.WINDOWS, self.active),
+            "first_step": step,
+            "num_steps": 0,
+            "start_ns": now,
+            "start_cost_ns": now - began,
+        }
+        self._open_step(step)
+        return True
+
+    def _open_step(self, step: int) -> None:
+        self._mark = self._new_mark(layout.MARK_STEP + str(step))
+        self._mark.__enter__()
+
+    def boundary(self, step: int) -> bool:
+        """A step of the open window ended and `step` begins; True when the window is now closed."""
+        self._close_step()
+        if self._info["num_steps"] >= self._per_window:
+            self.close()
+            return True
+        self._open_step(step)
+        return False
+
+    def _close_step(self) -> None:
+        if self._mark is not None:
+            self._mark.__exit__(None, None, None)
+            self._mark = None
+            self._info["num_steps"] += 1
+
+    def close(self) -> None:
+        """Stop tracing and write the trace. Whatever fails, the profiler is off afterwards."""
+        self._close_step()
+        info, window, self.active = self._info, self.active, -1
+        info["end_ns"] = began = time.monotonic_ns()
+        folder = os.path.join(self._recorder.path, layout.WINDOWS)
+        path = os.path.join(folder, "%d.json" % window)
+        try:
+            os.makedirs(folder, exist_ok=True)
+        finally:
+            self._stop_profiler(path + ".tmp")
+        os.replace(path + ".tmp", path)
+        self._recorder.anchor()
+        info["stop_cost_ns"] = time.monotonic_ns() - began
+        info["cost_ns"] = info["start_cost_ns"] + info["stop_cost_ns"]
+        self.governor.add(info["cost_ns"])
+        self._next_poll = 0
+
+    def settle(self) -> None:
+        """Add the slow-down of the traced steps to the cost and note the window, once they are all known."""
+        info, self._info = self._info, {}
+        slowdown = 0
+        if self._recent and self._traced:
+            usual = sorted(self._recent)[len(self._recent) // 2]
+            slowdown = max(0, sum(self._traced) - usual * len(self._traced))
+        info["slowdown_ns"] = slowdown
+        info["cost_ns"] += slowdown
+        self.governor.cost_ns += slowdown
+        self.governor.last_cost_ns += slowdown
+        self._recorder.append(layout.WINDOWS_JSONL, info)
+        self._recorder.save_meta(overhead=self.cost())
+
+    def finish(self) -> None:
+        """Training ended: close what is open and account for it."""
+        if self.active >= 0:
+            self.close()
+        if self._info:
+            self.settle()
+
+    def cost(self) -> Dict[str, Any]:
+        return {"windows_ns": self.governor.cost_ns, "windows": self.governor.taken}
+
+    def step_done(self, step: int, duration: int, window: int, now: int) -> None:
+        """Every finished step passes here; rank 0 plans the next window, the others look for the plan."""
+        if not self._begun:
+            self._begun = now - duration
+        if window >= 0:
+            self._traced.append(duration)
+        else:
+            self._recent.append(duration)
+        if self.active >= 0:
+            return
+        if self._info:
+            self.settle()
+        if self._next_step is None and now >= self._next_poll and self.governor.taken:
+            self._next_poll = now + POLL_INTERVAL_NS
+            if self.governor.taken < self.governor.num_windows:
+                self._plan(step, now)
+
+    def _plan(self, step: int, now: int) -> None:
+        if self._recorder.rank == 0:
+            if self.governor.allows(now - self._begun):
+                usual = max(1, sorted(self._recent)[len(self._recent) // 2]) if self._recent else LEAD_NS
+                self._next_step = step + 3 + LEAD_NS // usual
+                plan = {"window": self._next_window, "first_step": self._next_step}
+                self._recorder.replace_json(self._plan_path, plan)
+            return
+        try:
+            with open(self._plan_path) as file:
+                plan = json.load(file)
+        except (OSError, ValueError):
+            return
+        if plan["window"] >= self._next_window and plan["first_step"] > step + 1:
+            self._next_step, self._next_window = plan["first_step"], plan["window"]
