@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable, Dict, Optional
+from typing import Callable, Dict, List, Optional
 
 MAX_FAULTS = 3
 
@@ -12,12 +12,19 @@ class Guard:
 
     Attributes:
         counts: hook name -> number of exceptions swallowed.
-        sink: called with one JSON-able record per fault, or None before there is a place to write.
     """
 
     def __init__(self) -> None:
         self.counts: Dict[str, int] = {}
-        self.sink: Optional[Callable[[dict], None]] = None
+        self._sink: Optional[Callable[[dict], None]] = None
+        self._early: List[dict] = []  # faults before there was a place to write them
+
+    def connect(self, sink: Callable[[dict], None]) -> None:
+        """From now on give each fault to `sink` as a JSON-able record; earlier ones at once."""
+        self._sink = sink
+        early, self._early = self._early, []
+        for record in early:
+            sink(record)
 
     def fault(self, where: str, error: BaseException) -> bool:
         """Note one swallowed exception.
@@ -28,13 +35,15 @@ class Guard:
         count = self.counts.get(where, 0) + 1
         self.counts[where] = count
         disabled = count >= MAX_FAULTS
-        if self.sink is not None and count <= MAX_FAULTS:
-            self.sink(
-                {
-                    "where": where,
-                    "error": "%s: %s" % (type(error).__name__, str(error)[:500]),
-                    "count": count,
-                    "disabled": disabled,
-                }
-            )
+        if count <= MAX_FAULTS:
+            record = {
+                "where": where,
+                "error": "%s: %s" % (type(error).__name__, str(error)[:500]),
+                "count": count,
+                "disabled": disabled,
+            }
+            if self._sink is None:
+                self._early.append(record)
+            else:
+                self._sink(record)
         return disabled

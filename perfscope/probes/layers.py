@@ -30,9 +30,14 @@ def unwrap(module: Any) -> Any:
 
 
 def class_name(module: Any) -> str:
-    """Class of a module as its author knows it: FSDP2 renames `Net` to `FSDPNet`, undo that."""
-    kind = type(module)
-    if kind.__name__.startswith("FSDP") and len(kind.__mro__) > 2 and kind.__mro__[1].__name__ == "FSDPModule":
+    """Class of a module as its author knows it (FSDP2 renames `Net` to `FSDPNet`); a function's own name."""
+    kind = module if type(module).__name__ == "function" else type(module)
+    if (
+        kind is not module
+        and kind.__name__.startswith("FSDP")
+        and len(kind.__mro__) > 2
+        and kind.__mro__[1].__name__ == "FSDPModule"
+    ):
         kind = kind.__mro__[2]
     name: str = kind.__name__
     return name
@@ -131,7 +136,7 @@ class LayerMarks:
         self._stack().append((id(module), mark))
 
     def leave(self, module: Any) -> None:
-        """A forward call ended, perhaps by an exception that skipped inner ends (checkpointing stops early)."""
+        """A forward call ended, perhaps by an exception that skipped inner ends (as checkpointing does)."""
         stack = self._stack()
         wanted = id(module)
         if not any(entry == wanted for entry, _ in stack):

@@ -56,7 +56,9 @@ class StepTracker:
         self._depth = 0
         self._optimizer_start = 0
         self._last_update = 0
-        self.fallback: Optional[int] = None  # forward of another module since the update; used if no root came
+        self.fallback: Optional[int] = (
+            None  # forward of another module since the update; used if no root came
+        )
         self.num_optimizers = 1  # that stepped in the last confirmed step
 
     @property

@@ -2,8 +2,8 @@
 
 A module-wide forward hook that is present when Dynamo traces makes it compile again, and
 `OptimizedModule` warns about it (torch 2.13: both seen). So no global hook is ever in place while
-compiled code runs: the probe learns of a compiled module's calls by wrapping the eager entry to it,
-takes its hooks out for the duration, and reports the compiled module as one layer.
+compiled code runs: the probe learns of calls by wrapping the eager entry to compiled modules and
+functions, takes its hooks out for the duration, and reports what was compiled as one layer.
 """
 
 from __future__ import annotations
@@ -17,18 +17,13 @@ class CompileWatch:
     """Wraps torch.compile and nn.Module.compile.
 
     Args:
-        entered: called with (module, args, kwargs) before compiled code runs.
-        left: called with (module) afterwards, also after an exception.
-
-    Attributes:
-        functions: True once the training compiled a plain function. Modules called inside it cannot
-            be told from eager ones, so per-layer marks must stay off.
+        entered: called with (module or function, args, kwargs) before compiled code runs.
+        left: called with (module or function) afterwards, also after an exception.
     """
 
     def __init__(self, entered: Callable[[Any, tuple, dict], None], left: Callable[[Any], None]) -> None:
         self._entered = entered
         self._left = left
-        self.functions = False
         self._class_wrapped = False
 
     def install(self, torch: Any) -> None:
@@ -46,11 +41,19 @@ class CompileWatch:
                 return result  # decorator form: torch calls itself again with the function
             if isinstance(model, torch.nn.Module):
                 watch._wrap_class()
-            elif not str(getattr(model, "__module__", "")).startswith("torch."):
-                watch.functions = True
-            return result
+                return result
+            if str(getattr(model, "__module__", "")).startswith("torch."):
+                return result  # torch compiling its own pieces
+            return watch._wrap_function(result)
 
         torch.compile = compile
+
+    def _wrap_function(self, function: Any) -> Any:
+        @functools.wraps(function)
+        def compiled(*args: Any, **kwargs: Any) -> Any:
+            return self._call(compiled, function, args, kwargs)
+
+        return compiled
 
     def _wrap_class(self) -> None:
         frame = sys.modules.get("torch._dynamo.eval_frame")
@@ -78,11 +81,11 @@ class CompileWatch:
 
         torch.nn.Module.compile = compile
 
-    def _call(self, module: Any, run: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
+    def _call(self, called: Any, run: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
         if sys.modules["torch"].compiler.is_compiling():
             return run(*args, **kwargs)
-        self._entered(module, args, kwargs)
+        self._entered(called, args, kwargs)
         try:
             return run(*args, **kwargs)
         finally:
-            self._left(module)
+            self._left(called)

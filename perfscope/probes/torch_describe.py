@@ -7,7 +7,9 @@ from typing import Any, Dict, List, Optional
 
 from .layers import class_name, unwrap
 
-_DATA_PARALLEL = frozenset(("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine"))
+_DATA_PARALLEL = frozenset(
+    ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine")
+)
 
 
 def framework() -> Dict[str, Any]:
@@ -28,16 +30,15 @@ def groups() -> Dict[str, Any]:
     dist = sys.modules["torch"].distributed
     if not (dist.is_available() and dist.is_initialized()):
         return {}
-    rows: List[Dict[str, Any]] = []
-    for config in getattr(dist.distributed_c10d, "_get_all_pg_configs", list)():
-        rows.append(
-            {
-                "name": config.get("pg_name"),
-                "desc": config.get("pg_desc"),
-                "backend": config.get("backend_config"),
-                "ranks": list(config.get("ranks", ())),
-            }
-        )
+    rows = [
+        {
+            "name": config.get("pg_name"),
+            "desc": config.get("pg_desc"),
+            "backend": config.get("backend_config"),
+            "ranks": list(config.get("ranks", ())),
+        }
+        for config in getattr(dist.distributed_c10d, "_get_all_pg_configs", list)()
+    ]
     return {"backend": dist.get_backend(), "groups": rows, "mesh": _mesh()}
 
 
@@ -51,28 +52,32 @@ def _mesh() -> Optional[Dict[str, Any]]:
     return {"axes": list(stack[-1].mesh_dim_names or ()), "shape": list(stack[-1].mesh.shape)}
 
 
-def root(module: Any, compiled: bool) -> Dict[str, Any]:
+def root(module: Any) -> Dict[str, Any]:
     """The outermost module, and over how many ranks its input is split (`dp_size`, None = cannot be told)."""
-    kinds = {kind.__name__ for layer in (module, unwrap(module), *_chain(module)) for kind in type(layer).__mro__}
+    kinds = {
+        kind.__name__ for layer in (module, unwrap(module), *_chain(module)) for kind in type(layer).__mro__
+    }
     dist = sys.modules["torch"].distributed
     world = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
     data_parallel = bool(kinds & _DATA_PARALLEL)
     dp_size: Optional[int] = 1 if world == 1 else None
     if data_parallel:
         group = getattr(module, "process_group", None)
-        dp_size = group.size() if hasattr(group, "size") else world
+        dp_size = world if group is None else group.size()
     return {
         "name": class_name(unwrap(module)),
         "type": type(module).__name__,
         "data_parallel": data_parallel or world == 1,
         "dp_size": dp_size,
-        "compiled": compiled,
+        "compiled": type(module).__name__ in ("OptimizedModule", "function")
+        or module.__dict__.get("_compiled_call_impl") is not None,
     }
 
 
 def _chain(module: Any) -> List[Any]:
     """Every wrapper between `module` and the user's own."""
-    chain, inner = [], unwrap(module)
+    chain: List[Any] = []
+    inner = unwrap(module)
     while module is not inner and len(chain) < 8:
         chain.append(module)
         children = [child for child in module.__dict__.get("_modules", {}).values() if child is not None]

@@ -37,9 +37,7 @@ _clock = time.monotonic_ns
 
 def arm() -> None:
     """torch has just been imported: put the hooks in. Nothing is written until the process trains."""
-    probe = TorchProbe(
-        os.environ[layout.ENV_RUN_DIR], json.loads(os.environ.get(layout.ENV_CONFIG) or "{}")
-    )
+    probe = TorchProbe(os.environ[layout.ENV_RUN_DIR], json.loads(os.environ.get(layout.ENV_CONFIG) or "{}"))
     probe.install(sys.modules["torch"])
     os.register_at_fork(after_in_child=probe.reset)
 
@@ -200,7 +198,7 @@ class TorchProbe:
             self._disarm()
             raise
         self._recorder = recorder
-        self._guard.sink = functools.partial(recorder.append, layout.ERRORS_JSONL)
+        self._guard.connect(functools.partial(recorder.append, layout.ERRORS_JSONL))
         self._trace = trace = TorchTrace()
         self._windows = Windows(recorder, self._config, trace.start, trace.stop, trace.new_mark)
         self._marks = LayerMarks(trace.new_mark, layout.MARK_LAYER)
@@ -209,7 +207,9 @@ class TorchProbe:
         atexit.register(self._guarded, "finish", self._finish, os.getpid())
         multiprocessing = sys.modules.get("multiprocessing.util")
         if multiprocessing is not None:  # its forked children leave by os._exit, past atexit
-            multiprocessing.Finalize(None, self._guarded, ("finish", self._finish, os.getpid()), exitpriority=0)
+            multiprocessing.Finalize(
+                None, self._guarded, ("finish", self._finish, os.getpid()), exitpriority=0
+            )
 
     def _flush(self) -> None:
         if self._recorder is not None:
@@ -310,7 +310,9 @@ class TorchProbe:
             if other is not None:
                 self._tracker.fallback = other[0]
             if self._tracker.optimizer_begins(id(optimizer), now) and other is not None:
-                self._root = other[1]  # the first forward seen was not the model's (a trial run before DDP, say)
+                self._root = other[
+                    1
+                ]  # the first forward seen was not the model's (a trial run before DDP, say)
             self._cost_ns += _clock() - now
         except Exception as error:  # noqa: BLE001 - the boundary: training goes on
             self._fault("optimizer", error)
@@ -333,19 +335,11 @@ class TorchProbe:
         if recorder is None or marks is None or "root" in recorder.meta:
             return
         names = marks.name_tree(root)
-        recorder.write_json(
-            layout.LAYERS_JSON, {"root": class_name(unwrap(root)), "layers": describe(names)}
-        )
-        compiled = type(root).__name__ == "OptimizedModule" or root.__dict__.get("_compiled_call_impl") is not None
-        recorder.meta["root"] = torch_describe.root(root, compiled)
-        if self._compile.functions:
-            recorder.meta["notes"].append(
-                "layers are not marked: the training compiles plain functions, where a mark would force "
-                "torch.compile to compile again"
-            )
+        recorder.write_json(layout.LAYERS_JSON, {"root": class_name(unwrap(root)), "layers": describe(names)})
+        recorder.meta["root"] = torch_describe.root(root)
 
     def _add_layer_hooks(self) -> None:
-        if self._compile.functions or self._forward_hooks:
+        if self._forward_hooks:
             return
         hooks = self._torch.nn.modules.module
         self._forward_hooks = [
@@ -395,7 +389,7 @@ class TorchProbe:
         if self._armed and idle:
             self._root_called(module, args, kwargs)
         if self._windows is not None and self._windows.active >= 0 and self._marks is not None:
-            if idle and not (self._torch.is_grad_enabled() or module.training):
+            if idle and not (self._torch.is_grad_enabled() or getattr(module, "training", False)):
                 self._cut_window()
                 return
             self._remove_layer_hooks()

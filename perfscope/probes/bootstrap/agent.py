@@ -9,12 +9,15 @@ version of it is not disturbed.
 import os
 import sys
 
+if False:  # for type checkers; importing typing would cost every Python process under the command
+    from typing import Any
+
 ENV_RUN_DIR = "PERFSCOPE_RUN_DIR"
 _PACKAGE = "_perfscope"
 _FRAMEWORKS = ("torch",)
 
 
-def start():
+def start() -> None:
     """Arm this process. Called once, at interpreter start; never raises for a missing set-up."""
     run_dir = os.environ.get(ENV_RUN_DIR)
     if not run_dir:
@@ -32,7 +35,7 @@ class _Awaiter:
     on that one loader instance, and undoes the wrap before the module's code runs.
     """
 
-    def find_spec(self, fullname, path=None, target=None):
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> "Any":
         if fullname not in _FRAMEWORKS:
             return None
         import importlib.util  # not at the top: most processes never get here
@@ -42,9 +45,10 @@ class _Awaiter:
         if spec is None or not hasattr(spec.loader, "exec_module"):
             sys.meta_path.insert(0, self)  # not there (yet): keep waiting
             return None
-        loader, execute = spec.loader, spec.loader.exec_module
+        loader = spec.loader  # type: Any
+        execute = loader.exec_module
 
-        def exec_module(module):
+        def exec_module(module: "Any") -> None:
             del loader.exec_module  # `torch.__loader__` is pristine for whoever looks at it
             execute(module)
             _arm(fullname)
@@ -53,7 +57,7 @@ class _Awaiter:
         return spec
 
 
-def _arm(framework):
+def _arm(framework: str) -> None:
     import importlib
 
     try:
@@ -63,7 +67,7 @@ def _arm(framework):
         _note_boot_error(error)
 
 
-def _load_room():
+def _load_room() -> str:
     """Make `_perfscope` importable from the folder this file lies in; return the probes package name."""
     import importlib.util
 
@@ -72,13 +76,14 @@ def _load_room():
         spec = importlib.util.spec_from_file_location(
             _PACKAGE, os.path.join(root, "__init__.py"), submodule_search_locations=[root]
         )
+        assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[_PACKAGE] = module
         spec.loader.exec_module(module)
     return _PACKAGE + ".probes"
 
 
-def _note_boot_error(error):
+def _note_boot_error(error: Exception) -> None:
     """One line in the run directory; where even that fails there is nobody left to tell."""
     try:
         with open(os.path.join(os.environ[ENV_RUN_DIR], "boot-errors.txt"), "a") as file:

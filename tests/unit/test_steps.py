@@ -1,0 +1,130 @@
+"""Where steps are cut: the rules of perfscope/probes/steps.py on hand-written call sequences."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfscope.probes.steps import Step, StepTracker
+
+A, B = 1, 2
+
+
+class Script:
+    """Feeds a tracker with one call per tick of 10 ns and keeps what it emits."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.tracker = StepTracker(self.steps.append)
+        self.now = 0
+
+    def forward(self, samples: int | None = 4) -> Script:
+        self.now += 10
+        self.tracker.root_forward(self.now, samples)
+        return self
+
+    def update(self, *optimizers: int) -> Script:
+        for optimizer in optimizers:
+            self.now += 10
+            self.tracker.optimizer_begins(optimizer, self.now)
+            self.now += 10
+            self.tracker.optimizer_ends(self.now)
+        return self
+
+    def finish(self) -> list[Step]:
+        self.tracker.finish()
+        return self.steps
+
+
+def test_one_optimizer_cuts_at_the_forward_after_each_update() -> None:
+    script = Script()
+    for _ in range(3):
+        script.forward().update(A)
+    steps = script.finish()
+    assert [step.step for step in steps] == [0, 1, 2]
+    assert [step.start_ns for step in steps] == [10, 40, 70]
+    assert [step.dur_ns for step in steps] == [30, 30, 20]  # the last ends with its update
+
+
+def test_gradient_accumulation_is_one_step_with_summed_samples() -> None:
+    steps = Script().forward(4).forward(4).forward(3).update(A).forward(4).update(A).finish()
+    assert [(step.num_micro, step.samples) for step in steps] == [(3, 11), (1, 4)]
+
+
+def test_optimizers_stepping_back_to_back_are_one_step() -> None:
+    steps = Script().forward().update(A, B).forward().update(A, B).finish()
+    assert len(steps) == 2
+    assert steps[0].optimizer_ns == 20
+
+
+def test_generator_and_discriminator_are_one_step_although_the_root_runs_between_them() -> None:
+    script = Script()
+    for _ in range(3):
+        script.forward().update(A).forward().update(B)
+    steps = script.finish()
+    assert len(steps) == 3
+    assert all(step.num_micro == 2 and step.optimizer_ns == 20 for step in steps)
+
+
+def test_nested_optimizer_calls_count_once() -> None:
+    script = Script().forward()
+    tracker = script.tracker
+    tracker.optimizer_begins(A, 20)
+    tracker.optimizer_begins(B, 21)  # ZeroRedundancyOptimizer calls the wrapped one
+    tracker.optimizer_ends(29)
+    tracker.optimizer_ends(30)
+    script.now = 30
+    steps = script.forward().update(A).finish()
+    assert len(steps) == 2 and steps[0].optimizer_ns == 10
+
+
+def test_functional_model_without_module_calls_is_cut_at_its_updates() -> None:
+    steps = Script().update(A).update(A).update(A).finish()
+    assert [(step.start_ns, step.dur_ns) for step in steps] == [(10, 10), (20, 20), (40, 20)]
+
+
+def test_samples_are_unknown_when_one_micro_batch_is() -> None:
+    steps = Script().forward(4).forward(None).update(A).finish()
+    assert steps[0].samples is None
+
+
+def test_time_taken_by_the_profiler_belongs_to_no_step() -> None:
+    script = Script().forward().update(A).forward()
+    script.tracker.resume(1_000)
+    script.now = 1_000
+    steps = script.update(A).finish()
+    assert steps[0].dur_ns == 30
+    assert (steps[1].start_ns, steps[1].dur_ns) == (1_000, 20)
+
+
+def test_training_that_never_updates_has_no_step() -> None:
+    assert Script().forward().forward().finish() == []
+
+
+@given(st.lists(st.sampled_from(["forward", "input", "backward", "update"]), max_size=60))
+def test_every_nanosecond_of_input_and_backward_lands_in_exactly_one_step(calls: list[str]) -> None:
+    script = Script()
+    given_ns = {"input": 0, "backward": 0}
+    for call in calls:
+        if call == "forward":
+            script.forward()
+        elif call == "update":
+            script.update(A)
+        elif call == "input":
+            script.tracker.add_input(7)
+            given_ns["input"] += 7
+        else:
+            script.tracker.add_backward(5)
+            given_ns["backward"] += 5
+    before = list(script.steps)
+    script.tracker.finish()
+    steps = script.steps
+    assert steps[: len(before)] == before
+    assert [step.step for step in steps] == list(range(len(steps)))
+    assert len(steps) == calls.count("update")
+    assert sum(step.input_ns or 0 for step in steps) <= given_ns["input"]
+    assert sum(step.backward_ns or 0 for step in steps) <= given_ns["backward"]
+    for earlier, later in itertools.pairwise(steps):
+        assert earlier.start_ns + earlier.dur_ns <= later.start_ns
