@@ -1,0 +1,63 @@
+# Two commands are all a fresh machine needs: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+TEST_VENV := build/test-venv
+CHECK := build/check
+PIP_FLAGS := --disable-pip-version-check --quiet -c constraints.txt
+RANKS ?= 4
+# Tests that time out or fail leave their reasons in the closing lines (-ra in pyproject.toml).
+PYTEST_FLAGS ?= -n 2 -m "not slow"
+
+.PHONY: help demo test test-slow lint types system-packages wheel clean update-golden
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+
+$(VENV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install $(PIP_FLAGS) -e ".[torch]"
+	@touch $@
+
+demo: $(VENV)/ready ## train the example on 4 processes under perfscope and write its report
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" perfscope run --name demo -- \
+		torchrun --standalone --nproc-per-node $(RANKS) examples/train_cnn.py
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" perfscope report perfscope-runs/latest
+
+$(TEST_VENV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear $(TEST_VENV)
+	$(TEST_VENV)/bin/python -m pip install $(PIP_FLAGS) build setuptools wheel
+	@touch $@
+
+wheel: $(TEST_VENV)/ready
+	rm -rf build/dist build/lib build/bdist.*
+	$(TEST_VENV)/bin/python -m build --no-isolation --wheel --outdir build/dist . > build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
+	$(TEST_VENV)/bin/python -m pip install $(PIP_FLAGS) "$$(ls build/dist/perfscope-*.whl)[test,torch]"
+	$(TEST_VENV)/bin/python -m pip install $(PIP_FLAGS) --force-reinstall --no-deps build/dist/perfscope-*.whl
+
+# The tests run beside nothing but what they need, so that `import perfscope` finds the installed wheel.
+$(CHECK): wheel
+	rm -rf $(CHECK) && mkdir -p $(CHECK)
+	cp -r tests examples benchmarks docs pyproject.toml README.md $(CHECK)/
+
+system-packages: ## install the Debian packages the tests can use (as root)
+	@sh tests/system-packages.sh
+
+lint: wheel
+	$(TEST_VENV)/bin/ruff check .
+	$(TEST_VENV)/bin/ruff format --check .
+
+types: wheel
+	$(TEST_VENV)/bin/mypy
+
+test: system-packages lint types $(CHECK) ## build the wheel and run ruff, mypy and the tests against it
+	cd $(CHECK) && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" python -m pytest $(PYTEST_FLAGS)
+
+test-slow: PYTEST_FLAGS = -m slow
+test-slow: $(CHECK) ## the tests `make test` leaves out
+	cd $(CHECK) && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" python -m pytest $(PYTEST_FLAGS)
+
+update-golden: ## rewrite the golden files from what the code prints now; read the diff before committing
+	PERFSCOPE_UPDATE_GOLDEN=1 $(TEST_VENV)/bin/python -m pytest tests -k golden
+
+clean: ## remove what the other targets made
+	rm -rf build $(VENV) *.egg-info .mypy_cache .ruff_cache .pytest_cache
