@@ -1,0 +1,175 @@
+"""What `perfscope run` costs the training: interleaved A/B, with the A/A noise beside it.
+
+Each pair trains the same script once plainly and once under a tool, in random order. A run is
+judged by its p10 step time, measured by the training itself; the figure is the median over pairs
+of the ratio tool/plain. `plain` against `plain` is measured in the same way: a tool whose figure is
+inside that noise cannot be told from no tool.
+
+    python benchmarks/overhead.py                      # default: 8 pairs, all tools found
+    python benchmarks/overhead.py --pairs 12 --steps 150 --only perfscope --json
+
+Tools: perfscope (default options), torch.profiler on every step, viztracer (if installed).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+TRAINING = '''
+import json, sys, time, torch, torch.nn as nn
+torch.manual_seed(0); torch.set_num_threads(1)
+kind, steps, out, profile = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4] == "profile"
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.conv1 = nn.Conv2d(width, width, 3, padding=1, bias=False); self.norm1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False); self.norm2 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU(inplace=True)
+    def forward(self, x):
+        y = self.relu(self.norm1(self.conv1(x)))
+        return self.relu(x + self.norm2(self.conv2(y)))
+
+class Net(nn.Module):
+    """ResNet-like: about 30 ms a step on one core; `small` about 1 ms."""
+    def __init__(self, width, blocks):
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 3, padding=1)
+        self.body = nn.Sequential(*[Block(width) for _ in range(blocks)])
+        self.head = nn.Linear(width, 10)
+    def forward(self, x): return self.head(self.body(self.stem(x)).mean((2, 3)))
+
+model = Net(32, 4) if kind == "resnet" else Net(4, 1)
+batch, size = (16, 16) if kind == "resnet" else (4, 8)
+x, y = torch.randn(batch, 3, size, size), torch.randint(0, 10, (batch,))
+optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+durations = []
+
+def train():
+    for _ in range(steps):
+        began = time.perf_counter()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward(); optimizer.step(); optimizer.zero_grad()
+        durations.append(time.perf_counter() - began)
+
+began = time.perf_counter()
+if profile:
+    with torch.profiler.profile(record_shapes=True) as p:
+        train()
+    p.export_chrome_trace(out + ".trace.json")
+else:
+    train()
+with open(out, "w") as file:
+    json.dump({"steps": durations, "elapsed": time.perf_counter() - began}, file)
+'''
+
+
+class Bench:
+    """Runs the training under a tool and reads the times it measured itself."""
+
+    def __init__(self, folder: Path, kind: str, steps: int) -> None:
+        self.folder, self.kind, self.steps = folder, kind, steps
+        self.script = folder / "train.py"
+        self.script.write_text(TRAINING)
+
+    def command(self, tool: str, out: Path) -> list[str]:
+        mode = "profile" if tool == "torch.profiler" else "plain"
+        training = [str(self.script), self.kind, str(self.steps), str(out), mode]
+        run = out.with_suffix(".run")
+        if tool == "perfscope":
+            return [sys.executable, "-m", "perfscope", "run", "-o", str(run), "--", sys.executable, *training]
+        if tool == "viztracer":
+            return [sys.executable, "-m", "viztracer", "-q", "-o", str(run.with_suffix(".json")), *training]
+        return [sys.executable, *training]
+
+    def once(self, tool: str, tag: str) -> dict[str, float]:
+        """One training; p10 and mean step time in ms (mean holds the windows too)."""
+        out = self.folder / f"{tag}.json"
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        subprocess.run(self.command(tool, out), env=env, cwd=self.folder, check=True, capture_output=True)
+        measured = json.loads(out.read_text())
+        times = sorted(1e3 * value for value in measured["steps"][10:])
+        for leftover in self.folder.glob(f"{tag}*"):
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        return {"p10": times[len(times) // 10], "mean": statistics.fmean(times)}
+
+
+def compare(bench: Bench, tools: list[str], pairs: int, rng: random.Random) -> dict[str, dict[str, float]]:
+    """Interleaved: every round trains plain once more than each tool, in random order."""
+    ratios: dict[str, dict[str, list[float]]] = {tool: {"p10": [], "mean": []} for tool in ["A/A", *tools]}
+    base: list[float] = []
+    for index in range(pairs):
+        order = ["plain", "A/A", *tools]
+        rng.shuffle(order)
+        seen = {
+            tool: bench.once("plain" if tool == "A/A" else tool, f"{index}-{number}")
+            for number, tool in enumerate(order)
+        }
+        base.append(seen["plain"]["p10"])
+        for tool, kept in ratios.items():
+            for figure, values in kept.items():
+                values.append(seen[tool][figure] / seen["plain"][figure])
+        print(f"  pair {index + 1}/{pairs}", file=sys.stderr)
+    rows = {"plain": {"p10_ms": statistics.median(base)}}
+    for tool, kept in ratios.items():
+        quartiles = statistics.quantiles(kept["p10"], n=4)
+        rows[tool] = {
+            "p10_ratio": statistics.median(kept["p10"]),
+            "p10_ratio_q1": quartiles[0],
+            "p10_ratio_q3": quartiles[2],
+            "mean_ratio": statistics.median(kept["mean"]),
+        }
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--pairs", type=int, default=8)
+    parser.add_argument(
+        "--steps", type=int, default=200, help="steps of the ~30 ms training; x5 for the ~1 ms one"
+    )
+    parser.add_argument("--only", help="comma-separated tools")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    tools = ["perfscope", "torch.profiler"]
+    if (
+        subprocess.run(
+            [sys.executable, "-c", "import viztracer"], capture_output=True, check=False
+        ).returncode
+        == 0
+    ):
+        tools.append("viztracer")
+    if args.only:
+        tools = args.only.split(",")
+    results = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for kind, steps in (("resnet", args.steps), ("small", args.steps * 5)):
+            print(f"{kind}: {args.pairs} pairs x {len(tools) + 2} trainings", file=sys.stderr)
+            bench = Bench(Path(folder), kind, steps)
+            results[kind] = compare(bench, tools, args.pairs, random.Random(args.seed))
+    if args.json:
+        print(json.dumps(results, indent=1))
+        return
+    for kind, rows in results.items():
+        print(f"\n{kind}: plain p10 step {rows['plain']['p10_ms']:.2f} ms")
+        print(f"  {'':16}{'p10 ratio':>10}{'quartiles':>18}{'mean ratio':>12}")
+        for tool, row in rows.items():
+            if tool != "plain":
+                spread = f"{row['p10_ratio_q1']:.3f} .. {row['p10_ratio_q3']:.3f}"
+                print(f"  {tool:16}{row['p10_ratio']:10.3f}{spread:>18}{row['mean_ratio']:12.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""The rooms of the package and the arrows between them. ARCHITECTURE.md draws the same picture."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import perfscope
+
+PACKAGE = Path(perfscope.__file__).parent
+
+# room -> rooms it may import. errors and units are leaves that every room but probes may use.
+ARROWS: dict[str, set[str]] = {
+    "errors": set(),
+    "units": set(),
+    "rundir": set(),
+    "probes": {"rundir"},
+    "collectors": {"rundir"},
+    "ingest": {"rundir"},
+    "launch": {"rundir"},
+    "analysis": {"rundir"},
+    "runners": {"rundir"},
+    "reports": {"analysis"},
+    "cli": {"rundir", "ingest", "launch", "analysis", "reports", "collectors", "runners"},
+    "__main__": {"cli"},
+    "__init__": set(),
+}
+LEAVES = {"errors", "units", "__init__"}
+STDLIB_ONLY = ("probes", "rundir/layout.py", "__init__.py")
+
+
+def sources() -> list[Path]:
+    return sorted(path for path in PACKAGE.rglob("*.py"))
+
+
+def room(path: Path) -> str:
+    part = path.relative_to(PACKAGE).parts[0]
+    return part.removesuffix(".py")
+
+
+def imports(path: Path) -> list[str]:
+    """Absolute names of every module `path` imports anywhere, type checking included."""
+    package = ["perfscope", *path.relative_to(PACKAGE).parent.parts]
+    found: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            stem = ".".join([*base, *([node.module] if node.module else [])])
+            found += [f"{stem}.{alias.name}" for alias in node.names]
+    return found
+
+
+def test_every_import_follows_an_arrow() -> None:
+    wrong = []
+    for path in sources():
+        here = room(path)
+        assert here in ARROWS, f"{path} is in a room that ARCHITECTURE.md does not know"
+        for name in imports(path):
+            parts = name.split(".")
+            if parts[0] != "perfscope" or len(parts) < 2 or parts[1] == here:
+                continue
+            target = (
+                parts[1]
+                if (PACKAGE / parts[1]).is_dir() or (PACKAGE / f"{parts[1]}.py").exists()
+                else "__init__"
+            )
+            if target not in ARROWS[here] and not (target in LEAVES and here != "probes"):
+                wrong.append(f"{path.relative_to(PACKAGE)} imports {name}")
+    assert wrong == []
+
+
+def test_no_two_modules_import_each_other() -> None:
+    graph: dict[str, set[str]] = {}
+    names = {".".join(["perfscope", *p.relative_to(PACKAGE).with_suffix("").parts]): p for p in sources()}
+    names = {name.removesuffix(".__init__"): path for name, path in names.items()}
+    for name, path in names.items():
+        graph[name] = {
+            candidate
+            for imported in imports(path)
+            for candidate in (imported, imported.rpartition(".")[0])
+            if candidate in names and candidate != name and not name.startswith(candidate + ".")
+        }
+
+    def reaches(start: str, goal: str, seen: set[str]) -> bool:
+        for target in graph[start] - seen:
+            seen.add(target)
+            if target == goal or reaches(target, goal, seen):
+                return True
+        return False
+
+    assert [name for name in graph if reaches(name, name, set())] == []
+
+
+@pytest.mark.parametrize("place", STDLIB_ONLY)
+def test_code_that_runs_inside_the_training_uses_the_standard_library_only(place: str) -> None:
+    root = PACKAGE / place
+    for path in [root] if root.is_file() else sorted(root.rglob("*.py")):
+        for name in imports(path):
+            top = name.split(".")[0]
+            assert top in sys.stdlib_module_names or top in ("perfscope", "sitecustomize"), f"{path}: {name}"
+
+
+def test_code_that_runs_inside_the_training_parses_as_python_3_8() -> None:
+    for path in [*sorted((PACKAGE / "probes").rglob("*.py")), PACKAGE / "rundir" / "layout.py"]:
+        ast.parse(path.read_text(), feature_version=(3, 8))
+
+
+def test_modules_stay_small() -> None:
+    for path in sources():
+        tree = ast.parse(path.read_text())
+        assert len(path.read_text().splitlines()) <= 520, f"{path} is more than one thing"
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or 0) - node.lineno + 1
+                assert length <= 75, f"{path}:{node.lineno} {node.name} has {length} lines"
+
+
+@pytest.mark.parametrize(
+    "arguments", ["-c import perfscope", "-m perfscope --help", "-m perfscope run --help"]
+)
+def test_starting_up_loads_nothing_heavy(arguments: str) -> None:
+    flag, _, rest = arguments.partition(" ")
+    command = [sys.executable, "-X", "importtime", flag, *([rest] if flag == "-c" else rest.split())]
+    log = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    loaded = {line.rpartition("|")[2].strip().split(".")[0] for line in log.splitlines() if "|" in line}
+    assert not loaded & {"torch", "pandas", "numpy", "pyarrow", "matplotlib", "bokeh", "typst", "jinja2"}
