@@ -19,6 +19,7 @@ from .recorder import Recorder
 
 FIRST_STEP = 3  # past lazy initialisation and DDP's bucket rebuild
 POLL_INTERVAL_NS = 50_000_000
+SETTLE_STEPS = 4  # untraced steps a window's own are compared with
 LEAD_NS = 200_000_000  # a plan must reach every rank before its step does
 
 
@@ -154,6 +155,8 @@ class Windows:
         info["stop_cost_ns"] = time.monotonic_ns() - began
         info["cost_ns"] = info["start_cost_ns"] + info["stop_cost_ns"]
         self.governor.add(info["cost_ns"])
+        if self.governor.taken == 1:
+            self._recent.clear()  # steps before the first window were warming up
         self._next_poll = 0
 
     def settle(self) -> None:
@@ -190,9 +193,9 @@ class Windows:
             self._recent.append(duration)
         if self.active >= 0:
             return
-        if self._info:
+        if self._info and len(self._recent) >= SETTLE_STEPS:
             self.settle()
-        if self._next_step is None and now >= self._next_poll and self.governor.taken:
+        if not self._info and self._next_step is None and now >= self._next_poll and self.governor.taken:
             self._next_poll = now + POLL_INTERVAL_NS
             if self.governor.taken < self.governor.num_windows:
                 self._plan(step, now)

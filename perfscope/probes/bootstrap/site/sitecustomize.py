@@ -33,9 +33,9 @@ def _load_agent():
     name = "_perfscope_agent"
     if not path or name in sys.modules or sys.version_info < (3, 8) or not os.path.isfile(path):
         return
-    # What importlib.util re-exports. Importing importlib.util costs more than the rest of this file.
-    from importlib._bootstrap import module_from_spec
-    from importlib._bootstrap_external import SourceFileLoader, spec_from_file_location
+    # What importlib.util re-exports; importing that would cost more than the rest of this file.
+    from _frozen_importlib import module_from_spec
+    from _frozen_importlib_external import SourceFileLoader, spec_from_file_location
 
     loader = SourceFileLoader(name, path)
     spec = spec_from_file_location(name, path, loader=loader)
