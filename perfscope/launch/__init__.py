@@ -1,0 +1,1 @@
+"""Wrapping a training command: environment, launcher rewriting, signals, exit codes, finishing."""

@@ -1,0 +1,181 @@
+"""Who was recorded: which ranks attached, which are missing, and why that may be."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfscope.launch.machine import host_name
+from perfscope.launch.plan import LaunchPlan
+from perfscope.launch.process import Ending
+from perfscope.rundir import layout
+from perfscope.rundir.writer import BOOT_ERRORS
+
+_MAX_NAMED = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttachedRank:
+    """What launch needs from one rank.json.
+
+    Attributes:
+        rank: global rank.
+        directory: ranks/<rank>.
+        manifest: the whole rank.json.
+        running: its process is still alive on this host.
+    """
+
+    rank: int
+    directory: Path
+    manifest: dict[str, object]
+    running: bool
+
+    @property
+    def closed(self) -> bool:
+        """Nothing will be written any more, as far as this host can know."""
+        if self.manifest.get("finished") is True:
+            return True
+        return not self.running and self.manifest.get("host") == host_name()
+
+
+def read_ranks(run_dir: Path) -> list[AttachedRank]:
+    """Every rank that left a readable rank.json, by rank."""
+    ranks = []
+    for path in (run_dir / layout.RANKS).glob(f"*/{layout.RANK_JSON}"):
+        try:
+            manifest = json.loads(path.read_bytes())
+            rank = int(manifest["rank"])
+        except (OSError, ValueError, TypeError, KeyError):
+            continue
+        ranks.append(
+            AttachedRank(rank=rank, directory=path.parent, manifest=manifest, running=_is_running(manifest))
+        )
+    return sorted(ranks, key=lambda one: one.rank)
+
+
+def world_size(ranks: Sequence[AttachedRank]) -> int | None:
+    """The largest world size a rank reported."""
+    sizes = [size for one in ranks if isinstance(size := one.manifest.get("world_size"), int)]
+    return max(sizes, default=None)
+
+
+def packages(ranks: Sequence[AttachedRank]) -> dict[str, str]:
+    """Versions the ranks ran with: python and the framework."""
+    found: dict[str, str] = {}
+    for one in ranks:
+        framework = one.manifest.get("framework")
+        if isinstance(framework, dict) and framework.get("name"):
+            found.setdefault(str(framework["name"]), str(framework.get("version")))
+        if one.manifest.get("python"):
+            found.setdefault("python", str(one.manifest["python"]))
+    return dict(sorted(found.items()))
+
+
+def verdict(num_attached: int, expected: int | None) -> str:
+    """`attached 4 of expected 4 ranks`."""
+    if expected is None:
+        return f"attached {num_attached} rank{'' if num_attached == 1 else 's'}"
+    return f"attached {num_attached} of expected {expected} rank{'' if expected == 1 else 's'}"
+
+
+def explain(
+    run_dir: Path,
+    ranks: Sequence[AttachedRank],
+    expected: int | None,
+    plan: LaunchPlan,
+    ending: Ending,
+) -> list[str]:
+    """One line for each thing the user should know about who attached, and why others did not."""
+    notes = _why_none(plan, ending) if not ranks else []
+    missing = _missing(ranks, expected)
+    if missing:
+        notes.append(
+            f"no record of {_ranks(missing)}: its process ended, or was replaced, before its first step"
+        )
+        if plan.hosts:
+            notes.append(f"ranks on other hosts are recorded only if they share the directory {run_dir}")
+    running = [one.rank for one in ranks if one.running and one.manifest.get("finished") is not True]
+    if running:
+        notes.append(f"{_ranks(running)} still running; what is recorded from now on is not in this summary")
+    boot_error = _first_line(run_dir / BOOT_ERRORS)
+    if boot_error:
+        notes.append(f"the probe failed to start in a process: {boot_error} (all in {BOOT_ERRORS})")
+    for one in ranks:
+        switched_off = _switched_off(one.directory / layout.ERRORS_JSONL)
+        if switched_off:
+            notes.append(f"rank {one.rank}: the probe switched off {', '.join(switched_off)} after errors")
+    return notes
+
+
+def _missing(ranks: Sequence[AttachedRank], expected: int | None) -> list[int]:
+    """Ranks that left no record, when some did; empty where a launcher starts only a part of the world."""
+    if expected is None or not ranks or len(ranks) >= expected:
+        return []
+    absent = sorted({*range(max(expected, world_size(ranks) or 0))} - {one.rank for one in ranks})
+    return absent if len(absent) == expected - len(ranks) else []
+
+
+def _why_none(plan: LaunchPlan, ending: Ending) -> list[str]:
+    if plan.unreachable:
+        return [plan.unreachable]
+    notes = [
+        "no Python process below the command imported torch and then took an optimizer step "
+        "or called init_process_group"
+    ]
+    if ending.signal is not None:
+        notes.append(f"the command was ended by signal {ending.signal}, perhaps before training began")
+    elif ending.code != 0:
+        notes.append(f"the command ended with exit code {ending.code}, perhaps before training began")
+    return notes
+
+
+def _ranks(numbers: Sequence[int]) -> str:
+    named = ", ".join(str(number) for number in numbers[:_MAX_NAMED])
+    more = f" and {len(numbers) - _MAX_NAMED} more" if len(numbers) > _MAX_NAMED else ""
+    return f"rank{'' if len(numbers) == 1 else 's'} {named}{more}"
+
+
+def _is_running(manifest: dict[str, object]) -> bool:
+    pid = manifest.get("pid")
+    if manifest.get("host") != host_name() or not isinstance(pid, int) or pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _first_line(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return file.readline(1000).strip()
+    except OSError:
+        return ""
+
+
+def _switched_off(path: Path) -> list[str]:
+    """Hooks of this rank's probe that are off."""
+    hooks = [str(entry.get("where")) for entry in read_json_lines(path) if entry.get("disabled")]
+    return list(dict.fromkeys(hooks))
+
+
+def read_json_lines(path: Path) -> list[dict[str, object]]:
+    """The objects in a .jsonl file; lines that are torn, or no objects, are left out."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return []
+    return [entry for line in lines if isinstance(entry := _parse(line), dict)]
+
+
+def _parse(line: bytes) -> object:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None

@@ -1,0 +1,92 @@
+"""What the environment of the command must hold so that the probe gets into its Python processes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import perfscope
+from perfscope.rundir import layout
+
+PYTHONPATH = "PYTHONPATH"
+_BOOTSTRAP = Path(perfscope.__file__).parent / "probes" / "bootstrap"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeOptions:
+    """How the probe measures; reaches it as JSON in PERFSCOPE_CONFIG and stands in run.json.
+
+    Attributes:
+        overhead: share of training time that traced windows may cost, a ratio in [0, 1].
+        windows: how many windows are traced at most.
+        steps_per_window: steps in one window.
+        trace: False records steps only.
+        samples_per_step: what the user says a step processes, over all ranks; None = derive it.
+    """
+
+    overhead: float = 0.01
+    windows: int = 3
+    steps_per_window: int = 3
+    trace: bool = True
+    samples_per_step: int | None = None
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "overhead": self.overhead,
+            "windows": self.windows,
+            "steps_per_window": self.steps_per_window,
+            "trace": self.trace,
+            "samples_per_step": self.samples_per_step,
+        }
+
+
+@dataclass(frozen=True)
+class Injection:
+    """The variables that carry the probe.
+
+    Attributes:
+        site_dir: directory with our sitecustomize, to stand first on PYTHONPATH.
+        variables: the PERFSCOPE_* variables.
+    """
+
+    site_dir: str
+    variables: Mapping[str, str]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every variable a launcher has to pass on."""
+        return (PYTHONPATH, *self.variables)
+
+    def python_path(self, existing: str | None) -> str:
+        """PYTHONPATH with our directory in front. No empty component is ever added: that would mean cwd."""
+        if not existing:  # an empty PYTHONPATH counts as unset for Python too
+            return self.site_dir
+        if existing.split(os.pathsep)[0] == self.site_dir:
+            return existing
+        return f"{self.site_dir}{os.pathsep}{existing}"
+
+    def changes(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """The variables to set, given the environment the command would have had."""
+        return {PYTHONPATH: self.python_path(environment.get(PYTHONPATH)), **self.variables}
+
+
+def make_injection(run_dir: Path, options: ProbeOptions, environment: Mapping[str, str]) -> Injection:
+    """Injection for a run directory. PERFSCOPE_AGENT in `environment` replaces the agent (for developers)."""
+    agent = environment.get(layout.ENV_AGENT) or str(_BOOTSTRAP / "agent.py")
+    return Injection(
+        site_dir=str(_BOOTSTRAP / "site"),
+        variables={
+            layout.ENV_RUN_DIR: str(run_dir),
+            layout.ENV_AGENT: agent,
+            layout.ENV_CONFIG: json.dumps(options.as_dict(), separators=(",", ":")),
+        },
+    )
+
+
+def is_nested(environment: Mapping[str, str]) -> bool:
+    """Whether this process already runs below a `perfscope run`."""
+    path = environment.get(PYTHONPATH, "").split(os.pathsep)
+    return bool(environment.get(layout.ENV_RUN_DIR)) and str(_BOOTSTRAP / "site") in path

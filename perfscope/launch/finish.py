@@ -1,0 +1,93 @@
+"""After the command has ended: compressing the traced windows.
+
+Windows are written raw during training, because compressing there would cost training time.
+Nothing here is needed for the run to be readable, so everything may stop at any point.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+from perfscope.launch.attachment import AttachedRank, read_json_lines
+from perfscope.rundir import layout
+
+_CHUNK_BYTES = 1 << 20
+_LEVEL = 1  # a third of level 6's time for a tenth more bytes
+_GZIP = 16 + zlib.MAX_WBITS  # zlib's word for "with a gzip header"; the header then carries no time or name
+
+
+def compress_windows(
+    ranks: Sequence[AttachedRank], *, stop: Callable[[], bool], limit_s: float = 10.0
+) -> list[str]:
+    """Replace every complete windows/N.json by N.json.gz.
+
+    A window is complete when windows.jsonl lists it or its process has ended. Windows that are left
+    (`stop()` became true, `limit_s` seconds passed, no space) stay readable as they are.
+
+    Returns:
+        One line for each kind of thing that went wrong.
+    """
+    end = time.monotonic() + limit_s
+
+    def give_up() -> bool:
+        return stop() or time.monotonic() > end
+
+    sources = [path for one in ranks for path in _complete_windows(one)]
+    if not sources:
+        return []
+    # Threads: zlib releases the interpreter lock. Largest first, so that no thread ends late.
+    with ThreadPoolExecutor(max_workers=min(len(sources), os.cpu_count() or 1, 16)) as pool:
+        results = list(pool.map(lambda path: _compress(path, give_up), _largest_first(sources)))
+    failures = [error for error in results if error]
+    if not failures:
+        return []
+    return [
+        f"{len(failures)} of {len(sources)} windows stay uncompressed: {'; '.join(sorted(set(failures)))}"
+    ]
+
+
+def _complete_windows(one: AttachedRank) -> Iterable[Path]:
+    paths = sorted((one.directory / layout.WINDOWS).glob("*.json"))
+    if one.closed or not paths:
+        return paths
+    listed = {
+        Path(str(entry.get("file"))).name for entry in read_json_lines(one.directory / layout.WINDOWS_JSONL)
+    }
+    return [path for path in paths if path.name in listed]
+
+
+def _largest_first(paths: Sequence[Path]) -> list[Path]:
+    def size(path: Path) -> int:
+        try:
+            return path.stat().st_size
+        except OSError:
+            return 0
+
+    return sorted(paths, key=size, reverse=True)
+
+
+def _compress(source: Path, give_up: Callable[[], bool]) -> str | None:
+    """Compress one file aside, rename, delete the original. Returns what went wrong, or None."""
+    target = source.with_name(f"{source.name}.gz")
+    aside = source.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with source.open("rb") as raw, aside.open("xb") as packed:
+            packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
+            while chunk := raw.read(_CHUNK_BYTES):
+                if give_up():
+                    raise InterruptedError("no time left")
+                packed.write(packer.compress(chunk))
+            packed.write(packer.flush())
+        aside.replace(target)
+        source.unlink(missing_ok=True)
+    except OSError as error:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
+        return error.strerror or str(error)
+    return None

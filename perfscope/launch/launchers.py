@@ -1,0 +1,297 @@
+"""Recognising how a command starts training, and changing it where the environment would be lost.
+
+One function per kind of launcher; each returns a plan, or None when the command is not its own.
+`LAUNCHERS` is the whole list, in the order they are asked. Launchers that start another command
+(`env`, `numactl`, `srun`, ...) ask `recognise` about that one.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import PurePath
+
+from perfscope.launch import mpi, slurm, torchrun, words
+from perfscope.launch.environment import PYTHONPATH
+from perfscope.launch.plan import Context, Launcher, LaunchPlan
+
+# Commands that start another one and keep its environment: options with a value, words of their own.
+_PREFIXES: dict[str, tuple[frozenset[str], int]] = {
+    "chrt": (frozenset(), 1),
+    "ionice": (frozenset({"-c", "-n", "--class", "--classdata"}), 0),
+    "nice": (frozenset({"-n", "--adjustment"}), 0),
+    "nohup": (frozenset(), 0),
+    "numactl": (
+        frozenset(
+            {
+                "-N",
+                "-m",
+                "-C",
+                "-i",
+                "-p",
+                "--cpunodebind",
+                "--membind",
+                "--physcpubind",
+                "--interleave",
+                "--preferred",
+            }
+        ),
+        0,
+    ),
+    "setsid": (frozenset(), 0),
+    "stdbuf": (frozenset({"-i", "-o", "-e", "--input", "--output", "--error"}), 0),
+    "taskset": (frozenset(), 1),
+    "time": (frozenset({"-f", "-o", "--format", "--output"}), 0),
+    "timeout": (frozenset({"-k", "-s", "--kill-after", "--signal"}), 1),
+}
+# Commands that start another one without our environment.
+_CLOSED_DOORS = {
+    "sudo": "sudo does not pass PYTHONPATH on",
+    "doas": "doas does not pass PYTHONPATH on",
+    "ssh": "ssh does not pass the environment to the other host",
+    "docker": "docker starts the command outside this environment",
+    "podman": "podman starts the command outside this environment",
+    "sbatch": "sbatch only queues the command; put perfscope inside the job script",
+}
+_PYTHON_OPTIONS_WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
+_PYTHON_LETTERS_THAT_SHUT_OUT = {"E": "-E", "I": "-I", "S": "-S"}
+_TORCHRUN_MODULES = frozenset(
+    {"torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic.run"}
+)
+
+
+def recognise(argv: tuple[str, ...], context: Context) -> LaunchPlan:
+    """The plan for a command; `launcher` is "other" when nothing is known about it."""
+    for launcher in LAUNCHERS:
+        plan = launcher(argv, context)
+        if plan is not None:
+            return plan
+    return LaunchPlan(launcher="other", argv=argv, name=PurePath(argv[0]).stem)
+
+
+def _behind(argv: tuple[str, ...], start: int, context: Context, launcher: str) -> LaunchPlan:
+    """The plan of the command that starts at `start` of argv; `launcher` when there is none."""
+    if start >= len(argv):
+        return LaunchPlan(launcher=launcher, argv=argv, name=words.base(argv[0]))
+    return recognise(argv[start:], context).behind(*argv[:start])
+
+
+def plan_torchrun(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
+    """`torchrun`, or `python -m torch.distributed.run|launch`."""
+    start = 1
+    if words.is_python(argv[0]):
+        kind, module = _python_target(argv)
+        if kind != "m" or argv[module] not in _TORCHRUN_MODULES:
+            return None
+        start = module + 1
+    elif words.base(argv[0]) != "torchrun":
+        return None
+    job = torchrun.read(argv[start:], context.environment)
+    plan = LaunchPlan(
+        launcher="torchrun",
+        argv=argv,
+        name=job.name,
+        expected_ranks=job.num_local_ranks,
+        world_size=job.world_size,
+        # `python -E -m torch.distributed.run` is no obstacle: it starts its workers without -E.
+    )
+    if job.runs_command and job.script is not None:
+        inner = recognise(job.script, context)
+        plan = replace(plan, name=inner.name, warnings=inner.warnings, unreachable=inner.unreachable)
+    return plan
+
+
+def plan_mpi(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
+    """`mpirun`, `mpiexec` and their aliases, of Open MPI or of the Hydra family."""
+    if words.base(argv[0]) not in mpi.COMMANDS:
+        return None
+    rewritten = mpi.pass_environment(argv, context)
+    program = mpi.program_index(argv, context.environment)
+    inner = recognise(argv[program:], context) if program < len(argv) else None
+    num_ranks = mpi.count_ranks(argv, context.environment)
+    return LaunchPlan(
+        launcher="mpirun",
+        argv=rewritten.argv,
+        name=inner.name if inner else "mpirun",
+        environment=rewritten.environment,
+        expected_ranks=num_ranks,
+        world_size=num_ranks,
+        hosts=True,
+        warnings=(*rewritten.warnings, *(inner.warnings if inner else ())),
+        unreachable=inner.unreachable if inner else None,
+    )
+
+
+def plan_srun(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
+    """`srun`: the environment goes along unless `--export` says otherwise."""
+    if words.base(argv[0]) != "srun":
+        return None
+    program = slurm.program_index(argv)
+    inner = recognise(argv[program:], context) if program < len(argv) else None
+    num_tasks = slurm.count_tasks(argv[:program], context.environment)
+    # A task may itself be torchrun: then the ranks are tasks x ranks of each.
+    per_task = 1 if inner is None or inner.launcher != "torchrun" else inner.expected_ranks
+    expected = num_tasks * per_task if num_tasks and per_task else None
+    return LaunchPlan(
+        launcher="srun",
+        argv=slurm.pass_environment(argv, program, context),
+        name=inner.name if inner else "srun",
+        expected_ranks=expected,
+        world_size=expected,
+        hosts=True,
+        warnings=inner.warnings if inner else (),
+        unreachable=inner.unreachable if inner else None,
+    )
+
+
+def plan_horovodrun(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
+    """`horovodrun` exports the whole environment to its workers by itself."""
+    if words.base(argv[0]) != "horovodrun":
+        return None
+    program = words.end_of_options(argv, mpi.HOROVOD_OPTIONS_WITH_VALUE)
+    num_ranks = words.as_count(words.last_value(argv[:program], "-np", "-n", "--num-proc"))
+    inner = recognise(argv[program:], context) if program < len(argv) else None
+    return LaunchPlan(
+        launcher="horovodrun",
+        argv=argv,
+        name=inner.name if inner else "horovodrun",
+        expected_ranks=num_ranks,
+        world_size=num_ranks,
+        hosts=True,
+        warnings=inner.warnings if inner else (),
+        unreachable=inner.unreachable if inner else None,
+    )
+
+
+def plan_env(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
+    """`env [-i] [-u NAME] [NAME=VALUE...] command`; a PYTHONPATH set here keeps its value behind ours."""
+    if words.base(argv[0]) != "env":
+        return None
+    start = words.end_of_options(argv, ("-u", "--unset", "-C", "--chdir"))
+    options = argv[1:start]
+    emptied = bool({"-i", "--ignore-environment"}.intersection(options))
+    if argv[start : start + 1] == ("-",):  # the old way to write -i
+        emptied, start = True, start + 1
+    changed = list(argv)
+    while start < len(argv) and "=" in argv[start]:
+        name, _, value = argv[start].partition("=")
+        if name == PYTHONPATH:
+            changed[start] = f"{PYTHONPATH}={context.injection.python_path(value)}"
+        start += 1
+    plan = _behind(tuple(changed), start, context, "other")
+    if emptied or PYTHONPATH in (words.last_value(options, "-u", "--unset"), *options):
+        return replace(plan, unreachable="`env` takes PYTHONPATH, through which the probe enters, away")
+    return plan
+
+
+def plan_prefix(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
+    """Commands that only change how another command runs (`numactl`, `timeout`, ...)."""
+    known = _PREFIXES.get(words.base(argv[0]))
+    if known is None:
+        return None
+    with_value, own_words = known
+    return _behind(argv, words.end_of_options(argv, with_value) + own_words, context, "other")
+
+
+def plan_closed_door(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
+    """Commands behind which our environment does not arrive."""
+    reason = _CLOSED_DOORS.get(words.base(argv[0]))
+    if reason is None:
+        return None
+    return LaunchPlan(launcher="other", argv=argv, name=words.base(argv[0]), unreachable=reason)
+
+
+def plan_python(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
+    """`python script.py`, `python -m module`, or a script whose first line names python."""
+    interpreter = argv
+    if not words.is_python(argv[0]):
+        line = words.shebang(argv[0], context.environment)
+        if not line or not words.is_python(line[0]):
+            return None
+        interpreter = (*line, argv[0])
+    kind, target = _python_target(interpreter)
+    name = "python"
+    if kind == "m":
+        name = interpreter[target]
+    elif kind == "script":
+        name = PurePath(interpreter[target]).stem
+    letters = _shutting_letters(interpreter[1:target])
+    reason = f"`python {letters}` skips PYTHONPATH or sitecustomize, through which the probe enters"
+    return LaunchPlan(launcher="python", argv=argv, name=name, unreachable=reason if letters else None)
+
+
+def plan_shell(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
+    """A shell script: it may start anything, so nothing is expected of it."""
+    script = argv[0]
+    if words.is_shell(script):
+        index = words.end_of_options(argv, ("-o", "+o", "-O", "+O", "--rcfile", "--init-file"))
+        runs_text = any(
+            word.startswith("-") and not word.startswith("--") and "c" in word for word in argv[1:index]
+        )
+        script = words.base(argv[0]) if runs_text or index >= len(argv) else argv[index]
+    else:
+        line = words.shebang(script, context.environment)
+        if not line or not words.is_shell(line[0]):
+            return None
+    return LaunchPlan(launcher="shell", argv=argv, name=PurePath(script).stem)
+
+
+def _python_target(argv: tuple[str, ...]) -> tuple[str, int]:
+    """What Python is to run, and its index: ("script", i), ("m", i) a module, ("c", i) a text, ("", len)."""
+    index = 1
+    while index < len(argv):
+        word = argv[index]
+        if not word.startswith("-"):
+            return "script", index
+        if word[:2] != "--" and word[-1] in "mc" and word[:2] not in _PYTHON_OPTIONS_WITH_VALUE:
+            return (word[-1], index + 1) if index + 1 < len(argv) else ("", len(argv))
+        index += 2 if word in _PYTHON_OPTIONS_WITH_VALUE else 1
+    return "", len(argv)
+
+
+def _shutting_letters(options: tuple[str, ...]) -> str:
+    """Those of `options` that keep sitecustomize on PYTHONPATH from being imported, as text."""
+    found = []
+    for index, word in enumerate(options):
+        if (
+            not word.startswith("-")
+            or word.startswith("--")
+            or (index and options[index - 1] in ("-W", "-X"))
+        ):
+            continue
+        if word[1:2] in ("W", "X"):
+            continue
+        found += [option for letter, option in _PYTHON_LETTERS_THAT_SHUT_OUT.items() if letter in word[1:]]
+    return " ".join(dict.fromkeys(found))
+
+
+LAUNCHERS: tuple[Launcher, ...] = (
+    plan_torchrun,
+    plan_mpi,
+    plan_srun,
+    plan_horovodrun,
+    plan_env,
+    plan_prefix,
+    plan_closed_door,
+    plan_python,  # before plan_shell: `python` may itself be a shell script (a pyenv shim)
+    plan_shell,
+)
+
+
+def plan_command(argv: tuple[str, ...], context: Context) -> LaunchPlan:
+    """`recognise`, and the warnings that hold for every launcher."""
+    plan = recognise(argv, context)
+    warnings = list(plan.warnings)
+    if os.pathsep in context.injection.site_dir:
+        reason = f"perfscope is installed in a path with a {os.pathsep!r}, which PYTHONPATH cannot hold"
+        plan = replace(plan, unreachable=reason)
+    if plan.unreachable:
+        warnings.append(f"no rank will be recorded: {plan.unreachable}")
+    for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"):
+        if name in context.environment:
+            warnings.append(
+                f"perfscope is started once per rank ({name} is set); write it in front of the launcher: "
+                "`perfscope run -- mpirun ...`"
+            )
+            break
+    return replace(plan, warnings=tuple(warnings))

@@ -1,0 +1,290 @@
+"""`perfscope run` from start to end: plan, make the run directory, start, wait, finish.
+
+The order of duties: the command's behaviour first, the record second. Nothing that fails after the
+command has started changes its output or exit code.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from perfscope import __version__
+from perfscope.errors import PerfscopeError, RunDirectoryError
+from perfscope.launch import attachment, finish, joining, machine, mpi
+from perfscope.launch.environment import Injection, ProbeOptions, is_nested, make_injection
+from perfscope.launch.launchers import plan_command
+from perfscope.launch.plan import Context, LaunchPlan
+from perfscope.launch.process import (
+    EXIT_NOT_FOUND,
+    Ending,
+    SignalGate,
+    hold_signals,
+    replace_process,
+    require_command,
+    spawn,
+    supervise,
+)
+from perfscope.launch.witness import Witness
+from perfscope.rundir import layout
+from perfscope.rundir.redact import allowed_environment, redact_argv, redact_text
+from perfscope.rundir.writer import RUNS, create_run_dir, default_run_dir_name, write_json
+
+_FACTS_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """What the user asked for.
+
+    Attributes:
+        command: the training command, at least one word.
+        output: run directory wanted with -o; None = the default place.
+        force: replace a run in `output`.
+        name: the run's name; None = the script's.
+        labels: free key-value pairs kept in run.json.
+        probe: how to measure.
+    """
+
+    command: tuple[str, ...]
+    output: Path | None = None
+    force: bool = False
+    name: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    probe: ProbeOptions = field(default_factory=ProbeOptions)
+
+
+def run_command(request: RunRequest, environment: Mapping[str, str]) -> int:
+    """Run the command under perfscope; returns the code to exit with.
+
+    Raises:
+        CommandNotStarted: the command is missing or not executable.
+        PerfscopeError: perfscope cannot do its part (no run directory); the command was not started.
+    """
+    require_command(request.command[0], environment)
+    if is_nested(environment):
+        _run_nested(request, environment)
+    with hold_signals() as gate:
+        plan = _plan(request, environment)
+        for warning in plan.warnings:
+            say(f"warning: {warning}")
+        run_dir, joined = _open_run_dir(request, plan, environment)
+        injection = make_injection(run_dir, request.probe, environment)
+        manifest = _first_manifest(request, plan, environment)
+        if joined:
+            joining.announce(run_dir, plan.expected_ranks)
+        else:
+            write_json(run_dir / layout.RUN_JSON, manifest)
+        early = gate.stop_requested()
+        if early is not None:  # Ctrl-C while we prepared: there is nothing to pass it on to
+            _close_manifest(run_dir, manifest, Ending(128 + early, early), joined)
+            return 128 + early
+        child_environment = {**environment, **injection.changes(environment), **plan.environment}
+        witness = Witness()
+        try:
+            pid = spawn(plan.argv, child_environment, gate)
+        except Exception:
+            witness.dismiss()
+            with suppress(RunDirectoryError):
+                _close_manifest(run_dir, manifest, Ending(EXIT_NOT_FOUND, None), joined)
+            raise
+        facts = _Facts(run_dir, environment)
+        facts.start()
+        ending = supervise(pid, gate, witness)
+        witness.dismiss()
+        gate.drain()
+        try:
+            _finish(run_dir, manifest, plan, ending, facts, gate, joined)
+        except Exception as error:  # noqa: BLE001 - the command has run; its exit code is all that counts now
+            say(f"the record is incomplete: {error}")
+    return ending.code
+
+
+def describe_run(request: RunRequest, environment: Mapping[str, str]) -> str:
+    """What `run_command` would do, as text for `--dry-run`. Creates nothing.
+
+    Raises:
+        CommandNotStarted: the command is missing or not executable.
+    """
+    require_command(request.command[0], environment)
+    plan = _plan(request, environment)
+    shared = environment.get(layout.ENV_RUN_DIR)
+    run_dir = request.output or Path(RUNS) / default_run_dir_name(request.name or plan.name)
+    if shared and (request.output is None or is_nested(environment)):
+        run_dir = Path(shared)
+    injection = make_injection(_absolute(run_dir), request.probe, environment)
+    changes = {**injection.changes(environment), **plan.environment}
+    expected = "unknown" if plan.expected_ranks is None else str(plan.expected_ranks)
+    lines = [
+        f"launcher: {plan.launcher}",
+        f"expected ranks: {expected}",
+        f"run directory: {run_dir}",
+        "environment:",
+        *(f"  {name}={shlex.quote(value)}" for name, value in changes.items()),
+        "command:",
+        f"  {shlex.join(plan.argv)}",
+        *(f"warning: {warning}" for warning in plan.warnings),
+    ]
+    return "\n".join(lines)
+
+
+def say(message: str) -> None:
+    """One line for the user. The command owns stdout; a closed stderr is no reason to fail."""
+    with suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"perfscope: {message}\n")
+        sys.stderr.flush()
+
+
+class _Facts(threading.Thread):
+    """Collects what may take a moment (git) beside the running command, never before it."""
+
+    def __init__(self, run_dir: Path, environment: Mapping[str, str]) -> None:
+        super().__init__(name="perfscope-facts", daemon=True)
+        self._run_dir = run_dir
+        self._environment = environment
+        self.git: dict[str, object] | None = None
+        self.problem: str | None = None
+
+    def run(self) -> None:
+        try:
+            host_dir = self._run_dir / layout.HOSTS / machine.host_name()
+            host_dir.parent.mkdir(exist_ok=True)  # no parents: a run directory that is gone stays gone
+            host_dir.mkdir(exist_ok=True)
+            write_json(host_dir / layout.TOPOLOGY_JSON, machine.read_topology())
+        except (OSError, PerfscopeError, ValueError) as error:
+            self.problem = str(error)
+        self.git = machine.read_git_state(Path.cwd(), self._environment)
+
+
+def _plan(request: RunRequest, environment: Mapping[str, str]) -> LaunchPlan:
+    # Launchers are told names and our site directory; the run directory need not be known yet.
+    injection: Injection = make_injection(Path(), request.probe, environment)
+    context = Context(environment=environment, injection=injection, mpi_version=mpi.ask_version)
+    return plan_command(request.command, context)
+
+
+def _open_run_dir(request: RunRequest, plan: LaunchPlan, environment: Mapping[str, str]) -> tuple[Path, bool]:
+    """The run directory, and whether another perfscope made it and this one only joins."""
+    shared = environment.get(layout.ENV_RUN_DIR)
+    if request.output is None and shared:
+        return joining.open_shared(Path(shared))
+    try:
+        return create_run_dir(request.output, name=request.name or plan.name, force=request.force), False
+    except FileNotFoundError as error:
+        raise RunDirectoryError("the current directory no longer exists; name a place with -o") from error
+
+
+def _run_nested(request: RunRequest, environment: Mapping[str, str]) -> None:
+    """Inside another `perfscope run`: that one records, this one is replaced by the command."""
+    outer = environment[layout.ENV_RUN_DIR]
+    say(f"already inside a perfscope run ({outer}); running the command as part of it")
+    plan = _plan(request, environment)
+    replace_process(plan.argv, {**environment, **plan.environment})
+
+
+def _first_manifest(
+    request: RunRequest, plan: LaunchPlan, environment: Mapping[str, str]
+) -> dict[str, object]:
+    return {
+        "schema_version": layout.SCHEMA_VERSION,
+        "perfscope_version": __version__,
+        "origin": "run",
+        "name": redact_text(request.name or plan.name),
+        "labels": {key: redact_text(value) for key, value in request.labels.items()},
+        "command": redact_argv(request.command),
+        "cwd": redact_text(str(Path.cwd())),
+        "launcher": plan.launcher,
+        "host": machine.host_name(),
+        "start_unix_ns": time.time_ns(),
+        "end_unix_ns": None,
+        "status": "running",
+        "exit": None,
+        "expected_ranks": plan.expected_ranks,
+        "attached_ranks": 0,
+        "attach_notes": [],
+        "git": None,
+        "packages": {},
+        "environment": allowed_environment(environment),
+        "options": request.probe.as_dict(),
+        "scheme": None,
+        "world_size": plan.world_size,
+    }
+
+
+def _finish(
+    run_dir: Path,
+    manifest: dict[str, object],
+    plan: LaunchPlan,
+    ending: Ending,
+    facts: _Facts,
+    gate: SignalGate,
+    joined: bool,
+) -> None:
+    """Compress, count, write run.json, tell the user."""
+    end_ns = time.time_ns()
+    problems = finish.compress_windows(
+        attachment.read_ranks(run_dir), stop=lambda: gate.stop_requested() is not None
+    )
+    facts.join(_FACTS_TIMEOUT_S)
+    if facts.problem:
+        problems.append(facts.problem)
+    ranks = attachment.read_ranks(run_dir)
+    manifest = {**joining.newest(run_dir, manifest), "end_unix_ns": end_ns}
+    reported = attachment.world_size(ranks)
+    expected = joining.expected_ranks(manifest, plan.expected_ranks, reported)
+    notes = attachment.explain(run_dir, ranks, expected, plan, ending)
+    if joined and ending.code != 0:
+        notes.append(f"the launcher on {machine.host_name()} ended with exit code {ending.code}")
+    manifest |= {
+        "attached_ranks": len(ranks),
+        "expected_ranks": expected,
+        "attach_notes": notes,
+        "world_size": reported or manifest.get("world_size"),
+        "packages": attachment.packages(ranks),
+    }
+    if not joined:
+        manifest["git"] = facts.git
+    try:
+        _close_manifest(run_dir, manifest, ending, joined)
+    except RunDirectoryError as error:
+        problems.append(str(error))
+    say(attachment.verdict(len(ranks), expected))
+    for note in notes:
+        say(note)
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        say(f"the record is incomplete: {problems[0]}{more}")
+    place = shlex.quote(str(_short(run_dir)))
+    say(f"run directory: {place}")
+    if ranks:
+        say(f"next: perfscope report {place}")
+
+
+def _close_manifest(run_dir: Path, manifest: dict[str, object], ending: Ending, joined: bool) -> None:
+    """Write run.json for the last time. Who only joined leaves the ending to the run's owner."""
+    if not joined:
+        manifest |= {
+            "status": "finished",
+            "exit": {"code": ending.code, "signal": ending.signal},
+            "end_unix_ns": manifest["end_unix_ns"] or time.time_ns(),
+        }
+    write_json(run_dir / layout.RUN_JSON, manifest)
+
+
+def _absolute(path: Path) -> Path:
+    return Path(os.path.abspath(path))  # noqa: PTH100 - links in the user's path are kept
+
+
+def _short(path: Path) -> Path:
+    """The path as the user would type it: relative when it lies below the current directory."""
+    try:
+        return path.relative_to(Path.cwd())
+    except (ValueError, OSError):
+        return path

@@ -1,0 +1,161 @@
+"""Making a run directory and writing JSON into it so that a reader never sees half a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from perfscope.errors import RunDirectoryError
+from perfscope.rundir import layout
+
+RUNS = "perfscope-runs"
+LATEST = "latest"
+OWNER = ".owner"  # exists when several launchers share the directory: its maker owns run.json
+BOOT_ERRORS = "boot-errors.txt"  # what the boot code inside the training swallowed, one line each
+
+# All that perfscope itself puts into a run directory: the only names `--force` ever deletes.
+_OWN_NAMES = (
+    layout.PLAN_JSON,
+    layout.HOSTS,
+    layout.RANKS,
+    layout.DERIVED,
+    BOOT_ERRORS,
+    OWNER,
+    "report.html",
+    "report.pdf",
+    layout.RUN_JSON,  # last: while it is there, a second --force can finish what a first one began
+)
+_MAX_NAME = 64
+
+
+def create_run_dir(path: Path | None, *, name: str, force: bool, root: Path | None = None) -> Path:
+    """Make an empty run directory.
+
+    Args:
+        path: where the user wants it (`-o`); None means `perfscope-runs/<UTC>-<name>-<4 hex>/`
+            under `root`, with a relative symlink `latest` beside it.
+        name: the run's name; only letters, digits, `.`, `_` and `-` of it enter the default path.
+        force: empty `path` first if it holds a perfscope run. Only what perfscope wrote is deleted.
+        root: what the default place stands in; None means the current directory.
+
+    Returns:
+        The absolute path of the directory, which exists and holds no run.
+
+    Raises:
+        RunDirectoryError: it cannot be made, or holds something that must not be overwritten.
+    """
+    if path is None:
+        return _create_default(root or Path.cwd(), name)
+    directory = Path(os.path.abspath(path))  # noqa: PTH100 - Path.resolve would follow the user's links
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if any(directory.iterdir()):
+            _make_room(directory, force=force)
+    except FileExistsError:
+        raise RunDirectoryError(f"{directory} is a file; choose another -o") from None
+    except OSError as error:
+        raise RunDirectoryError(f"cannot make the run directory {directory}: {error.strerror}") from error
+    return directory
+
+
+def default_run_dir_name(name: str) -> str:
+    """`<UTC>-<name>-<4 hex>`, for instance `20261103T142501Z-train_cnn-9f3a`; differs at every call."""
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    clean = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._-")[:_MAX_NAME] or "run"
+    return f"{stamp}-{clean}-{secrets.token_hex(2)}"
+
+
+def holds_run(directory: Path) -> bool:
+    """Whether `directory` has a run.json written by perfscope."""
+    try:
+        manifest = json.loads((directory / layout.RUN_JSON).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(manifest, dict) and "schema_version" in manifest and "perfscope_version" in manifest
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write `value` as UTF-8 JSON: aside in the same directory, then renamed over `path`.
+
+    A failure leaves `path` as it was and no half file beside it. Characters that UTF-8 cannot
+    hold (lone surrogates) become `?`.
+
+    Raises:
+        RunDirectoryError: the file cannot be written (no space, no permission).
+        ValueError: `value` holds NaN or an infinity, which JSON has no word for.
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=1)
+    aside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    try:
+        try:
+            with aside.open("xb") as file:
+                file.write(text.encode("utf-8", "replace"))
+                file.write(b"\n")
+            aside.replace(path)
+        except BaseException:
+            with suppress(OSError):
+                aside.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise RunDirectoryError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _create_default(root: Path, name: str) -> Path:
+    runs = Path(os.path.abspath(root)) / RUNS  # noqa: PTH100 - the user's own path, links kept
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        while True:
+            directory = runs / default_run_dir_name(name)
+            try:
+                directory.mkdir()
+                break
+            except FileExistsError:
+                if not runs.is_dir():
+                    raise
+    except FileExistsError:
+        raise RunDirectoryError(f"{runs} is a file; name another place with -o") from None
+    except OSError as error:
+        raise RunDirectoryError(
+            f"cannot make a run directory in {runs}: {error.strerror}; name another place with -o"
+        ) from error
+    _point_latest(runs, directory.name)
+    return directory
+
+
+def _point_latest(runs: Path, target: str) -> None:
+    """Let `latest` name the newest run. A convenience: file systems without symlinks go without."""
+    latest = runs / LATEST
+    if latest.exists() and not latest.is_symlink():
+        return  # somebody's own file or directory
+    aside = runs / f".{LATEST}.{secrets.token_hex(4)}"
+    with suppress(OSError):
+        aside.symlink_to(target)
+        try:
+            aside.replace(latest)
+        except OSError:
+            aside.unlink()
+            raise
+
+
+def _make_room(directory: Path, *, force: bool) -> None:
+    """Delete the run in `directory`, if that is wanted and it is one."""
+    if not force:
+        what = "already holds a run" if holds_run(directory) else "is not empty"
+        raise RunDirectoryError(f"{directory} {what}; choose another -o, or give --force to replace a run")
+    if not holds_run(directory):
+        raise RunDirectoryError(
+            f"{directory} is not empty and holds no perfscope run, so --force does not delete it; "
+            "choose another -o"
+        )
+    for name in _OWN_NAMES:
+        entry = directory / name
+        if entry.is_symlink() or not entry.is_dir():
+            entry.unlink(missing_ok=True)
+        else:
+            shutil.rmtree(entry)
