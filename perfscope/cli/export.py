@@ -1,0 +1,95 @@
+"""`perfscope export`: parse, call, say where the file is."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from perfscope.reports.export_source import LaneName, TimelinePart
+
+FORMATS = ("perfetto", "parquet", "csv")
+
+
+@click.command("export")
+@click.argument("run", type=click.Path(path_type=Path), required=False)
+@click.option("--format", "format_name", type=click.Choice(FORMATS), required=True, help="What to write.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where to write it (default: beside the report, in the run).",
+)
+@click.option("--force", is_flag=True, help="Overwrite FILE if it is there.")
+def command(run: Path | None, format_name: str, output: Path | None, force: bool) -> None:
+    """Write the timeline of RUN, every traced window of every rank, for another tool.
+
+    \b
+    perfetto  one JSON trace for https://ui.perfetto.dev: a process per rank, a thread per lane
+    parquet   one table, for pandas, polars or DuckDB
+    csv       the same table as text
+
+    \b
+    Examples:
+      perfscope export --format perfetto
+      perfscope export my-run --format parquet -o timeline.parquet
+    """
+    from perfscope.cli.report import ingest, open_run
+    from perfscope.errors import PerfscopeError
+    from perfscope.reports.files import write_aside
+    from perfscope.reports.registry import EXPORTS
+    from perfscope.units import format_bytes, format_count
+
+    reader = open_run(run)
+    chosen = next(export for export in EXPORTS if export.name == format_name)
+    target = output if output is not None else reader.path / f"timeline{chosen.suffix}"
+    if target.is_file() and not force:
+        raise PerfscopeError(f"{target} is there already; give --force to overwrite it, or another -o")
+    parts = timeline_parts(ingest(reader.path))
+    if not parts:
+        raise PerfscopeError(f"{reader.path} has no traced window, so there is no timeline to export")
+    with write_aside(target) as file:
+        spans = chosen.write(parts, str(reader.run.get("name") or "run"), file)
+    size = f", {format_bytes(target.stat().st_size)}" if target.is_file() else ""
+    click.echo(f"perfscope: {format_count(spans)} spans in {target}{size}", err=True)
+    click.echo(target)
+
+
+def timeline_parts(path: Path) -> tuple[TimelinePart, ...]:
+    """Every ingested (rank, window) of a run, tables to be read one at a time."""
+    from perfscope.reports.export_source import TimelinePart
+    from perfscope.rundir.reader import RunReader
+
+    reader = RunReader(path)
+    return tuple(
+        TimelinePart(
+            rank=_whole(summary["rank"]),
+            window=_whole(summary["window"]),
+            host=str(summary.get("host") or ""),
+            lanes=_lane_names(summary.get("lanes")),
+            load=partial(reader.timeline, _whole(summary["rank"]), _whole(summary["window"])),
+        )
+        for summary in reader.summaries()
+    )
+
+
+def _lane_names(lanes: object) -> tuple[LaneName, ...]:
+    from perfscope.reports.export_source import LaneName
+
+    found = [lane for lane in lanes if isinstance(lane, dict)] if isinstance(lanes, list) else []
+    return tuple(
+        LaneName(
+            device=_whole(lane.get("device", -1)),
+            lane=_whole(lane.get("lane", 0)),
+            label=str(lane.get("label") or lane.get("role") or ""),
+        )
+        for lane in found
+    )
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,178 @@
+"""`perfscope report`: parse, call, print."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from perfscope.errors import PerfscopeError, RunDirectoryError
+from perfscope.rundir.layout import DERIVED
+
+if TYPE_CHECKING:
+    from perfscope.reports.model import Report
+    from perfscope.rundir.reader import RunReader
+
+LATEST = Path("perfscope-runs") / "latest"
+HTML_NAME, PDF_NAME = "report.html", "report.pdf"
+
+
+@click.command("report")
+@click.argument("run", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--html", "html_file", type=click.Path(path_type=Path), metavar="FILE", help="Write HTML to FILE."
+)
+@click.option("--pdf", "pdf_file", type=click.Path(path_type=Path), metavar="FILE", help="Write PDF to FILE.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+@click.option("--text", "as_text", is_flag=True, help="Print the text report.")
+def command(
+    run: Path | None, html_file: Path | None, pdf_file: Path | None, as_json: bool, as_text: bool
+) -> None:
+    """Write the report of RUN (default: perfscope-runs/latest).
+
+    Without options the text report goes to the terminal, report.html and report.pdf into the run. With
+    options only what they name is made; they combine. With --json and --text together the text goes to
+    stderr, so that stdout stays JSON.
+
+    \b
+    Examples:
+      perfscope report
+      perfscope report my-run --html /tmp/my-run.html
+      perfscope report my-run --json | jq .ranks[0].step_ns.median
+    """
+    reader = open_run(run)
+    report = make_report(ingest(reader.path))
+    chosen = bool(html_file or pdf_file or as_json or as_text)
+    if as_json:
+        from perfscope.reports.document import render_json
+
+        click.echo(render_json(report.document), nl=False)
+    if as_text or not chosen:
+        print_text(report, err=as_json)
+    if html_file is not None:
+        write_document(report, "html", html_file)
+        click.echo(f"perfscope: HTML report in {html_file}", err=True)
+    if pdf_file is not None:
+        write_document(report, "pdf", pdf_file)
+        click.echo(f"perfscope: PDF report in {pdf_file}", err=True)
+    if not chosen:
+        _write_into_run(report, reader.path)
+
+
+def open_run(run: Path | None) -> RunReader:
+    """The run the user means; says which one where none is named. Raises RunDirectoryError."""
+    from perfscope.rundir.reader import RunReader
+
+    if run is not None:
+        return RunReader(run)
+    if not LATEST.exists():
+        raise RunDirectoryError(
+            f"no run named and there is no {LATEST} here: name a run directory, "
+            "or make one with `perfscope run`"
+        )
+    reader = RunReader(LATEST)
+    click.echo(f"perfscope: {LATEST} is {reader.path}", err=True)
+    return reader
+
+
+def ingest(path: Path) -> Path:
+    """Brings the run's derived tables up to date, with a line of progress on a terminal.
+
+    Returns:
+        Where the run can be read with its derived tables: `path`, or a temporary stand-in of links for a run
+        that cannot be written to. The stand-in lives as long as the command.
+    """
+    from perfscope.ingest import ingest_run
+
+    progress = _progress_line if sys.stderr.isatty() else None
+    try:
+        ingest_run(path, progress=progress)
+    except (OSError, RunDirectoryError) as error:
+        if os.access(path, os.W_OK):
+            raise RunDirectoryError(f"{path} cannot be brought up to date: {error}") from error
+        path = _stand_in(path)
+        ingest_run(path, progress=progress)
+    finally:
+        if progress is not None:
+            click.echo("\r\x1b[K", nl=False, err=True)
+    return path
+
+
+def _stand_in(path: Path) -> Path:
+    """A temporary directory that looks like the run, with room for derived tables."""
+    folder = tempfile.TemporaryDirectory(prefix="perfscope-")
+    click.get_current_context().call_on_close(folder.cleanup)
+    for entry in path.iterdir():
+        if entry.name != DERIVED:
+            (Path(folder.name) / entry.name).symlink_to(entry)
+    return Path(folder.name)
+
+
+def _progress_line(done: int, total: int) -> None:
+    click.echo(f"\r\x1b[Kreading traces: {done} of {total}", nl=False, err=True)
+
+
+def make_report(path: Path) -> Report:
+    """Analyses an ingested run."""
+    from perfscope.analysis.run import analyse_run
+    from perfscope.analysis.timeline_extract import extract_timeline
+    from perfscope.reports.build import build_report
+    from perfscope.rundir.reader import RunReader
+
+    reader = RunReader(path)
+    analysis = analyse_run(reader)
+    timeline = extract_timeline(reader, clock_offsets_ns=analysis.clock_offsets_ns)
+    return build_report(analysis, timeline)
+
+
+def print_text(report: Report, *, err: bool) -> None:
+    """The text report on stdout, or stderr where stdout carries JSON; in colour on a terminal."""
+    from perfscope.reports.text import render_text, wants_color
+
+    stream = sys.stderr if err else sys.stdout
+    width = shutil.get_terminal_size((100, 24)).columns
+    text = render_text(report, width=width, color=wants_color(stream))
+    encoding = stream.encoding or "utf-8"
+    click.echo(text.encode(encoding, "replace").decode(encoding), nl=False, err=err)
+
+
+def write_document(report: Report, name: str, path: Path) -> None:
+    """Renders and writes one document; a failure leaves no half file. Raises OutputError."""
+    from perfscope.reports.files import write_aside
+    from perfscope.reports.registry import RENDERERS
+
+    render: Callable[[Report], bytes] = next(r.render for r in RENDERERS if r.name == name)
+    content = render(report)
+    with write_aside(path) as file:
+        file.write(content)
+
+
+def _write_into_run(report: Report, path: Path) -> None:
+    """HTML and PDF into the run. Where that cannot be written to, the text has been printed all the same."""
+    written, refused = [], []
+    for name, file_name in (("html", HTML_NAME), ("pdf", PDF_NAME)):
+        reason = _why_not_written(report, name, path / file_name)
+        if reason is None:
+            written.append((name.upper(), path / file_name))
+        else:
+            refused.append(reason)
+    if written:
+        click.echo("\nFiles")
+        for title, place in written:
+            click.echo(f"  {title:4}  {place}")
+    if refused:
+        raise PerfscopeError(f"{'; '.join(refused)}. Use --html FILE and --pdf FILE to write elsewhere")
+
+
+def _why_not_written(report: Report, name: str, path: Path) -> str | None:
+    try:
+        write_document(report, name, path)
+    except PerfscopeError as error:
+        return str(error)
+    return None

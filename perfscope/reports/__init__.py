@@ -1,0 +1,1 @@
+"""What people see: one Report model, then one renderer per format."""

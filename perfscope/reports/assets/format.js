@@ -1,0 +1,57 @@
+// The same words for figures as perfscope/units.py; a browser test compares the two.
+const MISSING = "–";
+
+function group(text) {
+  const [whole, rest] = text.split(".");
+  const grouped = whole.replace(/\B(?=(\d{3})+(?!\d))/g, ",");
+  return rest === undefined ? grouped : `${grouped}.${rest}`;
+}
+
+function digits(value) {
+  const size = Math.abs(value);
+  return size >= 100 ? group(value.toFixed(0)) : size >= 10 ? value.toFixed(1) : value.toFixed(2);
+}
+
+function scaled(value, steps, smallest) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return MISSING;
+  for (const [size, unit] of steps) {
+    if (Math.abs(value) >= size) return `${digits(value / size)} ${unit}`;
+  }
+  return smallest(value);
+}
+
+const TIME_UNITS = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"]];
+const BYTE_UNITS = [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
+const DECIMAL_UNITS = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
+
+const formatNs = (value) => scaled(value, TIME_UNITS, (v) => `${v.toFixed(0)} ns`);
+const formatBytes = (value) => scaled(value, BYTE_UNITS, (v) => `${v.toFixed(0)} B`);
+const formatSi = (value, unit) =>
+  scaled(value, DECIMAL_UNITS.map(([size, prefix]) => [size, prefix + unit]), (v) => `${digits(v)} ${unit}`);
+const formatRatio = (value) => (Number.isFinite(value) ? `${(100 * value).toFixed(1)} %` : MISSING);
+const formatCount = (value) => (Number.isFinite(value) ? group(value.toFixed(0)) : MISSING);
+
+// Ticks: round times between low and high, all in one unit.
+function timeTicks(low, high, count) {
+  const raw = Math.max((high - low) / Math.max(count, 1), 1e-3);
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = Math.max([1, 2, 5, 10].map((f) => f * power).find((s) => s >= raw), 1);
+  const [size, unit] = TIME_UNITS.find(([s]) => Math.max(Math.abs(high), Math.abs(low)) >= s) || [1, "ns"];
+  const decimals = Math.max(0, -Math.floor(Math.log10(step / size) + 1e-9));
+  const ticks = [];
+  for (let n = Math.ceil(low / step - 1e-9); n * step <= high; n += 1) {
+    const value = n * step;
+    ticks.push([value, value === 0 ? "0" : `${group((value / size).toFixed(decimals))} ${unit}`]);
+  }
+  return ticks;
+}
+
+function element(tag, text, className) {
+  const made = document.createElement(tag);
+  if (text !== undefined && text !== null) made.textContent = text;
+  if (className) made.className = className;
+  return made;
+}
+
+const byId = (id) => document.getElementById(id);
+const clamp = (value, low, high) => Math.min(Math.max(value, low), high);

@@ -1,0 +1,227 @@
+// Theme, section marker, tooltips, tables and the two still charts. All text goes in through textContent.
+
+function startTheme() {
+  const button = byId("theme");
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  const isDark = () => (document.documentElement.dataset.theme || (dark.matches ? "dark" : "light")) === "dark";
+  const label = () => {
+    button.textContent = isDark() ? "Light theme" : "Dark theme";
+    document.dispatchEvent(new Event("perfscope-theme"));
+  };
+  button.hidden = false;
+  button.addEventListener("click", () => {
+    document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+    label();
+  });
+  dark.addEventListener("change", label);
+  // Paper is white.
+  let chosen;
+  addEventListener("beforeprint", () => {
+    chosen = document.documentElement.dataset.theme;
+    document.documentElement.dataset.theme = "light";
+  });
+  addEventListener("afterprint", () => {
+    if (chosen === undefined) delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = chosen;
+  });
+  label();
+}
+
+function startSectionMarker() {
+  const links = new Map();
+  for (const link of document.querySelectorAll(".side nav a")) links.set(link.hash.slice(1), link);
+  const seen = new Set();
+  const mark = () => {
+    const first = [...links.keys()].find((id) => seen.has(id));
+    for (const [id, link] of links) {
+      if (id === first) link.setAttribute("aria-current", "true");
+      else link.removeAttribute("aria-current");
+    }
+  };
+  const watcher = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      if (entry.isIntersecting) seen.add(entry.target.id);
+      else seen.delete(entry.target.id);
+    }
+    mark();
+  }, { rootMargin: "-60px 0px -45% 0px" });
+  for (const id of links.keys()) watcher.observe(byId(id));
+}
+
+// rows: [[name, value], ...]
+function showTip(title, rows, x, y) {
+  const tip = byId("tip");
+  tip.replaceChildren(element("strong", title));
+  for (const [name, value] of rows) {
+    const row = element("div", null, "row");
+    row.append(element("span", name), element("span", value));
+    tip.append(row);
+  }
+  tip.hidden = false;
+  const box = tip.getBoundingClientRect();
+  const left = x + 16 + box.width > innerWidth ? x - box.width - 12 : x + 16;
+  const top = y + 18 + box.height > innerHeight ? y - box.height - 12 : y + 18;
+  tip.style.transform = `translate(${clamp(left, 4, Math.max(innerWidth - box.width - 4, 4))}px, ${Math.max(top, 4)}px)`;
+}
+
+function hideTip() {
+  byId("tip").hidden = true;
+}
+
+function startStackedChart(chart) {
+  const rows = [...chart.querySelectorAll(".bar-row[data-label]")].map((row) => ({
+    row,
+    parts: [...row.querySelectorAll(".seg")],
+  }));
+  let active = null;
+  const show = (part, x, y) => {
+    if (active) active.classList.remove("active");
+    active = part;
+    if (!part) return hideTip();
+    part.classList.add("active");
+    const { label, total, note } = part.closest(".bar-row").dataset;
+    const lines = [[part.dataset.part, part.dataset.value], ["share", part.dataset.share], ["whole bar", total]];
+    if (note) lines.push(["", note]);
+    showTip(label, lines, x, y);
+    return undefined;
+  };
+  const showAt = (line, column) => {
+    const parts = rows[clamp(line, 0, rows.length - 1)].parts;
+    const part = parts[clamp(column, 0, parts.length - 1)];
+    if (!part) return;
+    const box = part.getBoundingClientRect();
+    show(part, box.left + box.width / 2, box.bottom - 8);
+  };
+  chart.addEventListener("pointermove", (event) => {
+    const part = event.target.closest(".seg");
+    show(part, event.clientX, event.clientY);
+  });
+  chart.addEventListener("pointerleave", () => show(null));
+  chart.addEventListener("blur", () => show(null));
+  chart.addEventListener("keydown", (event) => {
+    const line = active ? rows.findIndex((r) => r.parts.includes(active)) : 0;
+    const column = active ? rows[line].parts.indexOf(active) : -1;
+    const moves = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] };
+    if (event.key === "Escape") show(null);
+    if (!moves[event.key]) return;
+    event.preventDefault();
+    showAt(line + moves[event.key][0], Math.max(column + moves[event.key][1], 0));
+  });
+}
+
+function startSeries(chart, data) {
+  const plot = chart.querySelector("svg.plot");
+  const cursors = [...chart.querySelectorAll(".cursor")];
+  const length = Math.max(...data.lines.map((line) => line.x.length));
+  const longest = data.lines.find((line) => line.x.length === length);
+  let at = -1;
+  const show = (index, y) => {
+    at = clamp(index, 0, length - 1);
+    const x = longest.x[at];
+    for (const cursor of cursors) {
+      cursor.setAttribute("x1", `${(100 * x) / data.x_max}%`);
+      cursor.setAttribute("x2", `${(100 * x) / data.x_max}%`);
+      cursor.style.visibility = "visible";
+    }
+    const rows = data.lines.map((line) => [line.label, formatNs(line.y[at])]);
+    const box = plot.getBoundingClientRect();
+    showTip(`${data.x_title} ${formatCount(x)}`, rows, box.left + (box.width * x) / data.x_max, y ?? box.top + 30);
+  };
+  const hide = () => {
+    for (const cursor of cursors) cursor.style.visibility = "hidden";
+    hideTip();
+  };
+  chart.addEventListener("pointermove", (event) => {
+    const box = plot.getBoundingClientRect();
+    const x = ((event.clientX - box.left) / box.width) * data.x_max;
+    let index = longest.x.findIndex((value) => value >= x);
+    if (index < 0) index = length - 1;
+    if (index > 0 && x - longest.x[index - 1] < longest.x[index] - x) index -= 1;
+    show(index, event.clientY);
+  });
+  chart.addEventListener("pointerleave", hide);
+  chart.addEventListener("blur", hide);
+  chart.addEventListener("keydown", (event) => {
+    const moves = { ArrowRight: 1, ArrowLeft: -1, PageDown: 10, PageUp: -10 };
+    if (event.key === "Escape") hide();
+    if (!moves[event.key]) return;
+    event.preventDefault();
+    show(at + moves[event.key]);
+  });
+}
+
+const FOLDED_ROWS = 20;
+
+function startTable(table) {
+  const body = table.tBodies[0];
+  const headers = [...table.tHead.rows[0].cells];
+  let folded = body.rows.length > FOLDED_ROWS + 4;
+  let wanted = "";
+  const more = element("button", "", "more");
+  const refresh = () => {
+    let shown = 0;
+    let hits = 0;
+    for (const row of body.rows) {
+      const fits = !wanted || row.textContent.toLowerCase().includes(wanted);
+      if (fits) hits += 1;
+      row.hidden = !fits || (folded && shown >= FOLDED_ROWS);
+      if (!row.hidden) shown += 1;
+    }
+    more.textContent = folded ? `Show all ${formatCount(hits)} rows` : `Show the first ${FOLDED_ROWS} rows`;
+    more.hidden = hits <= FOLDED_ROWS;
+  };
+  const key = (row, column) => {
+    const text = row.cells[column].dataset.v;
+    return headers[column].classList.contains("right") ? (text === "" ? null : Number(text)) : text;
+  };
+  const sort = (column) => {
+    const header = headers[column];
+    const numeric = header.classList.contains("right");
+    const current = header.getAttribute("aria-sort");
+    // Figures: largest first. Words: from A to Z.
+    const next = current === "none" ? (numeric ? "descending" : "ascending")
+      : current === "ascending" ? "descending" : "ascending";
+    for (const other of headers) other.setAttribute("aria-sort", "none");
+    header.setAttribute("aria-sort", next);
+    const sign = next === "ascending" ? 1 : -1;
+    const rows = [...body.rows].map((row, index) => ({ row, index, value: key(row, column) }));
+    rows.sort((a, b) => {
+      if (a.value === null || b.value === null) return (a.value === null) - (b.value === null) || a.index - b.index;
+      const order = numeric ? a.value - b.value : a.value.localeCompare(b.value, "en", { numeric: true });
+      return sign * order || a.index - b.index;
+    });
+    body.append(...rows.map((item) => item.row));
+    refresh();
+  };
+  headers.forEach((header, column) => {
+    const button = header.querySelector("button");
+    if (button) button.addEventListener("click", () => sort(column));
+  });
+  const filter = document.querySelector(`[data-filter="${table.dataset.table}"]`);
+  if (filter) {
+    filter.addEventListener("input", () => {
+      wanted = filter.value.trim().toLowerCase();
+      refresh();
+    });
+  }
+  if (body.rows.length > FOLDED_ROWS + 4) {
+    more.type = "button";
+    more.addEventListener("click", () => {
+      folded = !folded;
+      refresh();
+    });
+    table.parentElement.after(more);
+    // Paper wants every row.
+    let before = folded;
+    addEventListener("beforeprint", () => {
+      before = folded;
+      folded = false;
+      refresh();
+    });
+    addEventListener("afterprint", () => {
+      folded = before;
+      refresh();
+    });
+  }
+  refresh();
+}

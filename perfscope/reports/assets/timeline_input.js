@@ -1,0 +1,313 @@
+// Pointer, wheel, touch, keyboard, search and the details panel of the timeline.
+
+function spanFacts(view, span) {
+  const { data } = view;
+  const { lane } = span.row;
+  const index = span.row.spans[span.n];
+  const def = lane.def[index];
+  const start = span.row.start[span.n];
+  const dur = span.row.end[span.n] - start;
+  const known = (value) => (value < 0 ? null : value);
+  const [flops, bytes] = [known(data.definitions.flops[def]), known(data.definitions.bytes[def])];
+  const mark = view.window.steps.find((m) => m.rank === lane.rank && m.step === lane.step[index]);
+  const facts = [["Duration", formatNs(dur)]];
+  if (mark) facts.push([`Share of step ${mark.step}`, formatRatio(dur / (mark.end - mark.start))]);
+  if (data.layer(def)) facts.push(["Layer", data.layer(def)]);
+  const phase = data.phase(def);
+  const kind = data.kind(def) === "annotation" ? (data.layer(def) ? "layer" : "mark") : data.kind(def);
+  facts.push(["Kind", kind + (phase && phase !== "other" && phase !== kind ? `, ${phase}` : "")]);
+  facts.push(["Where", `rank ${lane.rank} · ${lane.label}`], ["Starts at", formatNs(start)]);
+  if (lane.host) facts.push(["Host", lane.host]);
+  if (flops !== null) facts.push(["FLOPs, modelled", formatSi(flops, "FLOP")]);
+  if (flops && dur > 0) facts.push(["Rate, modelled", formatSi((flops * 1e9) / dur, "FLOP/s")]);
+  const comm = data.kind(def) === "comm";
+  if (bytes !== null) facts.push([comm ? "Bytes" : "Bytes, modelled", formatBytes(bytes)]);
+  if (bytes && dur > 0) facts.push([comm ? "Bytes / duration" : "Rate, modelled", formatSi((bytes * 1e9) / dur, "B/s")]);
+  const count = data.definitions.count[def];
+  if (count > 1) facts.push(["Stands for", `${formatCount(count)} merged spans`]);
+  return { title: data.name(def), facts };
+}
+
+class TimelineInput {
+  constructor(view) {
+    this.view = view;
+    this.pointers = new Map();
+    this.moved = 0;
+    this.hintTimer = 0;
+    this.listen();
+  }
+
+  listen() {
+    const { canvas, scroller } = this.view;
+    canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
+    canvas.addEventListener("pointerdown", (event) => this.down(event));
+    canvas.addEventListener("pointermove", (event) => this.move(event));
+    for (const name of ["pointerup", "pointercancel"]) canvas.addEventListener(name, (event) => this.up(event));
+    canvas.addEventListener("pointerleave", () => this.leave());
+    canvas.addEventListener("dblclick", () => this.view.picked && this.zoomTo(this.view.picked));
+    canvas.addEventListener("keydown", (event) => this.key(event));
+    scroller.addEventListener("scroll", () => this.view.redraw(), { passive: true });
+    document.addEventListener("perfscope-theme", () => {
+      this.view.readTheme();
+      this.view.redraw();
+    });
+    for (const [name, onPaper] of [["beforeprint", true], ["afterprint", false]]) {
+      addEventListener(name, () => {
+        this.view.onPaper = onPaper;
+        this.view.readTheme();
+        this.view.resize();
+      });
+    }
+    new ResizeObserver(() => this.view.resize()).observe(scroller);
+    for (const button of document.querySelectorAll(".tl-tools [data-act]")) {
+      button.addEventListener("click", () => this.act(button.dataset.act, button));
+    }
+    byId("tl-search").addEventListener("input", (event) => this.search(event.target.value));
+    byId("tl-search").addEventListener("keydown", (event) => {
+      if (event.key === "Enter") this.nextHit(event.shiftKey ? -1 : 1);
+    });
+  }
+
+  place(event) {
+    const box = this.view.canvas.getBoundingClientRect();
+    return [event.clientX - box.left, event.clientY - box.top];
+  }
+
+  // The wheel zooms once the timeline has been clicked, or with Ctrl; until then the page scrolls on.
+  wheel(event) {
+    const { view } = this;
+    const sideways = event.shiftKey ? event.deltaY || event.deltaX : event.deltaX;
+    const active = document.activeElement === view.canvas || event.ctrlKey || event.metaKey;
+    if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
+      event.preventDefault();
+      const shift = (sideways / view.plotWidth) * (view.t1 - view.t0);
+      view.show(view.t0 + shift, view.t1 + shift);
+    } else if (active) {
+      event.preventDefault();
+      const unit = event.deltaMode === 1 ? 20 : 1;
+      const factor = Math.exp(clamp(event.deltaY * unit, -240, 240) * 0.0022);
+      view.zoom(factor, view.time(Math.max(this.place(event)[0], view.gutter)));
+    } else {
+      this.hint();
+    }
+  }
+
+  hint() {
+    const hint = byId("tl-hint");
+    hint.classList.add("shown");
+    clearTimeout(this.hintTimer);
+    this.hintTimer = setTimeout(() => hint.classList.remove("shown"), 1600);
+  }
+
+  down(event) {
+    this.pointers.set(event.pointerId, this.place(event));
+    this.view.canvas.setPointerCapture(event.pointerId);
+    this.moved = 0;
+  }
+
+  move(event) {
+    const now = this.place(event);
+    const before = this.pointers.get(event.pointerId);
+    const { view } = this;
+    if (before && this.pointers.size === 2) {
+      this.pinch(event.pointerId, now);
+    } else if (before) {
+      const shift = ((before[0] - now[0]) / view.plotWidth) * (view.t1 - view.t0);
+      this.moved += Math.abs(before[0] - now[0]) + Math.abs(before[1] - now[1]);
+      if (this.moved > 3) {
+        view.canvas.classList.add("dragging");
+        if (event.pointerType === "mouse") view.scroller.scrollTop += before[1] - now[1];
+        view.show(view.t0 + shift, view.t1 + shift);
+      }
+      this.pointers.set(event.pointerId, now);
+    }
+    this.point(now[0], now[1], event.clientX, event.clientY);
+  }
+
+  pinch(id, now) {
+    const { view } = this;
+    const [a, b] = [...this.pointers.values()].map((p) => p[0]);
+    const [t0, t1] = [view.time(a), view.time(b)];
+    this.pointers.set(id, now);
+    const [c, d] = [...this.pointers.values()].map((p) => p[0]);
+    if (Math.abs(d - c) < 8) return;
+    const perPixel = (t1 - t0) / (d - c);
+    if (perPixel <= 0) return;
+    const start = t0 - (c - view.gutter) * perPixel;
+    view.show(start, start + perPixel * view.plotWidth);
+  }
+
+  point(x, y, clientX, clientY) {
+    const { view } = this;
+    view.cursor = x >= view.gutter ? view.time(x) : null;
+    view.hover = view.at(x, y);
+    if (view.hover && this.moved <= 3) {
+      const { title, facts } = spanFacts(view, view.hover);
+      showTip(title, facts.slice(0, 6), clientX, clientY);
+    } else {
+      hideTip();
+    }
+    view.redraw();
+  }
+
+  up(event) {
+    const had = this.pointers.delete(event.pointerId);
+    this.view.canvas.classList.remove("dragging");
+    if (had && event.type === "pointerup" && this.moved <= 3 && !this.pointers.size) {
+      this.pick(this.view.at(...this.place(event)));
+    }
+    this.moved = 0;
+  }
+
+  leave() {
+    this.view.cursor = null;
+    this.view.hover = null;
+    hideTip();
+    this.view.redraw();
+  }
+
+  // Shows a span's figures below the picture and reads them out.
+  pick(span) {
+    const { view } = this;
+    view.picked = span;
+    const panel = byId("tl-details");
+    if (!span) {
+      panel.replaceChildren(element("p", "Point at a span for its figures; click it to keep them here.", "quiet"));
+      byId("tl-live").textContent = "";
+    } else {
+      const { title, facts } = spanFacts(view, span);
+      const list = element("dl");
+      for (const [name, value] of facts) {
+        const pair = element("div");
+        pair.append(element("dt", name), element("dd", value));
+        list.append(pair);
+      }
+      panel.replaceChildren(element("h4", title), list);
+      byId("tl-live").textContent = `${title}. ${facts.map(([name, value]) => `${name}: ${value}`).join(". ")}`;
+      this.reveal(span);
+    }
+    view.redraw();
+  }
+
+  reveal(span) {
+    const { view } = this;
+    const [start, end] = [span.row.start[span.n], span.row.end[span.n]];
+    const width = view.t1 - view.t0;
+    if (end < view.t0 || start > view.t1) view.show((start + end - width) / 2, (start + end + width) / 2);
+    const top = span.row.top - view.scroller.scrollTop;
+    if (top < AXIS + 4) view.scroller.scrollTop = span.row.top - AXIS - 20;
+    else if (top + ROW > view.viewHeight - MINIMAP) view.scroller.scrollTop = span.row.top - view.viewHeight + 60;
+  }
+
+  zoomTo(span) {
+    const dur = Math.max(span.row.end[span.n] - span.row.start[span.n], 1);
+    this.view.show(span.row.start[span.n] - dur * 0.15, span.row.end[span.n] + dur * 0.15);
+  }
+
+  act(name, button) {
+    const { view } = this;
+    if (name === "in") view.zoom(0.6);
+    if (name === "out") view.zoom(1 / 0.6);
+    if (name === "fit") view.show(0, view.window.dur);
+    if (name === "step") this.nextStep();
+    if (name === "dense") {
+      view.dense = !view.dense;
+      view.picked = null;
+      view.hover = null;
+      button.setAttribute("aria-pressed", String(view.dense));
+      view.layOut();
+    }
+  }
+
+  // Fits the next step of all ranks into the picture, then starts over.
+  nextStep() {
+    const { view } = this;
+    const numbers = [...new Set(view.window.steps.map((m) => m.step))].sort((a, b) => a - b);
+    if (!numbers.length) return;
+    const at = numbers.indexOf(this.step ?? NaN);
+    this.step = numbers[(at + 1) % numbers.length];
+    const marks = view.window.steps.filter((m) => m.step === this.step);
+    const [start, end] = [Math.min(...marks.map((m) => m.start)), Math.max(...marks.map((m) => m.end))];
+    view.show(start - (end - start) * 0.01, end + (end - start) * 0.01);
+  }
+
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const { view } = this;
+    const shift = (view.t1 - view.t0) * 0.2;
+    const picked = view.picked;
+    const actions = {
+      ArrowLeft: () => view.show(view.t0 - shift, view.t1 - shift),
+      ArrowRight: () => view.show(view.t0 + shift, view.t1 + shift),
+      ArrowUp: () => this.nextRow(-1),
+      ArrowDown: () => this.nextRow(1),
+      "+": () => view.zoom(0.6),
+      "=": () => view.zoom(0.6),
+      "-": () => view.zoom(1 / 0.6),
+      0: () => view.show(0, view.window.dur),
+      Home: () => view.show(0, view.t1 - view.t0),
+      End: () => view.show(view.window.dur - (view.t1 - view.t0), view.window.dur),
+      s: () => this.nextStep(),
+      Enter: () => (picked ? this.zoomTo(picked) : this.pickFirst()),
+    };
+    if (picked) {
+      // Tab belongs to the page until a span is picked; Esc gives it back.
+      actions.Tab = () => this.nextSpan(event.shiftKey ? -1 : 1);
+      actions.Escape = () => this.pick(null);
+    }
+    const action = actions[event.key];
+    if (!action) return;
+    event.preventDefault();
+    action();
+  }
+
+  pickFirst() {
+    const { view } = this;
+    for (const row of view.rows) {
+      const n = row.firstAfter(view.t0);
+      if (n < row.spans.length && row.start[n] < view.t1) return this.pick({ row, n });
+    }
+    return undefined;
+  }
+
+  nextSpan(direction) {
+    const { row, n } = this.view.picked;
+    this.pick({ row, n: clamp(n + direction, 0, row.spans.length - 1) });
+  }
+
+  nextRow(direction) {
+    const { view } = this;
+    if (!view.picked) {
+      view.scroller.scrollTop += direction * ROW * 4;
+      return;
+    }
+    const { row, n } = view.picked;
+    const middle = (row.start[n] + row.end[n]) / 2;
+    const next = view.rows[view.rows.indexOf(row) + direction];
+    if (next && next.spans.length) this.pick({ row: next, n: clamp(next.firstAfter(middle), 0, next.spans.length - 1) });
+  }
+
+  search(text) {
+    const { view } = this;
+    view.data.search(text);
+    this.hitAt = -1;
+    this.hits = [];
+    if (view.data.hits) {
+      for (const row of view.rows) {
+        row.spans.forEach((index, n) => {
+          if (view.data.hits[row.lane.def[index]]) this.hits.push({ row, n });
+        });
+      }
+    }
+    this.hits.sort((a, b) => a.row.start[a.n] - b.row.start[b.n]);
+    byId("tl-found").textContent = view.data.hits
+      ? `${formatCount(this.hits.length)} span${this.hits.length === 1 ? "" : "s"}; Enter for the next` : "";
+    view.redraw();
+  }
+
+  nextHit(direction) {
+    if (!this.hits || !this.hits.length) return;
+    this.hitAt = (this.hitAt + direction + this.hits.length) % this.hits.length;
+    this.pick(this.hits[this.hitAt]);
+  }
+}

@@ -1,0 +1,184 @@
+"""Turns analysis results into the one Report that every renderer draws."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from perfscope import __version__, units
+from perfscope.analysis.results import RunAnalysis
+from perfscope.analysis.timeline_extract import TimelineExtract
+from perfscope.reports.display import visible
+from perfscope.reports.document import build_document
+from perfscope.reports.model import KeyFigure, Report, Section, Table, Unit, Verdict, format_value
+from perfscope.reports.sections.collectives import collectives_section
+from perfscope.reports.sections.findings import LONGEST_SENTENCE, findings_section
+from perfscope.reports.sections.layers import layers_section
+from perfscope.reports.sections.run import command_text, missing_section, provenance_section, run_section
+from perfscope.reports.sections.steps import (
+    BREAKDOWN_PARTS,
+    breakdown_section,
+    device_section,
+    mean_shares,
+    overview_bar,
+    scope_of,
+    series_section,
+)
+from perfscope.reports.sections.timeline import timeline_section
+
+NOTABLE_GAIN = 0.05  # below this share of the step a finding is not worth a caution colour
+
+
+def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Report:
+    """The report of one run.
+
+    Args:
+        analysis: the figures.
+        timeline: spans of the traced windows; None where nothing was traced.
+    """
+    sections: list[Section | None] = [
+        findings_section(analysis),
+        breakdown_section(analysis),
+        timeline_section(timeline),
+        layers_section(analysis),
+        collectives_section(analysis),
+        device_section(analysis),
+        series_section(analysis),
+        missing_section(analysis),
+        provenance_section(analysis),
+        run_section(analysis),
+    ]
+    return Report(
+        title=visible(analysis.run.get("name") or "unnamed run"),
+        subtitle=command_text(analysis.run),
+        verdict=build_verdict(analysis),
+        overview=overview_bar(analysis),
+        figures=build_figures(analysis),
+        sections=tuple(_without_empty_columns(section) for section in sections if section is not None),
+        document=build_document(analysis),
+        version=__version__,
+    )
+
+
+def _without_empty_columns(section: Section) -> Section:
+    """A column that is missing in every row says nothing, unless it is one of the main ones."""
+    blocks = tuple(block.trimmed() if isinstance(block, Table) else block for block in section.blocks)
+    return dataclasses.replace(section, blocks=blocks)
+
+
+def build_verdict(analysis: RunAnalysis) -> Verdict:
+    """What bounds the step, from the first finding; where nothing was measured, that."""
+    shares = mean_shares(analysis)
+    if analysis.findings:
+        first = analysis.findings[0]
+        notable = first.gain_ratio is not None and first.gain_ratio >= NOTABLE_GAIN
+        return Verdict(
+            headline=visible(first.title, LONGEST_SENTENCE),
+            detail=_where_it_goes(analysis),
+            action=visible(first.action, LONGEST_SENTENCE),
+            tone="caution" if notable else "plain",
+        )
+    if shares is not None:
+        largest = max(shares[1].items(), key=lambda item: item[1])
+        return Verdict(
+            headline=f"No single cause stands out: {units.format_ratio(largest[1], 0)} of the "
+            f"{scope_of(analysis).short} is {_part_words(largest[0])}.",
+            detail=_where_it_goes(analysis),
+            action="",
+            tone="good",
+        )
+    return _verdict_without_windows(analysis)
+
+
+def _verdict_without_windows(analysis: RunAnalysis) -> Verdict:
+    if analysis.step_ns is not None:
+        return Verdict(
+            headline=f"A step takes {units.format_ns(analysis.step_ns.median)}; where it goes is not known.",
+            detail="Only step times were recorded, no window was traced.",
+            action="Run again without --no-trace to see what the step is made of.",
+            tone="caution",
+        )
+    return Verdict(
+        headline="No training step was recorded.",
+        detail="Nothing can be said about this run's speed. Why: see “What was not collected”.",
+        action="",
+        tone="caution",
+    )
+
+
+def _part_words(key: str) -> str:
+    return next(part.title for part in BREAKDOWN_PARTS if part.key == key).lower()
+
+
+def _where_it_goes(analysis: RunAnalysis) -> str:
+    """``The mean traced step of 31 ms is 60 % compute, 25 % exposed communication, 15 % idle.``"""
+    shares = mean_shares(analysis)
+    if shares is None:
+        return ""
+    step_ns, parts = shares
+    ranked = sorted(parts.items(), key=lambda item: -item[1])
+    words = [f"{units.format_ratio(share)} {_part_words(key)}" for key, share in ranked if share >= 0.0005]
+    return f"The {scope_of(analysis).whole} of {units.format_ns(step_ns)} is {', '.join(words)}."
+
+
+def build_figures(analysis: RunAnalysis) -> tuple[KeyFigure, ...]:
+    """The strip at the top: step, throughput, exposed communication, ranks, overhead."""
+    figures = [_step_figure(analysis), _throughput_figure(analysis)]
+    shares = mean_shares(analysis)
+    if shares is not None:
+        exposed = shares[1]["exposed_comm"]
+        figures.append(
+            KeyFigure(
+                id="exposed_comm",
+                title="Exposed communication",
+                value=units.format_ratio(exposed),
+                note=f"of the {scope_of(analysis).short}; {units.format_ns(exposed * shares[0])} "
+                "that no compute hides",
+            )
+        )
+    figures += [_ranks_figure(analysis), _overhead_figure(analysis)]
+    return tuple(figures)
+
+
+def _step_figure(analysis: RunAnalysis) -> KeyFigure:
+    q = analysis.step_ns
+    if q is None:
+        return KeyFigure(id="step", title="Step, median", value=units.MISSING, note="no step recorded")
+    note = f"p10 {units.format_ns(q.p10)} · p90 {units.format_ns(q.p90)}"
+    return KeyFigure(id="step", title="Step, median", value=units.format_ns(q.median), note=note)
+
+
+def _throughput_figure(analysis: RunAnalysis) -> KeyFigure:
+    rate = analysis.throughput_samples_per_s
+    text = format_value(Unit.COUNT if rate is None or rate >= 100 else Unit.NUMBER, rate)
+    notes = {
+        None: "batch size not known",
+        "derived": "derived from the model's input shape",
+        "option": "from --samples-per-step",
+    }
+    note = notes.get(analysis.samples_source, visible(analysis.samples_source))
+    if text == units.MISSING:
+        return KeyFigure(id="throughput", title="Throughput", value=text, note="batch size not known")
+    return KeyFigure(id="throughput", title="Throughput", value=f"{text} samples/s", note=note)
+
+
+def _ranks_figure(analysis: RunAnalysis) -> KeyFigure:
+    run = analysis.run
+    imported = run.get("origin") == "import"
+    attached = run.get("attached_ranks")
+    attached = attached if isinstance(attached, int) else len(analysis.ranks)
+    expected = run.get("expected_ranks") or run.get("world_size")
+    value = f"{attached:,} of {expected:,}" if isinstance(expected, int) else f"{attached:,}"
+    hosts = len({rank.host for rank in analysis.ranks if rank.host})
+    note = f"on {hosts:,} host{'s' if hosts != 1 else ''}" if hosts else ""
+    if imported:
+        return KeyFigure(id="ranks", title="Ranks in the traces", value=value, note=note)
+    return KeyFigure(id="ranks", title="Ranks attached", value=value, note=note)
+
+
+def _overhead_figure(analysis: RunAnalysis) -> KeyFigure:
+    value = units.format_ratio(analysis.overhead_ratio, 2)
+    note = "of the training time, measured"
+    if analysis.overhead_ratio is None:
+        imported = analysis.run.get("origin") == "import"
+        note = "not known for imported traces" if imported else "not measured"
+    return KeyFigure(id="overhead", title="perfscope's own cost", value=value, note=note)

@@ -1,0 +1,329 @@
+"""Charts for paper: each Chart of the model as a vector SVG by matplotlib, without its global state."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from perfscope import units
+from perfscope.reports import geometry
+from perfscope.reports.display import path_end
+from perfscope.reports.model import Series, StackedBars, Timeline
+from perfscope.reports.palette import light_palette
+from perfscope.reports.timeline_picture import LEGEND, PictureLane, picture_lanes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import PolyCollection
+    from matplotlib.figure import Figure
+
+WIDTH = 6.9  # inches: the text width of the page
+HATCH = {
+    "exposed_comm": "////",
+    "transfer": "////",
+    "wait": "////",
+    "input_wait": "|||",
+    "copy": "---",
+    "optimizer": "...",
+    "idle_host_wait": "\\\\\\",
+}
+LONGEST_LABEL = 30
+
+
+def chart_svg(block: StackedBars | Series | Timeline) -> str:
+    """The chart as an SVG document, WIDTH inches wide, its text as text in DejaVu Sans."""
+    with _style():
+        if isinstance(block, StackedBars):
+            figure = _stacked(block)
+        elif isinstance(block, Series):
+            figure = _series(block)
+        else:
+            figure = _timeline(block)
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    import matplotlib
+
+    colours = light_palette()
+    settings = {
+        "font.family": "DejaVu Sans",
+        "font.size": 7,
+        "svg.fonttype": "none",
+        "svg.hashsalt": "perfscope",
+        "hatch.linewidth": 0.45,
+        "text.color": colours["ink"],
+        "text.parse_math": False,
+        "axes.edgecolor": colours["line-2"],
+        "axes.linewidth": 0.6,
+        "xtick.color": colours["ink-2"],
+        "ytick.color": colours["ink"],
+        "xtick.major.width": 0.6,
+        "xtick.major.size": 2.5,
+        "ytick.major.size": 0,
+        "figure.facecolor": "none",
+        "axes.facecolor": "none",
+    }
+    with matplotlib.rc_context(settings):
+        yield
+
+
+def _figure(height: float) -> Figure:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(WIDTH, height))
+
+
+def _bare(axes: Axes) -> None:
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+
+
+def _time_axis(axes: Axes, low: float, high: float, count: int) -> None:
+    ticks = geometry.time_ticks(low, high, count)
+    axes.set_xlim(low, high)
+    axes.set_xticks([low + (high - low) * tick.position / 100 for tick in ticks])
+    axes.set_xticklabels([tick.text for tick in ticks])
+
+
+def _short(label: str) -> str:
+    return path_end(label, LONGEST_LABEL)
+
+
+def _stacked(chart: StackedBars) -> Figure:
+    count = max(len(chart.bars), 1)
+    step = 0.2 if count <= 24 else 0.125
+    legend, foot = 0.2, 0.24
+    height = legend + count * step + foot
+    figure = _figure(height)
+    labelled = count > 1 or chart.bars[0].label != "mean step"
+    longest = max(len(_short(bar.label)) for bar in chart.bars)
+    left = min(0.008 * longest + 0.02, 0.32) if labelled else 0.004
+    right = 0.9 if labelled else 0.996
+    axes = figure.add_axes((left, foot / height, right - left, count * step / height))
+    _bare(axes)
+    for number, bar in enumerate(chart.bars):
+        at = count - 1 - number
+        for segment in geometry.bar_segments(chart, bar):
+            _piece(axes, at, segment, chart.longest, readable=count <= 24)
+        if labelled:
+            axes.text(
+                chart.longest * 1.008,
+                at,
+                units.format_ns(bar.total),
+                va="center",
+                fontsize=6.5,
+                clip_on=False,
+            )
+    axes.set_ylim(-0.6, count - 0.4)
+    axes.set_yticks(range(count) if labelled else [])
+    if labelled:
+        axes.set_yticklabels([_short(bar.label) for bar in reversed(chart.bars)], fontsize=6.5)
+    _time_axis(axes, 0, max(chart.longest, 1), 6)
+    _legend(figure, [(part.key, part.title) for part in geometry.used_parts(chart)], left)
+    return figure
+
+
+def _piece(axes: Axes, at: float, segment: geometry.Segment, longest: int, readable: bool) -> None:
+    palette = light_palette()
+    start, width = segment.start * longest / 100, segment.value
+    key = segment.part.key
+    axes.barh(
+        at,
+        width,
+        left=start,
+        height=0.78,
+        color=palette[f"part-{key}"],
+        edgecolor=_hatch_colour(key),
+        hatch=HATCH.get(key),
+        linewidth=0,
+    )
+    axes.barh(at, width, left=start, height=0.78, fill=False, edgecolor="#ffffff", linewidth=0.8)
+    if segment.label and readable:
+        axes.text(
+            start + width / 2,
+            at,
+            segment.label,
+            ha="center",
+            va="center_baseline",
+            fontsize=6,
+            color=palette[f"part-{key}-ink"],
+            bbox={"facecolor": palette[f"part-{key}"], "edgecolor": "none", "pad": 0.6}
+            if key in HATCH
+            else None,
+        )
+
+
+def _hatch_colour(key: str) -> str:
+    return "#c9a58c" if key == "wait" else "#8f99a6" if key.startswith("idle") else "#ffffff80"
+
+
+def _legend(figure: Figure, entries: list[tuple[str, str]], left: float) -> None:
+    from matplotlib.patches import Patch
+
+    palette = light_palette()
+    handles = [
+        Patch(
+            facecolor=palette.get(f"part-{key}", palette["surface"]),
+            edgecolor=_hatch_colour(key) if key != "outline" else palette["line-2"],
+            hatch=HATCH.get(key),
+            linewidth=0 if key != "outline" else 0.5,
+            label=title,
+        )
+        for key, title in entries
+    ]
+    figure.legend(
+        handles=handles,
+        loc="upper left",
+        bbox_to_anchor=(left - 0.012, 1.0),
+        ncols=len(handles),
+        frameon=False,
+        fontsize=6.3,
+        handlelength=1.5,
+        handleheight=1.0,
+        columnspacing=1.1,
+        handletextpad=0.5,
+        borderpad=0,
+        borderaxespad=0,
+    )
+
+
+def _series(chart: Series) -> Figure:
+    palette, frame = light_palette(), geometry.series_frame(chart)
+    count, panel, foot = len(chart.lines), 0.42, 0.24
+    height = count * panel + foot
+    figure = _figure(height)
+    ticks = geometry.time_ticks(frame.low, frame.high, 2)
+    for number, line in enumerate(chart.lines):
+        bottom = (foot + (count - 1 - number) * panel) / height
+        axes = figure.add_axes((0.1, bottom, 0.895, panel * 0.88 / height))
+        _bare(axes)
+        axes.spines["bottom"].set_visible(False)
+        axes.set_facecolor(palette["surface"])
+        if line.low != line.y or line.high != line.y:
+            axes.fill_between(
+                line.x, line.low, line.high, color=palette["part-compute"], alpha=0.25, linewidth=0
+            )
+        axes.plot(line.x, line.y, color=palette["part-compute"], linewidth=0.7)
+        for tick in ticks:
+            value = frame.low + (frame.high - frame.low) * tick.position / 100
+            axes.axhline(value, color=palette["line-2"], linewidth=0.5, dashes=(2, 3))
+            if tick.position < 85:
+                axes.annotate(
+                    tick.text, (0, value), xytext=(2, 1.5), textcoords="offset points",
+                    fontsize=5.5, color=palette["ink-2"],
+                )  # fmt: skip
+        axes.set_xlim(0, frame.x_max)
+        axes.set_ylim(frame.low, frame.high)
+        axes.set_yticks([])
+        axes.set_ylabel(line.label, rotation=0, ha="right", va="center", fontsize=6.5)
+        marks = geometry.count_ticks(frame.x_max, 8)
+        axes.set_xticks([frame.x_max * tick.position / 100 for tick in marks])
+        axes.set_xticklabels([tick.text for tick in marks] if number == count - 1 else [])
+        axes.tick_params(axis="x", length=0)
+    return figure
+
+
+ROW = 0.085  # inches for one nesting level of the timeline
+
+
+def _timeline(block: Timeline) -> Figure:
+    lanes = picture_lanes(block)
+    palette = light_palette()
+    assert block.focus is not None
+    _, start, duration = block.focus
+    gaps = 0.55
+    heights = [max(lane.num_rows, 2 if lane.first else 1) + gaps for lane in lanes]
+    legend, foot = 0.2, 0.24
+    body = min(sum(heights) * ROW, 8.2)
+    height = legend + body + foot
+    figure = _figure(height)
+    axes = figure.add_axes((0.145, foot / height, 0.845, body / height))
+    _bare(axes)
+    axes.set_ylim(sum(heights), 0)
+    axes.set_yticks([])
+    top = 0.0
+    for lane, tall in zip(lanes, heights, strict=True):
+        _lane(axes, lane, top, start, duration)
+        top += tall
+    _time_axis(axes, start, start + duration, 7)
+    # The axis counts from the step's start: that is what a reader of paper can use.
+    ticks = geometry.time_ticks(0, duration, 7)
+    axes.set_xticks([start + duration * tick.position / 100 for tick in ticks])
+    axes.set_xticklabels([tick.text for tick in ticks])
+    axes.grid(axis="x", color=palette["line"], linewidth=0.5)
+    axes.set_axisbelow(True)
+    used = {key for lane in lanes for key in lane.pieces}
+    _legend(figure, [(key, title) for key, title in LEGEND if key in used], 0.013)
+    return figure
+
+
+def _lane(axes: Axes, lane: PictureLane, top: float, start: int, duration: int) -> None:
+    palette = light_palette()
+    if lane.first:
+        axes.axhline(top - 0.25, color=palette["line-2"], linewidth=0.4, xmin=-0.17, clip_on=False)
+        axes.text(
+            start - 0.165 * duration,
+            top + 0.5,
+            f"rank {lane.rank}",
+            fontsize=6.3,
+            fontweight="bold",
+            va="center",
+        )
+    axes.text(
+        start - 0.165 * duration,
+        top + (1.5 if lane.first else 0.5),
+        lane.label[:22],
+        fontsize=5.8,
+        color=palette["ink-2"],
+        va="center",
+    )
+    for key, boxes in lane.pieces.items():
+        if not len(boxes):
+            continue
+        colour = palette.get(f"part-{key}", palette["line-2"])
+        for tint in (True, False):
+            chosen = boxes[boxes[:, 3] == tint]
+            if len(chosen):
+                axes.add_collection(_boxes(chosen, top, colour, key, tint))
+    for left, right, row, name in lane.names:
+        axes.text(
+            (left + right) / 2,
+            top + row + 0.5,
+            name,
+            fontsize=4.6,
+            ha="center",
+            va="center_baseline",
+            clip_on=True,
+        )
+
+
+def _boxes(boxes: np.ndarray, top: float, colour: str, key: str, tint: bool) -> PolyCollection:
+    from matplotlib.collections import PolyCollection
+
+    left, right, row = boxes[:, 0], boxes[:, 1], boxes[:, 2] + top
+    corners = np.stack(
+        [
+            np.column_stack([left, row + 0.06]),
+            np.column_stack([right, row + 0.06]),
+            np.column_stack([right, row + 0.94]),
+            np.column_stack([left, row + 0.94]),
+        ],
+        axis=1,
+    )
+    outline = key == "outline"
+    return PolyCollection(
+        list(corners),
+        facecolors="none" if outline else colour,
+        edgecolors=colour if outline else "#ffffff",
+        linewidths=0.5 if outline else 0.35,
+        hatch=None if tint else HATCH.get(key),
+        alpha=0.38 if tint and not outline else None,
+    )

@@ -1,0 +1,44 @@
+"""What an export reads: the timelines of a run, one table at a time, given by whoever opened the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH_ROWS = 16_384
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneName:
+    """One thread or stream of a rank and what a person should read for it."""
+
+    device: int  # -1 = a host thread
+    lane: int
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelinePart:
+    """The timeline of one rank and window. `load` gives schema.TIMELINE rows; each call reads them anew."""
+
+    rank: int
+    window: int
+    host: str
+    lanes: tuple[LaneName, ...]
+    load: Callable[[], pa.Table]
+
+
+Writer = Callable[[Sequence[TimelinePart], str, BinaryIO], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportFormat:
+    """One way out. `write(parts, title, file)` gives the number of spans written."""
+
+    name: str
+    suffix: str
+    write: Writer

@@ -1,0 +1,190 @@
+"""The HTML report: one offline file that works with scripts off and forbids every request.
+
+Tables and charts are written as HTML and SVG here; the script adds sorting, tooltips and the timeline. The
+page's Content-Security-Policy admits exactly the one script and the one style sheet inside it, by hash.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from perfscope import units
+from perfscope.reports import geometry
+from perfscope.reports.display import path_end
+from perfscope.reports.model import Block, Column, Line, Report, Series, Table, Timeline, Value
+from perfscope.reports.timeline_data import timeline_payload
+
+if TYPE_CHECKING:
+    import jinja2
+
+SCRIPTS = (
+    "format.js",
+    "page.js",
+    "timeline_data.js",
+    "timeline_text.js",
+    "timeline_view.js",
+    "timeline_input.js",
+    "start.js",
+)
+TEMPLATES = ("report.html.j2", "blocks.html.j2")
+# Parts that carry a hatch beside their colour, so that no two neighbours differ by colour alone.
+PATTERNED = frozenset(
+    {
+        "exposed_comm",
+        "transfer",
+        "wait",
+        "input_wait",
+        "copy",
+        "optimizer",
+        "idle_host_wait",
+        "idle_kernel_wait",
+    }
+)
+
+
+def render_html(report: Report) -> str:
+    """The whole report as one HTML document."""
+    from markupsafe import Markup
+
+    script, style = script_text(), asset("report.css")
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            report=report,
+            style=Markup(style),
+            script=Markup(script),
+            style_hash=content_hash(style),
+            script_hash=content_hash(script),
+            data=Markup(json_for_script(_data(report))),
+        )
+    )
+
+
+@cache
+def asset(name: str) -> str:
+    """The text of one file of the report's assets."""
+    return files("perfscope.reports").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+@cache
+def script_text() -> str:
+    """All scripts as one, sharing one private scope."""
+    parts = "\n".join(asset(name) for name in SCRIPTS)
+    return f'(() => {{\n"use strict";\n{parts}}})();\n'
+
+
+def content_hash(text: str) -> str:
+    """The hash source a Content-Security-Policy wants: ``sha256-<base64>``."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
+
+
+def json_for_script(value: object) -> str:
+    """`value` as ASCII JSON that no HTML parser can leave: ``<``, ``>`` and ``&`` are escaped.
+
+    Raises ValueError on NaN and infinities.
+    """
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _environment() -> jinja2.Environment:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.DictLoader({name: asset(name) for name in TEMPLATES}),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.globals.update(
+        time=units.format_ns,
+        path_end=path_end,
+        pct=_percent,
+        patterned=PATTERNED,
+        kind_of=_kind_of,
+        unknown_block=_unknown_block,
+        segments=geometry.bar_segments,
+        used_parts=geometry.used_parts,
+        bar_ticks=lambda chart: geometry.time_ticks(0, chart.longest, 6),
+        series_frame=geometry.series_frame,
+        clip_note=geometry.clip_note,
+        y_ticks=lambda frame: geometry.time_ticks(frame.low, frame.high, 2),
+        x_ticks=lambda frame: geometry.count_ticks(frame.x_max, 8),
+        line_path=line_path,
+        band_path=band_path,
+        bar_maximum=_bar_maximum,
+        sort_value=_sort_value,
+        sort_state=_sort_state,
+    )
+    return environment
+
+
+def _data(report: Report) -> dict[str, object]:
+    blocks: list[Block] = [block for section in report.sections for block in section.blocks]
+    timelines = [timeline_payload(block) for block in blocks if isinstance(block, Timeline)]
+    series = {
+        block.id: {
+            "x_title": block.x_title,
+            "x_max": geometry.series_frame(block).x_max,
+            "lines": [{"label": line.label, "x": line.x, "y": line.y} for line in block.lines],
+        }
+        for block in blocks
+        if isinstance(block, Series)
+    }
+    return {"series": series, "timeline": timelines[0] if timelines else None}
+
+
+def _percent(value: float) -> str:
+    text = f"{value:.3f}".rstrip("0").rstrip(".")
+    return f"{text}%"
+
+
+def _kind_of(block: Block) -> str:
+    return type(block).__name__
+
+
+def _unknown_block(kind: str) -> str:
+    raise TypeError(f"the HTML report cannot draw a {kind}")
+
+
+def _point(frame: geometry.SeriesFrame, x: int, y: int) -> str:
+    across = 1000 * x / frame.x_max
+    up = 1000 * (1 - (y - frame.low) / (frame.high - frame.low))
+    return f"{across:.1f},{max(min(up, 2000), -1000):.1f}"
+
+
+def line_path(frame: geometry.SeriesFrame, line: Line) -> str:
+    """SVG path of a line in a 1000 × 1000 box."""
+    points = [_point(frame, x, y) for x, y in zip(line.x, line.y, strict=True)]
+    return "M" + "L".join(points) if len(points) > 1 else f"M{points[0]}h1"
+
+
+def band_path(frame: geometry.SeriesFrame, line: Line) -> str:
+    """SVG path around a thinned line's extremes."""
+    up = [_point(frame, x, y) for x, y in zip(line.x, line.high, strict=True)]
+    down = [_point(frame, x, y) for x, y in zip(line.x, line.low, strict=True)]
+    return "M" + "L".join([*up, *reversed(down)]) + "Z"
+
+
+def _bar_maximum(table: Table) -> float:
+    """One scale for all inline bars of a table, so that bars can be compared across columns too."""
+    return max((table.maximum(i) for i, column in enumerate(table.columns) if column.bar), default=0.0)
+
+
+def _sort_value(value: Value) -> str:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return ""
+    return str(value)
+
+
+def _sort_state(table: Table, column: Column) -> str:
+    if table.sorted_by is None or table.sorted_by[0] != column.key:
+        return "none"
+    return "descending" if table.sorted_by[1] else "ascending"

@@ -1,0 +1,286 @@
+"""The report as data. `build.py` makes one, every renderer draws the same one.
+
+A Report holds sections, a section holds blocks: Table, Chart, Note, Facts, FindingList or Timeline. Cells
+keep the raw value (ns, bytes, ratio ...) so that tables sort by value; `Column.text` is the only way a value
+becomes text. Every string in a Report has gone through `display.visible`: control and direction-changing
+characters are spelled out and monstrous names are shortened, whatever the renderer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from perfscope import units
+
+if TYPE_CHECKING:
+    from perfscope.analysis.timeline_extract import TimelineExtract
+
+Value = str | int | float | None
+
+
+class Unit(Enum):
+    """What a column's values are, which decides how they look. Base units: ns, bytes, per second, ratio."""
+
+    TEXT = "text"
+    CODE = "code"  # set in a fixed-width face: layer paths, files, commands
+    TIME = "time"
+    BYTES = "bytes"
+    COUNT = "count"
+    RATIO = "ratio"
+    RATE = "rate"
+    FLOPS = "flops"
+    FLOP_RATE = "flop_rate"
+    NUMBER = "number"  # a plain figure with up to two decimals, such as calls per step
+
+
+def format_value(unit: Unit, value: Value) -> str:
+    """`value` as a person reads it. None, NaN and infinities become an en dash, never 0."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return units.MISSING
+    if isinstance(value, str):
+        return value
+    return _format_number(unit, value)
+
+
+def _format_number(unit: Unit, value: float) -> str:
+    if unit is Unit.TIME:
+        return units.format_ns(value)
+    if unit is Unit.BYTES:
+        return units.format_bytes(value)
+    if unit is Unit.RATIO:
+        return units.format_ratio(value)
+    if unit is Unit.RATE:
+        return units.format_rate(value)
+    if unit is Unit.FLOPS:
+        return units.format_si(value, "FLOP")
+    if unit is Unit.FLOP_RATE:
+        return units.format_si(value, "FLOP/s")
+    if unit is Unit.NUMBER and value != int(value):
+        return f"{value:,.2f}".rstrip("0").rstrip(".")
+    return units.format_count(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of a Table.
+
+    `modelled` marks figures computed from shapes rather than measured; renderers say so beside the title.
+    `bar` names a part colour: the cell gets an inline bar in proportion to the column's maximum.
+    """
+
+    key: str
+    title: str
+    unit: Unit = Unit.TEXT
+    hint: str = ""
+    modelled: bool = False
+    bar: str | None = None
+    primary: bool = False  # kept where there is room for few columns (terminal, narrow screens)
+
+    @property
+    def align(self) -> str:
+        return "left" if self.unit in (Unit.TEXT, Unit.CODE) else "right"
+
+    @property
+    def sortable(self) -> bool:
+        return True
+
+    def text(self, value: Value) -> str:
+        return format_value(self.unit, value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows of raw values, one per column. `sorted_by`: (column key, descending) of their order, or None."""
+
+    id: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Value, ...], ...]
+    caption: str = ""
+    empty: str = "Nothing to show."
+    sorted_by: tuple[str, bool] | None = None
+    print_rows: int = 60  # rows on paper; the rest is counted there and stands in the HTML and JSON
+
+    def trimmed(self) -> Table:
+        """Without columns that are empty in every row, main ones excepted."""
+        kept = [
+            index
+            for index, column in enumerate(self.columns)
+            if column.primary or any(row[index] not in (None, "") for row in self.rows)
+        ]
+        if not self.rows or len(kept) == len(self.columns):
+            return self
+        return dataclasses.replace(
+            self,
+            columns=tuple(self.columns[index] for index in kept),
+            rows=tuple(tuple(row[index] for index in kept) for row in self.rows),
+        )
+
+    def maximum(self, index: int) -> float:
+        """The largest finite value of a column, or 0."""
+        values = [row[index] for row in self.rows]
+        finite = [float(v) for v in values if isinstance(v, (int, float)) and math.isfinite(v)]
+        return max(finite, default=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One colour of a stacked chart. `key` is also the CSS variable and the legend's pattern."""
+
+    key: str
+    title: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """One bar; `values` has one entry per Part, in ns. The parts add up to `total` exactly."""
+
+    label: str
+    values: tuple[int, ...]
+    note: str = ""
+
+    @property
+    def total(self) -> int:
+        return sum(self.values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackedBars:
+    id: str
+    title: str
+    parts: tuple[Part, ...]
+    bars: tuple[Bar, ...]
+    caption: str = ""
+
+    @property
+    def longest(self) -> int:
+        return max((bar.total for bar in self.bars), default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line of a Series: x positions and values in ns, equally long; `low`, `high` where thinned."""
+
+    label: str
+    x: tuple[int, ...]
+    y: tuple[int, ...]
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    id: str
+    title: str
+    x_title: str
+    lines: tuple[Line, ...]
+    caption: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """A sentence. `tone`: plain, caution."""
+
+    text: str
+    tone: str = "plain"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Names and values, one under the other."""
+
+    id: str
+    title: str
+    pairs: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingCard:
+    """One finding, ready to print. `gain` and `share` are text; `gain_ratio` draws the bar."""
+
+    slug: str
+    title: str
+    detail: str
+    action: str
+    gain: str
+    share: str
+    gain_ratio: float | None
+    where: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingList:
+    id: str
+    cards: tuple[FindingCard, ...]
+    empty: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Timeline:
+    """The traced windows. `focus` is (window, start_ns, dur_ns) of the step a still picture should show."""
+
+    id: str
+    title: str
+    extract: TimelineExtract
+    strings: tuple[str, ...]  # extract.strings, made visible
+    focus: tuple[int, int, int] | None
+    caption: str = ""
+
+
+Chart = StackedBars | Series
+Block = Table | StackedBars | Series | Note | Facts | FindingList | Timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    id: str
+    title: str
+    blocks: tuple[Block, ...]
+    lead: str = ""  # one sentence under the title: what the section says
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyFigure:
+    """One tile of the strip at the top."""
+
+    id: str
+    title: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What bounds the step, in words with figures. `tone`: good, plain, caution."""
+
+    headline: str
+    detail: str
+    action: str
+    tone: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Report:
+    """Everything a renderer needs. `document` is the JSON report (see document.py)."""
+
+    title: str
+    subtitle: str
+    verdict: Verdict
+    overview: StackedBars | None  # one bar: the mean traced step over all ranks
+    figures: tuple[KeyFigure, ...]
+    sections: tuple[Section, ...]
+    document: Mapping[str, object]
+    version: str
+
+    def section(self, section_id: str) -> Section:
+        """The section with that id. Raises KeyError."""
+        for section in self.sections:
+            if section.id == section_id:
+                return section
+        raise KeyError(section_id)

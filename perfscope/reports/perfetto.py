@@ -1,0 +1,145 @@
+"""Export for ui.perfetto.dev: Chrome's JSON trace format, written as a stream.
+
+One process per rank, one thread per lane. Times are decimal microseconds with three places, counted from the
+run's first span so that a reader's float64 keeps every nanosecond.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+from perfscope.reports.export_source import BATCH_ROWS, TimelinePart
+
+# Columns that become arguments of a slice, where they are set.
+ARGUMENTS = (
+    "phase",
+    "layer",
+    "flops",
+    "bytes_read",
+    "bytes_written",
+    "collective",
+    "group",
+    "group_size",
+    "in_bytes",
+    "out_bytes",
+    "dtype",
+    "peer",
+    "seq",
+)
+_COLUMNS = (
+    "start_ns",
+    "dur_ns",
+    "device",
+    "lane",
+    "step",
+    "depth",
+    "kind",
+    "name",
+    "launch_ns",
+    *ARGUMENTS,
+)
+
+Row = dict[str, object]
+
+
+@dataclass(slots=True)
+class _Threads:
+    """Thread numbers: a host thread and a stream may share an id, and ids may not fit 32 bits."""
+
+    numbers: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    per_rank: dict[int, int] = field(default_factory=dict)
+
+    def number(self, rank: int, device: int, lane: int) -> tuple[int, bool]:
+        """The thread's number and whether it is new."""
+        key = (rank, device, lane)
+        if key in self.numbers:
+            return self.numbers[key], False
+        self.per_rank[rank] = self.numbers[key] = self.per_rank.get(rank, 0) + 1
+        return self.numbers[key], True
+
+
+def write_perfetto(parts: Sequence[TimelinePart], title: str, file: BinaryIO) -> int:
+    """Writes all timelines as one JSON trace and gives the number of spans."""
+    origin = _first_start(parts)
+    other = {"run": title, "clock": f"nanoseconds since {origin} of the traces' clock"}
+    file.write(b'{"displayTimeUnit":"ns","otherData":' + _json(other) + b',"traceEvents":[\n')
+    spans, first, threads = 0, True, _Threads()
+    seen: set[int] = set()
+    for part in parts:
+        for event in _part_events(part, origin, threads, seen):
+            file.write(event if first else b",\n" + event)
+            first = False
+            spans += event.startswith(b'{"ph":"X"')
+    file.write(b"\n]}\n")
+    return spans
+
+
+def _part_events(part: TimelinePart, origin: int, threads: _Threads, seen: set[int]) -> Iterator[bytes]:
+    if part.rank not in seen:
+        seen.add(part.rank)
+        name = f"rank {part.rank}" + (f" · {part.host}" if part.host else "")
+        yield _metadata("process_name", part.rank, 0, name=name)
+        yield _metadata("process_sort_index", part.rank, 0, sort_index=part.rank)
+    labels = {(lane.device, lane.lane): lane.label for lane in part.lanes}
+    table = part.load().select(list(_COLUMNS))
+    for batch in table.to_batches(max_chunksize=BATCH_ROWS):
+        for row in batch.to_pylist():
+            device, lane = _int(row["device"]), _int(row["lane"])
+            tid, new = threads.number(part.rank, device, lane)
+            if new:
+                label = labels.get((device, lane)) or _lane_text(device, lane)
+                yield _metadata("thread_name", part.rank, tid, name=label)
+                yield _metadata("thread_sort_index", part.rank, tid, sort_index=tid)
+            yield _span(row, part, tid, origin)
+
+
+def _lane_text(device: int, lane: int) -> str:
+    return f"thread {lane}" if device < 0 else f"GPU {device} stream {lane}"
+
+
+def _span(row: Row, part: TimelinePart, tid: int, origin: int) -> bytes:
+    arguments = (
+        {"step": row["step"], "window": part.window} if _int(row["step"]) >= 0 else {"window": part.window}
+    )
+    if row["launch_ns"] is not None:
+        arguments["launched_ns_before"] = _int(row["start_ns"]) - _int(row["launch_ns"])
+    arguments |= {key: row[key] for key in ARGUMENTS if row[key] is not None}
+    start, duration = _int(row["start_ns"]) - origin, max(_int(row["dur_ns"]), 0)
+    head = f'{{"ph":"X","pid":{part.rank},"tid":{tid},"ts":{_micros(start)},"dur":{_micros(duration)},"cat":'
+    return b"".join(
+        (
+            head.encode(),
+            _json(row["kind"] or "other"),
+            b',"name":',
+            _json(row["name"] or "?"),
+            b',"args":',
+            _json(arguments),
+            b"}",
+        )
+    )
+
+
+def _first_start(parts: Sequence[TimelinePart]) -> int:
+    import pyarrow.compute as pc
+
+    starts = [pc.min(part.load().column("start_ns")).as_py() for part in parts]
+    return min((start for start in starts if start is not None), default=0)
+
+
+def _metadata(kind: str, pid: int, tid: int, **arguments: object) -> bytes:
+    return _json({"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": arguments})
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _micros(nanoseconds: int) -> str:
+    return f"{nanoseconds // 1000}.{nanoseconds % 1000:03d}"
+
+
+def _int(value: object) -> int:
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,51 @@
+"""Section "What to do": findings ranked by what removing them would gain."""
+
+from __future__ import annotations
+
+from perfscope import units
+from perfscope.analysis.results import Finding, RunAnalysis
+from perfscope.reports.display import visible
+from perfscope.reports.model import FindingCard, FindingList, Section
+from perfscope.reports.sections.steps import scope_of
+
+LONGEST_SENTENCE = 1200
+
+
+def findings_section(analysis: RunAnalysis) -> Section:
+    short = scope_of(analysis).short
+    cards = tuple(_card(finding, short) for finding in analysis.findings)
+    return Section(
+        id="findings",
+        title="What to do",
+        lead="Causes by the time that removing each alone would save at most; savings do not add up."
+        if len(cards) > 1
+        else "",
+        blocks=(
+            FindingList(
+                id="finding-list",
+                cards=cards,
+                empty="No cause stands out: nothing perfscope looks for costs a notable share of the time.",
+            ),
+        ),
+    )
+
+
+def _card(finding: Finding, short: str) -> FindingCard:
+    places = (
+        ("layer", finding.layer),
+        ("rank", finding.rank),
+        ("collective", finding.collective),
+    )
+    where = " · ".join(f"{word} {visible(value)}" for word, value in places if value is not None)
+    return FindingCard(
+        slug=visible(finding.id),
+        title=visible(finding.title, LONGEST_SENTENCE),
+        detail=visible(finding.detail, LONGEST_SENTENCE),
+        action=visible(finding.action, LONGEST_SENTENCE),
+        gain="" if finding.gain_ns is None else units.format_ns(finding.gain_ns),
+        share=""
+        if finding.gain_ratio is None
+        else f"{units.format_ratio(finding.gain_ratio)} of the {short}",
+        gain_ratio=finding.gain_ratio,
+        where=where,
+    )

@@ -1,0 +1,129 @@
+"""Section "Layers": what each module of the network costs in a mean step."""
+
+from __future__ import annotations
+
+from perfscope import units
+from perfscope.analysis.results import LayerResult, RunAnalysis
+from perfscope.reports.display import path_end, visible
+from perfscope.reports.document import per_second
+from perfscope.reports.model import Bar, Block, Column, Note, Part, Section, StackedBars, Table, Unit, Value
+from perfscope.reports.sections.steps import mean_shares, scope_of
+
+MOST_BARS = 20
+LAYER_PARTS = (
+    Part(key="forward", title="Forward"),
+    Part(key="backward", title="Backward"),
+    Part(key="exposed_comm", title="Exposed communication"),
+)
+ROOT_NAME = "(whole model)"
+
+
+def layer_total_ns(layer: LayerResult) -> int:
+    return layer.forward_ns + layer.backward_ns + (layer.exposed_comm_ns or 0)
+
+
+def layer_name(layer: LayerResult) -> str:
+    return visible(layer.layer) or ROOT_NAME
+
+
+def layers_section(analysis: RunAnalysis) -> Section:
+    if not analysis.layers:
+        reason = "No layer was traced; see “What was not collected”."
+        return Section(id="layers", title="Layers", blocks=(Note(text=reason, tone="caution"),))
+    by_time = sorted(analysis.layers, key=lambda layer: (-layer_total_ns(layer), layer.order))
+    drawn = sorted(by_time[:MOST_BARS], key=lambda layer: layer.order)
+    several = f"The {MOST_BARS} longest of {len(by_time):,}, in the order in which they first run."
+    blocks: list[Block] = [
+        StackedBars(
+            id="layers-chart",
+            title="Time per step of each layer",
+            parts=LAYER_PARTS,
+            bars=tuple(_bar(layer) for layer in drawn),
+            caption=several if len(by_time) > MOST_BARS else "In the order in which they first run.",
+        ),
+        _table(analysis, by_time),
+    ]
+    if all(layer.exposed_comm_ns is None for layer in by_time):
+        blocks.append(
+            Note(
+                text="Exposed communication is not tied to layers here: the trace does not say whose tensors "
+                "a collective carries."
+            )
+        )
+    return Section(id="layers", title="Layers", lead=_lead(by_time), blocks=tuple(blocks))
+
+
+def _lead(by_time: list[LayerResult]) -> str:
+    total = sum(layer_total_ns(layer) for layer in by_time)
+    if total <= 0:
+        return ""
+    top = by_time[:3]
+    share = sum(layer_total_ns(layer) for layer in top) / total
+    names = ", ".join(path_end(layer_name(layer), 44) for layer in top)
+    if len(by_time) <= 3:
+        return f"Mean per step and rank over {len(by_time)} layers."
+    return f"Three of {len(by_time):,} layers take {units.format_ratio(share, 0)} of all layer time: {names}."
+
+
+def _bar(layer: LayerResult) -> Bar:
+    return Bar(
+        label=layer_name(layer),
+        values=(layer.forward_ns, layer.backward_ns, layer.exposed_comm_ns or 0),
+        note=visible(layer.module_type or ""),
+    )
+
+
+def _table(analysis: RunAnalysis, by_time: list[LayerResult]) -> Table:
+    scope = scope_of(analysis)
+    shares = mean_shares(analysis)
+    step_ns = shares[0] if shares else None
+    columns = (
+        Column(key="layer", title="Layer", unit=Unit.CODE, primary=True),
+        Column(key="type", title="Type"),
+        Column(key="calls", title="Calls", unit=Unit.NUMBER, hint="forward calls per step"),
+        Column(key="forward", title="Forward", unit=Unit.TIME, bar="forward", primary=True),
+        Column(key="backward", title="Backward", unit=Unit.TIME, bar="backward", primary=True),
+        Column(
+            key="exposed_comm",
+            title="Exposed comm.",
+            unit=Unit.TIME,
+            bar="exposed_comm",
+            hint="communication of this layer's tensors that no compute hides",
+        ),
+        Column(
+            key="share",
+            title=f"Of {scope.short}",
+            unit=Unit.RATIO,
+            primary=True,
+            hint=f"forward + backward + exposed communication, as a share of the {scope.whole}",
+        ),
+        Column(key="flops", title="FLOPs", unit=Unit.FLOPS, modelled=True),
+        Column(key="bytes", title="Bytes", unit=Unit.BYTES, modelled=True),
+        Column(key="flop_rate", title="FLOP/s", unit=Unit.FLOP_RATE, modelled=True),
+        Column(key="byte_rate", title="Bytes/s", unit=Unit.RATE, modelled=True),
+    )
+    return Table(
+        id="layers-table",
+        title="Layers, mean per step and rank",
+        columns=columns,
+        rows=tuple(_row(layer, step_ns) for layer in by_time),
+        caption="FLOPs and bytes are modelled from tensor shapes (forward + backward), not measured; the "
+        "rates divide them by measured time.",
+    )
+
+
+def _row(layer: LayerResult, step_ns: int | None) -> tuple[Value, ...]:
+    busy_ns = layer.forward_ns + layer.backward_ns
+    return (
+        layer_name(layer),
+        visible(layer.module_type or ""),
+        layer.calls,
+        layer.forward_ns,
+        layer.backward_ns,
+        layer.exposed_comm_ns,
+        layer_total_ns(layer) / step_ns if step_ns else None,
+        layer.flops,
+        layer.bytes,
+        per_second(layer.flops, busy_ns),
+        per_second(layer.bytes, busy_ns),
+    )

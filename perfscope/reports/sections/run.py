@@ -1,0 +1,205 @@
+"""Sections about the run itself: what was not collected, where figures come from, and what ran where."""
+
+from __future__ import annotations
+
+import datetime
+import shlex
+from collections.abc import Iterator, Mapping
+
+from perfscope import __version__, units
+from perfscope.analysis.results import FileProvenance, RunAnalysis
+from perfscope.reports.display import visible
+from perfscope.reports.model import Block, Column, Facts, Note, Section, Table, Unit, Value
+
+LONGEST_COMMAND = 2000
+LONGEST_NOTE = 600
+MOST_KERNELS = 40
+
+
+def missing_section(analysis: RunAnalysis) -> Section:
+    if not analysis.missing:
+        note = Note(text="Every figure this report can show was collected.")
+        return Section(id="missing", title="What was not collected", blocks=(note,))
+    table = Table(
+        id="missing-table",
+        title="Figures that are missing, and why",
+        columns=(
+            Column(key="what", title="What", primary=True),
+            Column(key="reason", title="Why", primary=True),
+        ),
+        rows=tuple(
+            (visible(gap.what, LONGEST_NOTE), visible(gap.reason, LONGEST_NOTE)) for gap in analysis.missing
+        ),
+    )
+    return Section(id="missing", title="What was not collected", blocks=(table,))
+
+
+def provenance_section(analysis: RunAnalysis) -> Section:
+    if not analysis.provenance:
+        note = Note(text="No trace file was read.", tone="caution")
+        return Section(id="provenance", title="Where the figures come from", blocks=(note,))
+    table = Table(
+        id="provenance-table",
+        title="Trace files and what became of their events",
+        columns=(
+            Column(key="path", title="File", unit=Unit.CODE, primary=True),
+            Column(key="rank", title="Rank", unit=Unit.COUNT),
+            Column(key="window", title="Window", unit=Unit.COUNT),
+            Column(key="read", title="Read", unit=Unit.COUNT, primary=True),
+            Column(key="kept", title="Kept", unit=Unit.COUNT, primary=True),
+            Column(key="cut", title="Cut", unit=Unit.COUNT, hint="launched before the window"),
+            Column(key="dropped", title="Dropped", unit=Unit.COUNT, hint="unreadable", primary=True),
+            Column(
+                key="skipped",
+                title="Skipped",
+                unit=Unit.COUNT,
+                hint="of no use to the timeline: Python frames, flow arrows, metadata",
+            ),
+            Column(key="unclassified", title="Unclassified", unit=Unit.COUNT, hint="kernels no rule knows"),
+            Column(key="state", title="State"),
+            Column(key="notes", title="Notes"),
+        ),
+        rows=tuple(_provenance_row(source) for source in analysis.provenance),
+    )
+    blocks: list[Block] = [table]
+    kernels = _unclassified(analysis.provenance)
+    if kernels is not None:
+        blocks.append(kernels)
+    return Section(
+        id="provenance",
+        title="Where the figures come from",
+        lead=_provenance_lead(analysis.provenance),
+        blocks=tuple(blocks),
+    )
+
+
+def _provenance_row(source: FileProvenance) -> tuple[Value, ...]:
+    return (
+        visible(source.path),
+        source.rank,
+        source.window,
+        source.events_read,
+        source.events_kept,
+        source.events_cut,
+        source.events_dropped,
+        source.events_skipped,
+        sum(count for _, count in source.unclassified),
+        "damaged, salvaged" if source.salvaged else "whole",
+        visible("; ".join(source.notes), LONGEST_NOTE),
+    )
+
+
+def _provenance_lead(sources: tuple[FileProvenance, ...]) -> str:
+    read = sum(source.events_read for source in sources)
+    kept = sum(source.events_kept for source in sources)
+    dropped = sum(source.events_dropped for source in sources)
+    damaged = sum(source.salvaged for source in sources)
+    text = (
+        f"{units.format_count(read)} events read from {units.format_count(len(sources))} "
+        f"file{'s' if len(sources) != 1 else ''}, {units.format_count(kept)} kept, "
+        f"{units.format_count(dropped)} unreadable."
+    )
+    return text if not damaged else f"{text} {damaged} damaged, salvaged as far as readable."
+
+
+def _unclassified(sources: tuple[FileProvenance, ...]) -> Table | None:
+    totals: dict[str, int] = {}
+    for source in sources:
+        for name, count in source.unclassified:
+            totals[name] = totals.get(name, 0) + count
+    if not totals:
+        return None
+    ranked = sorted(totals.items(), key=lambda item: (-item[1], item[0]))[:MOST_KERNELS]
+    return Table(
+        id="unclassified-table",
+        title="Device kernels that no rule knows",
+        columns=(
+            Column(key="kernel", title="Kernel", unit=Unit.CODE, primary=True),
+            Column(key="count", title="Events", unit=Unit.COUNT, primary=True),
+        ),
+        rows=tuple((visible(name), count) for name, count in ranked),
+        caption=f"The {MOST_KERNELS} most frequent of {len(totals):,}." if len(totals) > MOST_KERNELS else "",
+        sorted_by=("count", True),
+    )
+
+
+def run_section(analysis: RunAnalysis) -> Section:
+    facts = Facts(id="run-facts", title="What ran", pairs=tuple(_run_facts(analysis)))
+    blocks: list[Block] = [facts]
+    packages = _mapping(analysis.run.get("packages"))
+    if packages:
+        pairs = tuple((visible(name), visible(version)) for name, version in sorted(packages.items()))
+        blocks.append(Facts(id="run-packages", title="Packages in the training process", pairs=pairs))
+    environment = _mapping(analysis.run.get("environment"))
+    if environment:
+        pairs = tuple((visible(name), visible(value)) for name, value in sorted(environment.items()))
+        blocks.append(Facts(id="run-environment", title="Environment (allow-listed names only)", pairs=pairs))
+    notes = analysis.run.get("attach_notes")
+    if isinstance(notes, (list, tuple)):
+        blocks.extend(Note(text=visible(note, LONGEST_NOTE), tone="caution") for note in notes)
+    return Section(id="run", title="The run", blocks=tuple(blocks))
+
+
+def command_text(run: Mapping[str, object]) -> str:
+    """The command as it could be typed again, or '' where none was recorded (imported traces)."""
+    command = run.get("command")
+    if not isinstance(command, (list, tuple)) or not command:
+        return ""
+    return visible(shlex.join(str(word) for word in command), LONGEST_COMMAND)
+
+
+def _run_facts(analysis: RunAnalysis) -> Iterator[tuple[str, str]]:
+    run = analysis.run
+    yield "Name", visible(run.get("name") or "–")
+    if command := command_text(run):
+        yield "Command", command
+    for key, title in (("cwd", "Directory"), ("launcher", "Launcher"), ("scheme", "Scheme")):
+        if run.get(key):
+            yield title, visible(run[key], LONGEST_NOTE)
+    yield "Origin", "imported traces" if run.get("origin") == "import" else "perfscope run"
+    hosts = sorted({rank.host for rank in analysis.ranks if rank.host})
+    if not hosts and run.get("host"):
+        hosts = [str(run["host"])]
+    if hosts:
+        yield "Hosts" if len(hosts) > 1 else "Host", visible(", ".join(hosts), LONGEST_NOTE)
+    yield from _times(run)
+    yield from _exit(run)
+    git = _mapping(run.get("git"))
+    if git:
+        dirty = " (with uncommitted changes)" if git.get("dirty") else ""
+        yield "Git commit", f"{visible(git.get('commit', '–'))}{dirty}"
+    labels = _mapping(run.get("labels"))
+    if labels:
+        yield "Labels", visible(", ".join(f"{k}={v}" for k, v in sorted(labels.items())), LONGEST_NOTE)
+    recorded = run.get("perfscope_version")
+    yield "perfscope", f"report by {__version__}" + (f", recorded by {visible(recorded)}" if recorded else "")
+
+
+def _times(run: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    start, end = run.get("start_unix_ns"), run.get("end_unix_ns")
+    if isinstance(start, int) and not isinstance(start, bool):
+        yield "Started", _utc(start)
+        if isinstance(end, int) and end >= start:
+            yield "Took", units.format_ns(end - start)
+
+
+def _utc(unix_ns: int) -> str:
+    try:
+        moment = datetime.datetime.fromtimestamp(unix_ns // 1_000_000_000, tz=datetime.timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        return f"{unix_ns} ns after 1970 (not a date)"
+    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _exit(run: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    outcome = _mapping(run.get("exit"))
+    if run.get("status") == "running":
+        yield "Exit", "not recorded: still running, or perfscope was killed"
+    elif outcome.get("signal") is not None:
+        yield "Exit", f"killed by signal {visible(outcome['signal'])}"
+    elif outcome.get("code") is not None:
+        yield "Exit", f"code {visible(outcome['code'])}"
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, Mapping) else {}

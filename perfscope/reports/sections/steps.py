@@ -1,0 +1,365 @@
+"""Sections "Where the step goes" (per rank, exact parts), "Device time" and "Step times" (the series)."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from perfscope import units
+from perfscope.analysis.results import Breakdown, DeviceBreakdown, RankResult, RunAnalysis
+from perfscope.reports.display import visible
+from perfscope.reports.model import (
+    Bar,
+    Block,
+    Column,
+    Line,
+    Note,
+    Part,
+    Section,
+    Series,
+    StackedBars,
+    Table,
+    Unit,
+    Value,
+)
+
+BREAKDOWN_PARTS = (
+    Part(key="compute", title="Compute", hint="time covered by compute spans"),
+    Part(key="exposed_comm", title="Exposed communication", hint="communication that no compute hides"),
+    Part(key="copy", title="Copy", hint="copies under neither compute nor communication"),
+    Part(key="input_wait", title="Input wait", hint="main thread blocked in the data loader"),
+    Part(key="optimizer", title="Optimizer", hint="inside the optimizer step"),
+    Part(key="idle", title="Idle", hint="the rest of the step"),
+)
+DEVICE_PARTS = (
+    Part(key="compute", title="Compute"),
+    Part(key="exposed_comm", title="Exposed communication"),
+    Part(key="copy", title="Copy"),
+    Part(
+        key="idle_host_wait",
+        title="Idle: host",
+        hint="the next kernel was launched only after this one ended",
+    ),
+    Part(key="idle_kernel_wait", title="Idle: short gap", hint="a gap shorter than 30 µs between kernels"),
+    Part(key="idle_other", title="Idle: other", hint="waiting for another stream or for an event"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What a breakdown is a breakdown of, in words: a step, or a whole trace that has no step marks."""
+
+    whole: str  # "mean traced step"
+    short: str  # "step"
+    section: str
+    bars: str
+    table: str
+
+
+STEP_SCOPE = Scope(
+    whole="mean traced step",
+    short="step",
+    section="Where the step goes",
+    bars="Mean traced step of each rank",
+    table="Parts of the mean traced step, per rank",
+)
+FILE_SCOPE = Scope(
+    whole="traced time",
+    short="traced time",
+    section="Where the time goes",
+    bars="Traced time of each rank (the traces have no step marks)",
+    table="Parts of the traced time, per rank",
+)
+
+
+def scope_of(analysis: RunAnalysis) -> Scope:
+    return FILE_SCOPE if analysis.breakdown_of == "file" else STEP_SCOPE
+
+
+MOST_BARS = 64
+MOST_LINES = 8
+MOST_POINTS = 400
+
+
+def breakdown_section(analysis: RunAnalysis) -> Section:
+    scope = scope_of(analysis)
+    analysed = [(rank, rank.breakdown_ns) for rank in analysis.ranks if rank.breakdown_ns is not None]
+    if not analysed:
+        reason = "No step was traced on any rank, so steps cannot be split into parts."
+        return Section(id="breakdown", title=scope.section, blocks=(Note(text=reason, tone="caution"),))
+    shown = slowest_first(analysed) if len(analysed) > MOST_BARS else analysed
+    blocks: list[Block] = [
+        StackedBars(
+            id="breakdown-chart",
+            title=scope.bars,
+            parts=BREAKDOWN_PARTS,
+            bars=tuple(_breakdown_bar(rank, parts) for rank, parts in shown[:MOST_BARS]),
+            caption=f"The parts of a bar add up to the rank's {scope.short} exactly.",
+        )
+    ]
+    if len(analysed) > MOST_BARS:
+        blocks.append(
+            Note(
+                text=f"{len(analysed):,} ranks: the chart takes the {MOST_BARS} slowest, the table lists all."
+            )
+        )
+    blocks.append(_breakdown_table(analysed, scope))
+    return Section(
+        id="breakdown",
+        title=scope.section,
+        lead=_breakdown_lead(analysed, scope),
+        blocks=tuple(blocks),
+    )
+
+
+def mean_shares(analysis: RunAnalysis) -> tuple[int, dict[str, float]] | None:
+    """The mean traced step over ranks in ns, and each part's share of it; None where nothing was traced."""
+    breakdowns = [rank.breakdown_ns for rank in analysis.ranks if rank.breakdown_ns is not None]
+    total = sum(breakdown.step for breakdown in breakdowns)
+    if not breakdowns or total <= 0:
+        return None
+    shares = {part: sum(getattr(b, part) for b in breakdowns) / total for part in Breakdown.PARTS}
+    return total // len(breakdowns), shares
+
+
+def overview_bar(analysis: RunAnalysis) -> StackedBars | None:
+    """The mean traced step over all ranks as one bar; None where nothing was traced. Parts add up exactly."""
+    breakdowns = [rank.breakdown_ns for rank in analysis.ranks if rank.breakdown_ns is not None]
+    if not breakdowns:
+        return None
+    # Cumulative sums are divided, not the parts, so that rounding cannot lose a nanosecond.
+    ends, total = [0], 0
+    for part in BREAKDOWN_PARTS:
+        total += sum(getattr(breakdown, part.key) for breakdown in breakdowns)
+        ends.append(total // len(breakdowns))
+    values = tuple(end - start for start, end in itertools.pairwise(ends))
+    over = f"over {len(breakdowns):,} ranks" if len(breakdowns) > 1 else f"of rank {analysis.ranks[0].rank}"
+    return StackedBars(
+        id="overview-chart",
+        title=f"{scope_of(analysis).whole.capitalize()} {over}: {units.format_ns(sum(values))}",
+        parts=BREAKDOWN_PARTS,
+        bars=(Bar(label="mean step", values=values),),
+    )
+
+
+def slowest_first(
+    ranks: Sequence[tuple[RankResult, Breakdown]],
+) -> list[tuple[RankResult, Breakdown]]:
+    return sorted(ranks, key=lambda pair: (-pair[1].step, pair[0].rank))
+
+
+def _breakdown_bar(rank: RankResult, parts: Breakdown) -> Bar:
+    return Bar(
+        label=f"rank {rank.rank}",
+        values=tuple(getattr(parts, part.key) for part in BREAKDOWN_PARTS),
+        note=f"mean of {units.format_count(parts.num_steps)} traced steps",
+    )
+
+
+def _breakdown_lead(analysed: list[tuple[RankResult, Breakdown]], scope: Scope) -> str:
+    slow = max(analysed, key=lambda pair: pair[1].step)
+    fast = min(analysed, key=lambda pair: pair[1].step)
+    if len(analysed) == 1:
+        steps = slow[1].num_steps
+        if scope is FILE_SCOPE:
+            return "The trace has no step marks, so all of it is counted."
+        return f"Mean of {units.format_count(steps)} traced step{'s' if steps != 1 else ''}."
+    spread = (slow[1].step - fast[1].step) / fast[1].step if fast[1].step else 0.0
+    if spread < 0.005:
+        return f"The {scope.whole} is the same on all {len(analysed)} ranks within 0.5 %."
+    return (
+        f"The {scope.whole} takes from {units.format_ns(fast[1].step)} on rank {fast[0].rank} "
+        f"to {units.format_ns(slow[1].step)} on rank {slow[0].rank} ({units.format_ratio(spread)} apart)."
+    )
+
+
+def _breakdown_table(analysed: list[tuple[RankResult, Breakdown]], scope: Scope) -> Table:
+    columns = (
+        Column(key="rank", title="Rank", unit=Unit.COUNT, primary=True),
+        Column(key="host", title="Host", unit=Unit.CODE),
+        Column(key="steps", title="Traced steps", unit=Unit.COUNT),
+        Column(key="step", title=scope.short.capitalize(), unit=Unit.TIME, primary=True),
+        *(Column(key=part.key, title=part.title, unit=Unit.TIME, hint=part.hint) for part in BREAKDOWN_PARTS),
+        Column(key="comm", title="Communication in all", unit=Unit.TIME, hint="hidden and exposed"),
+        Column(key="overlap", title="Overlap", unit=Unit.RATIO, hint="share of communication under compute"),
+    )
+    rows: list[tuple[Value, ...]] = [
+        (
+            rank.rank,
+            visible(rank.host),
+            parts.num_steps,
+            parts.step,
+            *(getattr(parts, part.key) for part in BREAKDOWN_PARTS),
+            rank.comm_ns,
+            rank.overlap_ratio,
+        )
+        for rank, parts in analysed
+    ]
+    return Table(
+        id="breakdown-table",
+        title=scope.table,
+        columns=columns,
+        rows=tuple(rows),
+        sorted_by=("rank", False),
+    )
+
+
+def device_section(analysis: RunAnalysis) -> Section | None:
+    """Device time over every device event in the files; None where no rank has a device timeline."""
+    devices = [(rank, rank.device_ns) for rank in analysis.ranks if rank.device_ns is not None]
+    if not devices:
+        return None
+    bars = tuple(_device_bar(rank, device) for rank, device in devices[:MOST_BARS])
+    chart = StackedBars(
+        id="device-chart",
+        title="First to last device event of each rank",
+        parts=DEVICE_PARTS,
+        bars=bars,
+        caption="Over every kernel, copy and set in the files; totals, not per step.",
+    )
+    columns = (
+        Column(key="rank", title="Rank", unit=Unit.COUNT, primary=True),
+        Column(key="events", title="Events", unit=Unit.COUNT),
+        Column(key="span", title="Span", unit=Unit.TIME, primary=True),
+        *(Column(key=part.key, title=part.title, unit=Unit.TIME, hint=part.hint) for part in DEVICE_PARTS),
+        Column(key="comm", title="Communication in all", unit=Unit.TIME),
+        Column(key="overlap", title="Overlap", unit=Unit.RATIO),
+    )
+    rows: tuple[tuple[Value, ...], ...] = tuple(
+        (
+            rank.rank,
+            device.num_events,
+            device.span,
+            *(getattr(device, part.key) for part in DEVICE_PARTS),
+            device.comm,
+            device.overlap_ratio,
+        )
+        for rank, device in devices
+    )
+    table = Table(
+        id="device-table",
+        title="Device time, per rank",
+        columns=columns,
+        rows=rows,
+        sorted_by=("rank", False),
+    )
+    idle = sum(device.idle for _, device in devices)
+    span = sum(device.span for _, device in devices)
+    lead = f"The devices were idle for {units.format_ratio(idle / span)} of the traced span." if span else ""
+    return Section(id="devices", title="Device time", lead=lead, blocks=(chart, table))
+
+
+def _device_bar(rank: RankResult, device: DeviceBreakdown) -> Bar:
+    return Bar(
+        label=f"rank {rank.rank}",
+        values=tuple(getattr(device, part.key) for part in DEVICE_PARTS),
+        note=f"{units.format_count(device.num_events)} device events",
+    )
+
+
+def series_section(analysis: RunAnalysis) -> Section:
+    """Every step's duration in order, per rank; beyond MOST_LINES ranks the extremes and the median."""
+    series = {rank: durations for rank, durations in sorted(analysis.step_series.items()) if durations}
+    if not series:
+        reason = "No step times: neither the always-on probe nor the trace recorded any step."
+        return Section(id="steps", title="Step times", blocks=(Note(text=reason, tone="caution"),))
+    if len(series) <= MOST_LINES:
+        lines = tuple(_line(f"rank {rank}", durations) for rank, durations in series.items())
+        caption = ""
+    else:
+        lines = _lines_over_ranks(list(series.values()))
+        caption = f"{len(series):,} ranks: slowest, median and fastest rank of each step."
+    longest = max(len(durations) for durations in series.values())
+    if longest < 2:
+        note = Note(text="One step per rank is too few for a chart.")
+        return Section(id="steps", title="Step times", blocks=(note, _steps_table(analysis)))
+    if longest > MOST_POINTS:
+        thinned = (
+            f"Each point stands for up to {-(-longest // MOST_POINTS)} steps; bands show their extremes."
+        )
+        caption = f"{caption} {thinned}".strip()
+    chart = Series(
+        id="steps-chart",
+        title="Duration of each step",
+        x_title="step",
+        lines=lines,
+        caption=caption,
+    )
+    return Section(
+        id="steps",
+        title="Step times",
+        lead=_series_lead(analysis),
+        blocks=(chart, _steps_table(analysis)),
+    )
+
+
+def _series_lead(analysis: RunAnalysis) -> str:
+    if analysis.step_ns is None:
+        return ""
+    quantiles = analysis.step_ns
+    return (
+        f"Median {units.format_ns(quantiles.median)}; one step in ten is shorter than "
+        f"{units.format_ns(quantiles.p10)}, one in ten longer than {units.format_ns(quantiles.p90)} "
+        f"({units.format_count(quantiles.count)} steps over all ranks, warm-up left out)."
+    )
+
+
+def _line(label: str, durations: Sequence[int]) -> Line:
+    width = -(-len(durations) // MOST_POINTS)
+    starts = range(0, len(durations), width)
+    chunks = [durations[start : start + width] for start in starts]
+    return Line(
+        label=label,
+        x=tuple(starts),
+        y=tuple(int(statistics.median(chunk)) for chunk in chunks),
+        low=tuple(min(chunk) for chunk in chunks),
+        high=tuple(max(chunk) for chunk in chunks),
+    )
+
+
+def _lines_over_ranks(series: list[tuple[int, ...]]) -> tuple[Line, ...]:
+    length = max(len(durations) for durations in series)
+    columns = [[d[i] for d in series if i < len(d)] for i in range(length)]
+    return (
+        _line("slowest rank", [max(column) for column in columns]),
+        _line("median rank", [int(statistics.median(column)) for column in columns]),
+        _line("fastest rank", [min(column) for column in columns]),
+    )
+
+
+def _steps_table(analysis: RunAnalysis) -> Table:
+    columns = (
+        Column(key="rank", title="Rank", unit=Unit.COUNT, primary=True),
+        Column(key="host", title="Host", unit=Unit.CODE),
+        Column(key="steps", title="Steps", unit=Unit.COUNT),
+        Column(key="median", title="Median", unit=Unit.TIME, primary=True),
+        Column(key="p10", title="p10", unit=Unit.TIME),
+        Column(key="p90", title="p90", unit=Unit.TIME),
+        Column(key="input", title="Input wait", unit=Unit.TIME, hint="median over all steps, always on"),
+        Column(key="samples", title="Samples per step", unit=Unit.NUMBER),
+        Column(key="overhead", title="perfscope's cost", unit=Unit.TIME, hint="over the whole run"),
+    )
+    rows: list[tuple[Value, ...]] = []
+    for rank in analysis.ranks:
+        q = rank.step_ns
+        quantiles: tuple[Value, ...] = (None, None, None) if q is None else (q.median, q.p10, q.p90)
+        rows.append(
+            (
+                rank.rank,
+                visible(rank.host),
+                rank.num_steps,
+                *quantiles,
+                rank.input_wait_ns,
+                rank.samples_per_step,
+                rank.overhead_ns,
+            )
+        )
+    return Table(
+        id="steps-table",
+        title="Step times, per rank",
+        columns=columns,
+        rows=tuple(rows),
+        sorted_by=("rank", False),
+    )

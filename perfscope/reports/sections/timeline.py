@@ -1,0 +1,91 @@
+"""Section "Timeline": the traced windows, every rank and lane."""
+
+from __future__ import annotations
+
+from perfscope import units
+from perfscope.analysis.timeline_extract import StepMark, TimelineExtract, WindowExtract
+from perfscope.reports.display import visible
+from perfscope.reports.model import Block, Note, Section, Timeline
+
+LONGEST_NAME = 200
+
+
+def timeline_section(extract: TimelineExtract | None) -> Section:
+    if extract is None or not any(window.lanes for window in extract.windows):
+        note = Note(text="No window was traced, so there is no timeline to draw.", tone="caution")
+        return Section(id="timeline", title="Timeline", blocks=(note,))
+    timeline = Timeline(
+        id="timeline-chart",
+        title="Traced windows, one row per rank and thread or stream",
+        extract=extract,
+        strings=tuple(visible(span_title(text), LONGEST_NAME) for text in extract.strings),
+        focus=focus_step(extract),
+        caption=_what_is_drawn(extract),
+    )
+    blocks: list[Block] = [timeline]
+    left_out = sorted({rank for window in extract.windows for rank in window.ranks_left_out})
+    if left_out:
+        drawn = len({lane.rank for window in extract.windows for lane in window.lanes})
+        blocks.append(Note(text=f"{drawn} ranks are drawn; {len(left_out):,} more are not read here."))
+    return Section(id="timeline", title="Timeline", lead=_lead(extract), blocks=tuple(blocks))
+
+
+def span_title(name: str) -> str:
+    """perfscope's own marks as a person reads them: ``perfscope.step:3`` is step 3."""
+    if not name.startswith("perfscope."):
+        return name
+    word, colon, rest = name.removeprefix("perfscope.").partition(":")
+    return f"{word} {rest}" if word == "step" else rest if colon else word
+
+
+def _lead(extract: TimelineExtract) -> str:
+    windows = [window for window in extract.windows if window.lanes]
+    steps = {(window.window, mark.step) for window in windows for mark in window.steps}
+    ranks = {lane.rank for window in windows for lane in window.lanes}
+    parts = (
+        _counted(len(windows), "window"),
+        _counted(len(steps), "step"),
+        _counted(len(ranks), "rank"),
+    )
+    return f"{', '.join(parts)}{'; all ranks on one time axis' if len(ranks) > 1 else ''}."
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _what_is_drawn(extract: TimelineExtract) -> str:
+    if extract.resolution_ns <= 0 and not extract.num_left_out:
+        return f"All {extract.num_drawn:,} recorded spans are drawn."
+    sentences = [f"{extract.num_drawn:,} spans are drawn for {extract.num_recorded:,} recorded."]
+    if extract.resolution_ns > 0:
+        sentences.append(
+            f"Neighbours closer and shorter than {units.format_ns(extract.resolution_ns)} are merged."
+        )
+    if extract.num_left_out:
+        sentences.append(f"{extract.num_left_out:,} are left out.")
+    return " ".join(sentences)
+
+
+def focus_step(extract: TimelineExtract) -> tuple[int, int, int] | None:
+    """(window, start, duration) of one step over all ranks: the middle step of the first window that has any.
+
+    A window without step marks is shown whole. Times are ns since the window's start.
+    """
+    with_lanes = [window for window in extract.windows if window.lanes]
+    with_steps = [window for window in with_lanes if window.steps]
+    if with_steps:
+        window = with_steps[0]
+        start, end = _step_bounds(window)
+        return window.window, start, end - start
+    if with_lanes:
+        return with_lanes[0].window, 0, with_lanes[0].dur_ns
+    return None
+
+
+def _step_bounds(window: WindowExtract) -> tuple[int, int]:
+    numbers = sorted({mark.step for mark in window.steps})
+    middle = numbers[len(numbers) // 2]
+    marks: list[StepMark] = [mark for mark in window.steps if mark.step == middle]
+    start = min(mark.start_ns for mark in marks)
+    return max(start, 0), max(mark.start_ns + mark.dur_ns for mark in marks)

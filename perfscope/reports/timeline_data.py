@@ -1,0 +1,69 @@
+"""Packs the timeline for the page: few long arrays of small integers, repeated facts told once.
+
+A training step repeats itself, so (name, layer, kind, phase, depth, flops, bytes, count) is a *definition*
+that many spans share. A span is then (gap to the previous start, duration, definition). Steps come as runs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfscope.analysis.timeline_extract import LaneExtract, WindowExtract
+from perfscope.reports.display import visible
+from perfscope.reports.model import Timeline
+
+DEFINITION = ("name", "layer", "kind", "phase", "depth", "flops", "bytes", "count")
+
+Json = dict[str, object]
+
+
+def timeline_payload(timeline: Timeline) -> Json:
+    """JSON-ready data for timeline_data.js; times in integer ns since the window's start."""
+    extract = timeline.extract
+    lanes = [lane for window in extract.windows for lane in window.lanes]
+    rows = [_definition_rows(lane) for lane in lanes]
+    whole = np.concatenate(rows) if rows else np.empty((0, len(DEFINITION)), np.int64)
+    unique, inverse = np.unique(whole, axis=0, return_inverse=True)
+    ends = np.cumsum([len(block) for block in rows])
+    numbers = iter(np.split(inverse.reshape(-1), ends[:-1]) if rows else [])
+    return {
+        "strings": list(timeline.strings),
+        "kinds": list(extract.kinds),
+        "phases": list(extract.phases),
+        "definitions": {key: unique[:, index].tolist() for index, key in enumerate(DEFINITION)},
+        "focus": timeline.focus,
+        "windows": [
+            _window(window, [next(numbers) for _ in window.lanes])
+            for window in extract.windows
+            if window.lanes
+        ],
+    }
+
+
+def _definition_rows(lane: LaneExtract) -> NDArray[np.int64]:
+    return np.column_stack([getattr(lane, key).astype(np.int64) for key in DEFINITION])
+
+
+def _window(window: WindowExtract, numbers: list[NDArray[np.intp]]) -> Json:
+    return {
+        "window": window.window,
+        "dur": window.dur_ns,
+        "steps": [[mark.rank, mark.step, mark.start_ns, mark.dur_ns] for mark in window.steps],
+        "lanes": [_lane(lane, number) for lane, number in zip(window.lanes, numbers, strict=True)],
+    }
+
+
+def _lane(lane: LaneExtract, numbers: NDArray[np.intp]) -> Json:
+    changed = np.flatnonzero(np.diff(lane.step, prepend=-2)) if len(lane.step) else np.empty(0, np.intp)
+    return {
+        "rank": lane.rank,
+        "host": visible(lane.host),
+        "device": lane.device,
+        "role": lane.role,
+        "label": visible(lane.label),
+        "gap": np.diff(lane.start_ns, prepend=0).tolist(),
+        "dur": lane.dur_ns.tolist(),
+        "def": numbers.tolist(),
+        "steps": [[int(index), int(lane.step[index])] for index in changed],
+    }

@@ -1,0 +1,195 @@
+"""`perfscope report` and `perfscope export` on real run directories: what is printed, written and refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perfscope.ingest import import_traces
+
+
+def kineto(rank: int) -> dict[str, object]:
+    """Two steps of a two-rank training as torch.profiler writes it; rank 1 is late for the all_reduce."""
+    events: list[dict[str, object]] = []
+
+    def span(name: str, cat: str, ts: float, dur: float, tid: int = 1, **args: object) -> None:
+        events.append(
+            {"ph": "X", "cat": cat, "name": name, "pid": 9, "tid": tid, "ts": ts, "dur": dur, "args": args}
+        )
+
+    for step in range(2):
+        at = 1_000_000 + step * 10_000
+        late = 1_500 * rank
+        span(f"ProfilerStep#{step}", "user_annotation", at, 9_990)
+        span(
+            "aten::conv2d", "cpu_op", at + 100, 3_000 + late, **{"Sequence number": step, "Fwd thread id": 0}
+        )
+        span("gloo:all_reduce", "user_annotation", at + 3_500 + late, 3_000 - late, tid=2)
+        span("aten::add_", "cpu_op", at + 7_000, 500)
+    return {
+        "schemaVersion": 1,
+        "distributedInfo": {"backend": "gloo", "rank": rank, "world_size": 2},
+        "traceEvents": events,
+        "traceName": "x",
+    }
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    traces = []
+    for rank in range(2):
+        path = tmp_path / f"trace{rank}.json"
+        path.write_text(json.dumps(kineto(rank)))
+        traces.append(path)
+    import_traces(traces, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def perfscope(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
+    return subprocess.run(
+        [sys.executable, "-m", "perfscope", *map(str, words)],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def test_without_options_text_is_printed_and_both_files_are_in_the_run(run: Path) -> None:
+    done = perfscope("report", run)
+    assert done.returncode == 0, done.stderr
+    assert "Where the step goes" in done.stdout
+    assert f"HTML  {run / 'report.html'}" in done.stdout
+    assert (run / "report.html").read_text().startswith("<!doctype html>")
+    assert (run / "report.pdf").read_bytes().startswith(b"%PDF-")
+    assert done.stderr == ""
+    assert not list(run.glob(".*.part"))
+
+
+def test_json_alone_prints_json_alone_and_writes_nothing(run: Path) -> None:
+    done = perfscope("report", run, "--json")
+    document = json.loads(done.stdout)
+    assert document["schema_version"] == 1
+    assert [rank["rank"] for rank in document["ranks"]] == [0, 1]
+    assert document["collectives"][0]["collective"] == "all_reduce"
+    for rank in document["ranks"]:
+        parts = rank["breakdown_ns"]
+        named = ("compute", "exposed_comm", "copy", "input_wait", "optimizer", "idle")
+        assert sum(parts[part] for part in named) == parts["step"]
+    assert not (run / "report.html").exists()
+    assert done.stderr == ""
+
+
+def test_options_combine(run: Path, tmp_path: Path) -> None:
+    html, pdf = tmp_path / "out.html", tmp_path / "out.pdf"
+    done = perfscope("report", run, "--html", html, "--pdf", pdf, "--json", "--text")
+    assert done.returncode == 0
+    json.loads(done.stdout)
+    assert "Where the step goes" in done.stderr
+    assert html.stat().st_size > 10_000
+    assert pdf.stat().st_size > 10_000
+    assert not (run / "report.html").exists()
+
+
+def test_text_alone_writes_no_file(run: Path) -> None:
+    done = perfscope("report", run, "--text")
+    assert "Where the step goes" in done.stdout
+    assert "Files" not in done.stdout
+    assert not (run / "report.html").exists()
+
+
+def test_an_output_that_cannot_be_written_is_one_line_and_exit_1(run: Path, tmp_path: Path) -> None:
+    done = perfscope("report", run, "--html", tmp_path / "missing" / "out.html")
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "cannot write" in done.stderr
+
+
+def test_a_run_that_cannot_be_written_to_still_prints_its_report(run: Path) -> None:
+    """report.html and report.pdf are directories: as unwritable for root as for anyone."""
+    (run / "report.html").mkdir()
+    (run / "report.pdf").mkdir()
+    done = perfscope("report", run)
+    assert "Where the step goes" in done.stdout
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "--html FILE and --pdf FILE" in done.stderr
+
+
+def test_latest_is_the_default_and_is_named(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "perfscope-runs").mkdir()
+    (tmp_path / "perfscope-runs" / "latest").symlink_to(run)
+    done = perfscope("report", "--text", cwd=tmp_path)
+    assert done.returncode == 0
+    assert str(run) in done.stderr
+    assert "latest" in done.stderr
+
+
+@pytest.mark.parametrize("command", [("report",), ("export", "--format", "csv")])
+def test_no_run_at_all_is_one_line(command: tuple[str, ...], tmp_path: Path) -> None:
+    done = perfscope(*command, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "no run named" in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_newer_run_is_refused_in_one_line(run: Path) -> None:
+    manifest = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(manifest | {"schema_version": 999}))
+    done = perfscope("report", run)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("name", ["perfetto", "parquet", "csv"])
+def test_exports_hold_every_span_and_are_not_overwritten_unasked(
+    run: Path, tmp_path: Path, name: str
+) -> None:
+    target = tmp_path / f"out.{name}"
+    done = perfscope("export", run, "--format", name, "-o", target)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{target}\n"
+    first = target.read_bytes()
+    again = perfscope("export", run, "--format", name, "-o", target)
+    assert again.returncode == 1
+    assert "--force" in again.stderr
+    assert perfscope("export", run, "--format", name, "-o", target, "--force").returncode == 0
+    assert target.read_bytes() == first
+
+
+def test_report_loads_neither_matplotlib_nor_typst_for_text_or_json(run: Path) -> None:
+    code = (
+        "import sys; from perfscope.cli.main import cli\n"
+        f"cli.main(['report', {str(run)!r}, '--json'], standalone_mode=False)\n"
+        "heavy = {'matplotlib', 'typst', 'torch', 'pandas'} & set(sys.modules)\n"
+        "print('HEAVY', sorted(heavy), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "HEAVY []" in done.stderr
+
+
+def test_help_of_both_commands_loads_nothing_heavy() -> None:
+    for command in ("report", "export"):
+        code = (
+            "import sys; from perfscope.cli.main import cli\n"
+            f"cli.main([{command!r}, '--help'], standalone_mode=False)\n"
+            "print('HEAVY', sorted({'matplotlib', 'typst', 'pyarrow', 'numpy'} & set(sys.modules)))"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert "HEAVY []" in done.stdout
+
+
+def test_progress_is_for_terminals_only(run: Path) -> None:
+    done = perfscope("report", run, "--text")
+    assert "reading traces" not in done.stderr
+    assert "\r" not in done.stdout + done.stderr

@@ -1,0 +1,106 @@
+"""The PDF: the HTML's sections, vector pictures, embedded fonts, names that stay text."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import zlib
+from importlib.resources import files
+
+import pytest
+import typst
+
+from perfscope.reports.build import build_report
+from perfscope.reports.charts import chart_svg
+from perfscope.reports.html import render_html
+from perfscope.reports.model import Report, Series, StackedBars, Timeline
+from perfscope.reports.pdf import BREAK, pdf_data, render_pdf, section_titles, soft
+from tests.unit.test_report_html import HOSTILE, Page, hostile_analysis
+from tests.unit.test_report_synthetic import synthetic_analysis, synthetic_timeline
+
+
+def typeset_headings(report: Report) -> list[str]:
+    """Level 1 headings of the typeset document, asked of typst itself."""
+    template = files("perfscope.reports").joinpath("assets", "report.typ").read_bytes()
+    found = typst.query(
+        template,
+        "heading.where(level: 1)",
+        field="body",
+        sys_inputs={"data": json.dumps(pdf_data(report))},
+    )
+    return [body["text"] for body in json.loads(found)]
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return build_report(synthetic_analysis(), synthetic_timeline())
+
+
+def test_pdf_and_html_have_the_same_sections(report: Report) -> None:
+    on_screen = Page(render_html(report)).sections
+    assert section_titles(pdf_data(report)) == on_screen
+    assert typeset_headings(report) == [title for _, title in on_screen]
+
+
+def test_pdf_has_pages_embedded_fonts_and_no_bitmaps(report: Report) -> None:
+    pdf = render_pdf(report)
+    assert pdf.startswith(b"%PDF-")
+    assert b"/FontFile2" in pdf or b"/FontFile3" in pdf or b"FontFile" in inflated(pdf)
+    assert b"/Subtype/Image" not in pdf.replace(b" ", b"")
+
+
+def inflated(pdf: bytes) -> bytes:
+    """Every stream that inflates, one after the other."""
+    found = []
+    for match in re.finditer(rb"stream\r?\n", pdf):
+        unpack = zlib.decompressobj()
+        try:
+            found.append(unpack.decompress(pdf[match.end() :]))
+        except zlib.error:
+            continue
+    return b"".join(found)
+
+
+def test_charts_are_vectors_with_live_text(report: Report) -> None:
+    blocks = [block for section in report.sections for block in section.blocks]
+    charts = [block for block in blocks if isinstance(block, (StackedBars, Series, Timeline))]
+    assert {type(chart) for chart in charts} == {StackedBars, Series, Timeline}
+    for chart in charts:
+        svg = chart_svg(chart)
+        assert "<image" not in svg
+        assert "DejaVu Sans" in svg
+        assert svg == chart_svg(chart), "the same chart must give the same bytes"
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_names_do_not_break_or_enter_the_markup(text: str) -> None:
+    timeline = synthetic_timeline(num_windows=1, steps=1)
+    timeline = dataclasses.replace(timeline, strings=tuple(text for _ in timeline.strings))
+    hostile = build_report(hostile_analysis(text), timeline)
+    assert typeset_headings(hostile) == [section.title for section in hostile.sections]
+    assert render_pdf(hostile).startswith(b"%PDF-")
+
+
+def test_dollar_signs_in_a_layer_are_not_mathematics() -> None:
+    """matplotlib would typeset $…$ and refuse half of it."""
+    analysis = synthetic_analysis()
+    layers = (dataclasses.replace(analysis.layers[0], layer=r"$\frac{1$ 50% #x"), analysis.layers[1])
+    chart = build_report(dataclasses.replace(analysis, layers=layers), None).section("layers").blocks[0]
+    assert isinstance(chart, StackedBars)
+    assert r"$\frac{1$ 50% #x" in chart_svg(chart)
+
+
+def test_long_words_may_break_and_stay_the_same_without_the_breaks() -> None:
+    name = "features.0.block/conv_1x1" + "y" * 90
+    assert soft(name).replace(BREAK, "") == name
+    assert max(len(piece) for piece in re.split(f"[{BREAK} ]", soft(name))) <= 20
+
+
+def test_a_run_without_any_figure_still_typesets() -> None:
+    analysis = synthetic_analysis()
+    empty = dataclasses.replace(
+        analysis, ranks=(), layers=(), collectives=(), calls=(), step_ns=None, findings=(), missing=(),
+        provenance=(), step_series={}, throughput_samples_per_s=None, overhead_ratio=None,
+    )  # fmt: skip
+    assert render_pdf(build_report(empty, None)).startswith(b"%PDF-")
