@@ -1,7 +1,7 @@
 """Trains a small CNN with DistributedDataParallel on images it makes itself.
 
-    torchrun --standalone --nproc-per-node 4 examples/train_cnn.py
-    python examples/train_cnn.py --epochs 1            # one process, no launcher
+torchrun --standalone --nproc-per-node 4 examples/train_cnn.py
+python examples/train_cnn.py --epochs 1            # one process, no launcher
 """
 
 import argparse
@@ -60,14 +60,18 @@ class SmallCNN(nn.Module):
             ConvBlock(64, 128),
             nn.AdaptiveAvgPool2d(1),
         )
-        self.classifier = nn.Sequential(nn.Flatten(), nn.Linear(128, 512), nn.ReLU(), nn.Linear(512, NUM_CLASSES))
+        self.classifier = nn.Sequential(
+            nn.Flatten(), nn.Linear(128, 512), nn.ReLU(), nn.Linear(512, NUM_CLASSES)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.classifier(self.features(x))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=32, help="per process")
     parser.add_argument("--images", type=int, default=4096, help="training images in all")

@@ -70,6 +70,10 @@ class RankResult:
     samples_per_step: float | None
     overhead_ns: int | None  # what the probe cost this rank in all
     elapsed_ns: int | None  # first step's start to last step's end
+    idle_host_wait_ns: int | None = (
+        None  # part of breakdown_ns.idle: the device waited for a launch; None: no device
+    )
+    finished: bool | None = None  # the rank closed its files; False: killed or still running; None: imported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +89,7 @@ class LayerResult:
     flops: int | None  # per step and rank, forward + backward, modelled from shapes
     bytes: int | None  # likewise, read + written
     order: int  # position of first execution, to sort as the network runs
+    num_params: int | None = None  # the layer's own parameters; None: an imported trace does not list them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +99,7 @@ class CollectiveResult:
     collective: str
     group: str
     group_size: int
-    dtype: str | None
+    dtype: str | None  # None: several, or not in the trace
     count: int  # calls per rank
     bytes: int | None  # S of METRICS §2 summed over calls; None: sizes not in the trace
     duration_ns: int  # sum over calls of the mean rank's duration
@@ -106,6 +111,7 @@ class CollectiveResult:
     busbw_with_wait_bytes_per_s: float | None  # from duration_ns
     late_counts: tuple[tuple[int, int], ...]  # (rank, times it entered last), most often first
     num_matched: int
+    num_waits_uncertain: int | None = None  # waits (rank x call) smaller than the hosts' clock residual
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,3 +183,10 @@ class RunAnalysis:
     missing: tuple[MissingFigure, ...]
     provenance: tuple[FileProvenance, ...]
     step_series: dict[int, tuple[int, ...]] = field(default_factory=dict)  # rank -> step durations, in order
+    in_calls_ns: int | None = None  # mean rank: |union| of matched collective calls, over all windows
+    waiting_ns: int | None = None  # part of in_calls_ns spent waiting for the last rank to enter
+    clock_offsets_ns: dict[str, int] = field(default_factory=dict)  # host -> its clock minus the first host's
+    clock_residual_ns: int | None = None  # doubt left in comparing hosts' clocks; None: one host, or unknown
+    breakdown_of: str = (
+        "step"  # "step", or "file" where the traces have no step marks: breakdowns cover the file
+    )

@@ -286,14 +286,16 @@ class TorchProbe:
 
     def _turn_windows(self, step: int, root: Any) -> None:
         windows, tracker, began = self._windows, self._tracker, _clock()
-        assert windows is not None
+        assert windows is not None and self._recorder is not None
+        if "root" not in self._recorder.meta:
+            self._name_layers(root)
+            tracker.resume(_clock())
         if windows.active >= 0:
             if windows.boundary(step):
                 self._remove_layer_hooks()
                 tracker.window = -1
                 tracker.resume(_clock())
         elif windows.wants(step):
-            self._name_layers(root)
             if windows.open(step, began):
                 tracker.window = windows.active
                 self._add_layer_hooks()
@@ -332,11 +334,11 @@ class TorchProbe:
 
     def _name_layers(self, root: Any) -> None:
         recorder, marks = self._recorder, self._marks
-        if recorder is None or marks is None or "root" in recorder.meta:
+        if recorder is None or marks is None:
             return
         names = marks.name_tree(root)
         recorder.write_json(layout.LAYERS_JSON, {"root": class_name(unwrap(root)), "layers": describe(names)})
-        recorder.meta["root"] = torch_describe.root(root)
+        recorder.save_meta(root=torch_describe.root(root))
 
     def _add_layer_hooks(self) -> None:
         if self._forward_hooks:

@@ -32,8 +32,14 @@ TIMELINE = pa.schema(
         ("layer", _WORD),  # qualified module path; null = not attributable
         ("name", _WORD),  # operator, kernel or annotation name
         ("correlation", pa.int64()),  # launch <-> device work; null = none
-        ("launch_ns", pa.int64()),  # device spans: start of the host call that launched it; null = not in file
-        ("launch_step", pa.int32()),  # device spans: step of that host call; -1 outside steps; null = not in file
+        (
+            "launch_ns",
+            pa.int64(),
+        ),  # device spans: start of the host call that launched it; null = not in file
+        (
+            "launch_step",
+            pa.int32(),
+        ),  # device spans: step of that host call; -1 outside steps; null = not in file
         ("flops", pa.int64()),  # modelled from shapes; null = unknown
         ("bytes_read", pa.int64()),  # modelled from shapes; null = unknown
         ("bytes_written", pa.int64()),

@@ -206,3 +206,14 @@ def test_a_rank_killed_mid_run_leaves_whole_lines(tmp_path: Path) -> None:
     assert len(recorded.steps()) >= 50
     assert steps.read_bytes().endswith(b"\n")
     assert recorded.meta()["finished"] is False
+
+
+def test_without_windows_the_model_is_described_all_the_same(train: Train) -> None:
+    loop = """
+m = nn.Linear(4, 1); o = torch.optim.SGD(m.parameters(), 0.01)
+for _ in range(4): m(torch.randn(8, 4)).mean().backward(); o.step()
+"""
+    recorded = train(HEAD + loop, trace=False)
+    assert recorded.meta()["root"]["dp_size"] == 1
+    assert json.loads((recorded.rank() / "layers.json").read_text())["layers"][0]["params"] == 5
+    assert not (recorded.rank() / "windows").exists()

@@ -1,0 +1,268 @@
+"""Where a rank's step went (METRICS §1), and what its devices did.
+
+Per window, on unions of spans clipped to the traced steps, each instant counted once, in this order:
+
+    compute       operators outside the optimizer (device: every kernel that is not communication or a copy)
+    optimizer     operators inside the optimizer phase (CPU only; on a device they are kernels like others)
+    exposed_comm  communication under neither of the two: useful work hides communication
+    copy          copies under none of the above
+    input_wait    main thread blocked in the data loader, under none of the above
+    optimizer     what is left of the optimizer's own spans on the main thread
+    idle          the rest of the step
+
+With a device timeline, the device decides compute, communication and copies, the host the others. Without
+one, operators of the main and autograd threads decide compute, and communication is wherever the trace saw it
+(the backend's threads); operators that the main thread runs inside the data loader (collating a batch) are
+input, not compute. It cannot see work of threads that the trace does not show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from perfscope.analysis import intervals as iv
+from perfscope.analysis.intervals import Int64, Intervals
+from perfscope.analysis.results import Breakdown, DeviceBreakdown
+from perfscope.analysis.spans import (
+    COMM,
+    COMPUTE,
+    COPY,
+    INPUT,
+    OPTIMIZER,
+    OPTIMIZER_PHASE,
+    Mask,
+    Spans,
+    StepSpan,
+    WindowFacts,
+    spans_of,
+    whole_numbers,
+    words,
+)
+
+DEVICE_COLUMNS = ("start_ns", "dur_ns", "device", "lane", "kind", "phase", "launch_ns", "launch_step")
+KERNEL_WAIT_NS = 30_000  # METRICS §1: a shorter gap is the device's own launch latency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTotals:
+    """The parts of `Breakdown`, summed over a window's analysed steps (ns)."""
+
+    num_steps: int
+    compute: int
+    exposed_comm: int
+    copy: int
+    input_wait: int
+    optimizer: int
+    idle: int
+    comm: int
+    idle_host_wait: (
+        int | None
+    )  # part of idle in which the device waited for the host to launch; None: no device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Activity:
+    """The unions a window's figures are made of, not clipped to steps."""
+
+    compute: Intervals  # outside the optimizer phase
+    optimizer_ops: Intervals
+    comm: Intervals
+    copy: Intervals
+    input: Intervals
+    optimizer: Intervals  # the optimizer's own spans on the host
+
+    @property
+    def useful(self) -> Intervals:
+        """All operators: what communication can hide under."""
+        return iv.merge(self.compute, self.optimizer_ops)
+
+
+def analysed_steps(spans: Spans, facts: WindowFacts) -> tuple[StepSpan, ...]:
+    """The window's steps; the whole table as one where the trace has no step marks."""
+    if facts.steps or not len(spans.start):
+        return facts.steps
+    return (StepSpan(step=-1, start_ns=int(spans.start.min()), end_ns=int(spans.end.max())),)
+
+
+def activity(spans: Spans, facts: WindowFacts) -> Activity:
+    """Sorts a window's spans into what the step was spent on."""
+    on_device = spans.device >= 0
+    host_compute = ~on_device & (spans.kind == COMPUTE)
+    main = _in_lanes(spans, facts.lanes_with("main"))
+    loading = spans.union(~on_device & (spans.kind == INPUT) & main)
+    if on_device.any():
+        compute = on_device & (spans.kind == COMPUTE)
+        optimizer_ops = np.zeros_like(compute)
+        comm = on_device & (spans.kind == COMM)
+        copy = on_device & (spans.kind == COPY)
+    else:
+        own = host_compute & _in_lanes(spans, facts.lanes_with("main", "autograd"))
+        optimizer_ops = own & (spans.phase == OPTIMIZER_PHASE)
+        compute = own & ~optimizer_ops
+        comm = spans.kind == COMM
+        copy = (spans.kind == COPY) & main
+    compute_set = spans.union(compute)
+    return Activity(
+        compute=compute_set if on_device.any() else iv.subtract(compute_set, loading),
+        optimizer_ops=spans.union(optimizer_ops),
+        comm=spans.union(comm),
+        copy=spans.union(copy),
+        input=loading,
+        optimizer=spans.union(~on_device & (spans.kind == OPTIMIZER) & main),
+    )
+
+
+def step_totals(act: Activity, steps: tuple[StepSpan, ...], host_wait: Intervals | None) -> StepTotals:
+    """Splits the steps' time into the parts, each instant counted once.
+
+    Args:
+        act: the window's activity.
+        steps: analysed steps, in the trace's clock.
+        host_wait: device gaps that waited for the host (`device_gaps`), or None without a device.
+    """
+    bounds = np.array([[step.start_ns, step.end_ns] for step in steps], dtype=np.int64).reshape(-1, 2)
+    left = iv.union(bounds[:, 0], bounds[:, 1])
+    comm = iv.length(iv.intersect(act.comm, left))
+    taken: list[int] = []
+    for part in (act.compute, act.optimizer_ops, act.comm, act.copy, act.input, act.optimizer):
+        rest = iv.subtract(left, part)
+        taken.append(iv.length(left) - iv.length(rest))
+        left = rest
+    compute, optimizer_ops, exposed_comm, copy, input_wait, optimizer = taken
+    return StepTotals(
+        num_steps=len(steps),
+        compute=compute,
+        exposed_comm=exposed_comm,
+        copy=copy,
+        input_wait=input_wait,
+        optimizer=optimizer_ops + optimizer,
+        idle=iv.length(left),
+        comm=comm,
+        idle_host_wait=None if host_wait is None else iv.length(iv.intersect(left, host_wait)),
+    )
+
+
+def mean_breakdown(windows: Iterable[StepTotals]) -> Breakdown | None:
+    """The mean analysed step over all windows; its parts add up to `step` exactly. None without steps."""
+    totals = list(windows)
+    num_steps = sum(total.num_steps for total in totals)
+    if num_steps == 0:
+        return None
+    sums = [sum(getattr(total, part) for total in totals) for part in Breakdown.PARTS]
+    means = iv.apportion(sums, num_steps)
+    parts = dict(zip(Breakdown.PARTS, means, strict=True))
+    return Breakdown(step=sum(means), num_steps=num_steps, **parts)
+
+
+def every_gpu_event(table: pa.Table) -> Mask:
+    """All kernels, copies and sets of the file. Shape (n,)."""
+    kind = spans_of(table).kind
+    result: Mask = (whole_numbers(table, "device") >= 0) & np.isin(kind, (COMPUTE, COMM, COPY))
+    return result
+
+
+def hta_selection(table: pa.Table, steps: Sequence[StepSpan]) -> Mask:
+    """As HolisticTraceAnalysis selects: without device work launched from the start of the last profiler step
+    on, and without device work whose launch is not in the file.
+
+    The last step is the last mark in the file, and a device's own copy of a mark counts as one: where the
+    device lags behind, nothing was launched that late. A file with fewer than two marks is taken whole.
+
+    Args:
+        table: DEVICE_COLUMNS and `name` of one rank and window.
+        steps: the profiler steps of the host.
+    """
+    code, names = words(table, "name")
+    is_mark = np.array([*(name.startswith("ProfilerStep#") for name in names), False])[code]
+    marks = {step.start_ns for step in steps} | set(whole_numbers(table, "start_ns")[is_mark].tolist())
+    if len(marks) < 2:
+        return every_gpu_event(table)
+    launch = whole_numbers(table, "launch_ns")
+    return every_gpu_event(table) & (launch >= 0) & (launch < max(marks))
+
+
+def device_breakdown(table: pa.Table, mask: Mask) -> DeviceBreakdown | None:
+    """What the devices of one rank did over the selected events; None when nothing is selected.
+
+    Args:
+        table: DEVICE_COLUMNS of one rank and window.
+        mask: shape (n,), from `every_gpu_event` or `hta_selection`.
+    """
+    if not mask.any():
+        return None
+    spans = spans_of(table)
+    compute = spans.union(mask & (spans.kind == COMPUTE))
+    comm = spans.union(mask & (spans.kind == COMM))
+    copy = spans.union(mask & (spans.kind == COPY))
+    busy = spans.union(mask)
+    waits = device_gaps(spans, whole_numbers(table, "launch_ns"), mask)
+    span = int(busy[-1, 1] - busy[0, 0])
+    exposed_comm = iv.subtract(comm, compute)
+    comm_ns, exposed_ns = iv.length(comm), iv.length(exposed_comm)
+    return DeviceBreakdown(
+        num_events=int(mask.sum()),
+        span=span,
+        compute=iv.length(compute),
+        comm=comm_ns,
+        exposed_comm=exposed_ns,
+        copy=iv.length(iv.subtract(iv.subtract(copy, compute), comm)),
+        idle=span - iv.length(busy),
+        idle_host_wait=iv.length(waits.host_wait),
+        idle_kernel_wait=iv.length(waits.kernel_wait),
+        idle_other=iv.length(waits.other),
+        overlap_ratio=(comm_ns - exposed_ns) / comm_ns if comm_ns else None,
+    )
+
+
+def add_devices(windows: Iterable[DeviceBreakdown | None]) -> DeviceBreakdown | None:
+    """Totals over windows; the time between windows belongs to none."""
+    parts = [window for window in windows if window is not None]
+    if not parts:
+        return None
+    if len(parts) == 1:
+        return parts[0]
+    names = [name for name in DeviceBreakdown.__dataclass_fields__ if name != "overlap_ratio"]
+    sums = {name: sum(getattr(part, name) for part in parts) for name in names}
+    overlap = (sums["comm"] - sums["exposed_comm"]) / sums["comm"] if sums["comm"] else None
+    return DeviceBreakdown(overlap_ratio=overlap, **sums)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DeviceGaps:
+    """The gaps in a device timeline, by cause; together they are its idle time."""
+
+    host_wait: Intervals  # what ends the gap was launched after the gap began
+    kernel_wait: Intervals  # launched before, and the gap is below KERNEL_WAIT_NS
+    other: Intervals
+
+
+def device_gaps(spans: Spans, launch_ns: Int64, mask: Mask) -> DeviceGaps:
+    """Sorts the gaps between the selected device events by cause.
+
+    Args:
+        spans: one rank and window.
+        launch_ns: shape (n,), start of the launching host call; -1 = not in the file.
+        mask: shape (n,), the device events to look at.
+    """
+    busy = spans.union(mask)
+    gaps = np.stack((busy[:-1, 1], busy[1:, 0]), axis=1) if len(busy) else iv.empty()
+    order = np.argsort(spans.start[mask], kind="stable")
+    start, launch = spans.start[mask][order], launch_ns[mask][order]
+    # Several events can end a gap at the same instant; one launched in time means the host was not late.
+    first = np.searchsorted(start, gaps[:, 1], side="left")
+    bounds = np.stack((first, np.searchsorted(start, gaps[:, 1], side="right")), axis=1).ravel()
+    earliest = np.minimum.reduceat(np.append(launch, 0), bounds)[::2] if len(gaps) else launch[:0]
+    late = (earliest >= 0) & (earliest > gaps[:, 0])
+    short = ~late & (gaps[:, 1] - gaps[:, 0] < KERNEL_WAIT_NS)
+    return DeviceGaps(host_wait=gaps[late], kernel_wait=gaps[short], other=gaps[~late & ~short])
+
+
+def _in_lanes(spans: Spans, lanes: list[int]) -> Mask:
+    """Host spans of these threads; every host span where ingest could tell no thread's role."""
+    host = spans.device < 0
+    result: Mask = host & np.isin(spans.lane, lanes) if lanes else host
+    return result

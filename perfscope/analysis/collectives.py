@@ -1,0 +1,277 @@
+"""Collectives across ranks (METRICS §2): who came last, how long the others waited, what the transfer took.
+
+    wait_r   = latest entry - entry of r, at most r's own time in the call
+    transfer = the shortest time any rank spent in the call
+    algbw    = S / transfer;  busbw = algbw x factor
+
+S and the factor are of METRICS §2. Entries on different hosts are compared after taking off the clock offsets
+of `clocks.fit_clocks`. Nothing is said about transfer or waiting when fewer ranks were traced than the group
+has.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfscope.analysis import intervals as iv
+from perfscope.analysis.clocks import SYNCHRONISING, ClockFit, fit_clocks
+from perfscope.analysis.comm_record import CommRecord, GroupCalls, GroupKey, bus_factor
+from perfscope.analysis.intervals import Int64
+from perfscope.analysis.matching import MatchedCalls, match_calls
+from perfscope.analysis.pairs import RECV, SEND, match_pairs
+from perfscope.analysis.results import CollectiveCall, CollectiveResult, MissingFigure
+
+_Matched = list[tuple[int, MatchedCalls]]  # (window, calls)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommAnalysis:
+    """What the calls of all ranks say."""
+
+    collectives: tuple[CollectiveResult, ...]  # most time first
+    calls: tuple[CollectiveCall, ...]  # by window and start
+    clocks: ClockFit
+    missing: tuple[MissingFigure, ...]
+    in_calls_ns: int | None  # mean rank's |union| of matched calls; None: none matched
+    waiting_ns: int | None  # part of it in which the rank waits for the last one to enter, in any call
+
+
+def analyse_collectives(record: CommRecord, hosts: Mapping[int, str], world_size: int | None) -> CommAnalysis:
+    """Matches all calls and sums them up per collective and group.
+
+    Args:
+        record: calls of every rank.
+        hosts: rank -> host.
+        world_size: ranks of the job, for groups whose size the trace does not name.
+    """
+    missing: list[MissingFigure] = []
+    matched: dict[GroupKey, _Matched] = dict(match_pairs(record.groups))
+    for key, group in sorted(record.groups.items()):
+        found, reason = _match_group(key, group, world_size)
+        if found is not None:
+            matched[key] = found
+        if reason and not (key.collective in {SEND, RECV} and key._replace(collective=SEND) in matched):
+            what = f"transfer and wait of {key.collective} on group {key.group}"
+            missing.append(MissingFigure(what=what, reason=reason))
+    if record.num_nameless:
+        reason = "the trace does not say which collective they are; they count as communication all the same"
+        missing.append(MissingFigure(what=f"{record.num_nameless} communication spans", reason=reason))
+    clocks = fit_clocks(
+        (calls for key, found in matched.items() if key.collective in SYNCHRONISING for _, calls in found),
+        hosts,
+    )
+    results: list[CollectiveResult] = []
+    calls: list[CollectiveCall] = []
+    matches: list[_Judged] = []
+    for key, group in sorted(record.groups.items()):
+        # A receive's partner is a send: both ends share one match, each looks at its own row.
+        found = matched.get(key._replace(collective=SEND) if key.collective == RECV else key)
+        judged = None if found is None else [_judge(window, one, hosts, clocks) for window, one in found]
+        results.append(_sum_up(key, group, judged, world_size))
+        if judged and key.collective != RECV:
+            matches.extend(judged)
+            calls.extend(call for one in judged for call in one.calls(key))
+            missing.extend(_unmatched(key, group, judged))
+    in_calls, waiting = _union_means(matches)
+    return CommAnalysis(
+        collectives=tuple(sorted(results, key=lambda r: (-r.duration_ns, r.collective, r.group))),
+        calls=tuple(sorted(calls, key=lambda c: (c.window, c.start_ns, c.group, c.collective))),
+        clocks=clocks,
+        missing=tuple(missing),
+        in_calls_ns=in_calls,
+        waiting_ns=waiting,
+    )
+
+
+def _union_means(matches: Sequence[_Judged]) -> tuple[int | None, int | None]:
+    """The mean rank's time in matched calls and its time waiting in them, over all windows.
+
+    Both are unions: calls of two groups, or of two threads of the backend, overlap.
+    """
+    spans: dict[int, list[tuple[Int64, Int64, Int64]]] = defaultdict(list)
+    for one in matches:
+        for row, rank in enumerate(one.ranks):
+            enter = one.last_entry - one.lead[row]
+            spans[rank].append((enter, enter + one.wait[row], enter + one.duration[row]))
+    if not spans:
+        return None, None
+    in_calls = waiting = 0
+    for parts in spans.values():
+        enter, waited, leave = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        in_calls += iv.length(iv.union(enter, leave))
+        waiting += iv.length(iv.union(enter, waited))
+    return round(in_calls / len(spans)), round(waiting / len(spans))
+
+
+def _match_group(
+    key: GroupKey, group: GroupCalls, world_size: int | None
+) -> tuple[_Matched | None, str | None]:
+    """The matched calls, or None and why there are none."""
+    if key.collective in {SEND, RECV}:
+        return None, "the other end was not traced, or the trace does not name the peers"
+    size = group.size or world_size or len(group.ranks)
+    if len(group.ranks) < size:
+        return None, f"{len(group.ranks)} of the group's {size} ranks were traced"
+    whole = {window: calls for window, calls in group.windows.items() if len(calls) >= size}
+    if not whole:
+        return None, f"no window was traced by all {size} ranks of the group"
+    return [(window, match_calls(calls, key.collective)) for window, calls in sorted(whole.items())], None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Judged:
+    """Matched calls with what they say; matrices of shape (ranks, calls), rows as `ranks`."""
+
+    window: int
+    ranks: tuple[int, ...]
+    last_entry: Int64  # shape (calls,), reference host's clock
+    lead: Int64  # how long before the last entry each rank entered
+    wait: Int64  # the same, but no longer than the rank's own call
+    duration: Int64
+    late_row: NDArray[np.int64]
+    start_skew: Int64
+    end_skew: Int64
+    size: Int64
+    seq: Int64
+    uncertain: NDArray[np.bool_]  # waits within the doubt of the two hosts' clocks
+    num_unmatched: int
+
+    @property
+    def transfer(self) -> Int64:
+        """Shape (calls,), ns."""
+        result: Int64 = self.duration.min(axis=0)
+        return result
+
+    def calls(self, key: GroupKey) -> list[CollectiveCall]:
+        transfer, late = self.transfer.tolist(), [self.ranks[row] for row in self.late_row.tolist()]
+        return [
+            CollectiveCall(
+                window=self.window,
+                seq=int(self.seq[k]),
+                collective=key.collective,
+                group=key.group,
+                start_ns=int(self.last_entry[k]),
+                transfer_ns=transfer[k],
+                late_rank=late[k],
+                start_skew_ns=int(self.start_skew[k]),
+                end_skew_ns=int(self.end_skew[k]),
+                bytes=int(self.size[k]) if self.size[k] >= 0 else None,
+            )
+            for k in range(len(transfer))
+        ]
+
+
+def _judge(window: int, calls: MatchedCalls, hosts: Mapping[int, str], clocks: ClockFit) -> _Judged:
+    of_rank = [hosts[rank] for rank in calls.ranks]
+    offset = clocks.offsets(of_rank)[:, None]
+    enter, leave = calls.enter - offset, calls.exit - offset
+    last, late_row = enter.max(axis=0), enter.argmax(axis=0)
+    duration = np.maximum(leave - enter, 0)
+    wait = np.minimum(last - enter, duration)
+    residual = clocks.residuals(of_rank)
+    host_code = np.unique(of_rank, return_inverse=True)[1]
+    foreign = host_code[:, None] != host_code[late_row][None, :]
+    doubt = residual[:, None] + residual[late_row][None, :]
+    return _Judged(
+        window=window,
+        ranks=calls.ranks,
+        last_entry=last,
+        lead=last - enter,
+        wait=wait,
+        duration=duration,
+        late_row=late_row,
+        start_skew=last - enter.min(axis=0),
+        end_skew=leave.max(axis=0) - leave.min(axis=0),
+        size=calls.size,
+        seq=calls.seq,
+        uncertain=foreign & (wait < doubt),
+        num_unmatched=calls.num_unmatched,
+    )
+
+
+def _sum_up(
+    key: GroupKey, group: GroupCalls, judged: Sequence[_Judged] | None, world_size: int | None
+) -> CollectiveResult:
+    every = [calls for window in group.windows.values() for calls in window]
+    num_ranks = len(group.ranks)
+    sizes = np.concatenate([calls.size for calls in every])
+    duration = round(sum(int((calls.exit - calls.enter).sum()) for calls in every) / num_ranks)
+    size = group.size or world_size or num_ranks
+    total_bytes = round(int(sizes.sum()) / num_ranks) if len(sizes) and (sizes >= 0).all() else None
+    factor = bus_factor(key.collective, size)
+    transfer = _Transfer.of(key, judged, num_ranks) if judged else None
+    algbw = transfer.bytes_per_s if transfer else None
+    with_wait = total_bytes * factor * 1e9 / duration if total_bytes and factor and duration else None
+    return CollectiveResult(
+        collective=key.collective,
+        group=key.group,
+        group_size=size,
+        dtype=next(iter(group.dtypes)) if len(group.dtypes) == 1 else None,
+        count=round(len(sizes) / num_ranks),
+        bytes=total_bytes,
+        duration_ns=duration,
+        transfer_ns=transfer.total_ns if transfer else None,
+        wait_ns=transfer.wait_ns if transfer else None,
+        max_wait_ns=transfer.max_wait_ns if transfer else None,
+        algbw_bytes_per_s=algbw,
+        busbw_bytes_per_s=algbw * factor if algbw is not None and factor is not None else None,
+        busbw_with_wait_bytes_per_s=with_wait,
+        late_counts=transfer.late_counts if transfer else (),
+        num_matched=transfer.num_matched if transfer else 0,
+        num_waits_uncertain=transfer.num_uncertain if transfer else None,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Transfer:
+    """The figures that need every rank of the group."""
+
+    total_ns: int
+    wait_ns: int
+    max_wait_ns: int
+    bytes_per_s: float | None
+    late_counts: tuple[tuple[int, int], ...]
+    num_matched: int
+    num_uncertain: int
+
+    @classmethod
+    def of(cls, key: GroupKey, judged: Sequence[_Judged], num_ranks: int) -> _Transfer | None:
+        own = {SEND: slice(0, 1), RECV: slice(1, 2)}.get(key.collective, slice(None))
+        num_calls = sum(len(one.seq) for one in judged)
+        if num_calls == 0:
+            return None
+        total = sum(int(one.transfer.sum()) for one in judged)
+        late: Counter[int] = Counter()
+        for one in judged:
+            late.update(one.ranks[row] for row in one.late_row.tolist())
+        # A pair has one rank of each side per call; a collective has all of its ranks.
+        wait = sum(int(one.wait[own].sum()) for one in judged) / num_ranks
+        known = all((one.size >= 0).all() for one in judged)
+        moved = sum(int(one.size.sum()) for one in judged)
+        return cls(
+            total_ns=total if own == slice(None) else round(total / num_ranks),
+            wait_ns=round(wait),
+            max_wait_ns=max(int(one.wait[own].max(initial=0)) for one in judged),
+            bytes_per_s=moved * 1e9 / total if known and moved and total else None,
+            late_counts=tuple(sorted(late.items(), key=lambda item: (-item[1], item[0]))),
+            num_matched=num_calls if own == slice(None) else round(num_calls / num_ranks),
+            num_uncertain=sum(int(one.uncertain[own].sum()) for one in judged),
+        )
+
+
+def _unmatched(key: GroupKey, group: GroupCalls, judged: Sequence[_Judged]) -> list[MissingFigure]:
+    number = sum(one.num_unmatched for one in judged)
+    if not number:
+        return []
+    total = sum(len(calls.enter) for window in group.windows.values() for calls in window)
+    return [
+        MissingFigure(
+            what=f"transfer and wait of some {key.collective} calls on group {key.group}",
+            reason=f"{number} of {total} calls have no counterpart on every rank (the ranks' traces differ)",
+        )
+    ]

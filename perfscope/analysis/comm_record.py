@@ -1,0 +1,126 @@
+"""Collects every rank's communication calls, one rank and window at a time, as small numpy columns."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from perfscope.analysis.intervals import Int64
+from perfscope.analysis.matching import RankCalls
+from perfscope.analysis.spans import COMM, known_words, owning_step, whole_numbers, words
+from perfscope.rundir.schema import KINDS
+
+COMM_COLUMNS = (
+    *("start_ns", "dur_ns", "device", "step", "launch_step", "kind", "collective", "group", "group_size"),
+    *("in_bytes", "out_bytes", "dtype", "peer", "seq"),
+)
+_NUMBERS = ("start_ns", "dur_ns", "group_size", "in_bytes", "out_bytes", "peer", "seq")
+DEFAULT_GROUP = "default"
+
+
+class GroupKey(NamedTuple):
+    """One collective on one process group."""
+
+    collective: str
+    group: str
+    members: tuple[int, ...]  # () = the trace does not list them
+
+
+@dataclass(slots=True, eq=False)
+class GroupCalls:
+    """All calls of one collective on one group."""
+
+    size: int = 0  # ranks in the group; 0 = unknown
+    dtypes: set[str] = field(default_factory=set)
+    windows: dict[int, list[RankCalls]] = field(default_factory=lambda: defaultdict(list))
+    ranks: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True, eq=False)
+class CommRecord:
+    """Every rank's calls so far."""
+
+    groups: dict[GroupKey, GroupCalls] = field(default_factory=lambda: defaultdict(GroupCalls))
+    num_nameless: int = 0  # communication spans of which the trace does not say what they are
+
+    def add(self, table: pa.Table, rank: int, window: int, members: Mapping[str, tuple[int, ...]]) -> None:
+        """Takes in the communication of one rank and window.
+
+        Args:
+            table: COMM_COLUMNS of schema.TIMELINE.
+            rank: whose.
+            window: which.
+            members: process group name -> ranks, where the trace lists them.
+        """
+        device = whole_numbers(table, "device")
+        is_comm = known_words(table, "kind", KINDS) == COMM
+        if (is_comm & (device >= 0)).any():
+            is_comm &= device >= 0  # the host side of a device collective is the same call again
+        table = table.filter(pa.array(is_comm))
+        collective, collectives = words(table, "collective")
+        group, names = words(table, "group")
+        dtype, dtypes = words(table, "dtype")
+        self.num_nameless += int((collective < 0).sum())
+        numbers = {name: whole_numbers(table, name) for name in _NUMBERS} | {"step": owning_step(table)}
+        order = np.lexsort((numbers["start_ns"], numbers["seq"]))
+        present = np.unique(np.stack((collective, group), axis=1), axis=0)
+        for which, name in present.tolist():
+            if which < 0:
+                continue
+            at = order[(collective[order] == which) & (group[order] == name)]
+            group_name = names[name] if name >= 0 else DEFAULT_GROUP
+            key = GroupKey(collectives[which], group_name, members.get(group_name, ()))
+            entry = self.groups[key]
+            entry.size = max(entry.size, int(numbers["group_size"][at].max()), len(key.members))
+            entry.dtypes.update(dtypes[code] for code in dtype[at].tolist() if code >= 0)
+            entry.ranks.add(rank)
+            column = {column: values[at] for column, values in numbers.items()}
+            entry.windows[window].append(_calls(rank, key.collective, column, entry.size))
+
+
+def _calls(rank: int, collective: str, column: Mapping[str, Int64], group_size: int) -> RankCalls:
+    return RankCalls(
+        rank=rank,
+        enter=column["start_ns"],
+        exit=column["start_ns"] + column["dur_ns"],
+        step=column["step"],
+        seq=column["seq"],
+        size=payload(collective, column["in_bytes"], column["out_bytes"], group_size),
+        peer=column["peer"],
+    )
+
+
+def payload(collective: str, in_bytes: Int64, out_bytes: Int64, num_ranks: int) -> Int64:
+    """S of METRICS §2 for each call, bytes; -1 where the trace has no size. Shape (calls,)."""
+    whole_in = np.where(in_bytes >= 0, in_bytes * max(num_ranks, 1), -1)
+    whole_out = np.where(out_bytes >= 0, out_bytes * max(num_ranks, 1), -1)
+    # first choice, and what stands in for it where the trace has only the other side
+    choices = {
+        "all_reduce": (in_bytes, out_bytes),
+        "reduce_scatter": (in_bytes, whole_out),
+        "all_to_all": (in_bytes, out_bytes),
+        "all_gather": (out_bytes, whole_in),
+        "gather": (whole_in, out_bytes),
+        "scatter": (whole_out, in_bytes),
+    }
+    if collective == "barrier":
+        return np.full(in_bytes.shape, -1, dtype=np.int64)
+    first, second = choices.get(collective, (np.maximum(in_bytes, out_bytes), out_bytes))
+    result: Int64 = np.where(first >= 0, first, np.maximum(second, -1))
+    return result
+
+
+def bus_factor(collective: str, num_ranks: int) -> float | None:
+    """What turns algbw into busbw (METRICS §2); None for kinds without payload or that it does not list."""
+    if num_ranks < 1:
+        return None
+    if collective == "all_reduce":
+        return 2 * (num_ranks - 1) / num_ranks
+    if collective in {"reduce_scatter", "all_gather", "all_to_all", "gather", "scatter"}:
+        return (num_ranks - 1) / num_ranks
+    return 1.0 if collective in {"broadcast", "reduce", "send", "recv"} else None

@@ -1,0 +1,330 @@
+"""Per layer: time forward and backward, calls, modelled work, and the exposed communication of its gradients.
+
+Leaf attribution: an operator belongs to the innermost layer whose forward it runs in (or whose backward it
+is), so a container such as `features` has only the operators it runs itself, and the layers' times add up
+instead of counting children twice. Time is the union of a layer's operators (device: of its kernels) in one
+phase, per mean analysed step, averaged over the ranks that were traced. A device's work belongs to the step
+that launched it, even if the device gets to it after the step's end.
+
+Exposed communication goes to layers only where the all-reduces of a step are gradient buckets that `buckets`
+can tell; a bucket's exposed time is split by the parameters its layers have in it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from perfscope.analysis import intervals as iv
+from perfscope.analysis.breakdown import Activity
+from perfscope.analysis.buckets import Bucket, LayerParams, match_buckets
+from perfscope.analysis.intervals import Int64
+from perfscope.analysis.results import LayerResult, MissingFigure
+from perfscope.analysis.source import Document
+from perfscope.analysis.spans import (
+    ANNOTATION,
+    BACKWARD,
+    COMM,
+    COMPUTE,
+    FORWARD,
+    Mask,
+    Spans,
+    owning_step,
+    whole_numbers,
+    words,
+)
+
+LAYER_COLUMNS = (
+    *(
+        "start_ns",
+        "dur_ns",
+        "device",
+        "lane",
+        "kind",
+        "phase",
+        "step",
+        "launch_step",
+        "layer",
+        "name",
+        "flops",
+    ),
+    *("bytes_read", "bytes_written", "collective", "in_bytes", "dtype"),
+)
+_ELEMENT_BYTES = (
+    (8, ("double", "float64", "int64", "long")),
+    (2, ("half", "bfloat16", "float16", "int16", "short")),
+    (1, ("float8", "int8", "char", "byte", "bool")),
+    (4, ("float", "int")),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """layers.json of one rank, typed; empty for imports."""
+
+    root: str | None
+    types: Mapping[str, str]
+    params: Mapping[str, int]
+    shapes: tuple[LayerParams, ...]  # in order of registration
+
+    @classmethod
+    def of(cls, document: Document | None) -> ModelFacts:
+        rows = (document or {}).get("layers")
+        rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        root = (document or {}).get("root")
+        return cls(
+            root=root if isinstance(root, str) else None,
+            types={str(row.get("layer")): str(row.get("type")) for row in rows},
+            params={str(row.get("layer")): int(row.get("params") or 0) for row in rows},
+            shapes=tuple(
+                (str(row.get("layer")), tuple(int(np.prod(shape)) for shape in row.get("param_shapes") or ()))
+                for row in rows
+            ),
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class _LayerSums:
+    """Totals of one layer on one rank."""
+
+    forward: int = 0
+    backward: int = 0
+    calls: int = 0
+    flops: int = 0
+    bytes: int = 0
+    knows_flops: bool = False
+    knows_bytes: bool = False
+    exposed: float = 0.0
+
+
+@dataclass(slots=True)
+class LayerRecord:
+    """Layers of every rank so far: per rank sums turned into means once the rank is complete."""
+
+    means: dict[str, list[tuple[float, ...]]] = field(default_factory=lambda: defaultdict(list))
+    first_seen: dict[str, tuple[int, int]] = field(default_factory=dict)
+    types: dict[str, str] = field(default_factory=dict)
+    params: dict[str, int] = field(default_factory=dict)
+    num_ranks: int = 0
+    knows: dict[str, tuple[bool, bool]] = field(default_factory=dict)
+    untied: set[str] = field(default_factory=set)  # why communication could not be tied to layers
+    num_tied: int = 0  # ranks on which it could
+
+
+@dataclass(slots=True)
+class RankLayers:
+    """Layers of one rank, window by window."""
+
+    model: ModelFacts
+    sums: dict[str, _LayerSums] = field(default_factory=lambda: defaultdict(_LayerSums))
+    first_seen: dict[str, int] = field(default_factory=dict)
+    num_steps: int = 0
+    untied: str | None = None
+    num_buckets: int = 0
+
+    def add(self, table: pa.Table, spans: Spans, act: Activity, num_steps: int, in_steps: Mask) -> None:
+        """Takes in one window.
+
+        Args:
+            table: LAYER_COLUMNS.
+            spans: the same rows.
+            act: the window's activity.
+            num_steps: analysed steps in the window.
+            in_steps: shape (n,), spans that start in one of them.
+        """
+        self.num_steps += num_steps
+        code, names = words(table, "layer")
+        known = in_steps & (code >= 0)
+        if known.any():
+            self._add_times(table, spans, known, code, names)
+            self._add_work(table, spans, known, code, names)
+        self._tie(table, spans, act, in_steps)
+
+    def _add_times(
+        self, table: pa.Table, spans: Spans, known: Mask, code: NDArray[np.int32], names: list[str]
+    ) -> None:
+        on_device = (spans.device >= 0) & (spans.kind == COMPUTE)
+        side = on_device if on_device.any() else (spans.device < 0) & (spans.kind == COMPUTE)
+        timed = known & side & np.isin(spans.phase, (FORWARD, BACKWARD))
+        group = code[timed].astype(np.int64) * 2 + (spans.phase[timed] == BACKWARD)
+        lengths = iv.grouped_length(group, spans.start[timed], spans.end[timed], 2 * len(names))
+        called = known & (spans.kind == ANNOTATION) & (spans.device < 0) & (spans.phase == FORWARD)
+        called &= _is_own_mark(table, code, names)
+        calls = np.bincount(code[called], minlength=len(names))
+        first = np.full(len(names), np.iinfo(np.int64).max)
+        np.minimum.at(first, code[known], spans.start[known])
+        present = np.unique(code[known])
+        base = len(self.first_seen)
+        for place, index in enumerate(present[np.argsort(first[present], kind="stable")].tolist()):
+            sums = self.sums[names[index]]
+            sums.forward += int(lengths[2 * index])
+            sums.backward += int(lengths[2 * index + 1])
+            sums.calls += int(calls[index])
+            self.first_seen.setdefault(names[index], base + place)
+
+    def _add_work(
+        self, table: pa.Table, spans: Spans, known: Mask, code: NDArray[np.int32], names: list[str]
+    ) -> None:
+        read, written = whole_numbers(table, "bytes_read"), whole_numbers(table, "bytes_written")
+        columns = {
+            "flops": whole_numbers(table, "flops"),
+            "bytes": np.where((read >= 0) | (written >= 0), np.maximum(read, 0) + np.maximum(written, 0), -1),
+        }
+        passes = np.isin(spans.phase, (FORWARD, BACKWARD))
+        for what, values in columns.items():
+            has = known & passes & (values >= 0)
+            if (has & (spans.device < 0)).any():
+                has &= spans.device < 0  # shapes stand on the operator; a kernel may repeat its operator's
+            total = np.zeros(len(names), dtype=np.int64)
+            np.add.at(total, code[has], values[has])
+            for index in np.unique(code[has]).tolist():
+                sums = self.sums[names[index]]
+                setattr(sums, what, getattr(sums, what) + int(total[index]))
+                setattr(sums, f"knows_{what}", True)
+
+    def _tie(self, table: pa.Table, spans: Spans, act: Activity, in_steps: Mask) -> None:
+        """Splits the exposed time of this window's gradient buckets among their layers."""
+        comm = (spans.kind == COMM) & in_steps
+        if (comm & (spans.device >= 0)).any():
+            comm &= spans.device >= 0
+        if not comm.any() or self.untied:
+            return
+        rows = np.flatnonzero(comm)
+        exposed = exposed_each(act, spans.start[rows], spans.end[rows])
+        collective, names = words(table, "collective")
+        reduces = np.flatnonzero(
+            collective[rows] == (names.index("all_reduce") if "all_reduce" in names else len(names))
+        )
+        if not len(reduces):
+            self.untied = "gradients are not all-reduced (only DistributedDataParallel's buckets can be told)"
+            return
+        elements = _elements(table.take(pa.array(rows[reduces])))
+        if elements is None or not self.model.shapes:
+            self.untied = (
+                "the run does not list the model's parameters"
+                if elements is not None
+                else "the trace does not give the sizes of the all-reduces"
+            )
+            return
+        steps = owning_step(table)[rows[reduces]]
+        for step in np.unique(steps).tolist():
+            at = np.flatnonzero(steps == step)
+            at = at[np.argsort(spans.start[rows[reduces[at]]], kind="stable")]
+            buckets = match_buckets(self._orders(), elements[at].tolist())
+            if buckets is None:
+                self.untied = (
+                    "the sizes of the all-reduces do not add up to the parameters of consecutive layers"
+                )
+                return
+            self._share(buckets, exposed[reduces[at]].tolist())
+
+    def _orders(self) -> list[list[LayerParams]]:
+        """Registration backwards, then execution backwards."""
+        registered = list(reversed(self.model.shapes))
+        last = len(self.first_seen)
+        executed = sorted(
+            self.model.shapes, key=lambda item: self.first_seen.get(item[0], last), reverse=True
+        )
+        return [registered, executed]
+
+    def _share(self, buckets: Sequence[Bucket | None], exposed: Sequence[int]) -> None:
+        for bucket, time in zip(buckets, exposed, strict=True):
+            total = sum(bucket.values()) if bucket else 0
+            for layer, elements in (bucket or {}).items():
+                self.sums[layer].exposed += time * elements / total
+            self.num_buckets += bucket is not None
+
+    def finish(self, record: LayerRecord) -> None:
+        """Adds this rank's means per step to the record of all ranks."""
+        if self.num_steps == 0:
+            return
+        record.num_ranks += 1
+        tied = self.untied is None and self.num_buckets > 0
+        record.num_tied += tied
+        if self.untied:
+            record.untied.add(self.untied)
+        for layer, sums in self.sums.items():
+            values = (sums.forward, sums.backward, sums.calls, sums.flops, sums.bytes, sums.exposed)
+            record.means[layer].append(tuple(value / self.num_steps for value in values))
+            flops, moved = record.knows.get(layer, (False, False))
+            record.knows[layer] = (flops or sums.knows_flops, moved or sums.knows_bytes)
+            place = (record.num_ranks, self.first_seen.get(layer, len(self.first_seen)))
+            record.first_seen.setdefault(layer, place)
+        record.types.update(self.model.types)
+        record.params.update(self.model.params)
+
+
+def _is_own_mark(table: pa.Table, code: NDArray[np.int32], names: list[str]) -> Mask:
+    """Rows that are a layer's own call, not something the user marked inside it. Shape (n,).
+
+    A mark is called as its layer (`features.3.conv`), a Python frame as the last part of it (`Conv2d_3`).
+    """
+    name, texts = words(table, "name")
+    pairs, place = np.unique(np.stack((name, code), axis=1), axis=0, return_inverse=True)
+    own = [
+        text >= 0 and layer >= 0 and (names[layer] == texts[text] or names[layer].endswith("." + texts[text]))
+        for text, layer in pairs.tolist()
+    ]
+    result: Mask = np.array(own, dtype=bool)[place.ravel()]
+    return result
+
+
+def exposed_each(act: Activity, start: Int64, end: Int64) -> Int64:
+    """How much of each communication span no useful work hides; no instant counts for two. Shape (n,)."""
+    cut_start, cut_end = iv.disjoint_parts(start, end)
+    return cut_end - cut_start - iv.overlap_each(act.useful, cut_start, cut_end)
+
+
+def _elements(table: pa.Table) -> Int64 | None:
+    """Element count of each call, shape (n,); None when a size or type is unknown."""
+    in_bytes = whole_numbers(table, "in_bytes")
+    code, names = words(table, "dtype")
+    width = np.array([*(_element_bytes(name) for name in names), 0], dtype=np.int64)[code]
+    if (in_bytes < 0).any() or (width <= 0).any():
+        return None
+    result: Int64 = in_bytes // width
+    return result
+
+
+def _element_bytes(dtype: str) -> int:
+    lowered = dtype.lower()
+    return next((size for size, names in _ELEMENT_BYTES if any(name in lowered for name in names)), 0)
+
+
+def layer_results(record: LayerRecord) -> tuple[tuple[LayerResult, ...], tuple[MissingFigure, ...]]:
+    """All layers in order of first execution, and what could not be told of them."""
+    if not record.num_ranks:
+        return (), ()
+    tied = record.num_tied == record.num_ranks and not record.untied
+    results = []
+    order = sorted(record.means, key=lambda layer: (*record.first_seen[layer], layer))
+    for position, layer in enumerate(order):
+        columns = np.array(record.means[layer], dtype=np.float64).sum(axis=0) / record.num_ranks
+        forward, backward, calls, flops, moved, exposed = columns.tolist()
+        knows_flops, knows_bytes = record.knows[layer]
+        if not (forward or backward or exposed or knows_flops):
+            continue  # a container that runs no operator of its own
+        results.append(
+            LayerResult(
+                layer=layer,
+                module_type=record.types.get(layer),
+                calls=calls,
+                forward_ns=round(forward),
+                backward_ns=round(backward),
+                exposed_comm_ns=round(exposed) if tied else None,
+                flops=round(flops) if knows_flops else None,
+                bytes=round(moved) if knows_bytes else None,
+                order=position,
+                num_params=record.params.get(layer),
+            )
+        )
+    if not results:
+        reason = "the trace names no layers (no module marks or Python stacks)"
+        return (), (MissingFigure(what="layers", reason=reason),)
+    what = "exposed communication per layer"
+    return tuple(results), tuple(MissingFigure(what=what, reason=why) for why in sorted(record.untied))

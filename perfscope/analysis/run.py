@@ -1,0 +1,273 @@
+"""Conducts the analysis of one run: ranks are read one at a time, so memory does not grow with their number.
+
+Whatever is absent becomes a `MissingFigure` with its reason: a run without windows (`--no-trace`) still has
+its always-on figures, an imported trace has no always-on figures, a rank that was killed has what it left.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from perfscope.analysis import breakdown as bd
+from perfscope.analysis import findings
+from perfscope.analysis.collectives import CommAnalysis, analyse_collectives
+from perfscope.analysis.comm_record import COMM_COLUMNS, CommRecord
+from perfscope.analysis.layers import LAYER_COLUMNS, LayerRecord, ModelFacts, RankLayers, layer_results
+from perfscope.analysis.provenance import provenance
+from perfscope.analysis.results import DeviceBreakdown, MissingFigure, Quantiles, RankResult, RunAnalysis
+from perfscope.analysis.source import Document, RunSource
+from perfscope.analysis.spans import Spans, WindowFacts, owning_step, spans_of, whole_numbers, window_facts
+from perfscope.analysis.steps import (
+    RankSteps,
+    Throughput,
+    overhead_of,
+    overhead_ratio,
+    quantiles,
+    rank_steps,
+    throughput,
+)
+from perfscope.errors import RunDirectoryError
+
+_COLUMNS = tuple(dict.fromkeys((*bd.DEVICE_COLUMNS, *LAYER_COLUMNS, *COMM_COLUMNS)))
+
+
+@dataclass(slots=True)
+class _Run:
+    """What has been gathered so far."""
+
+    comm: CommRecord = field(default_factory=CommRecord)
+    layers: LayerRecord = field(default_factory=LayerRecord)
+    ranks: list[RankResult] = field(default_factory=list)
+    steps: dict[int, RankSteps] = field(default_factory=dict)
+    missing: list[MissingFigure] = field(default_factory=list)
+    whole_files: int = 0  # windows without step marks
+    windows: int = 0
+
+
+def analyse_run(source: RunSource) -> RunAnalysis:
+    """Everything the reports show of one run.
+
+    Args:
+        source: the run; its timelines must have been ingested, else they are reported as missing.
+    """
+    windows: dict[int, list[WindowFacts]] = defaultdict(list)
+    for summary in source.summaries():
+        facts = window_facts(summary)
+        windows[facts.rank].append(facts)
+    run = _Run()
+    for rank in source.ranks:
+        run.ranks.append(_analyse_rank(source, rank, windows.get(rank, []), run))
+    hosts = {result.rank: result.host for result in run.ranks}
+    comm = analyse_collectives(run.comm, hosts, _world_size(source))
+    layers, layers_missing = layer_results(run.layers)
+    counted = [steps.counted for steps in run.steps.values()]
+    step_ns = quantiles(np.concatenate(counted)) if counted else None
+    speed = _throughput(source, run, step_ns)
+    overhead = overhead_ratio([(result.overhead_ns, result.elapsed_ns) for result in run.ranks])
+    breakdown_of = "file" if run.whole_files and run.whole_files == run.windows else "step"
+    evidence = findings.Evidence(
+        run=source.run,
+        metas={rank: source.rank_meta(rank) for rank in source.ranks},
+        ranks=run.ranks,
+        layers=layers,
+        collectives=comm.collectives,
+        calls=comm.calls,
+        in_calls_ns=comm.in_calls_ns,
+        waiting_ns=comm.waiting_ns,
+        step_ns=step_ns,
+        overhead_ratio=overhead,
+        breakdown_of=breakdown_of,
+    )
+    missing = [*_missing_of_run(source, run, comm, layers_missing), *_as_list(speed.missing)]
+    return RunAnalysis(
+        run=source.run,
+        ranks=tuple(run.ranks),
+        layers=layers,
+        collectives=comm.collectives,
+        calls=comm.calls,
+        step_ns=step_ns,
+        throughput_samples_per_s=speed.samples_per_s,
+        samples_source=speed.source,
+        overhead_ratio=overhead,
+        findings=findings.find(evidence),
+        missing=tuple(dict.fromkeys(missing)),
+        provenance=provenance(source.summaries(), source.notes),
+        step_series={rank: tuple(steps.durations.tolist()) for rank, steps in run.steps.items()},
+        in_calls_ns=comm.in_calls_ns,
+        waiting_ns=comm.waiting_ns,
+        clock_offsets_ns=dict(comm.clocks.offset_ns),
+        clock_residual_ns=comm.clocks.worst_residual_ns,
+        breakdown_of=breakdown_of,
+    )
+
+
+def _analyse_rank(source: RunSource, rank: int, windows: Sequence[WindowFacts], run: _Run) -> RankResult:
+    meta = source.rank_meta(rank)
+    steps = rank_steps(source.steps(rank))
+    run.steps[rank] = steps
+    groups = _groups(meta)
+    layers = RankLayers(ModelFacts.of(source.layers(rank)))
+    totals: list[bd.StepTotals] = []
+    devices: list[DeviceBreakdown | None] = []
+    for facts in windows:
+        table = _timeline(source, facts, run)
+        if table is None or not table.num_rows:
+            continue
+        run.windows += 1
+        run.whole_files += facts.whole_file or not facts.steps
+        run.comm.add(table, rank, facts.window, {**groups, **facts.groups})
+        total, device = _analyse_window(table, facts, layers)
+        totals.append(total)
+        devices.append(device)
+    layers.finish(run.layers)
+    mean = bd.mean_breakdown(totals)
+    device_ns = bd.add_devices(devices)
+    num = mean.num_steps if mean else 0
+    comm = sum(total.comm for total in totals)
+    exposed = sum(total.exposed_comm for total in totals)
+    host_waits = [total.idle_host_wait for total in totals if total.idle_host_wait is not None]
+    finished = meta.get("finished")
+    return RankResult(
+        rank=rank,
+        host=str(meta.get("host") or next((facts.host for facts in windows), "")),
+        num_steps=len(steps.durations),
+        num_traced_steps=sum(len(facts.steps) for facts in windows if not facts.whole_file),
+        step_ns=quantiles(steps.counted),
+        breakdown_ns=mean,
+        comm_ns=round(comm / num) if num else None,
+        overlap_ratio=(comm - exposed) / comm if comm else None,
+        device_ns=device_ns,
+        input_wait_ns=steps.input_wait_ns,
+        samples_per_step=steps.samples_per_step,
+        overhead_ns=overhead_of(meta),
+        elapsed_ns=steps.elapsed_ns,
+        idle_host_wait_ns=round(sum(host_waits) / num) if host_waits and num else None,
+        finished=finished if isinstance(finished, bool) else None,
+    )
+
+
+def _analyse_window(
+    table: pa.Table, facts: WindowFacts, layers: RankLayers
+) -> tuple[bd.StepTotals, DeviceBreakdown | None]:
+    spans: Spans = spans_of(table)
+    steps = bd.analysed_steps(spans, facts)
+    act = bd.activity(spans, facts)
+    selected = bd.every_gpu_event(table)
+    host_wait = None
+    if selected.any():
+        host_wait = bd.device_gaps(spans, whole_numbers(table, "launch_ns"), selected).host_wait
+    marked = bool(facts.steps) and not facts.whole_file
+    in_steps = owning_step(table) >= 0 if marked else np.ones(table.num_rows, dtype=bool)
+    layers.add(table, spans, act, len(steps), in_steps)
+    return bd.step_totals(act, steps, host_wait), bd.device_breakdown(table, selected)
+
+
+def _timeline(source: RunSource, facts: WindowFacts, run: _Run) -> pa.Table | None:
+    try:
+        return source.timeline(facts.rank, facts.window, _COLUMNS)
+    except RunDirectoryError as error:
+        what = f"window {facts.window} of rank {facts.rank}"
+        run.missing.append(MissingFigure(what=what, reason=str(error)))
+        return None
+
+
+def _groups(meta: Document) -> dict[str, tuple[int, ...]]:
+    """Process groups as rank.json lists them: name -> ranks."""
+    rows = meta.get("groups")
+    return {
+        str(row["name"]): tuple(row["ranks"])
+        for row in (rows if isinstance(rows, list) else [])
+        if isinstance(row, dict) and row.get("name") is not None and isinstance(row.get("ranks"), list)
+    }
+
+
+def _world_size(source: RunSource) -> int | None:
+    """Ranks of the job, by run.json, else by what the ranks themselves say."""
+    known = [
+        source.run.get("world_size"),
+        *(source.rank_meta(rank).get("world_size") for rank in source.ranks),
+    ]
+    return next((size for size in known if isinstance(size, int) and size > 0), None)
+
+
+def _throughput(source: RunSource, run: _Run, step_ns: Quantiles | None) -> Throughput:
+    options = source.run.get("options")
+    option = options.get("samples_per_step") if isinstance(options, dict) else None
+    metas = {rank: source.rank_meta(rank) for rank in source.ranks}
+    return throughput(option, metas, {rank.rank: rank.samples_per_step for rank in run.ranks}, step_ns)
+
+
+def _missing_of_run(
+    source: RunSource, run: _Run, comm: CommAnalysis, layers_missing: Sequence[MissingFigure]
+) -> list[MissingFigure]:
+    missing = list(run.missing)
+    if not source.ranks:
+        missing.append(MissingFigure(what="every figure of the training", reason=_why_no_rank(source.run)))
+    if source.ranks and not run.windows:
+        reason = _why_no_window(source)
+        missing.append(MissingFigure(what="step breakdown, timeline, layers and collectives", reason=reason))
+    missing.extend(_ranks_without(run))
+    if run.whole_files:
+        reason = "the trace has no step marks (ProfilerStep): its figures cover the whole file as one"
+        missing.append(MissingFigure(what="step boundaries", reason=reason))
+    if run.windows:
+        missing.extend(layers_missing)
+        if not comm.collectives:
+            reason = "no communication appears in the traced windows"
+            missing.append(MissingFigure(what="collectives", reason=reason))
+    missing.extend(comm.missing)
+    if comm.clocks.unlinked:
+        reason = (
+            "these hosts share no synchronising collective with the others: their clock offset is unknown"
+        )
+        missing.append(MissingFigure(what=f"clocks of {', '.join(comm.clocks.unlinked)}", reason=reason))
+    if source.ranks and all(rank.overhead_ns is None for rank in run.ranks):
+        imported = source.run.get("origin") == "import"
+        reason = (
+            "imported traces do not say what recording them cost" if imported else "no rank lived to write it"
+        )
+        missing.append(MissingFigure(what="overhead of perfscope", reason=reason))
+    return missing
+
+
+def _ranks_without(run: _Run) -> list[MissingFigure]:
+    """Ranks that lack what others have."""
+    bare = [rank.rank for rank in run.ranks if rank.breakdown_ns is None]
+    stepless = [rank.rank for rank in run.ranks if rank.step_ns is None]
+    missing = []
+    if bare and run.windows:
+        reason = "no window of theirs was traced"
+        missing.append(MissingFigure(what=f"step breakdown of {_named(bare)}", reason=reason))
+    if stepless:
+        missing.append(MissingFigure(what=f"step time of {_named(stepless)}", reason="no step was recorded"))
+    return missing
+
+
+def _named(ranks: Sequence[int]) -> str:
+    shown = ", ".join(str(rank) for rank in ranks[:8])
+    more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"
+
+
+def _why_no_rank(run: Mapping[str, object]) -> str:
+    notes = run.get("attach_notes")
+    said = " ".join(str(note) for note in notes) if isinstance(notes, list) else ""
+    return f"no rank was attached. {said}".strip()
+
+
+def _why_no_window(source: RunSource) -> str:
+    options = source.run.get("options")
+    if isinstance(options, dict) and (options.get("trace") is False or options.get("windows") == 0):
+        return "tracing was switched off (`--no-trace`)"
+    if any(source.windows(rank) for rank in source.ranks) and not source.summaries():
+        return "the traced windows have not been read in; `perfscope report` does that"
+    return "no window was traced: the run ended before the first one, or its trace could not be written"
+
+
+def _as_list(missing: MissingFigure | None) -> list[MissingFigure]:
+    return [] if missing is None else [missing]

@@ -1,0 +1,41 @@
+"""What analysis reads: a run, given by whoever opened it. Analysis itself touches no file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+Document = dict[str, object]
+
+
+class DroppedInput(Protocol):
+    """Something of a run that could not be read (satisfied by rundir.reader.ReadNote)."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def num_dropped(self) -> int: ...
+    @property
+    def reason(self) -> str: ...
+
+
+class RunSource(Protocol):
+    """A run's documents and tables, one rank at a time (satisfied by rundir.reader.RunReader).
+
+    `ranks` is sorted. `steps` gives schema.STEPS, `timeline` the asked-for columns of schema.TIMELINE.
+    """
+
+    run: Document
+    ranks: tuple[int, ...]
+
+    @property
+    def notes(self) -> Sequence[DroppedInput]: ...
+    def rank_meta(self, rank: int) -> Document: ...
+    def layers(self, rank: int) -> Document | None: ...
+    def windows(self, rank: int) -> Sequence[Document]: ...
+    def errors(self, rank: int) -> Sequence[Document]: ...
+    def steps(self, rank: int) -> pa.Table: ...
+    def summaries(self) -> Sequence[Document]: ...
+    def timeline(self, rank: int, window: int, columns: Sequence[str] | None = None) -> pa.Table: ...

@@ -1,0 +1,169 @@
+"""Timeline tables as numpy columns: words become small codes, null becomes -1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from perfscope.analysis.intervals import Int64, Intervals, union
+from perfscope.rundir.schema import KINDS, PHASES
+
+Mask: TypeAlias = NDArray[np.bool_]
+
+COMPUTE, COMM, COPY, INPUT, OPTIMIZER, HOST, ANNOTATION = range(len(KINDS))
+FORWARD, BACKWARD, OPTIMIZER_PHASE, OTHER = range(len(PHASES))
+
+# The columns `Spans` is made of: reading no others keeps a rank's memory small.
+SPAN_COLUMNS = ("start_ns", "dur_ns", "device", "lane", "kind", "phase")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Spans:
+    """One rank and window's spans; arrays of shape (n,), in the table's order."""
+
+    start: Int64
+    end: Int64
+    device: NDArray[np.int64]  # -1 = host
+    lane: NDArray[np.int64]
+    kind: NDArray[np.int32]  # index into schema.KINDS; -1 = unknown
+    phase: NDArray[np.int32]  # index into schema.PHASES; -1 = unknown
+
+    def union(self, mask: Mask) -> Intervals:
+        """The canonical union of the spans in `mask`."""
+        return union(self.start[mask], self.end[mask])
+
+
+def spans_of(table: pa.Table) -> Spans:
+    """The columns of `SPAN_COLUMNS`, as numpy."""
+    start = whole_numbers(table, "start_ns")
+    return Spans(
+        start=start,
+        end=start + whole_numbers(table, "dur_ns"),
+        device=whole_numbers(table, "device"),
+        lane=whole_numbers(table, "lane"),
+        kind=known_words(table, "kind", KINDS),
+        phase=known_words(table, "phase", PHASES),
+    )
+
+
+def whole_numbers(table: pa.Table, column: str, *, null: int = -1) -> Int64:
+    """An integer column as int64, shape (n,); `null` where the table has none."""
+    array = table.column(column).cast(pa.int64())
+    if array.null_count:
+        array = array.fill_null(null)
+    values: Int64 = array.to_numpy()
+    return values
+
+
+def owning_step(table: pa.Table) -> Int64:
+    """The step each span belongs to, shape (n,); -1 = none.
+
+    Host spans: the step they start in. Device spans: the step that launched them, however late the device
+    gets to it, none if their launch is not in the file; without any launch in the file, as host spans.
+    """
+    step, launch = whole_numbers(table, "step"), whole_numbers(table, "launch_step", null=-2)
+    device = whole_numbers(table, "device") >= 0
+    if not (device & (launch != -2)).any():
+        return step
+    result: Int64 = np.where(device, np.maximum(launch, -1), step)
+    return result
+
+
+def words(table: pa.Table, column: str) -> tuple[NDArray[np.int32], list[str]]:
+    """A text column as codes (shape (n,), -1 = null) and the words they stand for."""
+    array = table.column(column)
+    if not pa.types.is_dictionary(array.type):
+        array = array.dictionary_encode()
+    chunk = array.unify_dictionaries().combine_chunks()
+    if isinstance(chunk, pa.ChunkedArray):
+        if chunk.num_chunks == 0:
+            return np.empty(0, dtype=np.int32), []
+        chunk = chunk.chunk(0)
+    codes: NDArray[np.int32] = chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
+    return codes, chunk.dictionary.to_pylist()
+
+
+def known_words(table: pa.Table, column: str, vocabulary: Sequence[str]) -> NDArray[np.int32]:
+    """A text column as indices into `vocabulary`; -1 for null and for words it does not have."""
+    codes, found = words(table, column)
+    position = {word: index for index, word in enumerate(vocabulary)}
+    lookup = np.array([*(position.get(word, -1) for word in found), -1], dtype=np.int32)
+    result: NDArray[np.int32] = lookup[codes]  # code -1 takes the last entry
+    return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSpan:
+    """One traced step in the trace's clock."""
+
+    step: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowFacts:
+    """What ingest says of one rank and window, typed."""
+
+    rank: int
+    window: int
+    host: str
+    steps: tuple[StepSpan, ...]
+    whole_file: bool  # no step mark in the trace: `steps` is the file as one
+    has_device: bool
+    roles: dict[tuple[int, int], tuple[str, str]]  # (device, lane) -> (role, label)
+    groups: dict[str, tuple[int, ...]]  # process group name -> ranks, where the trace says so
+
+    def lanes_with(self, *roles: str) -> list[int]:
+        """Host lanes of these roles."""
+        return [lane for (device, lane), (role, _) in self.roles.items() if device < 0 and role in roles]
+
+
+def window_facts(summary: dict[str, object]) -> WindowFacts:
+    """Types one summary of ingest, passing over what is not as agreed."""
+    return WindowFacts(
+        rank=_int(summary.get("rank")),
+        window=_int(summary.get("window")),
+        host=str(summary.get("host") or ""),
+        steps=tuple(_steps(summary.get("steps"))),
+        whole_file=summary.get("step_source") == "whole file",
+        has_device=bool(summary.get("has_device")),
+        roles={
+            (_int(lane.get("device")), _int(lane.get("lane"))): (
+                str(lane.get("role") or ""),
+                str(lane.get("label") or ""),
+            )
+            for lane in _dicts(summary.get("lanes"))
+        },
+        groups=dict(_groups(summary.get("groups"))),
+    )
+
+
+def _int(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else -1
+
+
+def _dicts(value: object) -> Iterable[dict[str, object]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _steps(value: object) -> Iterable[StepSpan]:
+    for item in value if isinstance(value, list) else []:
+        if isinstance(item, list) and len(item) == 3 and all(type(part) is int for part in item):
+            step, start, end = item
+            if end > start:
+                yield StepSpan(step=step, start_ns=start, end_ns=end)
+
+
+def _groups(value: object) -> Iterable[tuple[str, tuple[int, ...]]]:
+    """Process groups as the framework's trace lists them (`pg_config`) or as rank.json does."""
+    for group in _dicts(value):
+        name = group.get("pg_name", group.get("name"))
+        ranks = group.get("ranks")
+        if name is not None and isinstance(ranks, list) and all(type(rank) is int for rank in ranks):
+            yield str(name), tuple(ranks)

@@ -1,0 +1,174 @@
+"""The always-on figures: step time, throughput, waiting for input, and what perfscope itself cost.
+
+Warm-up rule: of a rank's n steps the first max(1, min(3, n // 4)) are left out of quantiles (lazy
+initialisation, autotuning, the rebuild of gradient buckets), unless the rank has only one. Traced steps are
+left out as well when at least MIN_UNTRACED others remain: a profiler slows the step it watches. Imported
+traces have traced steps only; all of them count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from perfscope.analysis.intervals import Int64
+from perfscope.analysis.results import MissingFigure, Quantiles
+from perfscope.analysis.source import Document
+from perfscope.analysis.spans import whole_numbers
+
+MIN_UNTRACED = 3
+MAX_WARMUP = 3
+# Axes of a device mesh along which ranks share a batch rather than split it.
+_MODEL_AXES = frozenset(
+    {"tp", "cp", "pp", "ep", "sp", "tensor", "model", "pipeline", "stage", "expert", "context"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RankSteps:
+    """One rank's steps, of its always-on probe or of an imported trace's marks."""
+
+    durations: Int64  # every step, in order, ns
+    counted: Int64  # those the quantiles are taken over, ns
+    input_wait_ns: int | None  # median over the counted steps
+    samples_per_step: float | None  # median over the counted steps
+    elapsed_ns: int | None
+
+
+def quantiles(values: Int64) -> Quantiles | None:
+    """Median, p10 and p90 by linear interpolation; None of nothing."""
+    if not len(values):
+        return None
+    p10, median, p90 = (round(float(value)) for value in np.percentile(values, (10, 50, 90)))
+    return Quantiles(median=median, p10=p10, p90=p90, count=len(values))
+
+
+def counted_steps(window: Int64) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which steps the quantiles are taken over, by the warm-up rule.
+
+    Args:
+        window: shape (steps,), the window that traced each step; -1 = untraced.
+    """
+    num = len(window)
+    mask = np.ones(num, dtype=bool)
+    if num < 2 or (window >= 0).all():
+        return mask
+    mask[: max(1, min(MAX_WARMUP, num // 4))] = False
+    untraced = mask & (window < 0)
+    return untraced if untraced.sum() >= MIN_UNTRACED else mask
+
+
+def rank_steps(table: pa.Table) -> RankSteps:
+    """Reads one rank's schema.STEPS."""
+    durations = whole_numbers(table, "dur_ns")
+    start = whole_numbers(table, "start_ns")
+    mask = counted_steps(whole_numbers(table, "window"))
+    return RankSteps(
+        durations=durations,
+        counted=durations[mask],
+        input_wait_ns=_median_known(table, "input_ns", mask),
+        samples_per_step=_median_known(table, "samples", mask),
+        elapsed_ns=int((start + durations).max() - start.min()) if len(start) else None,
+    )
+
+
+def _median_known(
+    table: pa.Table, column: str, mask: np.ndarray[tuple[int], np.dtype[np.bool_]]
+) -> int | None:
+    values = whole_numbers(table, column)[mask]
+    known = values[values >= 0]
+    return round(float(np.median(known))) if len(known) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throughput:
+    samples_per_s: float | None
+    source: str | None  # "option" or "derived"
+    missing: MissingFigure | None
+
+
+def throughput(
+    option: object, metas: Mapping[int, Document], samples: Mapping[int, float | None], step: Quantiles | None
+) -> Throughput:
+    """Samples per second of the whole job: samples of all data-parallel ranks, by the median step.
+
+    Args:
+        option: `--samples-per-step`, samples of the whole job in one step; None = not given.
+        metas: rank -> rank.json.
+        samples: rank -> its samples per step.
+        step: step time over all ranks.
+    """
+    if step is None or step.median <= 0:
+        return _no_throughput("no step was timed")
+    if isinstance(option, (int, float)) and option > 0:
+        return Throughput(samples_per_s=option * 1e9 / step.median, source="option", missing=None)
+    known = [value for value in samples.values() if value is not None]
+    if not known:
+        return _no_throughput(
+            "the batch size cannot be read from the model's input; give `--samples-per-step`"
+        )
+    width = _data_parallel_width(metas)
+    if width is None:
+        # Ranks that share one batch (pipeline, tensor parallel) or that we know nothing of: never multiplied.
+        reason = (
+            "the model's outermost module does not say over how many ranks a batch is split; "
+            "give `--samples-per-step`"
+        )
+        return _no_throughput(reason)
+    per_step = math.fsum(known) / len(known) * width
+    return Throughput(samples_per_s=per_step * 1e9 / step.median, source="derived", missing=None)
+
+
+def _no_throughput(reason: str) -> Throughput:
+    missing = MissingFigure(what="throughput", reason=reason)
+    return Throughput(samples_per_s=None, source=None, missing=missing)
+
+
+def _data_parallel_width(metas: Mapping[int, Document]) -> int | None:
+    """Over how many ranks the batch is split; None when that cannot be told."""
+    widths = {_width_of(meta, len(metas)) for meta in metas.values()}
+    widths.discard(None)
+    return widths.pop() if len(widths) == 1 else None
+
+
+def _width_of(meta: Document, num_ranks: int) -> int | None:
+    world = meta.get("world_size")
+    world = world if isinstance(world, int) and world > 0 else num_ranks
+    if world == 1:
+        return 1
+    root = meta.get("root")
+    if not isinstance(root, dict) or not root.get("data_parallel"):
+        return None
+    width = root.get("dp_size")
+    width = width if isinstance(width, int) and width > 0 else world
+    mesh = meta.get("mesh")
+    if not isinstance(mesh, dict):
+        return width
+    axes, shape = mesh.get("axes") or [], mesh.get("shape") or []
+    shared = math.prod(size for axis, size in zip(axes, shape, strict=False) if axis in _MODEL_AXES)
+    return max(1, width // shared) if width == world else width
+
+
+def overhead_of(meta: Document) -> int | None:
+    """What the probe cost a rank in all, ns; None when rank.json does not say (killed early)."""
+    overhead = meta.get("overhead")
+    if not isinstance(overhead, dict):
+        return None
+    parts = [overhead.get("windows_ns"), overhead.get("always_on_ns")]
+    known = [part for part in parts if isinstance(part, int)]
+    return sum(known) if known else None
+
+
+def overhead_ratio(costs: Sequence[tuple[int | None, int | None]]) -> float | None:
+    """Cost over elapsed time, both summed over the ranks that know them.
+
+    Args:
+        costs: (overhead_ns, elapsed_ns) per rank.
+    """
+    known = [(cost, elapsed) for cost, elapsed in costs if cost is not None and elapsed]
+    total = sum(elapsed for _, elapsed in known)
+    return sum(cost for cost, _ in known) / total if total else None

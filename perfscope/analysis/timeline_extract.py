@@ -1,0 +1,284 @@
+"""What the report's interactive timeline draws: every window's spans, cut to what a browser can carry.
+
+Columns, not objects: one set of equally long arrays per (rank, lane), one string table for all. Nothing is
+left out silently: `LaneExtract.num_recorded` against the sum of `count`, and `TimelineExtract.num_left_out`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from perfscope.analysis.intervals import Int64
+from perfscope.analysis.source import RunSource
+from perfscope.analysis.spans import (
+    COMM,
+    HOST,
+    WindowFacts,
+    known_words,
+    whole_numbers,
+    window_facts,
+    words,
+)
+from perfscope.analysis.timeline_thin import Rows, fill, thin
+from perfscope.errors import RunDirectoryError
+from perfscope.rundir.schema import KINDS, PHASES
+
+COLUMNS = (
+    *("start_ns", "dur_ns", "device", "lane", "depth", "kind", "phase", "step", "name", "layer"),
+    *("flops", "bytes_read", "bytes_written", "in_bytes"),
+)
+MERGED = "several short spans"  # the name of a span that stands for several
+MAX_RANKS = 64  # rows a person can still tell apart, and a page can hold
+_ROLES = ("main", "autograd", "backend", "worker", "stream")
+_OTHER_PHASE = PHASES.index("other")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LaneExtract:
+    """One row of the timeline: a host thread or a device stream of one rank. Columns are sorted by start."""
+
+    rank: int
+    host: str
+    device: int  # GPU index; -1 = a host thread
+    lane: int  # thread or stream id
+    role: str  # main, backend, autograd, worker, stream
+    label: str  # what a person should read: "main thread", "stream 7 (NCCL)"
+    start_ns: NDArray[np.int64]  # since WindowExtract.start_ns
+    dur_ns: NDArray[np.int64]
+    name: NDArray[np.int32]  # index into TimelineExtract.strings
+    layer: NDArray[np.int32]  # index into TimelineExtract.strings; -1 = none
+    kind: NDArray[np.int8]  # index into TimelineExtract.kinds
+    phase: NDArray[np.int8]  # index into TimelineExtract.phases
+    depth: NDArray[np.int16]  # nesting row, from 0
+    step: NDArray[np.int32]  # -1 = outside every step
+    count: NDArray[np.int32]  # spans this one stands for: 1 = as recorded, more = neighbours merged
+    flops: NDArray[np.int64]  # modelled from shapes; -1 = unknown
+    bytes: NDArray[np.int64]  # read + written (comm: bytes moved in), -1 = unknown
+    num_recorded: int  # spans this lane has in the run's table
+    num_left_out: int  # of those, neither drawn nor merged into a drawn one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepMark:
+    """Where one rank's step lies in the window."""
+
+    rank: int
+    step: int
+    start_ns: int  # since WindowExtract.start_ns
+    dur_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WindowExtract:
+    """One traced window over all ranks, lanes sorted by (rank, host threads first, role, lane)."""
+
+    window: int
+    start_ns: int  # trace clock (Unix epoch unless the trace says otherwise)
+    dur_ns: int
+    steps: tuple[StepMark, ...]
+    lanes: tuple[LaneExtract, ...]
+    ranks_left_out: tuple[int, ...]  # ranks whose timeline was not read because there are too many to draw
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TimelineExtract:
+    """All windows; `strings` holds names and layers once."""
+
+    windows: tuple[WindowExtract, ...]
+    strings: tuple[str, ...]
+    kinds: tuple[str, ...] = KINDS
+    phases: tuple[str, ...] = PHASES
+    span_budget: int
+    num_recorded: int  # spans in the run's tables (of the ranks read)
+    num_drawn: int  # rows in all lanes together
+    num_left_out: int  # recorded spans that neither are drawn nor stand behind a merged one
+    resolution_ns: int  # neighbours closer and shorter than this were merged; 0 = every span as recorded
+
+
+def extract_timeline(
+    source: RunSource,
+    *,
+    span_budget: int = 60_000,
+    max_ranks: int = MAX_RANKS,
+    clock_offsets_ns: Mapping[str, int] | None = None,
+) -> TimelineExtract:
+    """Reads every window's timeline, thinned to `span_budget` spans in all.
+
+    Args:
+        source: the run, ingested.
+        span_budget: most rows in all lanes together.
+        max_ranks: most ranks to draw; of more, evenly spaced ones are taken.
+        clock_offsets_ns: host -> its clock minus the reference's, taken off (RunAnalysis.clock_offsets_ns).
+    """
+    facts = [window_facts(summary) for summary in source.summaries()]
+    kept = {(f.rank, f.window): s.get("events_kept") for f, s in zip(facts, source.summaries(), strict=True)}
+    facts = [one for one in facts if one.rank in source.ranks]
+    drawn = _spaced(sorted({one.rank for one in facts}), max_ranks)
+    facts = [one for one in facts if one.rank in drawn]
+    wanted = [count if isinstance(count := kept[one.rank, one.window], int) else span_budget for one in facts]
+    shares = fill(wanted, span_budget)
+    build = _Build(names={MERGED: 0})
+    by_window: dict[int, list[tuple[WindowFacts, int]]] = defaultdict(list)
+    for one, share in zip(facts, shares, strict=True):
+        by_window[one.window].append((one, share))
+    offsets = clock_offsets_ns or {}
+    left_out = tuple(rank for rank in source.ranks if rank not in drawn)
+    windows = tuple(
+        build.window(source, window, members, offsets, left_out)
+        for window, members in sorted(by_window.items())
+    )
+    lanes = [lane for window in windows for lane in window.lanes]
+    return TimelineExtract(
+        windows=windows,
+        strings=tuple(build.names),
+        span_budget=span_budget,
+        num_recorded=sum(lane.num_recorded for lane in lanes),
+        num_drawn=sum(len(lane.start_ns) for lane in lanes),
+        num_left_out=sum(lane.num_left_out for lane in lanes),
+        resolution_ns=build.resolution,
+    )
+
+
+def _spaced(ranks: Sequence[int], most: int) -> frozenset[int]:
+    """At most `most` of the ranks, evenly spaced, the first and the last among them."""
+    if len(ranks) <= most:
+        return frozenset(ranks)
+    picks = np.linspace(0, len(ranks) - 1, most).round().astype(int)
+    return frozenset(ranks[pick] for pick in picks.tolist())
+
+
+@dataclass(slots=True)
+class _Build:
+    """The string table grows while lanes are read."""
+
+    names: dict[str, int]
+    resolution: int = 0
+
+    def window(
+        self,
+        source: RunSource,
+        window: int,
+        members: Sequence[tuple[WindowFacts, int]],
+        offsets: Mapping[str, int],
+        left_out: tuple[int, ...],
+    ) -> WindowExtract:
+        parts: list[tuple[WindowFacts, str, int, Rows, dict[tuple[int, int], int]]] = []
+        for facts, share in members:
+            host = str(source.rank_meta(facts.rank).get("host") or facts.host)
+            try:
+                rows = self._rows(source.timeline(facts.rank, facts.window, COLUMNS))
+            except RunDirectoryError:
+                continue  # analyse_run names it among what is missing
+            recorded = _lane_counts(rows)
+            kept, threshold = thin(rows, share, self.names[MERGED])
+            self.resolution = max(self.resolution, threshold)
+            parts.append((facts, host, offsets.get(host, 0), kept, recorded))
+        begins = [int(rows.start.min()) - offset for _, _, offset, rows, _ in parts if len(rows.start)]
+        begins += [step.start_ns - offset for facts, _, offset, _, _ in parts for step in facts.steps]
+        ends = [int(rows.end.max()) - offset for _, _, offset, rows, _ in parts if len(rows.start)]
+        ends += [step.end_ns - offset for facts, _, offset, _, _ in parts for step in facts.steps]
+        origin = min(begins, default=0)
+        lanes: list[LaneExtract] = []
+        marks: list[StepMark] = []
+        for facts, host, offset, rows, recorded in parts:
+            lanes += _lanes(facts, host, rows, recorded, origin + offset)
+            marks += [
+                StepMark(
+                    rank=facts.rank,
+                    step=step.step,
+                    start_ns=step.start_ns - offset - origin,
+                    dur_ns=step.end_ns - step.start_ns,
+                )
+                for step in facts.steps
+            ]
+        return WindowExtract(
+            window=window,
+            start_ns=origin,
+            dur_ns=max(ends, default=origin) - origin,
+            steps=tuple(marks),
+            lanes=tuple(lanes),
+            ranks_left_out=left_out,
+        )
+
+    def _rows(self, table: pa.Table) -> Rows:
+        start = whole_numbers(table, "start_ns")
+        kind = known_words(table, "kind", KINDS).astype(np.int64)
+        phase = known_words(table, "phase", PHASES).astype(np.int64)
+        read, written = whole_numbers(table, "bytes_read"), whole_numbers(table, "bytes_written")
+        moved = np.where((read >= 0) | (written >= 0), np.maximum(read, 0) + np.maximum(written, 0), -1)
+        return Rows(
+            start=start,
+            end=start + whole_numbers(table, "dur_ns"),
+            device=whole_numbers(table, "device"),
+            lane=whole_numbers(table, "lane"),
+            depth=whole_numbers(table, "depth", null=0),
+            kind=np.where(kind < 0, HOST, kind),
+            phase=np.where(phase < 0, _OTHER_PHASE, phase),
+            step=whole_numbers(table, "step"),
+            name=self._strings(table, "name"),
+            layer=self._strings(table, "layer"),
+            flops=whole_numbers(table, "flops"),
+            bytes=np.where(kind == COMM, whole_numbers(table, "in_bytes"), moved),
+            count=np.ones(len(start), dtype=np.int64),
+        )
+
+    def _strings(self, table: pa.Table, column: str) -> Int64:
+        """Indices into the string table; -1 = null."""
+        code, found = words(table, column)
+        used = np.unique(code[code >= 0]).tolist()
+        lookup = np.full(len(found) + 1, -1, dtype=np.int64)
+        for index in used:
+            lookup[index] = self.names.setdefault(found[index], len(self.names))
+        result: Int64 = lookup[code]
+        return result
+
+
+def _lane_counts(rows: Rows) -> dict[tuple[int, int], int]:
+    lanes, counts = np.unique(np.stack((rows.device, rows.lane)), axis=1, return_counts=True)
+    return {
+        (device, lane): count
+        for device, lane, count in zip(lanes[0].tolist(), lanes[1].tolist(), counts.tolist(), strict=True)
+    }
+
+
+def _lanes(
+    facts: WindowFacts, host: str, rows: Rows, recorded: Mapping[tuple[int, int], int], origin: int
+) -> list[LaneExtract]:
+    """The lanes of one rank, host threads first."""
+    lanes = []
+    for (device, lane), num_recorded in recorded.items():
+        role, label = facts.roles.get((device, lane), ("stream" if device >= 0 else "worker", ""))
+        at = np.flatnonzero((rows.device == device) & (rows.lane == lane))
+        at = at[np.lexsort((rows.depth[at], rows.start[at]))]
+        own = rows.take(at)
+        lanes.append(
+            LaneExtract(
+                rank=facts.rank,
+                host=host,
+                device=device,
+                lane=lane,
+                role=role,
+                label=label or (f"stream {lane}" if device >= 0 else f"thread {lane}"),
+                start_ns=own.start - origin,
+                dur_ns=own.end - own.start,
+                name=own.name.astype(np.int32),
+                layer=own.layer.astype(np.int32),
+                kind=own.kind.astype(np.int8),
+                phase=own.phase.astype(np.int8),
+                depth=own.depth.astype(np.int16),
+                step=own.step.astype(np.int32),
+                count=own.count.astype(np.int32),
+                flops=own.flops,
+                bytes=own.bytes,
+                num_recorded=num_recorded,
+                num_left_out=num_recorded - int(own.count.sum()),
+            )
+        )
+    rank_of = {role: place for place, role in enumerate(_ROLES)}
+    return sorted(lanes, key=lambda one: (one.device >= 0, one.device, rank_of.get(one.role, 9), one.lane))

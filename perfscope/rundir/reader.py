@@ -1,0 +1,301 @@
+"""Reads a run directory, whatever state a crash left it in.
+
+What can be read is given; what cannot is counted in `RunReader.notes`, never passed over in silence. Only a
+directory that holds no run at all is an error. Files are read when asked for, one rank at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from perfscope.errors import RunDirectoryError
+from perfscope.rundir import layout
+from perfscope.rundir.migrations import migrate
+from perfscope.rundir.schema import STEPS, TIMELINE
+
+Document = dict[str, object]
+_Row = list[int | None]
+_T = TypeVar("_T")
+
+# Step columns in a file, beside `rank`, which is the directory's.
+_STEP_COLUMNS = tuple(name for name in STEPS.names if name != "rank")
+_SMALL_COLUMNS = frozenset(field.name for field in STEPS if field.type == pa.int32())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadNote:
+    """Something of a run that could not be used."""
+
+    path: str  # relative to the run directory
+    num_dropped: int  # lines, or 1 for a whole file
+    reason: str
+
+
+class RunReader:
+    """A run directory, its `latest` link, or the path of its run.json.
+
+    Raises:
+        RunDirectoryError: not there, no run, unreadable, broken run.json, or a newer schema.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = _locate(Path(path))
+        self.run = migrate(_read_manifest(self.path), str(self.path))
+        self._notes: dict[tuple[str, str], ReadNote] = {}
+        self._summaries: tuple[Document, ...] | None = None
+        self._metas = self._read_metas()
+        self.ranks: tuple[int, ...] = tuple(sorted(self._metas))
+
+    @property
+    def notes(self) -> tuple[ReadNote, ...]:
+        """What has been dropped by the reads so far, by path."""
+        return tuple(self._notes[key] for key in sorted(self._notes))
+
+    def rank_meta(self, rank: int) -> Document:
+        """rank.json of a rank in `ranks`."""
+        return self._metas[rank]
+
+    def layers(self, rank: int) -> Document | None:
+        """layers.json, or None when the rank has none."""
+        return self._document(self._rank_dir(rank) / layout.LAYERS_JSON)
+
+    def windows(self, rank: int) -> tuple[Document, ...]:
+        """Lines of windows.jsonl: one per traced window."""
+        return self._lines(self._rank_dir(rank) / layout.WINDOWS_JSONL)
+
+    def errors(self, rank: int) -> tuple[Document, ...]:
+        """Lines of errors.jsonl: what a probe swallowed."""
+        return self._lines(self._rank_dir(rank) / layout.ERRORS_JSONL)
+
+    def steps(self, rank: int) -> pa.Table:
+        """The rank's steps as schema.STEPS, in file order.
+
+        A run has them from steps.jsonl (monotonic clock). An imported trace has no such file: its steps are
+        the marks found by ingest (trace clock), without the always-on columns.
+        """
+        path = self._rank_dir(rank) / layout.STEPS_JSONL
+        if path.exists():
+            rows, columns = self._step_rows(path)
+        else:
+            rows, columns = _marked_steps(self.summaries(), rank), ("step", "start_ns", "dur_ns", "window")
+        arrays: list[pa.Array] = [pa.array([rank] * len(rows), pa.int32())]
+        for name in _STEP_COLUMNS:
+            at = columns.index(name) if name in columns else -1
+            values = [row[at] for row in rows] if at >= 0 else [None] * len(rows)
+            arrays.append(pa.array(values, STEPS.field(name).type))
+        return pa.Table.from_arrays(arrays, schema=STEPS)
+
+    def summaries(self) -> tuple[Document, ...]:
+        """What ingest says of each (rank, window), sorted so. Empty before ingest."""
+        if self._summaries is None:
+            folder = self.path / layout.DERIVED / layout.INGEST
+            found = [self._document(path) for path in sorted(folder.glob("*.json"))]
+            usable = [d for d in found if d and type(d.get("rank")) is int and type(d.get("window")) is int]
+            self._summaries = tuple(sorted(usable, key=lambda d: (_whole(d["rank"]), _whole(d["window"]))))
+        return self._summaries
+
+    def timeline(self, rank: int, window: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """The timeline of one rank and window, schema.TIMELINE or the columns asked for.
+
+        Raises:
+            RunDirectoryError: ingest has not written it, or it cannot be read.
+        """
+        name = f"rank-{rank:05d}-window-{window:03d}.parquet"
+        path = self.path / layout.DERIVED / layout.TIMELINE / name
+        wanted = list(columns) if columns is not None else TIMELINE.names
+        try:
+            return pq.read_table(path, columns=wanted, use_threads=False, partitioning=None)
+        except FileNotFoundError:
+            raise RunDirectoryError(
+                f"{path} is missing: delete {self.path / layout.DERIVED} and run `perfscope report` again"
+            ) from None
+        except (OSError, pa.ArrowException) as error:
+            raise RunDirectoryError(
+                f"{path} cannot be read ({_reason(error)}): delete {self.path / layout.DERIVED} "
+                "and run `perfscope report` again"
+            ) from None
+
+    def _rank_dir(self, rank: int) -> Path:
+        return self.path / layout.RANKS / str(rank)
+
+    def _read_metas(self) -> dict[int, Document]:
+        metas: dict[int, Document] = {}
+        folder = self.path / layout.RANKS
+        try:
+            entries = sorted(folder.iterdir()) if folder.is_dir() else []
+        except OSError as error:
+            raise RunDirectoryError(f"{folder} cannot be read: {_reason(error)}") from None
+        for entry in entries:
+            if not entry.name.isascii() or not entry.name.isdigit() or not entry.is_dir():
+                continue
+            meta = self._document(entry / layout.RANK_JSON)
+            if meta is None:
+                self._note(entry / layout.RANK_JSON, 1, "rank without a readable rank.json: left out")
+                continue
+            metas[int(entry.name)] = meta
+        return metas
+
+    def _note(self, path: Path, num_dropped: int, reason: str) -> None:
+        name = path.relative_to(self.path).as_posix()
+        self._notes[name, reason] = ReadNote(path=name, num_dropped=num_dropped, reason=reason)
+
+    def _bytes(self, path: Path) -> bytes | None:
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._note(path, 1, f"cannot be read: {_reason(error)}")
+            return None
+
+    def _document(self, path: Path) -> Document | None:
+        data = self._bytes(path)
+        if data is None:
+            return None
+        try:
+            return msgspec.json.decode(data, type=Document)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            self._note(path, 1, f"not a JSON object: {_reason(error)}")
+            return None
+
+    def _lines(self, path: Path) -> tuple[Document, ...]:
+        data = self._bytes(path)
+        if data is None:
+            return ()
+        good, num_bad = _decode_lines(data.splitlines(), msgspec.json.Decoder(Document))
+        if num_bad:
+            self._note(path, num_bad, "lines that are not JSON objects (torn by a crash?)")
+        return tuple(good)
+
+    def _step_rows(self, path: Path) -> tuple[list[_Row], tuple[str, ...]]:
+        lines = (self._bytes(path) or b"").splitlines()
+        columns, rest = _header(lines)
+        if columns is None:
+            if lines:
+                self._note(path, len(lines), "no header naming the columns")
+            return [], ()
+        again = [line for line in rest if line.startswith(b"{")]
+        if again:
+            self._note(path, 0, f"{len(again) + 1} processes wrote steps of this rank one after another")
+            rest = [line for line in rest if not line.startswith(b"{")]
+        rows, num_bad = _decode_lines(rest, msgspec.json.Decoder(_Row))
+        usable = [row for row in rows if _is_step(row, columns)]
+        num_bad += len(rows) - len(usable)
+        if num_bad:
+            self._note(
+                path, num_bad, "step lines that cannot be read (the last is torn when a rank is killed)"
+            )
+        return usable, columns
+
+
+def _locate(path: Path) -> Path:
+    """The run directory `path` means, with run.json in it."""
+    try:
+        if path.is_symlink() and not path.exists():
+            raise RunDirectoryError(
+                f"{path} is a link to {path.readlink()}, which is not there", slug="not-a-run"
+            )
+        if not path.exists():
+            raise RunDirectoryError(f"{path} is not there", slug="not-a-run")
+        if path.name == layout.RUN_JSON and path.is_file():
+            return path.parent
+        if not path.is_dir():
+            raise RunDirectoryError(
+                f"{path} is a file, not a run directory (a trace? use `perfscope import {path}`)",
+                slug="not-a-run",
+            )
+        if not (path / layout.RUN_JSON).exists():
+            raise RunDirectoryError(f"{path} is not a perfscope run: it holds no run.json", slug="not-a-run")
+    except OSError as error:
+        raise RunDirectoryError(f"{path} cannot be read: {_reason(error)}", slug="unreadable-run") from None
+    return path.resolve()
+
+
+def _read_manifest(folder: Path) -> Document:
+    path = folder / layout.RUN_JSON
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Document)
+    except OSError as error:
+        raise RunDirectoryError(f"{path} cannot be read: {_reason(error)}", slug="unreadable-run") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RunDirectoryError(f"{path} is broken: {_reason(error)}", slug="broken-run") from None
+
+
+def _reason(error: Exception) -> str:
+    """One line for a person: the system's words without its error number."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(text.split())
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else -1
+
+
+def _decode_lines(lines: Sequence[bytes], decoder: msgspec.json.Decoder[_T]) -> tuple[list[_T], int]:
+    """Decoded lines and how many could not be. A file without damage is decoded in one call."""
+    try:
+        return decoder.decode_lines(b"\n".join(lines)), 0
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        tried = [_decode_line(line, decoder) for line in lines]
+        good = [value for value in tried if value is not None]
+        return good, len(tried) - len(good)
+
+
+def _decode_line(line: bytes, decoder: msgspec.json.Decoder[_T]) -> _T | None:
+    try:
+        return decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _header(lines: list[bytes]) -> tuple[tuple[str, ...] | None, list[bytes]]:
+    """Column names from the first readable header, and the other lines."""
+    for index, line in enumerate(lines):
+        if not line.startswith(b"{"):
+            continue
+        try:
+            columns = msgspec.json.decode(line, type=dict[str, list[str]]).get("columns")
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue
+        if columns and {"step", "start_ns", "dur_ns"} <= set(columns):
+            return tuple(columns), lines[:index] + lines[index + 1 :]
+    return None, lines
+
+
+def _is_step(row: _Row, columns: tuple[str, ...]) -> bool:
+    """As many values as columns, the times there and in order, and nothing a column cannot hold."""
+    if len(row) != len(columns):
+        return False
+    values = dict(zip(columns, row, strict=True))
+    duration = values["dur_ns"]
+    if values["step"] is None or values["start_ns"] is None or duration is None or duration < 0:
+        return False
+    return all(
+        value is None or -1 << bits <= value < 1 << bits
+        for name, value in values.items()
+        for bits in (31 if name in _SMALL_COLUMNS else 63,)
+    )
+
+
+def _marked_steps(summaries: Iterable[Document], rank: int) -> list[_Row]:
+    """(step, start, duration, window) of the step marks ingest found in a rank's traces."""
+    rows: list[_Row] = []
+    for summary in summaries:
+        steps = summary.get("steps")
+        if (
+            summary["rank"] != rank
+            or summary.get("step_source") == "whole file"
+            or not isinstance(steps, list)
+        ):
+            continue
+        window = _whole(summary["window"])
+        for step, start, end in steps:
+            rows.append([step, start, end - start, window])
+    return rows

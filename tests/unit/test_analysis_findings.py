@@ -1,0 +1,172 @@
+"""The verdict: one cause per made-up run, and no claim the run does not carry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfscope.analysis.results import Finding, RunAnalysis
+from perfscope.analysis.run import analyse_run
+from tests.unit.synthetic_run import EPOCH, SyntheticRun, comm, span
+
+MS = 1_000_000
+STEP = [(k, 10 * k * MS, 10 * (k + 1) * MS) for k in range(6)]
+
+
+def analyse(path: Path, ranks: dict[int, list[dict[str, Any]]], **manifest: Any) -> RunAnalysis:
+    """`ranks` gives the spans of one step of 10 ms; they are repeated in each of six steps."""
+    run = SyntheticRun(path, world_size=len(ranks), **manifest)
+    for rank, spans in ranks.items():
+        run.rank(rank)
+        repeated = [
+            {**one, "start_ns": one["start_ns"] + start, "seq": number if "seq" in one else None}
+            for number, start, _ in STEP
+            for one in spans
+        ]
+        run.window(rank, repeated, STEP)
+    return analyse_run(run.read())
+
+
+def by_id(analysis: RunAnalysis) -> dict[str, Finding]:
+    return {finding.id: finding for finding in analysis.findings}
+
+
+def test_compute_bound_names_the_largest_layer(tmp_path: Path) -> None:
+    spans = [
+        span(0, 4 * MS, "compute", layer="a", phase="forward"),
+        span(4 * MS, 5 * MS, "compute", layer="b", phase="backward"),
+    ]
+    verdict = analyse(tmp_path, {0: spans}).findings[0]
+    assert (verdict.id, verdict.layer, verdict.gain_ns) == ("compute_bound", "b", None)
+    assert "90.0 % of the mean step (9.00 ms of 10.0 ms)" in verdict.title
+    assert "layer b (5.00 ms)" in verdict.title
+
+
+def test_waiting_for_a_late_rank_is_told_and_laid_at_the_rank(tmp_path: Path) -> None:
+    quick = [span(0, 2 * MS, "compute"), comm(2 * MS, 7 * MS, 0)]
+    slow = [span(0, 8 * MS, "compute"), comm(8 * MS, 1 * MS, 0)]
+    analysis = analyse(tmp_path, {0: quick, 1: quick, 2: quick, 3: slow})
+    verdict = analysis.findings[0]
+    assert (verdict.id, verdict.rank, verdict.collective) == ("comm_bound", 3, "all_reduce")
+    assert "55.0 % of the mean step (5.50 ms of 10.0 ms) is exposed all_reduce" in verdict.title
+    assert "rank 3 enters last in 6 of 6 calls" in verdict.title
+    assert (
+        "in collectives for 5.50 ms per step, 81.8 % of it (4.50 ms) waiting for the last" in verdict.detail
+    )
+    assert "the transfers themselves take 1.00 ms." in verdict.detail
+    assert verdict.detail.endswith("Mean of 6 traced steps on 4 ranks.")
+    assert "rank 3" in verdict.action
+    straggler = by_id(analysis)["straggler"]
+    assert straggler.rank == 3
+    assert straggler.gain_ns == 4_500_000  # busiest 8 ms, mean 3.5 ms
+
+
+def test_a_slow_transfer_is_not_laid_at_a_rank(tmp_path: Path) -> None:
+    spans = [span(0, 2 * MS, "compute"), comm(2 * MS, 7 * MS, 0, in_bytes=10**6)]
+    analysis = analyse(tmp_path, {0: spans, 1: spans})
+    verdict = analysis.findings[0]
+    assert verdict.id == "comm_bound"
+    assert "lower bucket_cap_mb" in verdict.action  # one call per step, and nothing hides it
+    assert "Computation hides 0.0 % of the communication." in verdict.detail
+    assert "straggler" not in by_id(analysis)
+
+
+def test_slow_transfers_of_little_are_laid_at_latency(tmp_path: Path) -> None:
+    spans = [span(0, 2 * MS, "compute"), comm(2 * MS, 7 * MS, 0, in_bytes=1000)]
+    assert "latency rules" in analyse(tmp_path, {0: spans, 1: spans}).findings[0].action
+
+
+def test_many_slow_transfers_are_laid_at_the_link(tmp_path: Path) -> None:
+    calls = [comm(2 * MS + k * MS, MS, k, in_bytes=10**6) for k in range(7)]
+    run = SyntheticRun(tmp_path, world_size=2)
+    for rank in (0, 1):
+        run.rank(rank)
+        run.window(rank, [span(0, 3 * MS, "compute"), *calls], STEP[:1])
+    verdict = analyse_run(run.read()).findings[0]
+    assert verdict.id == "comm_bound"
+    assert "faster link" in verdict.action
+    assert "Computation hides 14.3 % of the communication." in verdict.detail
+
+
+def test_one_traced_rank_of_many_claims_no_waiting(tmp_path: Path) -> None:
+    spans = [span(0, 2 * MS, "compute"), comm(2 * MS, 7 * MS, 0, group_size=8)]
+    verdict = analyse(tmp_path, {0: spans}).findings[0]
+    assert verdict.id == "comm_bound" and verdict.rank is None
+    assert "last" not in verdict.title
+    assert "cannot be told" in verdict.detail
+
+
+def test_input_bound_names_the_rank_that_waits_longest(tmp_path: Path) -> None:
+    verdict = analyse(
+        tmp_path,
+        {0: [span(0, 6 * MS, "input")], 1: [span(0, 8 * MS, "input"), span(8 * MS, 1 * MS, "compute")]},
+    ).findings[0]
+    assert (verdict.id, verdict.rank, verdict.gain_ns) == ("input_bound", 1, 7 * MS)
+
+
+def test_launch_bound_needs_a_device_that_waits_for_the_host(tmp_path: Path) -> None:
+    def kernel(start: int, dur: int, launch: int) -> dict[str, Any]:
+        return span(start, dur, "compute", device=0, lane=7, launch_ns=EPOCH + launch, launch_step=0)
+
+    late = [kernel(k * MS, MS // 4, k * MS - 1000) for k in range(10)]
+    run = SyntheticRun(tmp_path / "late")
+    run.rank(0)
+    run.window(0, late, STEP[:1])
+    analysis = analyse_run(run.read())
+    assert analysis.findings[0].id == "launch_bound"
+    early = [kernel(k * MS, MS // 4, -1000) for k in range(10)]
+    run = SyntheticRun(tmp_path / "early")
+    run.rank(0)
+    run.window(0, early, STEP[:1])
+    assert analyse_run(run.read()).findings[0].id == "idle_bound"
+
+
+def test_idle_on_a_cpu_is_not_blamed_on_launches(tmp_path: Path) -> None:
+    assert analyse(tmp_path, {0: [span(0, MS, "compute")]}).findings[0].id == "host_bound"
+
+
+def test_many_small_collectives_are_noticed(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path, world_size=2)
+    for rank in (0, 1):
+        run.rank(rank)
+        calls = [comm(k * MS // 10, MS // 20, k, in_bytes=400) for k in range(100)]
+        run.window(rank, [span(0, 10 * MS, "compute"), *calls], STEP[:1])
+    finding = by_id(analyse_run(run.read()))["small_collectives"]
+    assert "100 all_reduce calls per step carry only 400 B each" in finding.title
+    assert finding.gain_ns == 99 * MS // 20
+
+
+def test_ranks_that_are_not_there_are_said_in_the_words_of_the_run(tmp_path: Path) -> None:
+    spans = [span(0, 9 * MS, "compute")]
+    ran = analyse(tmp_path / "run", {0: spans}, expected_ranks=4, attach_notes=["env -i hides the probe."])
+    assert by_id(ran)["ranks_missing"].title == "1 of 4 ranks were attached."
+    assert by_id(ran)["ranks_missing"].detail == "env -i hides the probe."
+    imported = analyse(tmp_path / "import", {0: spans}, expected_ranks=8, origin="import")
+    assert by_id(imported)["ranks_missing"].title == "The traces of 1 of 8 ranks were imported."
+
+
+def test_overhead_over_the_budget_is_a_finding(tmp_path: Path) -> None:
+    for name, cost, expected in (("over", 3, True), ("within", 1, False)):
+        run = SyntheticRun(tmp_path / name, options={"overhead": 0.01})
+        run.rank(0, overhead={"windows_ns": cost, "always_on_ns": 0})
+        run.steps(0, [50, 50, 50, 50])
+        analysis = analyse_run(run.read())
+        assert ("overhead" in by_id(analysis)) is expected
+
+
+def test_input_is_the_verdict_without_a_trace_only_when_it_weighs(tmp_path: Path) -> None:
+    for name, wait, expected in (("much", 30, "input_bound"), ("little", 3, "not_traced")):
+        run = SyntheticRun(tmp_path / name)
+        run.rank(0)
+        run.steps(0, [100] * 10, input_ns=[wait] * 10)
+        assert analyse_run(run.read()).findings[0].id == expected
+
+
+@pytest.mark.parametrize("kind", ["compute", "comm", "copy", "input", "optimizer", "host"])
+def test_every_finding_is_a_sentence_with_an_action(tmp_path: Path, kind: str) -> None:
+    columns = {"lane": 200, "collective": "all_reduce", "group": "0", "seq": 0} if kind == "comm" else {}
+    for finding in analyse(tmp_path, {0: [span(0, 9 * MS, kind, **columns)]}).findings:
+        assert finding.title.endswith(".") and finding.detail.endswith(".") and finding.action.endswith(".")
+        assert (finding.gain_ns is None) == (finding.gain_ratio is None)
