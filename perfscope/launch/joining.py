@@ -7,8 +7,11 @@ they add their ranks to what is expected, their host to hosts/, and leave the en
 
 from __future__ import annotations
 
+import fcntl
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from perfscope.errors import RunDirectoryError
@@ -49,6 +52,20 @@ def open_shared(directory: Path) -> tuple[Path, bool]:
     return directory, manifest is not None
 
 
+@contextmanager
+def exclusive(run_dir: Path) -> Iterator[None]:
+    """One launcher at a time rewrites run.json. Without a claim file the directory has one launcher only."""
+    try:
+        claim = (run_dir / OWNER).open("rb")
+    except OSError:
+        yield
+        return
+    with claim:
+        with suppress(OSError):  # a file system without locks: the window is microseconds
+            fcntl.flock(claim, fcntl.LOCK_EX)
+        yield
+
+
 def announce(run_dir: Path, num_ranks: int | None) -> None:
     """Add a joining launcher's ranks to what the run expects.
 
@@ -62,9 +79,11 @@ def announce(run_dir: Path, num_ranks: int | None) -> None:
         manifest = _read(run_dir)
     if manifest is None:
         return
-    expected = manifest.get("expected_ranks")
-    if isinstance(expected, int) and num_ranks is not None:
-        write_json(run_dir / layout.RUN_JSON, {**manifest, "expected_ranks": expected + num_ranks})
+    with exclusive(run_dir):
+        manifest = newest(run_dir, manifest)
+        expected = manifest.get("expected_ranks")
+        if isinstance(expected, int) and num_ranks is not None:
+            write_json(run_dir / layout.RUN_JSON, {**manifest, "expected_ranks": expected + num_ranks})
 
 
 def newest(run_dir: Path, own: dict[str, object]) -> dict[str, object]:

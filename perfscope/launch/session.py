@@ -235,26 +235,27 @@ def _finish(
     facts.join(_FACTS_TIMEOUT_S)
     if facts.problem:
         problems.append(facts.problem)
-    ranks = attachment.read_ranks(run_dir)
-    manifest = {**joining.newest(run_dir, manifest), "end_unix_ns": end_ns}
-    reported = attachment.world_size(ranks)
-    expected = joining.expected_ranks(manifest, plan.expected_ranks, reported)
-    notes = attachment.explain(run_dir, ranks, expected, plan, ending)
-    if joined and ending.code != 0:
-        notes.append(f"the launcher on {machine.host_name()} ended with exit code {ending.code}")
-    manifest |= {
-        "attached_ranks": len(ranks),
-        "expected_ranks": expected,
-        "attach_notes": notes,
-        "world_size": reported or manifest.get("world_size"),
-        "packages": attachment.packages(ranks),
-    }
-    if not joined:
-        manifest["git"] = facts.git
-    try:
-        _close_manifest(run_dir, manifest, ending, joined)
-    except RunDirectoryError as error:
-        problems.append(str(error))
+    with joining.exclusive(run_dir):
+        ranks = attachment.read_ranks(run_dir)
+        manifest = {**joining.newest(run_dir, manifest), "end_unix_ns": end_ns}
+        reported = attachment.world_size(ranks)
+        expected = joining.expected_ranks(manifest, plan.expected_ranks, reported)
+        notes = attachment.explain(run_dir, ranks, expected, plan, ending)
+        if joined and ending.code != 0:
+            notes.append(f"the launcher on {machine.host_name()} ended with exit code {ending.code}")
+        manifest |= {
+            "attached_ranks": len(ranks),
+            "expected_ranks": expected,
+            "attach_notes": notes,
+            "world_size": reported or manifest.get("world_size"),
+            "packages": attachment.packages(ranks),
+        }
+        if not joined:
+            manifest["git"] = facts.git
+        try:
+            _close_manifest(run_dir, manifest, ending, joined)
+        except RunDirectoryError as error:
+            problems.insert(0, str(error))  # without run.json there is no run: say that before anything else
     say(attachment.verdict(len(ranks), expected))
     for note in notes:
         say(note)

@@ -17,7 +17,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
 
-_PATIENCE_S = 0.02  # how long the witness may take to tell; it needs some microseconds
+# How long the witness may take to tell. It needs some microseconds, on a busy machine more; a signal that
+# was really ours alone is passed on so much later. A SIGCONT passed on by mistake would wake a command
+# that Ctrl-Z has stopped again in the meantime, so there the wait is long.
+_PATIENCE_S = 0.1
+_PATIENCE_CONTINUE_S = 1.0
 _SAME_EVENT_S = 0.25  # `timeout` signals its child and then the group: one event
 
 
@@ -40,7 +44,7 @@ class Witness:
 
     def saw(self, number: int) -> bool:
         """Whether the group got signal `number` just now."""
-        deadline = self._clock() + _PATIENCE_S
+        deadline = self._clock() + (_PATIENCE_CONTINUE_S if number == signal.SIGCONT else _PATIENCE_S)
         while True:
             self._listen()
             if self._clock() - self._last_seen.get(number, float("-inf")) < _SAME_EVENT_S:
