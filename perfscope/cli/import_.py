@@ -1,0 +1,125 @@
+"""`perfscope import`: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from perfscope import units
+
+if TYPE_CHECKING:
+    from perfscope.ingest import ImportResult
+
+JSON_SCHEMA_VERSION = 1
+
+
+@click.command("import")
+@click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="TRACE...")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Run directory to make.")
+@click.option("--force", is_flag=True, help="Replace a run that is already there.")
+@click.option("--name", help="Name of the run. [default: that of the first trace]")
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    help="Worker processes. [default: one per trace, at most one per CPU]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print what was imported as JSON.")
+def command(
+    traces: tuple[Path, ...], output: Path, force: bool, name: str | None, jobs: int | None, as_json: bool
+) -> None:
+    """Turn traces of torch.profiler into a run directory.
+
+    TRACE is a Kineto or Chrome JSON file, plain or .gz, one per rank, from any machine; or a directory of
+    them. The rank of a trace is what the trace itself says (distributedInfo), else a number in its file
+    name, else its place in the order; perfscope says which.
+
+    \b
+    Examples:
+      perfscope import trace_rank*.json.gz -o my-run
+      perfscope import ./log/worker0.1694128201556.pt.trace.json -o my-run --name baseline
+      perfscope import ./traces/ -o my-run --force && perfscope report my-run
+    """
+    from perfscope.ingest import import_traces, lean_process
+
+    lean_process()
+    with _progress() as progress:
+        result = import_traces(traces, output, name=name, force=force, jobs=jobs, progress=progress)
+    for path, reason in result.rejected:
+        click.echo(f"perfscope: {path}: {reason}: left out", err=True)
+    for trace, summary in zip(result.traces, result.summaries, strict=True):
+        click.echo(
+            f"perfscope: {trace.path} is rank {trace.rank} (from {_source(trace.rank_source)})", err=True
+        )
+        if summary.salvaged:
+            click.echo(f"perfscope: {trace.path}: {_damage(summary.notes, summary.events_dropped)}", err=True)
+    click.echo(json.dumps(_document(result), indent=1) if as_json else _text(result))
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None] | None]:
+    """A progress bar on stderr, if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("reading traces"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("ingest", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _source(rank_source: str) -> str:
+    return {"file name": "its file name", "order": "the order of the files"}.get(rank_source, rank_source)
+
+
+def _damage(notes: tuple[str, ...], dropped: int) -> str:
+    lost = f"{units.format_count(dropped)} events could not be used" if dropped else ""
+    return "; ".join([*notes, *([lost] if lost else [])])
+
+
+def _document(result: ImportResult) -> dict[str, object]:
+    return {
+        "schema_version": JSON_SCHEMA_VERSION,
+        "run": str(result.run_dir),
+        "traces": [
+            {
+                "path": str(trace.path),
+                "rank": trace.rank,
+                "rank_source": trace.rank_source,
+                "stored": trace.stored,
+                "num_steps": len(summary.steps),
+                "step_source": summary.step_source,
+                "has_device": summary.has_device,
+                "salvaged": summary.salvaged,
+                "notes": list(summary.notes),
+                "events": {
+                    "read": summary.events_read,
+                    "kept": summary.events_kept,
+                    "cut": summary.events_cut,
+                    "dropped": summary.events_dropped,
+                    "skipped": summary.events_skipped,
+                    "unclassified": dict(summary.unclassified),
+                },
+            }
+            for trace, summary in zip(result.traces, result.summaries, strict=True)
+        ],
+        "rejected": [{"path": str(path), "reason": reason} for path, reason in result.rejected],
+    }
+
+
+def _text(result: ImportResult) -> str:
+    lines = []
+    for trace, summary in sorted(zip(result.traces, result.summaries, strict=True), key=lambda t: t[0].rank):
+        read, kept = units.format_count(summary.events_read), units.format_count(summary.events_kept)
+        steps = f"{len(summary.steps)} steps ({summary.step_source})"
+        lines.append(f"rank {trace.rank}: {read} events read, {kept} kept, {steps}, {trace.path.name}")
+    lines.append(f"run: {result.run_dir}")
+    return "\n".join(lines)

@@ -1,0 +1,20 @@
+"""Timeline formats into run tables: the traces of torch.profiler (Kineto) and other Chrome traces.
+
+Importing this package loads neither numpy nor pyarrow; its functions do.
+"""
+
+from __future__ import annotations
+
+from perfscope.ingest.importing import ImportedTrace, ImportResult, import_traces
+from perfscope.ingest.run import ingest_run, lean_process
+from perfscope.ingest.summary import INGEST_VERSION, IngestSummary
+
+__all__ = [
+    "INGEST_VERSION",
+    "ImportResult",
+    "ImportedTrace",
+    "IngestSummary",
+    "import_traces",
+    "ingest_run",
+    "lean_process",
+]

@@ -1,0 +1,202 @@
+"""What an event is, from its category and name. One rule per unique name, never per event.
+
+Device kernels: METRICS §1 — communication by the table below, `Memcpy`/`Memset`/`dma` are copies,
+every other kernel computes. A kernel without a usable name is `UNKNOWN`: it counts as compute and
+is listed as unclassified.
+
+Host spans are either *operators* or *scopes*:
+
+- `OPERATOR`: code of a dispatcher operator, `namespace::name` (`aten::mm`, `mylib::op`). Operators call
+  operators; only the outermost one becomes a row, so the union of rows is the time in operators.
+- `REGION`: code that runs operators and work of its own: Python autograd Functions and their
+  backward (`MyFunction`, `MyFunctionBackward`), `CompiledFunction`, `Torch-Compiled Region`, inductor's
+  `graph_*` and `call`. Becomes a row, and so do the operators inside it.
+- everything else gives its children a phase, a layer or a collective: backward wrappers, marks,
+  optimizer steps and so on. `autograd::engine::evaluate_function: X` only wraps the node `X` and
+  becomes no row; the node (`ConvolutionBackward0`, `torch::autograd::AccumulateGrad`) is kind host, and
+  the operators inside it are what computes.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+from perfscope.rundir import layout
+
+
+class Device(IntEnum):
+    """Classes of device spans."""
+
+    COMPUTE = 0
+    COMM = 1
+    COPY = 2
+    ANNOTATION = 3
+    UNKNOWN = 4
+
+
+class Host(IntEnum):
+    """Classes of host spans. Those below `FIRST_SCOPE` are operators."""
+
+    OPERATOR = 0
+    REGION = 1
+    WRAPPER = 2  # autograd::engine::evaluate_function: no row
+    NODE = 3  # an autograd node
+    LAYER = 4
+    MODULE = 5  # nn.Module frame of the Python tracer
+    STEP = 6
+    PROFILER_STEP = 7
+    OPTIMIZER = 8
+    ZERO_GRAD = 9
+    INPUT = 10
+    COMM = 11  # a communication library's own span on its thread
+    COLLECTIVE_OP = 12  # c10d::*: communication only where nothing closer to it was recorded
+    LAUNCH_NOTE = 13  # nccl:* around the launch of a collective
+    COMM_PARAMETERS = 14  # record_param_comms: carries sizes and group, no row
+    ANNOTATION = 15
+    OTHER = 16
+
+
+FIRST_SCOPE = Host.WRAPPER
+COMM_CLASSES = (Host.COMM, Host.COLLECTIVE_OP, Host.LAUNCH_NOTE, Host.COMM_PARAMETERS)
+
+# Communication kernels: (prefix of the name, where it comes from). Case matters.
+COMM_PREFIXES = (
+    ("nccl", "NCCL and RCCL up to 2.17: ncclKernel_*; later ncclDevKernel_*"),
+    ("rccl", "RCCL"),
+    ("hccl", "Huawei and Habana collectives"),
+    ("msccl", "MSCCL and MSCCL++"),
+    ("deep_ep", "DeepEP expert parallelism"),
+    ("nvshmem", "NVSHMEM"),
+    ("multimem_all_reduce", "PyTorch symmetric memory"),
+    ("cross_device_reduce", "vLLM and SGLang custom all-reduce"),
+)
+# The same behind `void `, template arguments or a namespace of a demangled name.
+_COMM_KERNEL = re.compile(
+    r"^(?:void\s+)?(?:[\w:()\s]*::)?(?:"
+    + "|".join(prefix for prefix, _ in COMM_PREFIXES)
+    + r")|::ep::|\bdeep_ep::"
+)
+_COPY = re.compile(r"^(?:Memcpy|Memset|dma)")
+_NAMELESS = frozenset({"", "INVALID", "unknown", "Unknown", "<unknown>", "Unknown kernel"})
+
+# Categories of device spans; the bool: kernels, to be told apart by name.
+DEVICE_CATEGORIES = {
+    "kernel": True,
+    "Kernel": True,
+    "concurrent_kernel": True,
+    "gpu_memcpy": False,
+    "gpu_memset": False,
+    "Memcpy": False,
+    "Memset": False,
+}
+DEVICE_ANNOTATIONS = frozenset({"gpu_user_annotation"})
+RUNTIME_CATEGORIES = frozenset(
+    {"cuda_runtime", "cuda_driver", "Runtime", "xpu_runtime", "mtia_runtime", "glow_runtime"}
+    | {"privateuse1_runtime", "privateuse1_driver"}
+)
+OPERATOR_CATEGORIES = frozenset({"cpu_op", "Operator", "operator"})
+ANNOTATION_CATEGORIES = frozenset({"user_annotation"})
+FRAME_CATEGORY = "python_function"
+# Readable, and of no use to a timeline.
+IGNORED_CATEGORIES = frozenset(
+    {"ac2g", "fwdbwd", "async_cpu_to_gpu", "Trace", "overhead", "cuda_sync", "cuda_event"}
+    | {
+        "cpu_instant_event",
+        "python_function",
+        "async_gpu",
+        "forward_backward",
+        "mtia_counters",
+        "collective_comm",
+    }
+)
+
+_NODE = re.compile(r"^(?:\w*Backward\d+|torch::autograd::\w+|struct torch::autograd::\w+)$")
+_REGION = re.compile(r"^(?:[A-Za-z_]\w*|Torch-Compiled Region.*|## Call CompiledFxGraph.*|graph_\w+.*|call)$")
+_WRAPPER = "autograd::engine::evaluate_function:"
+_BACKENDS = ("gloo:", "mpi:", "ucc:")
+MODULE_PREFIX = "nn.Module: "
+_NOT_OPERATORS = ("profiler::", "torch::autograd::", "autograd::engine::")
+
+
+def device_class(category: str, name: str) -> Device:
+    """The class of a device span; an unknown category with a device and stream is `UNKNOWN`."""
+    if category in DEVICE_ANNOTATIONS:
+        return Device.ANNOTATION
+    is_kernel = DEVICE_CATEGORIES.get(category)
+    if is_kernel is None:
+        return Device.UNKNOWN
+    if not is_kernel or _COPY.match(name):
+        return Device.COPY
+    if name in _NAMELESS:
+        return Device.UNKNOWN
+    return Device.COMM if _COMM_KERNEL.search(name) else Device.COMPUTE
+
+
+def host_class(category: str, name: str) -> Host:
+    """The class of a host span of any category."""
+    if category == FRAME_CATEGORY:
+        return Host.MODULE if name.startswith(MODULE_PREFIX) else Host.OTHER
+    for prefix, found in _PREFIXES:
+        if name.startswith(prefix):
+            return found
+    if name == layout.MARK_INPUT:
+        return Host.INPUT
+    if name == "record_param_comms":
+        return Host.COMM_PARAMETERS
+    if category in ANNOTATION_CATEGORIES:
+        compiled = name.startswith(("Torch-Compiled Region", "## Call Compiled"))
+        return Host.REGION if compiled else Host.ANNOTATION
+    if category in OPERATOR_CATEGORIES:
+        return _operator_class(name)
+    return Host.OTHER
+
+
+_PREFIXES = (
+    (layout.MARK_LAYER, Host.LAYER),
+    (layout.MARK_STEP, Host.STEP),
+    ("ProfilerStep#", Host.PROFILER_STEP),
+    ("Optimizer.step#", Host.OPTIMIZER),
+    ("Optimizer.zero_grad#", Host.ZERO_GRAD),
+    ("enumerate(DataLoader)#", Host.INPUT),
+    *((backend, Host.COMM) for backend in _BACKENDS),
+    ("c10d::", Host.COLLECTIVE_OP),
+    ("nccl:", Host.LAUNCH_NOTE),
+    (_WRAPPER, Host.WRAPPER),
+)
+
+
+def _operator_class(name: str) -> Host:
+    if _NODE.match(name):
+        return Host.NODE
+    if "::" in name:
+        return Host.OTHER if name.startswith(_NOT_OPERATORS) else Host.OPERATOR
+    return Host.REGION if _REGION.match(name) else Host.ANNOTATION
+
+
+def mark_text(kind: Host, name: str) -> str:
+    """What a row of a mark is called: the layer's or module's name instead of the mark's."""
+    if kind is Host.LAYER:
+        return name[len(layout.MARK_LAYER) :]
+    if kind is Host.MODULE:
+        return name[len(MODULE_PREFIX) :]
+    return name
+
+
+def step_number(name: str) -> int | None:
+    """The N of `perfscope.step:N` or `ProfilerStep#N`."""
+    digits = re.match(r"(?:perfscope\.step:|ProfilerStep\s*#\s*)(\d{1,9})", name)
+    return int(digits[1]) if digits else None
+
+
+# Runtime calls that never put work on a device: they need not be remembered.
+_IDLE_CALL = re.compile(
+    r"Synchronize|Event|Wait|Query|Get|Capturing|Capture|Malloc|Free|Occupancy|Peek|Attribute|Create|Destroy"
+    r"|SetDevice|Register|ModuleLoad|INVALID|Flush"
+)
+_LAUNCH_CALL = re.compile(r"Launch|Mem(?:cpy|set)|Enqueue|Append")
+
+
+def launches(name: str) -> bool:
+    """Whether a runtime call may put work on a device."""
+    return bool(_LAUNCH_CALL.search(name)) or not _IDLE_CALL.search(name)

@@ -1,0 +1,305 @@
+"""Events into rows: picks what a timeline needs, turns words into numbers, drops the rest early."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from perfscope.ingest import classify
+from perfscope.ingest.classify import COMM_CLASSES, Device, Host
+from perfscope.ingest.collectives import Collective, from_args
+from perfscope.ingest.cost_model import Cost, cost, known
+from perfscope.ingest.events import NO_ARGS, Args, Event
+from perfscope.ingest.spill import DEVICE, HOST, LAUNCH, Rows, Spill
+from perfscope.ingest.timestamps import parse_us, to_ns
+from perfscope.ingest.words import Lanes, Words
+
+FLUSH_ROWS = 1 << 14
+HOST_ROWS, LAUNCH_ROWS, DEVICE_ROWS = range(3)
+_USES_NOTHING, _USES_SHAPES, _USES_COLLECTIVE = range(3)
+_NUM_HOST_CODES = 32
+_LONG = np.iinfo(np.int64)
+
+
+def _host_use(code: int, text: str) -> int:
+    if code in COMM_CLASSES:
+        return _USES_COLLECTIVE
+    return _USES_SHAPES if code == Host.OPERATOR and known(text) else _USES_NOTHING
+
+
+def _device_use(code: int, text: str) -> int:
+    return _USES_COLLECTIVE if code == Device.COMM else _USES_NOTHING
+
+
+@dataclass(slots=True)
+class Facts:
+    """What is known of a file once all its events were met."""
+
+    first_ns: int = _LONG.max
+    last_ns: int = _LONG.min
+    host_codes: npt.NDArray[np.int64] = field(
+        default_factory=lambda: np.zeros((0, _NUM_HOST_CODES), np.int64)
+    )
+    steps: list[tuple[int, int, int, int]] = field(default_factory=list)  # start, end, word, lane
+    num_device: int = 0  # kernels, copies and sets
+    num_launches: int = 0
+    dropped: int = 0  # events with no usable time
+    seen: int = 0  # events that became a row, or were dropped; B and E are one
+
+
+class Collector:
+    """Turns lists of events into rows of a `Spill`.
+
+    Attributes:
+        facts: complete after `close`.
+        costs, collectives: what the rows' `detail` columns point to.
+    """
+
+    def __init__(self, spill: Spill, *, flush_rows: int = FLUSH_ROWS) -> None:
+        self.facts = Facts()
+        self.host_words = Words(classify.host_class, _host_use)
+        self.device_words = Words(classify.device_class, _device_use)
+        self.lanes = Lanes()
+        self.costs: list[Cost] = []
+        self.collectives: list[Collective] = []
+        self._spill = spill
+        self._flush_rows = flush_rows
+        self._launching = _Launching()
+        self._cost_numbers: dict[tuple[int, bytes], int] = {}
+        self._collective_numbers: dict[Collective, int] = {}
+        self._open: dict[tuple[int | str, int | str], list[Event | tuple[Any, ...]]] = defaultdict(list)
+        self._host: dict[str, list[Any]] = defaultdict(list)
+        self._launches: dict[str, list[Any]] = defaultdict(list)
+        self._device: dict[str, list[Any]] = defaultdict(list)
+
+    def add(self, events: list[Event]) -> None:
+        """Take one list of the reader. All `Raw` fields are copied before this returns."""
+        buckets: dict[str, list[Event]] = defaultdict(list)
+        for event in events:
+            buckets[event.cat].append(event)
+        for category, group in buckets.items():
+            if category in classify.IGNORED_CATEGORIES and category != classify.FRAME_CATEGORY:
+                continue
+            spans = [event for event in group if event.ph == "X"]
+            if len(spans) < len(group):
+                self._pair([event for event in group if event.ph in ("B", "E")])
+            if spans:
+                self._route(category, spans)
+        if len(self._host["name"]) >= self._flush_rows:
+            self._flush_host()
+        if len(self._launches["correlation"]) >= self._flush_rows:
+            self._flush_launches()
+        if len(self._device["name"]) >= self._flush_rows:
+            self._flush_device()
+
+    def close(self) -> None:
+        """Everything is in: write what is still held, count what stayed open."""
+        self.facts.dropped += sum(len(stack) for stack in self._open.values())
+        self._flush_host()
+        self._flush_launches()
+        self._flush_device()
+
+    def _route(self, category: str, spans: list[Event]) -> None:
+        if category in classify.OPERATOR_CATEGORIES or category in classify.ANNOTATION_CATEGORIES:
+            self._add_host(category, spans)
+        elif category in classify.RUNTIME_CATEGORIES:
+            launching = self._launching
+            self._add_launches([event for event in spans if launching[event.name]])
+        elif category in classify.DEVICE_CATEGORIES or category in classify.DEVICE_ANNOTATIONS:
+            self._add_device(category, spans)
+        elif category == classify.FRAME_CATEGORY:
+            modules = [event for event in spans if event.name.startswith(classify.MODULE_PREFIX)]
+            if modules:
+                self._add_host(category, modules)
+        else:
+            on_device = [event for event in spans if event.args.device >= 0 and event.args.stream >= 0]
+            if on_device:
+                self._add_device(category, on_device)
+                spans = [event for event in spans if event.args.device < 0 or event.args.stream < 0]
+            if spans:
+                self._add_host(category, spans)
+
+    def _add_host(self, category: str, spans: list[Event]) -> None:
+        columns = self._host
+        names = self.host_words.numbers(category, [event.name for event in spans])
+        args = [event.args for event in spans]
+        uses, detail = self.host_words.uses, self._detail
+        columns["name"] += names
+        columns["ts"].append(b"\n".join([event.ts for event in spans]))
+        columns["dur"].append(b"\n".join([event.dur for event in spans]))
+        columns["pid"] += [event.pid for event in spans]
+        columns["tid"] += [event.tid for event in spans]
+        columns["sequence"] += [arg.sequence for arg in args]
+        columns["forward_thread"] += [arg.forward_thread for arg in args]
+        columns["detail"] += [
+            detail(self.host_words, name, arg) if uses[name] else -1
+            for name, arg in zip(names, args, strict=True)
+        ]
+
+    def _add_launches(self, spans: list[Event]) -> None:
+        columns = self._launches
+        if spans:
+            columns["ts"].append(b"\n".join([event.ts for event in spans]))
+            columns["pid"] += [event.pid for event in spans]
+            columns["tid"] += [event.tid for event in spans]
+            columns["correlation"] += [event.args.correlation for event in spans]
+
+    def _add_device(self, category: str, spans: list[Event]) -> None:
+        columns = self._device
+        names = self.device_words.numbers(category, [event.name for event in spans])
+        args = [event.args for event in spans]
+        uses, detail = self.device_words.uses, self._detail
+        columns["name"] += names
+        columns["ts"].append(b"\n".join([event.ts for event in spans]))
+        columns["dur"].append(b"\n".join([event.dur for event in spans]))
+        columns["device"] += [event.args.device if event.args.device >= 0 else event.pid for event in spans]
+        columns["stream"] += [event.args.stream if event.args.stream >= 0 else event.tid for event in spans]
+        columns["correlation"] += [arg.correlation for arg in args]
+        columns["bytes"] += [_bytes(arg) for arg in args] if category not in _KERNELS else [-1] * len(args)
+        columns["detail"] += [
+            detail(self.device_words, name, arg) if uses[name] else -1
+            for name, arg in zip(names, args, strict=True)
+        ]
+
+    def _detail(self, words: Words, name: int, args: Args) -> int:
+        """Number of the cost or collective an event's arguments describe."""
+        if words.uses[name] == _USES_COLLECTIVE:
+            found = from_args(words.texts[name], args)
+            number = self._collective_numbers.setdefault(found, len(self.collectives))
+            if number == len(self.collectives):
+                self.collectives.append(found)
+            return number
+        key = (name, b"\n".join((args.dims, args.types, args.concrete)))
+        cached = self._cost_numbers.get(key)
+        if cached is None:
+            cached = self._cost_numbers[key] = self._new_cost(words.texts[name], args)
+        return cached
+
+    def _new_cost(self, name: str, args: Args) -> int:
+        try:
+            shapes, kinds = msgspec.json.decode(args.dims), msgspec.json.decode(args.types)
+            values = msgspec.json.decode(args.concrete) if bytes(args.concrete) else []
+        except ValueError:
+            return -1  # recorded without shapes
+        found = cost(name, shapes, kinds, values)
+        if found is None:
+            return -1
+        self.costs.append(found)
+        return len(self.costs) - 1
+
+    def _pair(self, events: list[Event]) -> None:
+        """Begin and end events of other writers: a stack per thread."""
+        for event in events:
+            stack = self._open[event.pid, event.tid]
+            at = to_ns(bytes(event.ts).decode("ascii", "replace"))
+            if event.ph == "B":
+                stack.append((event.name, event.cat, at, bytes(event.ts)))
+                continue
+            if not stack:
+                self.facts.dropped += 1
+                continue
+            name, category, begin, text = stack.pop()  # type: ignore[misc]
+            if at is None or begin is None:
+                self.facts.dropped += 2
+                continue
+            ns = at - begin
+            span = Event("X", category, name, event.pid, event.tid, msgspec.Raw(text), args=NO_ARGS)
+            span.dur = msgspec.Raw(b"%d.%03d" % divmod(ns, 1000) if ns >= 0 else b"-1")
+            self._add_host(category, [span])
+
+    def _flush_host(self) -> None:
+        columns = self._host
+        if not columns["name"]:
+            return
+        rows = np.empty(len(columns["name"]), HOST)
+        for column in ("sequence", "name", "forward_thread", "detail"):
+            rows[column] = _clipped(columns[column], HOST[column])
+        rows["lane"] = self.lanes.numbers(False, columns["pid"], columns["tid"])
+        rows = self._timed(rows, columns)
+        columns.clear()
+        codes = np.array(self.host_words.codes)[rows["name"]]
+        self._count_codes(rows["lane"], codes)
+        for row in rows[(codes == Host.STEP) | (codes == Host.PROFILER_STEP)]:
+            start = int(row["start"])
+            self.facts.steps.append((start, start + int(row["dur"]), int(row["name"]), int(row["lane"])))
+        self._spill.add(HOST_ROWS, rows)
+
+    def _count_codes(self, lanes: npt.NDArray[Any], codes: npt.NDArray[Any]) -> None:
+        counts = np.bincount(
+            lanes * _NUM_HOST_CODES + codes, minlength=len(self.lanes.keys) * _NUM_HOST_CODES
+        )
+        table = counts.reshape(-1, _NUM_HOST_CODES)
+        old = self.facts.host_codes
+        table[: len(old)] += old
+        self.facts.host_codes = table
+
+    def _flush_launches(self) -> None:
+        columns = self._launches
+        if not columns["correlation"]:
+            return
+        rows = np.empty(len(columns["correlation"]), LAUNCH)
+        rows["correlation"] = _clipped(columns["correlation"], LAUNCH["correlation"])
+        rows["lane"] = self.lanes.numbers(False, columns["pid"], columns["tid"])
+        rows["start"], ok = parse_us(columns["ts"])
+        ok &= rows["correlation"] > 0
+        rows = rows[ok]
+        columns.clear()
+        self.facts.num_launches += len(rows)
+        self._spill.add(LAUNCH_ROWS, rows)
+
+    def _flush_device(self) -> None:
+        columns = self._device
+        if not columns["name"]:
+            return
+        rows = np.empty(len(columns["name"]), DEVICE)
+        for column in ("correlation", "bytes", "name", "detail"):
+            rows[column] = _clipped(columns[column], DEVICE[column])
+        rows["lane"] = self.lanes.numbers(True, columns["device"], columns["stream"])
+        rows = self._timed(rows, columns)
+        columns.clear()
+        codes = np.array(self.device_words.codes)[rows["name"]]
+        self.facts.num_device += int(np.count_nonzero(codes != Device.ANNOTATION))
+        self._spill.add(DEVICE_ROWS, rows)
+
+    def _timed(self, rows: Rows, columns: dict[str, list[Any]]) -> Rows:
+        """Fill in start and dur; rows without a usable time are dropped."""
+        rows["start"], ok = parse_us(columns["ts"])
+        rows["dur"], dur_ok = parse_us(columns["dur"])
+        ok &= dur_ok & (rows["dur"] >= 0) & (rows["start"] >= 0) & (rows["dur"] <= _LONG.max // 4)
+        if not ok.all():
+            self.facts.dropped += int(np.count_nonzero(~ok))
+            rows = rows[ok]
+        if len(rows):
+            self.facts.first_ns = min(self.facts.first_ns, int(rows["start"].min()))
+            self.facts.last_ns = max(self.facts.last_ns, int((rows["start"] + rows["dur"]).max()))
+        return rows
+
+
+_KERNELS = frozenset({"kernel", "Kernel", "concurrent_kernel"})
+
+
+class _Launching(dict[str, bool]):
+    """Whether a runtime call of this name launches work."""
+
+    def __missing__(self, name: str) -> bool:
+        answer = self[name] = classify.launches(name)
+        return answer
+
+
+def _bytes(args: Args) -> int:
+    text = bytes(args.num_bytes).strip(b'"')
+    return int(text) if text.isdigit() else -1
+
+
+def _clipped(values: list[int], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Integers as a column; one that does not fit (nonsense in a damaged file) becomes -1."""
+    try:
+        return np.array(values, dtype)
+    except OverflowError:
+        limits = np.iinfo(dtype)
+        return np.array([v if limits.min <= v <= limits.max else -1 for v in values], dtype)

@@ -1,0 +1,206 @@
+"""What a collective moves and among whom, from kernel arguments, annotations or names."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import msgspec
+
+from perfscope.ingest.events import Args
+
+# Spellings met in kernel names, annotations and `Collective name`, without case, `_` and a backend's prefix.
+_CANONICAL = {
+    "allreduce": "all_reduce", "allreducecoalesced": "all_reduce", "allreducebarrier": "barrier",
+    "allgather": "all_gather", "allgatherbase": "all_gather", "allgatherintotensor": "all_gather",
+    "allgathercoalesced": "all_gather", "allgatherintotensorcoalesced": "all_gather",
+    "allgatherv": "all_gather",
+    "reducescatter": "reduce_scatter", "reducescatterbase": "reduce_scatter",
+    "reducescattertensor": "reduce_scatter", "reducescattertensorcoalesced": "reduce_scatter",
+    "reducescattercoalesced": "reduce_scatter", "reducescatterv": "reduce_scatter",
+    "broadcast": "broadcast", "bcast": "broadcast", "broadcastcoalesced": "broadcast",
+    "broadcastoop": "broadcast", "reduce": "reduce", "reduceoop": "reduce",
+    "alltoall": "all_to_all", "alltoallbase": "all_to_all", "alltoallv": "all_to_all",
+    "alltoallsingle": "all_to_all",
+    "gather": "gather", "scatter": "scatter", "send": "send", "recv": "recv", "receive": "recv",
+    "recvanysource": "recv", "isend": "send", "irecv": "recv", "barrier": "barrier",
+    "monitoredbarrier": "barrier", "crossdevicereduce": "all_reduce", "multimemallreduce": "all_reduce",
+}  # fmt: skip
+_KERNEL = re.compile(
+    r"(?:nccl|rccl|hccl|msccl)\w*?_(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|AllToAll\w*?|Gather|Scatter)(?:_|\()"
+    r"|(cross_device_reduce|multimem_all_reduce)"
+)
+_DTYPES = {
+    "float": "float32", "double": "float64", "half": "float16", "c10::half": "float16",
+    "bfloat16": "bfloat16", "c10::bfloat16": "bfloat16", "long": "int64", "long int": "int64",
+    "int": "int32", "short": "int16", "short int": "int16", "char": "int8", "signed char": "int8",
+    "byte": "uint8", "unsigned char": "uint8", "bool": "bool", "float8_e4m3fn": "float8_e4m3fn",
+    "float8_e5m2": "float8_e5m2", "c10::float8_e4m3fn": "float8_e4m3fn", "c10::float8_e5m2": "float8_e5m2",
+    "complexfloat": "complex64", "complexdouble": "complex128",
+    "float32": "float32", "float16": "float16", "float64": "float64", "int64": "int64", "int32": "int32",
+    "int8": "int8", "uint8": "uint8",
+}  # fmt: skip
+_SIZES = {
+    "float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
+    "uint8": 1, "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1, "complex64": 8, "complex128": 16,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One call of a collective as far as the trace tells; None = it does not.
+
+    in_bytes, out_bytes: of this rank's input and output tensors.
+    """
+
+    name: str | None = None
+    group: str | None = None
+    group_size: int | None = None
+    in_bytes: int | None = None
+    out_bytes: int | None = None
+    dtype: str | None = None
+    peer: int | None = None
+
+    def filled_from(self, outer: Collective | None) -> Collective:
+        """This one, with what it lacks taken from `outer`, unless that is another collective."""
+        if outer is None or (self.name and outer.name and self.name != outer.name):
+            return self
+        return Collective(
+            *(getattr(self, f) if getattr(self, f) is not None else getattr(outer, f) for f in _FIELDS)
+        )
+
+    def completed(self) -> Collective:
+        """With the size that follows from the other one and the group's size."""
+        name, size, given, taken = self.name, self.group_size, self.in_bytes, self.out_bytes
+        if name in ("all_reduce", "broadcast", "all_to_all"):
+            given = given if given is not None else taken
+            taken = taken if taken is not None else given
+        elif name == "all_gather" and size:
+            given = given if given is not None or taken is None else taken // size
+            taken = given * size if taken is None and given is not None else taken
+        elif name == "reduce_scatter" and size:
+            taken = taken if taken is not None or given is None else given // size
+            given = taken * size if given is None and taken is not None else given
+        return replace(self, in_bytes=given, out_bytes=taken)
+
+
+_FIELDS = tuple(Collective.__dataclass_fields__)
+
+
+def canonical(name: str) -> str | None:
+    """The canonical name of `_allgather_base`, `gloo:all_reduce`, `c10d::broadcast_` and such, or None."""
+    last = re.split(r"::|:", name)[-1]
+    last = last.split(" ")[0]
+    return _CANONICAL.get(last.replace("_", "").replace("-", "").lower())
+
+
+def from_kernel_name(name: str) -> str | None:
+    """The collective a kernel's name tells of; None for generic kernels and `SendRecv`."""
+    found = _KERNEL.search(name)
+    return canonical(found[1] or found[2]) if found else None
+
+
+def from_args(name: str, args: Args) -> Collective:
+    """A collective from an event's name and arguments (host annotation or device kernel)."""
+    told = _text(args.collective)
+    dtype = _dtype(_text(args.dtype))
+    size = _SIZES.get(dtype or "")
+    elements_in, elements_out = _int(args.in_elements), _int(args.out_elements)
+    found = Collective(
+        name=canonical(told) if told else (canonical(name) or from_kernel_name(name)),
+        group=_text(args.group),
+        group_size=_int(args.group_size),
+        in_bytes=elements_in * size if size and elements_in is not None else None,
+        out_bytes=elements_out * size if size and elements_out is not None else None,
+        dtype=dtype,
+    )
+    if found.name in ("send", "recv"):
+        peer = _int(args.target_rank if found.name == "send" else args.source_rank)
+        found = replace(found, peer=peer if peer is not None and peer >= 0 else None)
+    if found.in_bytes is None and not told:
+        found = _sized_by_shapes(found, args)
+    return found
+
+
+def _sized_by_shapes(found: Collective, args: Args) -> Collective:
+    """Input bytes from `Input Dims` and `Input type` of an annotation such as `gloo:all_reduce`."""
+    try:
+        dims = msgspec.json.decode(bytes(args.dims))
+        types = msgspec.json.decode(bytes(args.types))
+    except ValueError:
+        return found
+    total, dtype = 0, None
+    for shape, kind in zip(dims, types, strict=False):
+        known = _dtype(kind) if isinstance(kind, str) else None
+        if known is None or not _is_shape(shape):
+            continue
+        total += prod(shape) * _SIZES[known]
+        dtype = dtype or known
+    if dtype is None:
+        return found
+    return replace(found, in_bytes=total, dtype=dtype)
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(extent, int) for extent in value)
+
+
+def _dtype(text: str | None) -> str | None:
+    return _DTYPES.get(text.strip().lower()) if text else None
+
+
+def _text(raw: msgspec.Raw) -> str | None:
+    text = bytes(raw)
+    if not text or text == b'""':
+        return None
+    try:
+        value = msgspec.json.decode(text)
+    except ValueError:
+        return None
+    return str(value) if value is not None else None
+
+
+def _int(raw: msgspec.Raw) -> int | None:
+    try:
+        return int(_text(raw) or "")
+    except ValueError:
+        return None
+
+
+class ProcessGroups:
+    """The process groups of a file, to name and size what an event leaves open.
+
+    Args:
+        groups: `distributedInfo.pg_config`.
+        world_size: of `distributedInfo`.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], world_size: int | None) -> None:
+        self._sizes = {str(group["pg_name"]): _size_of(group) for group in groups if "pg_name" in group}
+        self._world_size = world_size
+
+    def complete(self, found: Collective) -> Collective:
+        """`found` with group, group size and the sizes that follow from it.
+
+        Where the event names no group: the only group there is; "default" with the world's size if
+        the file lists none; "unknown" without a size if there are several.
+        """
+        name, size = found.group, found.group_size
+        if name is None and len(self._sizes) == 1:
+            name = next(iter(self._sizes))
+        if name is None:
+            name = "unknown" if self._sizes else "default"
+            size = size if size is not None or self._sizes else self._world_size
+        elif size is None:
+            size = self._sizes.get(name)
+        return replace(found, group=name, group_size=size).completed()
+
+
+def _size_of(group: dict[str, Any]) -> int | None:
+    size = group.get("pg_size")
+    if isinstance(size, int):
+        return size
+    ranks = group.get("ranks")
+    return len(ranks) if isinstance(ranks, list) else None

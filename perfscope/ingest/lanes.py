@@ -1,0 +1,50 @@
+"""What each thread and stream is for, in a word and in a label for people."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from perfscope.ingest.classify import Host
+from perfscope.ingest.collect import Facts
+from perfscope.ingest.summary import Lane
+from perfscope.ingest.words import Lanes
+
+
+def describe_lanes(
+    facts: Facts,
+    lanes: Lanes,
+    main: int | None,
+    device_rows: npt.NDArray[np.int64],
+    comm_rows: npt.NDArray[np.int64],
+) -> list[Lane]:
+    """Every lane with rows, hosts first.
+
+    Args:
+        main: number of the main thread's lane.
+        device_rows, comm_rows: per lane, its device rows and those of them that communicate.
+    """
+    found = []
+    num_backends = num_autograd = 0
+    for number, (owner, lane) in enumerate(lanes.keys):
+        if lanes.is_device[number]:
+            if number < len(device_rows) and device_rows[number]:
+                comm = 2 * comm_rows[number] > device_rows[number]
+                label = f"stream {lane}" + (" (communication)" if comm else "")
+                found.append(Lane(device=owner, lane=lane, role="stream", label=label))
+            continue
+        counts = facts.host_codes[number] if number < len(facts.host_codes) else np.zeros(len(Host))
+        if not counts.any():
+            continue
+        if number == main:
+            role, label = "main", "main thread"
+        elif 2 * counts[Host.COMM] > counts.sum():
+            num_backends += 1
+            role, label = "backend", f"communication thread {num_backends}"
+        elif counts[Host.WRAPPER] or counts[Host.NODE]:
+            num_autograd += 1
+            role, label = "autograd", f"autograd thread {num_autograd}"
+        else:
+            role, label = "worker", lanes.labels.get(number, f"thread {lane}")
+        found.append(Lane(device=-1, lane=lane, role=role, label=label))
+    return sorted(found, key=lambda entry: (entry.device >= 0, entry.role != "main", entry.device))

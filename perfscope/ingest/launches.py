@@ -1,0 +1,74 @@
+"""Device work to the host call that launched it, by correlation id."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from perfscope.ingest.scopes import NO_LAYER, OTHER
+from perfscope.ingest.spill import Rows
+
+Ints = npt.NDArray[np.int64]
+MAX_PENDING = 1 << 15  # launches remembered; a device queue is far shorter
+
+
+@dataclass(slots=True)
+class Found:
+    """The launches of some device rows. Where `known` is False the other fields say nothing of use."""
+
+    known: npt.NDArray[np.bool_]
+    start: Ints
+    step: Ints
+    phase: Ints
+    layer: Ints
+    collective: Ints
+
+
+class Launches:
+    """Remembers the latest launches of the slices so far.
+
+    They are kept after they were found: one launch of a graph leads to many kernels.
+    """
+
+    def __init__(self) -> None:
+        self._table = np.zeros((0, 6), np.int64)  # correlation, start, step, phase, layer, collective
+
+    def add(self, rows: Rows, steps: npt.NDArray[Any], contexts: npt.NDArray[Any]) -> None:
+        """Enter launches.
+
+        Args:
+            rows: `spill.LAUNCH`, later than the ones before.
+            steps: step of each.
+            contexts: (n, 3) phase, layer and collective of each.
+        """
+        if not len(rows):
+            return
+        new = np.column_stack([rows["correlation"], rows["start"], steps, contexts])
+        table = np.concatenate([self._table, new])
+        if len(table) > MAX_PENDING:
+            latest = np.argsort(table[:, 1], kind="stable")[-max(MAX_PENDING, len(new)) :]
+            table = table[np.sort(latest)]
+        self._table = table[np.argsort(table[:, 0], kind="stable")]
+
+    def find(self, correlations: Ints) -> Found:
+        """The launch of each correlation id."""
+        if not len(self._table):
+            nothing = np.full(len(correlations), -1, np.int64)
+            return Found(
+                np.zeros(len(correlations), np.bool_), nothing, nothing, np.full_like(nothing, OTHER),
+                np.full_like(nothing, NO_LAYER), nothing,
+            )  # fmt: skip
+        index = np.searchsorted(self._table[:, 0], correlations, side="right") - 1
+        rows = self._table[np.maximum(index, 0)]
+        known = (index >= 0) & (rows[:, 0] == correlations) & (correlations > 0)
+        return Found(
+            known,
+            rows[:, 1],
+            rows[:, 2],
+            np.where(known, rows[:, 3], OTHER),
+            np.where(known, rows[:, 4], NO_LAYER),
+            np.where(known, rows[:, 5], -1),
+        )

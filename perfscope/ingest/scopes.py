@@ -1,0 +1,252 @@
+"""Which phase, layer and collective a moment on a host thread belongs to.
+
+Scopes nest: a layer mark in a step mark, a backward node in an autograd wrapper. Per thread a stack
+is kept, over the whole file, and every change of the innermost context becomes a point in time;
+operators and launches then find their context by bisection instead of each walking a stack.
+
+Backward nodes carry the sequence number of the forward operator that created them. That operator
+is the last one that started with this number: operators before it have read the same counter
+without using it up. Its layer is the node's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from perfscope.ingest.classify import MODULE_PREFIX, Host
+from perfscope.ingest.collectives import Collective
+from perfscope.ingest.spill import Rows
+
+FORWARD, BACKWARD, OPTIMIZER, OTHER = range(4)  # as schema.PHASES
+NO_LAYER = -1
+_MAX_SEQUENCES = 1 << 16
+_NEVER = np.iinfo(np.int64).max
+
+# Modules that only wrap another one: they are no part of the names of what is inside.
+_WRAPPERS = (
+    "DistributedDataParallel_",
+    "DataParallel_",
+    "FullyShardedDataParallel_",
+    "OptimizedModule_",
+    "CheckpointWrapper_",
+)
+
+# A node stands in its wrapper and says the same, so where there are wrappers nodes need not be walked.
+SCOPES = frozenset(
+    {Host.WRAPPER, Host.LAYER, Host.MODULE, Host.STEP, Host.PROFILER_STEP, Host.OPTIMIZER}
+    | {Host.ZERO_GRAD, Host.INPUT, Host.COMM, Host.COLLECTIVE_OP, Host.LAUNCH_NOTE, Host.COMM_PARAMETERS}
+)
+
+
+# What encloses a moment: phase, layer, number of the collective (-1: none). A layer below -1 stands
+# for the layer of a sequence number that has not been looked up yet.
+Context = tuple[int, int, int]
+_OUTSIDE: Context = (OTHER, NO_LAYER, -1)
+
+
+@dataclass(slots=True)
+class _Thread:
+    ends: list[int] = field(default_factory=list)
+    contexts: list[Context] = field(default_factory=lambda: [_OUTSIDE])  # one more than ends: the base
+    paths: list[str] = field(default_factory=lambda: [""])  # of nn.Module frames without wrappers, likewise
+
+
+@dataclass(slots=True)
+class Changes:
+    """Contexts of one thread over a slice: `contexts[i]` from `times[i]` on."""
+
+    times: list[int]
+    contexts: list[Context]
+
+    def at(self, starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        """(phase, layer, collective) at each start, shape (n, 3)."""
+        flat = np.fromiter(chain.from_iterable(self.contexts), np.int32, 3 * len(self.contexts))
+        index = np.searchsorted(np.array(self.times, np.int64), starts, side="right") - 1
+        found: npt.NDArray[np.int32] = flat.reshape(-1, 3)[index]
+        return found
+
+
+class Scopes:
+    """Contexts of all threads of a file, fed slice by slice.
+
+    Args:
+        texts, codes: of the host words.
+        collectives: grows as inner and outer accounts of one collective are merged.
+        use_modules: take layers from nn.Module frames (there are no layer marks in the file).
+
+    Attributes:
+        layers: layer number -> name.
+    """
+
+    def __init__(
+        self, texts: Sequence[str], codes: Sequence[int], collectives: list[Collective], *, use_modules: bool
+    ) -> None:
+        self.layers: list[str] = []
+        self._layer_numbers: dict[str, int] = {}
+        self._texts = texts
+        self._codes = codes
+        self._collectives = collectives
+        self._merged: dict[tuple[int, int], int] = {}
+        self._use_modules = use_modules
+        self._module_paths: dict[str, str] = {}
+        self._threads: dict[int, _Thread] = {}
+        self._layer_of: dict[
+            tuple[int, int], int
+        ] = {}  # (thread or -1 for forward threads, sequence) -> layer
+        self._asked: list[tuple[tuple[int, int], tuple[int, int]]] = []
+        self._main_forward = 1 << 30
+
+    def layer_number(self, name: str) -> int:
+        number = self._layer_numbers.setdefault(name, len(self.layers))
+        if number == len(self.layers):
+            self.layers.append(name)
+        return number
+
+    def walk(self, lane: int, rows: Rows, until: int) -> tuple[Changes, npt.NDArray[np.int32]]:
+        """Enter the scope rows of one thread, in order of start.
+
+        Returns:
+            The changes over the slice, and for each row the context inside it, shape (n, 3).
+        """
+        thread = self._threads.setdefault(lane, _Thread())
+        ends, contexts, paths = thread.ends, thread.contexts, thread.paths
+        changes = Changes([-_NEVER], [contexts[-1]])
+        inside: list[int] = []
+        columns = ("start", "dur", "sequence", "name", "forward_thread", "detail")
+        for start, dur, sequence, name, forward, detail in zip(
+            *(rows[column].tolist() for column in columns), strict=True
+        ):
+            while ends and ends[-1] <= start:
+                self._pop(thread, changes)
+            code = self._codes[name]
+            path = outer_path = paths[-1]
+            if code == Host.MODULE:
+                path = self._module_path(self._texts[name][len(MODULE_PREFIX) :], outer_path)
+            context = self._inner(code, contexts[-1], name, path, (lane, sequence, forward), detail)
+            if code == Host.MODULE and path.rpartition(".")[2].startswith(_WRAPPERS):
+                path = outer_path
+            ends.append(start + dur)
+            contexts.append(context)
+            paths.append(path)
+            inside += context
+            changes.times.append(start)
+            changes.contexts.append(context)
+        while ends and ends[-1] <= until:
+            self._pop(thread, changes)
+        return changes, np.array(inside, np.int32).reshape(-1, 3)
+
+    @staticmethod
+    def _pop(thread: _Thread, changes: Changes) -> None:
+        # A scope may outlast the one around it by a rounding error: time never runs backwards.
+        changes.times.append(max(thread.ends.pop(), changes.times[-1]))
+        thread.contexts.pop()
+        thread.paths.pop()
+        changes.contexts.append(thread.contexts[-1])
+
+    def _inner(
+        self, code: int, outer: Context, name: int, path: str, node: tuple[int, int, int], detail: int
+    ) -> Context:
+        phase, layer, collective = outer
+        if code in (Host.WRAPPER, Host.NODE):
+            phase = BACKWARD
+            layer = self._ask(node, outer) if node[1] >= 0 and node[2] > 0 else layer
+        elif code == Host.LAYER:
+            layer = self.layer_number(self._texts[name].partition(":")[2])
+            phase = phase if phase in (BACKWARD, OPTIMIZER) else FORWARD
+        elif code == Host.MODULE:
+            if self._use_modules:
+                layer = self.layer_number(path)
+                phase = phase if phase in (BACKWARD, OPTIMIZER) else FORWARD
+        elif code in (Host.STEP, Host.PROFILER_STEP):
+            phase = FORWARD if phase == OTHER else phase
+        elif code in (Host.OPTIMIZER, Host.ZERO_GRAD):
+            phase = OPTIMIZER
+        elif code == Host.INPUT:
+            phase = OTHER
+        else:
+            collective = self.merge(detail, collective)
+        return phase, layer, collective
+
+    def merge(self, inner: int, outer: int) -> int:
+        """The account of a collective that knows what either span around it knows."""
+        if inner < 0 or outer < 0:
+            return max(inner, outer)
+        merged = self._merged.get((inner, outer))
+        if merged is None:
+            both = self._collectives[inner].filled_from(self._collectives[outer])
+            merged = self._merged[inner, outer] = len(self._collectives)
+            self._collectives.append(both)
+        return merged
+
+    # nn.Module frames
+
+    def _module_path(self, name: str, outer: str) -> str:
+        """Qualified name of a module frame: the frames around it joined by dots.
+
+        `Conv2d_7` numbers instances, so the path learned in the forward pass also names the frame when
+        activation checkpointing runs it again on a thread where the frames around it are missing.
+        """
+        known = self._module_paths.get(name, "")
+        path = f"{outer}.{name}" if outer else name
+        if path.count(".") < known.count("."):
+            return known
+        self._module_paths[name] = path
+        return path
+
+    # Sequence numbers
+
+    def _ask(self, node: tuple[int, int, int], outer: Context) -> int:
+        """A stand-in for the layer of a backward node, resolved by `resolve`."""
+        lane, sequence, forward = node
+        self._main_forward = min(self._main_forward, forward)
+        first, second = (-1, sequence), (lane, sequence)
+        keys = (first, second) if forward == self._main_forward else (second, first)
+        if outer[1] < NO_LAYER and self._asked[-2 - outer[1]] == keys:
+            return outer[1]  # the node inside its own wrapper
+        self._asked.append(keys)
+        return -1 - len(self._asked)
+
+    def remember(
+        self,
+        lane: int,
+        phases: npt.NDArray[Any],
+        sequences: npt.NDArray[np.int64],
+        layers: npt.NDArray[Any],
+    ) -> None:
+        """Note the layer of each forward operator of a thread, in order of start."""
+        in_backward = phases == BACKWARD
+        for key_lane, chosen in ((-1, ~in_backward), (lane, in_backward)):
+            pairs = zip(sequences[chosen].tolist(), layers[chosen].tolist(), strict=True)
+            self._layer_of.update({(key_lane, sequence): layer for sequence, layer in pairs})
+        if len(self._layer_of) > _MAX_SEQUENCES:
+            surplus = len(self._layer_of) - _MAX_SEQUENCES // 2
+            self._layer_of = dict(islice(self._layer_of.items(), surplus, None))
+
+    def resolve(self, layers: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """`layers` with every stand-in replaced by the layer it stands for."""
+        if not self._asked:
+            return layers
+        answers = np.array([self._answer(keys) for keys in self._asked], np.int32)
+        waiting = layers < NO_LAYER
+        resolved = layers.copy()
+        resolved[waiting] = answers[-2 - layers[waiting]]
+        return resolved
+
+    def _answer(self, keys: tuple[tuple[int, int], tuple[int, int]]) -> int:
+        found = self._layer_of.get(keys[0])
+        return found if found is not None else self._layer_of.get(keys[1], NO_LAYER)
+
+    def end_slice(self) -> None:
+        """The slice is done: contexts that stay open get their layer for good."""
+        for thread in self._threads.values():
+            thread.contexts = [
+                (phase, self._answer(self._asked[-2 - layer]) if layer < NO_LAYER else layer, collective)
+                for phase, layer, collective in thread.contexts
+            ]
+        self._asked.clear()

@@ -1,0 +1,93 @@
+"""Which training step a moment belongs to, and which thread is the main one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from perfscope.ingest.classify import Host, step_number
+from perfscope.ingest.collect import Facts
+from perfscope.ingest.words import Lanes
+
+OUTSIDE = -1
+_SOURCES = ((Host.STEP, "perfscope"), (Host.PROFILER_STEP, "ProfilerStep"))
+WHOLE_FILE = "whole file"
+# The thread with most spans of the first of these classes that occurs is the main thread.
+_MAIN_SIGNS = (
+    Host.STEP,
+    Host.PROFILER_STEP,
+    Host.OPTIMIZER,
+    Host.LAYER,
+    Host.ZERO_GRAD,
+    Host.MODULE,
+    Host.INPUT,
+)
+
+
+class Steps:
+    """Steps of one window: step i lasts until step i+1 starts, the last one as long as its mark.
+
+    Attributes:
+        spans: (step, start_ns, end_ns) in the time of the trace's events, in order.
+        source: "perfscope", "ProfilerStep" or "whole file" (no marks: everything is step 0).
+    """
+
+    def __init__(self, facts: Facts, texts: Sequence[str], codes: Sequence[int]) -> None:
+        self.source = WHOLE_FILE
+        self.spans: list[tuple[int, int, int]] = []
+        for code, source in _SOURCES:
+            marks = [mark for mark in facts.steps if codes[mark[2]] == code]
+            if marks:
+                self.source = source
+                self.spans = _spans(marks, texts)
+                break
+        if not self.spans and facts.first_ns <= facts.last_ns:
+            self.source = WHOLE_FILE
+            self.spans = [(0, facts.first_ns, facts.last_ns + 1)]
+        self._numbers = np.array([step for step, _, _ in self.spans], np.int32)
+        self._starts = np.array([start for _, start, _ in self.spans], np.int64)
+        self._ends = np.array([end for _, _, end in self.spans], np.int64)
+
+    def of(self, starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        """The step each moment lies in; `OUTSIDE` for none."""
+        if not len(self._starts):
+            return np.full(len(starts), OUTSIDE, np.int32)
+        index = np.searchsorted(self._starts, starts, side="right") - 1
+        inside = (index >= 0) & (starts < self._ends[index])
+        return np.where(inside, self._numbers[index], np.int32(OUTSIDE))
+
+    @property
+    def first_ns(self) -> int:
+        """Start of the first marked step; the smallest integer where nothing is marked."""
+        return int(self._starts[0]) if self.source != WHOLE_FILE else int(np.iinfo(np.int64).min)
+
+
+def _spans(marks: list[tuple[int, int, int, int]], texts: Sequence[str]) -> list[tuple[int, int, int]]:
+    busiest = Counter(lane for *_, lane in marks).most_common()
+    lane = min(lane for lane, count in busiest if count == busiest[0][1])
+    found = []
+    for start, end, word, mark_lane in sorted(marks):
+        number = step_number(texts[word])
+        if mark_lane == lane and number is not None:
+            found.append((number, start, end))
+    return [
+        (number, start, found[i + 1][1] if i + 1 < len(found) else end)
+        for i, (number, start, end) in enumerate(found)
+    ]
+
+
+def main_lane(facts: Facts, lanes: Lanes) -> int | None:
+    """Number of the thread that runs the training loop; None without host threads."""
+    counts = facts.host_codes
+    threads = [lane for lane in range(len(counts)) if not lanes.is_device[lane] and counts[lane].any()]
+    if not threads:
+        return None
+    for code in _MAIN_SIGNS:
+        best = max(threads, key=lambda lane: int(counts[lane, code]))
+        if counts[best, code]:
+            return best
+    initial = [lane for lane in threads if lanes.keys[lane][0] == lanes.keys[lane][1]]
+    return max(initial or threads, key=lambda lane: int(counts[lane].sum()))

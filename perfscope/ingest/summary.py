@@ -1,0 +1,76 @@
+"""What one ingested window says of itself. Light: no numpy, no pyarrow."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+# Written into every summary. Raise it when the same trace would give another table.
+INGEST_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """A host thread (device -1) or a device stream."""
+
+    device: int
+    lane: int
+    role: str  # main, backend, autograd, worker, stream
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestSummary:
+    """One window of one rank: derived/ingest/rank-R-window-W.json.
+
+    events_read = events_kept + events_skipped + events_dropped; an event is one object of the trace's list:
+
+    - kept: became a row of the timeline (a begin/end pair becomes one row: its `E` counts as skipped);
+    - dropped: unreadable, or without a usable time, or a begin without an end;
+    - skipped: readable and of no use there: flow arrows, metadata, Python frames, runtime calls (used to tie
+      kernels to what launched them), operators inside operators.
+
+    events_cut are among the kept: device work launched before the first step, or before the trace began.
+    """
+
+    source: dict[str, Any]  # path (relative to the run), size, mtime_ns
+    rank: int
+    window: int
+    path: str
+    events_read: int
+    events_kept: int
+    events_cut: int
+    events_dropped: int
+    events_skipped: int
+    unclassified: tuple[tuple[str, int], ...]
+    salvaged: bool
+    notes: tuple[str, ...]
+    lanes: tuple[Lane, ...]
+    steps: tuple[tuple[int, int, int], ...]  # step, start_ns, end_ns
+    step_source: str
+    groups: tuple[dict[str, Any], ...]
+    world_size: int | None
+    backend: str | None
+    has_device: bool
+    device_name: str | None
+    host: str | None
+    ingest_version: int = INGEST_VERSION
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return asdict(self)
+
+
+def from_json(document: dict[str, Any]) -> IngestSummary:
+    """The inverse of `to_json`.
+
+    Raises:
+        TypeError, KeyError: it was not written by this version.
+    """
+    values = dict(document)
+    values["lanes"] = tuple(Lane(**lane) for lane in values["lanes"])
+    values["steps"] = tuple((step[0], step[1], step[2]) for step in values["steps"])
+    values["unclassified"] = tuple((item[0], item[1]) for item in values["unclassified"])
+    values["notes"] = tuple(values["notes"])
+    values["groups"] = tuple(values["groups"])
+    return IngestSummary(**values)

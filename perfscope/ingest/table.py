@@ -1,0 +1,189 @@
+"""Finished slices into `schema.TIMELINE` on disk, one row group per slice, each in order of start."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from perfscope.ingest.collectives import Collective, ProcessGroups
+from perfscope.ingest.cost_model import Cost
+from perfscope.ingest.timeline import ABSENT, COPY, Small, Table
+from perfscope.rundir.schema import KINDS, PHASES, TIMELINE
+
+Ints = npt.NDArray[np.int64]
+_WORD_COLUMNS = [field.name for field in TIMELINE if pa.types.is_dictionary(field.type)]
+_ORDERED_COLUMNS = {"start_ns": "DELTA_BINARY_PACKED", "launch_ns": "DELTA_BINARY_PACKED"}
+_COMM_COLUMNS = ("collective", "group", "group_size", "in_bytes", "out_bytes", "dtype", "peer", "seq")
+
+
+class TimelineFile:
+    """Writes one window's timeline aside and renames it into place when it is whole.
+
+    Args:
+        path: of the Parquet file.
+        rank, window: constant columns.
+        base_ns: added to every time.
+        words: text per `Table.word`, before the layers.
+        layers: layer number -> name; may grow while slices are written.
+        lanes: (device, lane) per `Table.lane`.
+        collectives: may grow while slices are written.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        rank: int,
+        window: int,
+        base_ns: int,
+        words: Sequence[str],
+        layers: Sequence[str],
+        lanes: Sequence[tuple[int, int]],
+        costs: Sequence[Cost],
+        collectives: Sequence[Collective],
+        groups: ProcessGroups,
+    ) -> None:
+        self.num_rows = 0
+        self._path = path
+        self._aside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+        self._constants = (rank, window, base_ns)
+        self._words = words
+        self._layers = layers
+        self._lanes = np.array(lanes, np.int64).reshape(-1, 2)
+        self._costs = np.array([(c.flops, c.read, c.written) for c in costs] or [(0, 0, 0)], np.int64)
+        self._collectives = collectives
+        self._groups = groups
+        self._counts: dict[tuple[str | None, str | None], int] = defaultdict(int)
+        self._writer = pq.ParquetWriter(
+            self._aside,
+            TIMELINE,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=_WORD_COLUMNS,
+            column_encoding=_ORDERED_COLUMNS,
+            write_statistics=False,
+        )
+
+    def __enter__(self) -> TimelineFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._writer.close()
+            if kind is None:
+                self._aside.replace(self._path)
+        finally:
+            with suppress(OSError):
+                self._aside.unlink(missing_ok=True)
+
+    def write(self, tables: Sequence[Table]) -> None:
+        """One row group out of the tables of a slice."""
+        parts = [table for table in tables if len(table)]
+        if not parts:
+            return
+        start = np.concatenate([part.start for part in parts])
+        order = np.argsort(start, kind="stable")
+        rows = Table(
+            **{f.name: np.concatenate([getattr(p, f.name) for p in parts])[order] for f in fields(Table)}
+        )
+        columns = self._columns(rows) | self._comm_columns(rows)
+        batch = pa.Table.from_arrays([columns[name] for name in TIMELINE.names], schema=TIMELINE)
+        self._writer.write_table(batch, row_group_size=len(rows))
+        self.num_rows += len(rows)
+
+    def _columns(self, rows: Table) -> dict[str, pa.Array]:
+        rank, window, base_ns = self._constants
+        lanes = self._lanes[rows.lane]
+        costs = self._costs[np.maximum(rows.cost, 0)]
+        unknown = rows.cost < 0
+        is_copy = (rows.kind == COPY) & (rows.moved >= 0)
+        moved = np.where(is_copy, rows.moved, 0)
+        unlaunched = rows.launch == ABSENT
+        on_host = lanes[:, 0] < 0
+        return {
+            "rank": pa.array(np.full(len(rows), rank, np.int32)),
+            "window": pa.array(np.full(len(rows), window, np.int32)),
+            "step": _ints(rows.step, pa.int32()),
+            "device": _ints(lanes[:, 0], pa.int16()),
+            "lane": _ints(lanes[:, 1], pa.int64()),
+            "start_ns": _ints(rows.start + base_ns, pa.int64()),
+            "dur_ns": _ints(rows.dur, pa.int64()),
+            "depth": _ints(np.minimum(rows.depth, 32767), pa.int16()),
+            "kind": _fixed_words(rows.kind, KINDS),
+            "phase": _fixed_words(rows.phase, PHASES),
+            "layer": _words(rows.layer, self._layers),
+            "name": _words(rows.word, [*self._words, *self._layers]),
+            "correlation": _ints(rows.correlation, pa.int64(), rows.correlation < 0),
+            "launch_ns": _ints(np.where(unlaunched, 0, rows.launch + base_ns), pa.int64(), unlaunched),
+            "launch_step": _ints(rows.launch_step, pa.int32(), unlaunched | on_host),
+            "flops": _ints(costs[:, 0], pa.int64(), unknown),
+            "bytes_read": _ints(np.where(is_copy, moved, costs[:, 1]), pa.int64(), unknown & ~is_copy),
+            "bytes_written": _ints(np.where(is_copy, moved, costs[:, 2]), pa.int64(), unknown & ~is_copy),
+        }
+
+    def _comm_columns(self, rows: Table) -> dict[str, pa.Array]:
+        """Columns only communication has. Counts `seq`, so each slice must come exactly once."""
+        places = np.flatnonzero(rows.collective >= 0)
+        told: list[tuple[Any, ...]] = []
+        for number in rows.collective[places].tolist():
+            found = self._groups.complete(self._collectives[number])
+            key = (found.group, found.name)
+            sizes = (found.group_size, found.in_bytes, found.out_bytes)
+            told.append((found.name, found.group, *sizes, found.dtype, found.peer, self._counts[key]))
+            self._counts[key] += 1
+        return {
+            name: _sparse([values[column] for values in told], places, len(rows), TIMELINE.field(name).type)
+            for column, name in enumerate(_COMM_COLUMNS)
+        }
+
+
+def _sparse(values: list[Any], places: Ints, length: int, kind: pa.DataType) -> pa.Array:
+    """`values` at `places`, null elsewhere and where a value is None."""
+    if all(value is None for value in values):
+        return pa.nulls(length, kind)
+    words: dict[str, int] = {}
+    if pa.types.is_dictionary(kind):
+        values = [value if value is None else words.setdefault(value, len(words)) for value in values]
+    column = np.full(length, -1, np.int64)
+    column[places] = [-1 if value is None else value for value in values]
+    if not words:
+        return _ints(column, kind, column < 0)
+    return pa.DictionaryArray.from_arrays(
+        _ints(column, pa.int32(), column < 0), pa.array(list(words), pa.string())
+    )
+
+
+def _ints(values: npt.NDArray[Any], kind: pa.DataType, null: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+    return pa.array(values.astype(kind.to_pandas_dtype(), copy=False), kind, mask=null)
+
+
+def _fixed_words(codes: Small, vocabulary: Sequence[str]) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(vocabulary, pa.string()))
+
+
+def _words(numbers: Small, texts: Sequence[str]) -> pa.Array:
+    """Texts by number (negative: null), with a dictionary of those that occur, each once."""
+    present = np.zeros(len(texts) + 1, np.bool_)
+    present[numbers] = True  # -1 marks the spare last place
+    used = np.flatnonzero(present[:-1])
+    codes = np.full(len(texts) + 1, -1, np.int32)
+    found: dict[str, int] = {}
+    codes[used] = [found.setdefault(texts[number], len(found)) for number in used.tolist()]
+    indices = codes[numbers]
+    return pa.DictionaryArray.from_arrays(
+        pa.array(indices, pa.int32(), mask=indices < 0), pa.array(list(found), pa.string())
+    )

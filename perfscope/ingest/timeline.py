@@ -1,0 +1,263 @@
+"""Slices of rows into slices of the timeline table: nesting, phases, layers, launches, costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from perfscope.ingest.classify import FIRST_SCOPE, Device, Host
+from perfscope.ingest.collect import Collector
+from perfscope.ingest.launches import Launches
+from perfscope.ingest.scopes import NO_LAYER, SCOPES, Scopes
+from perfscope.ingest.spill import DEVICE, Rows
+from perfscope.ingest.steps import OUTSIDE, Steps
+
+Ints = npt.NDArray[np.int64]
+Small = npt.NDArray[np.int32]
+COMPUTE, COMM, COPY, INPUT, OPTIMIZER, HOST, ANNOTATION = range(7)  # as schema.KINDS
+# A device clock mapped onto the host's may put a kernel a little before its own launch.
+_CLOCK_SLACK_NS = 2_000_000
+ABSENT = int(np.iinfo(np.int64).max)
+_NO_ROW_CODES = (Host.WRAPPER, Host.COMM_PARAMETERS)
+
+
+@dataclass(slots=True)
+class Table:
+    """Finished rows, as arrays of one length. -1 is null unless said otherwise."""
+
+    lane: Small  # number in `Lanes`
+    start: Ints
+    dur: Ints
+    step: Small
+    depth: Small
+    kind: Small
+    phase: Small
+    layer: Small
+    word: Small  # number of the text: host words, then device words, then layers
+    correlation: Ints
+    launch: Ints  # ABSENT: the launch is not in the file
+    launch_step: Small
+    cost: Small
+    moved: Ints  # bytes of a copy
+    collective: Small  # of kind COMM only
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+class Timeline:
+    """Turns the merged slices of a `Spill` into tables, carrying over what is still open.
+
+    Args:
+        collector: closed; its tables of words, lanes and facts are complete.
+        scopes: fresh.
+        main: number of the main thread's lane.
+        use_modules: layers come from nn.Module frames.
+    """
+
+    def __init__(
+        self, collector: Collector, scopes: Scopes, steps: Steps, *, main: int | None, use_modules: bool
+    ) -> None:
+        facts = collector.facts
+        self._scopes = scopes
+        self._main = main
+        self._steps = steps
+        self._host_codes = np.array(collector.host_words.codes, np.int64)
+        self._device_codes = np.array(collector.device_words.codes, np.int64)
+        self._launches = Launches()
+        self._device_carry = np.zeros(0, DEVICE)
+        self._open_ends: dict[int, Ints] = {}
+        self._operator_ends: dict[tuple[int, bool], int] = {}
+        self._kinds = _kinds_of_codes(facts.num_device > 0, bool(facts.host_codes[:, Host.COMM].any()))
+        self._is_scope = np.array([code in SCOPES for code in Host])
+        self._is_scope[Host.NODE] = not facts.host_codes[:, Host.WRAPPER].any()
+        self._has_row = np.array([code not in _NO_ROW_CODES for code in Host])
+        self._has_row[Host.MODULE] = use_modules
+        self.num_cut = 0  # device rows launched before the first step, or before the file begins
+        self._can_be_cut = facts.num_launches > 0
+        self._first_device_word = len(self._host_codes)
+        self._first_layer_word = self._first_device_word + len(self._device_codes)
+        self.device_rows = np.zeros(len(collector.lanes.keys), np.int64)  # per lane
+        self.comm_rows = np.zeros(len(collector.lanes.keys), np.int64)  # per lane, of these
+        self.unknown_rows = np.zeros(len(self._device_codes), np.int64)  # per device word
+
+    def tables(self, until: int, host: Rows, launches: Rows, device: Rows) -> list[Table]:
+        """The table rows of one slice: host threads, then devices, each by start within its lane."""
+        host_table, contexts = self._host_slice(until, host, launches)
+        self._launches.add(launches, self._steps.of(launches["start"]), contexts)
+        if len(self._device_carry):
+            device = np.concatenate([self._device_carry, device])
+        if until != ABSENT:
+            until -= _CLOCK_SLACK_NS
+        ready = int(np.searchsorted(device["start"], until, side="right"))
+        self._device_carry = device[ready:]
+        return [host_table, self._device_slice(device[:ready], until)]
+
+    # Host threads
+
+    def _host_slice(self, until: int, rows: Rows, launches: Rows) -> tuple[Table, Small]:
+        codes = self._host_codes[rows["name"]] if len(rows) else np.zeros(0, np.int64)
+        context = np.zeros((len(rows), 3), np.int32)
+        launch_context = np.zeros((len(launches), 3), np.int32)
+        kept = np.zeros(len(rows), np.bool_)
+        costed = np.zeros(len(rows), np.bool_)
+        depth = np.zeros(len(rows), np.int32)
+        # The main thread first: there the names of modules are learned that other threads run again.
+        lanes = _present(rows["lane"], launches["lane"])
+        for lane in sorted(lanes, key=lambda lane: lane != self._main):
+            here = np.flatnonzero(rows["lane"] == lane)
+            calls = np.flatnonzero(launches["lane"] == lane)
+            mine, mine_codes = rows[here], codes[here]
+            context[here], launch_context[calls] = self._contexts(
+                lane, mine, mine_codes, launches["start"][calls], until
+            )
+            kept[here], costed[here] = self._outermost(lane, mine, mine_codes)
+            chosen = here[kept[here]]
+            depth[chosen] = self._depth(lane, rows["start"][chosen], rows["dur"][chosen], until)
+        context[:, 1] = self._scopes.resolve(context[:, 1])
+        launch_context[:, 1] = self._scopes.resolve(launch_context[:, 1])
+        self._scopes.end_slice()
+        table = self._host_table(rows[kept], codes[kept], context[kept], costed[kept], depth[kept])
+        return table, launch_context
+
+    def _contexts(self, lane: int, rows: Rows, codes: Ints, calls: Ints, until: int) -> tuple[Small, Small]:
+        """(phase, layer, collective) inside each row and at each launch of one thread."""
+        is_scope = self._is_scope[codes]
+        changes, inside = self._scopes.walk(lane, rows[is_scope], until)
+        # One look-up for all moments: rows first, then launches.
+        found = changes.at(np.concatenate([rows["start"], calls]))
+        context = found[: len(rows)]
+        context[is_scope] = inside
+        forward = ~is_scope & (rows["sequence"] >= 0) & (rows["forward_thread"] <= 0)
+        forward &= context[:, 1] >= NO_LAYER
+        if forward.any():
+            self._scopes.remember(lane, context[forward, 0], rows["sequence"][forward], context[forward, 1])
+        return context, found[len(rows) :]
+
+    def _outermost(
+        self, lane: int, rows: Rows, codes: Ints
+    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Which rows are kept, and which of them carry a cost.
+
+        Of operators the outermost is kept, and inside it the outermost with a known cost.
+        """
+        starts, ends = rows["start"], rows["start"] + rows["dur"]
+        operator = codes == Host.OPERATOR
+        known = operator & (rows["detail"] >= 0)
+        nested = starts < self._enclosing_end(lane, False, operator, ends)
+        nested_known = starts < self._enclosing_end(lane, True, known, ends)
+        costed = known & ~nested_known
+        kept = self._has_row[codes] & ((codes >= FIRST_SCOPE) | ~nested | costed)
+        return kept, costed
+
+    def _enclosing_end(self, lane: int, known: bool, chosen: npt.NDArray[np.bool_], ends: Ints) -> Ints:
+        """For each row the latest end of the chosen rows that started before it."""
+        latest = np.empty(len(ends) + 1, np.int64)
+        latest[0] = self._operator_ends.get((lane, known), -ABSENT)
+        latest[1:] = np.where(chosen, ends, -ABSENT)
+        np.maximum.accumulate(latest, out=latest)
+        self._operator_ends[lane, known] = int(latest[-1])
+        return latest[:-1]
+
+    def _depth(self, lane: int, starts: Ints, durs: Ints, until: int) -> Ints:
+        """Number of spans of the lane that are open when each starts; rows in order of start."""
+        before = self._open_ends.get(lane, np.zeros(0, np.int64))
+        ends = np.concatenate([before, starts + np.maximum(durs, 1)])
+        ends.sort()
+        closed = np.searchsorted(ends, starts, side="right")
+        self._open_ends[lane] = ends[np.searchsorted(ends, until, side="right") :]
+        return len(before) + np.arange(len(starts)) - closed
+
+    def _host_table(
+        self, rows: Rows, codes: Ints, context: Small, costed: npt.NDArray[np.bool_], depth: Small
+    ) -> Table:
+        kinds = self._kinds[codes]
+        nothing = np.full(len(rows), -1, np.int64)
+        return Table(
+            lane=rows["lane"],
+            start=rows["start"],
+            dur=rows["dur"],
+            step=self._steps.of(rows["start"]),
+            depth=depth,
+            kind=kinds,
+            phase=context[:, 0],
+            layer=context[:, 1],
+            word=np.where(codes == Host.MODULE, self._first_layer_word + context[:, 1], rows["name"]),
+            correlation=nothing,
+            launch=np.full(len(rows), ABSENT),
+            launch_step=np.full(len(rows), OUTSIDE, np.int32),
+            cost=np.where(costed, rows["detail"], np.int32(-1)),
+            moved=nothing,
+            collective=np.where(kinds == COMM, context[:, 2], np.int32(-1)),
+        )
+
+    # Devices
+
+    def _device_slice(self, rows: Rows, until: int) -> Table:
+        codes = self._device_codes[rows["name"]] if len(rows) else np.zeros(0, np.int64)
+        found = self._launches.find(rows["correlation"])
+        is_work = codes != Device.ANNOTATION
+        launched = found.known & is_work
+        launch = np.where(launched, found.start, ABSENT)
+        if self._can_be_cut:
+            early = ~launched | (launch < self._steps.first_ns)
+            self.num_cut += int(np.count_nonzero(early & is_work))
+        self._count_device(rows, codes)
+        depth = np.zeros(len(rows), np.int32)
+        for lane in _present(rows["lane"]):
+            here = np.flatnonzero(rows["lane"] == lane)
+            depth[here] = self._depth(lane, rows["start"][here], rows["dur"][here], until)
+        kinds = _DEVICE_KINDS[codes]
+        collective = np.full(len(rows), -1, np.int32)
+        for row in np.flatnonzero(kinds == COMM).tolist():
+            collective[row] = self._scopes.merge(int(rows["detail"][row]), int(found.collective[row]))
+        return Table(
+            lane=rows["lane"],
+            start=rows["start"],
+            dur=rows["dur"],
+            step=self._steps.of(rows["start"]),
+            depth=depth,
+            kind=kinds,
+            phase=found.phase.astype(np.int32),
+            layer=found.layer.astype(np.int32),
+            word=rows["name"] + np.int32(self._first_device_word),
+            correlation=np.where(is_work & (rows["correlation"] > 0), rows["correlation"], -1),
+            launch=launch,
+            launch_step=np.where(launched, found.step, OUTSIDE).astype(np.int32),
+            cost=np.full(len(rows), -1, np.int32),
+            moved=np.where(kinds == COPY, rows["bytes"], -1),
+            collective=collective,
+        )
+
+    def _count_device(self, rows: Rows, codes: Ints) -> None:
+        self.device_rows += np.bincount(rows["lane"], minlength=len(self.device_rows))
+        self.comm_rows += np.bincount(rows["lane"][codes == Device.COMM], minlength=len(self.comm_rows))
+        unknown = rows["name"][codes == Device.UNKNOWN]
+        self.unknown_rows += np.bincount(unknown, minlength=len(self.unknown_rows))
+
+
+_DEVICE_KINDS = np.empty(len(Device), np.int32)
+_DEVICE_KINDS[[Device.COMPUTE, Device.COMM, Device.COPY, Device.ANNOTATION, Device.UNKNOWN]] = (
+    COMPUTE, COMM, COPY, ANNOTATION, COMPUTE
+)  # fmt: skip
+
+
+def _present(*lanes: npt.NDArray[Any]) -> list[int]:
+    """The lane numbers that occur, in order."""
+    present: list[int] = np.flatnonzero(np.bincount(np.concatenate(lanes))).tolist()
+    return present
+
+
+def _kinds_of_codes(has_device: bool, has_backend: bool) -> Small:
+    """Kind of each host class. On a host that feeds a device, operators only launch: kind host."""
+    kinds = np.full(len(Host), ANNOTATION, np.int32)
+    kinds[[Host.OPERATOR, Host.REGION]] = HOST if has_device else COMPUTE
+    kinds[[Host.NODE, Host.LAUNCH_NOTE, Host.OTHER, Host.WRAPPER, Host.COMM_PARAMETERS]] = HOST
+    kinds[[Host.OPTIMIZER, Host.ZERO_GRAD]] = OPTIMIZER
+    kinds[Host.INPUT] = INPUT
+    kinds[Host.COMM] = COMM
+    kinds[Host.COLLECTIVE_OP] = HOST if has_device or has_backend else COMM
+    return kinds

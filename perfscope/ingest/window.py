@@ -1,0 +1,157 @@
+"""One trace file to one timeline table and its summary. Runs inside a worker process."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from perfscope.errors import TraceError
+from perfscope.ingest.classify import Host, mark_text
+from perfscope.ingest.collect import Collector
+from perfscope.ingest.collectives import ProcessGroups
+from perfscope.ingest.files import WindowFile
+from perfscope.ingest.lanes import describe_lanes
+from perfscope.ingest.metadata import parse_metadata
+from perfscope.ingest.reader import EventReader
+from perfscope.ingest.scopes import Scopes
+from perfscope.ingest.source import TraceSource
+from perfscope.ingest.spill import Spill
+from perfscope.ingest.steps import WHOLE_FILE, Steps, main_lane
+from perfscope.ingest.summary import IngestSummary
+from perfscope.ingest.table import TimelineFile
+from perfscope.ingest.timeline import Timeline
+
+
+def ingest_window(file: WindowFile) -> IngestSummary:
+    """Ingest one trace; what cannot be used at all gives a summary with no rows and a note saying why.
+
+    Raises:
+        OSError: the timeline cannot be written.
+    """
+    with Spill(file.table.parent) as spill:
+        collector = Collector(spill)
+        try:
+            with TraceSource(file.source) as source:
+                reader = EventReader(source)
+                for events in reader:
+                    collector.add(events)
+        except TraceError as error:
+            return unusable_window(file, str(error).removeprefix(f"{file.source}: "))
+        collector.close()
+        return _Window(file, reader, collector).write(spill)
+
+
+def unusable_window(file: WindowFile, reason: str) -> IngestSummary:
+    """An empty timeline and a summary that says why."""
+    with Spill(file.table.parent) as spill, TraceSource(Path(os.devnull)) as nothing:
+        reader = EventReader(nothing)
+        reader.counts.notes.append(reason)
+        collector = Collector(spill)
+        collector.close()
+        return _Window(file, reader, collector).write(spill)
+
+
+class _Window:
+    """The second half of an ingest: all rows are in the spill."""
+
+    def __init__(
+        self,
+        file: WindowFile,
+        reader: EventReader,
+        collector: Collector,
+    ) -> None:
+        self._file = file
+        self._counts = reader.counts
+        self._collector = collector
+        self._metadata = parse_metadata(reader.outside)
+        words = collector.host_words
+        self._facts = collector.facts
+        marked = bool(self._facts.host_codes[:, Host.LAYER].any())
+        self._use_modules = not marked and bool(self._facts.host_codes[:, Host.MODULE].any())
+        self._steps = Steps(self._facts, words.texts, words.codes)
+        self._scopes = Scopes(words.texts, words.codes, collector.collectives, use_modules=self._use_modules)
+
+    def write(self, spill: Spill) -> IngestSummary:
+        collector = self._collector
+        main = main_lane(self._facts, collector.lanes)
+        timeline = Timeline(collector, self._scopes, self._steps, main=main, use_modules=self._use_modules)
+        host_words = collector.host_words
+        words = [
+            mark_text(Host(code), text) for code, text in zip(host_words.codes, host_words.texts, strict=True)
+        ]
+        words += collector.device_words.texts
+        with TimelineFile(
+            self._file.table,
+            rank=self._file.rank,
+            window=self._file.window,
+            base_ns=self._metadata.base_ns,
+            words=words,
+            layers=self._scopes.layers,
+            lanes=[
+                (owner if is_device else -1, lane)
+                for (owner, lane), is_device in zip(
+                    collector.lanes.keys, collector.lanes.is_device, strict=True
+                )
+            ],
+            costs=collector.costs,
+            collectives=collector.collectives,
+            groups=ProcessGroups(self._metadata.groups, self._metadata.world_size),
+        ) as table:
+            for until, (host, launches, device) in spill.slices():
+                table.write(timeline.tables(until, host, launches, device))
+        return self._summary(table.num_rows, timeline, main)
+
+    def _summary(self, num_rows: int, timeline: Timeline, main: int | None) -> IngestSummary:
+        counts, facts, metadata = self._counts, self._facts, self._metadata
+        stat = self._file.source.stat()
+        dropped = counts.dropped + facts.dropped
+        device_words = self._collector.device_words.texts
+        unclassified = {device_words[i]: int(n) for i, n in enumerate(timeline.unknown_rows) if n}
+        lanes = describe_lanes(
+            facts,
+            self._collector.lanes,
+            main,
+            timeline.device_rows,
+            timeline.comm_rows,
+        )
+        devices = sorted({lane.device for lane in lanes if lane.device >= 0})
+        return IngestSummary(
+            source={
+                "path": self._file.relative_source,
+                "size": stat.st_size,
+                "mtime_ns": stat.st_mtime_ns,
+            },
+            rank=self._file.rank,
+            window=self._file.window,
+            path=self._file.relative_source,
+            events_read=counts.read,
+            events_kept=num_rows,
+            events_cut=timeline.num_cut,
+            events_dropped=dropped,
+            events_skipped=counts.read - num_rows - dropped,
+            unclassified=tuple(sorted(unclassified.items(), key=lambda item: -item[1])),
+            salvaged=bool(counts.notes) or dropped > 0,
+            notes=tuple(self._notes()),
+            lanes=tuple(lanes),
+            steps=tuple(
+                (step, start + metadata.base_ns, end + metadata.base_ns)
+                for step, start, end in self._steps.spans
+            ),
+            step_source=self._steps.source,
+            groups=tuple(metadata.groups),
+            world_size=metadata.world_size,
+            backend=metadata.backend,
+            has_device=facts.num_device > 0,
+            device_name=metadata.devices.get(devices[0]) if devices else None,
+            host=metadata.host,
+        )
+
+    def _notes(self) -> list[str]:
+        notes = list(self._counts.notes)
+        if self._steps.spans and self._steps.source == WHOLE_FILE:
+            notes.append("no step marks: the whole file counts as one step")
+        if self._use_modules:
+            notes.append("layers from the nn.Module frames of the Python stacks")
+        if self._facts.num_device and not self._facts.num_launches:
+            notes.append("no launches in the file: device work cannot be tied to the host")
+        return notes

@@ -1,0 +1,79 @@
+"""Which file is which rank, and which files a path stands for."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from perfscope.errors import TraceError
+from perfscope.ingest.importing import assign_ranks, trace_files
+
+
+def trace(path: Path, rank: int | None = None, *, behind: bool = False, padding: int = 0) -> Path:
+    fields: dict[str, object] = {"pad": "x" * padding}
+    info = {"distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 8}} if rank is not None else {}
+    order = {**fields, "traceEvents": [], **info} if behind else {**info, **fields, "traceEvents": []}
+    data = json.dumps(order).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.json.gz"])
+@pytest.mark.parametrize("behind", [False, True])
+def test_the_trace_itself_knows_best(tmp_path: Path, name: str, behind: bool) -> None:
+    path = trace(tmp_path / f"rank7-{name}", 3, behind=behind, padding=3_000_000)
+    assert assign_ranks([path]) == [(3, "distributedInfo")]
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("rank5.json", 5),
+        ("rank-12.json.gz", 12),
+        ("RANK_3.pt.trace.json", 3),
+        ("worker4.1694128201556.pt.trace.json", 4),
+        ("run2_rank6_step9.json", 6),
+        ("trace_2.json", 2),
+        ("t1.json", 1),
+        ("9.json", 9),
+    ],
+)
+def test_else_a_number_in_the_name(tmp_path: Path, name: str, rank: int) -> None:
+    assert assign_ranks([trace(tmp_path / name)]) == [(rank, "file name")]
+
+
+@pytest.mark.parametrize("name", ["trace.json", "vm_2552.1790857026000.pt.trace.json", "resnet.json.gz"])
+def test_a_time_or_process_id_is_no_rank(tmp_path: Path, name: str) -> None:
+    assert assign_ranks([trace(tmp_path / name)]) == [(0, "order")]
+
+
+def test_order_fills_the_ranks_nobody_claims(tmp_path: Path) -> None:
+    files = [trace(tmp_path / "x.json"), trace(tmp_path / "y.json", 0), trace(tmp_path / "z.json")]
+    assert assign_ranks(files) == [(1, "order"), (0, "distributedInfo"), (2, "order")]
+
+
+def test_two_files_of_one_rank_are_named_both(tmp_path: Path) -> None:
+    files = [trace(tmp_path / "a.json", 4), trace(tmp_path / "rank4.json")]
+    with pytest.raises(TraceError) as caught:
+        assign_ranks(files)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert all(text in message for text in ("a.json", "rank4.json", "rank 4", "distributedInfo", "file name"))
+
+
+def test_a_directory_stands_for_its_traces_in_natural_order(tmp_path: Path) -> None:
+    for name in ("rank10.json", "rank2.json.gz", "rank1.pt.trace.json", "notes.txt", "x.json.zip"):
+        (tmp_path / name).touch()
+    (tmp_path / "deeper.json").mkdir()
+    names = [path.name for path in trace_files([tmp_path])]
+    assert names == ["rank1.pt.trace.json", "rank2.json.gz", "rank10.json"]
+
+
+def test_paths_that_stand_for_nothing_are_named(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="not there"):
+        trace_files([tmp_path / "missing.json"])
+    with pytest.raises(TraceError, match="holds no"):
+        trace_files([tmp_path])
