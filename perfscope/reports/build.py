@@ -65,6 +65,9 @@ def _without_empty_columns(section: Section) -> Section:
     return dataclasses.replace(section, blocks=blocks)
 
 
+NOTABLE_SLOWDOWN = 0.15  # traced over usual step time, above which the report says so
+
+
 def build_verdict(analysis: RunAnalysis) -> Verdict:
     """What bounds the step, from the first finding; where nothing was measured, that."""
     shares = mean_shares(analysis)
@@ -117,7 +120,24 @@ def _where_it_goes(analysis: RunAnalysis) -> str:
     step_ns, parts = shares
     ranked = sorted(parts.items(), key=lambda item: -item[1])
     words = [f"{units.format_ratio(share)} {_part_words(key)}" for key, share in ranked if share >= 0.0005]
-    return f"The {scope_of(analysis).whole} of {units.format_ns(step_ns)} is {', '.join(words)}."
+    return (
+        f"The {scope_of(analysis).whole} of {units.format_ns(step_ns)} is {', '.join(words)}."
+        f"{_against_untraced(analysis, step_ns)}"
+    )
+
+
+def _against_untraced(analysis: RunAnalysis, traced_ns: float) -> str:
+    """A warning where the traced steps were much slower than the run's usual ones; else nothing."""
+    usual = analysis.step_ns
+    if analysis.breakdown_of != "step" or analysis.run.get("origin") == "import" or usual is None:
+        return ""
+    if usual.median <= 0 or traced_ns < (1 + NOTABLE_SLOWDOWN) * usual.median:
+        return ""
+    return (
+        f" Traced steps took {units.format_ratio(traced_ns / usual.median - 1, 0)} longer than the median of "
+        f"{units.format_ns(usual.median)} (profiling, or a busy machine): "
+        "trust the shares more than the times."
+    )
 
 
 def build_figures(analysis: RunAnalysis) -> tuple[KeyFigure, ...]:

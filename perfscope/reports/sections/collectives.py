@@ -48,22 +48,20 @@ def collectives_section(analysis: RunAnalysis) -> Section:
                 tone="caution",
             )
         )
-    return Section(id="collectives", title="Collectives", lead=_lead(results), blocks=tuple(blocks))
+    return Section(id="collectives", title="Collectives", lead=_lead(analysis), blocks=tuple(blocks))
 
 
 MOST_BARS = 16
 
 
-def _lead(results: list[CollectiveResult]) -> str:
-    matched = [c for c in results if c.transfer_ns is not None and c.wait_ns is not None]
-    transfer = sum(c.transfer_ns or 0 for c in matched)
-    wait = sum(c.wait_ns or 0 for c in matched)
-    if transfer + wait <= 0:
+def _lead(analysis: RunAnalysis) -> str:
+    """Shares of the time in calls as unions, so that calls under way at once count once."""
+    in_calls, waiting = analysis.in_calls_ns, analysis.waiting_ns
+    if not in_calls or waiting is None:
         return "Ranks could not be matched, so waiting and transfer cannot be told apart."
-    share = wait / (transfer + wait)
     return (
-        f"{units.format_ratio(share, 0)} of the time in matched collectives was waiting for the last rank "
-        f"({units.format_ns(wait)} per rank); transfer took {units.format_ns(transfer)}."
+        f"{units.format_ratio(waiting / in_calls, 0)} of the time in matched collectives was waiting for the "
+        f"last rank ({units.format_ns(waiting)} of {units.format_ns(in_calls)} on the mean rank)."
     )
 
 
