@@ -1,4 +1,4 @@
-"""The errors a user can meet, each with an exit code and a docs slug.
+"""The errors a user can meet, each with an exit code.
 
     PerfscopeError            exit 1   something about the user's input or machine
       UsageError              exit 2   the command line itself is wrong
@@ -18,18 +18,9 @@ EXIT_OWN_FAILURE = 125  # `perfscope run` itself failed; the child's own codes p
 
 
 class PerfscopeError(Exception):
-    """Root of every error perfscope raises on purpose.
-
-    Args:
-        message: one line for the user.
-        slug: anchor in docs/messages.md, or None.
-    """
+    """Root of every error perfscope raises on purpose; its message is one line for the user."""
 
     exit_code: int = EXIT_USER
-
-    def __init__(self, message: str, *, slug: str | None = None) -> None:
-        super().__init__(message)
-        self.slug = slug
 
 
 class UsageError(PerfscopeError):

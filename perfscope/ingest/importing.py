@@ -61,7 +61,7 @@ def import_traces(
     Args:
         paths: trace files, or directories whose *.json and *.json.gz are taken in natural order.
         run_dir: as `create_run_dir`'s `path`.
-        name: of the run; None means that of the first trace.
+        name: of the run; None means after the first trace or directory.
         force: replace a run that is already there.
         jobs, progress: as for `ingest_run`.
 
@@ -81,11 +81,12 @@ def import_traces(
     if not readable:
         raise TraceError(_no_use(rejected))
     ranks = assign_ranks(readable)
-    directory = create_run_dir(run_dir, name=name or _stem(files[0]), force=force)
+    name = name or _name_of(paths[0])
+    directory = create_run_dir(run_dir, name=name, force=force)
     traces = [
         _store(path, rank, source, directory) for path, (rank, source) in zip(readable, ranks, strict=True)
     ]
-    manifest = _manifest(directory, name or _stem(files[0]), traces)
+    manifest = _manifest(directory, name, traces)
     write_json(directory / layout.RUN_JSON, manifest)
     for trace in traces:
         write_json(_rank_dir(directory, trace.rank) / layout.RANK_JSON, _rank_json(trace.rank, None))
@@ -105,7 +106,7 @@ def import_traces(
     summaries = tuple(by_rank[trace.rank] for trace in used)
     for trace, summary in zip(used, summaries, strict=True):
         write_json(_rank_dir(directory, trace.rank) / layout.RANK_JSON, _rank_json(trace.rank, summary))
-    manifest = _manifest(directory, name or _stem(files[0]), used)
+    manifest = _manifest(directory, name, used)
     _describe(manifest, summaries, rejected)
     write_json(directory / layout.RUN_JSON, manifest)
     return ImportResult(run_dir=directory, traces=tuple(used), summaries=summaries, rejected=tuple(rejected))
@@ -321,6 +322,9 @@ def _no_use(rejected: Sequence[tuple[Path, str]]) -> str:
     return f"none of the {len(rejected)} files is a usable trace ({listed}{more})"
 
 
-def _stem(path: Path) -> str:
-    name = re.sub(r"(?:\.pt)?(?:\.trace)?\.json(?:\.gz)?$", "", path.name)
+def _name_of(path: Path) -> str:
+    """A run's name from its first trace: without endings and rank, which say nothing of the run."""
+    path = Path(os.path.abspath(path))  # noqa: PTH100 - the user's own name, links kept
+    name = path.name if path.is_dir() else re.sub(r"(?:\.pt)?(?:\.trace)?\.json(?:\.gz)?$", "", path.name)
+    name = re.sub(r"[-_.]?(?:rank|worker)?[-_.]?\d+$", "", name, flags=re.IGNORECASE) or path.parent.name
     return re.sub(r"[^\w.+-]+", "-", name) or "import"

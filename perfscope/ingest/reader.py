@@ -30,7 +30,10 @@ _CUT = re.compile(rb"\}\s*,\s*\{")
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 _FRAME = "python_function"
-_MODULE = b'"nn.Module: '
+_MODULES = (
+    b'"name": "nn.Module: ',
+    b'"name":"nn.Module: ',
+)  # the longer the text, the faster it is looked for
 
 
 @dataclass(slots=True)
@@ -341,14 +344,15 @@ class EventReader:
         if not count:
             return None
         events = []
-        at = self._buffer.find(_MODULE, 1, stop)
+        module = _MODULES[self._buffer.find(b'"name": ', 1, stop) < 0]
+        at = self._buffer.find(module, 1, stop)
         while at > 0:
             begin, end = self._around(at, stop)
             event, _ = decode_event(bytes(self._buffer[begin:end]))
             if event is None or event.cat != "python_function":
                 return None  # a cut inside a frame's text: decode the chunk the ordinary way
             events.append(event)
-            at = self._buffer.find(_MODULE, end, stop)
+            at = self._buffer.find(module, end, stop)
         self.counts.read += count
         self.counts.skipped += count - len(events)
         return events

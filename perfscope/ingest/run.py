@@ -67,7 +67,7 @@ def _ingest_all(files: list[WindowFile], jobs: int | None) -> Iterator[IngestSum
         yield from map(_ingest_one, files)
         return
     # Here, because a single trace needs no pool and should not pay for loading it.
-    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
     from multiprocessing import get_context
 
     # Fresh interpreters: this process may have threads (progress bar, BLAS); forking would copy their locks.
@@ -77,6 +77,10 @@ def _ingest_all(files: list[WindowFile], jobs: int | None) -> Iterator[IngestSum
         try:
             for future in as_completed(waiting):
                 yield future.result()
+        except BrokenExecutor as error:
+            raise RunDirectoryError(
+                "a worker process of the ingest died (out of memory?); try again with --jobs 1"
+            ) from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

@@ -30,14 +30,11 @@ def migrate(document: dict[str, object], origin: str) -> dict[str, object]:
     """
     version = document.get("schema_version")
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise RunDirectoryError(
-            f"{origin}: run.json names no schema_version: not a perfscope run", slug="not-a-run"
-        )
+        raise RunDirectoryError(f"{origin}: run.json names no schema_version: not a perfscope run")
     if version > SCHEMA_VERSION:
         raise RunDirectoryError(
             f"{origin} was made by a newer perfscope (schema {version}, this one reads up to "
-            f"{SCHEMA_VERSION}): upgrade perfscope to read it",
-            slug="newer-schema",
+            f"{SCHEMA_VERSION}): upgrade perfscope to read it"
         )
     while version < SCHEMA_VERSION:
         document = {**MIGRATIONS[version](document), "schema_version": version + 1}

@@ -199,22 +199,19 @@ def _locate(path: Path) -> Path:
     """The run directory `path` means, with run.json in it."""
     try:
         if path.is_symlink() and not path.exists():
-            raise RunDirectoryError(
-                f"{path} is a link to {path.readlink()}, which is not there", slug="not-a-run"
-            )
+            raise RunDirectoryError(f"{path} is a link to {path.readlink()}, which is not there")
         if not path.exists():
-            raise RunDirectoryError(f"{path} is not there", slug="not-a-run")
+            raise RunDirectoryError(f"{path} is not there")
         if path.name == layout.RUN_JSON and path.is_file():
             return path.parent
         if not path.is_dir():
             raise RunDirectoryError(
-                f"{path} is a file, not a run directory (a trace? use `perfscope import {path}`)",
-                slug="not-a-run",
+                f"{path} is a file, not a run directory (a trace? use `perfscope import {path}`)"
             )
         if not (path / layout.RUN_JSON).exists():
-            raise RunDirectoryError(f"{path} is not a perfscope run: it holds no run.json", slug="not-a-run")
+            raise RunDirectoryError(f"{path} is not a perfscope run: it holds no run.json")
     except OSError as error:
-        raise RunDirectoryError(f"{path} cannot be read: {_reason(error)}", slug="unreadable-run") from None
+        raise RunDirectoryError(f"{path} cannot be read: {_reason(error)}") from None
     return path.resolve()
 
 
@@ -223,9 +220,9 @@ def _read_manifest(folder: Path) -> Document:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Document)
     except OSError as error:
-        raise RunDirectoryError(f"{path} cannot be read: {_reason(error)}", slug="unreadable-run") from None
+        raise RunDirectoryError(f"{path} cannot be read: {_reason(error)}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RunDirectoryError(f"{path} is broken: {_reason(error)}", slug="broken-run") from None
+        raise RunDirectoryError(f"{path} is broken: {_reason(error)}") from None
 
 
 def _reason(error: Exception) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perfscope.errors import TraceError
-from perfscope.ingest.importing import assign_ranks, trace_files
+from perfscope.ingest.importing import assign_ranks, import_traces, trace_files
 
 
 def trace(path: Path, rank: int | None = None, *, behind: bool = False, padding: int = 0) -> Path:
@@ -77,3 +77,21 @@ def test_paths_that_stand_for_nothing_are_named(tmp_path: Path) -> None:
         trace_files([tmp_path / "missing.json"])
     with pytest.raises(TraceError, match="holds no"):
         trace_files([tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("resnet_rank0.json", "resnet"),
+        ("rank0.json", "traces"),
+        ("my net.pt.trace.json", "my-net"),
+        (".", "traces"),
+    ],
+)
+def test_a_run_is_named_after_its_first_trace(tmp_path: Path, file: str, name: str) -> None:
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    events = [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 1}]
+    (folder / ("rank0.json" if file == "." else file)).write_text(json.dumps(events))
+    result = import_traces([folder / file], tmp_path / "run", jobs=1)
+    assert json.loads((result.run_dir / "run.json").read_text())["name"] == name
