@@ -69,15 +69,9 @@ def import_traces(
         TraceError: two files claim one rank, or no file is of any use.
         RunDirectoryError: the run directory cannot be made or written.
     """
-    files = trace_files(paths)
-    rejected: list[tuple[Path, str]] = []
-    readable = []
-    for path in files:
-        reason = _why_unreadable(path)
-        if reason:
-            rejected.append((path, reason))
-        else:
-            readable.append(path)
+    reasons = {path: _why_unreadable(path) for path in trace_files(paths)}
+    rejected = [(path, reason) for path, reason in reasons.items() if reason]
+    readable = [path for path, reason in reasons.items() if not reason]
     if not readable:
         raise TraceError(_no_use(rejected))
     ranks = assign_ranks(readable)
