@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from perfscope import units
+from perfscope.cli.labels import parse_labels
+from perfscope.errors import UsageError
 
 if TYPE_CHECKING:
     from perfscope.ingest import ImportResult
@@ -23,7 +25,20 @@ JSON_SCHEMA_VERSION = 1
 @click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="TRACE...")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Run directory to make.")
 @click.option("--force", is_flag=True, help="Replace a run that is already there.")
-@click.option("--name", help="Name of the run. [default: that of the first trace]")
+@click.option(
+    "--name",
+    metavar="TEXT",
+    help="Name of the run. [default: that of the trace, or of the folder that holds several]",
+)
+@click.option(
+    "--label", "labels", multiple=True, metavar="KEY=VALUE", help="Keep a label with the run; repeatable."
+)
+@click.option(
+    "--samples-per-step",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Samples in a step over all ranks. Traces do not tell: without it there is no throughput.",
+)
 @click.option(
     "--jobs",
     type=click.IntRange(min=1),
@@ -31,7 +46,14 @@ JSON_SCHEMA_VERSION = 1
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what was imported as JSON.")
 def command(
-    traces: tuple[Path, ...], output: Path, force: bool, name: str | None, jobs: int | None, as_json: bool
+    traces: tuple[Path, ...],
+    output: Path,
+    force: bool,
+    name: str | None,
+    labels: tuple[str, ...],
+    samples_per_step: int | None,
+    jobs: int | None,
+    as_json: bool,
 ) -> None:
     """Turn traces of torch.profiler into a run directory.
 
@@ -43,13 +65,18 @@ def command(
     Examples:
       perfscope import trace_rank*.json.gz -o my-run
       perfscope import ./log/worker0.1694128201556.pt.trace.json -o my-run --name baseline
+      perfscope import trace_rank*.json.gz -o my-run --label gpu=h100 --samples-per-step 256
       perfscope import ./traces/ -o my-run --force && perfscope report my-run
     """
-    from perfscope.ingest import import_traces, lean_process
+    if name is not None and not name.strip():
+        raise UsageError("--name is empty")
+    named = parse_labels(labels)
+    from perfscope.ingest import RunFacts, import_traces, lean_process
 
     lean_process()
+    facts = RunFacts(name=name, labels=named, samples_per_step=samples_per_step)
     with _progress() as progress:
-        result = import_traces(traces, output, name=name, force=force, jobs=jobs, progress=progress)
+        result = import_traces(traces, output, facts=facts, force=force, jobs=jobs, progress=progress)
     for path, reason in result.rejected:
         click.echo(f"perfscope: {path}: {reason}: left out", err=True)
     for trace, summary in zip(result.traces, result.summaries, strict=True):

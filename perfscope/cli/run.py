@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 import click
 
+from perfscope.cli.labels import parse_labels
 from perfscope.errors import EXIT_OWN_FAILURE, PerfscopeError, UsageError
 from perfscope.launch.environment import ProbeOptions
 from perfscope.launch.process import CommandNotStarted
 from perfscope.launch.session import RunRequest, describe_run, run_command, say
 from perfscope.units import parse_ratio
-
-_LABEL_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
-_MAX_LABEL = 256
 
 
 def _to_ratio(ctx: click.Context, param: click.Parameter, value: str) -> float:
@@ -116,7 +113,7 @@ def command(
         samples_per_step=samples_per_step,
     )
     request = RunRequest(
-        command=command_line, output=output, force=force, name=name, labels=_parse_labels(labels), probe=probe
+        command=command_line, output=output, force=force, name=name, labels=parse_labels(labels), probe=probe
     )
     context = click.get_current_context()
     try:
@@ -133,19 +130,3 @@ def command(
         error.exit_code = EXIT_OWN_FAILURE  # the user's code 1 must stay distinguishable from ours
         raise
     context.exit(code)
-
-
-def _parse_labels(labels: tuple[str, ...]) -> dict[str, str]:
-    parsed: dict[str, str] = {}
-    for label in labels:
-        key, equals, value = label.partition("=")
-        if not equals or not _LABEL_KEY.fullmatch(key):
-            raise UsageError(f"--label {label!r} is not KEY=VALUE (KEY: letters, digits, `_`, `.`, `-`)")
-        if len(value) > _MAX_LABEL or not value.isprintable():
-            raise UsageError(
-                f"--label {key}: the value is longer than {_MAX_LABEL} characters or not printable"
-            )
-        if key in parsed:
-            raise UsageError(f"--label {key} is given twice")
-        parsed[key] = value
-    return parsed

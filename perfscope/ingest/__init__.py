@@ -5,7 +5,7 @@ Importing this package loads neither numpy nor pyarrow; its functions do.
 
 from __future__ import annotations
 
-from perfscope.ingest.importing import ImportedTrace, ImportResult, import_traces
+from perfscope.ingest.importing import ImportedTrace, ImportResult, RunFacts, import_traces
 from perfscope.ingest.run import ingest_run, lean_process
 from perfscope.ingest.summary import INGEST_VERSION, IngestSummary
 
@@ -14,6 +14,7 @@ __all__ = [
     "ImportResult",
     "ImportedTrace",
     "IngestSummary",
+    "RunFacts",
     "import_traces",
     "ingest_run",
     "lean_process",

@@ -111,7 +111,11 @@ IGNORED_CATEGORIES = frozenset(
     }
 )
 
-_NODE = re.compile(r"^(?:\w*Backward\d+|torch::autograd::\w+|struct torch::autograd::\w+)$")
+# The last is FSDP2's: no work of its own, but it waits for collectives.
+_NODE = re.compile(
+    r"^(?:\w*Backward\d+|torch::autograd::\w+|struct torch::autograd::\w+"
+    r"|RegisterPostBackwardFunctionBackward)$"
+)
 _REGION = re.compile(r"^(?:[A-Za-z_]\w*|Torch-Compiled Region.*|## Call CompiledFxGraph.*|graph_\w+.*|call)$")
 _WRAPPER = "autograd::engine::evaluate_function:"
 _BACKENDS = ("gloo:", "mpi:", "ucc:")

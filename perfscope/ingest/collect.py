@@ -184,7 +184,7 @@ class Collector:
         try:
             shapes, kinds = msgspec.json.decode(args.dims), msgspec.json.decode(args.types)
             values = msgspec.json.decode(args.concrete) if bytes(args.concrete) else []
-        except ValueError:
+        except (ValueError, RecursionError):
             return -1  # recorded without shapes
         found = cost(name, shapes, kinds, values)
         if found is None:

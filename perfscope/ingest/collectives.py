@@ -129,7 +129,7 @@ def _sized_by_shapes(found: Collective, args: Args) -> Collective:
     try:
         dims = msgspec.json.decode(bytes(args.dims))
         types = msgspec.json.decode(bytes(args.types))
-    except ValueError:
+    except (ValueError, RecursionError):
         return found
     total, dtype = 0, None
     for shape, kind in zip(dims, types, strict=False):
@@ -157,7 +157,7 @@ def _text(raw: msgspec.Raw) -> str | None:
         return None
     try:
         value = msgspec.json.decode(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return str(value) if value is not None else None
 

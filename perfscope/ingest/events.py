@@ -55,6 +55,13 @@ class Event(Struct, gc=False):
     args: Args = NO_ARGS
 
 
+class TooDeepError(ValueError):
+    """JSON nested deeper than the decoder's stack: no trace is, whoever wrote it."""
+
+    def __init__(self) -> None:
+        super().__init__("nested too deep")
+
+
 class _Frame(Struct, gc=False):
     """A Python stack frame: decodes nothing else."""
 
@@ -72,15 +79,19 @@ def decode_events(text: memoryview) -> list[Event]:
 
     Raises:
         ValueError: it is no valid JSON array, or an element does not look like an event.
+        TooDeepError: one of the ValueErrors.
     """
-    return _EVENTS.decode(text)
+    try:
+        return _EVENTS.decode(text)
+    except RecursionError:
+        raise TooDeepError from None
 
 
 def count_frames(text: memoryview) -> int:
     """Number of events in a JSON array that holds Python stack frames and nothing else; else 0."""
     try:
         return len(_FRAMES.decode(text))
-    except ValueError:
+    except (ValueError, RecursionError):
         return 0
 
 
@@ -89,8 +100,12 @@ def decode_raws(text: memoryview) -> list[Raw]:
 
     Raises:
         ValueError: it is no valid JSON array.
+        TooDeepError: one of the ValueErrors.
     """
-    return _RAWS.decode(text)
+    try:
+        return _RAWS.decode(text)
+    except RecursionError:
+        raise TooDeepError from None
 
 
 def decode_event(text: bytes) -> tuple[Event | None, bool]:
@@ -101,20 +116,27 @@ def decode_event(text: bytes) -> tuple[Event | None, bool]:
 
     Returns:
         The event, and whether it had to be mended.
+
+    Raises:
+        TooDeepError: it cannot even be looked at.
     """
     try:
         return _EVENT.decode(text), False
     except ValueError:
         return _mended(text), True
+    except RecursionError:
+        raise TooDeepError from None
 
 
 def _mended(text: bytes) -> Event | None:
     try:
         clean = text.decode("utf-8", "replace")
         loose = json.loads(clean, strict=False, parse_float=_Number, parse_int=_Number)
-    except (ValueError, RecursionError):
+        return _from_loose(loose) if isinstance(loose, dict) else None
+    except RecursionError:
+        raise TooDeepError from None
+    except ValueError:
         return None
-    return _from_loose(loose) if isinstance(loose, dict) else None
 
 
 _ARG_NAMES = {f.encode_name: (f.name, f.type is Raw) for f in msgspec.structs.fields(Args)}

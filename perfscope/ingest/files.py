@@ -10,6 +10,7 @@ from pathlib import Path
 
 from perfscope.ingest.summary import INGEST_VERSION, IngestSummary, from_json
 from perfscope.rundir import layout
+from perfscope.rundir.attempts import chosen_attempts
 
 _WINDOW = re.compile(r"^(\d+)\.json(\.gz)?$")
 
@@ -42,15 +43,14 @@ class WindowFile:
 
 def window_files(run_dir: Path) -> Iterator[WindowFile]:
     """Every trace of a run, by rank and window. Of N.json and N.json.gz (gzip was interrupted) N.json."""
-    ranks = [d for d in (run_dir / layout.RANKS).glob("*") if d.name.isdecimal() and d.name.isascii()]
-    for rank_dir in sorted(ranks, key=lambda directory: int(directory.name)):
+    for rank, rank_dir in chosen_attempts(run_dir).items():
         windows: dict[int, Path] = {}
         for path in sorted((rank_dir / layout.WINDOWS).glob("*.json*"), reverse=True):
             match = _WINDOW.match(path.name)
             if match:
                 windows[int(match[1])] = path
         for window in sorted(windows):
-            yield WindowFile(run_dir, windows[window], int(rank_dir.name), window)
+            yield WindowFile(run_dir, windows[window], rank, window)
 
 
 def fresh_summary(file: WindowFile) -> IngestSummary | None:

@@ -7,9 +7,9 @@ import re
 import shutil
 import time
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from perfscope import __version__
@@ -17,6 +17,7 @@ from perfscope.errors import RunDirectoryError, TraceError
 from perfscope.ingest.run import Progress, ingest_run
 from perfscope.ingest.summary import IngestSummary
 from perfscope.rundir import layout
+from perfscope.rundir.redact import redact_text
 from perfscope.rundir.writer import create_run_dir, write_json
 
 _ENDINGS = (".json", ".json.gz")
@@ -47,11 +48,29 @@ class ImportResult:
     rejected: tuple[tuple[Path, str], ...]  # files of no use, and why
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What no trace tells about a run.
+
+    Attributes:
+        name: None means that of the one trace, or of the folder that holds several.
+        labels: free key-value pairs kept in run.json.
+        samples_per_step: over all ranks; None means nobody knows.
+    """
+
+    name: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    samples_per_step: int | None = None
+
+
+_NO_FACTS = RunFacts()
+
+
 def import_traces(
     paths: Sequence[Path],
     run_dir: Path | None,
     *,
-    name: str | None = None,
+    facts: RunFacts = _NO_FACTS,
     force: bool = False,
     jobs: int | None = None,
     progress: Progress | None = None,
@@ -61,7 +80,7 @@ def import_traces(
     Args:
         paths: trace files, or directories whose *.json and *.json.gz are taken in natural order.
         run_dir: as `create_run_dir`'s `path`.
-        name: of the run; None means after the first trace or directory.
+        facts: what the caller knows of the run.
         force: replace a run that is already there.
         jobs, progress: as for `ingest_run`.
 
@@ -69,18 +88,19 @@ def import_traces(
         TraceError: two files claim one rank, or no file is of any use.
         RunDirectoryError: the run directory cannot be made or written.
     """
-    reasons = {path: _why_unreadable(path) for path in trace_files(paths)}
+    files = trace_files(paths)
+    reasons = {path: _why_unreadable(path) for path in files}
     rejected = [(path, reason) for path, reason in reasons.items() if reason]
     readable = [path for path, reason in reasons.items() if not reason]
     if not readable:
         raise TraceError(_no_use(rejected))
     ranks = assign_ranks(readable)
-    name = name or _name_of(paths[0])
+    name = facts.name or _name_of(paths[0], len(files))
     directory = create_run_dir(run_dir, name=name, force=force)
     traces = [
         _store(path, rank, source, directory) for path, (rank, source) in zip(readable, ranks, strict=True)
     ]
-    manifest = _manifest(directory, name, traces)
+    manifest = _manifest(name, facts, traces)
     write_json(directory / layout.RUN_JSON, manifest)
     for trace in traces:
         write_json(_rank_dir(directory, trace.rank) / layout.RANK_JSON, _rank_json(trace.rank, None))
@@ -100,7 +120,7 @@ def import_traces(
     summaries = tuple(by_rank[trace.rank] for trace in used)
     for trace, summary in zip(used, summaries, strict=True):
         write_json(_rank_dir(directory, trace.rank) / layout.RANK_JSON, _rank_json(trace.rank, summary))
-    manifest = _manifest(directory, name, used)
+    manifest = _manifest(name, facts, used)
     _describe(manifest, summaries, rejected)
     write_json(directory / layout.RUN_JSON, manifest)
     return ImportResult(run_dir=directory, traces=tuple(used), summaries=summaries, rejected=tuple(rejected))
@@ -257,13 +277,13 @@ def _rank_json(rank: int, summary: IngestSummary | None) -> dict[str, object]:
     return document
 
 
-def _manifest(directory: Path, name: str, traces: Sequence[ImportedTrace]) -> dict[str, object]:
+def _manifest(name: str, facts: RunFacts, traces: Sequence[ImportedTrace]) -> dict[str, object]:
     return {
         "schema_version": layout.SCHEMA_VERSION,
         "perfscope_version": __version__,
         "origin": "import",
-        "name": name,
-        "labels": {},
+        "name": redact_text(name),
+        "labels": {key: redact_text(value) for key, value in facts.labels.items()},
         "command": [],
         "cwd": os.fspath(Path.cwd()),
         "launcher": None,
@@ -278,7 +298,7 @@ def _manifest(directory: Path, name: str, traces: Sequence[ImportedTrace]) -> di
         "git": None,
         "packages": {},
         "environment": {},
-        "options": {},
+        "options": {"samples_per_step": facts.samples_per_step},
         "scheme": None,
         "world_size": None,
         "sources": [
@@ -316,9 +336,15 @@ def _no_use(rejected: Sequence[tuple[Path, str]]) -> str:
     return f"none of the {len(rejected)} files is a usable trace ({listed}{more})"
 
 
-def _name_of(path: Path) -> str:
-    """A run's name from its first trace: without endings and rank, which say nothing of the run."""
+def _name_of(path: Path, num_files: int) -> str:
+    """A run's name: that of its one trace without endings and rank, which say nothing of the run; of
+    several, that of the folder the first lies in."""
     path = Path(os.path.abspath(path))  # noqa: PTH100 - the user's own name, links kept
-    name = path.name if path.is_dir() else re.sub(r"(?:\.pt)?(?:\.trace)?\.json(?:\.gz)?$", "", path.name)
-    name = re.sub(r"[-_.]?(?:rank|worker)?[-_.]?\d+$", "", name, flags=re.IGNORECASE) or path.parent.name
+    if path.is_dir():
+        name = path.name
+    elif num_files > 1:
+        name = path.parent.name
+    else:
+        name = re.sub(r"(?:\.pt)?(?:\.trace)?\.json(?:\.gz)?$", "", path.name)
+        name = re.sub(r"[-_.]?(?:rank|worker)?[-_.]?\d+$", "", name, flags=re.IGNORECASE) or path.parent.name
     return re.sub(r"[^\w.+-]+", "-", name) or "import"

@@ -67,7 +67,7 @@ def _fields(text: bytes, *, first: bool) -> dict[str, Any]:
     for closing in (b"", b"}"):
         try:
             value = msgspec.json.decode(b"{" + body.removesuffix(b"}" if not closing else b"") + b"}")
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         return value if isinstance(value, dict) else {}
     return _rescued(text)
@@ -87,7 +87,7 @@ def _rescued(text: bytes) -> dict[str, Any]:
             try:
                 found[key] = msgspec.json.decode(text[start.end() : end])
                 break
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
     return found
 

@@ -16,7 +16,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from perfscope.errors import TraceError
-from perfscope.ingest.events import Event, count_frames, decode_event, decode_events, decode_raws
+from perfscope.ingest.events import (
+    Event,
+    TooDeepError,
+    count_frames,
+    decode_event,
+    decode_events,
+    decode_raws,
+)
 from perfscope.ingest.salvage import salvage
 from perfscope.ingest.source import TraceSource
 
@@ -240,6 +247,8 @@ class EventReader:
             try:
                 events = decode_events(view)
                 self.counts.read += len(events)
+            except TooDeepError:
+                raise
             except ValueError:
                 events = self._decode_one_by_one(view)
         except ValueError:
@@ -267,7 +276,10 @@ class EventReader:
             return self._close(end)
         events, ended = self._salvage()
         if not ended and self._begin == 1:
-            self._fill()  # one event larger than the buffer's text
+            # One event larger than the buffer's text. Twice as much: looking again each time must not add up.
+            enough = 2 * self._end
+            while self._end < enough and self._fill():
+                pass
         return events, ended
 
     def _end_of_array(self) -> int:
@@ -281,7 +293,9 @@ class EventReader:
         return 0
 
     def _close(self, end: int) -> tuple[list[Event], bool]:
-        events = self._decode(end) or []
+        events = self._decode(end)
+        if events is None:
+            return self._salvage()
         self._consume(end + 1)
         return events, True
 
@@ -290,7 +304,8 @@ class EventReader:
         self.counts.read += len(found.events) + found.dropped
         self.counts.dropped += found.dropped
         if found.dropped or found.num_mended:
-            self._note("damaged JSON; what could be read was kept")
+            damage = "JSON nested too deep" if found.too_deep else "damaged JSON"
+            self._note(f"{damage}; what could be read was kept")
         self._consume(found.upto)
         return found.events, found.ended
 
@@ -304,7 +319,8 @@ class EventReader:
         else:
             whole = self._bare_list_end(start)
             if whole:
-                events = self._decode(whole) or []
+                decoded = self._decode(whole)
+                events = self._salvage()[0] if decoded is None else decoded
                 self._consume(self._end)
             else:
                 events, ended = self._salvage()

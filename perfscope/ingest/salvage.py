@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from perfscope.ingest.events import Event, decode_event
+from perfscope.ingest.events import Event, TooDeepError, decode_event
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|["{}\[\]]', re.DOTALL)
 # Where an event very probably begins, used to find the way again after one that cannot be read.
 _RESUME = re.compile(rb'\}?\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|s|id)"\s*:)')
+_LIST_OF_LISTS = re.compile(rb"\[\s*\[")  # never begins events, which a single stray bracket may well do
 _OPEN_BRACE, _CLOSE_BRACKET = ord("{"), ord("]")
 
 
@@ -21,6 +22,7 @@ class Salvaged:
     events: list[Event] = field(default_factory=list)
     dropped: int = 0  # events that could not be read
     num_mended: int = 0  # events that are no valid JSON and were read all the same
+    too_deep: bool = False  # one of those dropped is nested deeper than can be read
     ended: bool = False  # the array's closing bracket was met; `upto` is behind it
 
 
@@ -40,19 +42,23 @@ def salvage(buffer: bytearray, start: int, end: int, *, last: bool) -> Salvaged:
             found.upto = position + 1
             found.ended = True
             return found
-        if buffer[position] != _OPEN_BRACE:
+        if buffer[position] != _OPEN_BRACE and not _LIST_OF_LISTS.match(buffer, position, end):
             _resume(buffer, position, end, found)
             continue
-        stop = _object_end(buffer, position, end)
+        stop = _value_end(buffer, position, end)
         if stop == 0:
-            resumed = _RESUME.search(buffer, position + 1, end)
             if not last:
                 found.upto = position
                 return found
-            found.dropped += 1
-            found.upto = resumed.end() if resumed else end
+            _resume(buffer, position, end, found)
             continue
-        event, mended = decode_event(bytes(buffer[position:stop]))
+        try:
+            event, mended = decode_event(bytes(buffer[position:stop]))
+        except TooDeepError:
+            found.dropped += 1
+            found.too_deep = True
+            found.upto = stop
+            continue
         if event is not None and (event.ph or event.name):
             found.events.append(event)
             found.num_mended += mended
@@ -74,8 +80,8 @@ def _resume(buffer: bytearray, position: int, end: int, found: Salvaged) -> None
     found.upto = resumed.end() if resumed else end
 
 
-def _object_end(buffer: bytearray, start: int, end: int) -> int:
-    """Just behind the brace that closes the object at `start`; 0 if it stays open."""
+def _value_end(buffer: bytearray, start: int, end: int) -> int:
+    """Just behind the bracket that closes the object or list at `start`; 0 if it stays open."""
     depth = 0
     for token in _TOKEN.finditer(buffer, start, end):
         mark = token[0]

@@ -37,7 +37,7 @@ _WRAPPERS = (
     "CheckpointWrapper_",
 )
 
-# A node stands in its wrapper and says the same, so where there are wrappers nodes need not be walked.
+# Not the nodes: only those that `complete_wrappers` finds in no wrapper saying the same are walked.
 SCOPES = frozenset(
     {Host.WRAPPER, Host.LAYER, Host.MODULE, Host.STEP, Host.PROFILER_STEP, Host.OPTIMIZER}
     | {Host.ZERO_GRAD, Host.INPUT, Host.COMM, Host.COLLECTIVE_OP, Host.LAUNCH_NOTE, Host.COMM_PARAMETERS}
@@ -48,6 +48,38 @@ SCOPES = frozenset(
 # for the layer of a sequence number that has not been looked up yet.
 Context = tuple[int, int, int]
 _OUTSIDE: Context = (OTHER, NO_LAYER, -1)
+
+
+def complete_wrappers(rows: Rows, codes: npt.NDArray[np.int64]) -> tuple[Rows, npt.NDArray[np.bool_]]:
+    """Give wrappers that lack a sequence number that of the node inside.
+
+    Where a node has pre-hooks (`Tensor.register_hook`, FSDP2), torch records the wrapper without it. The
+    wrapper needs it all the same: the pre-hooks and the sum of a bias' gradient stand beside the node.
+
+    Args:
+        rows, codes: of one thread, in order of start.
+
+    Returns:
+        The rows (a copy if any changed), and which are backward nodes that stand in no wrapper with their
+        number: wrappers are missing in the file, or began before these rows do.
+    """
+    is_wrapper = codes == Host.WRAPPER
+    numbered = (rows["sequence"] >= 0) & (rows["forward_thread"] > 0)
+    bare = ((codes == Host.NODE) | numbered) & ~is_wrapper  # Python Functions have nodes of any name
+    nodes, wrappers = np.flatnonzero(bare), np.flatnonzero(is_wrapper)
+    if not len(nodes) or not len(wrappers):
+        return rows, bare
+    place = np.searchsorted(wrappers, nodes) - 1
+    around = wrappers[place]
+    inside = (place >= 0) & (rows["start"][nodes] < rows["start"][around] + rows["dur"][around])
+    lacking = inside & numbered[nodes] & ~numbered[around]
+    if lacking.any():
+        rows = rows.copy()
+        for column in ("sequence", "forward_thread"):
+            # Reversed, so that of several nodes in a wrapper the first counts.
+            rows[column][around[lacking][::-1]] = rows[column][nodes[lacking]][::-1]
+    bare[nodes[inside & (rows["sequence"][nodes] == rows["sequence"][around])]] = False
+    return rows, bare
 
 
 @dataclass(slots=True)
@@ -153,9 +185,10 @@ class Scopes:
         self, code: int, outer: Context, name: int, path: str, node: tuple[int, int, int], detail: int
     ) -> Context:
         phase, layer, collective = outer
-        if code in (Host.WRAPPER, Host.NODE):
+        numbered = node[1] >= 0 and node[2] > 0
+        if numbered or code in (Host.WRAPPER, Host.NODE):
             phase = BACKWARD
-            layer = self._ask(node, outer) if node[1] >= 0 and node[2] > 0 else layer
+            layer = self._ask(node, outer) if numbered else layer
         elif code == Host.LAYER:
             layer = self.layer_number(self._texts[name].partition(":")[2])
             phase = phase if phase in (BACKWARD, OPTIMIZER) else FORWARD

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from perfscope.ingest.classify import FIRST_SCOPE, Device, Host
 from perfscope.ingest.collect import Collector
 from perfscope.ingest.launches import Launches
-from perfscope.ingest.scopes import NO_LAYER, SCOPES, Scopes
+from perfscope.ingest.scopes import NO_LAYER, SCOPES, Scopes, complete_wrappers
 from perfscope.ingest.spill import DEVICE, Rows
 from perfscope.ingest.steps import OUTSIDE, Steps
 
@@ -73,7 +73,6 @@ class Timeline:
         self._operator_ends: dict[tuple[int, bool], int] = {}
         self._kinds = _kinds_of_codes(facts.num_device > 0, bool(facts.host_codes[:, Host.COMM].any()))
         self._is_scope = np.array([code in SCOPES for code in Host])
-        self._is_scope[Host.NODE] = not facts.host_codes[:, Host.WRAPPER].any()
         self._has_row = np.array([code not in _NO_ROW_CODES for code in Host])
         self._has_row[Host.MODULE] = use_modules
         self.num_cut = 0  # device rows launched before the first step, or before the file begins
@@ -125,7 +124,8 @@ class Timeline:
 
     def _contexts(self, lane: int, rows: Rows, codes: Ints, calls: Ints, until: int) -> tuple[Small, Small]:
         """(phase, layer, collective) inside each row and at each launch of one thread."""
-        is_scope = self._is_scope[codes]
+        rows, bare = complete_wrappers(rows, codes)
+        is_scope = self._is_scope[codes] | bare
         changes, inside = self._scopes.walk(lane, rows[is_scope], until)
         # One look-up for all moments: rows first, then launches.
         found = changes.at(np.concatenate([rows["start"], calls]))

@@ -8,6 +8,7 @@ called by its class. A module used in two places keeps its first name.
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 _WRAPPER_PARTS = frozenset(
@@ -16,10 +17,19 @@ _WRAPPER_PARTS = frozenset(
 _MODULE_WRAPPERS = frozenset(("DistributedDataParallel", "DataParallel", "DeepSpeedEngine"))
 
 
+def field(module: Any, name: str) -> Dict[str, Any]:
+    """A module's own dictionary `_modules` or `_parameters`, past any `__getattribute__` of the user's.
+
+    Empty where there is none, and for scripted modules, whose parts live in C++.
+    """
+    found = object.__getattribute__(module, "__dict__").get(name)
+    return found if isinstance(found, dict) else {}
+
+
 def unwrap(module: Any) -> Any:
     """The user's own module inside DDP, FSDP, torch.compile or checkpoint wrappers."""
     for _ in range(8):
-        parts = module.__dict__.get("_modules", {})
+        parts = field(module, "_modules")
         inner = next((parts[name] for name in _WRAPPER_PARTS if parts.get(name) is not None), None)
         if inner is None and type(module).__name__ in _MODULE_WRAPPERS:
             inner = parts.get("module")
@@ -55,7 +65,7 @@ def qualified_names(root: Any) -> List[Tuple[str, Any]]:
             return
         seen.add(id(module_inner))
         found.append((path or class_name(module_inner), module_inner))
-        for name, child in module_inner.__dict__.get("_modules", {}).items():
+        for name, child in field(module_inner, "_modules").items():
             if child is not None:
                 visit(child, path + "." + name if path else name)
 
@@ -68,7 +78,7 @@ def describe(names: List[Tuple[str, Any]]) -> List[Dict[str, Any]]:
     rows, seen = [], set()
     for name, module in names:
         shapes, count, size = [], 0, 0
-        for parameter in module.__dict__.get("_parameters", {}).values():
+        for parameter in field(module, "_parameters").values():
             if parameter is None or id(parameter) in seen:
                 continue
             seen.add(id(parameter))
@@ -98,8 +108,8 @@ class LayerMarks:
     def __init__(self, new_mark: Callable[[str], Any], prefix: str) -> None:
         self._new_mark = new_mark
         self._prefix = prefix
-        self._names: Dict[int, str] = {}
-        self._keep: List[Any] = []  # modules named, so that an id cannot be reused meanwhile
+        # By id, with a weak reference to tell a reused id: naming a model must not keep it alive.
+        self._names: Dict[int, Tuple[Any, str]] = {}
         self._thread = threading.local()
 
     def name_tree(self, root: Any, outer: str = "") -> List[Tuple[str, Any]]:
@@ -108,9 +118,13 @@ class LayerMarks:
         if outer:
             names = [(outer + "." + name if i else outer, module) for i, (name, module) in enumerate(names)]
         for name, module in names:
-            self._names.setdefault(id(module), name)
-            self._keep.append(module)
+            if self._name_of(module) is None:
+                self._names[id(module)] = (weakref.ref(module), name)
         return names
+
+    def _name_of(self, module: Any) -> Optional[str]:
+        entry = self._names.get(id(module))
+        return entry[1] if entry is not None and entry[0]() is module else None
 
     def _stack(self) -> List[Tuple[int, Any]]:
         stack: Optional[List[Tuple[int, Any]]] = getattr(self._thread, "stack", None)
@@ -125,13 +139,13 @@ class LayerMarks:
 
     def enter(self, module: Any) -> None:
         """A forward call begins."""
-        name = self._names.get(id(module))
+        name = self._name_of(module)
         if name is None:
             if unwrap(module) is not module:
                 return  # a wrapper: its inner module carries the name
             self.name_tree(module, class_name(module))
-            name = self._names[id(module)]
-        mark = self._new_mark(self._prefix + name)
+            name = self._name_of(module)
+        mark = self._new_mark(self._prefix + str(name))
         mark.__enter__()
         self._stack().append((id(module), mark))
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import sys
 from typing import Mapping, NamedTuple, Optional
+
+from ..rundir import layout
 
 # In order of trust. The first launcher variable set to a number wins.
 RANK_VARIABLES = (
@@ -66,24 +70,51 @@ def identify(environment: Optional[Mapping[str, str]] = None) -> Identity:
 def claim(ranks_dir: str, identity: Identity) -> tuple:
     """Make this process's own directory under `ranks_dir`.
 
-    A known rank gets its number; when another process of the run already took it (an elastic restart,
-    or two trainings in one script), `<rank>.<k>`. An unknown rank gets the lowest free number.
+    A known rank gets its number; when another process of the run already took it (an elastic restart),
+    `<rank>.<k>`. An unknown rank gets the lowest number that no living process holds: processes that train
+    side by side are ranks of their own, trainings one after the other in a script are `0`, `0.1`, ...
 
     Returns:
-        (rank, path of the directory made).
+        (rank, attempt k, path of the directory made).
 
     Raises:
         OSError: the run directory cannot be written.
     """
     os.makedirs(ranks_dir, exist_ok=True)
-    attempt = 0
+    rank, attempt = identity.rank or 0, 0
     while True:
-        rank = attempt if identity.rank is None else identity.rank
-        name = str(rank) if identity.rank is None or attempt == 0 else "%d.%d" % (rank, attempt)
-        path = os.path.join(ranks_dir, name)
+        path = os.path.join(ranks_dir, "%d.%d" % (rank, attempt) if attempt else str(rank))
         try:
             os.mkdir(path)
         except FileExistsError:
-            attempt += 1
+            if identity.rank is None and (_is_worker() or _held(path)):
+                rank, attempt = rank + 1, 0
+            else:
+                attempt += 1
             continue
-        return rank, path
+        return rank, attempt, path
+
+
+def _is_worker() -> bool:
+    """True in a process that multiprocessing started: such are peers, however short each of them lives."""
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    parent = getattr(multiprocessing, "parent_process", lambda: None)
+    return parent() is not None
+
+
+def _held(path: str) -> bool:
+    """True when the process that took `path` still lives, or has not yet said who it is."""
+    try:
+        with open(os.path.join(path, layout.RANK_JSON)) as file:
+            meta = json.load(file)
+    except (OSError, ValueError):
+        return True
+    if meta.get("finished") or meta.get("host") != socket.gethostname():
+        return not meta.get("finished")
+    try:
+        os.kill(meta["pid"], 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -15,6 +15,8 @@ from .ranks import Identity, claim
 from .steps import Step
 
 FLUSH_INTERVAL_NS = 200_000_000  # what a SIGKILL may cost: the last 0.2 s of steps
+RETRY_NS = 5_000_000_000  # after a write failed (full disk)
+MAX_PENDING = 100_000  # steps kept for a retry
 
 _STEP_LINE = "[" + ",".join(["%s"] * len(Step._fields)) + "]"
 
@@ -32,8 +34,9 @@ class Recorder:
 
     def __init__(self, run_dir: str, identity: Identity) -> None:
         self.run_dir = run_dir
-        self.rank, self.path = claim(os.path.join(run_dir, layout.RANKS), identity)
+        self.rank, self.attempt, self.path = claim(os.path.join(run_dir, layout.RANKS), identity)
         self._pending: List[Step] = []
+        self._mend = ""
         self._last_flush = time.monotonic_ns()
         self._steps_fd = os.open(
             os.path.join(self.path, layout.STEPS_JSONL), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644
@@ -71,13 +74,23 @@ class Recorder:
             self.flush()
 
     def flush(self) -> None:
-        """Write pending steps. On a full disk they are lost, and the error goes to the caller."""
+        """Write pending steps. On a full disk they are kept, and tried again five seconds later."""
         self._last_flush = time.monotonic_ns()
         pending, self._pending = self._pending, []
-        if pending:
-            # Not json.dumps: this runs between training steps, and nine integers need no encoder.
-            lines = [(_STEP_LINE % step).replace("None", "null") for step in pending]
-            self._write(self._steps_fd, "\n".join(lines) + "\n")
+        if not pending:
+            return
+        # Not json.dumps: this runs between training steps, and nine integers need no encoder.
+        lines = [(_STEP_LINE % step).replace("None", "null") for step in pending]
+        try:
+            self._write(self._steps_fd, self._mend + "\n".join(lines) + "\n")
+            self._mend = ""
+        except OSError as error:
+            self._mend = "\n"  # a line may be torn: readers drop it, the next must stand by itself
+            self._pending = pending[-MAX_PENDING:]
+            self._last_flush += RETRY_NS
+            note = "steps could not be written for some time: %s" % error.strerror
+            if note not in self.meta["notes"]:
+                self.meta["notes"].append(note)
 
     def append(self, name: str, record: Dict[str, Any]) -> None:
         """Append one JSON line to the rank's file `name`."""

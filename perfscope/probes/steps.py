@@ -21,7 +21,7 @@ class Step(NamedTuple):
     start_ns: int
     dur_ns: int
     window: int
-    input_ns: Optional[int]
+    input_ns: Optional[int]  # None: the training's way of loading data is not one we can time
     backward_ns: Optional[int]
     optimizer_ns: int
     num_micro: int
@@ -54,6 +54,7 @@ class StepTracker:
         self._candidate: Optional[int] = None
         self._candidate_start = 0
         self._depth = 0
+        self._saw_input = self._saw_backward = False
         self._optimizer_start = 0
         self._last_update = 0
         self.fallback: Optional[int] = (
@@ -74,6 +75,11 @@ class StepTracker:
 
     def root_forward(self, now: int, samples: Optional[int]) -> None:
         """The root module is about to run forward on `samples` samples (None = cannot be told)."""
+        if self._depth:
+            # Inside an update (LBFGS calls a closure, often several times for one batch): never a boundary.
+            if self._acc[_MICRO] == 0:
+                self._count(samples)
+            return
         if self._start is None:
             self._start = now
             self._current[_WINDOW] = self.window
@@ -81,6 +87,21 @@ class StepTracker:
             self._candidate = self._candidate_start = now
             self._acc = _fresh(self.window)
         self._awaiting = False
+        self._count(samples)
+
+    def update_is_boundary(self, now: int) -> None:
+        """No root forward comes between updates: the next step begins now, where this one ended."""
+        if self._awaiting and self._candidate is None:
+            self._candidate = self._candidate_start = now
+            self._acc = _fresh(self.window)
+            self._awaiting = False
+
+    @property
+    def updating(self) -> bool:
+        """True inside an optimizer's step."""
+        return self._depth > 0
+
+    def _count(self, samples: Optional[int]) -> None:
         self._acc[_MICRO] += 1
         if samples is None:
             self._acc[_UNKNOWN] += 1
@@ -97,9 +118,11 @@ class StepTracker:
             self._current[_WINDOW] = self.window
 
     def add_input(self, duration: int) -> None:
+        self._saw_input = True
         self._acc[_INPUT] += duration
 
     def add_backward(self, duration: int) -> None:
+        self._saw_backward = True
         self._acc[_BACKWARD] += duration
 
     def optimizer_begins(self, optimizer: int, now: int) -> bool:
@@ -164,8 +187,8 @@ class StepTracker:
                     start,
                     end - start,
                     done[_WINDOW],
-                    done[_INPUT],
-                    done[_BACKWARD],
+                    done[_INPUT] if self._saw_input else None,
+                    done[_BACKWARD] if self._saw_backward else None,
                     done[_OPTIMIZER],
                     done[_MICRO],
                     None if done[_UNKNOWN] or not done[_MICRO] else done[_SAMPLES],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Dict, List, Optional
 
-from .layers import class_name, unwrap
+from .layers import class_name, field, unwrap
 
 _DATA_PARALLEL = frozenset(
     ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine")
@@ -70,7 +70,7 @@ def root(module: Any) -> Dict[str, Any]:
         "data_parallel": data_parallel or world == 1,
         "dp_size": dp_size,
         "compiled": type(module).__name__ in ("OptimizedModule", "function")
-        or module.__dict__.get("_compiled_call_impl") is not None,
+        or object.__getattribute__(module, "__dict__").get("_compiled_call_impl") is not None,
     }
 
 
@@ -80,7 +80,7 @@ def _chain(module: Any) -> List[Any]:
     inner = unwrap(module)
     while module is not inner and len(chain) < 8:
         chain.append(module)
-        children = [child for child in module.__dict__.get("_modules", {}).values() if child is not None]
+        children = [child for child in field(module, "_modules").values() if child is not None]
         if len(children) != 1:
             break
         module = children[0]

@@ -31,6 +31,9 @@ from .torch_compile import CompileWatch
 from .torch_trace import TorchTrace
 from .windows import Windows
 
+MAX_SKIPPED = 5_000  # module calls without gradients looked at while waiting for the root: some 3 ms
+MAX_EVALUATIONS = 64  # of other models within one step, before a window is cut short
+_FORWARD_HOOKS = ("root forward", "layer", "compiled forward", "yield")
 _HOOK = "perfscope"  # our key in torch's table of global forward pre-hooks
 _clock = time.monotonic_ns
 
@@ -46,12 +49,21 @@ def leading_dimension(torch: Any, values: Any) -> Optional[int]:
     """Batch size of a module's input: the first tensor's leading dimension, one container deep."""
     for value in values:
         if isinstance(value, torch.Tensor):
-            return int(value.shape[0]) if value.dim() else None
+            return _leading(torch, value)
         if isinstance(value, (dict, list, tuple)):
             for item in value.values() if isinstance(value, dict) else value:
                 if isinstance(item, torch.Tensor):
-                    return int(item.shape[0]) if item.dim() else None
+                    return _leading(torch, item)
     return None
+
+
+def _leading(torch: Any, tensor: Any) -> Optional[int]:
+    try:
+        # The training's own tensor subclasses and function modes must not see us look.
+        with torch._C.DisableTorchFunction():
+            return int(tensor.shape[0]) if tensor.dim() else None
+    except (RuntimeError, TypeError, ValueError):  # nested tensors have no such dimension
+        return None
 
 
 class TorchProbe:
@@ -73,6 +85,8 @@ class TorchProbe:
     def reset(self) -> None:
         """Start afresh, unpromoted: at arming, and in every forked child (a data loader worker, say)."""
         self._remove_layer_hooks()
+        if self._trace is not None:
+            self._trace.forget()
         self._guard = Guard()
         self._tracker = StepTracker(self._step_done)
         self._recorder: Optional[Recorder] = None
@@ -81,11 +95,16 @@ class TorchProbe:
         self._off = False
         self._promoting = False
         self._armed = False
-        self._rearm = False  # disarmed by an evaluation; armed again with the next batch
+        self._blind = False  # forward passes are no longer looked at; steps still are
+        self._evaluations = 0  # forward passes in evaluation mode since then
+        self._skipped = 0  # calls without gradients seen while waiting for the root
+        self._rearm = False  # disarmed by a long evaluation; armed again with the next batch
+        self._rootless = False  # no root forward is to be seen between updates
         self._in_backward = False
         self._root: Optional[Callable[[], Any]] = None
         self._other: Optional[tuple] = None
-        self._main = threading.get_ident()
+        self._main = threading.get_ident()  # until the first update says which thread trains
+        self._bound = False
         self._cost_ns = 0
 
     # -- installing ---------------------------------------------------------------------------
@@ -93,7 +112,7 @@ class TorchProbe:
     def install(self, torch: Any) -> None:
         self._torch = torch
         self._pre_hooks = torch.nn.modules.module._global_forward_pre_hooks
-        self._compiling = torch.compiler.is_compiling if hasattr(torch, "compiler") else (lambda: False)
+        self._unseen = _unseen_test(torch)
         optimizer = sys.modules["torch.optim.optimizer"]
         optimizer.register_optimizer_step_pre_hook(self._optimizer_pre)
         optimizer.register_optimizer_step_post_hook(self._optimizer_post)
@@ -106,23 +125,23 @@ class TorchProbe:
         self._arm_root()
 
     def _wrap_backward(self, torch: Any) -> None:
-        original = torch.Tensor.backward
+        original = torch.autograd.backward  # Tensor.backward goes through it
         probe = self
 
         @functools.wraps(original)
-        def backward(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if probe._compiling() or probe._off or probe._in_backward:
-                return original(tensor, *args, **kwargs)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if probe._unseen() or probe._off or probe._in_backward:
+                return original(*args, **kwargs)
             probe._in_backward = True
             began = _clock()
             try:
-                return original(tensor, *args, **kwargs)
+                return original(*args, **kwargs)
             finally:
                 probe._in_backward = False
                 probe._tracker.add_backward(_clock() - began)
                 probe._arm_root()  # a forward without an update in between is another micro-batch
 
-        torch.Tensor.backward = backward
+        torch.autograd.backward = backward
 
     def _wrap_loader(self) -> None:
         loader = sys.modules.get("torch.utils.data.dataloader")
@@ -138,7 +157,7 @@ class TorchProbe:
             try:
                 return original(iterator)
             finally:
-                if threading.get_ident() == probe._main:
+                if not probe._bound or threading.get_ident() == probe._main:
                     probe._tracker.add_input(_clock() - began)
                     if probe._rearm:
                         probe._arm_root()
@@ -179,12 +198,24 @@ class TorchProbe:
             disable = self._guard.fault(where, error)
         except Exception:  # noqa: BLE001 - not even the error can be written (full disk): stop at once
             disable = True
-        if disable:
+        if not disable:
+            return
+        self._go_blind()
+        if where not in _FORWARD_HOOKS:
             self._off = True
-            self._disarm()
-            self._remove_layer_hooks()
-            if self._trace is not None:
+
+    def _go_blind(self) -> None:
+        """Stop looking at forward passes: no hooks, no windows. Steps are still cut, at their updates."""
+        self._blind = True
+        self._disarm()
+        self._remove_layer_hooks()
+        if self._windows is not None:
+            self._windows.abandon()
+        if self._trace is not None:
+            try:
                 self._trace.abandon()
+            except Exception as error:  # noqa: BLE001 - the boundary: training goes on
+                self._guard.counts["abandon " + type(error).__name__] = 1
 
     def _promote(self) -> None:
         """This process trains: find its rank and open its files. Until now nothing was written."""
@@ -200,16 +231,22 @@ class TorchProbe:
         self._recorder = recorder
         self._guard.connect(functools.partial(recorder.append, layout.ERRORS_JSONL))
         self._trace = trace = TorchTrace()
+        trace.yield_to_training(functools.partial(self._guarded, "yield", self._cut_window))
         self._windows = Windows(recorder, self._config, trace.start, trace.stop, trace.new_mark)
         self._marks = LayerMarks(trace.new_mark, layout.MARK_LAYER)
         recorder.anchor()
         recorder.save_meta(**torch_describe.framework(), **torch_describe.groups())
-        atexit.register(self._guarded, "finish", self._finish, os.getpid())
+        atexit.register(self._at_exit, os.getpid())
         multiprocessing = sys.modules.get("multiprocessing.util")
         if multiprocessing is not None:  # its forked children leave by os._exit, past atexit
-            multiprocessing.Finalize(
-                None, self._guarded, ("finish", self._finish, os.getpid()), exitpriority=0
-            )
+            multiprocessing.Finalize(None, self._at_exit, (os.getpid(),), exitpriority=0)
+
+    def _at_exit(self, pid: int) -> None:
+        """Also for a probe that was switched off: what it has is still worth writing."""
+        try:
+            self._finish(pid)
+        except Exception as error:  # noqa: BLE001 - the boundary: the exit code is the training's own
+            self._fault("finish", error)
 
     def _flush(self) -> None:
         if self._recorder is not None:
@@ -241,7 +278,8 @@ class TorchProbe:
 
     def _arm_root(self) -> None:
         self._rearm = False
-        if not self._off:
+        self._skipped = self._evaluations = 0
+        if not self._off and not self._blind:
             self._armed = True
             if not self._forward_hooks:  # in a window the layer hook sees every call already
                 self._pre_hooks[_HOOK] = self._root_pre
@@ -251,7 +289,7 @@ class TorchProbe:
         self._pre_hooks.pop(_HOOK, None)
 
     def _root_pre(self, module: Any, args: tuple) -> None:
-        if self._compiling() or not self._armed:
+        if self._unseen() or not self._armed:
             return
         # Global pre-hooks are not given keyword arguments; the caller's frame has them.
         self._guarded("root forward", self._root_hooked, module, args, sys._getframe(1))
@@ -264,15 +302,21 @@ class TorchProbe:
     def _root_called(self, module: Any, args: tuple, source: Any) -> None:
         """The outermost module of a forward pass is about to run."""
         now = _clock()
-        self._disarm()
         if not self._torch.is_grad_enabled():
-            self._rearm = True  # an evaluation; wait for the next batch
+            # A teacher, a target network, or an evaluation: the root is still to come. Looking at every call
+            # of a long evaluation would cost too much, so that one is left to the next batch.
+            self._skipped += 1
+            if self._skipped > MAX_SKIPPED:
+                self._disarm()
+                self._rearm = True
             return
+        self._disarm()
         if self._root is None:
             self._root = weakref.ref(module)
         elif self._root() is not module:
             self._other = (now, weakref.ref(module))
             return
+        self._rootless = self._rootless and self._tracker.updating
         samples = leading_dimension(self._torch, args)
         if samples is None:
             kwargs = source if isinstance(source, dict) else source.f_locals.get("kwargs")
@@ -281,13 +325,16 @@ class TorchProbe:
         boundary, step = tracker.at_boundary, tracker.next_index
         tracker.root_forward(now, samples)
         self._cost_ns += _clock() - now
-        if boundary and self._windows is not None and threading.get_ident() == self._main:
+        if boundary and not tracker.updating and self._windows is not None and self._on_main():
             self._turn_windows(step, module)  # keeps its own account
+
+    def _on_main(self) -> bool:
+        return threading.get_ident() == self._main
 
     def _turn_windows(self, step: int, root: Any) -> None:
         windows, tracker, began = self._windows, self._tracker, _clock()
         assert windows is not None and self._recorder is not None
-        if "root" not in self._recorder.meta:
+        if "root" not in self._recorder.meta and root is not None:
             self._name_layers(root)
             tracker.resume(_clock())
         if windows.active >= 0:
@@ -302,31 +349,45 @@ class TorchProbe:
             tracker.resume(_clock())
 
     def _optimizer_pre(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self._off or self._compiling():
+        if self._off or self._unseen():
             return
         try:
             now = _clock()
-            if self._recorder is None:
-                self._promote()
+            if not self._bound:
+                self._bind()
             other, self._other = self._other, None
             if other is not None:
                 self._tracker.fallback = other[0]
-            if self._tracker.optimizer_begins(id(optimizer), now) and other is not None:
-                self._root = other[
-                    1
-                ]  # the first forward seen was not the model's (a trial run before DDP, say)
+            if self._tracker.optimizer_begins(id(optimizer), now):
+                if other is None:
+                    self._rootless = True
+                else:  # the first forward seen was not the model's (a trial run before DDP, say)
+                    self._root = other[1]
             self._cost_ns += _clock() - now
         except Exception as error:  # noqa: BLE001 - the boundary: training goes on
             self._fault("optimizer", error)
 
+    def _bind(self) -> None:
+        """The first update: this is the thread that trains, and this process a rank."""
+        self._promote()
+        self._bound = True
+        self._main = threading.get_ident()
+        if self._recorder is not None:
+            self._recorder.meta["main_tid"] = threading.get_native_id()
+
     def _optimizer_post(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self._off or self._compiling():
+        if self._off or self._unseen():
             return
         try:
             now = _clock()
-            self._tracker.optimizer_ends(now)
-            self._arm_root()
+            tracker = self._tracker
+            tracker.optimizer_ends(now)
             self._cost_ns += _clock() - now
+            if self._rootless and tracker.at_boundary and self._windows is not None and self._on_main():
+                step = tracker.next_index
+                tracker.update_is_boundary(now)
+                self._turn_windows(step, self._root() if self._root is not None else None)
+            self._arm_root()
         except Exception as error:  # noqa: BLE001 - the boundary: training goes on
             self._fault("optimizer", error)
 
@@ -343,6 +404,7 @@ class TorchProbe:
     def _add_layer_hooks(self) -> None:
         if self._forward_hooks:
             return
+        self._pre_hooks.pop(_HOOK, None)  # from here on the layer hook sees every call
         hooks = self._torch.nn.modules.module
         self._forward_hooks = [
             hooks.register_module_forward_pre_hook(self._layer_pre),
@@ -355,32 +417,43 @@ class TorchProbe:
             hook.remove()
 
     def _layer_pre(self, module: Any, args: tuple) -> None:
-        if not self._compiling():
+        if not self._unseen():
             self._guarded("layer", self._layer_called, module, args, sys._getframe(1))
 
     def _layer_called(self, module: Any, args: tuple, source: Any) -> None:
         marks, windows = self._marks, self._windows
         assert marks is not None and windows is not None
-        if marks.idle and threading.get_ident() == self._main:
+        if marks.idle and self._on_main():
             if self._armed:
                 self._root_called(module, args, source)
             if not (self._torch.is_grad_enabled() or module.training):
-                self._cut_window()  # an evaluation of any length would end up in the trace
+                self._evaluated(module)
         if windows.active >= 0:
             marks.enter(module)
 
+    def _evaluated(self, module: Any) -> None:
+        """A forward pass in evaluation mode: of the model itself it ends the window, or an evaluation of any
+        length would end up in the trace; another model (a teacher, a target network) belongs to the step.
+        """
+        root = self._root() if self._root is not None else None
+        self._evaluations += 1
+        own = root is None or unwrap(module) is unwrap(root)
+        if own or self._evaluations > MAX_EVALUATIONS:
+            self._cut_window()
+
     def _cut_window(self) -> None:
         windows = self._windows
-        assert windows is not None
-        if windows.active >= 0:
+        if windows is not None and windows.active >= 0:
             self._remove_layer_hooks()
+            if self._marks is not None:
+                self._marks.close()
             windows.close()
             self._tracker.window = -1
             if self._armed:
                 self._arm_root()
 
     def _layer_post(self, module: Any, args: Any, output: Any) -> None:
-        if self._marks is not None and not self._compiling():
+        if self._marks is not None and not self._unseen():
             self._guarded("layer", self._marks.leave, module)
 
     def _compiled_entered(self, module: Any, args: tuple, kwargs: dict) -> None:
@@ -390,10 +463,13 @@ class TorchProbe:
         idle = self._marks is None or self._marks.idle
         if self._armed and idle:
             self._root_called(module, args, kwargs)
+        self._pre_hooks.pop(_HOOK, None)  # still armed after a forward without gradients
         if self._windows is not None and self._windows.active >= 0 and self._marks is not None:
             if idle and not (self._torch.is_grad_enabled() or getattr(module, "training", False)):
-                self._cut_window()
-                return
+                self._evaluated(module)
+                self._pre_hooks.pop(_HOOK, None)
+                if self._windows.active < 0:
+                    return
             self._remove_layer_hooks()
             self._marks.enter(unwrap(module))
 
@@ -404,3 +480,16 @@ class TorchProbe:
         if self._windows is not None and self._windows.active >= 0 and self._marks is not None:
             self._marks.leave(unwrap(module))
             self._add_layer_hooks()
+        elif self._armed:
+            self._pre_hooks[_HOOK] = self._root_pre
+
+
+def _unseen_test(torch: Any) -> Callable[[], bool]:
+    """True while Dynamo or torch.jit.trace follow the code: what a hook does would become part of it."""
+    compiling = torch.compiler.is_compiling if hasattr(torch, "compiler") else (lambda: False)
+    tracing = getattr(torch._C, "_get_tracing_state", lambda: None)
+
+    def unseen() -> bool:
+        return bool(compiling()) or tracing() is not None
+
+    return unseen

@@ -8,9 +8,10 @@ JSON from C++.
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 
 def profiler_busy() -> bool:
@@ -24,6 +25,7 @@ class TorchTrace:
 
     def __init__(self) -> None:
         self._profile: Optional[Any] = None
+        self._starting = False
         torch = sys.modules["torch"]
         fast = getattr(torch._C._profiler, "_RecordFunctionFast", None)
         self.new_mark = fast if fast is not None else torch.autograd.profiler.record_function
@@ -43,8 +45,12 @@ class TorchTrace:
             profile = profiler.profile(use_cpu=True, use_device=device, record_shapes=True, use_kineto=True)
         except TypeError:  # torch < 2.2 names the device by a flag
             profile = profiler.profile(use_cuda=device is not None, record_shapes=True, use_kineto=True)
-        profile._prepare_trace()
-        profile._start_trace()
+        self._starting = True
+        try:
+            profile._prepare_trace()
+            profile._start_trace()
+        finally:
+            self._starting = False
         self._profile = profile
         self._describe(torch)
         return True
@@ -68,18 +74,43 @@ class TorchTrace:
                 info["pg_count"] = len(info["pg_config"])
             add("distributedInfo", json.dumps(info))
 
-    def stop(self, path: str) -> None:
-        """End the trace and write it to `path` as Chrome JSON."""
+    def yield_to_training(self, step_aside: Callable[[], None]) -> None:
+        """From now on call `step_aside` before the training starts a profiler of its own.
+
+        There is one profiler session in a process: whoever ends it second gets nothing, or crashes.
+        """
+        kind = sys.modules["torch"].autograd.profiler.profile
+        original = kind._prepare_trace
+
+        @functools.wraps(original)
+        def _prepare_trace(profile: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._profile is not None and not self._starting:
+                step_aside()
+            return original(profile, *args, **kwargs)
+
+        kind._prepare_trace = _prepare_trace
+
+    def stop(self, path: str) -> bool:
+        """End the trace and write it to `path` as Chrome JSON.
+
+        Returns:
+            False when the session is gone: the training has ended it, and there is nothing to write.
+        """
         profile, self._profile = self._profile, None
-        if profile is None:
-            return
+        if profile is None or not profiler_busy():
+            return False
         torch = sys.modules["torch"]
         if getattr(profile, "use_device", None) == "cuda" or getattr(profile, "use_cuda", False):
             torch.cuda.synchronize()  # or the last kernels are missing from the trace
         torch.autograd._disable_profiler().save(path)
+        return True
 
     def abandon(self) -> None:
         """Switch the profiler off and throw the trace away: the probe is being disabled."""
         profile, self._profile = self._profile, None
-        if profile is not None:
+        if profile is not None and profiler_busy():
             sys.modules["torch"].autograd._disable_profiler()
+
+    def forget(self) -> None:
+        """In a forked child: the session is the parent's."""
+        self._profile = None

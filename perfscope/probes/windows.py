@@ -57,7 +57,7 @@ class Windows:
         recorder: where results go.
         config: `windows`, `steps_per_window`, `overhead`, `trace` of PERFSCOPE_CONFIG.
         start: starts the framework's profiler; returns False when it is in use by the training itself.
-        stop: stops it and writes the trace to the path given.
+        stop: stops it and writes the trace to the path given; returns False when there was none any more.
         new_mark: name -> context manager that puts a span into the trace.
     """
 
@@ -66,7 +66,7 @@ class Windows:
         recorder: Recorder,
         config: Dict[str, Any],
         start: Callable[[], bool],
-        stop: Callable[[str], None],
+        stop: Callable[[str], bool],
         new_mark: Callable[[str], Any],
     ) -> None:
         self._recorder = recorder
@@ -149,8 +149,12 @@ class Windows:
         try:
             os.makedirs(folder, exist_ok=True)
         finally:
-            self._stop_profiler(path + ".tmp")
-        os.replace(path + ".tmp", path)
+            written = self._save(path)
+        if not written:
+            info["file"] = None
+            self._recorder.meta["notes"].append(
+                "window %d was lost: the training's own profiler ended it" % window
+            )
         self._recorder.anchor()
         info["stop_cost_ns"] = time.monotonic_ns() - began
         info["cost_ns"] = info["start_cost_ns"] + info["stop_cost_ns"]
@@ -158,6 +162,25 @@ class Windows:
         if self.governor.taken == 1:
             self._recent.clear()  # steps before the first window were warming up
         self._next_poll = 0
+
+    def _save(self, path: str) -> bool:
+        aside = path + ".tmp"
+        try:
+            written = self._stop_profiler(aside)
+            if written:
+                os.replace(aside, path)
+            return written
+        finally:
+            for leftover in (aside, aside + ".tmp"):  # Kineto writes to a `.tmp` of its own first
+                if os.path.exists(leftover):
+                    os.unlink(leftover)  # on a full disk these would take the room of the steps
+
+    def abandon(self) -> None:
+        """The probe is being disabled: forget the open window (the profiler is stopped by the caller)."""
+        self.active = -1
+        self._mark = None
+        self._info = {}
+        self._next_step = None
 
     def settle(self) -> None:
         """Add the slow-down of the traced steps to the cost and note the window, once they are all known."""
@@ -205,7 +228,11 @@ class Windows:
             if self.governor.allows(now - self._begun):
                 usual = max(1, sorted(self._recent)[len(self._recent) // 2]) if self._recent else LEAD_NS
                 self._next_step = step + 3 + LEAD_NS // usual
-                plan = {"window": self._next_window, "first_step": self._next_step}
+                plan = {
+                    "attempt": self._recorder.attempt,
+                    "window": self._next_window,
+                    "first_step": self._next_step,
+                }
                 self._recorder.replace_json(self._plan_path, plan)
             return
         try:
@@ -213,5 +240,7 @@ class Windows:
                 plan = json.load(file)
         except (OSError, ValueError):
             return
+        if plan.get("attempt") != self._recorder.attempt:
+            return  # announced before a restart
         if plan["window"] >= self._next_window and plan["first_step"] > step + 1:
             self._next_step, self._next_window = plan["first_step"], plan["window"]

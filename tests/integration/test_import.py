@@ -224,3 +224,47 @@ def test_peak_memory_does_not_grow_with_the_trace(tmp_path: Path) -> None:
         sizes[copies] = int(done.stdout.split()[-2]) * 1024
     assert sizes[4] <= 100e6, sizes
     assert sizes[4] - sizes[1] <= 12 << 20, sizes
+
+
+def test_a_trace_nested_too_deep_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "deep.json").write_bytes(b'{"traceEvents":' + b"[" * 200_000 + b"]" * 200_000 + b"}")
+    done = run_import(tmp_path / "deep.json", "-o", tmp_path / "run")
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "nested too deep" in done.stderr
+    assert "internal error" not in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_labels_and_samples_are_kept_and_give_a_throughput(tmp_path: Path) -> None:
+    told = ("--label", "gpu=v100", "--label", "note=a=b", "--samples-per-step", "64")
+    done = run_import(GLOO, "-o", tmp_path / "run", *told)
+    assert done.returncode == 0, done.stderr
+    run = manifest(tmp_path / "run")
+    assert run["labels"] == {"gpu": "v100", "note": "a=b"}
+    assert run["options"] == {"samples_per_step": 64}
+    report = [sys.executable, "-m", "perfscope", "report", str(tmp_path / "run"), "--json"]
+    shown = subprocess.run(report, capture_output=True, text=True, check=True, timeout=120)
+    figures = json.loads(shown.stdout)
+    per_second = 64 / (figures["step_ns"]["median"] / 1e9)
+    assert figures["throughput_samples_per_s"] == pytest.approx(per_second, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--label", "no-value", "KEY=VALUE"),
+        ("--label", "1x=2", "KEY=VALUE"),
+        ("--label", "k=" + "v" * 257, "longer than 256"),
+        ("--samples-per-step", "0", "x>=1"),
+        ("--samples-per-step", "many", "integer"),
+        ("--name", " ", "--name is empty"),
+    ],
+)
+def test_a_wrong_option_is_told_before_anything_is_made(
+    tmp_path: Path, option: str, value: str, said: str
+) -> None:
+    done = run_import(GLOO, "-o", tmp_path / "run", option, value)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert not (tmp_path / "run").exists()

@@ -156,3 +156,41 @@ def test_a_broken_agent_leaves_one_line_and_the_training_alone(tmp_path: Path) -
     )
     assert (process.stdout, process.stderr) == ("fine\n", "")
     assert "broken" in (tmp_path / "boot-errors.txt").read_text()
+
+
+SCRIPTED = TRAINING.replace("m = Net();", "m = torch.jit.script(Net());")
+TRACED = TRAINING.replace(
+    "losses.append(loss.item())",
+    "losses.append(loss.item()); torch.jit.trace(Net().eval(), torch.randn(2, 3, 12, 12))",
+)
+OWN_SESSION = TRAINING.replace(
+    "    losses.append(loss.item())",
+    "    losses.append(loss.item())\n    if i == 4:\n"
+    "        with torch.autograd.profiler.profile() as p: m(x)\n        print(len(p.function_events) > 10)",
+)
+LEAK = TRAINING + (
+    "import gc, weakref\nkept = weakref.ref(m.body)\ndel m, o, loss\ngc.collect()\nprint(kept() is None)\n"
+)
+WRAPPED_FINDERS = (
+    "import sys\nclass W:\n    def __init__(self, f): self.f = f\n"
+    "    def __getattr__(self, n): return getattr(self.f, n)\n"
+    "sys.meta_path[:] = [W(f) for f in sys.meta_path]\n" + TRAINING
+)
+ASKS_FIRST = "import importlib.util\nassert importlib.util.find_spec('torch')\n" + TRAINING
+
+
+@pytest.mark.parametrize(
+    "code",
+    [SCRIPTED, TRACED, OWN_SESSION, LEAK, WRAPPED_FINDERS, ASKS_FIRST],
+    ids=["scripted", "traced", "own profiler session", "freed model", "wrapped finders", "find_spec"],
+)
+def test_unusual_programs_run_as_they_do_alone(train: Train, tmp_path: Path, code: str) -> None:
+    recorded = train(code, check=False)
+    expected = plain(code, tmp_path)
+    assert recorded.process.returncode == expected.returncode == 0, recorded.process.stderr
+    assert recorded.process.stdout == expected.stdout
+    # Kineto announces the training's own sessions too; docs/attaching.md says that these lines go missing.
+    announced = [line for line in expected.stderr.splitlines() if not line.startswith("USDT:")]
+    assert recorded.process.stderr.splitlines() == announced
+    assert len(recorded.steps()) == 20
+    assert recorded.errors() == []

@@ -217,3 +217,63 @@ for _ in range(4): m(torch.randn(8, 4)).mean().backward(); o.step()
     assert recorded.meta()["root"]["dp_size"] == 1
     assert json.loads((recorded.rank() / "layers.json").read_text())["layers"][0]["params"] == 5
     assert not (recorded.rank() / "windows").exists()
+
+
+TEACHER = """
+class Net(nn.Module):
+    def __init__(self): super().__init__(); self.l = nn.Linear(4, 1)
+    def forward(self, x): return self.l(x)
+teacher, m = Net().eval(), Net(); o = torch.optim.SGD(m.parameters(), 0.01)
+for _ in range(10):
+    x = torch.randn(8, 4)
+    with torch.no_grad(): t = teacher(x)
+    (m(x) - t).pow(2).mean().backward(); o.step(); o.zero_grad()
+"""
+THREAD = """
+import threading
+class Net(nn.Module):
+    def __init__(self): super().__init__(); self.l = nn.Linear(4, 1)
+    def forward(self, x): return self.l(x)
+def work():
+    m = Net(); o = torch.optim.SGD(m.parameters(), 0.01)
+    for x in torch.utils.data.DataLoader(torch.randn(80, 4), batch_size=8):
+        torch.autograd.backward([m(x).mean()]); o.step(); o.zero_grad()
+thread = threading.Thread(target=work); thread.start(); thread.join()
+"""
+
+
+@pytest.mark.parametrize("loop", [TEACHER, THREAD], ids=["teacher without gradients", "training in a thread"])
+def test_the_model_is_found_past_other_forwards_and_threads(train: Train, loop: str) -> None:
+    recorded = train(HEAD + loop)
+    steps = recorded.steps()
+    assert [step["samples"] for step in steps] == [8] * 10
+    assert all(step["backward_ns"] > 0 for step in steps)
+    assert recorded.marks("step") == ["3", "4", "5"]
+    assert recorded.marks().count("l") >= 3
+    assert recorded.errors() == []
+
+
+def test_figures_that_were_not_measured_are_null(train: Train) -> None:
+    steps = train(HEAD + FUNCTIONAL).steps()
+    assert {step["input_ns"] for step in steps} == {None}  # no data loader
+    assert {step["samples"] for step in steps} == {None}  # no module
+
+
+def test_a_closure_is_inside_its_step(train: Train) -> None:
+    recorded = train(HEAD + CLOSURE)
+    steps = recorded.steps()
+    assert [step["samples"] for step in steps] == [8] * 10  # one batch, however often it is evaluated
+    for step in steps:
+        assert step["optimizer_ns"] <= step["dur_ns"]
+    assert recorded.marks("step") != []
+
+
+def test_trainings_one_after_the_other_are_attempts_of_one_rank(train: Train) -> None:
+    loop = """
+import subprocess
+code = "import torch; m = torch.nn.Linear(4, 1); o = torch.optim.SGD(m.parameters(), 0.01)\\n"
+code += "for _ in range(4): m(torch.randn(8, 4)).mean().backward(); o.step()"
+for _ in range(2): subprocess.run([sys.executable, "-c", code], check=True)
+"""
+    recorded = train(HEAD + loop)
+    assert sorted(path.name for path in (recorded.run / "ranks").iterdir()) == ["0", "0.1"]

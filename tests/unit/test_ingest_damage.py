@@ -276,3 +276,45 @@ def test_integer_microseconds_and_nanosecond_decimals_give_the_same_table(tmp_pa
     text = text_of(GLOO / "rank0.json.gz")
     assert ingest(tmp_path / "a", text).rows == ingest(tmp_path / "b", text.replace(b"\n", b"\r\n")).rows
     assert MAIN  # the fixture's threads have other numbers
+
+
+DEPTH = 150_000  # brackets: more than any decoder's stack, and more text than the reader takes at once
+
+
+@pytest.mark.parametrize(
+    "deep",
+    [
+        b"[" * DEPTH + b"]" * DEPTH,
+        b'{"ph": "X", "name": "a", "args": ' + b'{"a":' * DEPTH + b"1" + b"}" * (DEPTH + 1),
+        b'{"ph": "X", "name": "a", "args": {"Input Dims": ' + b"[" * DEPTH + b"]" * DEPTH + b"}}",
+    ],
+    ids=["list", "object", "shapes"],
+)
+def test_an_element_nested_too_deep_costs_only_itself(tmp_path: Path, deep: bytes) -> None:
+    first, *others = (json.dumps(event).encode() for event in GOOD)
+    found = ingest(tmp_path, b'{"traceEvents": [' + b", ".join([first, deep, *others]) + b"]}")
+    assert sorted(row["name"] for row in found.rows) == sorted(event["name"] for event in GOOD)
+    assert (found.summary.events_dropped, found.summary.events_read) == (1, len(GOOD) + 1)
+    assert "JSON nested too deep; what could be read was kept" in found.summary.notes
+
+
+@pytest.mark.parametrize("depth", [300, 900, 950, 990, 1_100])
+def test_nesting_near_the_decoders_limit_is_read_or_left_out(tmp_path: Path, depth: int) -> None:
+    deep = b"[" * depth + b"]" * depth
+    fields = ("Input Dims", "Input type", "Concrete Inputs", "dtype")
+    args = b"{" + b", ".join(b'"%b": %b' % (field.encode(), deep) for field in fields) + b"}"
+    shape = b'{"ph":"X","cat":"cpu_op","name":"%b","ts":50,"dur":2,"pid":1,"tid":1,"args":%b}'
+    events = [json.dumps(event).encode() for event in GOOD]
+    events += [shape % (name, args) for name in (b"aten::mm", b"c10d::allreduce_")]
+    head = b'{"distributedInfo": {"rank": %b}, "traceEvents": [' % deep
+    found = ingest(tmp_path, head + b", ".join(events) + b"]}")
+    assert {event["name"] for event in GOOD} <= {row["name"] for row in found.rows}
+    assert found.summary.events_read == len(events)
+
+
+def test_metadata_nested_too_deep_costs_only_the_metadata(tmp_path: Path) -> None:
+    deep = b'{"a":' * DEPTH + b"1" + b"}" * DEPTH
+    found = ingest(
+        tmp_path, b'{"traceEvents": ' + json.dumps(GOOD).encode() + b', "deviceProperties": ' + deep + b"}"
+    )
+    assert len(found.rows) == len(GOOD)

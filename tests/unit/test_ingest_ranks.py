@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perfscope.errors import TraceError
-from perfscope.ingest.importing import assign_ranks, import_traces, trace_files
+from perfscope.ingest.importing import RunFacts, assign_ranks, import_traces, trace_files
 
 
 def trace(path: Path, rank: int | None = None, *, behind: bool = False, padding: int = 0) -> Path:
@@ -88,10 +88,23 @@ def test_paths_that_stand_for_nothing_are_named(tmp_path: Path) -> None:
         (".", "traces"),
     ],
 )
-def test_a_run_is_named_after_its_first_trace(tmp_path: Path, file: str, name: str) -> None:
+def test_a_run_is_named_after_its_trace_or_directory(tmp_path: Path, file: str, name: str) -> None:
     folder = tmp_path / "traces"
     folder.mkdir()
     events = [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 1}]
     (folder / ("rank0.json" if file == "." else file)).write_text(json.dumps(events))
     result = import_traces([folder / file], tmp_path / "run", jobs=1)
     assert json.loads((result.run_dir / "run.json").read_text())["name"] == name
+
+
+def test_a_run_of_several_files_is_named_after_the_folder_they_lie_in(tmp_path: Path) -> None:
+    folder = tmp_path / "bigger batch"
+    folder.mkdir()
+    events = [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 1}]
+    files = [folder / f"node{node}_worker{node}.json" for node in (0, 1)]
+    for file in files:
+        file.write_text(json.dumps(events))
+    result = import_traces(files, tmp_path / "run", jobs=1)
+    assert json.loads((result.run_dir / "run.json").read_text())["name"] == "bigger-batch"
+    named = import_traces(files, tmp_path / "named", facts=RunFacts(name="mine"), jobs=1)
+    assert json.loads((named.run_dir / "run.json").read_text())["name"] == "mine"

@@ -32,29 +32,43 @@ class _Awaiter:
     """Meta path finder that waits for a framework, then steps aside.
 
     It never loads anything itself: it lets the other finders find the module, wraps `exec_module`
-    on that one loader instance, and undoes the wrap before the module's code runs.
+    on that one loader instance, and undoes the wrap before the module's code runs. It stays until the
+    module really runs: `importlib.util.find_spec("torch")` is how libraries ask whether torch is there.
     """
 
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> "Any":
-        if fullname not in _FRAMEWORKS:
-            return None
-        import importlib.util  # not at the top: most processes never get here
+    def __init__(self) -> None:
+        self._asking = False  # the other finders are being asked; under the import lock of this name
+        self._done = False
 
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is None or not hasattr(spec.loader, "exec_module"):
-            sys.meta_path.insert(0, self)  # not there (yet): keep waiting
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> "Any":
+        if fullname not in _FRAMEWORKS or self._asking or self._done:
             return None
-        loader = spec.loader  # type: Any
+        self._asking = True
+        try:
+            import importlib.util  # not at the top: most processes never get here
+
+            spec = importlib.util.find_spec(fullname)
+            if spec is not None and hasattr(spec.loader, "exec_module"):
+                self._wrap(fullname, spec.loader)
+                return spec
+        except Exception as error:  # noqa: BLE001 - whatever is wrong, the import must go on without us
+            _note_boot_error(error)
+        finally:
+            self._asking = False
+        return None
+
+    def _wrap(self, fullname: str, loader: "Any") -> None:
         execute = loader.exec_module
 
         def exec_module(module: "Any") -> None:
-            del loader.exec_module  # `torch.__loader__` is pristine for whoever looks at it
+            loader.__dict__.pop("exec_module", None)  # `torch.__loader__` is pristine for whoever looks
+            self._done = True
+            if self in sys.meta_path:  # not when somebody wrapped the finders
+                sys.meta_path.remove(self)
             execute(module)
             _arm(fullname)
 
         loader.exec_module = exec_module
-        return spec
 
 
 def _arm(framework: str) -> None:
