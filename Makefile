@@ -59,5 +59,5 @@ test-slow: $(CHECK) ## the tests `make test` leaves out
 update-golden: ## rewrite the golden files from what the code prints now; read the diff before committing
 	PERFSCOPE_UPDATE_GOLDEN=1 $(TEST_VENV)/bin/python -m pytest tests -k golden
 
-clean: ## remove what the other targets made
+clean: ## remove what the other targets made, but for the runs in perfscope-runs
 	rm -rf build $(VENV) *.egg-info .mypy_cache .ruff_cache .pytest_cache

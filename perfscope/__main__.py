@@ -1,6 +1,18 @@
-"""``python -m perfscope`` is the same program as ``perfscope``."""
+"""The program `perfscope`, also as ``python -m perfscope``."""
 
-from perfscope.cli.main import main
+import sys
+
+
+def main() -> None:
+    """Entry point. Everything else is imported inside, so that Ctrl-C while loading is no stack trace."""
+    try:
+        from perfscope.cli.main import main as run
+
+        run()
+    except KeyboardInterrupt:
+        sys.stderr.write("perfscope: interrupted\n")
+        sys.exit(130)
+
 
 if __name__ == "__main__":
     main()

@@ -7,6 +7,7 @@ the group was traced, layers where the trace names them, waiting where it could 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,10 @@ from perfscope.analysis.source import Document
 from perfscope.units import format_bytes, format_count, format_ns, format_ratio
 
 NOTABLE = 0.05  # a cause below this share of the step is not worth a finding beside the verdict
+REMOVABLE = 0.2  # a removable part from this share of the step on, and ...
+AGAINST_COMPUTE = 0.5  # ... from this share of the computation on, is the verdict rather than the computation
+CLEARLY = 2.4  # standard deviations of a fair draw above which a rank is last too often
+HOLDS_UP = 0.8  # one rank last in so many of the calls holds the others up
 IMBALANCE = 0.03  # busiest rank over the mean, as a share of the step
 SMALL_BYTES = 256 * 1024  # a collective below this pays mostly latency
 BUCKET_BYTES = 25 * 1024 * 1024  # DistributedDataParallel's default bucket
@@ -76,8 +81,9 @@ class Evidence:
 
 def find(evidence: Evidence) -> tuple[Finding, ...]:
     """All findings, the verdict first."""
+    held_up = _held_up(evidence)
     others = [
-        *_straggler(evidence),
+        *(_straggler(evidence) if held_up is None else ()),
         *_small_collectives(evidence),
         *_overhead(evidence),
         *_attached(evidence),
@@ -93,7 +99,15 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
         "optimizer": (_optimizer, evidence.mean("optimizer")),
         "idle": (_idle, evidence.mean("idle")),
     }
+    if held_up is not None:
+        causes["exposed_comm"] = (_holds_up, held_up)
     ranked = sorted(causes.values(), key=lambda cause: -cause[1])
+    removable = max(
+        (causes[part] for part in ("exposed_comm", "copy", "input_wait", "idle")), key=lambda c: c[1]
+    )
+    if removable[1] >= max(REMOVABLE * evidence.step, AGAINST_COMPUTE * evidence.mean("compute")):
+        ranked.remove(removable)
+        ranked.insert(0, removable)
     verdict = ranked[0][0](evidence, ranked[0][1], True)
     verdict = replace(verdict, detail=f"{verdict.detail} {_basis(evidence)}")
     beside = [cause(evidence, cost, False) for cause, cost in ranked[1:] if cost >= NOTABLE * evidence.step]
@@ -160,13 +174,61 @@ def _communication(evidence: Evidence, cost: float, verdict: bool) -> Finding:
     )
 
 
+def _held_up(evidence: Evidence) -> float | None:
+    """What the other ranks wait per step for the one that nearly always enters last, ns; None without one.
+
+    The mean over all ranks would halve it: what is waiting on the others is other work, or idle, on that one.
+    """
+    rank, times = _late(evidence)
+    if rank is None or not evidence.in_calls_ns or evidence.waiting_ns is None:
+        return None
+    others = [part.exposed_comm for one, part in evidence.traced if one.rank != rank]
+    mostly_waiting = evidence.waiting_ns > evidence.in_calls_ns / 2
+    if times < HOLDS_UP * len(evidence.calls) or not mostly_waiting or not others:
+        return None
+    waited = evidence.waiting_ns / max(evidence.steps_per_rank, 1) * len(evidence.traced) / len(others)
+    return min(waited, sum(others) / len(others))  # the late rank itself waits for nobody
+
+
+def _holds_up(evidence: Evidence, cost: float, verdict: bool) -> Finding:
+    rank, times = _late(evidence)
+    own = next(part for one, part in evidence.traced if one.rank == rank)
+    others = [part for one, part in evidence.traced if one.rank != rank]
+    excess = {
+        what: getattr(own, part) - sum(getattr(other, part) for other in others) / len(others)
+        for part, what in (
+            ("compute", "computation"),
+            ("input_wait", "waiting for input"),
+            ("optimizer", "the optimizer"),
+            ("copy", "copies"),
+            ("idle", "no operator at all (Python, sleeping, or another process on its core)"),
+        )
+    }
+    reason = max(excess, key=lambda what: excess[what])
+    return Finding(
+        id="straggler",
+        title=(
+            f"Rank {rank} holds the others up: they wait {evidence.of_step(cost)} for it; it enters last in "
+            f"{format_count(times)} of {format_count(len(evidence.calls))} collectives."
+        ),
+        detail=f"Rank {rank} spends {format_ns(excess[reason])} more per step than the others in {reason}.",
+        action=f"Find out what rank {rank} does differently: its data, code path, clocks, core binding.",
+        gain_ns=round(cost),
+        gain_ratio=cost / evidence.step,
+        rank=rank,
+    )
+
+
 def _late(evidence: Evidence) -> tuple[int | None, int]:
     """The rank that enters last clearly more often than its share, on enough calls, and how often."""
     counts = Counter(call.late_rank for call in evidence.calls)
     if len(evidence.calls) < 5 or len(evidence.ranks) < 2:
         return None, 0
     rank, times = counts.most_common(1)[0]
-    return (rank, times) if times >= 1.5 * len(evidence.calls) / len(evidence.ranks) else (None, times)
+    share = 1 / len(evidence.ranks)
+    usual = share * len(evidence.calls)
+    by_chance = usual + CLEARLY * math.sqrt(usual * (1 - share))
+    return (rank, times) if times >= by_chance else (None, times)
 
 
 def _transfer(evidence: Evidence) -> int:
@@ -362,11 +424,16 @@ def _attached(evidence: Evidence) -> list[Finding]:
     imported = evidence.run.get("origin") == "import"
     notes = evidence.run.get("attach_notes")
     why = " ".join(str(note) for note in notes) if isinstance(notes, list) else ""
+    recorded = evidence.run.get("attached_ranks")
+    unreadable = isinstance(recorded, int) and recorded > attached
     return [
         Finding(
             id="ranks_missing",
-            title=f"The traces of {count} were imported." if imported else f"{count} were attached.",
+            title=f"The traces of {count} were imported."
+            if imported
+            else f"{count} {'can be shown' if unreadable else 'were attached'}.",
             detail=why
+            or ("The record of the others is damaged: see what was not collected. " if unreadable else "")
             or ("" if imported else "Nothing in the run says why the others were not. ")
             + "Figures over all ranks cover these only.",
             action="Import the other ranks' traces too."

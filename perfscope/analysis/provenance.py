@@ -38,7 +38,8 @@ def _of_trace(summary: Document) -> FileProvenance:
 
 def _of_note(note: DroppedInput) -> FileProvenance:
     parts = note.path.split("/")
-    rank = int(parts[1]) if len(parts) > 1 and parts[0] == "ranks" and parts[1].isdigit() else -1
+    name = parts[1].partition(".")[0] if len(parts) > 1 and parts[0] == "ranks" else ""
+    rank = int(name) if name.isdigit() else -1
     return FileProvenance(
         path=note.path,
         rank=rank,
@@ -49,7 +50,7 @@ def _of_note(note: DroppedInput) -> FileProvenance:
         events_dropped=note.num_dropped,
         events_skipped=0,
         unclassified=(),
-        salvaged=True,
+        salvaged=note.num_dropped > 0,
         notes=(note.reason,),
     )
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from perfscope.analysis import breakdown as bd
 from perfscope.analysis import findings
+from perfscope.analysis.absent import dropped_parts, empty_windows, run_in_progress, why_no_window
 from perfscope.analysis.collectives import CommAnalysis, analyse_collectives
 from perfscope.analysis.comm_record import COMM_COLUMNS, CommRecord
 from perfscope.analysis.layers import LAYER_COLUMNS, LayerRecord, ModelFacts, RankLayers, layer_results
@@ -111,6 +112,7 @@ def _analyse_rank(source: RunSource, rank: int, windows: Sequence[WindowFacts], 
     steps = rank_steps(source.steps(rank))
     run.steps[rank] = steps
     groups = _groups(meta)
+    source.windows(rank)  # so that what is listed there and lost becomes one of the source's notes
     layers = RankLayers(ModelFacts.of(source.layers(rank)))
     totals: list[bd.StepTotals] = []
     devices: list[DeviceBreakdown | None] = []
@@ -205,12 +207,14 @@ def _throughput(source: RunSource, run: _Run, step_ns: Quantiles | None) -> Thro
 def _missing_of_run(
     source: RunSource, run: _Run, comm: CommAnalysis, layers_missing: Sequence[MissingFigure]
 ) -> list[MissingFigure]:
-    missing = list(run.missing)
+    missing = [*run_in_progress(source.run), *run.missing]
     if not source.ranks:
         missing.append(MissingFigure(what="every figure of the training", reason=_why_no_rank(source.run)))
     if source.ranks and not run.windows:
-        reason = _why_no_window(source)
+        reason = why_no_window(source, run.ranks)
         missing.append(MissingFigure(what="step breakdown, timeline, layers and collectives", reason=reason))
+    missing.extend(dropped_parts(source.notes))
+    missing.extend(empty_windows(source.summaries(), source.ranks))
     missing.extend(_ranks_without(run))
     if run.whole_files:
         reason = "the trace has no step marks (ProfilerStep): its figures cover the whole file as one"
@@ -258,15 +262,6 @@ def _why_no_rank(run: Mapping[str, object]) -> str:
     notes = run.get("attach_notes")
     said = " ".join(str(note) for note in notes) if isinstance(notes, list) else ""
     return f"no rank was attached. {said}".strip()
-
-
-def _why_no_window(source: RunSource) -> str:
-    options = source.run.get("options")
-    if isinstance(options, dict) and (options.get("trace") is False or options.get("windows") == 0):
-        return "tracing was switched off (`--no-trace`)"
-    if any(source.windows(rank) for rank in source.ranks) and not source.summaries():
-        return "the traced windows have not been read in; `perfscope report` does that"
-    return "no window was traced: the run ended before the first one, or its trace could not be written"
 
 
 def _as_list(missing: MissingFigure | None) -> list[MissingFigure]:

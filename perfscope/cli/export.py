@@ -39,11 +39,13 @@ def command(run: Path | None, format_name: str, output: Path | None, force: bool
       perfscope export my-run --format parquet -o timeline.parquet
     """
     from perfscope.cli.report import ingest, open_run
-    from perfscope.errors import PerfscopeError
+    from perfscope.errors import PerfscopeError, UsageError
     from perfscope.reports.files import write_aside
     from perfscope.reports.registry import EXPORTS
     from perfscope.units import format_bytes, format_count
 
+    if output == Path("-"):
+        raise UsageError("-o cannot write to stdout; name a file")
     reader = open_run(run)
     chosen = next(export for export in EXPORTS if export.name == format_name)
     target = output if output is not None else reader.path / f"timeline{chosen.suffix}"

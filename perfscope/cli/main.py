@@ -9,7 +9,8 @@ import traceback
 import click
 
 from perfscope import __version__
-from perfscope.errors import EXIT_BUG, PerfscopeError
+from perfscope.cli.output import discard_stdout
+from perfscope.errors import EXIT_BUG, EXIT_OWN_FAILURE, EXIT_USER, PerfscopeError
 
 # name -> (module, one-line help). The help stands here so that listing commands imports none of them.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -69,6 +70,13 @@ def main() -> None:
             traceback.print_exc()
         click.echo(f"perfscope: {error}", err=True)
         code = error.exit_code
+    except OSError as error:  # a full disk, a closed stdout: the user's machine, not a bug
+        if debug:
+            traceback.print_exc()
+        discard_stdout()
+        place = f"{error.filename}: " if error.filename else "cannot write the output: "
+        click.echo(f"perfscope: {place}{error.strerror or error}", err=True)
+        code = EXIT_OWN_FAILURE if "run" in sys.argv[1:3] else EXIT_USER
     except Exception as error:  # noqa: BLE001 - the outermost boundary: say it is ours, keep the exit code
         if debug:
             traceback.print_exc()

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfscope.errors import PerfscopeError, RunDirectoryError
+from perfscope.cli.output import print_result
+from perfscope.errors import PerfscopeError, RunDirectoryError, UsageError
 from perfscope.rundir.layout import DERIVED
 
 if TYPE_CHECKING:
@@ -46,13 +47,14 @@ def command(
       perfscope report my-run --html /tmp/my-run.html
       perfscope report my-run --json | jq .ranks[0].step_ns.median
     """
+    _check_outputs(html_file, pdf_file)
     reader = open_run(run)
     report = make_report(ingest(reader.path))
     chosen = bool(html_file or pdf_file or as_json or as_text)
     if as_json:
         from perfscope.reports.document import render_json
 
-        click.echo(render_json(report.document), nl=False)
+        print_result(render_json(report.document))
     if as_text or not chosen:
         print_text(report, err=as_json)
     if html_file is not None:
@@ -63,6 +65,15 @@ def command(
         click.echo(f"perfscope: PDF report in {pdf_file}", err=True)
     if not chosen:
         _write_into_run(report, reader.path)
+
+
+def _check_outputs(html_file: Path | None, pdf_file: Path | None) -> None:
+    """Refuses output files before any work is done. Raises UsageError."""
+    for option, path in (("--html", html_file), ("--pdf", pdf_file)):
+        if path == Path("-"):
+            raise UsageError(f"{option} cannot write to stdout; name a file")
+    if html_file is not None and pdf_file is not None and html_file.resolve() == pdf_file.resolve():
+        raise UsageError(f"--html and --pdf both name {html_file}; give them two files")
 
 
 def open_run(run: Path | None) -> RunReader:
@@ -136,10 +147,16 @@ def print_text(report: Report, *, err: bool) -> None:
     from perfscope.reports.text import render_text, wants_color
 
     stream = sys.stderr if err else sys.stdout
+    if stream is None:
+        raise PerfscopeError(f"cannot write to {'stderr' if err else 'stdout'}: it is closed")
     width = shutil.get_terminal_size((100, 24)).columns
     text = render_text(report, width=width, color=wants_color(stream))
     encoding = stream.encoding or "utf-8"
-    click.echo(text.encode(encoding, "replace").decode(encoding), nl=False, err=err)
+    shown = text.encode(encoding, "replace").decode(encoding)
+    if err:
+        click.echo(shown, nl=False, err=True)
+    else:
+        print_result(shown)
 
 
 def write_document(report: Report, name: str, path: Path) -> None:
@@ -163,9 +180,8 @@ def _write_into_run(report: Report, path: Path) -> None:
         else:
             refused.append(reason)
     if written:
-        click.echo("\nFiles")
-        for title, place in written:
-            click.echo(f"  {title:4}  {place}")
+        places = (f"  {title:4}  {place}\n" for title, place in written)
+        print_result("".join(("\nFiles\n", *places)))
     if refused:
         raise PerfscopeError(f"{'; '.join(refused)}. Use --html FILE and --pdf FILE to write elsewhere")
 

@@ -52,7 +52,7 @@ def _to_ratio(ctx: click.Context, param: click.Parameter, value: str) -> float:
 @click.option(
     "--steps-per-window",
     type=click.IntRange(1, 1000),
-    default=3,
+    default=2,
     show_default=True,
     help="Steps in one window.",
 )

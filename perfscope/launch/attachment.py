@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +43,7 @@ class AttachedRank:
 
 
 def read_ranks(run_dir: Path) -> list[AttachedRank]:
-    """Every rank that left a readable rank.json, by rank."""
+    """Every process that left a readable rank.json, by rank: a restarted rank is there once per attempt."""
     ranks = []
     for path in (run_dir / layout.RANKS).glob(f"*/{layout.RANK_JSON}"):
         try:
@@ -53,7 +54,12 @@ def read_ranks(run_dir: Path) -> list[AttachedRank]:
         ranks.append(
             AttachedRank(rank=rank, directory=path.parent, manifest=manifest, running=_is_running(manifest))
         )
-    return sorted(ranks, key=lambda one: one.rank)
+    return sorted(ranks, key=lambda one: (one.rank, one.directory.name))
+
+
+def num_attached(ranks: Sequence[AttachedRank]) -> int:
+    """Distinct ranks: a restart makes no rank more."""
+    return len({one.rank for one in ranks})
 
 
 def world_size(ranks: Sequence[AttachedRank]) -> int | None:
@@ -97,7 +103,8 @@ def explain(
         )
         if plan.hosts:
             notes.append(f"ranks on other hosts are recorded only if they share the directory {run_dir}")
-    running = [one.rank for one in ranks if one.running and one.manifest.get("finished") is not True]
+    notes.extend(_restarts(ranks))
+    running = sorted({one.rank for one in ranks if one.running and one.manifest.get("finished") is not True})
     if running:
         notes.append(f"{_ranks(running)} still running; what is recorded from now on is not in this summary")
     boot_error = _first_line(run_dir / BOOT_ERRORS)
@@ -107,15 +114,30 @@ def explain(
         switched_off = _switched_off(one.directory / layout.ERRORS_JSONL)
         if switched_off:
             notes.append(f"rank {one.rank}: the probe switched off {', '.join(switched_off)} after errors")
-    return notes
+    return list(dict.fromkeys(notes))
+
+
+def _restarts(ranks: Sequence[AttachedRank]) -> list[str]:
+    """Ranks that several processes claimed one after another, those that did so equally often in one line."""
+    alike: dict[int, list[int]] = defaultdict(list)
+    for rank, times in Counter(one.rank for one in ranks).items():
+        alike[times - 1].append(rank)
+    return [
+        f"{_ranks(alike[times])} {'was' if len(alike[times]) == 1 else 'were'} restarted {times} "
+        f"time{'' if times == 1 else 's'}, or trained again in the same run; "
+        "reports show the attempt with the most steps"
+        for times in sorted(alike)
+        if times
+    ]
 
 
 def _missing(ranks: Sequence[AttachedRank], expected: int | None) -> list[int]:
     """Ranks that left no record, when some did; empty where a launcher starts only a part of the world."""
-    if expected is None or not ranks or len(ranks) >= expected:
+    attached = num_attached(ranks)
+    if expected is None or not ranks or attached >= expected:
         return []
     absent = sorted({*range(max(expected, world_size(ranks) or 0))} - {one.rank for one in ranks})
-    return absent if len(absent) == expected - len(ranks) else []
+    return absent if len(absent) == expected - attached else []
 
 
 def _why_none(plan: LaunchPlan, ending: Ending) -> list[str]:

@@ -22,14 +22,15 @@ class ProbeOptions:
     Attributes:
         overhead: share of training time that traced windows may cost, a ratio in [0, 1].
         windows: how many windows are traced at most.
-        steps_per_window: steps in one window.
+        steps_per_window: steps in one window. Few: on CPUs Kineto's own memory makes every further traced
+            step slower (measured with 4 ranks on 2 cores: +10 %, +60 %, +120 %).
         trace: False records steps only.
         samples_per_step: what the user says a step processes, over all ranks; None = derive it.
     """
 
     overhead: float = 0.01
     windows: int = 3
-    steps_per_window: int = 3
+    steps_per_window: int = 2
     trace: bool = True
     samples_per_step: int | None = None
 

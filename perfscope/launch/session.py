@@ -244,7 +244,7 @@ def _finish(
         if joined and ending.code != 0:
             notes.append(f"the launcher on {machine.host_name()} ended with exit code {ending.code}")
         manifest |= {
-            "attached_ranks": len(ranks),
+            "attached_ranks": attachment.num_attached(ranks),
             "expected_ranks": expected,
             "attach_notes": notes,
             "world_size": reported or manifest.get("world_size"),
@@ -256,7 +256,7 @@ def _finish(
             _close_manifest(run_dir, manifest, ending, joined)
         except RunDirectoryError as error:
             problems.insert(0, str(error))  # without run.json there is no run: say that before anything else
-    say(attachment.verdict(len(ranks), expected))
+    say(attachment.verdict(attachment.num_attached(ranks), expected))
     for note in notes:
         say(note)
     if problems:

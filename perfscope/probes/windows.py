@@ -73,7 +73,7 @@ class Windows:
         self._start_profiler = start
         self._stop_profiler = stop
         self._new_mark = new_mark
-        self._per_window = max(1, int(config.get("steps_per_window", 3)))
+        self._per_window = max(1, int(config.get("steps_per_window", 2)))
         wanted = int(config.get("windows", 3)) if config.get("trace", True) else 0
         self.governor = Governor(float(config.get("overhead", 0.01)), wanted)
         self._next_step: Optional[int] = FIRST_STEP if self.governor.allows(0) else None

@@ -142,7 +142,7 @@ def _against_untraced(analysis: RunAnalysis, traced_ns: float) -> str:
 
 def build_figures(analysis: RunAnalysis) -> tuple[KeyFigure, ...]:
     """The strip at the top: step, throughput, exposed communication, ranks, overhead."""
-    figures = [_step_figure(analysis), _throughput_figure(analysis)]
+    figures = [*_state_figure(analysis), _step_figure(analysis), _throughput_figure(analysis)]
     shares = mean_shares(analysis)
     if shares is not None:
         exposed = shares[1]["exposed_comm"]
@@ -157,6 +157,14 @@ def build_figures(analysis: RunAnalysis) -> tuple[KeyFigure, ...]:
         )
     figures += [_ranks_figure(analysis), _overhead_figure(analysis)]
     return tuple(figures)
+
+
+def _state_figure(analysis: RunAnalysis) -> list[KeyFigure]:
+    """Said first where the run was not closed: every other figure is of a part of it."""
+    if analysis.run.get("status") != "running":
+        return []
+    note = "still running, or perfscope was killed"
+    return [KeyFigure(id="state", title="State of the run", value="not finished", note=note)]
 
 
 def _step_figure(analysis: RunAnalysis) -> KeyFigure:
@@ -190,6 +198,8 @@ def _ranks_figure(analysis: RunAnalysis) -> KeyFigure:
     value = f"{attached:,} of {expected:,}" if isinstance(expected, int) else f"{attached:,}"
     hosts = len({rank.host for rank in analysis.ranks if rank.host})
     note = f"on {hosts:,} host{'s' if hosts != 1 else ''}" if hosts else ""
+    if attached > len(analysis.ranks):
+        note = f"the record of {len(analysis.ranks):,} can be read"
     if imported:
         return KeyFigure(id="ranks", title="Ranks in the traces", value=value, note=note)
     return KeyFigure(id="ranks", title="Ranks attached", value=value, note=note)

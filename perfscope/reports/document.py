@@ -88,6 +88,8 @@ def _rank(rank: RankResult) -> Json:
         "num_traced_steps": rank.num_traced_steps,
         "step_ns": _quantiles(rank.step_ns),
         "breakdown_ns": _breakdown(rank.breakdown_ns),
+        "breakdown_step_ns": None if rank.breakdown_ns is None else rank.breakdown_ns.step,
+        "breakdown_num_steps": None if rank.breakdown_ns is None else rank.breakdown_ns.num_steps,
         "comm_ns": rank.comm_ns,
         "overlap_ratio": rank.overlap_ratio,
         "device_ns": _device(rank.device_ns),
@@ -101,10 +103,10 @@ def _rank(rank: RankResult) -> Json:
 
 
 def _breakdown(breakdown: Breakdown | None) -> Json | None:
+    """The parts alone, so that their sum is `breakdown_step_ns`."""
     if breakdown is None:
         return None
-    parts: Json = {part: getattr(breakdown, part) for part in Breakdown.PARTS}
-    return {"step": breakdown.step, **parts, "num_steps": breakdown.num_steps}
+    return {part: getattr(breakdown, part) for part in Breakdown.PARTS}
 
 
 def _device(device: DeviceBreakdown | None) -> Json | None:

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from perfscope.errors import RunDirectoryError
 from perfscope.rundir import layout
+from perfscope.rundir.attempts import Attempt, all_attempts, choose
 from perfscope.rundir.migrations import migrate
 from perfscope.rundir.schema import STEPS, TIMELINE
 
@@ -50,6 +51,7 @@ class RunReader:
         self.run = migrate(_read_manifest(self.path), str(self.path))
         self._notes: dict[tuple[str, str], ReadNote] = {}
         self._summaries: tuple[Document, ...] | None = None
+        self._folders: dict[int, Path] = {}  # rank -> the attempt that is shown
         self._metas = self._read_metas()
         self.ranks: tuple[int, ...] = tuple(sorted(self._metas))
 
@@ -67,8 +69,18 @@ class RunReader:
         return self._document(self._rank_dir(rank) / layout.LAYERS_JSON)
 
     def windows(self, rank: int) -> tuple[Document, ...]:
-        """Lines of windows.jsonl: one per traced window."""
-        return self._lines(self._rank_dir(rank) / layout.WINDOWS_JSONL)
+        """Lines of windows.jsonl: one per traced window. What is listed and lost becomes a note."""
+        listed = self._lines(self._rank_dir(rank) / layout.WINDOWS_JSONL)
+        ingested = {d["window"] for d in self.summaries() if d["rank"] == rank}
+        for line in listed:
+            window = line.get("window")
+            if type(window) is not int or window in ingested:
+                continue
+            path = self._rank_dir(rank) / layout.WINDOWS / f"{window}.json"
+            packed = path.with_name(f"{path.name}.gz")
+            if not path.exists() and not packed.exists():
+                self._note(packed, 1, "this window is listed in windows.jsonl, but its trace is not there")
+        return listed
 
     def errors(self, rank: int) -> tuple[Document, ...]:
         """Lines of errors.jsonl: what a probe swallowed."""
@@ -85,6 +97,8 @@ class RunReader:
             rows, columns = self._step_rows(path)
         else:
             rows, columns = _marked_steps(self.summaries(), rank), ("step", "start_ns", "dur_ns", "window")
+            if rows and self.run.get("origin") != "import":
+                self._note(path, 1, "not there: the rank's step times are those of its traced windows alone")
         arrays: list[pa.Array] = [pa.array([rank] * len(rows), pa.int32())]
         for name in _STEP_COLUMNS:
             at = columns.index(name) if name in columns else -1
@@ -98,7 +112,8 @@ class RunReader:
             folder = self.path / layout.DERIVED / layout.INGEST
             found = [self._document(path) for path in sorted(folder.glob("*.json"))]
             usable = [d for d in found if d and type(d.get("rank")) is int and type(d.get("window")) is int]
-            self._summaries = tuple(sorted(usable, key=lambda d: (_whole(d["rank"]), _whole(d["window"]))))
+            shown = [d for d in usable if self._is_shown(d)]
+            self._summaries = tuple(sorted(shown, key=lambda d: (_whole(d["rank"]), _whole(d["window"]))))
         return self._summaries
 
     def timeline(self, rank: int, window: int, columns: Sequence[str] | None = None) -> pa.Table:
@@ -123,24 +138,48 @@ class RunReader:
             ) from None
 
     def _rank_dir(self, rank: int) -> Path:
-        return self.path / layout.RANKS / str(rank)
+        return self._folders[rank]
 
     def _read_metas(self) -> dict[int, Document]:
         metas: dict[int, Document] = {}
-        folder = self.path / layout.RANKS
         try:
-            entries = sorted(folder.iterdir()) if folder.is_dir() else []
+            attempts = all_attempts(self.path)
         except OSError as error:
-            raise RunDirectoryError(f"{folder} cannot be read: {_reason(error)}") from None
-        for entry in entries:
-            if not entry.name.isascii() or not entry.name.isdigit() or not entry.is_dir():
-                continue
-            meta = self._document(entry / layout.RANK_JSON)
+            raise RunDirectoryError(f"{self.path / layout.RANKS} cannot be read: {_reason(error)}") from None
+        for rank, tried in attempts.items():
+            chosen = choose(tried)
+            self._folders[rank] = chosen.path
+            self._note_others(chosen, tried)
+            file = chosen.path / layout.RANK_JSON
+            meta = self._document(file)
+            version = meta.get("schema_version") if meta is not None else None
             if meta is None:
-                self._note(entry / layout.RANK_JSON, 1, "rank without a readable rank.json: left out")
-                continue
-            metas[int(entry.name)] = meta
+                self._note(file, 1, "no readable rank.json: left out")
+            elif isinstance(version, int) and version > layout.SCHEMA_VERSION:
+                reason = (
+                    f"made by a newer perfscope (schema {version}, this one reads up to "
+                    f"{layout.SCHEMA_VERSION}): left out, upgrade perfscope to read it"
+                )
+                self._note(file, 1, reason)
+            else:
+                metas[rank] = meta
         return metas
+
+    def _note_others(self, chosen: Attempt, tried: Sequence[Attempt]) -> None:
+        """Attempts of a rank that nothing is shown of."""
+        place = chosen.path.relative_to(self.path).as_posix()
+        for attempt in tried:
+            if attempt is not chosen:
+                num_steps = attempt.count_steps()
+                steps = f"{num_steps:,} step{'' if num_steps == 1 else 's'}"
+                self._note(attempt.path, 0, f"{steps}, not shown; {place} is")
+
+    def _is_shown(self, summary: Document) -> bool:
+        """Whether a summary is of the rank's chosen attempt: an earlier report may have ingested another."""
+        source = summary.get("source")
+        parts = str(source.get("path")).split("/") if isinstance(source, dict) else []
+        folder = self._folders.get(_whole(summary["rank"]))
+        return folder is None or len(parts) < 3 or parts[0] != layout.RANKS or parts[1] == folder.name
 
     def _note(self, path: Path, num_dropped: int, reason: str) -> None:
         name = path.relative_to(self.path).as_posix()

@@ -59,7 +59,7 @@ def environment(run: Path, **config: Any) -> dict[str, str]:
         **os.environ,
         "PERFSCOPE_RUN_DIR": str(run),
         "PERFSCOPE_AGENT": str(BOOTSTRAP / "agent.py"),
-        "PERFSCOPE_CONFIG": json.dumps(config),
+        "PERFSCOPE_CONFIG": json.dumps({"steps_per_window": 3, **config}),
         "PYTHONPATH": str(BOOTSTRAP / "site"),
         "OMP_NUM_THREADS": "1",
     }

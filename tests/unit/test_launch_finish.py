@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perfscope.launch.attachment import explain, packages, read_ranks, verdict
+from perfscope.launch.attachment import explain, num_attached, packages, read_ranks, verdict
 from perfscope.launch.finish import compress_windows
 from perfscope.launch.machine import host_name, read_git_state, read_topology
 from perfscope.launch.plan import LaunchPlan
@@ -106,6 +106,20 @@ def test_missing_ranks_are_named(tmp_path: Path) -> None:
     add_rank(tmp_path, 3)
     (note,) = explain(tmp_path, read_ranks(tmp_path), 4, PLAN, WELL)
     assert "no record of ranks 1, 2:" in note
+
+
+def test_a_restarted_rank_counts_once_and_is_told(tmp_path: Path) -> None:
+    for rank in range(2):
+        (tmp_path / "ranks" / f"{rank}.1").mkdir(parents=True)
+        manifest = (add_rank(tmp_path, rank) / "rank.json").read_text()
+        (tmp_path / "ranks" / f"{rank}.1" / "rank.json").write_text(manifest)
+    ranks = read_ranks(tmp_path)
+    assert len(ranks) == 4  # every directory's windows are packed
+    assert num_attached(ranks) == 2
+    (note,) = explain(tmp_path, ranks, 2, PLAN, WELL)
+    assert note.startswith("ranks 0, 1 were restarted 1 time")
+    missing, _ = explain(tmp_path, ranks, 4, PLAN, WELL)
+    assert "no record of ranks 2, 3:" in missing
 
 
 def test_a_launcher_that_starts_a_part_of_the_world_misses_nothing(tmp_path: Path) -> None:

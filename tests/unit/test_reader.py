@@ -134,7 +134,81 @@ def test_broken_lines_and_documents_of_a_rank_are_counted(run: SyntheticRun) -> 
     assert reader.windows(0) == ({"window": 0},)
     assert reader.layers(0) is None
     assert reader.errors(0) == ()
-    assert {note.path for note in reader.notes} == {"ranks/0/windows.jsonl", "ranks/0/layers.json"}
+    lost = "ranks/0/windows/0.json.gz"
+    assert {note.path for note in reader.notes} == {"ranks/0/windows.jsonl", "ranks/0/layers.json", lost}
+
+
+@pytest.mark.parametrize("kept", ["windows/0.json", "windows/0.json.gz"])
+def test_a_listed_window_whose_trace_is_there_is_not_lost(run: SyntheticRun, kept: str) -> None:
+    run.write("ranks/0/windows.jsonl", '{"window": 0}\n')
+    run.write(f"ranks/0/{kept}", "x")
+    reader = run.read()
+    assert reader.windows(0) == ({"window": 0},)
+    assert reader.notes == ()
+
+
+def restarted(run: SyntheticRun, *, first: int, second: int) -> SyntheticRun:
+    """Rank 0 as two processes left it; the second is on another host so that the two can be told apart."""
+    for name, num_steps, host in (("0", first, "one"), ("0.1", second, "two")):
+        run.write(f"ranks/{name}/rank.json", {"schema_version": 1, "rank": 0, "host": host})
+        lines = [json.dumps({"columns": ["step", "start_ns", "dur_ns"]})]
+        lines += [f"[{step},{step * 10},10]" for step in range(num_steps)]
+        run.write(f"ranks/{name}/steps.jsonl", "\n".join(lines) + "\n")
+    return run
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "host", "note"),
+    [
+        (6, 64, "two", ("ranks/0", "6 steps, not shown; ranks/0.1 is")),
+        (64, 1, "one", ("ranks/0.1", "1 step, not shown; ranks/0 is")),
+        (8, 8, "two", ("ranks/0", "8 steps, not shown; ranks/0.1 is")),
+    ],
+)
+def test_of_a_restarted_rank_the_longest_attempt_is_read(
+    run: SyntheticRun, first: int, second: int, host: str, note: tuple[str, str]
+) -> None:
+    reader = restarted(run, first=first, second=second).read()
+    assert reader.ranks == (0,)
+    assert reader.rank_meta(0)["host"] == host
+    assert reader.steps(0).num_rows == max(first, second)
+    assert [(one.path, one.reason) for one in reader.notes] == [note]
+
+
+def test_a_restart_that_left_no_rank_json_does_not_hide_the_first_attempt(run: SyntheticRun) -> None:
+    restarted(run, first=6, second=64)
+    (run.path / "ranks/0.1/rank.json").unlink()
+    assert run.read().rank_meta(0)["host"] == "one"
+
+
+def test_a_summary_ingested_of_another_attempt_is_not_mixed_in(run: SyntheticRun) -> None:
+    restarted(run, first=6, second=64)
+    run.window(0, [span(0, 10, "compute")], [(0, 0, 100)])
+    run.window(
+        0,
+        [span(0, 10, "compute")],
+        [(0, 0, 100)],
+        window=1,
+        source={"path": "ranks/0.1/windows/1.json.gz"},
+    )
+    assert [summary["window"] for summary in run.read().summaries()] == [1]
+
+
+def test_a_rank_of_a_newer_schema_is_left_out_and_named(run: SyntheticRun) -> None:
+    run.rank(1, schema_version=SCHEMA_VERSION + 1)
+    reader = run.read()
+    assert reader.ranks == (0,)
+    assert [(note.path, "newer perfscope" in note.reason) for note in reader.notes] == [
+        ("ranks/1/rank.json", True)
+    ]
+
+
+def test_a_run_whose_steps_file_is_gone_says_where_its_steps_are_from(run: SyntheticRun) -> None:
+    (run.path / "ranks/0/steps.jsonl").unlink()
+    run.window(0, [span(0, 10, "compute")], [(0, 0, 100)])
+    reader = run.read()
+    assert reader.steps(0).num_rows == 1
+    assert [note.path for note in reader.notes] == ["ranks/0/steps.jsonl"]
 
 
 def test_steps_of_an_import_come_from_the_trace_marks(tmp_path: Path) -> None:

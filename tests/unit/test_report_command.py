@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import perfscope as package
 from perfscope.ingest import import_traces
 
 
@@ -82,8 +83,8 @@ def test_json_alone_prints_json_alone_and_writes_nothing(run: Path) -> None:
     assert document["collectives"][0]["collective"] == "all_reduce"
     for rank in document["ranks"]:
         parts = rank["breakdown_ns"]
-        named = ("compute", "exposed_comm", "copy", "input_wait", "optimizer", "idle")
-        assert sum(parts[part] for part in named) == parts["step"]
+        assert set(parts) == {"compute", "exposed_comm", "copy", "input_wait", "optimizer", "idle"}
+        assert sum(parts.values()) == rank["breakdown_step_ns"]
     assert not (run / "report.html").exists()
     assert done.stderr == ""
 
@@ -97,6 +98,67 @@ def test_options_combine(run: Path, tmp_path: Path) -> None:
     assert html.stat().st_size > 10_000
     assert pdf.stat().st_size > 10_000
     assert not (run / "report.html").exists()
+
+
+@pytest.mark.parametrize("what", ["--text", "--json", None])
+@pytest.mark.parametrize(
+    ("redirect", "reason"), [(">/dev/full", "No space left on device"), (">&-", "it is closed")]
+)
+def test_a_stdout_that_takes_nothing_is_one_line_and_exit_1(
+    run: Path, what: str | None, redirect: str, reason: str
+) -> None:
+    words = [sys.executable, "-m", "perfscope", "report", str(run), *([what] if what else [])]
+    done = subprocess.run(
+        ["sh", "-c", f'"$@" {redirect}', "sh", *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == f"perfscope: cannot write to stdout: {reason}\n"
+
+
+def test_help_on_a_full_disk_is_no_internal_error() -> None:
+    done = subprocess.run(
+        ["sh", "-c", '"$@" >/dev/full', "sh", sys.executable, "-m", "perfscope", "--help"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "No space left on device" in done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error_message(run: Path) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    words = [sys.executable, "-m", "perfscope", "report", str(run), "--json"]
+    done = subprocess.run(words, stdout=write_end, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write_end)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_output_files_that_cannot_be_meant_are_refused(run: Path, tmp_path: Path) -> None:
+    same = tmp_path / "same.x"
+    for words in (
+        ("report", run, "--html", same, "--pdf", tmp_path / "." / "same.x"),
+        ("report", run, "--html", "-"),
+        ("report", run, "--pdf", "-"),
+        ("export", run, "--format", "csv", "-o", "-"),
+    ):
+        done = perfscope(*words, cwd=tmp_path)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), words
+        assert "file" in done.stderr
+    assert not same.exists() and not (tmp_path / "-").exists()
+
+
+def test_an_interrupt_while_loading_is_one_line_and_130(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "perfscope", "--help"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(package.__file__).parents[1]}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (130, "perfscope: interrupted\n")
 
 
 def test_text_alone_writes_no_file(run: Path) -> None:

@@ -1,0 +1,132 @@
+"""Says in words why something of a run is absent: what the reader dropped, and why no window was traced."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from perfscope.analysis.results import MissingFigure, RankResult
+from perfscope.analysis.source import Document, DroppedInput, RunSource
+
+WARM_UP_STEPS = 6  # a run of no more steps ends before its first window is written
+_MAX_WORDS = 300
+
+
+def run_in_progress(run: Mapping[str, object]) -> list[MissingFigure]:
+    """Nobody closed the run: it goes on, or the wrapper was killed."""
+    if run.get("status") != "running":
+        return []
+    reason = (
+        "the run was not closed: it is still running, or perfscope was killed; "
+        "the figures cover what was written so far"
+    )
+    return [MissingFigure(what="the end of the run and its exit code", reason=reason)]
+
+
+def dropped_parts(notes: Sequence[DroppedInput]) -> list[MissingFigure]:
+    """What the reader could not use, one entry per file, whole ranks first."""
+    by_path: dict[str, list[DroppedInput]] = defaultdict(list)
+    for note in notes:
+        by_path[note.path].append(note)
+    entries = [
+        (_weight(path), MissingFigure(what=_what(path, of_path), reason=_reasons(of_path)))
+        for path, of_path in by_path.items()
+    ]
+    return [entry for _, entry in sorted(entries, key=lambda pair: pair[0])]
+
+
+def empty_windows(summaries: Sequence[Document], ranks: Sequence[int]) -> list[MissingFigure]:
+    """Windows whose trace gave no event."""
+    missing = []
+    for summary in summaries:
+        if summary.get("rank") not in ranks or summary.get("events_kept") != 0:
+            continue
+        notes = summary.get("notes")
+        said = "; ".join(str(note) for note in notes) if isinstance(notes, list) else ""
+        what = f"window {summary.get('window')} of rank {summary.get('rank')}"
+        reason = f"its trace holds no event that can be used{': ' if said else ''}{said}"
+        missing.append(MissingFigure(what=what, reason=_short(reason)))
+    return missing
+
+
+def why_no_window(source: RunSource, ranks: Sequence[RankResult]) -> str:
+    """Why no rank has a traced window, by what the run's files say."""
+    options = source.run.get("options")
+    if isinstance(options, dict) and (options.get("trace") is False or options.get("windows") == 0):
+        return "tracing was switched off (`--no-trace`)"
+    if any(source.windows(rank) for rank in source.ranks) and not source.summaries():
+        if any("/windows/" in note.path for note in source.notes):
+            return "windows were traced, but their trace files are not there any more"
+        return "the traced windows have not been read in; `perfscope report` does that"
+    if source.summaries():
+        return "no traced window can be used; each is named here with its reason"
+    num_steps = max((rank.num_steps for rank in ranks), default=0)
+    return f"no window was traced: {_why_none_taken(source, num_steps)}"
+
+
+def _why_none_taken(source: RunSource, num_steps: int) -> str:
+    swallowed = _swallowed(source)
+    if swallowed:
+        return swallowed
+    metas = {rank: source.rank_meta(rank) for rank in source.ranks}
+    if source.run.get("origin") != "import" and num_steps and not any("root" in m for m in metas.values()):
+        return (
+            "the model's forward was never seen in the thread that trains, and windows begin with it "
+            "(a model run by another thread or process, or one that is no torch.nn.Module)"
+        )
+    said = [str(note) for meta in metas.values() for note in _list(meta.get("notes"))]
+    if said:
+        return _short("; ".join(dict.fromkeys(said)))
+    if num_steps <= WARM_UP_STEPS:
+        steps = "1 step was recorded" if num_steps == 1 else f"{num_steps:,} steps were recorded"
+        return f"the run ended before the first one ({steps}; the first window follows some warm-up steps)"
+    return "the run ended before the first one, or its trace could not be written"
+
+
+def _swallowed(source: RunSource) -> str:
+    """The error that the probe met most lastingly, in one line; '' when it met none."""
+    entries = [(rank, entry) for rank in source.ranks for entry in source.errors(rank)]
+    if not entries:
+        return ""
+    rank, worst = next((pair for pair in entries if pair[1].get("disabled")), entries[0])
+    off = ", and switched that part of itself off" if worst.get("disabled") else ""
+    where, error = worst.get("where") or "somewhere", worst.get("error") or "an error"
+    return f"{_short(f'the probe of rank {rank} met an error in {where!r}: {error}')}{off} (see errors.jsonl)"
+
+
+def _weight(path: str) -> int:
+    """Whole ranks before attempts before windows before lines."""
+    if path.endswith("/rank.json"):
+        return 0
+    if path.count("/") == 1:
+        return 1
+    return 2 if "/windows/" in path else 3
+
+
+def _what(path: str, notes: Sequence[DroppedInput]) -> str:
+    parts = path.split("/")
+    if parts[0] != "ranks":
+        return path
+    if len(parts) == 2:
+        return f"attempt {path}"
+    if parts[2] == "rank.json":
+        return f"rank {parts[1]}"
+    if parts[2] == "windows" and len(parts) == 4:
+        return f"window {parts[3].partition('.')[0]} of rank {parts[1].partition('.')[0]}"
+    lines = sum(note.num_dropped for note in notes)
+    if path.endswith(".jsonl") and lines > 1:
+        return f"{lines:,} lines of {path}"
+    return path
+
+
+def _reasons(notes: Sequence[DroppedInput]) -> str:
+    return _short("; ".join(dict.fromkeys(note.reason for note in notes)))
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _MAX_WORDS else f"{line[: _MAX_WORDS - 1]}…"
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,76 @@
+"""Which directory speaks for a rank when several processes claimed it. Light: standard library only.
+
+`ranks/<rank>` is the first process that claimed a rank, `ranks/<rank>.<k>` the k-th after it: an elastic
+restart, or trainings one after the other in one script. Figures of two attempts do not add up, so one is
+shown: the one that got furthest.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfscope.rundir import layout
+
+_NAME = re.compile(r"(\d+)(?:\.(\d+))?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One process that recorded as `rank`; `number` 0 is the first."""
+
+    rank: int
+    number: int
+    path: Path
+
+    def count_steps(self) -> int:
+        """Step lines in steps.jsonl, torn ones included; 0 where the file cannot be read."""
+        try:
+            return (b"\n" + (self.path / layout.STEPS_JSONL).read_bytes()).count(b"\n[")
+        except OSError:
+            return 0
+
+    def has_manifest(self) -> bool:
+        """Whether its rank.json is a JSON object: without one its steps cannot be placed."""
+        try:
+            return isinstance(json.loads((self.path / layout.RANK_JSON).read_bytes()), dict)
+        except (OSError, ValueError):
+            return False
+
+
+def all_attempts(run_dir: Path) -> dict[int, list[Attempt]]:
+    """Every attempt of every rank, by rank, each in the order of their numbers.
+
+    Raises:
+        OSError: the ranks cannot be listed.
+    """
+    found: dict[int, list[Attempt]] = defaultdict(list)
+    folder = run_dir / layout.RANKS
+    for path in folder.iterdir() if folder.is_dir() else ():
+        match = _NAME.fullmatch(path.name)
+        if match and path.is_dir():
+            attempt = Attempt(rank=int(match[1]), number=int(match[2] or 0), path=path)
+            found[attempt.rank].append(attempt)
+    return {rank: sorted(found[rank], key=lambda one: one.number) for rank in sorted(found)}
+
+
+def chosen_attempts(run_dir: Path) -> dict[int, Path]:
+    """The directory that is shown for each rank, by rank.
+
+    The attempt with the most steps (of several, the last); one without a readable rank.json only where there
+    is no other.
+
+    Raises:
+        OSError: the ranks cannot be listed.
+    """
+    return {rank: choose(attempts).path for rank, attempts in all_attempts(run_dir).items()}
+
+
+def choose(attempts: list[Attempt]) -> Attempt:
+    """Of one rank's attempts, the one that is shown."""
+    if len(attempts) == 1:
+        return attempts[0]
+    return max(attempts, key=lambda one: (one.has_manifest(), one.count_steps(), one.number))
