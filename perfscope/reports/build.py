@@ -160,7 +160,13 @@ def build_figures(analysis: RunAnalysis) -> tuple[KeyFigure, ...]:
 
 
 def _state_figure(analysis: RunAnalysis) -> list[KeyFigure]:
-    """Said first where the run was not closed: every other figure is of a part of it."""
+    """Said first where the run was not closed, or failed: every other figure is of a part of it."""
+    ending = analysis.run.get("exit")
+    code = ending.get("code") if isinstance(ending, dict) else None
+    if isinstance(code, int) and code != 0:
+        number = ending.get("signal") if isinstance(ending, dict) else None
+        why = "the command failed" if number is None else f"ended by signal {number}"
+        return [KeyFigure(id="state", title="State of the run", value=f"exit code {code}", note=why)]
     if analysis.run.get("status") != "running":
         return []
     note = "still running, or perfscope was killed"

@@ -175,3 +175,10 @@ def test_ticks_lie_on_the_axis_and_differ(low: float, span: float, count: int) -
     assert all(-1e-6 <= tick.position <= 100 + 1e-6 for tick in ticks)
     assert len({tick.text for tick in ticks}) == len(ticks)
     assert len(ticks) <= 2 * count + 2
+
+
+def test_a_failed_command_is_said_before_any_figure() -> None:
+    analysis = synthetic_analysis()
+    failed = dataclasses.replace(analysis, run={**analysis.run, "exit": {"code": 137, "signal": 9}})
+    first = build_report(failed, synthetic_timeline()).figures[0]
+    assert (first.id, first.value, first.note) == ("state", "exit code 137", "ended by signal 9")
