@@ -1,0 +1,35 @@
+"""The benchmarks still run. What they measure is for people to read: no test asserts on time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_overhead_benchmark_compares_perfscope_with_the_plain_training() -> None:
+    pytest.importorskip("torch")
+    command = [
+        str(BENCHMARKS / "overhead.py"),
+        "--pairs",
+        "2",
+        "--steps",
+        "20",
+        "--only",
+        "perfscope",
+        "--json",
+    ]
+    process = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, timeout=280, check=True
+    )
+    results = json.loads(process.stdout)
+    for kind in ("resnet", "small"):
+        assert set(results[kind]) == {"plain", "A/A", "perfscope"}
+        assert results[kind]["perfscope"]["p10_ratio"] > 0
