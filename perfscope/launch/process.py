@@ -161,6 +161,8 @@ def supervise(pid: int, gate: SignalGate, witness: Witness) -> Ending:
             if ending is not None:
                 return ending
         elif received.si_code <= 0 and not witness.saw(received.si_signo):
+            if received.si_signo == signal.SIGCONT and _stopped_again(pid):
+                continue
             # Only this function reaps, so the pid is still the command's, alive or a zombie.
             with suppress(OSError):  # a set-uid command may not be ours to signal
                 os.kill(pid, received.si_signo)
@@ -179,6 +181,19 @@ def replace_process(argv: Sequence[str], environment: Mapping[str, str]) -> None
     except OSError as error:
         code = EXIT_NOT_FOUND if error.errno == errno.ENOENT else EXIT_NOT_EXECUTABLE
         raise CommandNotStarted(f"{argv[0]}: {error.strerror}", code) from error
+
+
+def _stopped_again(pid: int) -> bool:
+    """Whether Ctrl-Z came after the SIGCONT in hand: passing that on would wake the command once more.
+
+    The kernel drops a SIGCONT that still waits when a stop signal comes, so the witness may never tell of it.
+    """
+    if signal.SIGTSTP in signal.sigpending():
+        return True
+    try:
+        return os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return False
 
 
 def _reap(pid: int) -> Ending | None:
