@@ -88,7 +88,8 @@ class Bench:
         if tool == "perfscope":
             return [sys.executable, "-m", "perfscope", "run", "-o", str(run), "--", sys.executable, *training]
         if tool == "viztracer":
-            return [sys.executable, "-m", "viztracer", "-q", "-o", str(run.with_suffix(".json")), *training]
+            trace = str(out.with_suffix(".viz.json"))
+            return [sys.executable, "-m", "viztracer", "--quiet", "-o", trace, "--", *training]
         return [sys.executable, *training]
 
     def once(self, tool: str, tag: str) -> dict[str, float]:
