@@ -10,7 +10,6 @@ A message is one line, says what is wrong with which file, and what to do about 
 
 from __future__ import annotations
 
-EXIT_OK = 0
 EXIT_USER = 1
 EXIT_USAGE = 2
 EXIT_BUG = 70

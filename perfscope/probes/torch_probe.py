@@ -262,8 +262,8 @@ class TorchProbe:
         if self._marks is not None:
             self._marks.close()
         self._tracker.finish()
+        recorder.flush()  # before the window: should closing it fail, the steps are safe
         windows.finish()
-        recorder.flush()
         recorder.anchor()
         overhead = dict(windows.cost(), always_on_ns=self._cost_ns)
         recorder.save_meta(overhead=overhead, finished=True, **torch_describe.framework())

@@ -187,8 +187,7 @@ class Windows:
         info, self._info = self._info, {}
         slowdown = 0
         if self._recent and self._traced:
-            usual = sorted(self._recent)[len(self._recent) // 2]
-            slowdown = max(0, sum(self._traced) - usual * len(self._traced))
+            slowdown = max(0, sum(self._traced) - self._usual_ns() * len(self._traced))
         info["slowdown_ns"] = slowdown
         info["cost_ns"] += slowdown
         self.governor.cost_ns += slowdown
@@ -202,6 +201,10 @@ class Windows:
             self.close()
         if self._info:
             self.settle()
+
+    def _usual_ns(self) -> int:
+        """Median of the last untraced steps; `LEAD_NS` while there is none."""
+        return sorted(self._recent)[len(self._recent) // 2] if self._recent else LEAD_NS
 
     def cost(self) -> Dict[str, Any]:
         return {"windows_ns": self.governor.cost_ns, "windows": self.governor.taken}
@@ -226,8 +229,7 @@ class Windows:
     def _plan(self, step: int, now: int) -> None:
         if self._recorder.rank == 0:
             if self.governor.allows(now - self._begun):
-                usual = max(1, sorted(self._recent)[len(self._recent) // 2]) if self._recent else LEAD_NS
-                self._next_step = step + 3 + LEAD_NS // usual
+                self._next_step = step + 3 + LEAD_NS // max(1, self._usual_ns())
                 plan = {
                     "attempt": self._recorder.attempt,
                     "window": self._next_window,

@@ -54,17 +54,6 @@ TIMELINE = pa.schema(
     ]
 )
 
-LANES = pa.schema(
-    [
-        ("rank", pa.int32()),
-        ("window", pa.int32()),
-        ("device", pa.int16()),
-        ("lane", pa.int64()),
-        ("role", pa.string()),  # main, backend (communication thread), autograd, worker, stream
-        ("label", pa.string()),  # what a person should read: "main thread", "stream 7 (NCCL)"
-    ]
-)
-
 STEPS = pa.schema(
     [
         ("rank", pa.int32()),
