@@ -6,6 +6,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from perfscope.analysis.machine.results import MachineAnalysis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,3 +194,4 @@ class RunAnalysis:
     breakdown_of: str = (
         "step"  # "step", or "file" where the traces have no step marks: breakdowns cover the file
     )
+    machine: MachineAnalysis | None = None  # None: nothing of the machine was recorded

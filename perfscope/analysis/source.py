@@ -7,6 +7,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from perfscope.rundir.samples import HostSamples
+
 Document = dict[str, object]
 
 
@@ -24,11 +26,13 @@ class DroppedInput(Protocol):
 class RunSource(Protocol):
     """A run's documents and tables, one rank at a time (satisfied by rundir.reader.RunReader).
 
-    `ranks` is sorted. `steps` gives schema.STEPS, `timeline` the asked-for columns of schema.TIMELINE.
+    `ranks` and `hosts` are sorted. `steps` gives schema.STEPS, `timeline` the asked-for columns
+    of schema.TIMELINE.
     """
 
     run: Document
     ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
 
     @property
     def notes(self) -> Sequence[DroppedInput]: ...
@@ -39,3 +43,7 @@ class RunSource(Protocol):
     def steps(self, rank: int) -> pa.Table: ...
     def summaries(self) -> Sequence[Document]: ...
     def timeline(self, rank: int, window: int, columns: Sequence[str] | None = None) -> pa.Table: ...
+    def topology(self, host: str) -> Document | None: ...
+    def ceilings(self, host: str) -> Document | None: ...
+    def stacks(self, host: str) -> Document | None: ...
+    def samples(self, host: str) -> HostSamples | None: ...

@@ -6,6 +6,10 @@ Python, >= 3.8, where perfscope is not installed), so nothing here may import pe
     <run>/run.json                       the manifest, see schema.py
     <run>/plan.json                      step at which the next window starts, written by rank 0
     <run>/hosts/<host>/topology.json     what the machine is
+    <run>/hosts/<host>/ceilings.json     measured peaks: memory bandwidth, FLOP/s
+    <run>/hosts/<host>/samples.jsonl     hardware counters, append-only, see samples.py
+    <run>/hosts/<host>/sampler.lock      held (flock) by the one sampler of the host
+    <run>/hosts/<host>/stacks.speedscope.json   Python stacks of the ranks, with --stacks
     <run>/ranks/<rank>/rank.json         one rank: pid, host, framework, groups, clock anchors
     <run>/ranks/<rank>/steps.jsonl       one line per step, append-only
     <run>/ranks/<rank>/layers.json       module names, types, parameter counts
@@ -21,6 +25,10 @@ RUN_JSON = "run.json"
 PLAN_JSON = "plan.json"
 HOSTS = "hosts"
 TOPOLOGY_JSON = "topology.json"
+CEILINGS_JSON = "ceilings.json"
+SAMPLES_JSONL = "samples.jsonl"
+SAMPLER_LOCK = "sampler.lock"
+STACKS_JSON = "stacks.speedscope.json"
 RANKS = "ranks"
 RANK_JSON = "rank.json"
 STEPS_JSONL = "steps.jsonl"
@@ -42,3 +50,4 @@ MARK_INPUT = "perfscope.input"
 ENV_RUN_DIR = "PERFSCOPE_RUN_DIR"  # absolute path of the run directory
 ENV_AGENT = "PERFSCOPE_AGENT"  # absolute path of probes/bootstrap/agent.py
 ENV_CONFIG = "PERFSCOPE_CONFIG"  # JSON, see probes/bootstrap/agent.py
+ENV_PYTHON = "PERFSCOPE_PYTHON"  # the Python that has perfscope: the sampler runs under it

@@ -19,6 +19,7 @@ from perfscope.errors import RunDirectoryError
 from perfscope.rundir import layout
 from perfscope.rundir.attempts import Attempt, all_attempts, choose
 from perfscope.rundir.migrations import migrate
+from perfscope.rundir.samples import HostSamples, read_samples
 from perfscope.rundir.schema import STEPS, TIMELINE
 
 Document = dict[str, object]
@@ -54,6 +55,8 @@ class RunReader:
         self._folders: dict[int, Path] = {}  # rank -> the attempt that is shown
         self._metas = self._read_metas()
         self.ranks: tuple[int, ...] = tuple(sorted(self._metas))
+        hosts = self.path / layout.HOSTS
+        self.hosts: tuple[str, ...] = tuple(sorted(p.name for p in hosts.glob("*") if p.is_dir()))
 
     @property
     def notes(self) -> tuple[ReadNote, ...]:
@@ -115,6 +118,36 @@ class RunReader:
             shown = [d for d in usable if self._is_shown(d)]
             self._summaries = tuple(sorted(shown, key=lambda d: (_whole(d["rank"]), _whole(d["window"]))))
         return self._summaries
+
+    def topology(self, host: str) -> Document | None:
+        """topology.json of a host in `hosts`, or None."""
+        return self._document(self._host_file(host, layout.TOPOLOGY_JSON))
+
+    def ceilings(self, host: str) -> Document | None:
+        """ceilings.json of a host, or None."""
+        return self._document(self._host_file(host, layout.CEILINGS_JSON))
+
+    def stacks(self, host: str) -> Document | None:
+        """The speedscope file of a host, or None."""
+        return self._document(self._host_file(host, layout.STACKS_JSON))
+
+    def samples(self, host: str) -> HostSamples | None:
+        """Hardware counters of a host; None when none were recorded."""
+        path = self._host_file(host, layout.SAMPLES_JSONL)
+        try:
+            samples = read_samples(path, host)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._note(path, 1, f"cannot be read: {_reason(error)}")
+            return None
+        if samples.num_dropped:
+            reason = "lines that cannot be read (the last is torn when the sampler is killed)"
+            self._note(path, samples.num_dropped, reason)
+        return samples
+
+    def _host_file(self, host: str, name: str) -> Path:
+        return self.path / layout.HOSTS / host / name
 
     def timeline(self, rank: int, window: int, columns: Sequence[str] | None = None) -> pa.Table:
         """The timeline of one rank and window, schema.TIMELINE or the columns asked for.

@@ -1,0 +1,225 @@
+"""What the analysis of the machine yields. Reports draw these and nothing else.
+
+`None` means missing; why stands in `MachineAnalysis.missing`. Instants are Unix ns, durations ns, rates per
+second of base units (bytes, FLOP, joules).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from perfscope.analysis.results import MissingFigure
+
+# Link classes, and one for memory. DESIGN: intra_numa, cross_numa, pcie, nvlink, fabric, ethernet, loopback.
+LINK_CLASSES = ("memory", "intra_numa", "cross_numa", "pcie", "nvlink", "fabric", "ethernet", "loopback")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CounterTrack:
+    """One line of a chart over the whole run: a gauge, or a counter's rate, thinned to a few hundred points.
+
+    `low` and `high` bound what each point stands for. Gaps (no reading) split a track: nan in `mean`.
+    """
+
+    id: str  # unique within the run: "<host>/<metric>{labels}"
+    host: str
+    group: str  # which chart: cpu, pressure, memory, numa, network, fabric, gpu, gpu_link, power, clocks, io
+    title: str  # "CPU busy", "eth0 sent", "GPU 0 SM clock"
+    unit: str  # ratio, bytes_per_s, watts, hz, celsius, per_s, bytes
+    t_ns: tuple[int, ...]  # middle of each point, Unix ns
+    mean: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    peak: float | None = None  # what it could be at most, same unit
+    peak_source: str = ""  # "measured", "link speed", "data sheet: H100 SXM"
+    quality: str = "exact"  # the worst of its readings: see rundir.metrics.QUALITIES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoppedReading:
+    """A metric that ended before the run did."""
+
+    host: str
+    what: str
+    at_ns: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ceiling:
+    """A measured peak of one host, or where nothing was measured the data sheet's."""
+
+    host: str
+    what: str  # "STREAM triad", "GEMM float32", "device copy"
+    where: str  # "node 0", "all nodes", "GPU 0"
+    threads: int | None
+    value: float
+    unit: str  # bytes_per_s or flops_per_s
+    dtype: str | None
+    source: str  # "measured", or "data sheet: ..."
+    note: str = ""  # spread over repetitions, pressure while it was measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RooflinePoint:
+    """One layer and phase on the roofline (METRICS §5)."""
+
+    layer: str
+    phase: str  # forward, backward
+    time_ns: int  # per step
+    flops: int  # per step, modelled
+    bytes: int  # per step, modelled
+    intensity: float  # FLOP per byte
+    flops_per_s: float
+    bytes_per_s: float
+    attainable_flops_per_s: float  # min(peak, intensity x bandwidth)
+    fraction: float  # flops_per_s / attainable
+    bound: str  # compute, memory, neither (latency or overhead)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline:
+    """Ceilings and points of one device class of one host.
+
+    Each rank has its share: `ranks_sharing` ranks divide the host's ceilings (its GPU's are its own).
+    """
+
+    host: str
+    device: str  # "cpu" or the GPU's name
+    dtype: str
+    peak_flops_per_s: float
+    bandwidth_bytes_per_s: float
+    ranks_sharing: int
+    points: tuple[RooflinePoint, ...]
+    ceilings_source: str
+    cached: bool | None = None  # a working set that fits the last-level cache can beat the memory roof
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlacement:
+    """Where one rank runs and where its memory lies."""
+
+    rank: int
+    host: str
+    pid: int | None
+    cpus: str  # "0-3"; what it may run on
+    cpu_nodes: tuple[int, ...]  # NUMA nodes of those CPUs
+    memory_nodes: Mapping[int, float]  # node -> share of the sampled pages; empty = not known
+    local_ratio: float | None  # share of pages on its CPUs' nodes
+    policy: str  # "bind:2", "interleave:0-1", "default", "" = not known
+    source: str  # "move_pages, 512 pages", "memory.numa_stat of the job"
+    device_node: int | None = None  # NUMA node of its GPU
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkTraffic:
+    """Traffic of one link or port over the run."""
+
+    host: str
+    link_class: str  # one of LINK_CLASSES
+    name: str  # "eth0", "mlx5_0/1", "GPU 0 NVLink", "node 0 DRAM"
+    direction: str  # sent, received, read, written
+    bytes: int
+    mean_bytes_per_s: float
+    p95_bytes_per_s: float
+    peak_bytes_per_s: float | None
+    peak_source: str
+    quality: str
+    errors: int | None = None  # retransmits, symbol errors ...; None = not counted
+    numa_node: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireBytes:
+    """Collectives of one window against what the links carried meanwhile (METRICS §2)."""
+
+    window: int
+    start_ns: int
+    dur_ns: int
+    algorithmic_bytes: int  # the formula's, summed over ranks that cross the link
+    wire_bytes: int | None  # None: no reading fell into the window
+    link_class: str
+    links: tuple[str, ...]
+    covered_ns: int  # time between the readings that were used; longer than the window at 10 Hz
+    reason: str = ""  # why not, or what blurs the comparison
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Energy:
+    """Energy over the training's steps."""
+
+    host: str
+    domain: str  # "CPU package 0", "DRAM 0", "GPU 0"
+    joules: float
+    mean_watts: float
+    source: str  # RAPL, NVML
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disturbance:
+    """Somebody or something else took part of the machine for a while.
+
+    `kind`: cpu_neighbour, steal, throttling, cgroup_throttling, pressure, gpu_neighbour, network_neighbour, swap.
+    """
+
+    host: str
+    kind: str
+    start_ns: int
+    end_ns: int
+    severity: float  # 0..1: share of the resource taken
+    title: str  # one sentence with figures
+    evidence: tuple[str, ...]  # "stress-ng (pid 4242, user bob): 1.9 CPUs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackFrame:
+    """A Python frame and how often it was on top, and anywhere, in the sampled stacks."""
+
+    name: str
+    file: str
+    line: int | None
+    self_ratio: float
+    total_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerCost:
+    host: str
+    interval_ns: int
+    num_samples: int
+    cpu_ratio: float | None  # of one core
+    late_ratio: float | None  # ticks that came later than half an interval
+    ended: str  # "every rank has ended"; "" = killed, or still running
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineAnalysis:
+    """One run's machines.
+
+    `clean` is True when nothing disturbed the run, False when something did, None when it cannot be told.
+    """
+
+    hosts: tuple[str, ...]
+    topologies: Mapping[str, Mapping[str, object]]  # host -> topology.json
+    clean: bool | None
+    clean_reason: str  # one sentence: what was looked at, or what is missing
+    disturbances: tuple[Disturbance, ...] = ()
+    tracks: tuple[CounterTrack, ...] = ()
+    ceilings: tuple[Ceiling, ...] = ()
+    rooflines: tuple[Roofline, ...] = ()
+    placements: tuple[RankPlacement, ...] = ()
+    traffic: tuple[LinkTraffic, ...] = ()
+    wire: tuple[WireBytes, ...] = ()
+    energy: tuple[Energy, ...] = ()
+    joules_per_sample: float | None = None
+    stacks: tuple[StackFrame, ...] = ()
+    costs: tuple[SamplerCost, ...] = ()
+    stopped: tuple[StoppedReading, ...] = ()
+    missing: tuple[MissingFigure, ...] = ()
+    start_ns: int | None = None  # first and last reading, Unix ns: the time axis of the tracks
+    end_ns: int | None = None
+    windows: tuple[tuple[int, int, int], ...] = ()  # (window, start, end), Unix ns
+    steps_start_ns: int | None = None  # first step's start and last step's end, Unix ns
+    steps_end_ns: int | None = None
+    pressures: Mapping[str, float] = field(default_factory=dict)  # host -> share of time CPUs were waited for

@@ -1,0 +1,44 @@
+"""The few text formats that /sys and /proc share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def parse_cpulist(text: str) -> list[int]:
+    """``0-3,8`` -> [0, 1, 2, 3, 8]; an empty line (a memory-only node) -> [].
+
+    Raises:
+        ValueError: something else.
+    """
+    found: list[int] = []
+    for part in text.strip().split(","):
+        if not part:
+            continue
+        low, dash, high = part.partition("-")
+        found.extend(range(int(low), int(high if dash else low) + 1))
+    return found
+
+
+def format_cpulist(cpus: Iterable[int]) -> str:
+    """[0, 1, 2, 8] -> ``0-2,8``."""
+    parts: list[str] = []
+    start = last = None
+    for cpu in [*sorted(set(cpus)), None]:
+        if last is not None and cpu == last + 1:
+            last = cpu
+            continue
+        if start is not None:
+            parts.append(str(start) if start == last else f"{start}-{last}")
+        start = last = cpu
+    return ",".join(parts)
+
+
+def parse_pairs(text: str) -> dict[str, int]:
+    """Lines ``name value`` or ``name: value kB`` -> {name: value} in the file's unit; others are skipped."""
+    pairs: dict[str, int] = {}
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) >= 2 and words[1].isdigit():
+            pairs[words[0].rstrip(":")] = int(words[1])
+    return pairs

@@ -1,0 +1,260 @@
+"""hosts/<host>/samples.jsonl: what the sampler of one host wrote. Reading it back into columns.
+
+The file is append-only and every line is one write, so it is whole after SIGKILL but for the last line:
+
+    {"schema_version":1,"host":..,"pid":..,"interval_ns":..,"anchor":[monotonic_ns,unix_ns]}   first line, and
+                                                          again when another sampler goes on in the same file
+    {"id":3,"collector":"numa","series":[{"metric":..,"labels":{..},"unit":..,"kind":..,"quality":..,"source":..,
+                                          "limit":..,"scale":..},..]}       once, before rows that use id 3
+    [3,t_begin_ns,t_end_ns,[v0,v1,null,..]]               one reading of all series of id 3; null = not read
+    [3,t_begin_ns,t_end_ns,[v0,v1],{"1":"saturated"}]     with the quality of single values
+    {"fact":"stopped","collector":"nvml","t_ns":..,"labels":{"gpu":"1"},"value":{"what":..,"reason":..}}
+    {"anchor":[monotonic_ns,unix_ns]}                     now and then
+    {"interval_ns":..,"t_ns":..}                          the tick became longer: the file grew large
+    {"end":"every rank has ended","t_ns":..,"cost":{"cpu_ns":..,"wall_ns":..,"ticks":..,"late_ticks":..,
+                                                    "collectors":{name:{"samples":..,"cpu_ns":..}}}}
+
+Times are monotonic ns of the host. Values are raw integers (or floats); `scale` turns them into `unit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from perfscope.rundir.metrics import EXACT, QUALITIES
+
+_WORD = 1 << 64
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class SampleSeries:
+    """All readings of one series, in time order; readings that failed are left out.
+
+    Attributes:
+        collector, metric, labels, unit, kind, source, limit, scale: see rundir.metrics.
+        t_begin_ns, t_end_ns: int64[n], monotonic; the value was read between the two.
+        values: raw; int64[n] (unsigned 64-bit ones wrapped into it: differences modulo 2**64 stay
+            right), or float64[n] where any value is a float.
+        quality: uint8[n], index into rundir.metrics.QUALITIES.
+        segment: int32[n]; another number where another sampler process went on: counters must not be
+            differenced across.
+    """
+
+    collector: str
+    metric: str
+    labels: Mapping[str, str]
+    unit: str
+    kind: str
+    source: str
+    limit: int | None
+    scale: float
+    t_begin_ns: NDArray[np.int64]
+    t_end_ns: NDArray[np.int64]
+    values: NDArray[np.int64] | NDArray[np.float64]
+    quality: NDArray[np.uint8]
+    segment: NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleFact:
+    """A `fact` line: name is binding, neighbour, stopped or note."""
+
+    name: str
+    collector: str
+    t_ns: int  # monotonic
+    labels: Mapping[str, str]
+    value: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSamples:
+    """One host's file.
+
+    Attributes:
+        host: directory name below hosts/.
+        series: every series, in order of first appearance.
+        facts: in file order.
+        anchors: (monotonic_ns, unix_ns) pairs, in order.
+        intervals: (monotonic_ns from which on, tick in ns).
+        ends: `end` documents, one per sampler that ended in order.
+        num_dropped: lines that could not be read.
+    """
+
+    host: str
+    series: tuple[SampleSeries, ...]
+    facts: tuple[SampleFact, ...]
+    anchors: tuple[tuple[int, int], ...]
+    intervals: tuple[tuple[int, int], ...]
+    ends: tuple[Mapping[str, object], ...]
+    num_dropped: int
+
+    def find(self, metric: str, **labels: str) -> list[SampleSeries]:
+        """Series of a metric whose labels include `labels`."""
+        return [
+            series
+            for series in self.series
+            if series.metric == metric and all(series.labels.get(k) == v for k, v in labels.items())
+        ]
+
+    def unix_ns(self, monotonic_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Monotonic times as wall-clock times by the anchors: linear between two, shifted outside."""
+        if not self.anchors:
+            return monotonic_ns
+        mono = np.array([pair[0] for pair in self.anchors], np.int64)
+        offset = np.array([pair[1] - pair[0] for pair in self.anchors], np.int64)
+        base = int(offset[0])  # offsets differ by little: interpolate the difference, exactly in float64
+        drift = np.interp(
+            (monotonic_ns - mono[0]).astype(np.float64),
+            (mono - mono[0]).astype(np.float64),
+            (offset - base).astype(np.float64),
+        )
+        return monotonic_ns + base + np.rint(drift).astype(np.int64)
+
+
+@dataclass(slots=True)
+class _Growing:
+    definition: Mapping[str, Any]
+    collector: str
+    begin: list[int] = field(default_factory=list)
+    end: list[int] = field(default_factory=list)
+    values: list[int | float] = field(default_factory=list)
+    quality: list[int] = field(default_factory=list)
+    segment: list[int] = field(default_factory=list)
+
+
+def read_samples(path: Path, host: str) -> HostSamples:
+    """Read one samples.jsonl.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    reader = _Reader()
+    with path.open("rb") as file:
+        for line in file:
+            reader.take(line)
+    return reader.result(host)
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self._decode = msgspec.json.Decoder().decode
+        self._rows: dict[int, list[_Growing]] = {}
+        self._series: dict[tuple[str, str, tuple[tuple[str, str], ...]], _Growing] = {}
+        self._facts: list[SampleFact] = []
+        self._anchors: list[tuple[int, int]] = []
+        self._intervals: list[tuple[int, int]] = []
+        self._ends: list[Mapping[str, object]] = []
+        self._segment = 0
+        self._dropped = 0
+
+    def take(self, line: bytes) -> None:
+        try:
+            entry = self._decode(line)
+            if isinstance(entry, list):
+                self._row(entry)
+            elif isinstance(entry, dict):
+                self._other(entry)
+            else:
+                self._dropped += 1
+        except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError, IndexError):
+            self._dropped += 1  # torn by a crash, or not ours
+
+    def _row(self, entry: list[Any]) -> None:
+        number, begin, end, values = entry[0], int(entry[1]), int(entry[2]), entry[3]
+        columns = self._rows[number]
+        odd = entry[4] if len(entry) > 4 else None
+        if len(columns) != len(values):
+            raise ValueError("as many values as series")
+        for index, (column, value) in enumerate(zip(columns, values, strict=True)):
+            if value is None:
+                continue
+            word = odd.get(str(index)) if odd else None
+            column.begin.append(begin)
+            column.end.append(end)
+            column.values.append(value)
+            column.quality.append(QUALITIES.index(word or column.definition.get("quality") or EXACT))
+            column.segment.append(self._segment)
+
+    def _other(self, entry: dict[str, Any]) -> None:
+        if "series" in entry:
+            collector = str(entry.get("collector", ""))
+            self._rows[entry["id"]] = [self._column(collector, one) for one in entry["series"]]
+        elif "fact" in entry:
+            self._facts.append(
+                SampleFact(
+                    name=str(entry["fact"]),
+                    collector=str(entry.get("collector", "")),
+                    t_ns=int(entry.get("t_ns", 0)),
+                    labels=entry.get("labels") or {},
+                    value=entry.get("value") or {},
+                )
+            )
+        elif "end" in entry:
+            self._ends.append(entry)
+        else:
+            self._header(entry)
+
+    def _header(self, entry: dict[str, Any]) -> None:
+        if "schema_version" in entry and (self._rows or self._anchors):
+            self._segment += 1  # another sampler goes on in the same file, with ids of its own
+            self._rows = {}
+        anchor = entry.get("anchor")
+        if anchor:
+            self._anchors.append((int(anchor[0]), int(anchor[1])))
+        if "interval_ns" in entry:
+            since = int(entry.get("t_ns") or (anchor[0] if anchor else 0))
+            self._intervals.append((since, int(entry["interval_ns"])))
+
+    def _column(self, collector: str, one: Mapping[str, Any]) -> _Growing:
+        labels = tuple(sorted((str(k), str(v)) for k, v in (one.get("labels") or {}).items()))
+        key = (collector, str(one["metric"]), labels)
+        if key not in self._series:
+            self._series[key] = _Growing(definition=one, collector=collector)
+        return self._series[key]
+
+    def result(self, host: str) -> HostSamples:
+        return HostSamples(
+            host=host,
+            series=tuple(_finished(column) for column in self._series.values()),
+            facts=tuple(self._facts),
+            anchors=tuple(sorted(set(self._anchors))),
+            intervals=tuple(self._intervals),
+            ends=tuple(self._ends),
+            num_dropped=self._dropped,
+        )
+
+
+def _finished(column: _Growing) -> SampleSeries:
+    one = column.definition
+    limit = one.get("limit")
+    return SampleSeries(
+        collector=column.collector,
+        metric=str(one["metric"]),
+        labels={str(k): str(v) for k, v in (one.get("labels") or {}).items()},
+        unit=str(one.get("unit", "")),
+        kind=str(one.get("kind", "gauge")),
+        source=str(one.get("source", "")),
+        limit=int(limit) if limit is not None else None,
+        scale=float(one.get("scale", 1.0)),
+        t_begin_ns=np.array(column.begin, np.int64),
+        t_end_ns=np.array(column.end, np.int64),
+        values=_column_of(column.values),
+        quality=np.array(column.quality, np.uint8),
+        segment=np.array(column.segment, np.int32),
+    )
+
+
+def _column_of(values: Sequence[int | float]) -> NDArray[np.int64] | NDArray[np.float64]:
+    if any(isinstance(value, float) for value in values):
+        return np.array(values, np.float64)
+    try:
+        return np.array(values, np.int64)
+    except OverflowError:
+        return np.array([(int(v) + (1 << 63)) % _WORD - (1 << 63) for v in values], np.int64)
