@@ -52,6 +52,7 @@ _MIN_BLOCK_ROWS = 256
 
 @dataclass(slots=True)
 class _Run:
+    number: int  # runs are numbered as the file gave them
     kind: int
     first_start: int
     num_rows: int
@@ -87,7 +88,7 @@ class Spill:
         if not len(rows):
             return
         rows = _by_time(rows)
-        run = _Run(kind, int(rows["start"][0]), len(rows), rows, 0)
+        run = _Run(len(self._runs), kind, int(rows["start"][0]), len(rows), rows, 0)
         self._runs.append(run)
         self._held += rows.nbytes
         if self._held > self._memory_bytes:
@@ -113,7 +114,8 @@ class Spill:
                 active.append(_Cursor(waiting.pop(), self._file))
             until = self._load(active, waiting, block_rows)
             taken: list[list[Rows]] = [[] for _ in KINDS]
-            for cursor in active:
+            # In the order of the file: of two spans with the same times the first listed encloses the other.
+            for cursor in sorted(active, key=lambda cursor: cursor.run.number):
                 taken[cursor.run.kind].append(cursor.take(until))
             active = [cursor for cursor in active if not cursor.done]
             yield until, [_merged(rows, kind) for rows, kind in zip(taken, KINDS, strict=True)]
