@@ -6,6 +6,8 @@ Every function takes the base unit (ns, bytes, ratio ...) and returns text with 
 
 from __future__ import annotations
 
+import re
+
 MISSING = "–"
 
 _TIME = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
@@ -79,3 +81,16 @@ def parse_ratio(text: str) -> float:
     if not 0 <= value <= 1:
         raise ValueError(f"{text!r} is not between 0 and 100 %")
     return value
+
+
+def parse_ns(text: str) -> int:
+    """``100ms``, ``1.5 s``, ``250 us`` or ``2min`` -> nanoseconds; a bare number is seconds.
+
+    Raises:
+        ValueError: not a time, or negative.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s|min)?\s*", text)
+    if found is None:
+        raise ValueError(f"{text!r} is not a time")
+    sizes = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "min": 60_000_000_000}
+    return round(float(found[1]) * sizes[found[2] or "s"])

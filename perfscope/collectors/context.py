@@ -22,6 +22,8 @@ from perfscope.collectors.syscalls import Syscalls, no_syscalls
 
 MANIFEST = "MANIFEST.json"  # of a captured tree: files that could not be read there, and its constants
 _LARGEST_FILE = 1 << 20
+_CHUNK = 1 << 16
+_SLASH = Path("/")
 
 
 class Pids(Protocol):
@@ -51,7 +53,7 @@ class Context:
         options: what the user asked of collectors by name, e.g. {"stacks": True}.
     """
 
-    root: Path = Path("/")
+    root: Path = _SLASH
     clock: Callable[[], int] = time.monotonic_ns
     pids: Pids = _nobody
     syscalls: Syscalls = field(default_factory=no_syscalls)
@@ -66,7 +68,7 @@ class Context:
     @property
     def live(self) -> bool:
         """Whether this is the machine we run on."""
-        return self.root == Path("/")
+        return self.root is _SLASH or self.root == _SLASH
 
     def path(self, name: str) -> Path:
         """Where the absolute path `name` ("/proc/stat") lies."""
@@ -139,11 +141,10 @@ class KeptFile:
         OSError: cannot be opened.
     """
 
-    __slots__ = ("_descriptor", "_size")
+    __slots__ = ("_descriptor",)
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._size = 4096
 
     def read(self) -> bytes:
         """The file as it is now.
@@ -151,10 +152,13 @@ class KeptFile:
         Raises:
             OSError: the device behind it is gone, or the file was closed.
         """
-        data = os.pread(self._descriptor, self._size, 0)
-        while len(data) == self._size:  # longer than expected: read it again, whole, and remember
-            self._size *= 2
-            data = os.pread(self._descriptor, self._size, 0)
+        # Until nothing comes: the kernel gives files made of records some records at a time, however
+        # much is asked for. Going on where the last read ended costs it next to nothing.
+        data = os.pread(self._descriptor, _CHUNK, 0)
+        chunk = data
+        while chunk:
+            chunk = os.pread(self._descriptor, _CHUNK, len(data))
+            data += chunk
         return data
 
     def close(self) -> None:

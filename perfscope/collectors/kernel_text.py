@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+_MOST = 1 << 16  # Linux knows 8192 CPUs at most, and 1024 nodes
+
 
 def parse_cpulist(text: str) -> list[int]:
     """``0-3,8`` -> [0, 1, 2, 3, 8]; an empty line (a memory-only node) -> [].
 
     Raises:
-        ValueError: something else.
+        ValueError: something else, or CPUs and nodes beyond any kernel's (a damaged capture).
     """
     found: list[int] = []
     for part in text.strip().split(","):
         if not part:
             continue
         low, dash, high = part.partition("-")
-        found.extend(range(int(low), int(high if dash else low) + 1))
+        first, last = int(low), int(high if dash else low)
+        if last > _MOST:
+            raise ValueError(f"{part!r} is no CPU or node")
+        found.extend(range(first, last + 1))
     return found
 
 

@@ -6,6 +6,8 @@ The library is asked for once per process and initialised again after a fork. Te
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +41,8 @@ def real_nvml() -> Any:
     Raises:
         NvmlAbsent: not installed, no driver, or a driver that does not match the library.
     """
+    if "pynvml" not in sys.modules and not _has_library():  # the module costs 4 MiB
+        raise NvmlAbsent("libnvidia-ml.so.1 is not there: no NVIDIA driver")
     try:
         import pynvml
     except ImportError:
@@ -50,6 +54,14 @@ def real_nvml() -> Any:
     except pynvml.NVMLError as error:
         raise NvmlAbsent(*_explain(pynvml, error)) from None
     return pynvml
+
+
+def _has_library() -> bool:
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def _explain(pynvml: Any, error: Exception) -> tuple[str, str]:

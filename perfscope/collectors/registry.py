@@ -15,7 +15,32 @@ GROUP = "perfscope.collectors"
 
 # Module and class, in the order in which the doctor lists them. Names, not classes: a host without
 # a source never loads its code.
-COLLECTORS: tuple[str, ...] = ()
+COLLECTORS: tuple[str, ...] = (
+    "perfscope.collectors.cpu:CpuCounters",
+    "perfscope.collectors.cpu_clock:CpuClock",
+    "perfscope.collectors.cpu_tasks:TaskTimes",
+    "perfscope.collectors.pressure:Pressure",
+    "perfscope.collectors.numa:NumaCounters",
+    "perfscope.collectors.numa_memory:NumaMemory",
+    "perfscope.collectors.numa_placement:NumaPlacement",
+    "perfscope.collectors.membw:MemoryBandwidth",
+    "perfscope.collectors.perf_stat:PerfStat",
+    "perfscope.collectors.resctrl:Resctrl",
+    "perfscope.collectors.nvml:NvmlDevices",
+    "perfscope.collectors.nvml_links:NvmlLinks",
+    "perfscope.collectors.nvml_links:NvmlPcieRate",
+    "perfscope.collectors.nvml_gpm:NvmlGpm",
+    "perfscope.collectors.nvml_processes:NvmlProcesses",
+    "perfscope.collectors.fabric:FabricTraffic",
+    "perfscope.collectors.fabric:FabricErrors",
+    "perfscope.collectors.ethernet:EthernetCounters",
+    "perfscope.collectors.ethernet:TcpCounters",
+    "perfscope.collectors.power:RaplEnergy",
+    "perfscope.collectors.power_perf:PerfEnergy",
+    "perfscope.collectors.io:IoCounters",
+    "perfscope.collectors.neighbours:Neighbours",
+    "perfscope.collectors.stacks:StackBursts",
+)
 
 
 def own_collectors() -> list[Collector]:

@@ -11,7 +11,8 @@ The file is append-only and every line is one write, so it is whole after SIGKIL
     {"fact":"stopped","collector":"nvml","t_ns":..,"labels":{"gpu":"1"},"value":{"what":..,"reason":..}}
     {"anchor":[monotonic_ns,unix_ns]}                     now and then
     {"interval_ns":..,"t_ns":..}                          the tick became longer: the file grew large
-    {"end":"every rank has ended","t_ns":..,"cost":{"cpu_ns":..,"wall_ns":..,"ticks":..,"late_ticks":..,
+    {"end":"every rank has ended","t_ns":..,"cost":{"cpu_ns":..,"start_up_ns":..,"wall_ns":..,
+                                                    "ticks":..,"late_ticks":..,"readings":..,"lost_lines":..,
                                                     "collectors":{name:{"samples":..,"cpu_ns":..}}}}
 
 Times are monotonic ns of the host. Values are raw integers (or floats); `scale` turns them into `unit`.
@@ -115,7 +116,8 @@ class HostSamples:
             (mono - mono[0]).astype(np.float64),
             (offset - base).astype(np.float64),
         )
-        return monotonic_ns + base + np.rint(drift).astype(np.int64)
+        moved: NDArray[np.int64] = monotonic_ns + base + np.rint(drift).astype(np.int64)
+        return moved
 
 
 @dataclass(slots=True)
@@ -155,6 +157,8 @@ class _Reader:
         self._dropped = 0
 
     def take(self, line: bytes) -> None:
+        if line.isspace():
+            return  # written before a line that follows a torn one
         try:
             entry = self._decode(line)
             if isinstance(entry, list):
@@ -192,8 +196,8 @@ class _Reader:
                     name=str(entry["fact"]),
                     collector=str(entry.get("collector", "")),
                     t_ns=int(entry.get("t_ns", 0)),
-                    labels=entry.get("labels") or {},
-                    value=entry.get("value") or {},
+                    labels=_mapping(entry.get("labels")),
+                    value=_mapping(entry.get("value")),
                 )
             )
         elif "end" in entry:
@@ -229,6 +233,14 @@ class _Reader:
             ends=tuple(self._ends),
             num_dropped=self._dropped,
         )
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise TypeError("names and values")
+    return value
 
 
 def _finished(column: _Growing) -> SampleSeries:

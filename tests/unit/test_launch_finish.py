@@ -11,7 +11,7 @@ import pytest
 
 from perfscope.launch.attachment import explain, num_attached, packages, read_ranks, verdict
 from perfscope.launch.finish import compress_windows
-from perfscope.launch.machine import host_name, read_git_state, read_topology
+from perfscope.launch.machine import host_name, read_git_state
 from perfscope.launch.plan import LaunchPlan
 from perfscope.launch.process import Ending
 
@@ -152,47 +152,6 @@ def test_packages_come_from_the_ranks(tmp_path: Path) -> None:
     add_rank(tmp_path, 0, python="3.11.7", framework={"name": "torch", "version": "2.13.0"})
     add_rank(tmp_path, 1, framework=None)
     assert packages(read_ranks(tmp_path)) == {"python": "3.11.7", "torch": "2.13.0"}
-
-
-def test_topology_of_this_machine_is_json_and_has_the_basics() -> None:
-    topology = json.loads(json.dumps(read_topology()))
-    assert topology["logical_cpus"] == os.cpu_count()
-    assert topology["memory_bytes"] > 1 << 20
-    assert topology["host"] == host_name()
-
-
-def test_topology_of_a_two_socket_machine_with_gpus(tmp_path: Path) -> None:
-    def put(path: str, text: str) -> None:
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
-
-    put("proc/cpuinfo", "processor\t: 0\nmodel name\t: Fast CPU @ 2 GHz\n")
-    put("proc/meminfo", "MemTotal:       1024 kB\nMemFree: 1 kB\n")
-    for cpu in range(4):
-        put(f"sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id", str(cpu // 2))
-    put("sys/devices/system/cpu/cpu0/topology/thread_siblings_list", "0,2-3\n")
-    for node in (0, 1, 10, 2):
-        put(f"sys/devices/system/node/node{node}/cpulist", f"{node}\n")
-        put(f"sys/devices/system/node/node{node}/distance", "10 21\n")
-        put(f"sys/devices/system/node/node{node}/meminfo", f"Node {node} MemTotal: 512 kB\n")
-    put("sys/fs/cgroup/cpu.max", "150000 100000\n")
-    put("proc/driver/nvidia/gpus/0000:3B:00.0/information", "Model: \t\t NVIDIA H100\nIRQ: 1\n")
-    put("sys/bus/pci/devices/0000:3b:00.0/numa_node", "1\n")
-    topology = read_topology(tmp_path)
-    assert topology["cpu_model"] == "Fast CPU @ 2 GHz"
-    assert (topology["sockets"], topology["threads_per_core"], topology["cpu_limit"]) == (2, 3, 1.5)
-    assert topology["memory_bytes"] == 1 << 20
-    nodes = topology["numa_nodes"]
-    assert isinstance(nodes, list)
-    assert [node["node"] for node in nodes] == [0, 1, 2, 10]
-    assert nodes[1] == {"node": 1, "cpus": "1", "memory_bytes": 512 * 1024, "distances": [10, 21]}
-    assert topology["gpus"] == [{"pci": "0000:3B:00.0", "name": "NVIDIA H100", "numa_node": 1}]
-
-
-def test_topology_of_a_machine_that_tells_nothing(tmp_path: Path) -> None:
-    topology = read_topology(tmp_path)
-    assert topology["cpu_model"] is None
-    assert topology["numa_nodes"] == []
 
 
 def test_git_state(tmp_path: Path) -> None:

@@ -1,0 +1,326 @@
+"""CPU time that others take from this machine while the run goes on, and who they are.
+
+The figure is a difference: what all processes of the machine used (/proc/stat) less what the run's own used,
+so it holds though a neighbour's processes come and go between two looks, or are hidden from us. The names
+come from the processes that can be seen.
+
+Of the run are the ranks, everything below them, whatever has this run's PERFSCOPE_RUN_DIR in its
+environment with everything below, and the sampler. Their ancestors (a shell, mpirun's daemon) count with
+their own time only. Threads of the kernel and interrupts belong to nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from perfscope.collectors.base import SECOND_NS, Absent, BaseCollector, Capability, Fact, Reading, reason_of
+from perfscope.collectors.context import Context, KeptFile
+from perfscope.collectors.process_table import (
+    Key,
+    Process,
+    ProcessTable,
+    in_container,
+    increments,
+    is_marked,
+    run_marks,
+    unclaimed,
+    user_of,
+)
+from perfscope.rundir.metrics import COUNTER, DERIVED, Metric, Series
+
+WORTH_NAMING = 0.1  # CPUs
+KERNEL_WORTH_NAMING = 0.5
+MAX_NAMED = 5
+NAMING_NS = 10 * SECOND_NS  # the same neighbour is named at most this often
+MAX_COST_RATIO = 1 / 300  # a scan that takes longer (thousands of processes) is made less often
+_DEBT_TICKS_PER_CPU = 2  # by so much the two clocks may disagree, per look
+_SHORTEST_NS = SECOND_NS // 5
+_STAT = "/proc/stat"
+
+
+class _Group(NamedTuple):
+    """Neighbours of one name and user, told about as one."""
+
+    name: str
+    user: str
+    kernel: bool
+
+
+class _Tally:
+    """What a group has used since it was named last, or since it appeared."""
+
+    __slots__ = ("named_ns", "pids", "since_ns", "ticks")
+
+    def __init__(self, since_ns: int) -> None:
+        self.since_ns = since_ns
+        self.named_ns: int | None = None
+        self.ticks = 0
+        self.pids: dict[int, int] = {}
+
+
+class Neighbours(BaseCollector):
+    """See the module."""
+
+    name = "neighbours"
+    slow = True
+    min_interval_ns = SECOND_NS
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ctx = Context()
+        self._stat: KeptFile | None = None
+        self._series = Series(_metric(100))
+        self._table: dict[Key, Process] = {}
+        self._ours: set[Key] = set()
+        self._strangers: set[Key] = set()
+        self._processes: ProcessTable | None = None
+        self._users: dict[Key, str] = {}
+        self._tallies: dict[_Group, _Tally] = {}
+        self._busy = 0
+        self._num_cpus = 1
+        self._ticks = 0  # the counter: what neighbours have used so far
+        self._debt = 0
+        self._at_ns = 0
+        self._next_ns = 0
+        self._marks: set[bytes] = set()
+
+    def probe(self, ctx: Context) -> Capability:
+        metric = _metric(ctx.clock_ticks)
+        try:
+            busy_ticks(ctx.read(_STAT).encode())
+        except (OSError, ValueError) as error:
+            reason = reason_of(error) if isinstance(error, OSError) else str(error)
+            return Capability(collector=self.name, available=False, source=_STAT, reason=f"{_STAT}: {reason}")
+        return Capability(
+            collector=self.name,
+            available=True,
+            metrics=(metric,),
+            source="/proc/stat, /proc/*/stat",
+            min_interval_ns=SECOND_NS,
+            absent=_hidden(ctx),
+        )
+
+    def open(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._stat = ctx.keep(_STAT)
+        self._series = Series(_metric(ctx.clock_ticks))
+        self._marks = run_marks(ctx)
+        self._busy, self._num_cpus = busy_ticks(self._stat.read())
+        self._processes = ProcessTable(ctx)
+        self._table = self._processes.scan()
+        self._at_ns = ctx.clock()
+        self._sort(self._table, {process.pid: key for key, process in self._table.items()})
+        for absent in _hidden(ctx):
+            self._facts.append(Fact("note", {}, {"text": f"{absent.what}: {absent.reason}"}))
+
+    def sample(self) -> Sequence[Reading]:
+        if self._stat is None or self._processes is None or self._ctx.clock() < self._next_ns:
+            return ()
+        begin = self._ctx.clock()
+        if begin - self._at_ns < _SHORTEST_NS:  # just opened: over so short a time, ticks mean nothing
+            return (Reading(self._series, self._ticks, begin, begin),)
+        cpu_before = time.thread_time_ns()
+        try:
+            busy, self._num_cpus = busy_ticks(self._stat.read())
+            table = self._processes.scan()
+        except (OSError, ValueError) as error:
+            self.stopped("neighbour_cpu", {}, str(error))
+            self.close()
+            return ()
+        end = self._ctx.clock()
+        self._account(busy, table, begin)
+        reading = Reading(self._series, self._ticks, begin, end)
+        cost = time.thread_time_ns() - cpu_before
+        self._next_ns = begin + int(cost / MAX_COST_RATIO) if cost > MAX_COST_RATIO * SECOND_NS else 0
+        return (reading,)
+
+    def _account(self, busy: int, table: dict[Key, Process], now_ns: int) -> None:
+        """Split what the machine used since the last look."""
+        before, spent_ns = self._table, max(now_ns - self._at_ns, 1)
+        by_pid = {process.pid: key for key, process in table.items()}
+        self._sort(table, by_pid)
+        mine, kernel, strangers = 0, 0, {}
+        kernel_used: dict[Key, int] = {}
+        for key, ticks in increments(before, table).items():
+            if not ticks:
+                continue
+            if key in self._ours:
+                mine += ticks
+            elif table[key].kernel:
+                kernel += ticks
+                kernel_used[key] = ticks
+            else:
+                strangers[key] = ticks
+        for ancestor in self._ancestors(table, by_pid).intersection(strangers):
+            del strangers[ancestor]
+            old = before.get(ancestor)
+            mine += max(table[ancestor].own - old.own, 0) if old else 0
+        others = busy - self._busy - mine - kernel
+        if unclaimed(before, table, self._ours):  # what ours used last is not known: what is seen counts
+            others = min(others, sum(strangers.values()))
+        self._add(others)
+        self._busy, self._table, self._at_ns = busy, table, now_ns
+        self._ours &= table.keys()
+        self._strangers &= table.keys()
+        self._users = {key: user for key, user in self._users.items() if key in table}
+        self._name(table, {**strangers, **kernel_used}, now_ns, spent_ns)
+
+    def _add(self, ticks: int) -> None:
+        """Let the counter grow. Both clocks have grain, so a small minus is kept and set off later."""
+        balance = self._debt + ticks
+        self._ticks += max(balance, 0)
+        self._debt = max(min(balance, 0), -_DEBT_TICKS_PER_CPU * self._num_cpus)
+
+    def _sort(self, table: Mapping[Key, Process], by_pid: Mapping[int, Key]) -> None:
+        """Decide of each process, once, whether it is the run's; a child is what its parent is."""
+        ranks = {*self._ctx.pids(), os.getpid()} if self._ctx.live else set(self._ctx.pids())
+        roots = {by_pid[pid] for pid in ranks if pid in by_pid}
+        if not roots <= self._ours:  # a new rank: whoever is below it was perhaps taken for a stranger
+            self._ours |= roots
+            self._strangers.clear()
+        new = table.keys() - self._ours - self._strangers
+        for key in sorted(new, key=_age):
+            process = table[key]
+            if process.kernel:
+                self._strangers.add(key)
+            elif by_pid.get(process.parent) in self._ours or is_marked(self._ctx, key[0], self._marks):
+                self._ours.add(key)
+            else:
+                self._strangers.add(key)
+
+    def _ancestors(self, table: Mapping[Key, Process], by_pid: Mapping[int, Key]) -> set[Key]:
+        """Whoever stands above a process of the run, but for init."""
+        found: set[Key] = set()
+        for key in self._ours:
+            process = table.get(key)
+            above = by_pid.get(process.parent) if process is not None else None
+            while above is not None and above not in found and above not in self._ours and above[0] != 1:
+                found.add(above)
+                above = by_pid.get(table[above].parent)
+        return found
+
+    def _name(
+        self, table: Mapping[Key, Process], used: Mapping[Key, int], now_ns: int, spent_ns: int
+    ) -> None:
+        """Facts about those who use much, of one name and user together."""
+        for key, ticks in used.items():
+            if ticks:
+                process = table[key]
+                group = _Group(
+                    "kernel threads" if process.kernel else process.name,
+                    "" if process.kernel else self._user(key),
+                    process.kernel,
+                )
+                tally = self._tallies.setdefault(group, _Tally(now_ns - spent_ns))
+                tally.ticks += ticks
+                tally.pids[process.pid] = tally.pids.get(process.pid, 0) + ticks
+        due = [
+            (tally.ticks / self._ctx.clock_ticks * 1e9 / max(now_ns - tally.since_ns, 1), group, tally)
+            for group, tally in self._tallies.items()
+            if tally.named_ns is None or now_ns - tally.named_ns >= NAMING_NS
+        ]
+        due.sort(key=lambda entry: -entry[0])
+        for cpus, group, tally in due[:MAX_NAMED]:
+            if cpus >= (KERNEL_WORTH_NAMING if group.kernel else WORTH_NAMING):
+                self._facts.append(_fact(group, tally, cpus, now_ns))
+                tally.named_ns = now_ns
+        for group, tally in list(self._tallies.items()):
+            if tally.named_ns == now_ns or now_ns - tally.since_ns >= NAMING_NS:
+                fresh = _Tally(now_ns)
+                fresh.named_ns = tally.named_ns
+                self._tallies[group] = fresh
+                if not tally.ticks:
+                    del self._tallies[group]
+
+    def _user(self, key: Key) -> str:
+        if key not in self._users:
+            self._users[key] = user_of(self._ctx, key[0])
+        return self._users[key]
+
+    def close(self) -> None:
+        if self._stat is not None:
+            self._stat.close()
+            self._stat = None
+        if self._processes is not None:
+            self._processes.close()
+            self._processes = None
+
+
+def _metric(clock_ticks: int) -> Metric:
+    return Metric(
+        name="neighbour_cpu",
+        unit="ns",
+        kind=COUNTER,
+        source="/proc/stat, /proc/*/stat",
+        description="CPU time of processes that are not of this run, since sampling began",
+        scale=1e9 / clock_ticks,
+        quality=DERIVED,
+        resolution="10 ms per CPU",
+    )
+
+
+def busy_ticks(stat: bytes) -> tuple[int, int]:
+    """user + nice + system of the whole machine, and the number of CPUs.
+
+    Guests are inside user; interrupts are left out, as they are nobody's.
+
+    Raises:
+        ValueError: not a /proc/stat.
+    """
+    lines = stat.split(b"\n")
+    words = lines[0].split()
+    if len(words) < 5 or words[0] != b"cpu":
+        raise ValueError("not in the format of /proc/stat")
+    cpus = 0
+    for line in lines[1:]:
+        if not line.startswith(b"cpu"):
+            break
+        cpus += 1
+    return int(words[1]) + int(words[2]) + int(words[3]), max(cpus, 1)
+
+
+def _age(key: Key) -> tuple[int, int]:
+    """Parents before children: nobody is older than its parent, but for those that were adopted."""
+    return key[1], key[0]
+
+
+def _hidden(ctx: Context) -> tuple[Absent, ...]:
+    """What cannot be known about neighbours here."""
+    absent = []
+    options = [line.split() for line in ctx.read_or("/proc/self/mounts").splitlines()]
+    hides = [
+        words[3] for words in options if len(words) > 3 and words[1] == "/proc" and "hidepid=" in words[3]
+    ]
+    hides = [option for option in hides if "hidepid=0" not in option and "hidepid=off" not in option]
+    if hides and ctx.euid != 0:
+        absent.append(
+            Absent(
+                what="names of other users' processes",
+                reason="/proc is mounted with hidepid: only the sum of their CPU time is known",
+                remedy="mount -o remount,hidepid=0 /proc, or run as root",
+            )
+        )
+    if ctx.live and in_container(ctx):
+        absent.append(
+            Absent(
+                what="names of processes outside this container",
+                reason="/proc/stat counts the whole host: neighbours may be other containers, without names",
+            )
+        )
+    return tuple(absent)
+
+
+def _fact(group: _Group, tally: _Tally, cpus: float, now_ns: int) -> Fact:
+    largest = max(tally.pids, key=lambda pid: tally.pids[pid])
+    value: dict[str, object] = {
+        "pid": None if group.kernel else largest,
+        "name": group.name,
+        "user": group.user,
+        "cpus": round(cpus, 2),
+        "seconds": round((now_ns - tally.since_ns) / 1e9, 2),
+        "processes": len(tally.pids),
+    }
+    return Fact("neighbour", {"kind": "kernel" if group.kernel else "cpu"}, value)
