@@ -72,6 +72,8 @@ with open(out, "w") as file:
     json.dump({"steps": durations, "elapsed": time.perf_counter() - began}, file)
 '''
 
+PERFSCOPE = (sys.executable, "-m", "perfscope", "run", "--ceilings", "off")
+
 
 class Bench:
     """Runs the training under a tool and reads the times it measured itself."""
@@ -86,7 +88,9 @@ class Bench:
         training = [str(self.script), self.kind, str(self.steps), str(out), mode]
         run = out.with_suffix(".run")
         if tool == "perfscope":
-            return [sys.executable, "-m", "perfscope", "run", "-o", str(run), "--", sys.executable, *training]
+            return [*PERFSCOPE, "-o", str(run), "--", sys.executable, *training]
+        if tool == "perfscope without sampler":
+            return [*PERFSCOPE, "--sample-interval", "off", "-o", str(run), "--", sys.executable, *training]
         if tool == "viztracer":
             trace = str(out.with_suffix(".viz.json"))
             return [sys.executable, "-m", "viztracer", "--quiet", "-o", trace, "--", *training]

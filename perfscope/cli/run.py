@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 
+from perfscope.cli.host_duties import host_duties
 from perfscope.cli.labels import parse_labels
 from perfscope.errors import EXIT_OWN_FAILURE, PerfscopeError, UsageError
 from perfscope.launch.environment import ProbeOptions
 from perfscope.launch.process import CommandNotStarted
 from perfscope.launch.session import RunRequest, describe_run, run_command, say
-from perfscope.units import parse_ratio
+from perfscope.units import parse_ns, parse_ratio
+
+SHORTEST_MS, LONGEST_MS = 10.0, 60_000.0
 
 
 def _to_ratio(ctx: click.Context, param: click.Parameter, value: str) -> float:
@@ -20,6 +24,21 @@ def _to_ratio(ctx: click.Context, param: click.Parameter, value: str) -> float:
         return parse_ratio(value)
     except ValueError:
         raise click.BadParameter(f"{value!r} is not a share such as `1%` or `0.01`", ctx, param) from None
+
+
+def _to_interval(ctx: click.Context, param: click.Parameter, value: str) -> float | None:
+    """Milliseconds; None for `off`."""
+    if value.strip().lower() in ("off", "0"):
+        return None
+    try:
+        milliseconds = parse_ns(value) / 1e6
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a time such as `100ms` or `1s`", ctx, param) from None
+    if not SHORTEST_MS <= milliseconds <= LONGEST_MS:
+        raise click.BadParameter(
+            f"{value!r} is not between {SHORTEST_MS:.0f} ms and {LONGEST_MS / 1000:.0f} s", ctx, param
+        )
+    return milliseconds
 
 
 @click.command(
@@ -63,6 +82,22 @@ def _to_ratio(ctx: click.Context, param: click.Parameter, value: str) -> float:
     metavar="N",
     help="Samples in a step over all ranks (default: derived from the input tensors).",
 )
+@click.option(
+    "--sample-interval",
+    callback=_to_interval,
+    default="100ms",
+    show_default=True,
+    metavar="TIME",
+    help="How often hardware counters are read; `off` reads none.",
+)
+@click.option(
+    "--ceilings",
+    type=click.Choice(["auto", "refresh", "off"]),
+    default="auto",
+    show_default=True,
+    help="Measure this host's peaks before the command starts: at most 2 s, once per host.",
+)
+@click.option("--stacks", is_flag=True, help="Sample the ranks' Python stacks with py-spy, in short bursts.")
 @click.option("--dry-run", is_flag=True, help="Print what would be run, and make nothing.")
 def command(
     command_line: tuple[str, ...],
@@ -70,12 +105,9 @@ def command(
     force: bool,
     name: str | None,
     labels: tuple[str, ...],
-    overhead: float,
-    windows: int,
-    steps_per_window: int,
-    no_trace: bool,
-    samples_per_step: int | None,
+    ceilings: str,
     dry_run: bool,
+    **how: Any,
 ) -> None:
     """Run a training command, unmodified, and record where its steps go.
 
@@ -89,6 +121,7 @@ def command(
       perfscope run -- torchrun --standalone --nproc-per-node 4 train.py
       perfscope run -o runs/bigger-batch --label batch=64 -- ./train.sh
       perfscope run --overhead 0.5% --windows 5 -- mpirun -np 8 python train.py
+      perfscope run --sample-interval 1s --stacks -- python train.py
 
     \b
     Exit codes:
@@ -105,15 +138,14 @@ def command(
         )
     if name is not None and not name.strip():
         raise UsageError("--name is empty")
-    probe = ProbeOptions(
-        overhead=overhead,
-        windows=windows,
-        steps_per_window=steps_per_window,
-        trace=not no_trace and windows > 0,
-        samples_per_step=samples_per_step,
-    )
     request = RunRequest(
-        command=command_line, output=output, force=force, name=name, labels=parse_labels(labels), probe=probe
+        command=command_line,
+        output=output,
+        force=force,
+        name=name,
+        labels=parse_labels(labels),
+        probe=_probe_options(**how),
+        host=host_duties(ceilings, tell=os.isatty(2)),
     )
     context = click.get_current_context()
     try:
@@ -130,3 +162,27 @@ def command(
         error.exit_code = EXIT_OWN_FAILURE  # the user's code 1 must stay distinguishable from ours
         raise
     context.exit(code)
+
+
+def _probe_options(
+    *,
+    overhead: float,
+    windows: int,
+    steps_per_window: int,
+    no_trace: bool,
+    samples_per_step: int | None,
+    sample_interval: float | None,
+    stacks: bool,
+) -> ProbeOptions:
+    if stacks and sample_interval is None:
+        raise UsageError("--stacks needs the sampler; leave out `--sample-interval off`")
+    return ProbeOptions(
+        overhead=overhead,
+        windows=windows,
+        steps_per_window=steps_per_window,
+        trace=not no_trace and windows > 0,
+        samples_per_step=samples_per_step,
+        sampling=sample_interval is not None,
+        sample_interval_ms=sample_interval or 0,
+        stacks=stacks,
+    )

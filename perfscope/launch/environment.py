@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,9 @@ class ProbeOptions:
             step slower (measured with 4 ranks on 2 cores: +10 %, +60 %, +120 %).
         trace: False records steps only.
         samples_per_step: what the user says a step processes, over all ranks; None = derive it.
+        sampling: whether hardware counters are read beside the training.
+        sample_interval_ms: how often.
+        stacks: whether the ranks' Python stacks are sampled, too.
     """
 
     overhead: float = 0.01
@@ -33,6 +37,9 @@ class ProbeOptions:
     steps_per_window: int = 2
     trace: bool = True
     samples_per_step: int | None = None
+    sampling: bool = True
+    sample_interval_ms: float = 100
+    stacks: bool = False
 
     def as_dict(self) -> dict[str, object]:
         return {
@@ -41,6 +48,9 @@ class ProbeOptions:
             "steps_per_window": self.steps_per_window,
             "trace": self.trace,
             "samples_per_step": self.samples_per_step,
+            "sampling": {"interval_ms": self.sample_interval_ms, "stacks": self.stacks}
+            if self.sampling
+            else None,
         }
 
 
@@ -82,6 +92,7 @@ def make_injection(run_dir: Path, options: ProbeOptions, environment: Mapping[st
         variables={
             layout.ENV_RUN_DIR: str(run_dir),
             layout.ENV_AGENT: agent,
+            layout.ENV_PYTHON: sys.executable,
             layout.ENV_CONFIG: json.dumps(options.as_dict(), separators=(",", ":")),
         },
     )

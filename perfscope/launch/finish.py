@@ -1,4 +1,4 @@
-"""After the command has ended: compressing the traced windows.
+"""After the command has ended: compressing the traced windows, letting the sampler close its file.
 
 Windows are written raw during training, because compressing there would cost training time.
 Nothing here is needed for the run to be readable, so everything may stop at any point.
@@ -6,7 +6,9 @@ Nothing here is needed for the run to be readable, so everything may stop at any
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -91,3 +93,29 @@ def _compress(source: Path, give_up: Callable[[], bool]) -> str | None:
             aside.unlink(missing_ok=True)
         return error.strerror or str(error)
     return None
+
+
+def await_sampler(host_dir: Path, *, limit_s: float = 1.5) -> bool:
+    """Wait until this host's sampler has ended; it does so with the last rank, some milliseconds later.
+
+    Removes the pids the ranks left for it. False: it still runs (as ranks do that outlive the command).
+    """
+    end = time.monotonic() + limit_s
+    try:
+        with (host_dir / layout.SAMPLER_LOCK).open("rb") as lock:
+            while not _free(lock.fileno()):
+                if time.monotonic() > end:
+                    return False
+                time.sleep(0.01)
+    except OSError:  # there was none, or the run directory is gone
+        return True
+    shutil.rmtree(host_dir / layout.PIDS, ignore_errors=True)
+    return True
+
+
+def _free(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

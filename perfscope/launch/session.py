@@ -11,13 +11,13 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from perfscope import __version__
-from perfscope.errors import PerfscopeError, RunDirectoryError
+from perfscope.errors import RunDirectoryError
 from perfscope.launch import attachment, finish, joining, machine, mpi
 from perfscope.launch.environment import Injection, ProbeOptions, is_nested, make_injection
 from perfscope.launch.launchers import plan_command
@@ -40,6 +40,25 @@ from perfscope.rundir.writer import RUNS, create_run_dir, default_run_dir_name, 
 _FACTS_TIMEOUT_S = 2.0
 
 
+def _nothing(folder: Path) -> None:
+    """No duty."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostDuties:
+    """What is found out about this host; each is given hosts/<host> of the run and writes there.
+
+    A duty may raise anything: the run goes on without, and says so at the end.
+
+    Attributes:
+        measure: before the command starts, while the machine is idle. Bounded to some seconds.
+        describe: beside the running command.
+    """
+
+    measure: Callable[[Path], None] = _nothing
+    describe: Callable[[Path], None] = _nothing
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
     """What the user asked for.
@@ -51,6 +70,7 @@ class RunRequest:
         name: the run's name; None = the script's.
         labels: free key-value pairs kept in run.json.
         probe: how to measure.
+        host: what to find out about this host.
     """
 
     command: tuple[str, ...]
@@ -59,6 +79,7 @@ class RunRequest:
     name: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     probe: ProbeOptions = field(default_factory=ProbeOptions)
+    host: HostDuties = field(default_factory=HostDuties)
 
 
 def run_command(request: RunRequest, environment: Mapping[str, str]) -> int:
@@ -82,6 +103,8 @@ def run_command(request: RunRequest, environment: Mapping[str, str]) -> int:
             joining.announce(run_dir, plan.expected_ranks)
         else:
             write_json(run_dir / layout.RUN_JSON, manifest)
+        facts = _Facts(run_dir, request.host, environment)
+        facts.measure()
         early = gate.stop_requested()
         if early is not None:  # Ctrl-C while we prepared: there is nothing to pass it on to
             _close_manifest(run_dir, manifest, Ending(128 + early, early), joined)
@@ -95,7 +118,6 @@ def run_command(request: RunRequest, environment: Mapping[str, str]) -> int:
             with suppress(RunDirectoryError):
                 _close_manifest(run_dir, manifest, Ending(EXIT_NOT_FOUND, None), joined)
             raise
-        facts = _Facts(run_dir, environment)
         facts.start()
         ending = supervise(pid, gate, witness)
         witness.dismiss()
@@ -143,24 +165,32 @@ def say(message: str) -> None:
 
 
 class _Facts(threading.Thread):
-    """Collects what may take a moment (git) beside the running command, never before it."""
+    """Collects what may take a moment (topology, git) beside the running command."""
 
-    def __init__(self, run_dir: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, run_dir: Path, host: HostDuties, environment: Mapping[str, str]) -> None:
         super().__init__(name="perfscope-facts", daemon=True)
         self._run_dir = run_dir
+        self._host = host
         self._environment = environment
         self.git: dict[str, object] | None = None
         self.problem: str | None = None
 
+    def measure(self) -> None:
+        """What must be measured before the command loads the machine."""
+        self._do(self._host.measure)
+
     def run(self) -> None:
+        self._do(self._host.describe)
+        self.git = machine.read_git_state(Path.cwd(), self._environment)
+
+    def _do(self, duty: Callable[[Path], None]) -> None:
         try:
             host_dir = self._run_dir / layout.HOSTS / machine.host_name()
             host_dir.parent.mkdir(exist_ok=True)  # no parents: a run directory that is gone stays gone
             host_dir.mkdir(exist_ok=True)
-            write_json(host_dir / layout.TOPOLOGY_JSON, machine.read_topology())
-        except (OSError, PerfscopeError, ValueError) as error:
+            duty(host_dir)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with our figures, the command starts
             self.problem = str(error)
-        self.git = machine.read_git_state(Path.cwd(), self._environment)
 
 
 def _plan(request: RunRequest, environment: Mapping[str, str]) -> LaunchPlan:
@@ -232,6 +262,7 @@ def _finish(
     problems = finish.compress_windows(
         attachment.read_ranks(run_dir), stop=lambda: gate.stop_requested() is not None
     )
+    finish.await_sampler(run_dir / layout.HOSTS / machine.host_name())
     facts.join(_FACTS_TIMEOUT_S)
     if facts.problem:
         problems.append(facts.problem)

@@ -21,7 +21,7 @@ import weakref
 from typing import Any, Callable, Dict, Optional
 
 from ..rundir import layout
-from . import torch_describe
+from . import sampler_start, torch_describe
 from .guard import Guard
 from .layers import LayerMarks, class_name, describe, unwrap
 from .ranks import identify
@@ -236,10 +236,16 @@ class TorchProbe:
         self._marks = LayerMarks(trace.new_mark, layout.MARK_LAYER)
         recorder.anchor()
         recorder.save_meta(**torch_describe.framework(), **torch_describe.groups())
+        self._guarded("sampler", self._start_sampler, recorder)
         atexit.register(self._at_exit, os.getpid())
         multiprocessing = sys.modules.get("multiprocessing.util")
         if multiprocessing is not None:  # its forked children leave by os._exit, past atexit
             multiprocessing.Finalize(None, self._at_exit, (os.getpid(),), exitpriority=0)
+
+    def _start_sampler(self, recorder: Recorder) -> None:
+        note = sampler_start.start(self._run_dir, self._config, recorder.meta["local_rank"])
+        if note is not None:
+            recorder.meta["notes"].append(note)
 
     def _at_exit(self, pid: int) -> None:
         """Also for a probe that was switched off: what it has is still worth writing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -184,10 +185,18 @@ def test_wrong_options_are_usage_errors_and_start_nothing(tmp_path: Path, option
 
 def test_options_are_kept_with_the_run_and_reach_the_probe(tmp_path: Path) -> None:
     options = ["--overhead", "0.5%", "--windows", "7", "--steps-per-window", "2", "--samples-per-step", "96"]
+    options += ["--sample-interval", "250ms"]
     options += ["--name", "my run", "--label", "batch=64", "--label", "note=a b"]
     ended = run("sh", "-c", 'printf %s "$PERFSCOPE_CONFIG"', cwd=tmp_path, options=options)
-    expected = b'{"overhead":0.005,"windows":7,"steps_per_window":2,"trace":true,"samples_per_step":96}'
-    assert ended.stdout == expected
+    expected = {
+        "overhead": 0.005,
+        "windows": 7,
+        "steps_per_window": 2,
+        "trace": True,
+        "samples_per_step": 96,
+        "sampling": {"interval_ms": 250.0, "stacks": False},
+    }
+    assert json.loads(ended.stdout) == expected
     manifest = read_manifest(tmp_path / "run")
     assert manifest["name"] == "my run"
     assert manifest["labels"] == {"batch": "64", "note": "a b"}
