@@ -95,8 +95,10 @@ class _LayerSums:
     forward: int = 0
     backward: int = 0
     calls: int = 0
-    flops: int = 0
-    bytes: int = 0
+    forward_flops: int = 0
+    backward_flops: int = 0
+    forward_bytes: int = 0
+    backward_bytes: int = 0
     knows_flops: bool = False
     knows_bytes: bool = False
     exposed: float = 0.0
@@ -180,11 +182,12 @@ class RankLayers:
             has = known & passes & (values >= 0)
             if (has & (spans.device < 0)).any():
                 has &= spans.device < 0  # shapes stand on the operator; a kernel may repeat its operator's
-            total = np.zeros(len(names), dtype=np.int64)
-            np.add.at(total, code[has], values[has])
+            total = np.zeros((len(names), 2), dtype=np.int64)
+            np.add.at(total, (code[has], (spans.phase[has] == BACKWARD).astype(np.int64)), values[has])
             for index in np.unique(code[has]).tolist():
                 sums = self.sums[names[index]]
-                setattr(sums, what, getattr(sums, what) + int(total[index]))
+                for phase, amount in zip(("forward", "backward"), total[index].tolist(), strict=True):
+                    setattr(sums, f"{phase}_{what}", getattr(sums, f"{phase}_{what}") + amount)
                 setattr(sums, f"knows_{what}", True)
 
     def _tie(self, table: pa.Table, spans: Spans, act: Activity, in_steps: Mask) -> None:
@@ -249,7 +252,10 @@ class RankLayers:
         if self.untied:
             record.untied.add(self.untied)
         for layer, sums in self.sums.items():
-            values = (sums.forward, sums.backward, sums.calls, sums.flops, sums.bytes, sums.exposed)
+            values = (
+                *(sums.forward, sums.backward, sums.calls, sums.exposed),
+                *(sums.forward_flops, sums.backward_flops, sums.forward_bytes, sums.backward_bytes),
+            )
             record.means[layer].append(tuple(value / self.num_steps for value in values))
             flops, moved = record.knows.get(layer, (False, False))
             record.knows[layer] = (flops or sums.knows_flops, moved or sums.knows_bytes)
@@ -305,10 +311,12 @@ def layer_results(record: LayerRecord) -> tuple[tuple[LayerResult, ...], tuple[M
     order = sorted(record.means, key=lambda layer: (*record.first_seen[layer], layer))
     for position, layer in enumerate(order):
         columns = np.array(record.means[layer], dtype=np.float64).sum(axis=0) / record.num_ranks
-        forward, backward, calls, flops, moved, exposed = columns.tolist()
+        forward, backward, calls, exposed, *work = columns.tolist()
         knows_flops, knows_bytes = record.knows[layer]
         if not (forward or backward or exposed or knows_flops):
             continue  # a container that runs no operator of its own
+        flops = [round(amount) if knows_flops else None for amount in work[:2]]
+        moved = [round(amount) if knows_bytes else None for amount in work[2:]]
         results.append(
             LayerResult(
                 layer=layer,
@@ -317,10 +325,14 @@ def layer_results(record: LayerRecord) -> tuple[tuple[LayerResult, ...], tuple[M
                 forward_ns=round(forward),
                 backward_ns=round(backward),
                 exposed_comm_ns=round(exposed) if tied else None,
-                flops=round(flops) if knows_flops else None,
-                bytes=round(moved) if knows_bytes else None,
+                flops=round(work[0] + work[1]) if knows_flops else None,
+                bytes=round(work[2] + work[3]) if knows_bytes else None,
                 order=position,
                 num_params=record.params.get(layer),
+                forward_flops=flops[0],
+                backward_flops=flops[1],
+                forward_bytes=moved[0],
+                backward_bytes=moved[1],
             )
         )
     if not results:

@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from perfscope.analysis.machine.results import MachineAnalysis
+from perfscope.analysis.machine.results import MachineAnalysis
+from perfscope.analysis.missing import MissingFigure as MissingFigure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +93,10 @@ class LayerResult:
     bytes: int | None  # likewise, read + written
     order: int  # position of first execution, to sort as the network runs
     num_params: int | None = None  # the layer's own parameters; None: an imported trace does not list them
+    forward_flops: int | None = None  # `flops` and `bytes` by phase
+    backward_flops: int | None = None
+    forward_bytes: int | None = None
+    backward_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,12 +150,6 @@ class Finding:
     layer: str | None = None
     rank: int | None = None
     collective: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MissingFigure:
-    what: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,11 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from perfscope.analysis import breakdown as bd
-from perfscope.analysis import findings
 from perfscope.analysis.absent import dropped_parts, empty_windows, run_in_progress, why_no_window
 from perfscope.analysis.collectives import CommAnalysis, analyse_collectives
 from perfscope.analysis.comm_record import COMM_COLUMNS, CommRecord
+from perfscope.analysis.findings import Evidence, find
 from perfscope.analysis.layers import LAYER_COLUMNS, LayerRecord, ModelFacts, RankLayers, layer_results
+from perfscope.analysis.machine.analyse import Training, analyse_machine
 from perfscope.analysis.provenance import provenance
 from perfscope.analysis.results import DeviceBreakdown, MissingFigure, Quantiles, RankResult, RunAnalysis
 from perfscope.analysis.source import Document, RunSource
@@ -71,7 +72,17 @@ def analyse_run(source: RunSource) -> RunAnalysis:
     speed = _throughput(source, run, step_ns)
     overhead = overhead_ratio([(result.overhead_ns, result.elapsed_ns) for result in run.ranks])
     breakdown_of = "file" if run.whole_files and run.whole_files == run.windows else "step"
-    evidence = findings.Evidence(
+    machine, machines = analyse_machine(
+        source,
+        Training(
+            steps=run.steps,
+            windows=[one for of_rank in windows.values() for one in of_rank],
+            layers=layers,
+            calls=comm.calls,
+            samples_per_step=_samples_per_step(speed, step_ns),
+        ),
+    )
+    evidence = Evidence(
         run=source.run,
         metas={rank: source.rank_meta(rank) for rank in source.ranks},
         ranks=run.ranks,
@@ -83,6 +94,8 @@ def analyse_run(source: RunSource) -> RunAnalysis:
         step_ns=step_ns,
         overhead_ratio=overhead,
         breakdown_of=breakdown_of,
+        machine=machine,
+        hosts=machines,
     )
     missing = [*_missing_of_run(source, run, comm, layers_missing), *_as_list(speed.missing)]
     return RunAnalysis(
@@ -95,7 +108,7 @@ def analyse_run(source: RunSource) -> RunAnalysis:
         throughput_samples_per_s=speed.samples_per_s,
         samples_source=speed.source,
         overhead_ratio=overhead,
-        findings=findings.find(evidence),
+        findings=find(evidence),
         missing=tuple(dict.fromkeys(missing)),
         provenance=provenance(source.summaries(), source.notes),
         step_series={rank: tuple(steps.durations.tolist()) for rank, steps in run.steps.items()},
@@ -104,7 +117,15 @@ def analyse_run(source: RunSource) -> RunAnalysis:
         clock_offsets_ns=dict(comm.clocks.offset_ns),
         clock_residual_ns=comm.clocks.worst_residual_ns,
         breakdown_of=breakdown_of,
+        machine=machine,
     )
+
+
+def _samples_per_step(speed: Throughput, step_ns: Quantiles | None) -> float | None:
+    """Of the whole job."""
+    if speed.samples_per_s is None or step_ns is None:
+        return None
+    return speed.samples_per_s * step_ns.median / 1e9
 
 
 def _analyse_rank(source: RunSource, rank: int, windows: Sequence[WindowFacts], run: _Run) -> RankResult:

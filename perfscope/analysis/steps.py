@@ -33,6 +33,7 @@ class RankSteps:
     """One rank's steps, of its always-on probe or of an imported trace's marks."""
 
     durations: Int64  # every step, in order, ns
+    starts: Int64  # of every step, ns on its host's monotonic clock (imports: the trace's)
     counted: Int64  # those the quantiles are taken over, ns
     input_wait_ns: int | None  # median over the counted steps
     samples_per_step: float | None  # median over the counted steps
@@ -69,6 +70,7 @@ def rank_steps(table: pa.Table) -> RankSteps:
     mask = counted_steps(whole_numbers(table, "window"))
     return RankSteps(
         durations=durations,
+        starts=start,
         counted=durations[mask],
         input_wait_ns=_median_known(table, "input_ns", mask),
         samples_per_step=_median_known(table, "samples", mask),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from perfscope.analysis.results import MissingFigure
+from perfscope.analysis.missing import MissingFigure
 
 # Link classes, and one for memory. DESIGN: intra_numa, cross_numa, pcie, nvlink, fabric, ethernet, loopback.
 LINK_CLASSES = ("memory", "intra_numa", "cross_numa", "pcie", "nvlink", "fabric", "ethernet", "loopback")
@@ -32,7 +32,7 @@ class CounterTrack:
     low: tuple[float, ...]
     high: tuple[float, ...]
     peak: float | None = None  # what it could be at most, same unit
-    peak_source: str = ""  # "measured", "link speed", "data sheet: H100 SXM"
+    peak_source: str = ""  # "measured", "link speed", "theoretical: ..."
     quality: str = "exact"  # the worst of its readings: see rundir.metrics.QUALITIES
 
 
@@ -48,7 +48,7 @@ class StoppedReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceiling:
-    """A measured peak of one host, or where nothing was measured the data sheet's."""
+    """A measured peak of one host, or where nothing was measured the theoretical one."""
 
     host: str
     what: str  # "STREAM triad", "GEMM float32", "device copy"
@@ -57,7 +57,7 @@ class Ceiling:
     value: float
     unit: str  # bytes_per_s or flops_per_s
     dtype: str | None
-    source: str  # "measured", or "data sheet: ..."
+    source: str  # "measured", or "theoretical: ..."
     note: str = ""  # spread over repetitions, pressure while it was measured
 
 
@@ -94,6 +94,7 @@ class Roofline:
     points: tuple[RooflinePoint, ...]
     ceilings_source: str
     cached: bool | None = None  # a working set that fits the last-level cache can beat the memory roof
+    measured_bytes_per_s: float | None = None  # a rank's part of the memory controllers' traffic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +111,7 @@ class RankPlacement:
     policy: str  # "bind:2", "interleave:0-1", "default", "" = not known
     source: str  # "move_pages, 512 pages", "memory.numa_stat of the job"
     device_node: int | None = None  # NUMA node of its GPU
+    note: str = ""  # why memory elsewhere is no mistake
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +162,8 @@ class Energy:
 class Disturbance:
     """Somebody or something else took part of the machine for a while.
 
-    `kind`: cpu_neighbour, steal, throttling, cgroup_throttling, pressure, gpu_neighbour, network_neighbour, swap.
+    `kind`: cpu_neighbour, steal, throttling, cgroup_throttling, pressure, gpu_neighbour, network_neighbour,
+    swap.
     """
 
     host: str
@@ -170,6 +173,7 @@ class Disturbance:
     severity: float  # 0..1: share of the resource taken
     title: str  # one sentence with figures
     evidence: tuple[str, ...]  # "stress-ng (pid 4242, user bob): 1.9 CPUs"
+    within_steps: bool = True  # False: before the first step or after the last; it disturbed no step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,130 @@
+"""The parts of a step as causes: computation, copies, input, the optimizer, idle time."""
+
+from __future__ import annotations
+
+from perfscope.analysis.findings.evidence import Evidence
+from perfscope.analysis.results import Finding
+from perfscope.units import format_count, format_ns, format_ratio
+
+
+def compute(evidence: Evidence, cost: float, verdict: bool) -> Finding:
+    title = f"Computation bounds the step: {evidence.of_step(cost)} is spent in operators"
+    top = max(evidence.layers, key=lambda layer: layer.forward_ns + layer.backward_ns, default=None)
+    detail = "The trace names no layers, so the time cannot be laid at one."
+    if top is not None:
+        own = top.forward_ns + top.backward_ns
+        title += f", most of it in layer {top.layer} ({format_ns(own)})" if own > cost / 2 else ""
+        title += f"; the largest layer is {top.layer} with {format_ns(own)}" if own <= cost / 2 else ""
+        kind = f" ({top.module_type})" if top.module_type else ""
+        detail = (
+            f"Layer {top.layer}{kind} takes {format_ns(top.forward_ns)} forward and "
+            f"{format_ns(top.backward_ns)} backward per step, {format_ratio(own / cost)} of the computation."
+        )
+    return Finding(
+        id="compute_bound",
+        title=title + ".",
+        detail=detail,
+        action="Look at the largest layers first: precision, memory format, fused operators, batch size.",
+        gain_ns=None,
+        gain_ratio=None,
+        layer=top.layer if top else None,
+    )
+
+
+def copies(evidence: Evidence, cost: float, verdict: bool) -> Finding:
+    return Finding(
+        id="copy_bound",
+        title=f"Copies take {evidence.of_step(cost)}, under neither computation nor communication.",
+        detail="Host-to-device, device-to-host and device-to-device copies and fills.",
+        action="Pin the input's memory and copy with non_blocking=True; keep tensors on the device.",
+        gain_ns=round(cost),
+        gain_ratio=cost / evidence.step,
+    )
+
+
+def input_wait(evidence: Evidence, cost: float, verdict: bool) -> Finding:
+    worst, breakdown = max(evidence.traced, key=lambda item: item[1].input_wait)
+    lead = "Input bounds the step" if verdict else "Training waits for input"
+    return Finding(
+        id="input_bound",
+        title=f"{lead}: for {evidence.of_step(cost)} the training waits for the data loader.",
+        detail=f"Rank {worst.rank} waits longest: {format_ns(breakdown.input_wait)} per step.",
+        action="Give the DataLoader more workers, cheaper transforms, prefetching or a faster store.",
+        gain_ns=round(cost),
+        gain_ratio=cost / evidence.step,
+        rank=worst.rank,
+    )
+
+
+def optimizer(evidence: Evidence, cost: float, verdict: bool) -> Finding:
+    lead = "The optimizer bounds the step" if verdict else "The optimizer weighs"
+    return Finding(
+        id="optimizer_bound",
+        title=f"{lead}: {evidence.of_step(cost)} is spent inside the optimizer's step.",
+        detail="The time grows with the number of parameters, not with the batch.",
+        action="Use the foreach or fused variant, or shard the optimizer's state over the ranks.",
+        gain_ns=None,
+        gain_ratio=None,
+    )
+
+
+def idle(evidence: Evidence, cost: float, verdict: bool) -> Finding:
+    waits = [rank.idle_host_wait_ns for rank in evidence.ranks if rank.idle_host_wait_ns is not None]
+    launch = sum(waits) / len(waits) if waits else 0.0
+    if waits and launch >= cost / 2:
+        lead = "Launching bounds the step" if verdict else "The device waits for launches"
+        return Finding(
+            id="launch_bound",
+            title=f"{lead}: for {evidence.of_step(launch)} the device idles because the host launches late.",
+            detail=f"The device is idle for {format_ns(cost)} per step in all.",
+            action="Launch less: torch.compile, CUDA graphs, larger batches, no .item() inside the step.",
+            gain_ns=round(launch),
+            gain_ratio=launch / evidence.step,
+        )
+    where = "the device runs nothing" if waits else "no operator runs and nothing is sent"
+    lead = "Idle time bounds the step" if verdict else "The step is idle in part"
+    return Finding(
+        id="idle_bound" if waits else "host_bound",
+        title=f"{lead}: for {evidence.of_step(cost)} {where}.",
+        detail="What the host does meanwhile (Python between operators, logging, waiting) is not traced.",
+        action="Profile the training loop's Python; move logging, checkpoints and metrics out of the step.",
+        gain_ns=round(cost),
+        gain_ratio=cost / evidence.step,
+    )
+
+
+def untraced(evidence: Evidence) -> Finding:
+    """The verdict without a trace: the always-on figures tell at most that input is waited for."""
+    step = evidence.step_ns
+    if step is None:
+        return Finding(
+            id="no_steps",
+            title="No training step was recorded, so nothing can be said about the training.",
+            detail=f"{format_count(len(evidence.ranks))} ranks were attached.",
+            action="Check that the command trains: a step is counted when a torch optimizer steps.",
+            gain_ns=None,
+            gain_ratio=None,
+        )
+    waits = [rank.input_wait_ns for rank in evidence.ranks if rank.input_wait_ns is not None]
+    wait = sum(waits) / len(waits) if waits else 0.0
+    share = wait / step.median if step.median else 0.0
+    if share >= 0.2:
+        return Finding(
+            id="input_bound",
+            title=(
+                f"Training waits for input: {format_ratio(share)} of the median step "
+                f"({format_ns(wait)} of {format_ns(step.median)}) is spent in the data loader."
+            ),
+            detail="Measured without a trace, so the rest of the step is not split up.",
+            action="Give the DataLoader more workers, cheaper transforms, prefetching or a faster store.",
+            gain_ns=round(wait),
+            gain_ratio=share,
+        )
+    return Finding(
+        id="not_traced",
+        title=f"The median step takes {format_ns(step.median)}; what bounds it is not known without a trace.",
+        detail=f"Waiting for input is {format_ratio(share)} of it." if waits else "Input was not measured.",
+        action="Run again without `--no-trace`, and for long enough to reach a traced window.",
+        gain_ns=None,
+        gain_ratio=None,
+    )

@@ -1,0 +1,82 @@
+"""What the run says of itself: ranks that are missing or were killed, and what perfscope cost."""
+
+from __future__ import annotations
+
+from perfscope.analysis.findings.evidence import Evidence
+from perfscope.analysis.results import Finding
+from perfscope.units import format_count, format_ratio
+
+
+def overhead(evidence: Evidence) -> list[Finding]:
+    options = evidence.run.get("options")
+    budget = options.get("overhead") if isinstance(options, dict) else None
+    ratio = evidence.overhead_ratio
+    if ratio is None or not isinstance(budget, (int, float)) or ratio <= budget:
+        return []
+    return [
+        Finding(
+            id="overhead",
+            title=(
+                f"perfscope itself cost {format_ratio(ratio, 2)} of the run, "
+                f"over the budget of {format_ratio(budget, 2)}."
+            ),
+            detail="A first window is always traced; a short run has little time to spread its cost over.",
+            action="Run longer, trace fewer steps (`--steps-per-window 1`), or none (`--no-trace`).",
+            gain_ns=None,
+            gain_ratio=None,
+        )
+    ]
+
+
+def attached(evidence: Evidence) -> list[Finding]:
+    expected, attached = evidence.run.get("expected_ranks"), len(evidence.ranks)
+    if not isinstance(expected, int) or attached >= expected:
+        return []
+    count = f"{format_count(attached)} of {format_count(expected)} ranks"
+    imported = evidence.run.get("origin") == "import"
+    notes = evidence.run.get("attach_notes")
+    why = " ".join(str(note) for note in notes) if isinstance(notes, list) else ""
+    recorded = evidence.run.get("attached_ranks")
+    unreadable = isinstance(recorded, int) and recorded > attached
+    return [
+        Finding(
+            id="ranks_missing",
+            title=f"The traces of {count} were imported."
+            if imported
+            else f"{count} {'can be shown' if unreadable else 'were attached'}.",
+            detail=why
+            or ("The record of the others is damaged: see what was not collected. " if unreadable else "")
+            or ("" if imported else "Nothing in the run says why the others were not. ")
+            + "Figures over all ranks cover these only.",
+            action="Import the other ranks' traces too."
+            if imported
+            else "See the launcher's notes in run.json.",
+            gain_ns=None,
+            gain_ratio=None,
+        )
+    ]
+
+
+def killed(evidence: Evidence) -> list[Finding]:
+    cut = [rank for rank in evidence.ranks if rank.finished is False]
+    if not cut:
+        return []
+    names = ", ".join(str(rank.rank) for rank in cut[:8]) + (", ..." if len(cut) > 8 else "")
+    fewest = min(rank.num_steps for rank in cut)
+    still = evidence.run.get("status") == "running"
+    why = "still running, or perfscope was killed with them" if still else "killed, or ended by os._exit"
+    return [
+        Finding(
+            id="ranks_killed",
+            title=(
+                f"Rank{'s' if len(cut) > 1 else ''} {names} did not close "
+                f"{'their' if len(cut) > 1 else 'its'} files ({why}); "
+                f"steps are recorded up to number {format_count(fewest)}."
+            ),
+            detail="All that was written before is in this report; a window under way at the time is lost.",
+            action="Look at the exit code and the kernel log (out of memory?) of that rank.",
+            gain_ns=None,
+            gain_ratio=None,
+            rank=cut[0].rank,
+        )
+    ]

@@ -1,0 +1,254 @@
+"""Puts one run's machines together: samples, topology and ceilings, beside the training's figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from perfscope.analysis.machine.energy import energies, joules_per_sample
+from perfscope.analysis.machine.host import Host, open_hosts
+from perfscope.analysis.machine.links import traffic
+from perfscope.analysis.machine.oversubscription import waited_ratio
+from perfscope.analysis.machine.peaks import ceilings
+from perfscope.analysis.machine.placement import placements
+from perfscope.analysis.machine.results import (
+    Ceiling,
+    CounterTrack,
+    Energy,
+    LinkTraffic,
+    MachineAnalysis,
+    RankPlacement,
+    Roofline,
+    SamplerCost,
+    StoppedReading,
+)
+from perfscope.analysis.machine.roofline import roofline_of
+from perfscope.analysis.machine.stacks import top_frames
+from perfscope.analysis.machine.tracks import tracks
+from perfscope.analysis.machine.verdict import Look, judge, look
+from perfscope.analysis.machine.wire import METRICS, Job, Window, wire
+from perfscope.analysis.results import CollectiveCall, LayerResult, MissingFigure
+from perfscope.analysis.source import Document, RunSource
+from perfscope.analysis.spans import WindowFacts
+from perfscope.analysis.steps import RankSteps
+
+_MOST_ROOFLINES = 4  # hosts of one run are usually alike
+# What is still asked of a host once all hosts are known: by `wire` and by the findings.
+KEPT_METRICS = METRICS | {"gpu_throttle_time", "pressure_some"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """What the analysis of the training found, as far as the machine is compared with it."""
+
+    steps: Mapping[int, RankSteps]
+    windows: Sequence[WindowFacts]
+    layers: Sequence[LayerResult]
+    calls: Sequence[CollectiveCall]
+    samples_per_step: float | None  # of the whole job
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the hosts gave, one after the other."""
+
+    hosts: list[Host] = field(default_factory=list)
+    looks: list[Look] = field(default_factory=list)
+    tracks: list[CounterTrack] = field(default_factory=list)
+    ceilings: list[Ceiling] = field(default_factory=list)
+    rooflines: list[Roofline] = field(default_factory=list)
+    placements: list[RankPlacement] = field(default_factory=list)
+    traffic: list[LinkTraffic] = field(default_factory=list)
+    energy: list[Energy] = field(default_factory=list)
+    costs: list[SamplerCost] = field(default_factory=list)
+    stopped: list[StoppedReading] = field(default_factory=list)
+    missing: list[MissingFigure] = field(default_factory=list)
+    spans: list[tuple[int, int]] = field(default_factory=list)  # first and last reading, Unix ns
+    stepped: list[tuple[int, int]] = field(default_factory=list)  # first step's start, last one's end
+    pressures: dict[str, float] = field(default_factory=dict)
+    sampled: list[Host] = field(default_factory=list)
+
+    def add(self, host: Host, source: RunSource, training: Training) -> None:
+        """Takes in one host, and lets go of the samples that nothing more is asked of."""
+        self.hosts.append(host)
+        self.ceilings += ceilings(host)
+        self.placements += placements(host, _environment(source))
+        self.looks.append(look(host))
+        if len(self.hosts) <= _MOST_ROOFLINES:
+            roofline, reason = roofline_of(host, training.layers)
+            self.rooflines += [roofline] if roofline is not None else []
+            self.missing += [reason] if reason is not None else []
+        if host.has_samples:
+            self._add_samples(host)
+        host.keep_only(KEPT_METRICS)
+
+    def _add_samples(self, host: Host) -> None:
+        self.sampled.append(host)
+        self.tracks += tracks(host)
+        self.traffic += traffic(host)
+        self.energy += energies(host)
+        self.costs.append(_cost(host))
+        self.stopped += _stopped(host)
+        ratio = waited_ratio(host)
+        if ratio is not None:
+            self.pressures[host.name] = ratio
+        span = host.span_ns
+        if span is not None:
+            self.spans.append((host.unix(span[0]), host.unix(span[1])))
+        if host.steps_ns is not None:
+            self.stepped.append((host.unix(host.steps_ns[0]), host.unix(host.steps_ns[1])))
+
+
+def analyse_machine(source: RunSource, training: Training) -> tuple[MachineAnalysis | None, list[Host]]:
+    """Everything the reports show of the machines.
+
+    Args:
+        source: the run.
+        training: of the same run.
+
+    Returns:
+        None where nothing of any machine was recorded (imports), and the hosts for the findings.
+    """
+    found = _Found()
+    for host in open_hosts(source, training.steps):
+        found.add(host, source, training)
+    stacks = [document for name in source.hosts if (document := source.stacks(name)) is not None]
+    known = any(host.topology.document or host.ceilings for host in found.hosts)
+    if not (found.sampled or known or stacks):
+        return None, []
+    verdict = judge(found.looks)
+    windows = _windows(training.windows)
+    num_hosts = len({str(source.rank_meta(rank).get("host") or "") for rank in source.ranks})
+    energy = tuple(found.energy)
+    per_sample, why_not = joules_per_sample(energy, max(num_hosts, 1), _num_samples(training))
+    missing = [*found.missing, *_missing(source, found, why_not if per_sample is None else "")]
+    machine = MachineAnalysis(
+        hosts=tuple(host.name for host in found.hosts),
+        topologies={host.name: host.topology.document for host in found.hosts if host.topology.document},
+        clean=verdict.clean,
+        clean_reason=verdict.reason,
+        disturbances=verdict.disturbances,
+        tracks=tuple(found.tracks),
+        ceilings=tuple(found.ceilings),
+        rooflines=tuple(found.rooflines),
+        placements=tuple(found.placements),
+        traffic=tuple(found.traffic),
+        wire=wire(found.sampled, training.calls, windows, _job(source)),
+        energy=energy,
+        joules_per_sample=per_sample,
+        stacks=top_frames(stacks),
+        costs=tuple(found.costs),
+        stopped=tuple(found.stopped),
+        missing=tuple(dict.fromkeys(missing)),
+        start_ns=min((start for start, _ in found.spans), default=None),
+        end_ns=max((end for _, end in found.spans), default=None),
+        windows=tuple((one.window, one.start_ns, one.end_ns) for one in windows),
+        steps_start_ns=min((start for start, _ in found.stepped), default=None),
+        steps_end_ns=max((end for _, end in found.stepped), default=None),
+        pressures=found.pressures,
+    )
+    return machine, found.hosts
+
+
+def _windows(facts: Sequence[WindowFacts]) -> tuple[Window, ...]:
+    """Each traced window over all ranks."""
+    found: dict[int, list[WindowFacts]] = {}
+    for one in facts:
+        if one.steps and not one.whole_file:
+            found.setdefault(one.window, []).append(one)
+    return tuple(
+        Window(
+            window=number,
+            start_ns=min(one.steps[0].start_ns for one in members),
+            end_ns=max(one.steps[-1].end_ns for one in members),
+            num_steps=max(len(one.steps) for one in members),
+        )
+        for number, members in sorted(found.items())
+    )
+
+
+def _num_samples(training: Training) -> float | None:
+    steps = max((len(one.durations) for one in training.steps.values()), default=0)
+    return training.samples_per_step * steps if training.samples_per_step and steps else None
+
+
+def _environment(source: RunSource) -> Document:
+    environment = source.run.get("environment")
+    return environment if isinstance(environment, dict) else {}
+
+
+def _job(source: RunSource) -> Job:
+    host_of: dict[int, str] = {}
+    groups: dict[str, tuple[int, ...]] = {}
+    on_gpu = False
+    for rank in source.ranks:
+        meta = source.rank_meta(rank)
+        host_of[rank] = str(meta.get("host") or "")
+        on_gpu = on_gpu or str(meta.get("device") or "").startswith("cuda")
+        listed = meta.get("groups")
+        for row in listed if isinstance(listed, list) else []:
+            if isinstance(row, dict) and isinstance(row.get("ranks"), list):
+                groups.setdefault(str(row.get("name")), tuple(row["ranks"]))
+    return Job(host_of=host_of, groups=groups, on_gpu=on_gpu)
+
+
+def _cost(host: Host) -> SamplerCost:
+    """What sampling cost, by the sampler's own account; what can be counted where it was killed."""
+    end = host.samples.ends[-1] if host.samples.ends else {}
+    cost = end.get("cost")
+    told = cost if isinstance(cost, dict) else {}
+    cpu, wall = _number(told.get("cpu_ns")), _number(told.get("wall_ns"))
+    ticks, late = _number(told.get("ticks")), _number(told.get("late_ticks"))
+    counted = max((len(series.values) for series in host.samples.series), default=0)
+    return SamplerCost(
+        host=host.name,
+        interval_ns=host.samples.intervals[-1][1] if host.samples.intervals else 0,
+        num_samples=round(ticks) if ticks else counted,
+        cpu_ratio=cpu / wall if cpu is not None and wall else None,
+        late_ratio=late / ticks if late is not None and ticks else None,
+        ended=str(end.get("end") or ""),
+    )
+
+
+def _stopped(host: Host) -> list[StoppedReading]:
+    return [
+        StoppedReading(
+            host=host.name,
+            what=_what(fact.value.get("what"), fact.labels),
+            at_ns=host.unix(fact.t_ns) if fact.t_ns else None,
+            reason=str(fact.value.get("reason") or "no reason was given"),
+        )
+        for fact in host.samples.facts
+        if fact.name == "stopped"
+    ]
+
+
+def _what(what: object, labels: Mapping[str, str]) -> str:
+    of = ", ".join(f"{name} {value}" for name, value in labels.items())
+    return f"{what or 'a reading'} ({of})" if of else str(what or "a reading")
+
+
+def _missing(source: RunSource, found: _Found, no_energy: str) -> list[MissingFigure]:
+    """What of the machine is not known, with the reason."""
+    missing = []
+    options = source.run.get("options")
+    off = isinstance(options, dict) and "sampling" in options and options["sampling"] is None
+    for host in found.hosts:
+        if host not in found.sampled:
+            reason = (
+                "sampling was switched off (`--sample-interval off`)" if off else "no sampler wrote there"
+            )
+            missing.append(MissingFigure(what=f"hardware counters of {host.name}", reason=reason))
+    named = {host.name for host in found.hosts}
+    bare = sorted({str(source.rank_meta(rank).get("host") or "") for rank in source.ranks} - named - {""})
+    if bare:
+        more = f" and {len(bare) - 4} more" if len(bare) > 4 else ""
+        what = f"hardware counters of {', '.join(bare[:4])}{more}"
+        missing.append(MissingFigure(what=what, reason="nothing of these hosts was recorded"))
+    if no_energy and found.sampled:
+        missing.append(MissingFigure(what="energy per sample", reason=no_energy))
+    return missing
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -1,0 +1,333 @@
+"""Who or what took part of the machine, when, and with what evidence.
+
+A disturbance is something from outside the training that lasted: other processes' CPU time, CPUs taken by the
+hypervisor or by a quota, heat, other processes on a GPU, memory pressure. More threads than CPUs within the
+job is not one (`oversubscription` says that).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfscope.analysis.machine.counters import Rates, middle_ns, on_grid
+from perfscope.analysis.machine.episodes import Episode, episodes
+from perfscope.analysis.machine.host import Host
+from perfscope.analysis.machine.oversubscription import is_oversubscribed
+from perfscope.analysis.machine.results import Disturbance
+from perfscope.rundir.samples import SampleFact
+from perfscope.units import format_bytes, format_ns, format_ratio
+
+CPU_SHARE = 0.05  # of the machine's CPUs, and at least ...
+CPU_LEAST = 0.2  # ... so many CPUs, is a neighbour that matters
+STEAL_SHARE = 0.05
+THROTTLED_SHARE = 0.05
+MEMORY_PRESSURE = 0.1
+CPU_PRESSURE = 0.4  # only where other processes cannot be seen
+THROTTLES_PER_S = 1.0  # where the kernel counts events, but not their time
+_FAULT_BITS = {"HW slowdown": 0x8, "SW thermal": 0x20, "HW thermal": 0x40, "HW power brake": 0x80}
+_SECOND = 1_000_000_000
+_EVIDENCE_LINES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """A part of the run: before, in, or after the steps."""
+
+    start_ns: int
+    end_ns: int
+    within_steps: bool
+
+
+def disturbances(host: Host) -> list[Disturbance]:
+    """Everything on one host, in and around its steps."""
+    if not host.has_samples:
+        return []
+    watchers: tuple[Callable[[Host, _Part], Iterable[Disturbance]], ...] = (
+        _neighbours,
+        _outside_the_group,
+        _steal,
+        _quota,
+        _heat,
+        _gpu_heat,
+        _gpu_bits,
+        _gpu_neighbours,
+        _memory_pressure,
+        _cpu_pressure,
+    )
+    return [found for part in _parts(host) for watch in watchers for found in watch(host, part)]
+
+
+def _parts(host: Host) -> list[_Part]:
+    span, steps = host.span_ns, host.steps_ns
+    if span is None:
+        return []
+    if steps is None:
+        return [_Part(start_ns=span[0], end_ns=span[1], within_steps=False)]
+    parts = [
+        _Part(start_ns=span[0], end_ns=min(steps[0], span[1]), within_steps=False),
+        _Part(start_ns=max(steps[0], span[0]), end_ns=min(steps[1], span[1]), within_steps=True),
+        _Part(start_ns=max(steps[1], span[0]), end_ns=span[1], within_steps=False),
+    ]
+    return [part for part in parts if part.end_ns - part.start_ns > 0]
+
+
+def _episodes(counted: Rates, part: _Part, factor: float, threshold: float) -> list[Episode]:
+    """When a counter's rate x factor was high, on stretches of a second or a little more."""
+    start, end = _inward(counted, part)
+    num = (end - start) // _SECOND
+    if num < 1:
+        return []
+    grid = on_grid(counted, start, end, (end - start) // num)
+    return episodes(grid.start_ns, grid.end_ns, grid.per_s * factor, threshold)
+
+
+def _inward(counted: Rates, part: _Part) -> tuple[int, int]:
+    """The part's bounds moved to readings, so that no interval mixes what lies before and after them."""
+    edges = np.concatenate((counted.start_ns, counted.end_ns[-1:]))
+    inside = edges[(edges >= part.start_ns) & (edges <= part.end_ns)]
+    if len(inside) and inside[-1] - inside[0] >= 0.8 * (part.end_ns - part.start_ns):
+        return int(inside[0]), int(inside[-1])
+    return part.start_ns, part.end_ns
+
+
+def _make(
+    host: Host, part: _Part, kind: str, episode: Episode, severity: float, title: str, evidence: Sequence[str]
+) -> Disturbance:
+    when = (
+        ""
+        if part.within_steps
+        else (" before the first step" if _is_before(host, part) else " after the last step")
+    )
+    return Disturbance(
+        host=host.name,
+        kind=kind,
+        start_ns=host.unix(episode.start_ns),
+        end_ns=host.unix(episode.end_ns),
+        severity=min(1.0, max(0.0, severity)),
+        title=f"{title} for {format_ns(episode.dur_ns)}{when}.",
+        evidence=tuple(evidence),
+        within_steps=part.within_steps,
+    )
+
+
+def _is_before(host: Host, part: _Part) -> bool:
+    return host.steps_ns is not None and part.start_ns < host.steps_ns[0]
+
+
+def _threshold(num_cpus: int) -> float:
+    """CPUs that other processes must use to matter."""
+    return max(CPU_SHARE * num_cpus, CPU_LEAST)
+
+
+def _neighbours(host: Host, part: _Part) -> Iterator[Disturbance]:
+    num_cpus = host.topology.num_cpus or 1
+    for _, counted in host.counters("neighbour_cpu"):
+        for episode in _episodes(counted, part, 1e-9, _threshold(num_cpus)):
+            names, lines = _who(host, "cpu", episode)
+            by = f" ({', '.join(names)})" if names else ""
+            title = f"Other processes{by} took {episode.mean:.1f} of {num_cpus} CPUs"
+            lines = lines or ["their names are not known"]
+            yield _make(host, part, "cpu_neighbour", episode, episode.mean / num_cpus, title, lines)
+
+
+def _outside_the_group(host: Host, part: _Part) -> Iterator[Disturbance]:
+    """Where other processes cannot be listed: the machine's busy time less the job's control group's."""
+    num_cpus = host.topology.num_cpus
+    busy, own = host.counters("cpu_busy", cpu="all"), host.counters("job_cpu")
+    if host.counters("neighbour_cpu") or not busy or not own or not num_cpus:
+        return
+    num = (part.end_ns - part.start_ns) // _SECOND
+    if num < 1:
+        return
+    width = (part.end_ns - part.start_ns) // num
+    all_of_it = on_grid(busy[0][1], part.start_ns, part.end_ns, width)
+    of_job = on_grid(own[0][1], part.start_ns, part.end_ns, width)
+    rest = (all_of_it.per_s - of_job.per_s) * 1e-9
+    for episode in episodes(all_of_it.start_ns, all_of_it.end_ns, rest, _threshold(num_cpus)):
+        title = f"Processes outside the job's control group took {episode.mean:.1f} of {num_cpus} CPUs"
+        lines = ["busy time of all CPUs less the control group's"]
+        yield _make(host, part, "cpu_neighbour", episode, episode.mean / num_cpus, title, lines)
+
+
+def _steal(host: Host, part: _Part) -> Iterator[Disturbance]:
+    num_cpus = host.topology.num_cpus or 1
+    for _, counted in host.counters("cpu_steal", cpu="all"):
+        for episode in _episodes(counted, part, 1e-9 / num_cpus, STEAL_SHARE):
+            title = f"The hypervisor took {format_ratio(episode.mean, 0)} of the CPUs' time"
+            lines = [f"steal in /proc/stat, at most {format_ratio(episode.most, 0)}"]
+            yield _make(host, part, "steal", episode, episode.mean, title, lines)
+
+
+def _quota(host: Host, part: _Part) -> Iterator[Disturbance]:
+    granted = host.topology.cpu_limit or host.topology.num_cpus or 1
+    for series, counted in host.counters("job_throttled"):
+        for episode in _episodes(counted, part, 1e-9, THROTTLED_SHARE):
+            share = format_ratio(min(1.0, episode.mean), 0)
+            title = f"The control group's CPU quota stopped the job's threads {share} of the time"
+            lines = [f"throttled time in {series.source}"]
+            if host.topology.cpu_limit:
+                lines.append(f"the quota is {host.topology.cpu_limit:g} CPUs")
+            yield _make(host, part, "cgroup_throttling", episode, episode.mean / granted, title, lines)
+
+
+def _heat(host: Host, part: _Part) -> Iterator[Disturbance]:
+    """Packages that slow their clocks against heat; by the count of times on kernels without the time."""
+    timed = host.counters("thermal_throttle_time")
+    for series, counted in timed or host.counters("thermal_throttle_count"):
+        factor, threshold = (1e-9, THROTTLED_SHARE) if timed else (1.0, THROTTLES_PER_S)
+        for episode in _episodes(counted, part, factor, threshold):
+            kind = "package" if "package" in series.labels else "core"
+            share = min(1.0, episode.mean) if timed else 0.5
+            often = f"{format_ratio(share, 0)} of the time" if timed else f"{episode.mean:.0f} times a second"
+            title = f"CPU {kind} {series.labels.get(kind, '?')} was slowed by heat {often}"
+            yield _make(host, part, "throttling", episode, share, title, [f"counted in {series.source}"])
+
+
+def _gpu_heat(host: Host, part: _Part) -> Iterator[Disturbance]:
+    """GPUs slowed by heat or by the power supply; a power cap is the machine's own way (see findings)."""
+    for series, counted in host.counters("gpu_throttle_time"):
+        reason = series.labels.get("reason", "")
+        if not is_fault(reason):
+            continue
+        for episode in _episodes(counted, part, 1e-9, THROTTLED_SHARE):
+            gpu, share = series.labels.get("gpu", "?"), min(1.0, episode.mean)
+            title = f"GPU {gpu} was slowed ({reason.replace('_', ' ')}) {format_ratio(share, 0)} of the time"
+            yield _make(host, part, "throttling", episode, share, title, _clock_lines(host, gpu, episode))
+
+
+def _gpu_bits(host: Host, part: _Part) -> Iterator[Disturbance]:
+    """The same of GPUs whose driver only tells the reasons of the moment."""
+    timed = {series.labels.get("gpu") for series, _ in host.counters("gpu_throttle_time")}
+    for series in host.samples.find("gpu_throttle_reasons"):
+        at, gpu = middle_ns(series), series.labels.get("gpu", "?")
+        inside = np.flatnonzero((at >= part.start_ns) & (at <= part.end_ns))
+        if gpu in timed or len(inside) < 2:
+            continue
+        bits = series.values[inside].astype(np.int64)
+        for reason, bit in _FAULT_BITS.items():
+            level = ((bits & bit) != 0).astype(np.float64)
+            for episode in episodes(at[inside[:-1]], at[inside[1:]], level[:-1], 1.0):
+                title = f"GPU {gpu} was slowed ({reason})"
+                yield _make(host, part, "throttling", episode, 1.0, title, _clock_lines(host, gpu, episode))
+
+
+def is_fault(reason: str) -> bool:
+    """Whether a reason for lower GPU clocks is a fault of cooling or power rather than a set limit."""
+    lowered = reason.lower()
+    return any(word in lowered for word in ("therm", "brake", "hw_slowdown"))
+
+
+def _clock_lines(host: Host, gpu: str, episode: Episode) -> list[str]:
+    lines = []
+    for metric, unit, scale, word in (
+        ("gpu_sm_clock", "MHz", 1e-6, "SM clock"),
+        ("gpu_temperature", "°C", 1.0, "temperature"),
+    ):
+        for series in host.samples.find(metric, gpu=gpu):
+            at = middle_ns(series)
+            inside = series.values[(at >= episode.start_ns) & (at <= episode.end_ns)] * (series.scale * scale)
+            if len(inside):
+                lines.append(f"{word} {inside.min():.0f} to {inside.max():.0f} {unit}")
+    return lines or ["the driver's counter of throttled time"]
+
+
+def _gpu_neighbours(host: Host, part: _Part) -> Iterator[Disturbance]:
+    for series in host.samples.find("gpu_foreign_processes"):
+        at, gpu = middle_ns(series), series.labels.get("gpu", "?")
+        inside = np.flatnonzero((at >= part.start_ns) & (at <= part.end_ns))
+        if len(inside) < 2:
+            continue
+        level = series.values[inside].astype(np.float64)
+        for episode in episodes(at[inside[:-1]], at[inside[1:]], level[:-1], 1.0):
+            memory = _most_in(host, "gpu_foreign_memory", gpu, episode)
+            _, lines = _who(host, "gpu", episode)
+            count = int(episode.most)
+            held = f" ({format_bytes(memory)} of its memory)" if memory else ""
+            title = f"{count} other process{'es' if count > 1 else ''} used GPU {gpu}{held}"
+            share = _share_of_gpu(host, gpu, memory)
+            yield _make(host, part, "gpu_neighbour", episode, share, title, lines or ["NVML's process list"])
+
+
+def _most_in(host: Host, metric: str, gpu: str, episode: Episode) -> float | None:
+    most = None
+    for series in host.samples.find(metric, gpu=gpu):
+        at = middle_ns(series)
+        values = series.values[(at >= episode.start_ns) & (at <= episode.end_ns)]
+        if len(values):
+            most = float(values.max()) * series.scale
+    return most
+
+
+def _share_of_gpu(host: Host, gpu: str, memory: float | None) -> float:
+    """Share of the GPU's memory: what else they took of it is not told by NVML."""
+    for series in host.samples.find("gpu_memory_total", gpu=gpu):
+        if memory and len(series.values) and series.values[-1] > 0:
+            return memory / (float(series.values[-1]) * series.scale)
+    return 0.5
+
+
+def _memory_pressure(host: Host, part: _Part) -> Iterator[Disturbance]:
+    own = host.counters("pressure_some", resource="memory", scope="job")
+    for series, counted in own or host.counters("pressure_some", resource="memory"):
+        for episode in _episodes(counted, part, 1e-9, MEMORY_PRESSURE):
+            title = f"Memory ran short: tasks waited for it {format_ratio(episode.mean, 0)} of the time"
+            lines = [f"pressure in {series.source}: the kernel reclaimed or swapped"]
+            yield _make(host, part, "pressure", episode, episode.mean, title, lines)
+
+
+def _cpu_pressure(host: Host, part: _Part) -> Iterator[Disturbance]:
+    """CPUs waited for though the job has no more threads than CPUs, where nobody can be named."""
+    if host.counters("neighbour_cpu") or is_oversubscribed(host) is not False:
+        return
+    for series, counted in host.counters("pressure_some", resource="cpu", scope="job"):
+        for episode in _episodes(counted, part, 1e-9, CPU_PRESSURE):
+            title = f"The job waited for CPUs {format_ratio(episode.mean, 0)} of the time"
+            lines = [
+                f"pressure in {series.source}",
+                "the job has no more threads than CPUs, so something else used them",
+            ]
+            yield _make(host, part, "pressure", episode, episode.mean, title, lines)
+
+
+def _who(host: Host, kind: str, episode: Episode) -> tuple[list[str], list[str]]:
+    """Names and evidence lines of the neighbours seen during an episode, the busiest first."""
+    found: dict[tuple[str, str], SampleFact] = {}
+    for fact in host.samples.facts:
+        if fact.name != "neighbour" or fact.labels.get("kind") != kind:
+            continue
+        if not (_since(fact) < episode.end_ns and fact.t_ns > episode.start_ns):
+            continue
+        key = str(fact.value.get("name")), str(fact.value.get("user"))  # named again and again while it lasts
+        if key not in found or _cpus(fact) > _cpus(found[key]):
+            found[key] = fact
+    ranked = sorted(found.values(), key=lambda fact: -_cpus(fact))
+    names = list(dict.fromkeys(str(fact.value.get("name") or "?") for fact in ranked))
+    lines = [_line_of(fact) for fact in ranked[:_EVIDENCE_LINES]]
+    if len(ranked) > _EVIDENCE_LINES:
+        lines.append(f"and {len(ranked) - _EVIDENCE_LINES} more")
+    return names[:3], lines
+
+
+def _since(fact: SampleFact) -> int:
+    """From when on the neighbour was watched: the fact covers the time until then."""
+    seconds = fact.value.get("seconds")
+    return fact.t_ns - round(1e9 * seconds) if isinstance(seconds, (int, float)) else fact.t_ns - _SECOND
+
+
+def _cpus(fact: SampleFact) -> float:
+    value = fact.value.get("cpus")
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def _line_of(fact: SampleFact) -> str:
+    value = fact.value
+    count = value.get("processes")
+    several = f"{count} processes, one is " if isinstance(count, int) and count > 1 else ""
+    about = [f"{several}pid {value['pid']}"] if value.get("pid") else []
+    about += [f"user {value['user']}"] if value.get("user") else []
+    cpus = f": {_cpus(fact):.1f} CPUs" if _cpus(fact) else ""
+    who = f" ({', '.join(about)})" if about else ""
+    return f"{value.get('name') or 'a process'}{who}{cpus}"

@@ -1,0 +1,96 @@
+"""Energy over the training's steps: processor packages and memory by RAPL, GPUs by NVML.
+
+Domains must not overlap: `psys` (the whole platform) holds the packages, `core` and `uncore` are parts of
+one; DRAM is its own. So psys counts only where no package is readable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from perfscope.analysis.machine.counters import counted_between, middle_ns
+from perfscope.analysis.machine.host import Host
+from perfscope.analysis.machine.results import Energy
+from perfscope.rundir.samples import SampleSeries
+
+_WORDS = {"package": "CPU package", "dram": "DRAM", "psys": "whole platform (psys)"}
+_COVERED = 0.9  # of the steps' time must be read
+
+
+def energies(host: Host) -> list[Energy]:
+    """Energy per domain from the first step's start to the last one's end; at least 90 % of it was read."""
+    if host.steps_ns is None:
+        return []
+    found = [one for series, _ in host.counters("rapl_energy") if (one := _rapl(host, series)) is not None]
+    if any(one.domain.startswith(_WORDS["package"]) for one in found):
+        found = [one for one in found if one.domain != _WORDS["psys"]]
+    return [*found, *_gpus(host)]
+
+
+def _rapl(host: Host, series: SampleSeries) -> Energy | None:
+    name, _, number = series.labels.get("domain", "").partition("-")
+    if name not in _WORDS:
+        return None
+    domain = f"{_WORDS[name]} {number}".strip()
+    return _counted(host, series, domain, "RAPL")
+
+
+def _counted(host: Host, series: SampleSeries, domain: str, source: str) -> Energy | None:
+    assert host.steps_ns is not None
+    length = host.steps_ns[1] - host.steps_ns[0]
+    joules, covered = counted_between(host.rates(series), *host.steps_ns)
+    if length <= 0 or covered < _COVERED * length:
+        return None
+    watts = joules * 1e9 / covered
+    return Energy(host=host.name, domain=domain, joules=watts * length / 1e9, mean_watts=watts, source=source)
+
+
+def _gpus(host: Host) -> Iterable[Energy]:
+    """Each GPU's energy counter; its power over time where the GPU is too old to have one."""
+    counted = set()
+    for series, _ in host.counters("gpu_energy"):
+        gpu = series.labels.get("gpu", "?")
+        one = _counted(host, series, f"GPU {gpu}", "NVML")
+        if one is not None:
+            counted.add(gpu)
+            yield one
+    for series in host.samples.find("gpu_power"):
+        gpu = series.labels.get("gpu", "?")
+        if gpu not in counted:
+            yield from _integrated(host, series, f"GPU {gpu}")
+
+
+def _integrated(host: Host, series: SampleSeries, domain: str) -> Iterable[Energy]:
+    assert host.steps_ns is not None
+    start, end = host.steps_ns
+    at = middle_ns(series)
+    inside = (at >= start) & (at <= end)
+    if inside.sum() < 2 or at[inside][-1] - at[inside][0] < _COVERED * (end - start):
+        return
+    watts = series.values[inside].astype(np.float64) * series.scale
+    seconds = np.diff(at[inside]) / 1e9
+    mean = float(((watts[1:] + watts[:-1]) / 2 * seconds).sum() / seconds.sum())
+    joules = mean * (end - start) / 1e9
+    yield Energy(host=host.name, domain=domain, joules=joules, mean_watts=mean, source="NVML power readings")
+
+
+def joules_per_sample(
+    found: Sequence[Energy], num_hosts: int, num_samples: float | None
+) -> tuple[float | None, str]:
+    """Energy of all hosts over the samples trained meanwhile, or why it is not known.
+
+    Args:
+        found: of all hosts.
+        num_hosts: hosts that ranks ran on.
+        num_samples: of the whole job, from the first step to the last.
+    """
+    with_energy = {one.host for one in found}
+    if not with_energy:
+        return None, "no energy counter could be read (RAPL needs root; NVML a GPU)"
+    if len(with_energy) < num_hosts:
+        return None, f"the energy of {num_hosts - len(with_energy)} of {num_hosts} hosts was not read"
+    if not num_samples:
+        return None, "the number of samples is not known"
+    return sum(one.joules for one in found) / num_samples, ""

@@ -1,0 +1,114 @@
+"""Single lines over time, before they are thinned: a gauge's readings, a counter's rate, sums of several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfscope.analysis.intervals import Int64
+from perfscope.analysis.machine.counters import Float64, Rates, middle_ns, on_grid, thin
+from perfscope.analysis.machine.host import Host
+from perfscope.analysis.machine.results import CounterTrack
+from perfscope.rundir.metrics import QUALITIES
+from perfscope.rundir.samples import SampleSeries
+
+_SECOND = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Line:
+    """Values at instants; arrays of shape (n,)."""
+
+    t_ns: Int64  # monotonic
+    values: Float64
+    weight: Float64  # ns each stands for
+    quality: str
+
+    def times(self, factor: float) -> Line:
+        return Line(t_ns=self.t_ns, values=self.values * factor, weight=self.weight, quality=self.quality)
+
+    @property
+    def moves(self) -> bool:
+        """Anything but zeros."""
+        return bool(len(self.values)) and bool((self.values != 0).any())
+
+
+def rate_line(counted: Rates) -> Line:
+    """A counter's rate per second, each at the middle of its interval."""
+    length = counted.end_ns - counted.start_ns
+    return Line(
+        t_ns=counted.start_ns + length // 2,
+        values=counted.per_s,
+        weight=length.astype(np.float64),
+        quality=counted.worst_quality,
+    )
+
+
+def gauge_line(series: SampleSeries) -> Line:
+    """A gauge's readings in its unit."""
+    return Line(
+        t_ns=middle_ns(series),
+        values=series.values.astype(np.float64) * series.scale,
+        weight=np.ones(len(series.values)),
+        quality=QUALITIES[int(series.quality.max(initial=0))],
+    )
+
+
+def summed(counters: Sequence[Rates]) -> Line | None:
+    """The rates of several counters together; on common stretches of time where they were read apart."""
+    parts = [one for one in counters if len(one.delta)]
+    if not parts:
+        return None
+    worst = max((part.worst_quality for part in parts), key=QUALITIES.index)
+    first = parts[0]
+    if all(np.array_equal(part.start_ns, first.start_ns) for part in parts):
+        line = rate_line(first)
+        total = np.sum([part.per_s for part in parts], axis=0)
+        return Line(t_ns=line.t_ns, values=total, weight=line.weight, quality=worst)
+    start = max(int(part.start_ns[0]) for part in parts)
+    end = min(int(part.end_ns[-1]) for part in parts)
+    width = max(int(np.median(part.end_ns - part.start_ns)) for part in parts)
+    grids = [on_grid(part, start, end, width) for part in parts]
+    values = np.sum([grid.per_s for grid in grids], axis=0)
+    known = np.isfinite(values)
+    middle = grids[0].start_ns + width // 2
+    return Line(t_ns=middle[known], values=values[known], weight=np.full(known.sum(), width), quality=worst)
+
+
+def track(
+    host: Host,
+    group: str,
+    title: str,
+    unit: str,
+    line: Line,
+    *,
+    key: str,
+    peak: float | None = None,
+    peak_source: str = "",
+) -> CounterTrack:
+    """A line as the reports draw it: at most 400 points, Unix time."""
+    points = thin(line.t_ns, line.values, line.weight)
+    return CounterTrack(
+        id=f"{host.name}/{key}",
+        host=host.name,
+        group=group,
+        title=title,
+        unit=unit,
+        t_ns=tuple(host.samples.unix_ns(points.t_ns).tolist()),
+        mean=tuple(points.mean.tolist()),
+        low=tuple(points.low.tolist()),
+        high=tuple(points.high.tolist()),
+        peak=peak,
+        peak_source=peak_source,
+        quality=line.quality,
+    )
+
+
+def coarse(
+    counted: Rates, start_ns: int, end_ns: int, width_ns: int = _SECOND
+) -> tuple[Int64, Int64, Float64]:
+    """Starts, ends and rates of stretches of about a second that fit into [start, end]; nan where unread."""
+    grid = on_grid(counted, start_ns, end_ns, width_ns)
+    return grid.start_ns, grid.end_ns, grid.per_s

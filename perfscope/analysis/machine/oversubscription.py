@@ -1,0 +1,82 @@
+"""Whether the job itself wants more CPUs than it may use: contention of its own making, nobody else's."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from perfscope.analysis.machine.counters import counted_between
+from perfscope.analysis.machine.host import Host, HostRank
+from perfscope.analysis.machine.topology import cpu_list
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Oversubscription:
+    """Compute threads of some ranks against the CPUs they share."""
+
+    host: str
+    ranks: tuple[int, ...]
+    threads: int
+    cpus: float  # a quota may be no whole number
+    where: str  # "CPUs 0-1", "a quota of 1.5 CPUs"
+    wait_ratio: float | None  # share of the steps' time in which some task waited for a CPU; None: not read
+
+
+def is_oversubscribed(host: Host) -> bool | None:
+    """None when ranks do not say how many threads they compute with."""
+    if not host.ranks or any(rank.num_threads is None for rank in host.ranks):
+        return None
+    return bool(oversubscriptions(host))
+
+
+def oversubscriptions(host: Host) -> list[Oversubscription]:
+    """Sets of ranks that compute on the CPU with more threads than they have CPUs; usually none or one.
+
+    Ranks whose device is a GPU compute little on the CPU and are left out.
+    """
+    known = [rank for rank in host.ranks if rank.num_threads is not None and rank.gpu is None]
+    if not known:
+        return []
+    groups: dict[frozenset[int], list[HostRank]] = defaultdict(list)
+    for rank in known:
+        groups[rank.affinity or host.topology.online].append(rank)
+    found = [
+        one
+        for cpus, members in groups.items()
+        if (one := _judged(host, members, float(len(cpus)), f"CPUs {cpu_list(cpus)}")) is not None
+    ]
+    limit = host.topology.cpu_limit
+    if limit is not None and limit < len(frozenset[int]().union(*groups)):
+        quota = _judged(host, known, limit, f"a quota of {limit:g} CPUs")
+        return [quota] if quota is not None else found
+    if found or len(groups) < 2:
+        return found
+    everything = frozenset[int]().union(*groups)  # overlapping, but not equal, sets of CPUs
+    whole = _judged(host, known, float(len(everything)), f"CPUs {cpu_list(everything)}")
+    return [whole] if whole is not None else []
+
+
+def _judged(host: Host, ranks: list[HostRank], cpus: float, where: str) -> Oversubscription | None:
+    threads = sum(rank.num_threads or 0 for rank in ranks)
+    if not cpus or threads <= cpus:
+        return None
+    return Oversubscription(
+        host=host.name,
+        ranks=tuple(rank.rank for rank in ranks),
+        threads=threads,
+        cpus=cpus,
+        where=where,
+        wait_ratio=waited_ratio(host),
+    )
+
+
+def waited_ratio(host: Host) -> float | None:
+    """Share of the steps' time in which some task waited for a CPU (the job's, else anybody's)."""
+    if host.counted_ns is None:
+        return None
+    own = host.counters("pressure_some", resource="cpu", scope="job")
+    for _, counted in own or host.counters("pressure_some", resource="cpu"):
+        waited, covered = counted_between(counted, *host.counted_ns)
+        if covered:
+            return min(1.0, waited / covered)
+    return None

@@ -1,0 +1,161 @@
+"""ceilings.json, typed: the measured peaks of a host, and where nothing was measured the theoretical ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from perfscope.analysis.machine.host import Host
+from perfscope.analysis.machine.results import Ceiling
+from perfscope.analysis.source import Document
+from perfscope.units import format_ratio
+
+TRIAD, GEMM, DEVICE_COPY, DEVICE_GEMM = "stream_triad", "gemm", "device_copy", "device_gemm"
+_WORDS = {TRIAD: "STREAM triad", GEMM: "GEMM", DEVICE_COPY: "device copy", DEVICE_GEMM: "device GEMM"}
+_WIDE_SPREAD = 0.1
+_PRESSED = 0.1  # CPUs waited for in this share of the time: the ceiling may be too low
+MEASURED = "measured"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """A figure and where it is from."""
+
+    value: float
+    source: str
+
+
+def ceilings(host: Host) -> list[Ceiling]:
+    """Every ceiling of one host: measured ones first, then theoretical ones."""
+    pressed = _pressure(host.ceilings)
+    found = [_measured(host.name, row, pressed) for row in _rows(host.ceilings, "entries")]
+    found += [_theoretical(host.name, row) for row in _rows(host.ceilings, "theoretical")]
+    return found
+
+
+def memory_peak(host: Host, nodes: Iterable[int] | None = None) -> Peak | None:
+    """Bandwidth of some NUMA nodes together, or of the whole host (None): the best measured triad.
+
+    The triad's figure counts 24 bytes per element; with reads for ownership counters see a third more.
+    """
+    triads = [row for row in _rows(host.ceilings, "entries") if row.get("kind") == TRIAD]
+    if nodes is None:
+        whole = [_value(row) for row in triads if _node(row) is None]
+        if any(whole):
+            return Peak(value=max(whole), source=MEASURED)
+        wanted = {_node(row) for row in triads}
+    else:
+        wanted = set(nodes)
+    best = {node: max((_value(row) for row in triads if _node(row) == node), default=0.0) for node in wanted}
+    if best and all(best.values()):
+        return Peak(value=sum(best.values()), source=MEASURED)
+    if nodes is None or len(host.topology.nodes) <= len(wanted):
+        whole = [_value(row) for row in triads]
+        if any(whole):
+            return Peak(value=max(whole), source=MEASURED)
+        return _sheet(host, "bytes_per_s")
+    return None
+
+
+def flops_peaks(host: Host, gpu: int | None) -> dict[str, Peak]:
+    """dtype -> the best measured GEMM of the host's CPUs, or of one GPU."""
+    kind = GEMM if gpu is None else DEVICE_GEMM
+    best: dict[str, Peak] = {}
+    for row in _rows(host.ceilings, "entries"):
+        if row.get("kind") != kind or (gpu is not None and row.get("device") != f"cuda:{gpu}"):
+            continue
+        dtype, value = str(row.get("dtype") or ""), _value(row)
+        if value > 0 and (dtype not in best or value > best[dtype].value):
+            best[dtype] = Peak(value=value, source=MEASURED)
+    return best
+
+
+def device_memory_peak(host: Host, gpu: int) -> Peak | None:
+    """The best measured copy on one GPU, bytes read and written together."""
+    values = [
+        _value(row)
+        for row in _rows(host.ceilings, "entries")
+        if row.get("kind") == DEVICE_COPY and row.get("device") == f"cuda:{gpu}"
+    ]
+    return Peak(value=max(values), source=MEASURED) if any(values) else None
+
+
+def why_missing(host: Host, what: str) -> str:
+    """Why ceilings.json has no such entry, in its own words."""
+    for row in _rows(host.ceilings, "missing"):
+        if what.lower() in str(row.get("what", "")).lower():
+            return str(row.get("reason") or "not measured")
+    if not host.ceilings:
+        return "its ceilings were not measured (`--ceilings off`, or the host was not the launcher's)"
+    return "it was not measured on this host"
+
+
+def _sheet(host: Host, unit: str) -> Peak | None:
+    """What the theoretical peaks add up to, of one unit; DRAM of several sockets is added."""
+    rows = [row for row in _rows(host.ceilings, "theoretical") if row.get("unit") == unit]
+    rows = [row for row in rows if "dram" in str(row.get("what", "")).lower()]
+    rows = [row for row in rows if "gpu" not in str(row.get("where", "")).lower()]
+    total = sum(_value(row) for row in rows)
+    return Peak(value=total, source=f"theoretical: {rows[0].get('source') or 'not named'}") if total else None
+
+
+def _node(row: Document) -> int | None:
+    node = row.get("node")
+    return node if isinstance(node, int) else None
+
+
+def _measured(host: str, row: Document, pressed: str) -> Ceiling:
+    node, device, spread = _node(row), str(row.get("device") or "cpu"), row.get("spread_ratio")
+    where = "all nodes" if node is None else f"node {node}"
+    if device != "cpu":
+        where = f"GPU {device.partition(':')[2] or 0}"
+    notes = []
+    if isinstance(spread, (int, float)) and spread > _WIDE_SPREAD:
+        notes.append(f"repetitions differ by {format_ratio(spread, 0)}")
+    if pressed and device == "cpu":
+        notes.append(pressed)
+    threads = row.get("threads")
+    dtype = str(row["dtype"]) if row.get("dtype") else None
+    word = _WORDS.get(str(row.get("kind")), str(row.get("kind")))
+    return Ceiling(
+        host=host,
+        what=f"{word} {dtype}" if dtype and word.endswith("GEMM") else word,
+        where=where,
+        threads=threads if isinstance(threads, int) else None,
+        value=_value(row),
+        unit=str(row.get("unit") or ""),
+        dtype=dtype,
+        source=MEASURED,
+        note="; ".join(notes),
+    )
+
+
+def _theoretical(host: str, row: Document) -> Ceiling:
+    return Ceiling(
+        host=host,
+        what=str(row.get("what") or ""),
+        where=str(row.get("where") or ""),
+        threads=None,
+        value=_value(row),
+        unit=str(row.get("unit") or ""),
+        dtype=str(row["dtype"]) if row.get("dtype") else None,
+        source=f"theoretical: {row.get('source') or 'not named'}",
+    )
+
+
+def _pressure(document: Document) -> str:
+    pressure = document.get("pressure")
+    ratio = pressure.get("cpu_some_ratio") if isinstance(pressure, dict) else None
+    if not isinstance(ratio, (int, float)) or ratio < _PRESSED:
+        return ""
+    return f"CPUs were waited for in {format_ratio(ratio, 0)} of the time: it may be too low"
+
+
+def _rows(document: Document, key: str) -> list[Document]:
+    rows = document.get(key)
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def _value(row: Document) -> float:
+    value = row.get("value")
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0

@@ -1,0 +1,159 @@
+"""Where each rank runs, where its memory lies, and whether the two belong together."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+import numpy as np
+
+from perfscope.analysis.machine.counters import middle_ns
+from perfscope.analysis.machine.host import Host, HostRank
+from perfscope.analysis.machine.results import RankPlacement
+from perfscope.analysis.machine.topology import cpu_list, cpu_set
+from perfscope.analysis.source import Document
+from perfscope.rundir.samples import SampleFact, SampleSeries
+
+_FAST = frozenset({"mcdram", "fast"})
+
+
+def placements(host: Host, environment: Document) -> list[RankPlacement]:
+    """One entry per rank of a host that has a topology, by rank.
+
+    Args:
+        host: whose ranks.
+        environment: run.json's, for CUDA_VISIBLE_DEVICES.
+    """
+    if not host.topology.nodes and not host.has_samples:
+        return []
+    bindings = _bindings(host)
+    pages = _pages(host)
+    return [
+        _placed(host, rank, bindings.get(str(rank.pid)), pages.get(str(rank.pid), {}), environment)
+        for rank in sorted(host.ranks, key=lambda one: one.rank)
+    ]
+
+
+def _placed(
+    host: Host, rank: HostRank, binding: SampleFact | None, pages: Mapping[int, float], environment: Document
+) -> RankPlacement:
+    value: Mapping[str, object] = binding.value if binding is not None else {}
+    said = value.get("cpus")
+    cpus = cpu_set(said) if isinstance(said, str) else frozenset()
+    cpus = cpus or rank.affinity
+    listed = value.get("cpu_nodes")
+    cpu_nodes = (
+        tuple(sorted(node for node in listed if isinstance(node, int)))
+        if isinstance(listed, list)
+        else host.topology.nodes_of(cpus)
+    )
+    total = sum(pages.values())
+    shares = {node: count / total for node, count in sorted(pages.items())} if total else {}
+    source = _page_source(host, rank) if total else ""
+    if not shares:
+        shares, source = _of_the_job(host)
+    near = set(cpu_nodes)
+    policy = str(value.get("policy") or "")
+    return RankPlacement(
+        rank=rank.rank,
+        host=host.name,
+        pid=rank.pid,
+        cpus=cpu_list(cpus),
+        cpu_nodes=cpu_nodes,
+        memory_nodes=shares,
+        local_ratio=sum(share for node, share in shares.items() if node in near) if shares and near else None,
+        policy=policy,
+        source=source,
+        device_node=_device_node(host, rank, environment),
+        note=_meant(host, policy),
+    )
+
+
+def _page_source(host: Host, rank: HostRank) -> str:
+    """``move_pages, 7 samples``, or the file."""
+    series = max(host.samples.find("rank_pages", pid=str(rank.pid)), key=lambda one: len(one.values))
+    name = series.source.split("(")[0].split(",")[0]
+    count = len(series.values)
+    return f"{name}, {count} reading{'s' if count != 1 else ''}"
+
+
+def _bindings(host: Host) -> dict[str, SampleFact]:
+    """pid -> its last binding: ranks may bind themselves after they have started."""
+    return {
+        fact.labels["pid"]: fact
+        for fact in host.samples.facts
+        if fact.name == "binding" and "pid" in fact.labels
+    }
+
+
+def _pages(host: Host) -> dict[str, dict[int, float]]:
+    """pid -> node -> the mean of its sampled pages there, over the steps if any reading falls into them."""
+    found: dict[str, dict[int, float]] = defaultdict(dict)
+    for series in host.samples.find("rank_pages"):
+        node = series.labels.get("node", "")
+        mean = _mean_in_steps(host, series)
+        if node.isdecimal() and mean is not None:
+            found[series.labels.get("pid", "")][int(node)] = mean
+    return found
+
+
+def _mean_in_steps(host: Host, series: SampleSeries) -> float | None:
+    if not len(series.values):
+        return None
+    values = series.values.astype(np.float64) * series.scale
+    if host.steps_ns is not None:
+        at = middle_ns(series)
+        inside = (at >= host.steps_ns[0]) & (at <= host.steps_ns[1])
+        if inside.any():
+            return float(values[inside].mean())
+    return float(values[-1])
+
+
+def _of_the_job(host: Host) -> tuple[dict[int, float], str]:
+    """The control group's memory per node: the rank's own only where the job has one rank on this host."""
+    if len(host.ranks) != 1:
+        return {}, ""
+    found: dict[int, float] = {}
+    for series in host.samples.find("job_memory_anon"):
+        node, mean = series.labels.get("node", ""), _mean_in_steps(host, series)
+        if node.isdecimal() and mean is not None:
+            found[int(node)] = mean
+    total = sum(found.values())
+    if not total:
+        return {}, ""
+    return {node: value / total for node, value in sorted(found.items())}, "memory.numa_stat of the job"
+
+
+def _device_node(host: Host, rank: HostRank, environment: Document) -> int | None:
+    """NUMA node of the rank's GPU; through CUDA_VISIBLE_DEVICES where that lists indices."""
+    index = rank.gpu
+    if index is None:
+        return None
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if isinstance(visible, str) and visible.strip():
+        parts = [part.strip() for part in visible.split(",")]
+        if index >= len(parts) or not parts[index].isdecimal():
+            return None
+        index = int(parts[index])
+    gpu = host.topology.gpus.get(index)
+    return gpu.node if gpu is not None else None
+
+
+def bound_nodes(policy: str) -> tuple[int, ...]:
+    """Nodes that a memory policy names: ``bind:2`` -> (2,), ``interleave:0-1`` -> (0, 1)."""
+    _, _, nodes = policy.partition(":")
+    return tuple(sorted(cpu_set(nodes)))
+
+
+def _meant(host: Host, policy: str) -> str:
+    """Why memory on other nodes is no mistake: it is interleaved, or bound to nodes without CPUs.
+
+    Nodes without CPUs (MCDRAM, HBM, CXL) can be had by a policy only, so a policy that names one means it.
+    """
+    if "interleave" in policy:
+        return f"its memory is spread over nodes on purpose ({policy})"
+    known = [host.topology.nodes[node] for node in bound_nodes(policy) if node in host.topology.nodes]
+    if not known or any(node.cpus and node.kind not in _FAST for node in known):
+        return ""
+    kinds = ", ".join(sorted({node.kind.replace("_", " ") for node in known}))
+    return f"its memory is bound to {kinds} on purpose ({policy})"

@@ -1,0 +1,218 @@
+"""topology.json, typed: what analysis asks of it. Whatever the file lacks is left out, not guessed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from perfscope.analysis.source import Document
+
+_MOST_CPUS = 1 << 16  # no kernel has more: a list that names one is damaged
+_MOST_NVLINKS = 18  # of one GPU (H100, H200, B200)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One NUMA node."""
+
+    number: int
+    cpus: frozenset[int]
+    kind: str  # cpu, memory_only, mcdram, fast
+    memory_bytes: int | None
+    package: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    index: int
+    name: str
+    node: int | None
+    pcie_bytes_per_s: float | None  # per direction
+    nvlink_bytes_per_s: float | None  # per direction, over all its links
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    """A network interface, or a port of a fabric adapter."""
+
+    name: str
+    bytes_per_s: float | None  # per direction
+    node: int | None
+    kind: str  # ethernet, infiniband, omnipath, roce, rxe, iwarp
+    virtual: bool
+    netdev: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """One host."""
+
+    document: Document
+    online: frozenset[int]
+    cpu_limit: float | None  # CPUs that the cgroup grants
+    sockets: int
+    nodes: Mapping[int, Node] = field(default_factory=dict)
+    gpus: Mapping[int, Gpu] = field(default_factory=dict)
+    nics: Mapping[str, Port] = field(default_factory=dict)
+    ports: Mapping[str, Port] = field(default_factory=dict)
+    last_cache_bytes: int | None = None  # all last-level caches together
+
+    @classmethod
+    def of(cls, document: Document | None) -> Topology:
+        """Types a topology.json, also one of an older perfscope; None gives an empty one."""
+        known = document or {}
+        links = _nvlink_peaks(_dicts(known.get("links")))
+        online = known.get("online_cpus")
+        sockets = known.get("sockets")
+        return cls(
+            document=known,
+            online=cpu_set(online) if isinstance(online, str) else frozenset(),
+            cpu_limit=_number(known.get("cpu_limit")) or None,
+            sockets=sockets if isinstance(sockets, int) and sockets > 0 else 1,
+            nodes={one.number: one for one in map(_node, _dicts(known.get("numa_nodes")))},
+            gpus={one.index: one for one in (_gpu(row, links) for row in _dicts(known.get("gpus")))},
+            nics={one.name: one for one in map(_nic, _dicts(known.get("nics")))},
+            ports={one.name: one for one in map(_port, _dicts(known.get("fabric_ports")))},
+            last_cache_bytes=_last_cache(_dicts(known.get("caches"))),
+        )
+
+    @property
+    def num_cpus(self) -> int | None:
+        """CPUs online; None when the file does not say."""
+        if self.online:
+            return len(self.online)
+        count = self.document.get("logical_cpus")
+        return count if isinstance(count, int) and count > 0 else None
+
+    def nodes_of(self, cpus: Iterable[int]) -> tuple[int, ...]:
+        """NUMA nodes that these CPUs belong to."""
+        wanted = set(cpus)
+        return tuple(sorted(node.number for node in self.nodes.values() if node.cpus & wanted))
+
+    def nodes_of_package(self, package: int) -> tuple[int, ...]:
+        """NUMA nodes of a socket."""
+        return tuple(sorted(node.number for node in self.nodes.values() if node.package == package))
+
+
+def cpu_set(text: str) -> frozenset[int]:
+    """``0-3,8`` -> {0, 1, 2, 3, 8}; what is no list gives nothing."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if first.isdecimal() and (not last or last.isdecimal()) and int(last or first) < _MOST_CPUS:
+            found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
+
+
+def cpu_list(cpus: Iterable[int]) -> str:
+    """{0, 1, 2, 3, 8} -> ``0-3,8``."""
+    parts: list[list[int]] = []
+    for cpu in sorted(set(cpus)):
+        if parts and cpu == parts[-1][1] + 1:
+            parts[-1][1] = cpu
+        else:
+            parts.append([cpu, cpu])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def _node(row: Document) -> Node:
+    cpus = row.get("cpus")
+    own = cpu_set(cpus) if isinstance(cpus, str) else frozenset()
+    return Node(
+        number=_whole(row.get("node")),
+        cpus=own,
+        kind=str(row.get("kind") or ("cpu" if own else "memory_only")),
+        memory_bytes=_maybe_whole(row.get("memory_bytes")),
+        package=_maybe_whole(row.get("package")),
+    )
+
+
+def _gpu(row: Document, links: Mapping[str, float]) -> Gpu:
+    index = _whole(row.get("index"))
+    pcie = row.get("pcie")
+    peak = pcie.get("peak_bytes_per_s") if isinstance(pcie, dict) else None
+    return Gpu(
+        index=index,
+        name=str(row.get("name") or f"GPU {index}"),
+        node=_real_node(row.get("numa_node")),
+        pcie_bytes_per_s=_number(peak),
+        nvlink_bytes_per_s=links.get(str(row.get("id") or f"gpu:{index}")),
+    )
+
+
+def _nic(row: Document) -> Port:
+    speed = _number(row.get("speed_bits_per_s"))
+    return Port(
+        name=str(row.get("name")),
+        bytes_per_s=speed / 8 if speed else None,
+        node=_real_node(row.get("numa_node")),
+        kind="ethernet",
+        virtual=bool(row.get("virtual")),
+    )
+
+
+def _port(row: Document) -> Port:
+    rate = _number(row.get("rate_bits_per_s"))
+    netdev = row.get("netdev")
+    kind = str(row.get("kind") or "infiniband")
+    return Port(
+        name=f"{row.get('device')}/{row.get('port')}",
+        bytes_per_s=rate / 8 if rate else None,
+        node=_real_node(row.get("numa_node")),
+        kind=kind,
+        virtual=kind == "rxe",
+        netdev=str(netdev) if netdev else None,
+    )
+
+
+def _nvlink_peaks(rows: Iterable[Document]) -> dict[str, float]:
+    """Per GPU, what its NVLinks carry per direction.
+
+    `NV4` to each of three neighbours is twelve links; `NV18` to each of seven is the same eighteen links to a
+    switch: more links in all than a GPU has mean a switch, whose neighbours share them.
+    """
+    peaks: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for row in rows:
+        peak = _number(row.get("peak_bytes_per_s"))
+        if row.get("class") != "nvlink" or not peak:
+            continue
+        count = str(row.get("path", "")).removeprefix("NV")
+        for end in (str(row.get("a")), str(row.get("b"))):
+            peaks[end].append((int(count) if count.isdecimal() else 0, peak))
+    return {
+        end: max(peak for _, peak in found)
+        if sum(count for count, _ in found) > _MOST_NVLINKS
+        else sum(peak for _, peak in found)
+        for end, found in peaks.items()
+    }
+
+
+def _last_cache(rows: Iterable[Document]) -> int | None:
+    sizes: dict[int, int] = defaultdict(int)
+    for row in rows:
+        level, size = row.get("level"), row.get("size_bytes")
+        if isinstance(level, int) and isinstance(size, int) and row.get("type") != "Instruction":
+            sizes[level] += size
+    return sizes[max(sizes)] if sizes else None
+
+
+def _real_node(value: object) -> int | None:
+    """A NUMA node; the kernel writes -1 where it does not know."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _dicts(value: object) -> list[Document]:
+    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else -1
+
+
+def _maybe_whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,149 @@
+"""The "clean run" verdict: whether anything from outside disturbed the steps.
+
+What happened before the first step or after the last is listed and does not count. Quiet is said only where
+other processes' CPU time was read over most of the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from perfscope.analysis.machine.counters import counted_between
+from perfscope.analysis.machine.disturbances import disturbances
+from perfscope.analysis.machine.host import Host
+from perfscope.analysis.machine.results import Disturbance
+from perfscope.units import format_ns, format_ratio
+
+COUNTS = 0.01  # a run is not clean if it was disturbed in this share of the steps' time
+COVERED = 0.5  # and clean only if read in this share of it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What there is to say of one host."""
+
+    host: str
+    disturbances: tuple[Disturbance, ...]
+    share: float  # of the steps' time under any of them
+    unknown: str  # why it cannot be told that nobody disturbed it; "" = it can
+    seen: str  # what a quiet verdict rests on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """`clean` as in MachineAnalysis."""
+
+    clean: bool | None
+    reason: str
+    disturbances: tuple[Disturbance, ...]
+
+
+def look(host: Host) -> Look:
+    """Judge one host."""
+    found = tuple(disturbances(host))
+    unknown = _why_unknown(host)
+    return Look(
+        host=host.name,
+        disturbances=found,
+        share=_disturbed_share(host, found),
+        unknown=unknown,
+        seen="" if unknown else _looked_at(host),
+    )
+
+
+def judge(looks: Sequence[Look]) -> Verdict:
+    """Whether the run was clean: every host must have been."""
+    every = tuple(
+        sorted(
+            (one for own in looks for one in own.disturbances),
+            key=lambda one: (not one.within_steps, one.start_ns),
+        )
+    )
+    inside = [one for one in every if one.within_steps]
+    share = max((own.share for own in looks), default=0.0)
+    if inside and share >= COUNTS:
+        worst = max(inside, key=lambda one: one.severity * (one.end_ns - one.start_ns))
+        more = f" {len(inside) - 1} more on the timeline." if len(inside) > 1 else ""
+        reason = f"It was not alone in {format_ratio(share, 0)} of the steps' time. {worst.title}{more}"
+        return Verdict(clean=False, reason=reason, disturbances=every)
+    unknown = [own for own in looks if own.unknown]
+    if unknown or not looks:
+        return Verdict(clean=None, reason=_unknown(unknown, len(looks)), disturbances=every)
+    where = f"On {len(looks)} hosts, of which {looks[0].host}: in" if len(looks) > 1 else "In"
+    reason = f"{where} {looks[0].seen}"
+    if inside:
+        short = f"{len(inside)} short disturbance{'s' if len(inside) > 1 else ''}"
+        reason += f"; {short} in {format_ratio(share, 1)} of it"
+    return Verdict(clean=True, reason=f"{reason}.", disturbances=every)
+
+
+def _unknown(unknown: Sequence[Look], num_hosts: int) -> str:
+    if not unknown:
+        return "No host was sampled."
+    first = unknown[0]
+    if num_hosts == 1:
+        return f"{first.unknown[:1].upper()}{first.unknown[1:]}."
+    more = f"; so {'is' if len(unknown) == 2 else 'are'} {len(unknown) - 1} more" if len(unknown) > 1 else ""
+    return f"Of {num_hosts} hosts, {first.host} is not known: {first.unknown}{more}."
+
+
+def _disturbed_share(host: Host, found: Sequence[Disturbance]) -> float:
+    """Share of the steps' time under any disturbance."""
+    if host.steps_ns is None:
+        return 0.0
+    inside = sorted((one.start_ns, one.end_ns) for one in found if one.within_steps)
+    total, reach = 0, 0
+    for start, end in inside:
+        total += max(0, end - max(start, reach))
+        reach = max(reach, end)
+    return total / max(1, host.steps_ns[1] - host.steps_ns[0])
+
+
+def _why_unknown(host: Host) -> str:
+    """Why it cannot be told that nobody disturbed this host; '' if it can."""
+    if not host.has_samples:
+        return "its counters were not sampled"
+    if host.steps_ns is None:
+        return "no step was recorded, so there is no time to judge"
+    counters = host.counters("neighbour_cpu")
+    if not counters:
+        said = next(
+            (f for f in host.samples.facts if f.name == "stopped" and "neighbour" in f.collector), None
+        )
+        reason = f": {said.value.get('reason')}" if said is not None else ""
+        return f"the CPU time of other processes was not read{reason}"
+    length = host.steps_ns[1] - host.steps_ns[0]
+    covered = max(counted_between(counted, *host.steps_ns)[1] for _, counted in counters)
+    if covered < COVERED * length:
+        share = format_ratio(covered / max(1, length), 0)
+        return f"other processes were watched in {share} of the steps' time only ({format_ns(length)})"
+    return ""
+
+
+def _looked_at(host: Host) -> str:
+    """What a quiet verdict rests on."""
+    assert host.steps_ns is not None
+    length = host.steps_ns[1] - host.steps_ns[0]
+    num_cpus = host.topology.num_cpus
+    of = f" of {num_cpus} CPUs" if num_cpus else " CPUs"
+    total = sum(counted_between(counted, *host.steps_ns)[0] for _, counted in host.counters("neighbour_cpu"))
+    parts = [f"other processes used {total / max(1, length):.2f}{of}"]
+    steal = host.counters("cpu_steal", cpu="all")
+    if steal and num_cpus:
+        taken = counted_between(steal[0][1], *host.steps_ns)[0] / max(1, length) / num_cpus
+        parts.append(f"the hypervisor took {format_ratio(taken)}")
+    watched = [
+        word
+        for metric, word in (
+            ("job_throttled", "quota"),
+            ("thermal_throttle_time", "CPU heat"),
+            ("gpu_throttle_time", "GPU clocks"),
+            ("gpu_foreign_processes", "other processes on GPUs"),
+            ("pressure_some", "memory pressure"),
+        )
+        if host.samples.find(metric)
+    ]
+    if watched:
+        parts.append(f"nothing from {', '.join(watched)}")
+    return f"{format_ns(length)} of steps {', '.join(parts)}"

@@ -1,0 +1,312 @@
+"""What the links carried (bytes_wire) against the collectives' formulas (bytes_algorithmic), METRICS §2.
+
+A ring passes each call's share along its edges, rank to rank in order; edges between ranks of one host run
+over its loopback or NVLinks, the others over its network ports. Bytes are counted on the sending side only.
+
+A window lasts milliseconds and readings are 100 ms apart, so the robust comparison is over the whole run
+(window -1): bytes of a traced step x steps between the first and the last reading. A single window is
+compared where the readings around it reach over at most twice its length, with the steps they reach over.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfscope.analysis.comm_record import DEFAULT_GROUP
+from perfscope.analysis.intervals import Int64
+from perfscope.analysis.machine.counters import Float64, Rates, counted_between
+from perfscope.analysis.machine.host import Host
+from perfscope.analysis.machine.results import WireBytes
+from perfscope.analysis.results import CollectiveCall
+from perfscope.rundir.metrics import SATURATED
+from perfscope.units import format_ns
+
+WHOLE_RUN = -1
+_WIDEST = 2.0  # readings around a window may reach over this many times its length
+METRICS = frozenset({"net_tx_bytes", "fabric_tx_bytes", "nvlink_tx_bytes", "pcie_tx_bytes"})
+_SEEN = 0.5  # a link that carried less than this part of the formula's bytes did not carry the collective
+_TWICE = frozenset({"all_reduce"})
+_ONCE = frozenset({"reduce_scatter", "all_gather", "all_to_all", "gather", "scatter"})
+_CHAIN = frozenset({"broadcast", "reduce"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """One traced window on Unix time, with its number of steps."""
+
+    window: int
+    start_ns: int
+    end_ns: int
+    num_steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Where the ranks are."""
+
+    host_of: Mapping[int, str]
+    groups: Mapping[str, tuple[int, ...]]  # process group -> ranks in order
+    on_gpu: bool
+
+    def members(self, group: str) -> tuple[int, ...]:
+        """Ranks of a group; all ranks where the run does not list it."""
+        known = self.groups.get(group)
+        if known is None and group == DEFAULT_GROUP and len(self.groups) == 1:
+            known = next(iter(self.groups.values()))
+        return known or tuple(sorted(self.host_of))
+
+
+_Share = dict[tuple[str, bool], float]  # (sending host, stays on the host) -> bytes
+
+
+def algorithmic(collective: str, members: Sequence[int], host_of: Mapping[int, str]) -> _Share:
+    """What each host sends per byte of S, by whether it stays on it; empty where no formula applies.
+
+    Args:
+        collective: which kind.
+        members: ranks of the group, in order.
+        host_of: rank -> host.
+    """
+    num = len(members)
+    if num < 2:
+        return {}
+    if collective in _TWICE:
+        each = 2 * (num - 1) / num
+    elif collective in _ONCE:
+        each = (num - 1) / num
+    elif collective in _CHAIN:
+        each = 1.0
+    else:
+        return {}  # point to point: the record of a call does not name its ends
+    ring = list(zip(members, (*members[1:], members[0]), strict=True))
+    share: _Share = defaultdict(float)
+    for source, target in ring[:-1] if collective in _CHAIN else ring:
+        here, there = host_of.get(source, ""), host_of.get(target, "")
+        share[here, here == there] += each
+    return share
+
+
+def wire(
+    hosts: Sequence[Host], calls: Sequence[CollectiveCall], windows: Sequence[Window], job: Job
+) -> tuple[WireBytes, ...]:
+    """The whole run first, then each traced window; one entry per link class."""
+    sampled = [host for host in hosts if host.has_samples and len(_edges(host)) > 1]
+    per_step, by_window = _per_step(calls, windows, job) if sampled else ({}, {})
+    if not per_step:
+        return ()
+    found = []
+    for local in (True, False):
+        senders = [host for host in sampled if per_step.get((host.name, local))]
+        if not senders:
+            continue
+        expected = {name for name, stays in per_step if stays is local and per_step[name, stays] > 0}
+        lost = sorted(expected - {host.name for host in senders})
+        chosen = {host.name: _carriers(host, local, per_step[host.name, local], job) for host in senders}
+        found.append(_whole_run(senders, chosen, {h.name: per_step[h.name, local] for h in senders}, lost))
+        for window in windows:
+            own = {host.name: by_window[window.window].get((host.name, local), 0.0) for host in senders}
+            if any(own.values()):
+                found.append(_one_window(window, senders, chosen, own))
+    return tuple(sorted(found, key=lambda one: (one.window, one.link_class)))
+
+
+def _per_step(
+    calls: Sequence[CollectiveCall], windows: Sequence[Window], job: Job
+) -> tuple[_Share, dict[int, _Share]]:
+    """Bytes per step over all windows, and per step of each window."""
+    bounds = {window.window: window for window in windows if window.num_steps > 0}
+    by_window: dict[int, _Share] = {number: defaultdict(float) for number in bounds}
+    shares: dict[tuple[str, str], _Share] = {}
+    for call in calls:
+        window, kind = bounds.get(call.window), (call.collective, call.group)
+        if window is None or call.bytes is None or not window.start_ns <= call.start_ns <= window.end_ns:
+            continue
+        if kind not in shares:
+            shares[kind] = algorithmic(call.collective, job.members(call.group), job.host_of)
+        for key, amount in shares[kind].items():
+            by_window[call.window][key] += amount * call.bytes
+    steps = sum(window.num_steps for window in bounds.values())
+    total: _Share = defaultdict(float)
+    for number, share in by_window.items():
+        for key, amount in share.items():
+            total[key] += amount / steps
+            share[key] = amount / bounds[number].num_steps
+    return dict(total), by_window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Carriers:
+    """The counters of sent bytes of one link class on one host."""
+
+    link_class: str
+    links: tuple[str, ...]
+    counters: tuple[Rates, ...]
+
+    @property
+    def is_saturated(self) -> bool:
+        return any(counted.worst_quality == SATURATED for counted in self.counters)
+
+    def sent(self, start_ns: int, end_ns: int) -> float:
+        return sum(counted_between(counted, start_ns, end_ns)[0] for counted in self.counters)
+
+
+def _carriers(host: Host, local: bool, per_step: float, job: Job) -> _Carriers:
+    """The links that carry a host's collectives: those that sent at least half of the formula's bytes.
+
+    Ranks of one host that sit in network namespaces of their own reach each other over interfaces, not over
+    loopback; and a fabric's RDMA bytes may be on the port or on its network interface.
+    """
+    choices = ["nvlink", "pcie"] if local and job.on_gpu else []
+    choices += ["loopback", "ethernet"] if local else ["fabric", "ethernet"]
+    found = [one for name in choices if (one := _of_class(host, name)).counters]
+    first_last = _edges(host)
+    start, end = int(first_last[0]), int(first_last[-1])
+    wanted = per_step * float(np.diff(_steps_before(host, np.array([start, end], dtype=np.int64)))[0])
+    for one in found:
+        if one.is_saturated or one.sent(start, end) >= _SEEN * wanted:
+            return one
+    return max(
+        found,
+        key=lambda one: one.sent(start, end),
+        default=_Carriers(link_class=choices[0], links=(), counters=()),
+    )
+
+
+def _of_class(host: Host, link_class: str) -> _Carriers:
+    metric, label = {
+        "nvlink": ("nvlink_tx_bytes", "gpu"),
+        "pcie": ("pcie_tx_bytes", "gpu"),
+        "fabric": ("fabric_tx_bytes", "port"),
+    }.get(link_class, ("net_tx_bytes", "interface"))
+    found = []
+    for series, counted in host.counters(metric):
+        name = series.labels.get(label, "?")
+        if label == "interface" and (name == "lo") != (link_class == "loopback"):
+            continue
+        if counted.total or counted.num_saturated:
+            found.append((f"GPU {name}" if label == "gpu" else name, counted))
+    names = tuple(dict.fromkeys(name for name, _ in found))
+    return _Carriers(link_class=link_class, links=names, counters=tuple(counted for _, counted in found))
+
+
+def _edges(host: Host) -> Int64:
+    """When the host's links were read, within the steps; monotonic."""
+    if host.steps_ns is None:
+        return np.empty(0, dtype=np.int64)
+    for metric in ("net_tx_bytes", "fabric_tx_bytes", "nvlink_tx_bytes", "pcie_tx_bytes"):
+        for _, counted in host.counters(metric):
+            edges = np.concatenate((counted.start_ns, counted.end_ns[-1:]))
+            inside = edges[(edges >= host.steps_ns[0]) & (edges <= host.steps_ns[1])]
+            if len(inside) > 1:
+                return np.unique(inside)
+    return np.empty(0, dtype=np.int64)
+
+
+def _steps_before(host: Host, points: Int64) -> Float64:
+    """How many steps lie before each point, by the host's rank with the most steps; parts of a step count."""
+    rank = max(host.ranks, key=lambda one: len(one.starts))
+    bounds = np.append(rank.starts, rank.ends[-1:])
+    base = int(bounds[0])
+    result: Float64 = np.interp(
+        (points - base).astype(np.float64),
+        (bounds - base).astype(np.float64),
+        np.arange(len(bounds), dtype=np.float64),
+    )
+    return result
+
+
+def _whole_run(
+    hosts: Sequence[Host], chosen: Mapping[str, _Carriers], per_step: Mapping[str, float], lost: Sequence[str]
+) -> WireBytes:
+    formula = sent = 0.0
+    steps = []
+    spans = []
+    for host in hosts:
+        edges = _edges(host)
+        ends = edges[[0, -1]]
+        num = float(np.diff(_steps_before(host, ends))[0])
+        formula += num * per_step[host.name]
+        sent += chosen[host.name].sent(int(ends[0]), int(ends[1]))
+        steps.append(num)
+        spans.append((host.unix(int(ends[0])), int(ends[1] - ends[0])))
+    start, length = min(spans)[0], max(length for _, length in spans)
+    fewest = min(steps)
+    reason = f"{fewest:.1f} steps of traced steps' size; the first and last may be counted in part"
+    if lost:
+        reason += f"; not sampled: {', '.join(lost[:4])}"
+    return _row(
+        WHOLE_RUN, start, length, length, formula, sent, [chosen[host.name] for host in hosts], reason
+    )
+
+
+def _one_window(
+    window: Window, hosts: Sequence[Host], chosen: Mapping[str, _Carriers], per_step: Mapping[str, float]
+) -> WireBytes:
+    length = window.end_ns - window.start_ns
+    carriers = [chosen[host.name] for host in hosts]
+    formula = sent = 0.0
+    widest = 0
+    for host in hosts:
+        start, end = _monotonic(host, window.start_ns), _monotonic(host, window.end_ns)
+        edges = _edges(host)
+        first = int(np.searchsorted(edges, start, side="right")) - 1
+        last = int(np.searchsorted(edges, end, side="left"))
+        if first < 0 or last >= len(edges):
+            return _unread(window, per_step, carriers, "no reading lies on both sides of it")
+        around = edges[[first, last]]
+        widest = max(widest, int(around[1] - around[0]))
+        formula += per_step[host.name] * float(np.diff(_steps_before(host, around))[0])
+        sent += chosen[host.name].sent(int(around[0]), int(around[1]))
+    if widest > _WIDEST * length:
+        reason = f"the readings around it are {format_ns(widest)} apart, the window lasts {format_ns(length)}"
+        return _unread(window, per_step, carriers, reason)
+    steps = formula / sum(per_step.values())
+    reason = f"over the {steps:.1f} steps between the readings around it"
+    return _row(window.window, window.start_ns, length, widest, formula, sent, carriers, reason)
+
+
+def _unread(
+    window: Window, per_step: Mapping[str, float], carriers: Sequence[_Carriers], reason: str
+) -> WireBytes:
+    formula = sum(per_step.values()) * window.num_steps
+    length = window.end_ns - window.start_ns
+    return _row(window.window, window.start_ns, length, 0, formula, None, carriers, reason)
+
+
+def _row(
+    number: int,
+    start_ns: int,
+    dur_ns: int,
+    covered_ns: int,
+    formula: float,
+    sent: float | None,
+    carriers: Sequence[_Carriers],
+    reason: str,
+) -> WireBytes:
+    if any(one.is_saturated for one in carriers):
+        sent, reason = None, "a port's counter has reached its top"
+    elif not any(one.counters for one in carriers):
+        sent, reason = None, "no counter of the links that carry it was read"
+    return WireBytes(
+        window=number,
+        start_ns=start_ns,
+        dur_ns=dur_ns,
+        algorithmic_bytes=round(formula),
+        wire_bytes=None if sent is None else round(sent),
+        link_class=carriers[0].link_class,
+        links=tuple(dict.fromkeys(link for one in carriers for link in one.links)),
+        covered_ns=covered_ns,
+        reason=reason,
+    )
+
+
+def _monotonic(host: Host, unix_ns: int) -> int:
+    """A Unix time on the host's monotonic clock."""
+    guess = unix_ns
+    for _ in range(2):  # the offset hardly changes between two anchors
+        guess = unix_ns - (host.unix(guess) - guess)
+    return guess
