@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from perfscope.analysis.machine.results import CounterTrack
     from perfscope.reports.export_source import LaneName, TimelinePart
+    from perfscope.rundir.reader import RunReader
 
 FORMATS = ("perfetto", "parquet", "csv")
 
@@ -29,7 +31,8 @@ def command(run: Path | None, format_name: str, output: Path | None, force: bool
     """Write the timeline of RUN, every traced window of every rank, for another tool.
 
     \b
-    perfetto  one JSON trace for https://ui.perfetto.dev: a process per rank, a thread per lane
+    perfetto  one JSON trace for https://ui.perfetto.dev: a process per rank, a thread per lane,
+              the hardware counters of each host
     parquet   one table, for pandas, polars or DuckDB
     csv       the same table as text
 
@@ -55,10 +58,19 @@ def command(run: Path | None, format_name: str, output: Path | None, force: bool
     if not parts:
         raise PerfscopeError(f"{reader.path} has no traced window, so there is no timeline to export")
     with write_aside(target) as file:
-        spans = chosen.write(parts, str(reader.run.get("name") or "run"), file)
+        counters = counter_tracks(reader) if chosen.has_counters else ()
+        spans = chosen.write(parts, str(reader.run.get("name") or "run"), file, counters)
     size = f", {format_bytes(target.stat().st_size)}" if target.is_file() else ""
     click.echo(f"perfscope: {format_count(spans)} spans in {target}{size}", err=True)
     click.echo(target)
+
+
+def counter_tracks(reader: RunReader) -> tuple[CounterTrack, ...]:
+    """What the hosts' samplers recorded, as the report draws it; empty where nothing was sampled."""
+    from perfscope.analysis.run import analyse_run
+
+    machine = analyse_run(reader).machine
+    return machine.tracks if machine is not None else ()
 
 
 def timeline_parts(path: Path) -> tuple[TimelinePart, ...]:

@@ -11,8 +11,11 @@ from perfscope.reports.display import visible
 from perfscope.reports.document import build_document
 from perfscope.reports.model import KeyFigure, Report, Section, Table, Unit, Verdict, format_value
 from perfscope.reports.sections.collectives import collectives_section
+from perfscope.reports.sections.counters import counters_section
 from perfscope.reports.sections.findings import LONGEST_SENTENCE, findings_section
 from perfscope.reports.sections.layers import layers_section
+from perfscope.reports.sections.machine import machine_figures, machine_notices, machine_section
+from perfscope.reports.sections.roofline import roofline_section
 from perfscope.reports.sections.run import command_text, missing_section, provenance_section, run_section
 from perfscope.reports.sections.steps import (
     BREAKDOWN_PARTS,
@@ -24,6 +27,7 @@ from perfscope.reports.sections.steps import (
     series_section,
 )
 from perfscope.reports.sections.timeline import timeline_section
+from perfscope.reports.sections.traffic import stacks_section, traffic_section
 
 NOTABLE_GAIN = 0.05  # below this share of the step a finding is not worth a caution colour
 
@@ -38,11 +42,16 @@ def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Rep
     sections: list[Section | None] = [
         findings_section(analysis),
         breakdown_section(analysis),
-        timeline_section(timeline),
+        timeline_section(timeline, analysis.machine),
         layers_section(analysis),
+        roofline_section(analysis),
         collectives_section(analysis),
         device_section(analysis),
         series_section(analysis),
+        machine_section(analysis),
+        counters_section(analysis),
+        traffic_section(analysis),
+        stacks_section(analysis),
         missing_section(analysis),
         provenance_section(analysis),
         run_section(analysis),
@@ -56,6 +65,7 @@ def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Rep
         sections=tuple(_without_empty_columns(section) for section in sections if section is not None),
         document=build_document(analysis),
         version=__version__,
+        notices=machine_notices(analysis),
     )
 
 
@@ -155,7 +165,7 @@ def build_figures(analysis: RunAnalysis) -> tuple[KeyFigure, ...]:
                 "that no compute hides",
             )
         )
-    figures += [_ranks_figure(analysis), _overhead_figure(analysis)]
+    figures += [_ranks_figure(analysis), *machine_figures(analysis), _overhead_figure(analysis)]
     return tuple(figures)
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from perfscope import units
 from perfscope.reports import geometry
+from perfscope.reports.charts_machine import draw_counters, draw_roofline
 from perfscope.reports.display import path_end
-from perfscope.reports.model import Series, StackedBars, Timeline
+from perfscope.reports.model import Counters, RooflineChart, Series, StackedBars, Timeline
 from perfscope.reports.palette import light_palette
+from perfscope.reports.paper import HATCH, bare, new_figure, paper_style, time_axis
 from perfscope.reports.timeline_picture import LEGEND, PictureLane, picture_lanes
 
 if TYPE_CHECKING:
@@ -21,76 +20,25 @@ if TYPE_CHECKING:
     from matplotlib.collections import PolyCollection
     from matplotlib.figure import Figure
 
-WIDTH = 6.9  # inches: the text width of the page
-HATCH = {
-    "exposed_comm": "////",
-    "transfer": "////",
-    "wait": "////",
-    "input_wait": "|||",
-    "copy": "---",
-    "optimizer": "...",
-    "idle_host_wait": "\\\\\\",
-}
 LONGEST_LABEL = 30
 
 
-def chart_svg(block: StackedBars | Series | Timeline) -> str:
+def chart_svg(block: StackedBars | Series | Counters | RooflineChart | Timeline) -> str:
     """The chart as an SVG document, WIDTH inches wide, its text as text in DejaVu Sans."""
-    with _style():
+    with paper_style():
         if isinstance(block, StackedBars):
             figure = _stacked(block)
         elif isinstance(block, Series):
             figure = _series(block)
+        elif isinstance(block, Counters):
+            figure = draw_counters(block)
+        elif isinstance(block, RooflineChart):
+            figure = draw_roofline(block)
         else:
             figure = _timeline(block)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()
-
-
-@contextmanager
-def _style() -> Iterator[None]:
-    import matplotlib
-
-    colours = light_palette()
-    settings = {
-        "font.family": "DejaVu Sans",
-        "font.size": 7,
-        "svg.fonttype": "none",
-        "svg.hashsalt": "perfscope",
-        "hatch.linewidth": 0.45,
-        "text.color": colours["ink"],
-        "text.parse_math": False,
-        "axes.edgecolor": colours["line-2"],
-        "axes.linewidth": 0.6,
-        "xtick.color": colours["ink-2"],
-        "ytick.color": colours["ink"],
-        "xtick.major.width": 0.6,
-        "xtick.major.size": 2.5,
-        "ytick.major.size": 0,
-        "figure.facecolor": "none",
-        "axes.facecolor": "none",
-    }
-    with matplotlib.rc_context(settings):
-        yield
-
-
-def _figure(height: float) -> Figure:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(WIDTH, height))
-
-
-def _bare(axes: Axes) -> None:
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-
-
-def _time_axis(axes: Axes, low: float, high: float, count: int) -> None:
-    ticks = geometry.time_ticks(low, high, count)
-    axes.set_xlim(low, high)
-    axes.set_xticks([low + (high - low) * tick.position / 100 for tick in ticks])
-    axes.set_xticklabels([tick.text for tick in ticks])
 
 
 def _short(label: str) -> str:
@@ -102,13 +50,13 @@ def _stacked(chart: StackedBars) -> Figure:
     step = 0.2 if count <= 24 else 0.125
     legend, foot = 0.2, 0.24
     height = legend + count * step + foot
-    figure = _figure(height)
+    figure = new_figure(height)
     labelled = count > 1 or chart.bars[0].label != "mean step"
     longest = max(len(_short(bar.label)) for bar in chart.bars)
     left = min(0.008 * longest + 0.02, 0.32) if labelled else 0.004
     right = 0.9 if labelled else 0.996
     axes = figure.add_axes((left, foot / height, right - left, count * step / height))
-    _bare(axes)
+    bare(axes)
     for number, bar in enumerate(chart.bars):
         at = count - 1 - number
         for segment in geometry.bar_segments(chart, bar):
@@ -117,7 +65,7 @@ def _stacked(chart: StackedBars) -> Figure:
             axes.text(
                 chart.longest * 1.008,
                 at,
-                units.format_ns(bar.total),
+                geometry.bar_end(chart, bar),
                 va="center",
                 fontsize=6.5,
                 clip_on=False,
@@ -126,12 +74,19 @@ def _stacked(chart: StackedBars) -> Figure:
     axes.set_yticks(range(count) if labelled else [])
     if labelled:
         axes.set_yticklabels([_short(bar.label) for bar in reversed(chart.bars)], fontsize=6.5)
-    _time_axis(axes, 0, max(chart.longest, 1), 6)
+    _bar_axis(axes, chart)
     _legend(figure, [(part.key, part.title) for part in geometry.used_parts(chart)], left)
     return figure
 
 
-def _piece(axes: Axes, at: float, segment: geometry.Segment, longest: int, readable: bool) -> None:
+def _bar_axis(axes: Axes, chart: StackedBars) -> None:
+    ticks = geometry.bar_ticks(chart, 6)
+    axes.set_xlim(0, chart.longest or 1)
+    axes.set_xticks([chart.longest * tick.position / 100 for tick in ticks])
+    axes.set_xticklabels([tick.text for tick in ticks])
+
+
+def _piece(axes: Axes, at: float, segment: geometry.Segment, longest: float, readable: bool) -> None:
     palette = light_palette()
     start, width = segment.start * longest / 100, segment.value
     key = segment.part.key
@@ -199,12 +154,12 @@ def _series(chart: Series) -> Figure:
     palette, frame = light_palette(), geometry.series_frame(chart)
     count, panel, foot = len(chart.lines), 0.42, 0.24
     height = count * panel + foot
-    figure = _figure(height)
+    figure = new_figure(height)
     ticks = geometry.time_ticks(frame.low, frame.high, 2)
     for number, line in enumerate(chart.lines):
         bottom = (foot + (count - 1 - number) * panel) / height
         axes = figure.add_axes((0.1, bottom, 0.895, panel * 0.88 / height))
-        _bare(axes)
+        bare(axes)
         axes.spines["bottom"].set_visible(False)
         axes.set_facecolor(palette["surface"])
         if line.low != line.y or line.high != line.y:
@@ -238,22 +193,33 @@ def _timeline(block: Timeline) -> Figure:
     lanes = picture_lanes(block)
     palette = light_palette()
     assert block.focus is not None
-    _, start, duration = block.focus
+    window, start, duration = block.focus
     gaps = 0.55
     heights = [max(lane.num_rows, 2 if lane.first else 1) + gaps for lane in lanes]
     legend, foot = 0.2, 0.24
     body = min(sum(heights) * ROW, 8.2)
     height = legend + body + foot
-    figure = _figure(height)
+    figure = new_figure(height)
     axes = figure.add_axes((0.145, foot / height, 0.845, body / height))
-    _bare(axes)
+    bare(axes)
     axes.set_ylim(sum(heights), 0)
     axes.set_yticks([])
+    for mark in (mark for number, mark in block.disturbances if number == window):
+        left, right = max(mark.start_ns, start), min(mark.end_ns, start + duration)
+        if right > left:
+            axes.axvspan(
+                left,
+                right,
+                facecolor="#faf1de",
+                edgecolor="#ead3a0",
+                linewidth=0,
+                hatch="\\\\",
+            )
     top = 0.0
     for lane, tall in zip(lanes, heights, strict=True):
         _lane(axes, lane, top, start, duration)
         top += tall
-    _time_axis(axes, start, start + duration, 7)
+    time_axis(axes, start, start + duration, 7)
     # The axis counts from the step's start: that is what a reader of paper can use.
     ticks = geometry.time_ticks(0, duration, 7)
     axes.set_xticks([start + duration * tick.position / 100 for tick in ticks])

@@ -1,7 +1,8 @@
 """The JSON report: the same figures as every other renderer, raw, in base units.
 
 `schema_version` counts changes that could break a reader; fields are only ever added within a version.
-Missing figures are null, never NaN and never 0; `missing` says why.
+Missing figures are null, never NaN and never 0; `missing` says why. `machine` is described in
+document_machine.py.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from perfscope.analysis.results import (
     RankResult,
     RunAnalysis,
 )
+from perfscope.reports.document_machine import machine_document
 
 REPORT_SCHEMA_VERSION = 1
 
@@ -45,6 +47,7 @@ def build_document(analysis: RunAnalysis) -> Json:
         "findings": [dataclasses.asdict(finding) for finding in analysis.findings],
         "missing": [{"what": gap.what, "reason": gap.reason} for gap in analysis.missing],
         "provenance": [dataclasses.asdict(source) for source in analysis.provenance],
+        "machine": machine_document(analysis.machine),
     }
     finite = without_nan(document)
     assert isinstance(finite, dict)
@@ -125,6 +128,10 @@ def _layer(layer: LayerResult) -> Json:
         "exposed_comm_ns": layer.exposed_comm_ns,
         "flops": layer.flops,
         "bytes": layer.bytes,
+        "forward_flops": layer.forward_flops,
+        "backward_flops": layer.backward_flops,
+        "forward_bytes": layer.forward_bytes,
+        "backward_bytes": layer.backward_bytes,
         "flops_per_s": per_second(layer.flops, busy_ns),
         "bytes_per_s": per_second(layer.bytes, busy_ns),
         "num_params": layer.num_params,

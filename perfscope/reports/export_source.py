@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from perfscope.analysis.machine.results import CounterTrack
 
 BATCH_ROWS = 16_384
 
@@ -32,13 +34,19 @@ class TimelinePart:
     load: Callable[[], pa.Table]
 
 
-Writer = Callable[[Sequence[TimelinePart], str, BinaryIO], int]
+class Writer(Protocol):
+    """Writes `parts`, and `counters` where the format has room for them; gives the number of spans."""
+
+    def __call__(
+        self, parts: Sequence[TimelinePart], title: str, file: BinaryIO, counters: Sequence[CounterTrack] = ()
+    ) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportFormat:
-    """One way out. `write(parts, title, file)` gives the number of spans written."""
+    """One way out. `has_counters`: whether machine counters are worth computing for it."""
 
     name: str
     suffix: str
     write: Writer
+    has_counters: bool = False

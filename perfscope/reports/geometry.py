@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from perfscope import units
-from perfscope.reports.model import Bar, Part, Series, StackedBars
+from perfscope.reports.model import Bar, Part, Series, StackedBars, Unit, format_value
 
 LABEL_SHARE = 6.5  # per cent of the axis a segment must span to carry its figure
 _TIME_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
@@ -24,7 +24,7 @@ class Segment:
     """One coloured piece: `start` and `width` in per cent of the axis, `share` of its own bar in per cent."""
 
     part: Part
-    value: int
+    value: float
     start: float
     width: float
     share: float
@@ -64,12 +64,38 @@ def _tick_text(value: float, high: float, step: float) -> str:
     return f"{value / size:,.{decimals}f} {unit}"
 
 
+def bar_text(chart: StackedBars, value: float) -> str:
+    """A value of the chart as a person reads it."""
+    return units.format_ratio(value, 0) if chart.unit is Unit.RATIO else format_value(chart.unit, value)
+
+
+def bar_end(chart: StackedBars, bar: Bar) -> str:
+    """What stands behind a bar."""
+    return bar.end or bar_text(chart, bar.total)
+
+
+def bar_ticks(chart: StackedBars, count: int) -> tuple[Tick, ...]:
+    """Of the bars' common axis, which starts at 0."""
+    if chart.unit is not Unit.RATIO:
+        return time_ticks(0, chart.longest, count)
+    step = 0.25
+    last = math.floor(chart.longest / step + 1e-9)
+    return tuple(
+        Tick(
+            position=100 * number * step / chart.longest,
+            text=units.format_ratio(number * step, 0) if number else "0",
+        )
+        for number in range(last + 1)
+        if chart.longest > 0
+    )
+
+
 def bar_segments(chart: StackedBars, bar: Bar) -> tuple[Segment, ...]:
     """The pieces of one bar, without empty ones. The axis runs from 0 to the longest bar."""
     longest = chart.longest
     if longest <= 0:
         return ()
-    segments, start = [], 0
+    segments, start = [], 0.0
     for part, value in zip(chart.parts, bar.values, strict=True):
         if value > 0:
             width = 100 * value / longest
@@ -80,7 +106,7 @@ def bar_segments(chart: StackedBars, bar: Bar) -> tuple[Segment, ...]:
                     start=100 * start / longest,
                     width=width,
                     share=100 * value / bar.total,
-                    label=units.format_ns(value) if width >= LABEL_SHARE else "",
+                    label=bar_text(chart, value) if width >= LABEL_SHARE else "",
                 )
             )
             start += value

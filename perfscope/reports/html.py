@@ -17,7 +17,18 @@ from typing import TYPE_CHECKING
 from perfscope import units
 from perfscope.reports import geometry
 from perfscope.reports.display import path_end
-from perfscope.reports.model import Block, Column, Line, Report, Series, Table, Timeline, Value
+from perfscope.reports.html_machine import counters_payload, machine_globals
+from perfscope.reports.model import (
+    Block,
+    Column,
+    Counters,
+    Line,
+    Report,
+    Series,
+    Table,
+    Timeline,
+    Value,
+)
 from perfscope.reports.timeline_data import timeline_payload
 
 if TYPE_CHECKING:
@@ -26,13 +37,16 @@ if TYPE_CHECKING:
 SCRIPTS = (
     "format.js",
     "page.js",
+    "machine.js",
     "timeline_data.js",
     "timeline_text.js",
+    "timeline_machine.js",
     "timeline_view.js",
     "timeline_input.js",
     "start.js",
 )
-TEMPLATES = ("report.html.j2", "blocks.html.j2")
+STYLES = ("report.css", "machine.css")
+TEMPLATES = ("report.html.j2", "blocks.html.j2", "machine.html.j2")
 # Parts that carry a hatch beside their colour, so that no two neighbours differ by colour alone.
 PATTERNED = frozenset(
     {
@@ -52,7 +66,7 @@ def render_html(report: Report) -> str:
     """The whole report as one HTML document."""
     from markupsafe import Markup
 
-    script, style = script_text(), asset("report.css")
+    script, style = script_text(), "\n".join(asset(name) for name in STYLES)
     return (
         _environment()
         .get_template("report.html.j2")
@@ -112,7 +126,9 @@ def _environment() -> jinja2.Environment:
         unknown_block=_unknown_block,
         segments=geometry.bar_segments,
         used_parts=geometry.used_parts,
-        bar_ticks=lambda chart: geometry.time_ticks(0, chart.longest, 6),
+        bar_text=geometry.bar_text,
+        bar_end=geometry.bar_end,
+        bar_ticks=lambda chart: geometry.bar_ticks(chart, 6),
         series_frame=geometry.series_frame,
         clip_note=geometry.clip_note,
         y_ticks=lambda frame: geometry.time_ticks(frame.low, frame.high, 2),
@@ -123,6 +139,7 @@ def _environment() -> jinja2.Environment:
         sort_value=_sort_value,
         sort_state=_sort_state,
     )
+    environment.globals.update(machine_globals())
     return environment
 
 
@@ -138,7 +155,8 @@ def _data(report: Report) -> dict[str, object]:
         for block in blocks
         if isinstance(block, Series)
     }
-    return {"series": series, "timeline": timelines[0] if timelines else None}
+    counters = {block.id: counters_payload(block) for block in blocks if isinstance(block, Counters)}
+    return {"series": series, "counters": counters, "timeline": timelines[0] if timelines else None}
 
 
 def _percent(value: float) -> str:

@@ -1,9 +1,9 @@
 """The report as data. `build.py` makes one, every renderer draws the same one.
 
-A Report holds sections, a section holds blocks: Table, Chart, Note, Facts, FindingList or Timeline. Cells
-keep the raw value (ns, bytes, ratio ...) so that tables sort by value; `Column.text` is the only way a value
-becomes text. Every string in a Report has gone through `display.visible`: control and direction-changing
-characters are spelled out and monstrous names are shortened, whatever the renderer.
+A Report holds sections, a section holds blocks: Table, Chart, Note, Facts, FindingList, Topology or
+Timeline. Cells keep the raw value (ns, bytes, ratio ...) so that tables sort by value; `Column.text` is the
+only way a value becomes text. Every string in a Report has gone through `display.visible`: control and
+direction-changing characters are spelled out and monstrous names are shortened, whatever the renderer.
 """
 
 from __future__ import annotations
@@ -36,6 +36,11 @@ class Unit(Enum):
     FLOPS = "flops"
     FLOP_RATE = "flop_rate"
     NUMBER = "number"  # a plain figure with up to two decimals, such as calls per step
+    POWER = "watts"
+    ENERGY = "joules"
+    FREQUENCY = "hz"
+    TEMPERATURE = "celsius"
+    EVENTS = "per_s"
 
 
 def format_value(unit: Unit, value: Value) -> str:
@@ -47,6 +52,17 @@ def format_value(unit: Unit, value: Value) -> str:
     return _format_number(unit, value)
 
 
+# Units whose figures carry a decimal prefix.
+PREFIXED = {
+    Unit.FLOPS: "FLOP",
+    Unit.FLOP_RATE: "FLOP/s",
+    Unit.POWER: "W",
+    Unit.ENERGY: "J",
+    Unit.FREQUENCY: "Hz",
+    Unit.EVENTS: "/s",
+}
+
+
 def _format_number(unit: Unit, value: float) -> str:
     if unit is Unit.TIME:
         return units.format_ns(value)
@@ -56,10 +72,10 @@ def _format_number(unit: Unit, value: float) -> str:
         return units.format_ratio(value)
     if unit is Unit.RATE:
         return units.format_rate(value)
-    if unit is Unit.FLOPS:
-        return units.format_si(value, "FLOP")
-    if unit is Unit.FLOP_RATE:
-        return units.format_si(value, "FLOP/s")
+    if unit in PREFIXED:
+        return units.format_si(value, PREFIXED[unit])
+    if unit is Unit.TEMPERATURE:
+        return f"{value:.0f} °C"
     if unit is Unit.NUMBER and value != int(value):
         return f"{value:,.2f}".rstrip("0").rstrip(".")
     return units.format_count(value)
@@ -139,14 +155,18 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One bar; `values` has one entry per Part, in ns. The parts add up to `total` exactly."""
+    """One bar; `values` has one entry per Part, in the chart's unit. The parts add up to `total` exactly.
+
+    `end` is what stands behind the bar where the total says little, such as 100 % of the pages.
+    """
 
     label: str
-    values: tuple[int, ...]
+    values: tuple[float, ...]
     note: str = ""
+    end: str = ""
 
     @property
-    def total(self) -> int:
+    def total(self) -> float:
         return sum(self.values)
 
 
@@ -157,9 +177,10 @@ class StackedBars:
     parts: tuple[Part, ...]
     bars: tuple[Bar, ...]
     caption: str = ""
+    unit: Unit = Unit.TIME  # TIME in ns, or RATIO
 
     @property
-    def longest(self) -> int:
+    def longest(self) -> float:
         return max((bar.total for bar in self.bars), default=0)
 
 
@@ -221,6 +242,153 @@ class FindingList:
     empty: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A stretch of a time axis that carries a name. Ns since the axis' start."""
+
+    start_ns: int
+    end_ns: int
+    title: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CounterLine:
+    """One track of a counter chart; a gap is nan in `mean`. `low`, `high` bound what a point stands for."""
+
+    label: str
+    t_ns: tuple[int, ...]  # since the axis' start
+    mean: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    peak: float | None = None
+    peak_source: str = ""
+    quality: str = "exact"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CounterChart:
+    """Tracks of one group that share a value axis."""
+
+    id: str
+    title: str
+    unit: Unit
+    lines: tuple[CounterLine, ...]
+    num_left_out: int = 0  # lines of this group with a lower mean that are not drawn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """Small charts one above the other on one time axis of `span_ns`."""
+
+    id: str
+    title: str
+    span_ns: int
+    charts: tuple[CounterChart, ...]
+    windows: tuple[Mark, ...] = ()  # traced
+    disturbances: tuple[Mark, ...] = ()
+    steps: Mark | None = None  # first step's start to last step's end
+    caption: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoofPoint:
+    """One layer and phase (METRICS §5)."""
+
+    label: str
+    phase: str  # forward, backward
+    intensity: float  # FLOP per byte
+    flops_per_s: float
+    time_ns: int  # per step
+    fraction: float  # of what is attainable at that intensity
+    bound: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RooflineChart:
+    """Achieved against attainable FLOP/s over arithmetic intensity, both axes logarithmic."""
+
+    id: str
+    title: str
+    peak_flops_per_s: float
+    peak_text: str
+    bandwidth_bytes_per_s: float
+    bandwidth_text: str
+    points: tuple[RoofPoint, ...]  # longest first
+    caption: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A GPU, a network interface or a fabric port. `lines` are its figures, most telling first."""
+
+    id: str
+    kind: str  # gpu, nic, port
+    title: str
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryNode:
+    """One NUMA node; `near` are nodes without CPUs that lie closest to it."""
+
+    title: str
+    kind: str  # cpu, memory_only, mcdram, fast
+    lines: tuple[str, ...] = ()
+    near: tuple[MemoryNode, ...] = ()
+    devices: tuple[Device, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Socket:
+    title: str
+    nodes: tuple[MemoryNode, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rail:
+    """Devices joined by links of one class, drawn as one bar that all hang on."""
+
+    title: str
+    link_class: str  # nvlink, pcie
+    members: tuple[str, ...]  # device ids
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """One host, or several alike."""
+
+    title: str
+    summary: str  # one sentence: what a text report says instead of the picture
+    sockets: tuple[Socket, ...]
+    rails: tuple[Rail, ...] = ()
+    between: str = ""  # what lies between the sockets
+    loose: tuple[Device, ...] = ()  # devices whose NUMA node is not known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """What is plugged in where, one picture per kind of host."""
+
+    id: str
+    title: str
+    machines: tuple[Machine, ...]
+    caption: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineLane:
+    """A counter under the spans of one window, on the window's own time axis (ns since its start)."""
+
+    window: int
+    host: str
+    label: str
+    unit: Unit
+    t_ns: tuple[int, ...]
+    mean: tuple[float, ...]
+    top: float  # of the value axis, which starts at 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Timeline:
     """The traced windows. `focus` is (window, start_ns, dur_ns) of the step a still picture should show."""
@@ -231,10 +399,14 @@ class Timeline:
     strings: tuple[str, ...]  # extract.strings, made visible
     focus: tuple[int, int, int] | None
     caption: str = ""
+    lanes: tuple[TimelineLane, ...] = ()
+    disturbances: tuple[tuple[int, Mark], ...] = ()  # (window, mark since the window's start)
 
 
-Chart = StackedBars | Series
-Block = Table | StackedBars | Series | Note | Facts | FindingList | Timeline
+Chart = StackedBars | Series | Counters | RooflineChart
+Block = (
+    Table | StackedBars | Series | Counters | RooflineChart | Topology | Note | Facts | FindingList | Timeline
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,6 +449,7 @@ class Report:
     sections: tuple[Section, ...]
     document: Mapping[str, object]
     version: str
+    notices: tuple[Note, ...] = ()  # what must be known before any figure is read; under the verdict
 
     def section(self, section_id: str) -> Section:
         """The section with that id. Raises KeyError."""

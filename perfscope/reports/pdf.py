@@ -6,6 +6,8 @@ matplotlib's own DejaVu Sans, so that the pages look the same on every machine.
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
 import re
 from collections.abc import Mapping
@@ -19,24 +21,28 @@ from perfscope.reports.charts import chart_svg
 from perfscope.reports.model import (
     Block,
     Column,
+    Counters,
     Facts,
     FindingList,
     Note,
     Report,
+    RooflineChart,
     Section,
     Series,
     StackedBars,
     Table,
     Timeline,
+    Topology,
     Unit,
 )
 from perfscope.reports.palette import light_palette
 from perfscope.reports.timeline_picture import MOST_RANKS
+from perfscope.reports.topology_svg import print_svg
 
 Json = dict[str, object]
 
 TONE_COLOUR = {"good": "optimizer", "caution": "exposed_comm", "plain": "compute"}
-_BREAKABLE = re.compile(r"(?<=[._/\-:,;=&?>])(?=[^\s._/\-:])")
+_BREAKABLE = re.compile(r"(?<=[._/\-:,;=&?>])(?<!\d[.,])(?=[^\s._/\-:])")  # never inside 27.5
 _LONG_WORD = re.compile(r"[^\s\u200b]{18}")
 SHORT_TEXT = 26  # characters that a column may take whole
 BREAK = "\u200b"  # zero-width space: a line may end here
@@ -78,6 +84,7 @@ def pdf_data(report: Report) -> Json:
             "action": soft(verdict.action),
             "colour": TONE_COLOUR[verdict.tone],
         },
+        "notices": [_note(note) for note in report.notices],
         "overview": None if overview is None else {"title": overview.title, "svg": chart_svg(overview)},
         "figures": [{"title": f.title, "value": f.value, "note": soft(f.note)} for f in report.figures],
         "sections": [_section(section) for section in report.sections],
@@ -104,15 +111,19 @@ def _section(section: Section) -> Json:
 def _block(block: Block) -> list[Json]:
     if isinstance(block, Table):
         return [_table(block)]
-    if isinstance(block, StackedBars):
+    if isinstance(block, (StackedBars, RooflineChart)):
         return [_picture(block.title, chart_svg(block), block.caption)]
+    if isinstance(block, Counters):
+        return _counters(block)
+    if isinstance(block, Topology):
+        return _topology(block)
     if isinstance(block, Series):
         notes = " ".join(filter(None, (block.caption, geometry.clip_note(geometry.series_frame(block)))))
         return [_picture(block.title, chart_svg(block), notes)]
     if isinstance(block, Timeline):
         return _timeline(block)
     if isinstance(block, Note):
-        return [{"kind": "note", "text": soft(block.text)}]
+        return [_note(block)]
     if isinstance(block, Facts):
         pairs = [[soft(name), soft(value)] for name, value in block.pairs]
         return [{"kind": "facts", "title": block.title, "pairs": pairs}]
@@ -120,7 +131,47 @@ def _block(block: Block) -> list[Json]:
 
 
 def _picture(title: str, svg: str, caption: str) -> Json:
-    return {"kind": "picture", "title": title, "svg": svg, "caption": soft(caption)}
+    return {"kind": "picture", "title": title, "svg": svg, "caption": soft(caption), "width": 100}
+
+
+def _note(block: Note) -> Json:
+    return {"kind": "note", "text": soft(block.text), "tone": block.tone}
+
+
+CHARTS_PER_PIECE = 4  # of counters; shorter pictures leave shorter gaps at the ends of pages
+
+
+def _counters(block: Counters) -> list[Json]:
+    """Pieces that each repeat marks and time axis; the disturbances are told once, below the last."""
+    count = -(-len(block.charts) // CHARTS_PER_PIECE)
+    ends = [len(block.charts) * n // count for n in range(count + 1)]
+    pieces = [block.charts[start:end] for start, end in itertools.pairwise(ends)]
+    told = [
+        f"{number}: {units.format_ns(mark.start_ns) if mark.start_ns else '0 s'} to "
+        f"{units.format_ns(mark.end_ns)}, {mark.title}{f' ({mark.detail})' if mark.detail else ''}"
+        for number, mark in enumerate(block.disturbances, 1)
+    ]
+    captions = [""] * count
+    captions[0] = "The dark line on top is the training's steps, blue bars are traced windows"
+    captions[0] += ", hatched bands disturbances." if block.disturbances else "."
+    captions[-1] = " ".join(filter(None, (captions[-1], block.caption, "; ".join(told))))
+    return [
+        _picture(
+            block.title if n == 0 else "", chart_svg(dataclasses.replace(block, charts=piece)), captions[n]
+        )
+        for n, piece in enumerate(pieces)
+    ]
+
+
+def _topology(block: Topology) -> list[Json]:
+    pictures: list[Json] = []
+    for number, machine in enumerate(block.machines):
+        svg, share = print_svg(machine)
+        title = machine.title if number else f"{block.title}: {machine.title}"
+        pictures.append(_picture(title, svg, machine.summary) | {"width": round(100 * share, 1)})
+    if block.caption:
+        pictures.append(_note(Note(text=block.caption)))
+    return pictures
 
 
 def _timeline(block: Timeline) -> list[Json]:
@@ -133,6 +184,8 @@ def _timeline(block: Timeline) -> list[Json]:
         f"One step ({units.format_ns(duration)}) of window {window}, {shown}; spans finer than the print are "
         "merged, and nesting is left out where there are many lanes."
     )
+    if any(number == window for number, _ in block.disturbances):
+        caption += " The hatched band: something else took part of the machine."
     return [_picture("A step, one row per rank and thread or stream", chart_svg(block), caption)]
 
 

@@ -1,16 +1,19 @@
 """Export for ui.perfetto.dev: Chrome's JSON trace format, written as a stream.
 
-One process per rank, one thread per lane. Times are decimal microseconds with three places, counted from the
-run's first span so that a reader's float64 keeps every nanosecond.
+One process per rank, one thread per lane; one process per host with a track for each of its counters. Times
+are decimal microseconds with three places, counted from the run's first span so that a reader's float64 keeps
+every nanosecond.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
+from perfscope.analysis.machine.results import CounterTrack
 from perfscope.reports.export_source import BATCH_ROWS, TimelinePart
 
 # Columns that become arguments of a slice, where they are set.
@@ -61,8 +64,13 @@ class _Threads:
         return self.numbers[key], True
 
 
-def write_perfetto(parts: Sequence[TimelinePart], title: str, file: BinaryIO) -> int:
-    """Writes all timelines as one JSON trace and gives the number of spans."""
+def write_perfetto(
+    parts: Sequence[TimelinePart], title: str, file: BinaryIO, counters: Sequence[CounterTrack] = ()
+) -> int:
+    """Writes all timelines as one JSON trace and gives the number of spans.
+
+    `counters` become counter tracks, one process per host, on the same clock: Unix ns.
+    """
     origin = _first_start(parts)
     other = {"run": title, "clock": f"nanoseconds since {origin} of the traces' clock"}
     file.write(b'{"displayTimeUnit":"ns","otherData":' + _json(other) + b',"traceEvents":[\n')
@@ -73,8 +81,43 @@ def write_perfetto(parts: Sequence[TimelinePart], title: str, file: BinaryIO) ->
             file.write(event if first else b",\n" + event)
             first = False
             spans += event.startswith(b'{"ph":"X"')
+    for event in counter_events(counters, origin):
+        file.write(event if first else b",\n" + event)
+        first = False
     file.write(b"\n]}\n")
     return spans
+
+
+# Process numbers of hosts, clear of the ranks'.
+FIRST_HOST = 1_000_000
+_SUFFIX = {
+    "ratio": "%",
+    "bytes_per_s": "MB/s",
+    "bytes": "MiB",
+    "watts": "W",
+    "hz": "MHz",
+    "celsius": "°C",
+    "per_s": "/s",
+}
+_SIZE = {"ratio": 0.01, "bytes_per_s": 1e6, "bytes": float(1 << 20), "hz": 1e6}
+
+
+def counter_events(counters: Sequence[CounterTrack], origin: int) -> Iterator[bytes]:
+    """Chrome counter events (``"ph":"C"``) in units a person reads; a gap has no event."""
+    hosts: dict[str, int] = {}
+    for track in counters:
+        if track.host not in hosts:
+            pid = hosts[track.host] = FIRST_HOST + len(hosts)
+            yield _metadata("process_name", pid, 0, name=f"machine · {track.host}")
+            yield _metadata("process_sort_index", pid, 0, sort_index=pid)
+        unit, size = _SUFFIX.get(track.unit, track.unit), _SIZE.get(track.unit, 1.0)
+        head = f'{{"ph":"C","pid":{hosts[track.host]},"tid":0,"ts":'.encode()
+        name = _json(f"{track.title} ({unit})")
+        for at, value in zip(track.t_ns, track.mean, strict=True):
+            if math.isfinite(value):
+                stamp = _micros(at - origin).encode()
+                figure = _json(float(f"{value / size:.6g}"))
+                yield head + stamp + b',"name":' + name + b',"args":{"value":' + figure + b"}}"
 
 
 def _part_events(part: TimelinePart, origin: int, threads: _Threads, seen: set[int]) -> Iterator[bytes]:
@@ -138,7 +181,8 @@ def _json(value: object) -> bytes:
 
 
 def _micros(nanoseconds: int) -> str:
-    return f"{nanoseconds // 1000}.{nanoseconds % 1000:03d}"
+    sign, size = ("-" if nanoseconds < 0 else ""), abs(nanoseconds)  # counters start before the first span
+    return f"{sign}{size // 1000}.{size % 1000:03d}"
 
 
 def _int(value: object) -> int:

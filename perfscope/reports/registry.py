@@ -32,7 +32,7 @@ RENDERERS: tuple[Renderer, ...] = (
 )
 
 EXPORTS: tuple[ExportFormat, ...] = (
-    ExportFormat(name="perfetto", suffix=".perfetto.json", write=write_perfetto),
+    ExportFormat(name="perfetto", suffix=".perfetto.json", write=write_perfetto, has_counters=True),
     ExportFormat(name="parquet", suffix=".parquet", write=write_parquet),
     ExportFormat(name="csv", suffix=".csv", write=write_csv),
 )

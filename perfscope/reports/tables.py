@@ -1,17 +1,23 @@
-"""Exports of the whole timeline as one table: Parquet and CSV. One rank's window is in memory at a time."""
+"""Exports of the whole timeline as one table: Parquet and CSV. One rank's window is in memory at a time.
+
+They have a row per span and no place for counters, which they leave out.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, BinaryIO
 
+from perfscope.analysis.machine.results import CounterTrack
 from perfscope.reports.export_source import TimelinePart
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def write_parquet(parts: Sequence[TimelinePart], title: str, file: BinaryIO) -> int:
+def write_parquet(
+    parts: Sequence[TimelinePart], title: str, file: BinaryIO, counters: Sequence[CounterTrack] = ()
+) -> int:
     """All timelines as one Parquet file (zstd), a row group per rank and window. Gives the number of rows."""
     import pyarrow.parquet as pq
 
@@ -29,7 +35,9 @@ def write_parquet(parts: Sequence[TimelinePart], title: str, file: BinaryIO) -> 
     return rows
 
 
-def write_csv(parts: Sequence[TimelinePart], title: str, file: BinaryIO) -> int:
+def write_csv(
+    parts: Sequence[TimelinePart], title: str, file: BinaryIO, counters: Sequence[CounterTrack] = ()
+) -> int:
     """All timelines as one CSV file with a header; missing values are empty. Gives the number of rows."""
     from pyarrow import csv
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import textwrap
 import unicodedata
@@ -9,10 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TextIO
 
-from perfscope import units
-from perfscope.reports.geometry import used_parts
+from perfscope.reports.geometry import bar_end, used_parts
 from perfscope.reports.model import (
     Block,
+    CounterLine,
+    Counters,
     FindingList,
     Note,
     Part,
@@ -21,6 +23,8 @@ from perfscope.reports.model import (
     StackedBars,
     Table,
     Timeline,
+    Topology,
+    format_value,
 )
 
 NARROWEST, WIDEST = 80, 120
@@ -28,7 +32,20 @@ MOST_BARS = 16
 MOST_FINDINGS = 4
 MOST_MISSING = 8
 # Rows of the tables that are worth a terminal; every other table is left to the HTML.
-TABLE_ROWS = {"layers-table": 8, "collectives-table": 6}
+TABLE_ROWS = {
+    "layers-table": 8,
+    "collectives-table": 6,
+    "disturbance-table": 5,
+    "ceilings-table": 8,
+    "roofline-table-0": 6,
+    "placement-table": 8,
+    "traffic-table": 8,
+    "wire-table": 4,
+    "energy-table": 4,
+    "stacks-table": 6,
+}
+
+AIRY = ("machine", "traffic")  # sections of several tables, with a blank line between
 
 # Each part has its own character, so that bars read without colour.
 FILL = {
@@ -97,6 +114,16 @@ def fit(text: str, width: int) -> str:
     return f"…{kept}"
 
 
+def head(text: str, width: int) -> str:
+    """`text` in at most `width` columns: a sentence keeps its beginning."""
+    if cells(text) <= width or " " not in text:
+        return fit(text, width)
+    kept = text
+    while kept and cells(kept) > width - 1:
+        kept = kept[:-1]
+    return f"{kept.rstrip()}…"
+
+
 def pad(text: str, width: int, *, right: bool = False) -> str:
     space = " " * max(width - cells(text), 0)
     return space + text if right else text + space
@@ -124,6 +151,9 @@ def _head(report: Report, width: int, style: Style) -> Iterator[str]:
         yield from _wrapped(verdict.action, width, "    ", "  → ")
     if verdict.detail:
         yield from _wrapped(verdict.detail, width)
+    for notice in report.notices:
+        yield ""
+        yield from (style.bold(line) for line in _wrapped(notice.text, width, "    ", "  ! "))
     yield ""
     names = max(cells(figure.title) for figure in report.figures)
     values = max(cells(figure.value) for figure in report.figures)
@@ -138,13 +168,18 @@ def _section(section: Section, headline: str, width: int, style: Style) -> Itera
         if section.id == "provenance" and section.lead:
             yield from _wrapped(section.lead, width)
         return
-    if section.lead and section.id != "findings":
+    if section.lead and section.id not in ("findings", "counters"):
         yield from _wrapped(section.lead, width)
+    said = bool(section.lead)
     for block in section.blocks:
         if isinstance(block, FindingList):
             yield from _findings(block, headline, width, style)
-        else:
-            yield from _block(block, width, style)
+            continue
+        lines = list(_block(block, width, style))
+        if lines and said and section.id in AIRY:
+            yield ""
+        said = said or bool(lines)
+        yield from lines
 
 
 def _block(block: Block, width: int, style: Style) -> Iterator[str]:
@@ -154,8 +189,54 @@ def _block(block: Block, width: int, style: Style) -> Iterator[str]:
         yield from _bars(block, width, style)
     elif isinstance(block, Table):
         yield from _table_or_list(block, width, style)
+    elif isinstance(block, Topology):
+        for machine in block.machines:
+            yield from _wrapped(f"{machine.title}: {machine.summary}", width)
+    elif isinstance(block, Counters):
+        yield from _counters(block, width, style)
     elif isinstance(block, Timeline):
         yield "  Drawn in the HTML report; for Perfetto: perfscope export --format perfetto"
+
+
+SPARKS = "▁▂▃▄▅▆▇█"
+MOST_SPARKS = 10
+SPARK_COLUMNS = 36
+
+
+def _counters(block: Counters, width: int, style: Style) -> Iterator[str]:
+    """The first two lines of each chart as a row of blocks, with their means."""
+    rows = [(chart, line) for chart in block.charts for line in chart.lines[:2]][:MOST_SPARKS]
+    names = min(max(cells(line.label) for _, line in rows), width - SPARK_COLUMNS - 22)
+    for chart, line in rows:
+        known = [value for value in line.mean if math.isfinite(value)]
+        mean = format_value(chart.unit, sum(known) / len(known)) if known else ""
+        yield f"  {pad(fit(line.label, names), names)}  {_sparks(line, block.span_ns)}  mean {mean}"
+    left = sum(len(chart.lines) + chart.num_left_out for chart in block.charts) - len(rows)
+    if left > 0:
+        yield style.quiet(f"  {left:,} more in the HTML report.")
+
+
+def _sparks(line: CounterLine, span_ns: int) -> str:
+    """The line from 0 to its largest value, a blank where readings are missing.
+
+    A column between two readings of a slow source takes the earlier one.
+    """
+    bins: list[list[float]] = [[] for _ in range(SPARK_COLUMNS)]
+    for at, value in zip(line.t_ns, line.mean, strict=True):
+        if 0 <= at <= span_ns:
+            bins[min(at * SPARK_COLUMNS // max(span_ns, 1), SPARK_COLUMNS - 1)].append(value)
+    last_filled = max((n for n, values in enumerate(bins) if values), default=-1)
+    means: list[float | None] = []
+    for n, values in enumerate(bins):
+        known = [value for value in values if math.isfinite(value)]
+        carried = means[-1] if means and not values and n < last_filled else None
+        means.append(sum(known) / len(known) if known else carried)
+    top = max((mean for mean in means if mean is not None), default=0.0)
+    last = len(SPARKS) - 1
+    return "".join(
+        " " if mean is None else SPARKS[round(last * max(mean, 0.0) / top)] if top > 0 else SPARKS[0]
+        for mean in means
+    )
 
 
 def _findings(block: FindingList, headline: str, width: int, style: Style) -> Iterator[str]:
@@ -181,13 +262,13 @@ def _bars(chart: StackedBars, width: int, style: Style) -> Iterator[str]:
     if len(shown) > MOST_BARS:
         shown = tuple(sorted(shown, key=lambda bar: -bar.total)[:MOST_BARS])
     names = min(max(cells(bar.label) for bar in shown), 24)
-    totals = max(cells(units.format_ns(bar.total)) for bar in shown)
+    totals = max(cells(bar_end(chart, bar)) for bar in shown)
     room = width - names - totals - 6
     for bar in shown:
         columns = bar_columns(bar.values, chart.longest, room)
         drawn = "".join(style.part(p.key, FILL[p.key] * n) for p, n in zip(chart.parts, columns, strict=True))
         space = " " * (room - sum(columns))
-        total = pad(units.format_ns(bar.total), totals, right=True)
+        total = pad(bar_end(chart, bar), totals, right=True)
         yield f"  {pad(fit(bar.label, names), names)}  {drawn}{space}  {total}"
     if len(chart.bars) > len(shown):
         yield style.quiet(f"  Here only the {len(shown)} slowest.")
@@ -206,14 +287,14 @@ def _legend(parts: tuple[Part, ...], width: int, style: Style) -> Iterator[str]:
     yield line.rstrip()
 
 
-def bar_columns(values: tuple[int, ...], longest: int, room: int) -> list[int]:
+def bar_columns(values: tuple[float, ...], longest: float, room: int) -> list[int]:
     """Whole columns for each value, so that their sum is the bar's own rounded length.
 
     Cumulative ends are rounded, not the pieces. A piece that is there at all may round to no column.
     """
     if longest <= 0:
         return [0] * len(values)
-    columns, done, total = [], 0, 0
+    columns, done, total = [], 0, 0.0
     for value in values:
         total += value
         end = round(room * total / longest)
@@ -236,22 +317,39 @@ def _missing(table: Table, width: int, style: Style) -> Iterator[str]:
         yield style.quiet(f"  {len(table.rows) - MOST_MISSING} more in the HTML report.")
 
 
+NARROWEST_COLUMN = 8
+
+
 def _table(table: Table, width: int, style: Style, most: int) -> Iterator[str]:
     chosen = [index for index, column in enumerate(table.columns) if column.primary]
     rows = [[table.columns[i].text(row[i]) for i in chosen] for row in table.rows[:most]]
     titles = [table.columns[i].title for i in chosen]
-    sizes = [max(cells(title), *(cells(row[n]) for row in rows)) for n, title in enumerate(titles)]
-    sizes[0] = max(min(sizes[0], width - 2 - sum(sizes[1:]) - 2 * len(sizes[1:])), 8)
     right = [table.columns[i].align == "right" for i in chosen]
+    wanted = [max(cells(title), *(cells(row[n]) for row in rows)) for n, title in enumerate(titles)]
+    sizes = _narrowed(wanted, right, width - 2)
 
     def line(values: list[str]) -> str:
-        parts = [pad(fit(v, s), s, right=r) for v, s, r in zip(values, sizes, right, strict=True)]
+        parts = [pad(head(v, s), s, right=r) for v, s, r in zip(values, sizes, right, strict=False)]
         return f"  {'  '.join(parts)}".rstrip()
 
     yield style.quiet(line(titles))
     yield from (line(row) for row in rows)
     if len(table.rows) > most:
         yield style.quiet(f"  {len(table.rows) - most:,} more in the HTML report.")
+
+
+def _narrowed(wanted: list[int], right: list[bool], room: int) -> list[int]:
+    """Widths that fit `room` with two blanks between: the widest words give way, then the last columns."""
+    sizes = list(wanted)
+    while sum(sizes) + 2 * (len(sizes) - 1) > room:
+        words = [n for n, size in enumerate(sizes) if not right[n] and size > NARROWEST_COLUMN]
+        if words:
+            sizes[max(words, key=lambda n: sizes[n])] -= 1
+        elif len(sizes) > 1:
+            sizes.pop()
+        else:
+            return [room]
+    return sizes
 
 
 def wants_color(stream: TextIO) -> bool:

@@ -34,7 +34,7 @@ def timeline_payload(timeline: Timeline) -> Json:
         "definitions": {key: unique[:, index].tolist() for index, key in enumerate(DEFINITION)},
         "focus": timeline.focus,
         "windows": [
-            _window(window, [next(numbers) for _ in window.lanes])
+            _window(window, [next(numbers) for _ in window.lanes]) | _machine(timeline, window.window)
             for window in extract.windows
             if window.lanes
         ],
@@ -51,6 +51,29 @@ def _window(window: WindowExtract, numbers: list[NDArray[np.intp]]) -> Json:
         "dur": window.dur_ns,
         "steps": [[mark.rank, mark.step, mark.start_ns, mark.dur_ns] for mark in window.steps],
         "lanes": [_lane(lane, number) for lane, number in zip(window.lanes, numbers, strict=True)],
+    }
+
+
+def _machine(timeline: Timeline, window: int) -> Json:
+    """Counters to draw under the spans, and what disturbed the window."""
+    return {
+        "counters": [
+            {
+                "host": lane.host,
+                "label": lane.label,
+                "unit": lane.unit.value,
+                "top": lane.top,
+                "t": lane.t_ns,
+                "mean": lane.mean,
+            }
+            for lane in timeline.lanes
+            if lane.window == window
+        ],
+        "disturbed": [
+            {"start": mark.start_ns, "end": mark.end_ns, "title": mark.title, "detail": mark.detail}
+            for number, mark in timeline.disturbances
+            if number == window
+        ],
     }
 
 

@@ -18,6 +18,9 @@ import pytest
 from perfscope import units
 from perfscope.reports.build import build_report
 from perfscope.reports.html import render_html
+from perfscope.reports.model import format_value
+from perfscope.reports.sections.counters import UNITS
+from tests.unit.synthetic_machine import vm_machine
 from tests.unit.test_report_html import HOSTILE, hostile_page
 from tests.unit.test_report_synthetic import synthetic_analysis, synthetic_timeline
 
@@ -286,6 +289,92 @@ def span_place(browser: Browser, name: str) -> tuple[int, int]:
     return int(found[0] - box[0] / 2), int(found[1] - box[1] / 2)
 
 
+@pytest.fixture(scope="module")
+def machine_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    analysis = synthetic_analysis()
+    analysis = dataclasses.replace(analysis, machine=vm_machine(analysis.layers))
+    path = tmp_path_factory.mktemp("machine") / "report.html"
+    path.write_text(render_html(build_report(analysis, synthetic_timeline())), encoding="utf-8")
+    return path
+
+
+def test_pointing_at_a_counter_gives_its_values_and_moves_every_cursor(
+    browser: Browser, machine_report: Path
+) -> None:
+    browser.open(machine_report)
+    plot = scroll_to(browser, ".ct-chart .ct-plot")
+    browser.actions().move_to_element(plot).perform()
+    tip = browser.find("#tip").text
+    assert tip.startswith("CPUs, at 5.7")  # the middle of 11.5 s
+    assert "CPU of this run" in tip
+    assert "%" in tip
+    assert "Processes that are not of this run used 1.9 of 2 CPUs" in tip
+    shown = (
+        "return [...document.querySelectorAll('.counters .cursor')].map(c => getComputedStyle(c).visibility)"
+    )
+    assert "visible" in browser.js(shown)
+    charts = browser.js("return document.querySelectorAll('.ct-plot').length")
+    assert browser.js(shown).count("visible") == charts > 1, "every counter chart, and no other"
+    browser.js("arguments[0].focus()", browser.find(".counters"))
+    press(browser, Keys.ARROW_DOWN, Keys.ARROW_RIGHT)
+    assert browser.find("#tip").text.startswith("Pressure")
+    press(browser, Keys.ESCAPE)
+    assert set(browser.js(shown)) == {"hidden"}
+    assert browser.complaints() == []
+
+
+def test_pointing_at_a_layer_of_the_roofline_gives_its_figures(
+    browser: Browser, machine_report: Path
+) -> None:
+    browser.open(machine_report)
+    scroll_to(browser, ".rf-plot")
+    point = browser.find('.rf-point[data-label="features.1.conv"][data-phase="forward"] .rf-forward')
+    browser.actions().move_to_element(point).perform()
+    tip = browser.find("#tip").text
+    assert tip.startswith("features.1.conv, forward")
+    assert "2.84 ms" in tip
+    assert "arithmetic" in tip
+    browser.js("arguments[0].focus()", browser.find(".roofline"))
+    press(browser, Keys.ARROW_RIGHT)
+    assert browser.js("return document.querySelectorAll('.rf-point.active').length") == 1
+
+
+def test_the_timeline_tells_counters_and_disturbances_of_its_window(
+    browser: Browser, machine_report: Path
+) -> None:
+    browser.open(machine_report)
+    canvas = scroll_to(browser, "#tl-canvas")
+    browser.js(
+        "const s = document.getElementById('tl-window'); s.value = '1'; s.dispatchEvent(new Event('change'));"
+        "document.querySelector('.tl-scroll').scrollTop = 9999"
+    )
+    browser.view()
+    box = canvas.size
+    browser.actions().move_to_element_with_offset(canvas, 0, box["height"] // 2 - 60).perform()
+    tip = browser.find("#tip").text
+    assert "Disturbed by" in tip
+    assert "stress-ng" in tip
+    assert "Host" in tip
+    assert browser.find("#tip strong").text in ("eth0 sent", "eth0 received")
+    browser.actions().move_to_element_with_offset(canvas, 0, 20 - box["height"] // 2).perform()
+    assert browser.find("#tip strong").text == "Disturbed"
+    assert browser.complaints() == []
+
+
+@pytest.mark.parametrize(("width", "shown"), [(1300, "m-wide"), (390, "m-narrow")])
+def test_the_machines_picture_has_a_layout_for_the_screen(
+    browser: Browser, machine_report: Path, width: int, shown: str
+) -> None:
+    browser.open(machine_report, width=width)
+    visible = browser.js(
+        "return [...document.querySelectorAll('.m-picture')].filter(p => p.getClientRects().length)"
+        ".map(p => p.getAttribute('class'))"
+    )
+    assert visible == [f"m-picture {shown}"]
+    size = browser.js("return [document.documentElement.scrollWidth, window.innerWidth]")
+    assert size[0] <= size[1]
+
+
 def test_search_counts_dims_and_walks(browser: Browser, timeline: WebElement) -> None:
     box = browser.find("#tl-search")
     box.send_keys("features.1.conv")
@@ -388,6 +477,9 @@ def test_figures_read_as_in_python(browser: Browser, report: Path) -> None:
         for v in values
     ]
     assert browser.js(script, values) == expected
+    for unit in UNITS.values():
+        script = "return arguments[0].map(v => window.perfscopeFormat.formatUnit(arguments[1], v))"
+        assert browser.js(script, values, unit.value) == [format_value(unit, v) for v in values], unit
 
 
 def test_a_dense_timeline_stays_cheap_to_draw(

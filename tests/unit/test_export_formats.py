@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
+import math
 from decimal import Decimal
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from perfscope.analysis.machine.results import CounterTrack
 from perfscope.reports.export_source import LaneName, TimelinePart
 from perfscope.reports.files import OutputError, write_aside
 from perfscope.reports.perfetto import write_perfetto
@@ -115,6 +118,39 @@ def test_perfetto_says_how_long_ago_device_work_was_launched() -> None:
     kernel = spans[2]["args"]
     assert isinstance(kernel, dict)
     assert kernel["launched_ns_before"] == 2_999_000
+
+
+def test_perfetto_has_counters_of_each_host_on_the_spans_clock() -> None:
+    track = CounterTrack(
+        id="n/cpu",
+        host="node01",
+        group="cpu",
+        title="CPU </script> busy",
+        unit="ratio",
+        t_ns=(EPOCH - 1_500_000_001, EPOCH + 7, EPOCH + 100_000_000, EPOCH + 200_000_000),
+        mean=(0.25, math.nan, 0.5, 0.75),
+        low=(0.25, math.nan, 0.5, 0.75),
+        high=(0.25, math.nan, 0.5, 0.75),
+    )
+    traffic = dataclasses.replace(
+        track, host="node02", title="eth0 sent", unit="bytes_per_s", mean=(1e6,) * 4
+    )
+    buffer = io.BytesIO()
+    assert write_perfetto([part(0)], "run", buffer, [track, traffic]) == 4, "counters are no spans"
+    events = json.loads(buffer.getvalue(), parse_float=Decimal)["traceEvents"]
+    counters = [e for e in events if e["ph"] == "C"]
+    busy = [e for e in counters if e["name"] == "CPU </script> busy (%)"]
+    assert [(e["ts"], float(e["args"]["value"])) for e in busy] == [
+        (Decimal("-1500000.001"), 25.0),
+        (Decimal("100000.000"), 50.0),
+        (Decimal("200000.000"), 75.0),
+    ]
+    sent = [e for e in counters if e["name"] == "eth0 sent (MB/s)"]
+    assert [float(e["args"]["value"]) for e in sent] == [1.0] * 4
+    names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert names[busy[0]["pid"]] == "machine · node01"
+    assert names[sent[0]["pid"]] == "machine · node02"
+    assert names[0] == "rank 0 · node01"
 
 
 def test_perfetto_of_nothing_is_still_a_trace() -> None:

@@ -18,6 +18,7 @@ from perfscope.analysis.results import Finding, MissingFigure, RunAnalysis
 from perfscope.reports.build import build_report
 from perfscope.reports.html import PATTERNED, asset, json_for_script, render_html, script_text
 from perfscope.reports.palette import light_palette, theme_blocks
+from tests.unit.synthetic_machine import hostile_machine
 from tests.unit.test_report_model import empty_analysis
 from tests.unit.test_report_synthetic import synthetic_analysis, synthetic_timeline
 
@@ -118,6 +119,7 @@ def hostile_analysis(text: str) -> RunAnalysis:
             dataclasses.replace(p, path=text, notes=(text,), unclassified=((text, 3),))
             for p in analysis.provenance[:2]
         ),
+        machine=hostile_machine(text, analysis.layers[:2]),
     )
 
 
@@ -186,6 +188,7 @@ def test_scripts_never_write_markup() -> None:
 def test_hostile_strings_stay_text(html: str, text: str) -> None:
     hostile = hostile_page(text)
     page, plain = Page(hostile), Page(html)
+    assert {"machine", "counters", "roofline", "traffic", "stacks"} <= {name for name, _ in page.sections}
     hostile.encode()  # no half surrogate left
     for tag in ("script", "style", "meta", "canvas", "noscript", "nav", "img", "iframe", "object", "base"):
         assert page.counts[tag] == plain.counts[tag], tag

@@ -29,6 +29,15 @@ const formatBytes = (value) => scaled(value, BYTE_UNITS, (v) => `${v.toFixed(0)}
 const formatSi = (value, unit) =>
   scaled(value, DECIMAL_UNITS.map(([size, prefix]) => [size, prefix + unit]), (v) => `${digits(v)} ${unit}`);
 const formatRatio = (value) => (Number.isFinite(value) ? `${(100 * value).toFixed(1)} %` : MISSING);
+// By the names of perfscope/reports/model.py's Unit.
+const SUFFIXES = { rate: "B/s", flop_rate: "FLOP/s", flops: "FLOP", watts: "W", joules: "J", hz: "Hz", per_s: "/s" };
+function formatUnit(unit, value) {
+  if (unit === "ratio") return formatRatio(value);
+  if (unit === "bytes") return formatBytes(value);
+  if (unit === "time") return formatNs(value);
+  if (unit === "celsius") return Number.isFinite(value) ? `${value.toFixed(0)} °C` : MISSING;
+  return unit in SUFFIXES ? formatSi(value, SUFFIXES[unit]) : scaled(value, [], (v) => digits(v));
+}
 const formatCount = (value) => (Number.isFinite(value) ? group(value.toFixed(0)) : MISSING);
 
 // Ticks: round times between low and high, all in one unit.

@@ -30,6 +30,11 @@ function startTimeline(raw) {
     item.prepend(swatch(key));
     legend.append(item);
   }
+  if (data.raw.some((window) => window.disturbed.length)) {
+    const item = element("li", "Disturbance");
+    item.prepend(swatch("disturbed"));
+    legend.append(item);
+  }
   view.canvas.dataset.ready = "1";
 }
 
@@ -77,11 +82,13 @@ function start() {
   startSectionMarker();
   for (const chart of document.querySelectorAll("[data-chart]")) startStackedChart(chart);
   for (const chart of document.querySelectorAll("[data-series]")) startSeries(chart, data.series[chart.dataset.series]);
+  for (const figure of document.querySelectorAll("[data-counters]")) startCounters(figure, data.counters[figure.dataset.counters]);
+  for (const figure of document.querySelectorAll("[data-roofline]")) startRoofline(figure);
   for (const table of document.querySelectorAll("[data-table]")) startTable(table);
   if (data.timeline) startTimeline(data.timeline);
   document.documentElement.dataset.ready = "1";
 }
 
 // What the browser test compares with perfscope/units.py.
-window.perfscopeFormat = { formatNs, formatBytes, formatSi, formatCount };
+window.perfscopeFormat = { formatNs, formatBytes, formatSi, formatCount, formatUnit };
 afterFirstPaint(start);

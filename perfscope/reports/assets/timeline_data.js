@@ -88,7 +88,8 @@ class TimelineData {
       const lanes = raw.lanes.map((lane) => new Lane(lane, this.definitions));
       const ends = lanes.flatMap((lane) => lane.rows.map((row) => row.end[row.end.length - 1] || 0));
       const steps = raw.steps.map(([rank, step, start, dur]) => ({ rank, step, start, end: start + dur }));
-      this.windows.set(index, { window: raw.window, lanes, steps, dur: Math.max(raw.dur, 1, ...ends) });
+      const { counters, disturbed } = raw;
+      this.windows.set(index, { window: raw.window, lanes, steps, counters, disturbed, dur: Math.max(raw.dur, 1, ...ends) });
     }
     return this.windows.get(index);
   }

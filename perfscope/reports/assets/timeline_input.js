@@ -25,6 +25,7 @@ function spanFacts(view, span) {
   if (bytes && dur > 0) facts.push([comm ? "Bytes / duration" : "Rate, modelled", formatSi((bytes * 1e9) / dur, "B/s")]);
   const count = data.definitions.count[def];
   if (count > 1) facts.push(["Stands for", `${formatCount(count)} merged spans`]);
+  facts.push(...disturbanceFacts(view, start, start + dur));
   return { title: data.name(def), facts };
 }
 
@@ -141,8 +142,9 @@ class TimelineInput {
     const { view } = this;
     view.cursor = x >= view.gutter ? view.time(x) : null;
     view.hover = view.at(x, y);
-    if (view.hover && this.moved <= 3) {
-      const { title, facts } = spanFacts(view, view.hover);
+    const told = this.moved > 3 ? null : view.hover ? spanFacts(view, view.hover) : machineFacts(view, x, y);
+    if (told) {
+      const { title, facts } = told;
       showTip(title, facts.slice(0, 6), clientX, clientY);
     } else {
       hideTip();

@@ -59,15 +59,16 @@ class TimelineView {
       this.ink[key] = key === "outline" ? this.colour.ink : read(`--part-${key}-ink`);
     }
     this.hatches = { exposed_comm: this.hatch("diagonal"), input_wait: this.hatch("vertical"), optimizer: this.hatch("dots"), copy: this.hatch("horizontal") };
+    this.warning = this.hatch("diagonal", this.fill.input_wait);
   }
 
-  hatch(kind) {
+  hatch(kind, colour = this.colour.hatch) {
     const tile = document.createElement("canvas");
     tile.width = 8;
     tile.height = 8;
     const pen = tile.getContext("2d");
-    pen.strokeStyle = this.colour.hatch;
-    pen.fillStyle = this.colour.hatch;
+    pen.strokeStyle = colour;
+    pen.fillStyle = colour;
     pen.lineWidth = 1.6;
     pen.beginPath();
     if (kind === "diagonal") for (const x of [-8, 0, 8]) { pen.moveTo(x, 8); pen.lineTo(x + 8, 0); }
@@ -103,7 +104,7 @@ class TimelineView {
       rank.lanes.push(place);
       rank.bottom = y - LANE_GAP;
     }
-    this.height = y + MINIMAP + 8;
+    this.height = layOutCounters(this, y + RANK_GAP / 2) + MINIMAP + 8;
     this.resize();
   }
 
@@ -195,14 +196,17 @@ class TimelineView {
     pen.save();
     pen.translate(0, -this.scrollTop);
     this.drawRankBands(pen);
+    drawCounterNames(this, pen);
     pen.save();
     pen.beginPath();
     pen.rect(this.gutter, this.scrollTop + AXIS, this.plotWidth, this.viewHeight);
     pen.clip();
+    drawDisturbances(this, pen, AXIS, this.height);
     this.drawGrid(pen);
     for (const row of this.rows) {
       if (row.top + ROW > this.scrollTop && row.top < this.scrollTop + this.viewHeight) this.drawRow(pen, row);
     }
+    drawCounters(this, pen);
     this.drawSteps(pen);
     this.outlineSpan(pen, this.hover, this.colour.ink, 1.5);
     this.outlineSpan(pen, this.picked, this.colour.ink, 2.5);
@@ -400,6 +404,7 @@ class TimelineView {
   drawAxis(pen) {
     pen.fillStyle = this.colour.bg;
     pen.fillRect(0, 0, this.width, AXIS);
+    drawDisturbances(this, pen, 0, AXIS, 1);
     pen.fillStyle = this.colour.line2;
     pen.fillRect(0, AXIS - 1, this.width, 1);
     pen.font = "12px system-ui, sans-serif";

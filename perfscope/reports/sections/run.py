@@ -17,7 +17,9 @@ MOST_KERNELS = 40
 
 
 def missing_section(analysis: RunAnalysis) -> Section:
-    if not analysis.missing:
+    of_machine = analysis.machine.missing if analysis.machine else ()
+    gaps = tuple(dict.fromkeys((*analysis.missing, *of_machine)))
+    if not gaps:
         note = Note(text="Every figure this report can show was collected.")
         return Section(id="missing", title="What was not collected", blocks=(note,))
     table = Table(
@@ -27,9 +29,7 @@ def missing_section(analysis: RunAnalysis) -> Section:
             Column(key="what", title="What", primary=True),
             Column(key="reason", title="Why", primary=True),
         ),
-        rows=tuple(
-            (visible(gap.what, LONGEST_NOTE), visible(gap.reason, LONGEST_NOTE)) for gap in analysis.missing
-        ),
+        rows=tuple((visible(gap.what, LONGEST_NOTE), visible(gap.reason, LONGEST_NOTE)) for gap in gaps),
     )
     return Section(id="missing", title="What was not collected", blocks=(table,))
 

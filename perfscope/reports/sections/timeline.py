@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from perfscope import units
+from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.timeline_extract import StepMark, TimelineExtract, WindowExtract
 from perfscope.reports.display import visible
 from perfscope.reports.model import Block, Note, Section, Timeline
+from perfscope.reports.sections.counters import timeline_disturbances, timeline_lanes
 
 LONGEST_NAME = 200
 
 
-def timeline_section(extract: TimelineExtract | None) -> Section:
+def timeline_section(extract: TimelineExtract | None, machine: MachineAnalysis | None = None) -> Section:
     if extract is None or not any(window.lanes for window in extract.windows):
         note = Note(text="No window was traced, so there is no timeline to draw.", tone="caution")
         return Section(id="timeline", title="Timeline", blocks=(note,))
@@ -21,6 +23,8 @@ def timeline_section(extract: TimelineExtract | None) -> Section:
         strings=tuple(visible(span_title(text), LONGEST_NAME) for text in extract.strings),
         focus=focus_step(extract),
         caption=_what_is_drawn(extract),
+        lanes=timeline_lanes(machine, extract),
+        disturbances=timeline_disturbances(machine, extract),
     )
     blocks: list[Block] = [timeline]
     left_out = sorted({rank for window in extract.windows for rank in window.ranks_left_out})

@@ -1,0 +1,321 @@
+"""Where things go in counter charts and rooflines, worked out once for screen and paper. No drawing."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from perfscope.reports.display import path_end
+from perfscope.reports.geometry import Tick, nice_step
+from perfscope.reports.model import PREFIXED, CounterChart, CounterLine, RooflineChart, Unit, format_value
+
+# Lines of a chart: a colour of the palette and a dash each, so that no two differ by colour alone.
+LINE_COLOURS = ("compute", "exposed_comm", "optimizer", "copy", "input_wait", "host", "forward", "backward")
+LINE_DASHES = ("", "6 3", "2 2", "9 3 2 3", "", "6 3", "2 2", "9 3 2 3")
+MOST_BANDS = 4  # beyond so many lines their bands would only blur one another
+PEAK_ROOM = 1.7  # a peak higher than this times the largest value is told, not drawn
+FLOATING = frozenset({Unit.FREQUENCY, Unit.TEMPERATURE})  # axes that need not start at 0
+Rectangle = tuple[float, float, float, float]
+_DECIMAL = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+_BINARY = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
+_TIME = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
+_SUFFIX = {**PREFIXED, Unit.RATE: "B/s"}
+
+
+def _scale(unit: Unit, high: float) -> tuple[float, str]:
+    """What a value axis up to `high` counts in, and its name."""
+    if unit is Unit.RATIO:
+        return 0.01, "%"
+    if unit is Unit.BYTES:
+        return next(((s, n) for s, n in _BINARY if high >= s), (1, "B"))
+    if unit is Unit.TIME:
+        return next(((s, n) for s, n in _TIME if high >= s), (1.0, "ns"))
+    if unit is Unit.TEMPERATURE:
+        return 1.0, "°C"
+    size, prefix = next(((s, p) for s, p in _DECIMAL if high >= s), (1.0, ""))
+    return size, f"{prefix}{_SUFFIX.get(unit, '')}"
+
+
+def value_ticks(unit: Unit, low: float, high: float, count: int) -> tuple[Tick, ...]:
+    """Round values between `low` and `high`, all in one unit; positions in per cent."""
+    if high <= low:
+        return ()
+    size, name = _scale(unit, high)
+    step = nice_step((high - low) / size, count)
+    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
+    first, last = math.ceil(low / size / step - 1e-9), math.floor(high / size / step + 1e-9)
+    return tuple(
+        Tick(
+            position=100 * (number * step * size - low) / (high - low),
+            text=f"{number * step:,.{decimals}f} {name}".rstrip() if number else "0",
+        )
+        for number in range(first, last + 1)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CounterFrame:
+    """The value range of one counter chart, and which peaks are drawn in it (others are told)."""
+
+    unit: Unit
+    low: float
+    high: float
+    peaks: tuple[float, ...]
+
+
+def counter_frame(chart: CounterChart) -> CounterFrame:
+    """From 0 (clocks and temperatures may start higher) to the largest value, or to a peak that is near."""
+    means = [value for line in chart.lines for value in line.mean if math.isfinite(value)]
+    highs = sorted(value for line in chart.lines for value in line.high if math.isfinite(value))
+    top = max(max(means, default=0.0), highs[int(0.98 * (len(highs) - 1))] if highs else 0.0) or 1.0
+    peaks = tuple(sorted({line.peak for line in chart.lines if line.peak and line.peak <= PEAK_ROOM * top}))
+    top = 1.05 * max((top, *peaks))
+    low = 0.0
+    if chart.unit in FLOATING and means and min(means) > 0.6 * top:
+        step = nice_step(top - min(means), 3)
+        low = math.floor(min(means) / step - 0.2) * step
+    return CounterFrame(unit=chart.unit, low=max(low, 0.0), high=top, peaks=peaks)
+
+
+def line_runs(line: CounterLine) -> list[list[int]]:
+    """Indexes of the points between gaps."""
+    runs: list[list[int]] = [[]]
+    for index, value in enumerate(line.mean):
+        if math.isfinite(value):
+            runs[-1].append(index)
+        elif runs[-1]:
+            runs.append([])
+    return [run for run in runs if run]
+
+
+def _far_peak(line: CounterLine, frame: CounterFrame) -> str:
+    """The peak of a line where it lies above the axis."""
+    if not line.peak or line.peak <= frame.high:
+        return ""
+    source = f" ({line.peak_source})" if line.peak_source else ""
+    return f"at most {format_value(frame.unit, line.peak)}{source}"
+
+
+def _doubt(line: CounterLine) -> str:
+    return "" if line.quality in ("exact", "") else line.quality
+
+
+def chart_note(chart: CounterChart, frame: CounterFrame) -> str:
+    """What holds for every line of a chart, said once: a peak above the axis, a doubt."""
+    shared = [{_far_peak(line, frame) for line in chart.lines}, {_doubt(line) for line in chart.lines}]
+    return ", ".join(next(iter(words)) for words in shared if len(words) == 1 and words != {""})
+
+
+def line_note(chart: CounterChart, line: CounterLine, frame: CounterFrame) -> str:
+    """Beside a line's name: its mean, and what of peak and doubts is its own."""
+    known = [value for value in line.mean if math.isfinite(value)]
+    parts = [f"mean {format_value(frame.unit, sum(known) / len(known))}"] if known else []
+    said = chart_note(chart, frame)
+    parts += [words for words in (_far_peak(line, frame), _doubt(line)) if words and words not in said]
+    return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoofFrame:
+    """Ranges of a roofline; positions are per cent of the plot, from the left and from the bottom."""
+
+    x_low: float
+    x_high: float
+    y_low: float
+    y_high: float
+
+    def x(self, intensity: float) -> float:
+        return 100 * math.log(intensity / self.x_low) / math.log(self.x_high / self.x_low)
+
+    def y(self, rate: float) -> float:
+        return 100 * math.log(rate / self.y_low) / math.log(self.y_high / self.y_low)
+
+
+def roof_frame(chart: RooflineChart) -> RoofFrame:
+    """Ranges that hold every point, the ridge and some air."""
+    ridge = chart.peak_flops_per_s / chart.bandwidth_bytes_per_s
+    across = [point.intensity for point in chart.points] + [ridge]
+    up = [point.flops_per_s for point in chart.points] + [chart.peak_flops_per_s]
+    return RoofFrame(
+        x_low=_round_down(min(across) / 2.2),
+        x_high=_round_up(max(across) * 4.0),
+        y_low=_round_down(min(up) / 2.0),
+        y_high=_round_up(max(up) * 1.7),
+    )
+
+
+def _round_down(value: float) -> float:
+    power = 10.0 ** math.floor(math.log10(value))
+    return max(factor * power for factor in (1, 2, 5) if factor * power <= value * (1 + 1e-9))
+
+
+def _round_up(value: float) -> float:
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= value * (1 - 1e-9))
+
+
+def log_ticks(unit: Unit, low: float, high: float) -> tuple[Tick, ...]:
+    """Powers of ten; 2 and 5 times them too where there are few."""
+    decades = math.log10(high / low)
+    factors = (1,) if decades > 3.2 else (1, 3) if decades > 2.2 else (1, 2, 5)
+    ticks = []
+    for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1):
+        for factor in factors:
+            value = factor * 10.0**power
+            if low * (1 - 1e-9) <= value <= high * (1 + 1e-9):
+                place = 100 * math.log(value / low) / math.log(high / low)
+                ticks.append(Tick(position=place, text=_log_text(unit, value)))
+    return tuple(ticks)
+
+
+def _log_text(unit: Unit, value: float) -> str:
+    if unit is Unit.NUMBER:
+        return f"{value:g}" if value < 1e4 else f"{value:,.0f}"
+    size, prefix = next(((s, p) for s, p in _DECIMAL if value >= s * (1 - 1e-9)), (1.0, ""))
+    return f"{value / size:g} {prefix}{_SUFFIX.get(unit, '')}".rstrip()
+
+
+def roof_line(chart: RooflineChart, frame: RoofFrame) -> list[tuple[float, float]]:
+    """Corners of the roof in per cent: memory's slope, the ridge, the flat peak."""
+    bandwidth, peak = chart.bandwidth_bytes_per_s, chart.peak_flops_per_s
+    start = max(frame.x_low, frame.y_low / bandwidth)
+    return [
+        (frame.x(start), frame.y(start * bandwidth)),
+        (frame.x(peak / bandwidth), frame.y(peak)),
+        (100.0, frame.y(peak)),
+    ]
+
+
+def radius(chart: RooflineChart, time_ns: int) -> float:
+    """Of a point, in pixels: the area follows the time per step."""
+    longest = max((point.time_ns for point in chart.points), default=0)
+    return max(12.0 * math.sqrt(time_ns / longest), 3.0) if longest > 0 else 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointLabel:
+    """A name beside a point: per cent of the plot, then pixels right and up, and the text's anchor."""
+
+    x: float
+    y: float
+    right: float
+    up: float
+    anchor: str  # start, middle, end
+    text: str
+
+
+def roof_labels(
+    chart: RooflineChart, width: float, height: float, *, most: int, letters: int = 24, letter: float = 6.6
+) -> list[PointLabel]:
+    """Names for the longest points where they touch neither a point, nor the roof, nor another name.
+
+    `width` and `height` are the plot's, in pixels; a name that finds no room is left to the pointer. The two
+    passes of a layer share a name where they are close.
+    """
+    frame = roof_frame(chart)
+    spots = [
+        (frame.x(p.intensity) * width / 100, frame.y(p.flops_per_s) * height / 100) for p in chart.points
+    ]
+    sizes = [radius(chart, p.time_ns) for p in chart.points]
+    taken = [(x - r, y - r, x + r, y + r) for (x, y), r in zip(spots, sizes, strict=True)]
+    corners = [(x * width / 100, y * height / 100) for x, y in roof_line(chart, frame)]
+    taken += _along(corners) + _word_boxes(chart, width, height, letter * 1.15)
+    found: list[PointLabel] = []
+    named: list[tuple[str, float, float]] = []
+    for index, point in enumerate(chart.points):
+        x, y = spots[index]
+        twin = any(name == point.label and abs(x - u) + abs(y - v) < 90 for name, u, v in named)
+        if len(found) >= most or twin:
+            continue
+        text = path_end(point.label, letters)
+        place = _free_place((x, y), sizes[index], len(text) * letter, (width, height), taken)
+        if place is not None:
+            right, up, anchor, box = place
+            taken.append(box)
+            named.append((point.label, x, y))
+            at = {"x": 100 * x / width, "y": 100 * y / height, "right": right, "up": up}
+            found.append(PointLabel(**at, anchor=anchor, text=text))
+    return found
+
+
+def _free_place(
+    spot: tuple[float, float],
+    size: float,
+    length: float,
+    plot: tuple[float, float],
+    taken: Sequence[Rectangle],
+) -> tuple[float, float, str, Rectangle] | None:
+    """(pixels right, pixels up, anchor, box) of the first place around a point that is free."""
+    (x, y), r = spot, size + 5
+    own = (x - size, y - size, x + size, y + size)
+    for anchor, right, up, left in (
+        ("start", r, -4.0, 0.0),
+        ("end", -r, -4.0, -length),
+        ("middle", 0.0, -r - 10, -length / 2),
+        ("middle", 0.0, r + 1, -length / 2),
+        ("start", r, -r - 8, 0.0),
+        ("end", -r, -r - 8, -length),
+        ("end", -r, r - 1, -length),
+        ("middle", 0.0, -r - 24, -length / 2),
+    ):
+        box = (x + right + left - 2, y + up - 3, x + right + left + length + 2, y + up + 11)
+        inside = box[0] >= 2 and box[2] <= plot[0] - 2 and box[1] >= 2 and box[3] <= plot[1] - 2
+        if inside and not any(_touch(box, other) for other in taken if other != own):
+            return right, up, anchor, box
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoofWords:
+    """Where the roofs' own names end, in per cent: left of a place on the roof, where nothing can be."""
+
+    peak: tuple[float, float]
+    memory: tuple[float, float]
+
+
+def roof_words(chart: RooflineChart) -> RoofWords:
+    """Places for the two names that no point covers: the ridge or the far end, and along the slope.
+
+    Points lie above the roof where a working set fits the cache, so the usual places may be taken.
+    """
+    frame = roof_frame(chart)
+    corners = roof_line(chart, frame)
+    spots = [(frame.x(p.intensity), frame.y(p.flops_per_s)) for p in chart.points]
+
+    def free(end: tuple[float, float], letters: int) -> bool:
+        width = 0.95 * letters
+        return end[0] > width and not any(
+            end[0] - width - 2 < x < end[0] and -3 < y - end[1] < 6 for x, y in spots
+        )
+
+    (x0, y0), (x1, y1), (x2, y2) = corners
+    ridge = x1 > 42 and free((x1, y1), len(chart.peak_text))
+    along = [(x0 + (x1 - x0) * part, y0 + (y1 - y0) * part) for part in (0.67, 0.5, 0.8, 0.35)]
+    memory = next((at for at in along if free(at, len(chart.bandwidth_text))), along[0])
+    return RoofWords(peak=(x1, y1) if ridge else (x2, y2), memory=memory)
+
+
+def _word_boxes(chart: RooflineChart, width: float, height: float, letter: float) -> list[Rectangle]:
+    words = roof_words(chart)
+    boxes = []
+    for (x, y), text in ((words.peak, chart.peak_text), (words.memory, chart.bandwidth_text)):
+        right, up = x * width / 100 - 4, y * height / 100
+        boxes.append((right - len(text) * letter - 10, up - 4, right, up + 20))
+    return boxes
+
+
+def _along(corners: list[tuple[float, float]]) -> list[Rectangle]:
+    """Small squares on the roof, so that names keep off it."""
+    squares = []
+    for (x0, y0), (x1, y1) in itertools.pairwise(corners):
+        steps = max(int(max(abs(x1 - x0), abs(y1 - y0)) / 6), 1)
+        for step in range(steps + 1):
+            x, y = x0 + (x1 - x0) * step / steps, y0 + (y1 - y0) * step / steps
+            squares.append((x - 2, y - 2, x + 2, y + 2))
+    return squares
+
+
+def _touch(one: Rectangle, other: Rectangle) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]

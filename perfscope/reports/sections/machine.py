@@ -1,0 +1,257 @@
+"""Section "Machine": was the run alone, what the hosts are made of, what they could do at most."""
+
+from __future__ import annotations
+
+from perfscope import units
+from perfscope.analysis.machine.results import Ceiling, Disturbance, MachineAnalysis
+from perfscope.analysis.results import RunAnalysis
+from perfscope.reports.display import visible
+from perfscope.reports.model import Block, Column, KeyFigure, Note, Section, Table, Unit, Value
+from perfscope.reports.sections.links import paths_table
+from perfscope.reports.sections.topology import topology_block
+
+LONGEST_SENTENCE = 600
+MOST_EVIDENCE = 3
+KIND_WORDS = {
+    "cpu_neighbour": "other processes",
+    "steal": "hypervisor",
+    "throttling": "throttling",
+    "cgroup_throttling": "CPU quota",
+    "pressure": "pressure",
+    "gpu_neighbour": "GPU shared",
+    "network_neighbour": "network shared",
+    "swap": "swapping",
+}
+
+
+def machine_section(analysis: RunAnalysis) -> Section | None:
+    """None where nothing of the machine was recorded: why stands with what was not collected."""
+    machine = analysis.machine
+    if machine is None:
+        return None
+    blocks: list[Block] = [Note(text=_verdict_text(machine), tone=_tone(machine))]
+    if machine.disturbances:
+        blocks.append(_disturbance_table(machine))
+    topology = topology_block(machine.topologies)
+    if topology is not None:
+        blocks.append(topology)
+        paths = paths_table(next(iter(machine.topologies.values())))
+        if paths is not None:
+            blocks.append(paths)
+    if machine.ceilings:
+        blocks.append(_ceilings_table(machine))
+    blocks += _sampler_blocks(machine)
+    return Section(id="machine", title="Machine", blocks=tuple(blocks))
+
+
+def _tone(machine: MachineAnalysis) -> str:
+    return {True: "good", False: "caution", None: "plain"}[machine.clean]
+
+
+def _verdict_text(machine: MachineAnalysis) -> str:
+    reason = visible(machine.clean_reason, LONGEST_SENTENCE)
+    head = {
+        True: "Undisturbed run.",
+        False: "Disturbed run.",
+        None: "Whether the run was disturbed is not known.",
+    }[machine.clean]
+    return f"{head} {reason}".strip()
+
+
+def machine_notices(analysis: RunAnalysis) -> tuple[Note, ...]:
+    """What must be said before the figures: that something disturbed them."""
+    machine = analysis.machine
+    if machine is None or machine.clean is not False:
+        return ()
+    told = f"{_verdict_text(machine)} Every figure below was taken under it; see “Machine”."
+    return (Note(text=told, tone="caution"),)
+
+
+def machine_figures(analysis: RunAnalysis) -> tuple[KeyFigure, ...]:
+    """The tile that says whether the run was alone."""
+    machine = analysis.machine
+    if machine is None:
+        return ()
+    if machine.clean:
+        return (KeyFigure(id="machine", title="Machine", value="undisturbed", note=_span_note(machine)),)
+    if machine.clean is None:
+        return (KeyFigure(id="machine", title="Machine", value=units.MISSING, note="disturbances not known"),)
+    within = [d for d in machine.disturbances if d.within_steps]
+    worst = max(within or machine.disturbances, key=_weight, default=None)
+    note = "" if worst is None else visible((worst.evidence or (worst.title,))[0], 90)
+    return (KeyFigure(id="machine", title="Machine", value="disturbed", note=note),)
+
+
+def _weight(disturbance: Disturbance) -> float:
+    return disturbance.severity * max(disturbance.end_ns - disturbance.start_ns, 1)
+
+
+def _span_note(machine: MachineAnalysis) -> str:
+    if machine.start_ns is None or machine.end_ns is None:
+        return ""
+    return f"watched for {units.format_ns(machine.end_ns - machine.start_ns)}"
+
+
+def _disturbance_table(machine: MachineAnalysis) -> Table:
+    start = origin_ns(machine)
+    several = len(machine.hosts) > 1
+    ranked = sorted(machine.disturbances, key=lambda d: (not d.within_steps, -_weight(d)))
+    return Table(
+        id="disturbance-table",
+        title="What disturbed the run",
+        caption="What lay before the first step or after the last disturbed no step and comes last."
+        if not all(d.within_steps for d in ranked)
+        else "",
+        columns=(
+            Column(key="what", title="What", primary=True),
+            Column(key="kind", title="Kind"),
+            Column(key="host", title="Host"),
+            Column(key="from", title="From", unit=Unit.TIME, primary=True, hint="since the run's start"),
+            Column(key="for", title="For", unit=Unit.TIME, primary=True),
+            Column(
+                key="severity", title="Taken", unit=Unit.RATIO, bar="input_wait", hint="share of the resource"
+            ),
+            Column(key="evidence", title="Evidence"),
+        ),
+        rows=tuple(
+            (
+                visible(d.title, LONGEST_SENTENCE),
+                KIND_WORDS.get(d.kind, visible(d.kind)),
+                visible(d.host) if several else None,
+                d.start_ns - start,
+                d.end_ns - d.start_ns,
+                d.severity,
+                _evidence(d),
+            )
+            for d in ranked
+        ),
+    )
+
+
+def _evidence(disturbance: Disturbance) -> str:
+    shown = [visible(line, LONGEST_SENTENCE) for line in disturbance.evidence[:MOST_EVIDENCE]]
+    left = len(disturbance.evidence) - len(shown)
+    return "; ".join(shown) + (f"; {left:,} more" if left > 0 else "")
+
+
+def origin_ns(machine: MachineAnalysis) -> int:
+    """Where the time axis of the machine's charts starts: the first step, else the first reading."""
+    known = (machine.start_ns, machine.steps_start_ns)
+    return next((instant for instant in known if instant is not None), 0)
+
+
+def _ceilings_table(machine: MachineAnalysis) -> Table:
+    several = len({ceiling.host for ceiling in machine.ceilings}) > 1
+    pressures = [
+        f"{units.format_ratio(share)}{f' on {visible(host)}' if several else ''}"
+        for host, share in machine.pressures.items()
+        if share >= 0.05
+    ]
+    caption = "Measured when the run started, best of several; theoretical peaks are for dense work."
+    notes = {ceiling.note for ceiling in machine.ceilings}
+    shared = len(machine.ceilings) > 2 and len(notes) == 1
+    if shared and notes != {""}:
+        caption += f" For every row: {visible(notes.pop())}."
+    if pressures:
+        caption += f" During the run, CPUs were waited for {', '.join(pressures[:6])} of the time."
+    return Table(
+        id="ceilings-table",
+        title="Ceilings: what the machine can do at most",
+        columns=(
+            Column(key="what", title="What", primary=True),
+            Column(key="where", title="Where", primary=True),
+            Column(key="host", title="Host"),
+            Column(key="threads", title="Threads", unit=Unit.COUNT, primary=True),
+            Column(key="bandwidth", title="Bandwidth", unit=Unit.RATE, primary=True),
+            Column(key="rate", title="Arithmetic", unit=Unit.FLOP_RATE, primary=True),
+            Column(key="source", title="Source", primary=True),
+            Column(key="note", title="Note"),
+        ),
+        rows=tuple(
+            _ceiling_row(ceiling, several, shared) for ceiling in sorted(machine.ceilings, key=_ceiling_order)
+        ),
+        caption=caption,
+    )
+
+
+def _ceiling_order(ceiling: Ceiling) -> tuple[str, bool, str, bool, str, int]:
+    """By host, memory first, a host's whole before its parts, many threads first."""
+    part = not ceiling.where.startswith("all")
+    arithmetic = ceiling.unit == "flops_per_s"
+    return (ceiling.host, arithmetic, ceiling.what, part, ceiling.where, -(ceiling.threads or 0))
+
+
+def _ceiling_row(ceiling: Ceiling, several: bool, note_shared: bool) -> tuple[Value, ...]:
+    arithmetic = ceiling.unit == "flops_per_s"
+    return (
+        visible(ceiling.what),
+        visible(ceiling.where),
+        visible(ceiling.host) if several else None,
+        ceiling.threads,
+        None if arithmetic else ceiling.value,
+        ceiling.value if arithmetic else None,
+        visible(ceiling.source),
+        None if note_shared else visible(ceiling.note),
+    )
+
+
+def _sampler_blocks(machine: MachineAnalysis) -> list[Block]:
+    blocks: list[Block] = []
+    if machine.costs:
+        blocks.append(_costs_table(machine))
+    if machine.stopped:
+        blocks.append(_stopped_table(machine))
+    if machine.missing:
+        count = len(machine.missing)
+        words = "1 figure" if count == 1 else f"{count:,} figures"
+        blocks.append(Note(text=f"{words} could not be had here; why stands under “What was not collected”."))
+    return blocks
+
+
+def _costs_table(machine: MachineAnalysis) -> Table:
+    return Table(
+        id="sampler-table",
+        title="What watching the machine cost",
+        columns=(
+            Column(key="host", title="Host", primary=True),
+            Column(key="interval", title="Interval", unit=Unit.TIME, primary=True),
+            Column(key="samples", title="Samples", unit=Unit.COUNT, primary=True),
+            Column(key="cpu", title="Of one CPU", unit=Unit.RATIO, primary=True),
+            Column(key="late", title="Late", unit=Unit.RATIO, hint="later than half an interval"),
+            Column(key="ended", title="Ended because"),
+        ),
+        rows=tuple(
+            (
+                visible(cost.host),
+                cost.interval_ns,
+                cost.num_samples,
+                cost.cpu_ratio,
+                cost.late_ratio,
+                visible(cost.ended) or "killed, or still running",
+            )
+            for cost in machine.costs
+        ),
+    )
+
+
+def _stopped_table(machine: MachineAnalysis) -> Table:
+    start, several = origin_ns(machine), len(machine.hosts) > 1
+    return Table(
+        id="stopped-table",
+        title="Readings that ended before the run did",
+        columns=(
+            Column(key="what", title="Reading", primary=True),
+            Column(key="host", title="Host"),
+            Column(key="at", title="At", unit=Unit.TIME, primary=True, hint="since the run's start"),
+            Column(key="reason", title="Why", primary=True),
+        ),
+        rows=tuple(
+            (
+                visible(reading.what),
+                visible(reading.host) if several else None,
+                None if reading.at_ns is None else reading.at_ns - start,
+                visible(reading.reason, LONGEST_SENTENCE),
+            )
+            for reading in machine.stopped
+        ),
+    )

@@ -1,0 +1,158 @@
+"""Section "Roofline": how close each layer comes to what the machine can do (METRICS §5)."""
+
+from __future__ import annotations
+
+import math
+
+from perfscope import units
+from perfscope.analysis.machine.results import Roofline, RooflinePoint
+from perfscope.analysis.results import RunAnalysis
+from perfscope.reports.display import visible
+from perfscope.reports.model import Block, Column, Note, RooflineChart, RoofPoint, Section, Table, Unit, Value
+
+MOST_CHARTS = 2
+MOST_POINTS = 200
+BOUND_WORDS = {"compute": "arithmetic", "memory": "memory", "neither": "neither"}
+ROOT_NAME = "(whole model)"
+
+
+def roofline_section(analysis: RunAnalysis) -> Section | None:
+    rooflines = [r for r in (analysis.machine.rooflines if analysis.machine else ()) if _drawable(r)]
+    if not rooflines:
+        return None
+    rooflines.sort(key=lambda r: -sum(point.time_ns for point in r.points))
+    several = len(rooflines) > 1
+    blocks: list[Block] = []
+    for number, roofline in enumerate(rooflines[:MOST_CHARTS]):
+        blocks += [_chart(roofline, number, several), _table(roofline, number, several)]
+    if len(rooflines) > MOST_CHARTS:
+        left = len(rooflines) - MOST_CHARTS
+        words = "host or device has its roofline" if left == 1 else "hosts or devices have theirs"
+        blocks.append(Note(text=f"{left:,} further {words} in the JSON report."))
+    return Section(
+        id="roofline",
+        title="How close layers come to the machine's ceilings",
+        lead=_lead(rooflines[0]),
+        blocks=tuple(blocks),
+    )
+
+
+def _drawable(roofline: Roofline) -> bool:
+    ceilings = (roofline.peak_flops_per_s, roofline.bandwidth_bytes_per_s)
+    return all(math.isfinite(c) and c > 0 for c in ceilings) and any(_plain(p) for p in roofline.points)
+
+
+def _plain(point: RooflinePoint) -> bool:
+    values = (point.intensity, point.flops_per_s)
+    return all(math.isfinite(value) and value > 0 for value in values)
+
+
+def _lead(roofline: Roofline) -> str:
+    total = sum(point.time_ns for point in roofline.points)
+    if total <= 0:
+        return ""
+    weighted = sum(min(point.fraction, 1.0) * point.time_ns for point in roofline.points) / total
+    parts = []
+    for bound, words in (
+        ("memory", "memory-bound"),
+        ("compute", "compute-bound"),
+        ("neither", "bound by neither"),
+    ):
+        share = sum(point.time_ns for point in roofline.points if point.bound == bound) / total
+        if share >= 0.005:
+            parts.append(f"{units.format_ratio(share, 0)} {words}")
+    return (
+        f"Weighted by time, layers reach {units.format_ratio(weighted, 0)} of what is attainable; "
+        f"of their time, {', '.join(parts)}."
+    )
+
+
+def _where(roofline: Roofline, several: bool) -> str:
+    device = visible(roofline.device, 60)
+    device = "CPU" if device == "cpu" else device
+    return f"{device} of {visible(roofline.host, 40)}" if several else device
+
+
+def _share(roofline: Roofline) -> str:
+    ranks = roofline.ranks_sharing
+    return f"a rank's share of it, {ranks} of them to the host" if ranks > 1 else ""
+
+
+def _chart(roofline: Roofline, number: int, several: bool) -> RooflineChart:
+    points = sorted((p for p in roofline.points if _plain(p)), key=lambda p: -p.time_ns)
+    source = visible(roofline.ceilings_source)
+    caption = [
+        f"Each point is a layer's forward or backward pass, its area the time per step. Roofs: {source}"
+    ]
+    caption.append(f"; {_share(roofline)}." if _share(roofline) else ".")
+    caption.append(" FLOPs and bytes are modelled from tensor shapes, times are measured.")
+    if roofline.cached:
+        caption.append(" Working sets fit the last-level cache, so points may lie above the memory roof.")
+    if len(points) > MOST_POINTS:
+        caption.append(f" The {MOST_POINTS} longest of {len(points):,} are drawn.")
+    return RooflineChart(
+        id=f"roofline-chart-{number}",
+        title=f"Roofline of the {_where(roofline, several)}, {visible(roofline.dtype, 30)}",
+        peak_flops_per_s=roofline.peak_flops_per_s,
+        peak_text=f"{visible(roofline.dtype, 30)} {units.format_si(roofline.peak_flops_per_s, 'FLOP/s')}",
+        bandwidth_bytes_per_s=roofline.bandwidth_bytes_per_s,
+        bandwidth_text=f"memory {units.format_rate(roofline.bandwidth_bytes_per_s)}",
+        points=tuple(
+            RoofPoint(
+                label=visible(p.layer) or ROOT_NAME,
+                phase=visible(p.phase),
+                intensity=p.intensity,
+                flops_per_s=p.flops_per_s,
+                time_ns=p.time_ns,
+                fraction=p.fraction,
+                bound=BOUND_WORDS.get(p.bound, visible(p.bound)),
+            )
+            for p in points[:MOST_POINTS]
+        ),
+        caption="".join(caption),
+    )
+
+
+def _table(roofline: Roofline, number: int, several: bool) -> Table:
+    columns = (
+        Column(key="layer", title="Layer", unit=Unit.CODE, primary=True),
+        Column(key="phase", title="Pass", primary=True),
+        Column(key="time", title="Time per step", unit=Unit.TIME, bar="compute", primary=True),
+        Column(
+            key="intensity", title="FLOP/byte", unit=Unit.NUMBER, modelled=True, hint="arithmetic intensity"
+        ),
+        Column(key="flop_rate", title="FLOP/s", unit=Unit.FLOP_RATE, modelled=True, primary=True),
+        Column(key="byte_rate", title="Bytes/s", unit=Unit.RATE, modelled=True),
+        Column(
+            key="fraction",
+            title="Of attainable",
+            unit=Unit.RATIO,
+            primary=True,
+            hint="attainable: the lower of peak FLOP/s and intensity × bandwidth",
+        ),
+        Column(key="bound", title="Bound by", primary=True, hint="neither: latency or overhead"),
+    )
+    points = sorted(roofline.points, key=lambda p: -p.time_ns)
+    return Table(
+        id=f"roofline-table-{number}",
+        title=f"Layers against the {_where(roofline, several)}'s ceilings",
+        columns=columns,
+        rows=tuple(_row(point) for point in points),
+        caption="Modelled: from tensor shapes; a rate is modelled work over measured time. Bound by neither: "
+        "far below both roofs, so latency or overhead.",
+        sorted_by=("time", True),
+        print_rows=30,
+    )
+
+
+def _row(point: RooflinePoint) -> tuple[Value, ...]:
+    return (
+        visible(point.layer) or ROOT_NAME,
+        visible(point.phase),
+        point.time_ns,
+        point.intensity,
+        point.flops_per_s,
+        point.bytes_per_s,
+        point.fraction,
+        BOUND_WORDS.get(point.bound, visible(point.bound)),
+    )
