@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "import": ("perfscope.cli.import_", "Turn traces of torch.profiler into a run directory."),
     "report": ("perfscope.cli.report", "Write the report of a run: text, HTML, PDF or JSON."),
     "export": ("perfscope.cli.export", "Write a run's timeline as Perfetto, Parquet or CSV."),
+    "doctor": ("perfscope.cli.doctor", "Show what can be measured on this machine, and why not."),
 }
 
 
