@@ -6,9 +6,9 @@ CHECK := build/check
 PIP_FLAGS := --disable-pip-version-check --quiet -c constraints.txt
 RANKS ?= 4
 # Tests that time out or fail leave their reasons in the closing lines (-ra in pyproject.toml).
-PYTEST_FLAGS ?= -n 2 -m "not slow"
+PYTEST_FLAGS ?= -n 2 -m "not slow and not vm and not gpu"
 
-.PHONY: help demo test test-slow lint types system-packages wheel clean update-golden
+.PHONY: help demo test test-slow test-vm test-gpu lint types system-packages wheel clean update-golden
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -52,9 +52,17 @@ types: wheel
 test: system-packages lint types $(CHECK) ## build the wheel and run ruff, mypy and the tests against it
 	cd $(CHECK) && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" python -m pytest $(PYTEST_FLAGS)
 
-test-slow: PYTEST_FLAGS = -m slow
+test-slow: PYTEST_FLAGS = -m "slow and not vm and not gpu"
 test-slow: $(CHECK) ## the tests `make test` leaves out
 	cd $(CHECK) && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" python -m pytest $(PYTEST_FLAGS)
+
+test-vm: $(CHECK) ## boot emulated machines (two sockets, Knights Landing, RDMA) and read them; a few minutes
+	@sh tests/system-packages.sh tests/vm/debian-packages.txt
+	cd $(CHECK) && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" PERFSCOPE_VM_CACHE="$(CURDIR)/build/vm-cache" \
+		python -m pytest -m vm -raP tests/vm
+
+test-gpu: $(CHECK) ## the tests that need an NVIDIA GPU
+	cd $(CHECK) && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" python -m pytest -m gpu tests
 
 update-golden: ## rewrite the golden files from what the code prints now; read the diff before committing
 	PERFSCOPE_UPDATE_GOLDEN=1 $(TEST_VENV)/bin/python -m pytest tests -k golden

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Installs tests/debian-packages.txt when that is possible here; says what was left out when not.
+# system-packages.sh [LIST]: installs the packages of LIST (debian-packages.txt beside this file) when that is
+# possible here; says what was left out when not.
 set -u
-list="$(dirname "$0")/debian-packages.txt"
+list="${1:-$(dirname "$0")/debian-packages.txt}"
 missing=""
 for package in $(grep -v '^#' "$list"); do
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing="$missing $package"

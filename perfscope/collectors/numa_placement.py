@@ -61,6 +61,7 @@ class _Rank:
     series: dict[int, Series] = field(default_factory=dict)
     mappings: Mappings | None = None
     mapped_ns: int = 0
+    mapped_pages: int = 0  # in memory at that time
     alive: list[int] = field(default_factory=list)  # addresses whose page was in memory
     binding: dict[str, object] = field(default_factory=dict)
     numa_maps: NumaMaps | None = None
@@ -145,12 +146,12 @@ class NumaPlacement(BaseCollector):
             OSError: maps cannot be read, or move_pages is not allowed.
         """
         begin = self._ctx.clock()
-        mappings = self._mappings(rank, begin)
+        resident = _kib(status.get("RssAnon") or status.get("VmRSS")) * 1024 // self._ctx.page_size
+        mappings = self._mappings(rank, begin, resident)
         nodes = self._draw(rank, mappings)
         end = self._ctx.clock()
         if not nodes:
             return []
-        resident = _kib(status.get("RssAnon") or status.get("VmRSS")) * 1024 // self._ctx.page_size
         found = Counter(nodes)
         pages = {node: round(count * resident / len(nodes)) for node, count in found.items()}
         return self._readings(rank, SAMPLED, pages, begin, end)
@@ -173,9 +174,11 @@ class NumaPlacement(BaseCollector):
                 break
         return nodes
 
-    def _mappings(self, rank: _Rank, now: int) -> Mappings:
-        if rank.mappings is None or now - rank.mapped_ns > _MAPS_NS:
+    def _mappings(self, rank: _Rank, now: int, resident: int) -> Mappings:
+        grown = abs(resident - rank.mapped_pages) > rank.mapped_pages // 8  # by mappings not yet known
+        if rank.mappings is None or grown or now - rank.mapped_ns > _MAPS_NS:
             rank.mappings = Mappings(self._ctx.read(f"/proc/{rank.pid}/maps"), self._ctx.page_size)
+            rank.mapped_pages = resident
             rank.mapped_ns, rank.alive = now, []  # memory has come and gone: draw from all of it
         return rank.mappings
 
