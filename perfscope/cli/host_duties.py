@@ -16,7 +16,7 @@ def host_duties(ceilings: str, *, tell: bool) -> HostDuties:
     """Duties for one run. `ceilings`: auto, refresh or off; `tell`: say so when measuring takes a while."""
 
     def measure(folder: Path) -> None:
-        from perfscope.collectors.ceilings import is_cached, read_or_measure
+        from perfscope.collectors.ceilings.measure import is_cached, read_or_measure
         from perfscope.collectors.context import live_context
 
         ctx = live_context()
@@ -32,7 +32,7 @@ def host_duties(ceilings: str, *, tell: bool) -> HostDuties:
 
     def describe(folder: Path) -> None:
         from perfscope.collectors.context import live_context
-        from perfscope.collectors.topology import read_topology
+        from perfscope.collectors.machine.topology import read_topology
 
         write_json(folder / layout.TOPOLOGY_JSON, read_topology(live_context(), host_name()))
 

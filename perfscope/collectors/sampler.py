@@ -304,7 +304,7 @@ def _describe(ctx: Context, host: str, folder: Path) -> None:
     target = folder / layout.TOPOLOGY_JSON
     if target.exists():
         return
-    from perfscope.collectors.topology import read_topology
+    from perfscope.collectors.machine.topology import read_topology
 
     aside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     with suppress(OSError):

@@ -16,7 +16,7 @@ from typing import TypeVar
 from perfscope.collectors import registry
 from perfscope.collectors.base import Capability, Collector
 from perfscope.collectors.context import Context
-from perfscope.collectors.surroundings import read_surroundings
+from perfscope.collectors.machine.surroundings import read_surroundings
 
 SCHEMA_VERSION = 1
 CEILINGS_BUDGET_S, TORCH_BUDGET_S = 8.0, 20.0  # somebody waits for them, and no training does
@@ -134,7 +134,7 @@ def _source_as_dict(source: Source) -> dict[str, object]:
 
 
 def _topology(ctx: Context, host: str) -> dict[str, object]:
-    from perfscope.collectors.topology import read_topology
+    from perfscope.collectors.machine.topology import read_topology
 
     return read_topology(ctx, host)
 
@@ -142,7 +142,7 @@ def _topology(ctx: Context, host: str) -> dict[str, object]:
 def _ceilings(ctx: Context, host: str, measure: bool) -> dict[str, object] | None:
     if not ctx.live:
         return None
-    from perfscope.collectors.ceilings import is_cached, read_or_measure
+    from perfscope.collectors.ceilings.measure import is_cached, read_or_measure
 
     if not measure:
         return read_or_measure(ctx, host) if is_cached(ctx, host) else None

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from perfscope.collectors.nvml import THROTTLE_FIELDS
-from perfscope.collectors.nvml_devices import gpu_handles
-from perfscope.collectors.nvml_gpm import GPM_METRICS
-from perfscope.collectors.nvml_parts import FUNCTION_NOT_FOUND
+from perfscope.collectors.nvidia.counters import THROTTLE_FIELDS
+from perfscope.collectors.nvidia.devices import gpu_handles
+from perfscope.collectors.nvidia.gpm import GPM_METRICS
+from perfscope.collectors.nvidia.parts import FUNCTION_NOT_FOUND
 from perfscope.collectors.nvml_provider import real_nvml
 
 MAX_LINKS = 36

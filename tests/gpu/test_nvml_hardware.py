@@ -16,12 +16,12 @@ import pytest
 
 from perfscope.collectors.base import Reading
 from perfscope.collectors.context import Context, live_context
-from perfscope.collectors.nvml import NvmlDevices
-from perfscope.collectors.nvml_devices import gpu_links, list_gpus
-from perfscope.collectors.nvml_gpm import NvmlGpm
-from perfscope.collectors.nvml_links import NvmlLinks
-from perfscope.collectors.nvml_parts import NvmlCollector
-from perfscope.collectors.nvml_processes import NvmlProcesses
+from perfscope.collectors.nvidia.counters import NvmlDevices
+from perfscope.collectors.nvidia.devices import gpu_links, list_gpus
+from perfscope.collectors.nvidia.gpm import NvmlGpm
+from perfscope.collectors.nvidia.links import NvmlLinks
+from perfscope.collectors.nvidia.parts import NvmlCollector
+from perfscope.collectors.nvidia.processes import NvmlProcesses
 from perfscope.collectors.nvml_provider import real_nvml
 from tests.gpu.record_nvml import record
 from tests.nvml_stand_in import StandIn, installed

@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 from perfscope.collectors.context import Context, live_context
-from perfscope.collectors.membw import MemoryBandwidth
+from perfscope.collectors.memory.bandwidth import MemoryBandwidth
+from perfscope.collectors.memory.uncore import PMUS, UncoreEvent, UncoreMap, encode, read_formats
 from perfscope.collectors.syscalls import real_syscalls
-from perfscope.collectors.uncore import PMUS, UncoreEvent, UncoreMap, encode, read_formats
 from tests.integration.collector_support import Readings, ip, opened, stopped
 
 # On every line it gets: burns that many ns of CPU time, half on a second thread, and tells what it used.

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from perfscope.collectors import stacks
 from perfscope.collectors.base import Fact
 from perfscope.collectors.context import Context, live_context
-from perfscope.collectors.stacks import StackBursts
+from perfscope.collectors.stacks import bursts as stacks
+from perfscope.collectors.stacks.bursts import StackBursts
 from perfscope.rundir.layout import STACKS_JSON
 from tests.integration.run_support import TRAIN, run, user_environment
 from tests.unit.test_collectors_stacks import check_speedscope
@@ -204,7 +204,7 @@ SAMPLER = """
 import os, signal, sys, time
 from pathlib import Path
 from perfscope.collectors.context import live_context
-from perfscope.collectors.stacks import StackBursts
+from perfscope.collectors.stacks.bursts import StackBursts
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 pid = int(sys.argv[1])
 collector = StackBursts()
@@ -249,7 +249,7 @@ def test_a_process_of_another_user_ends_the_stacks_with_the_reason(
     ranks.append(start(tmp_path, 60))
     script = (
         "import os, sys\n"
-        "from perfscope.collectors import stacks\n"
+        "from perfscope.collectors.stacks import bursts as stacks\n"
         "from perfscope.collectors.context import live_context\n"
         "ctx = live_context(pids=lambda: [int(sys.argv[1])], options={'stacks': True})\n"
         "program = stacks.find_py_spy()\n"

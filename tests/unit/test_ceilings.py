@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from perfscope.collectors import ceilings, ceilings_cache
-from perfscope.collectors.ceilings import Document, is_cached, measure, merge, read_or_measure, what
-from perfscope.collectors.ceilings_child import run_child
-from perfscope.collectors.ceilings_host import Host, Node, cgroup_limits, last_level_bytes, read_host
-from perfscope.collectors.ceilings_numpy import TRIAD_BYTES, aggregate, triad
+from perfscope.collectors.ceilings import cache as ceilings_cache
+from perfscope.collectors.ceilings import measure as ceilings
+from perfscope.collectors.ceilings.child import run_child
+from perfscope.collectors.ceilings.host import Host, Node, cgroup_limits, last_level_bytes, read_host
+from perfscope.collectors.ceilings.kernels_numpy import TRIAD_BYTES, aggregate, triad
+from perfscope.collectors.ceilings.measure import Document, is_cached, measure, merge, read_or_measure, what
 from perfscope.collectors.context import Context, captured_context, live_context
 from tests import hardware
 
@@ -41,7 +42,7 @@ ENTRY_KEYS = {
 MEASURE_HERE = """
 import json, sys, time
 from pathlib import Path
-from perfscope.collectors.ceilings import read_or_measure
+from perfscope.collectors.ceilings.measure import read_or_measure
 from perfscope.collectors.context import live_context
 began = time.monotonic()
 document = read_or_measure(live_context(), "here", cache_dir=Path(sys.argv[1]))
@@ -364,9 +365,9 @@ def test_a_triad_computes_what_it_says_and_moves_what_it_counts() -> None:
 def test_bound_to_one_cpu_nothing_else_is_used() -> None:
     code = (
         "import os, json; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-        "from perfscope.collectors import ceilings\n"
+        "from perfscope.collectors.ceilings import measure as ceilings\n"
         "from perfscope.collectors.context import live_context\n"
-        "from perfscope.collectors.ceilings_host import read_host\n"
+        "from perfscope.collectors.ceilings.host import read_host\n"
         "ctx = live_context(); machine = read_host(ctx)\n"
         "print(json.dumps([machine.threads, [t['label'] for t in ceilings._plan(ctx, machine)]]))"
     )

@@ -12,10 +12,10 @@ import pytest
 
 from perfscope.collectors.base import BaseCollector
 from perfscope.collectors.context import Context, captured_context, live_context
-from perfscope.collectors.cpu import CpuCounters, process_ticks
-from perfscope.collectors.cpu_clock import CpuClock
-from perfscope.collectors.cpu_tasks import TASKS_PER_SAMPLE, TaskTimes
-from perfscope.collectors.pressure import Pressure
+from perfscope.collectors.cpu.clock import CpuClock
+from perfscope.collectors.cpu.counters import CpuCounters, process_ticks
+from perfscope.collectors.cpu.pressure import Pressure
+from perfscope.collectors.cpu.tasks import TASKS_PER_SAMPLE, TaskTimes
 from perfscope.rundir.metrics import DERIVED
 from tests.hardware import by_series, copy, faulty, machine, names, tree, write
 

@@ -11,7 +11,7 @@ import pytest
 
 from perfscope.collectors.base import Reading
 from perfscope.collectors.context import Context, KeptFile, captured_context, live_context
-from perfscope.collectors.ethernet import QUIET_NS, EthernetCounters, TcpCounters
+from perfscope.collectors.network.ethernet import QUIET_NS, EthernetCounters, TcpCounters
 from tests import hardware
 
 HEAD = "Inter-|   Receive       |  Transmit\n face |bytes    packets ...|bytes    packets ...\n"

@@ -9,7 +9,7 @@ import pytest
 
 from perfscope.collectors.base import Reading
 from perfscope.collectors.context import Context, KeptFile, captured_context
-from perfscope.collectors.fabric import FabricErrors, FabricTraffic
+from perfscope.collectors.network.fabric import FabricErrors, FabricTraffic
 from tests import hardware
 
 BASE = "sys/class/infiniband"

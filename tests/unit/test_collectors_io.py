@@ -9,7 +9,7 @@ import pytest
 
 from perfscope.collectors.cgroup import NO_RANK
 from perfscope.collectors.context import Context, captured_context, live_context
-from perfscope.collectors.io import IoCounters, device_name, parse_blkio, parse_io_stat
+from perfscope.collectors.storage import IoCounters, device_name, parse_blkio, parse_io_stat
 from tests.hardware import by_series, copy, faulty, machine, names, tree, write
 
 IO_STAT = (

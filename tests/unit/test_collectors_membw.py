@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from perfscope.collectors.context import Context, captured_context, live_context
-from perfscope.collectors.membw import MemoryBandwidth
-from perfscope.collectors.perf_stat import PerfStat
-from perfscope.collectors.uncore import (
+from perfscope.collectors.memory.bandwidth import MemoryBandwidth
+from perfscope.collectors.memory.perf_stat import PerfStat
+from perfscope.collectors.memory.uncore import (
     PMUS,
     READ,
     WRITE,

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from perfscope.collectors import perf_stat
 from perfscope.collectors.base import Reading
 from perfscope.collectors.context import captured_context, live_context
-from perfscope.collectors.membw import MemoryBandwidth
-from perfscope.collectors.perf_stat import PerfStat
-from perfscope.collectors.resctrl import Resctrl
+from perfscope.collectors.memory import perf_stat
+from perfscope.collectors.memory.bandwidth import MemoryBandwidth
+from perfscope.collectors.memory.perf_stat import PerfStat
+from perfscope.collectors.memory.resctrl import Resctrl
 from perfscope.collectors.syscalls import no_syscalls
 from tests import hardware
 from tests.unit.uncore_stand_in import cpu, msr_counters, put, rates, software_counters
@@ -57,8 +57,8 @@ def test_perf_ends_with_us_even_when_we_are_killed() -> None:
     code = (
         "import dataclasses, sys, time\n"
         "from perfscope.collectors.context import live_context\n"
-        "from perfscope.collectors.perf_stat import PerfStat\n"
-        "from perfscope.collectors.uncore import UncoreEvent, UncoreMap\n"
+        "from perfscope.collectors.memory.perf_stat import PerfStat\n"
+        "from perfscope.collectors.memory.uncore import UncoreEvent, UncoreMap\n"
         "e = UncoreEvent(metric='x', pmu='msr', channel='0', kind=0, config=0, bytes_per_count=1.0,"
         " cpus=(0,), how='event=0x00')\n"
         "c = PerfStat(lambda ctx: UncoreMap(events=(e,), sockets={0: '0'}))\n"

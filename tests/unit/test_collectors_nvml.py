@@ -15,14 +15,14 @@ import pytest
 
 from perfscope.collectors.base import Fact, Reading
 from perfscope.collectors.context import Context
-from perfscope.collectors.nvml import NvmlDevices
-from perfscope.collectors.nvml_devices import field_value, gpu_links, list_gpus, pci_address
-from perfscope.collectors.nvml_gpm import NvmlGpm
-from perfscope.collectors.nvml_links import NvmlLinks, NvmlPcieRate
-from perfscope.collectors.nvml_parts import MAX_FAILURES, NvmlCollector
-from perfscope.collectors.nvml_processes import NvmlProcesses
+from perfscope.collectors.cpu.process_table import INITIAL_PID_NAMESPACE
+from perfscope.collectors.nvidia.counters import NvmlDevices
+from perfscope.collectors.nvidia.devices import field_value, gpu_links, list_gpus, pci_address
+from perfscope.collectors.nvidia.gpm import NvmlGpm
+from perfscope.collectors.nvidia.links import NvmlLinks, NvmlPcieRate
+from perfscope.collectors.nvidia.parts import MAX_FAILURES, NvmlCollector
+from perfscope.collectors.nvidia.processes import NvmlProcesses
 from perfscope.collectors.nvml_provider import real_nvml
-from perfscope.collectors.process_table import INITIAL_PID_NAMESPACE
 from tests.gpu.record_nvml import record
 from tests.nvml_stand_in import (
     DRIVER_NOT_LOADED,
@@ -647,8 +647,8 @@ def test_the_real_loader_finds_a_library_at_the_c_interface(tmp_path: Path) -> N
     script = """
 import json
 from perfscope.collectors.context import live_context
-from perfscope.collectors.nvml import NvmlDevices
-from perfscope.collectors.nvml_devices import list_gpus
+from perfscope.collectors.nvidia.counters import NvmlDevices
+from perfscope.collectors.nvidia.devices import list_gpus
 collector, ctx = NvmlDevices(), live_context()
 capability = collector.probe(ctx)
 collector.open(ctx)

@@ -9,8 +9,8 @@ import pytest
 
 from perfscope.collectors.base import Reading
 from perfscope.collectors.context import Context, captured_context
-from perfscope.collectors.power import RaplEnergy, rapl_zones
-from perfscope.collectors.power_perf import PerfEnergy
+from perfscope.collectors.power.perf import PerfEnergy
+from perfscope.collectors.power.rapl import RaplEnergy, rapl_zones
 from tests.hardware import by_series, copy, expected, faulty, machine, names, tree, write
 
 CLASS = "sys/class/powercap"

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from perfscope.collectors import speedscope, stacks
 from perfscope.collectors.base import Fact
 from perfscope.collectors.context import Context, captured_context, live_context
-from perfscope.collectors.speedscope import NotSpeedscope, StackMerge
-from perfscope.collectors.stacks import StackBursts
+from perfscope.collectors.stacks import bursts as stacks
+from perfscope.collectors.stacks import speedscope
+from perfscope.collectors.stacks.bursts import StackBursts
+from perfscope.collectors.stacks.speedscope import NotSpeedscope, StackMerge
 from perfscope.rundir.layout import STACKS_JSON
 
 PID = 4242

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from perfscope.collectors import surroundings
 from perfscope.collectors.context import Context, live_context
+from perfscope.collectors.machine import surroundings
 
 
 def machine(root: Path, files: dict[str, str]) -> Context:

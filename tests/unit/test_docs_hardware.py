@@ -22,7 +22,7 @@ def test_every_source_is_described() -> None:
 
 def test_every_figure_that_is_described_is_one_that_is_measured() -> None:
     folder = Path(perfscope.__file__).parent / "collectors"
-    code = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
+    code = "".join(path.read_text(encoding="utf-8") for path in folder.rglob("*.py"))
     patterns = [re.sub(r"\{[^}]+\}", "[a-z]+", text) for text in COMPOSED.findall(code) if "_" in text]
     named = set(FIGURE.findall(TEXT))
     assert len(named) > 50

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from perfscope.collectors import nvml_devices
 from perfscope.collectors.context import Context, captured_context, live_context
 from perfscope.collectors.kernel_text import parse_cpulist
-from perfscope.collectors.topology import read_topology
-from perfscope.collectors.topology_pci import lane_bytes_per_s, normal_address, path_between, place_of
+from perfscope.collectors.machine.pci import lane_bytes_per_s, normal_address, path_between, place_of
+from perfscope.collectors.machine.topology import read_topology
+from perfscope.collectors.nvidia import devices as nvml_devices
 from tests import hardware
 
 Topology = dict[str, Any]

@@ -12,7 +12,7 @@ import pytest
 
 from perfscope.collectors.base import Reading
 from perfscope.collectors.context import Context, captured_context
-from perfscope.collectors.uncore import PMUS, READ, UncoreEvent, UncoreMap, encode, read_formats
+from perfscope.collectors.memory.uncore import PMUS, READ, UncoreEvent, UncoreMap, encode, read_formats
 
 
 class Kernel:

@@ -21,8 +21,8 @@ from typing import Any
 
 from perfscope.collectors.base import Collector, Reading
 from perfscope.collectors.context import Context, live_context
+from perfscope.collectors.machine.topology import read_topology
 from perfscope.collectors.registry import own_collectors
-from perfscope.collectors.topology import read_topology
 
 WORKER = Path(__file__).with_name("worker.py")
 CGROUPS = Path("/sys/fs/cgroup")

@@ -13,10 +13,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from perfscope.collectors.context import Context
-from perfscope.collectors.cpu_identity import CpuIdentity, read_cpu_identity
 from perfscope.collectors.kernel_text import parse_cpulist
-from perfscope.collectors.nvml_provider import NvmlAbsent
-from perfscope.collectors.topology_numa import (
+from perfscope.collectors.machine.cpu_identity import CpuIdentity, read_cpu_identity
+from perfscope.collectors.machine.numa_nodes import (
     Processors,
     is_sub_numa,
     memory_total,
@@ -25,7 +24,7 @@ from perfscope.collectors.topology_numa import (
     read_numa_nodes,
     read_processors,
 )
-from perfscope.collectors.topology_pci import (
+from perfscope.collectors.machine.pci import (
     Place,
     normal_address,
     path_between,
@@ -34,6 +33,7 @@ from perfscope.collectors.topology_pci import (
     read_fabric_ports,
     read_nics,
 )
+from perfscope.collectors.nvml_provider import NvmlAbsent
 from perfscope.rundir import layout
 
 _PCI_DEVICES = "/sys/bus/pci/devices"
@@ -137,7 +137,7 @@ def _gpus(ctx: Context, notes: list[str]) -> list[Entry]:
         if "no NVIDIA driver" not in absent.reason and "captured" not in absent.reason:
             notes.append(f"NVML: {absent.reason}")
     else:
-        from perfscope.collectors.nvml_devices import list_gpus
+        from perfscope.collectors.nvidia.devices import list_gpus
 
         gpus = _part(notes, "GPUs through NVML", lambda: list_gpus(nvml, ctx), None)
     if gpus is None:
@@ -212,7 +212,7 @@ def _gpu_links(ctx: Context, gpus: list[Entry]) -> list[Entry]:
         nvml = ctx.nvml()
     except NvmlAbsent:
         return []
-    from perfscope.collectors.nvml_devices import gpu_links
+    from perfscope.collectors.nvidia.devices import gpu_links
 
     found: list[Entry] = gpu_links(nvml, ctx)
     return found

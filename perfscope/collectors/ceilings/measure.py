@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from perfscope.collectors.ceilings_cache import Cache, default_folder
-from perfscope.collectors.ceilings_child import run_child
-from perfscope.collectors.ceilings_host import Host, last_level_bytes, read_host
+from perfscope.collectors.ceilings.cache import Cache, default_folder
+from perfscope.collectors.ceilings.child import run_child
+from perfscope.collectors.ceilings.host import Host, last_level_bytes, read_host
 from perfscope.collectors.context import Context
 from perfscope.collectors.kernel_text import format_cpulist
 from perfscope.rundir import layout
@@ -123,7 +123,7 @@ def measure(ctx: Context, host: str, machine: Host, plan: Iterable[Entry], budge
 def _run_numpy(
     tasks: list[Entry], threads: int, deadline: float, found: list[Document], missing: list[Document]
 ) -> None:
-    script = Path(__file__).with_name("ceilings_numpy.py")
+    script = Path(__file__).with_name("kernels_numpy.py")
     names = ("OPENBLAS", "OMP", "MKL", "BLIS", "VECLIB_MAXIMUM", "NUMEXPR")
     environment = {f"{name}_NUM_THREADS": str(threads) for name in names}
     # The process is told to end a little earlier than it would be killed: then it says what it left out.
@@ -154,7 +154,7 @@ def _add_torch(document: Document, machine: Host, python: str, budget_s: float) 
     deadline = time.monotonic() + max(budget_s - _MARGIN_S, 0.0)
     cpu = {"threads": machine.threads, "cpus": format_cpulist(machine.cpus)}
     plan = {"deadline": deadline - 2 * _TORCH_STEP_S, "cpu": cpu, "seconds": _TORCH_STEP_S}
-    script = Path(__file__).with_name("ceilings_torch.py")
+    script = Path(__file__).with_name("kernels_torch.py")
     answer = run_child(python, script, plan, {"OMP_NUM_THREADS": str(machine.threads)}, deadline)
     found: list[Document] = []
     _sort(answer.lines, found, document["missing"])
@@ -333,8 +333,8 @@ def _finished(ctx: Context, host: str, machine: Host, document: Document, torch_
 
 def _theoretical(ctx: Context, host: str) -> list[dict[str, object]]:
     """Data sheet figures for what this host has."""
-    from perfscope.collectors.peaks import theoretical_peaks
-    from perfscope.collectors.topology import read_topology
+    from perfscope.collectors.machine.peaks import theoretical_peaks
+    from perfscope.collectors.machine.topology import read_topology
 
     return theoretical_peaks(read_topology(ctx, host))
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from perfscope.collectors.base import FAST_NS, Absent, BaseCollector, Capability, Fact, Reading
 from perfscope.collectors.context import Context
-from perfscope.collectors.nvml_devices import gpu_handles
+from perfscope.collectors.nvidia.devices import gpu_handles
 from perfscope.collectors.nvml_provider import NvmlAbsent
 from perfscope.rundir.metrics import Metric, Series
 

@@ -24,7 +24,8 @@ from perfscope.collectors.base import (
     reason_of,
 )
 from perfscope.collectors.context import Context, KeptFile
-from perfscope.collectors.fabric_counters import (
+from perfscope.collectors.machine.pci import is_software, port_kind, port_netdev, port_rate
+from perfscope.collectors.network.fabric_counters import (
     DRIVER_COUNTERS,
     ERROR_WIDTHS,
     ERRORS,
@@ -36,7 +37,6 @@ from perfscope.collectors.fabric_counters import (
     is_extended,
     saturating,
 )
-from perfscope.collectors.topology_pci import is_software, port_kind, port_netdev, port_rate
 from perfscope.rundir.metrics import COUNTER, SATURATED, SATURATING, Metric, Series
 
 _BASE = "/sys/class/infiniband"

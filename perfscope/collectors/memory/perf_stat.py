@@ -13,8 +13,8 @@ from contextlib import suppress
 
 from perfscope.collectors.base import SECOND_NS, BaseCollector, Capability, Reading
 from perfscope.collectors.context import Context
-from perfscope.collectors.membw import FindUncore, describe, metric_of, series_of, try_to_open
-from perfscope.collectors.uncore import UncoreEvent, find_uncore
+from perfscope.collectors.memory.bandwidth import FindUncore, describe, metric_of, series_of, try_to_open
+from perfscope.collectors.memory.uncore import UncoreEvent, find_uncore
 from perfscope.rundir.metrics import SCALED, Series
 
 INTERVAL_MS = 200

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from perfscope.collectors.base import SECOND_NS, BaseCollector, Capability, Reading, reason_of
 from perfscope.collectors.context import Context
-from perfscope.collectors.net_namespaces import NetNamespaces, own_process
+from perfscope.collectors.network.namespaces import NetNamespaces, own_process
 from perfscope.rundir.metrics import COUNTER, Metric, Series
 
 _DEV = "/proc/PID/net/dev"

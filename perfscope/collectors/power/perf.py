@@ -10,7 +10,7 @@ from perfscope.collectors.base import BaseCollector, Capability, Reading, reason
 from perfscope.collectors.context import Context
 from perfscope.collectors.faults import words_of
 from perfscope.collectors.kernel_text import parse_cpulist
-from perfscope.collectors.power import DESCRIPTION, PERF_POWER, rapl_readable
+from perfscope.collectors.power.rapl import DESCRIPTION, PERF_POWER, rapl_readable
 from perfscope.rundir.metrics import COUNTER, Metric, Series
 
 _READ_BYTES = 24  # value, time enabled, time running

@@ -24,7 +24,7 @@ from perfscope.collectors.base import (
     reason_of,
 )
 from perfscope.collectors.context import Context
-from perfscope.collectors.uncore import (
+from perfscope.collectors.memory.uncore import (
     CACHE_HITS,
     CACHE_MISSES,
     FAST_READ,

@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from perfscope.collectors.ceilings_host import Host
+from perfscope.collectors.ceilings.host import Host
 from perfscope.rundir import layout
 
 WAIT_S = 3.0

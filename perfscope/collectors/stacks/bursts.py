@@ -22,7 +22,7 @@ from pathlib import Path
 
 from perfscope.collectors.base import SECOND_NS, BaseCollector, Capability, Reading, reason_of
 from perfscope.collectors.context import Context
-from perfscope.collectors.speedscope import NotSpeedscope, StackMerge
+from perfscope.collectors.stacks.speedscope import NotSpeedscope, StackMerge
 from perfscope.rundir.layout import STACKS_JSON
 
 BURST_S = 2

@@ -1,0 +1,1 @@
+"""Measured peaks of a host: memory bandwidth and FLOP/s."""

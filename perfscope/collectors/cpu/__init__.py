@@ -1,0 +1,1 @@
+"""CPU time, clocks, threads, pressure; and who else used the CPUs."""

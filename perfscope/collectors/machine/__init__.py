@@ -1,0 +1,1 @@
+"""What the machine is: topology, theoretical peaks, what surrounds us."""

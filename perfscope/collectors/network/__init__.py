@@ -1,0 +1,1 @@
+"""Ethernet, TCP, InfiniBand, Omni-Path, RoCE."""

@@ -1,0 +1,1 @@
+"""Python stacks of the ranks, read from outside."""
