@@ -8,7 +8,7 @@ RANKS ?= 4
 # Tests that time out or fail leave their reasons in the closing lines (-ra in pyproject.toml).
 PYTEST_FLAGS ?= -n 2 -m "not slow and not vm and not gpu"
 
-.PHONY: help demo test test-slow test-vm test-gpu lint types system-packages wheel clean update-golden
+.PHONY: help demo demo-neighbour test test-slow test-vm test-gpu lint types system-packages wheel clean update-golden
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -21,6 +21,12 @@ $(VENV)/ready: pyproject.toml constraints.txt
 demo: $(VENV)/ready ## train the example on 4 processes under perfscope and write its report
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" perfscope run --name demo -- \
 		torchrun --standalone --nproc-per-node $(RANKS) examples/train_cnn.py
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" perfscope report perfscope-runs/latest
+
+demo-neighbour: $(VENV)/ready ## the same beside somebody who takes a CPU for 6 seconds; the report says so
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH"; python examples/busy_neighbour.py --after 10 --seconds 6 & \
+		perfscope run --name with-neighbour -- \
+		torchrun --standalone --nproc-per-node 2 examples/train_cnn.py; wait
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" perfscope report perfscope-runs/latest
 
 $(TEST_VENV)/ready: pyproject.toml constraints.txt

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from perfscope import units
 from perfscope.cli.doctor_machine import bug_report, machine_tree, machine_words
@@ -119,6 +119,16 @@ def _head(survey: Survey, width: int, style: Style) -> Iterator[str]:
 
 def _remedies(survey: Survey, width: int) -> Iterator[str]:
     """Each remedy once, with what it would give."""
+    gains = _gains(survey)
+    for number, (remedy, names) in enumerate(list(gains.items())[:_MOST_REMEDIES], 1):
+        yield from _wrapped(remedy, width, "     ", f"  {number}. ")
+        yield from _wrapped(f"→ {_several(list(dict.fromkeys(names)))}", width, "       ", "     ")
+    if len(gains) > _MOST_REMEDIES:
+        yield f"     {len(gains) - _MOST_REMEDIES} more below."
+
+
+def _gains(survey: Survey) -> dict[str, list[str]]:
+    """Remedy -> what it would give, in the order of the sources."""
     gains: dict[str, list[str]] = {}
     for source in survey.sources:
         capability = source.capability
@@ -127,19 +137,24 @@ def _remedies(survey: Survey, width: int) -> Iterator[str]:
         for absent in capability.absent:
             if absent.remedy:
                 gains.setdefault(absent.remedy, []).append(absent.what)
-    for number, (remedy, names) in enumerate(list(gains.items())[:_MOST_REMEDIES], 1):
-        yield from _wrapped(remedy, width, "     ", f"  {number}. ")
-        yield from _wrapped(f"→ {_several(list(dict.fromkeys(names)))}", width, "       ", "     ")
-    if len(gains) > _MOST_REMEDIES:
-        yield f"     {len(gains) - _MOST_REMEDIES} more below."
+    return gains
+
+
+def _numbered(survey: Survey) -> dict[str, str]:
+    """Remedy -> how the table refers to it: by its number above, or in full where it has none."""
+    return {
+        remedy: f"do {number}. above" if number <= _MOST_REMEDIES else remedy
+        for number, remedy in enumerate(_gains(survey), 1)
+    }
 
 
 def _sources(survey: Survey, width: int, style: Style) -> Iterator[str]:
     indent = 6 + max((cells(source.capability.collector) for source in survey.sources), default=0)
+    remedies = _numbered(survey)
     for (title, _), sources in by_group(survey).items():
         yield f"  {title}"
         for source, names in _together(sources):
-            yield from _source(source, indent, width, style)
+            yield from _source(source, remedies, indent, width, style)
             if names:
                 yield from _wrapped(f"also {', '.join(names)}", width, " " * indent)
 
@@ -158,7 +173,9 @@ def _together(sources: Sequence[Source]) -> list[tuple[Source, list[str]]]:
     return list(found.values())
 
 
-def _source(source: Source, indent: int, width: int, style: Style) -> Iterator[str]:
+def _source(
+    source: Source, remedies: Mapping[str, str], indent: int, width: int, style: Style
+) -> Iterator[str]:
     capability = source.capability
     sign = mark(capability)
     space = " " * indent
@@ -169,7 +186,7 @@ def _source(source: Source, indent: int, width: int, style: Style) -> Iterator[s
     yield from rest
     if not capability.available:
         if capability.remedy:
-            yield from _wrapped(capability.remedy, width, space + "  ", space + "→ ")
+            yield from _wrapped(remedies[capability.remedy], width, space + "  ", space + "→ ")
         return
     if capability.source:
         yield from _wrapped(f"from {capability.source}", width, space)
@@ -180,7 +197,7 @@ def _source(source: Source, indent: int, width: int, style: Style) -> Iterator[s
         words = reason if parts == [NOTE] else f"{_several(parts)}: {reason}"
         yield from _wrapped(words, width, space + "  ", f"{space}{PARTLY if parts == [NOTE] else MISSING} ")
         if remedy:
-            yield from _wrapped(remedy, width, space + "    ", f"{space}  → ")
+            yield from _wrapped(remedies[remedy], width, space + "    ", f"{space}  → ")
 
 
 def _gives(source: Source) -> str:

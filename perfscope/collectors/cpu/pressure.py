@@ -62,11 +62,15 @@ class Pressure(BaseCollector):
         working = 0
         group = job_cgroup(ctx)
         for scope, resource, path in _paths(group, ctx):
-            why = _unreadable(ctx, path) if path else group.lacks(f"{resource}.pressure")
+            why = (
+                _unreadable(ctx, path)
+                if path
+                else group.lacks("cpu.pressure, memory.pressure and io.pressure")
+            )
             working += not why
             if why:
                 remedy = _BOOT if scope == "system" else group.remedy
-                absent.append(Absent(what=f"pressure of {resource}, {scope}", reason=why, remedy=remedy))
+                absent.append(Absent(what=f"{scope} pressure of {resource}", reason=why, remedy=remedy))
         return Capability(
             collector=self.name,
             available=working > 0,
