@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.machine.counters import Float64, Rates, middle_ns, on_grid, thin
@@ -15,6 +16,7 @@ from perfscope.rundir.metrics import QUALITIES
 from perfscope.rundir.samples import SampleSeries
 
 _SECOND = 1_000_000_000
+_SHORTEST = 0.3  # of the usual interval; shorter ones are left out of a line, not out of a sum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,13 +39,22 @@ class Line:
 
 def rate_line(counted: Rates) -> Line:
     """A counter's rate per second, each at the middle of its interval."""
-    length = counted.end_ns - counted.start_ns
+    drawn = _drawn(counted)
+    length = (counted.end_ns - counted.start_ns)[drawn]
     return Line(
-        t_ns=counted.start_ns + length // 2,
-        values=counted.per_s,
+        t_ns=counted.start_ns[drawn] + length // 2,
+        values=counted.per_s[drawn],
         weight=length.astype(np.float64),
         quality=counted.worst_quality,
     )
+
+
+def _drawn(counted: Rates) -> NDArray[np.bool_]:
+    """Intervals as long as usual. The last reading comes when the training ends, perhaps a moment after the
+    one before: over so short a time a rate is a spike, and counters of 10 ms steps say anything."""
+    length = counted.end_ns - counted.start_ns
+    result: NDArray[np.bool_] = length >= _SHORTEST * np.median(length) if len(length) else length > 0
+    return result
 
 
 def gauge_line(series: SampleSeries) -> Line:
@@ -65,7 +76,7 @@ def summed(counters: Sequence[Rates]) -> Line | None:
     first = parts[0]
     if all(np.array_equal(part.start_ns, first.start_ns) for part in parts):
         line = rate_line(first)
-        total = np.sum([part.per_s for part in parts], axis=0)
+        total = np.sum([part.per_s for part in parts], axis=0)[_drawn(first)]
         return Line(t_ns=line.t_ns, values=total, weight=line.weight, quality=worst)
     start = max(int(part.start_ns[0]) for part in parts)
     end = min(int(part.end_ns[-1]) for part in parts)

@@ -109,7 +109,7 @@ def _lead(machine: MachineAnalysis) -> str:
 def _caption(machine: MachineAnalysis, still: int) -> str:
     parts = []
     if any(track.peak is not None for track in machine.tracks):
-        parts.append("Dashed: what it can be at most.")
+        parts.append("A thin dashed grey line across a chart: what it can be at most.")
     if still:
         words = "reading stayed at 0 and is" if still == 1 else "readings stayed at 0 and are"
         parts.append(f"{still:,} {words} not drawn.")
