@@ -18,7 +18,7 @@ import pytest
 from perfscope.collectors.base import Fact
 from perfscope.collectors.context import Context, captured_context, live_context
 from perfscope.collectors.cpu.neighbours import MAX_NAMED, Neighbours, busy_ticks
-from perfscope.collectors.cpu.process_table import (
+from perfscope.collectors.process_table import (
     INITIAL_PID_NAMESPACE,
     ProcessTable,
     descends,

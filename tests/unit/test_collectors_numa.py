@@ -14,10 +14,11 @@ import pytest
 from perfscope.collectors.base import Fact
 from perfscope.collectors.cgroup import IN_ROOT, NO_RANK, JobWatch, job_cgroup
 from perfscope.collectors.context import Context, captured_context, live_context
-from perfscope.collectors.memory.numa import NumaCounters, online_nodes
+from perfscope.collectors.memory.numa import NumaCounters
 from perfscope.collectors.memory.numa_maps import Mappings, parse_numa_maps
 from perfscope.collectors.memory.placement import PAGES_PER_SAMPLE, NumaPlacement
 from perfscope.collectors.memory.usage import NumaMemory
+from perfscope.collectors.nodes import online_nodes
 from perfscope.collectors.pace import Pace
 from perfscope.rundir.metrics import DERIVED
 from tests.hardware import by_series, copy, expected, faulty, machine, tree, write

@@ -15,7 +15,6 @@ import pytest
 
 from perfscope.collectors.base import Fact, Reading
 from perfscope.collectors.context import Context
-from perfscope.collectors.cpu.process_table import INITIAL_PID_NAMESPACE
 from perfscope.collectors.nvidia.counters import NvmlDevices
 from perfscope.collectors.nvidia.devices import field_value, gpu_links, list_gpus, pci_address
 from perfscope.collectors.nvidia.gpm import NvmlGpm
@@ -23,6 +22,7 @@ from perfscope.collectors.nvidia.links import NvmlLinks, NvmlPcieRate
 from perfscope.collectors.nvidia.parts import MAX_FAILURES, NvmlCollector
 from perfscope.collectors.nvidia.processes import NvmlProcesses
 from perfscope.collectors.nvml_provider import real_nvml
+from perfscope.collectors.process_table import INITIAL_PID_NAMESPACE
 from tests.gpu.record_nvml import record
 from tests.nvml_stand_in import (
     DRIVER_NOT_LOADED,

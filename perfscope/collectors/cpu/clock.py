@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from perfscope.collectors.base import SECOND_NS, Absent, BaseCollector, Capability, Reading
 from perfscope.collectors.context import Context
 from perfscope.collectors.faults import words_of
-from perfscope.collectors.memory.numa import node_cpus, online_nodes
+from perfscope.collectors.nodes import node_cpus, online_nodes
 from perfscope.rundir.metrics import COUNTER, DERIVED, GAUGE, Metric, Series
 
 _CPUS = "/sys/devices/system/cpu"

@@ -15,7 +15,7 @@ from perfscope.collectors.base import SECOND_NS, Absent, BaseCollector, Capabili
 from perfscope.collectors.cgroup import JobCgroup, JobFile, JobWatch, job_cgroup
 from perfscope.collectors.context import Context, KeptFile
 from perfscope.collectors.faults import words_of
-from perfscope.collectors.memory.numa import node_cpus, online_nodes
+from perfscope.collectors.nodes import node_cpus, online_nodes
 from perfscope.collectors.pace import Pace
 from perfscope.rundir.metrics import COUNTER, Metric, Series
 

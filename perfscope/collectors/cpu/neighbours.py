@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from perfscope.collectors.base import SECOND_NS, Absent, BaseCollector, Capability, Fact, Reading, reason_of
 from perfscope.collectors.context import Context, KeptFile
-from perfscope.collectors.cpu.process_table import (
+from perfscope.collectors.process_table import (
     Key,
     Process,
     ProcessTable,

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfscope.collectors.context import Context
+from perfscope.collectors.cpu_identity import CpuIdentity
 from perfscope.collectors.kernel_text import format_cpulist, parse_cpulist
-from perfscope.collectors.machine.cpu_identity import CpuIdentity
 
 _CPU = "/sys/devices/system/cpu"
 _NODE = "/sys/devices/system/node"

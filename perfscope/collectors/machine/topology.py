@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from perfscope.collectors.context import Context
+from perfscope.collectors.cpu_identity import CpuIdentity, read_cpu_identity
 from perfscope.collectors.kernel_text import parse_cpulist
-from perfscope.collectors.machine.cpu_identity import CpuIdentity, read_cpu_identity
 from perfscope.collectors.machine.numa_nodes import (
     Processors,
     is_sub_numa,

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from perfscope.collectors.base import SECOND_NS, BaseCollector, Capability, Reading, reason_of
 from perfscope.collectors.context import Context, KeptFile
 from perfscope.collectors.faults import words_of
-from perfscope.collectors.kernel_text import parse_cpulist
+from perfscope.collectors.nodes import NODES, node_cpus, online_nodes
 from perfscope.collectors.pace import Pace
 from perfscope.rundir.metrics import COUNTER, Metric, Series
 
-NODES = "/sys/devices/system/node"
 _RESOLUTION = "allocation events; a huge page is one event whatever its size"
 _MEANING = {
     "numa_hit": "allocations that got the node they wanted",
@@ -38,24 +37,6 @@ METRICS = {
     )
     for name, meaning in _MEANING.items()
 }
-
-
-def online_nodes(ctx: Context) -> list[int]:
-    """Ids of the nodes that are there, with the holes that nodes taken offline leave; [] = no NUMA here."""
-    found = [int(name[len(NODES) + 5 :]) for name in ctx.glob(f"{NODES}/node[0-9]*")]
-    try:
-        online = set(parse_cpulist(ctx.read_or(f"{NODES}/online")))
-    except ValueError:
-        online = set()
-    return [node for node in found if not online or node in online]
-
-
-def node_cpus(ctx: Context, node: int) -> list[int]:
-    """CPUs of a node; [] for one that has memory only."""
-    try:
-        return parse_cpulist(ctx.read_or(f"{NODES}/node{node}/cpulist"))
-    except ValueError:
-        return []
 
 
 @dataclass(slots=True)

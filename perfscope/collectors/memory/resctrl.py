@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from perfscope.collectors.base import SECOND_NS, BaseCollector, Capability, Reading, reason_of
 from perfscope.collectors.context import Context, KeptFile
-from perfscope.collectors.machine.cpu_identity import read_cpu_identity
+from perfscope.collectors.cpu_identity import read_cpu_identity
 from perfscope.rundir.metrics import COUNTER, Metric, Series
 
 ROOT = "/sys/fs/resctrl"

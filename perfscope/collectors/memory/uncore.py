@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from perfscope.collectors.context import Context
+from perfscope.collectors.cpu_identity import CpuIdentity, read_cpu_identity
 from perfscope.collectors.kernel_text import parse_cpulist
-from perfscope.collectors.machine.cpu_identity import CpuIdentity, read_cpu_identity
 
 PMUS = "/sys/bus/event_source/devices"
 READ, WRITE, TOTAL = "dram_read_bytes", "dram_write_bytes", "dram_total_bytes"

@@ -12,7 +12,7 @@ from perfscope.collectors.base import SECOND_NS, Absent, BaseCollector, Capabili
 from perfscope.collectors.cgroup import JobFile, JobWatch, job_cgroup
 from perfscope.collectors.context import Context, KeptFile
 from perfscope.collectors.faults import words_of
-from perfscope.collectors.memory.numa import NODES, online_nodes
+from perfscope.collectors.nodes import NODES, online_nodes
 from perfscope.rundir.metrics import COUNTER, GAUGE, Metric, Series
 
 _MEMINFO = f"{NODES}/nodeN/meminfo"

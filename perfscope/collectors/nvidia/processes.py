@@ -11,10 +11,10 @@ from typing import Any
 
 from perfscope.collectors.base import SECOND_NS, Capability, Fact
 from perfscope.collectors.context import Context
-from perfscope.collectors.cpu.process_table import descends, in_container, is_marked, run_marks, user_of
 from perfscope.collectors.nvidia.devices import asked
 from perfscope.collectors.nvidia.parts import NOT_FOUND, Failed, Gpu, NvmlCollector, Query
 from perfscope.collectors.nvidia.parts import metric_of as _metric
+from perfscope.collectors.process_table import descends, in_container, is_marked, run_marks, user_of
 from perfscope.rundir.metrics import GAUGE, Series
 
 _SOURCE = "nvmlDeviceGetComputeRunningProcesses"
