@@ -146,6 +146,7 @@ def command(
         labels=parse_labels(labels),
         probe=_probe_options(**how),
         host=host_duties(ceilings, tell=os.isatty(2)),
+        options={"ceilings": ceilings},
     )
     context = click.get_current_context()
     try:

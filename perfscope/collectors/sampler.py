@@ -19,10 +19,10 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from perfscope.collectors.base import Collector, Fact
+from perfscope.collectors.base import Capability, Collector, Fact
 from perfscope.collectors.context import Context, live_context
 from perfscope.collectors.ranks import LocalRanks
 from perfscope.collectors.registry import foreign_collectors, own_collectors
@@ -52,19 +52,6 @@ class _Reader:
     cpu_ns: int = 0
     faults: int = 0
     off: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class SamplerOptions:
-    """What the sampler was asked to do; reaches it as JSON.
-
-    Attributes:
-        interval_ns: the fast tick.
-        collectors: options by collector name, e.g. {"stacks": True}.
-    """
-
-    interval_ns: int = DEFAULT_INTERVAL_NS
-    collectors: dict[str, object] = field(default_factory=dict)
 
 
 class Sampler:
@@ -204,6 +191,8 @@ class Sampler:
         collector = reader.collector
         capability = collector.probe(self._ctx) if not reader.off else None
         if capability is None or not capability.available:
+            if capability is not None:
+                self._note_absent(capability)
             return False
         try:
             collector.open(self._ctx)
@@ -236,6 +225,15 @@ class Sampler:
             if reader.faults >= MAX_FAULTS and not reader.off:
                 reader.off = True
                 self._note_stop(reader.collector, f"switched off after {reader.faults} faults: {error!r}")
+
+    def _note_absent(self, capability: Capability) -> None:
+        """What this host does not show is part of the record: nobody may take it for zero."""
+        value = {
+            "what": capability.collector,
+            "reason": capability.reason,
+            "remedy": capability.remedy,
+        }
+        self._log.fact(capability.collector, Fact("absent", {}, dict(value)), self._ctx.clock())
 
     def _note_stop(self, collector: Collector, reason: str) -> None:
         fact = Fact("stopped", {}, {"what": collector.name, "reason": reason})
@@ -278,7 +276,8 @@ def main(arguments: Sequence[str]) -> int:
     log = SampleLog(folder / layout.SAMPLES_JSONL, host, interval_ns)
     for problem in problems:
         log.fact("registry", Fact("note", {}, {"text": problem}), time.monotonic_ns())
-    sampler = Sampler(ctx, ranks, log, [*own_collectors(), *foreign], interval_ns)
+    wanted = [one for one in (*own_collectors(), *foreign) if ctx.options.get(one.name, True)]
+    sampler = Sampler(ctx, ranks, log, wanted, interval_ns)
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, lambda *_: sampler.stop("asked to end"))
     describing = threading.Thread(target=_describe, args=(ctx, host, folder), daemon=True)

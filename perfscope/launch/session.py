@@ -71,6 +71,7 @@ class RunRequest:
         labels: free key-value pairs kept in run.json.
         probe: how to measure.
         host: what to find out about this host.
+        options: what else was asked for and is to stand in run.json.
     """
 
     command: tuple[str, ...]
@@ -80,6 +81,7 @@ class RunRequest:
     labels: Mapping[str, str] = field(default_factory=dict)
     probe: ProbeOptions = field(default_factory=ProbeOptions)
     host: HostDuties = field(default_factory=HostDuties)
+    options: Mapping[str, object] = field(default_factory=dict)
 
 
 def run_command(request: RunRequest, environment: Mapping[str, str]) -> int:
@@ -242,7 +244,7 @@ def _first_manifest(
         "git": None,
         "packages": {},
         "environment": allowed_environment(environment),
-        "options": request.probe.as_dict(),
+        "options": {**request.probe.as_dict(), **request.options},
         "scheme": None,
         "world_size": plan.world_size,
     }

@@ -65,7 +65,7 @@ class SampleSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleFact:
-    """A `fact` line: name is binding, neighbour, stopped or note."""
+    """A `fact` line: name is binding, neighbour, stopped, absent or note."""
 
     name: str
     collector: str

@@ -143,8 +143,9 @@ def test_what_is_not_available_is_not_opened_and_what_cannot_be_opened_is_said(
     absent, gone = Unavailable("absent"), Unopenable("gone")
     samples = sample_for(0.2, rank, tmp_path, absent, gone)
     assert absent.count == gone.count == 0
-    assert [(fact.collector, fact.value["reason"]) for fact in samples.facts] == [
-        ("gone", "cannot be opened: [Errno 19] No such device")
+    assert [(fact.name, fact.collector, fact.value["reason"]) for fact in samples.facts] == [
+        ("absent", "absent", "not here"),
+        ("stopped", "gone", "cannot be opened: [Errno 19] No such device"),
     ]
 
 
