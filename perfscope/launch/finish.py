@@ -110,6 +110,8 @@ def await_sampler(host_dir: Path, *, limit_s: float = 1.5) -> bool:
     except OSError:  # there was none, or the run directory is gone
         return True
     shutil.rmtree(host_dir / layout.PIDS, ignore_errors=True)
+    with suppress(OSError):
+        (host_dir / layout.WATCHER).unlink()
     return True
 
 

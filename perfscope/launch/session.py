@@ -32,6 +32,7 @@ from perfscope.launch.process import (
     spawn,
     supervise,
 )
+from perfscope.launch.sampling import SamplerKeeper
 from perfscope.launch.witness import Witness
 from perfscope.rundir import layout
 from perfscope.rundir.redact import allowed_environment, redact_argv, redact_text
@@ -112,6 +113,7 @@ def run_command(request: RunRequest, environment: Mapping[str, str]) -> int:
             _close_manifest(run_dir, manifest, Ending(128 + early, early), joined)
             return 128 + early
         child_environment = {**environment, **injection.changes(environment), **plan.environment}
+        keeper = _keep_sampler(run_dir, request, child_environment)
         witness = Witness()
         try:
             pid = spawn(plan.argv, child_environment, gate)
@@ -120,10 +122,13 @@ def run_command(request: RunRequest, environment: Mapping[str, str]) -> int:
             with suppress(RunDirectoryError):
                 _close_manifest(run_dir, manifest, Ending(EXIT_NOT_FOUND, None), joined)
             raise
-        facts.start()
+        for thread in (facts, keeper):
+            with suppress(RuntimeError):  # no thread to be had: the command's ending is what counts
+                thread.start()
         ending = supervise(pid, gate, witness)
         witness.dismiss()
         gate.drain()
+        keeper.stop()
         try:
             _finish(run_dir, manifest, plan, ending, facts, gate, joined)
         except Exception as error:  # noqa: BLE001 - the command has run; its exit code is all that counts now
@@ -193,6 +198,23 @@ class _Facts(threading.Thread):
             duty(host_dir)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with our figures, the command starts
             self.problem = str(error)
+
+
+def _keep_sampler(run_dir: Path, request: RunRequest, environment: Mapping[str, str]) -> SamplerKeeper:
+    """The keeper of this host's sampler; without a place to write or a wish to sample it never starts one."""
+    sampling = request.probe.as_dict()["sampling"]
+    wanted = isinstance(sampling, dict)
+    keeper = SamplerKeeper(
+        run_dir / layout.HOSTS / machine.host_name(),
+        sampling if isinstance(sampling, dict) else {},
+        environment,
+    )
+    with suppress(OSError):  # without our word the ranks try themselves, and say why not
+        if wanted:
+            keeper.announce()
+            return keeper
+    keeper.stop()
+    return keeper
 
 
 def _plan(request: RunRequest, environment: Mapping[str, str]) -> LaunchPlan:
@@ -265,7 +287,8 @@ def _finish(
         attachment.read_ranks(run_dir), stop=lambda: gate.stop_requested() is not None
     )
     finish.await_sampler(run_dir / layout.HOSTS / machine.host_name())
-    facts.join(_FACTS_TIMEOUT_S)
+    if facts.is_alive():
+        facts.join(_FACTS_TIMEOUT_S)
     if facts.problem:
         problems.append(facts.problem)
     with joining.exclusive(run_dir):

@@ -1,27 +1,23 @@
-"""Starts the sampler of this host: one process beside the training that reads hardware counters.
+"""Sees to it that this host has a sampler: one process beside the training that reads hardware counters.
 
-Called once, when the process proves that it trains. Every rank leaves its pid for the sampler; local rank 0
-(or a rank that does not know its place) starts it, and the sampler's lock settles the rest.
+Called once, when the process proves that it trains. Every rank leaves its pid. Where a `perfscope run` lives
+on this host, it sees the pid and starts the sampler. Elsewhere (mpirun to other hosts) local rank 0, or a
+rank that does not know its place, starts it, and the sampler's lock settles the rest.
 """
 
 from __future__ import annotations
 
-import json
 import os
+import signal
 import socket
 import subprocess
 import sys
-from typing import Any, Dict, Optional
+import threading
+from typing import Any, Dict, List, Optional
 
 from ..rundir import layout
+from ..rundir.sampler_call import sampler_argv, sampler_environment, watcher
 
-# The sampler's own Python and packages, whatever the training's environment says about Python.
-_DROPPED = ("LD_PRELOAD", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONINSPECT")
-# Two arguments of its own: where perfscope lies, should that Python not have it installed.
-_BOOT = (
-    "import sys; sys.path[:1] = []; sys.path.append(sys.argv.pop(1)); "
-    "from perfscope.collectors.sampler import main; main(sys.argv[1:]); import os; os._exit(0)"
-)
 _PR_SET_PTRACER = 0x59616D61
 _PR_SET_PTRACER_ANY = -1
 
@@ -50,39 +46,53 @@ def start(run_dir: str, config: Dict[str, Any], local_rank: Optional[int]) -> Op
         pass
     if sampling.get("stacks"):
         _allow_reading_stacks()
-    if local_rank not in (None, 0):
+    if local_rank not in (None, 0) or watcher(os.path.join(folder, layout.WATCHER)) is not None:
         return None
     python = os.environ.get(layout.ENV_PYTHON, "")
     if not os.access(python, os.X_OK):
         return "no hardware counters of this host: perfscope's Python (%s) is not here" % (
             python or "unknown"
         )
-    return _spawn(python, run_dir, sampling)
-
-
-def _spawn(python: str, run_dir: str, sampling: Dict[str, Any]) -> Optional[str]:
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    options = {
-        "interval_ns": int(sampling.get("interval_ms", 100) * 1_000_000),
-        "collectors": {"stacks": bool(sampling.get("stacks"))},
-    }
-    command = [python, "-E", "-c", _BOOT, os.path.dirname(package)]
-    command += [run_dir, host_name(), str(os.getpid()), json.dumps(options)]
-    environment = {name: value for name, value in os.environ.items() if name not in _DROPPED}
-    # A shell that puts it in the background and ends: the sampler is never the training's child, so no
-    # os.wait() and no SIGCHLD handler of the training's meets it. A session of its own keeps Ctrl-C away.
-    shell = subprocess.Popen(
-        ["/bin/sh", "-c", '"$@" </dev/null >/dev/null 2>&1 &', "sh", *command],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        close_fds=True,
-        start_new_session=True,
-        env=environment,
-        cwd="/",
-    )
-    code = shell.wait()
+    code = _spawn(sampler_argv(python, run_dir, host_name(), os.getpid(), sampling))
     return "no hardware counters of this host: the sampler was not started (sh: %d)" % code if code else None
+
+
+def _spawn(command: List[str]) -> int:
+    """Start it as nobody's child: a shell puts it in the background and ends.
+
+    For some milliseconds that shell is the training's child. A SIGCHLD handler of the training's must not
+    meet it (it may call os.wait()), so it is set aside meanwhile and called if another child ended.
+    """
+    ours = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGCHLD) if ours else None
+    if callable(handler):
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        shell = subprocess.Popen(
+            ["/bin/sh", "-c", '"$@" </dev/null >/dev/null 2>&1 &', "sh", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            close_fds=True,
+            start_new_session=True,  # Ctrl-C is not for it
+            env=sampler_environment(os.environ),
+            cwd="/",
+        )
+        return shell.wait()
+    finally:
+        if callable(handler):
+            signal.signal(signal.SIGCHLD, handler)
+            _call_again()
+
+
+def _call_again() -> None:
+    """Have the handler called when a child of the training's own ended while it was set aside."""
+    try:
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return
+    if ended is not None:
+        os.kill(os.getpid(), signal.SIGCHLD)
 
 
 def _allow_reading_stacks() -> None:

@@ -9,6 +9,7 @@ Python, >= 3.8, where perfscope is not installed), so nothing here may import pe
     <run>/hosts/<host>/ceilings.json     measured peaks: memory bandwidth, FLOP/s
     <run>/hosts/<host>/samples.jsonl     hardware counters, append-only, see samples.py
     <run>/hosts/<host>/pids/<pid>        empty: a rank of this host says that it lives (removed at the end)
+    <run>/hosts/<host>/watcher           pid of the `perfscope run` that starts this host's sampler
     <run>/hosts/<host>/sampler.lock      held (flock) by the one sampler of the host
     <run>/hosts/<host>/stacks.speedscope.json   Python stacks of the ranks, with --stacks
     <run>/ranks/<rank>/rank.json         one rank: pid, host, framework, groups, clock anchors
@@ -30,6 +31,7 @@ CEILINGS_JSON = "ceilings.json"
 SAMPLES_JSONL = "samples.jsonl"
 SAMPLER_LOCK = "sampler.lock"
 PIDS = "pids"
+WATCHER = "watcher"
 STACKS_JSON = "stacks.speedscope.json"
 RANKS = "ranks"
 RANK_JSON = "rank.json"

@@ -20,6 +20,7 @@ Times are monotonic ns of the host. Values are raw integers (or floats); `scale`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,8 @@ from numpy.typing import NDArray
 from perfscope.rundir.metrics import EXACT, QUALITIES
 
 _WORD = 1 << 64
+_LONGEST_NS = 400 * 86_400_000_000_000  # no training samples for longer
+_LARGEST = 1e30
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -124,6 +127,7 @@ class HostSamples:
 class _Growing:
     definition: Mapping[str, Any]
     collector: str
+    usual: int  # its quality, unless a reading has its own
     begin: list[int] = field(default_factory=list)
     end: list[int] = field(default_factory=list)
     values: list[int | float] = field(default_factory=list)
@@ -155,6 +159,7 @@ class _Reader:
         self._ends: list[Mapping[str, object]] = []
         self._segment = 0
         self._dropped = 0
+        self._first_ns: int | None = None  # of the first row; a sampler's clock starts with its host
 
     def take(self, line: bytes) -> None:
         if line.isspace():
@@ -167,35 +172,54 @@ class _Reader:
                 self._other(entry)
             else:
                 self._dropped += 1
-        except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError, IndexError):
+        except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError, ValueError, OverflowError):
             self._dropped += 1  # torn by a crash, or not ours
 
     def _row(self, entry: list[Any]) -> None:
-        number, begin, end, values = entry[0], int(entry[1]), int(entry[2]), entry[3]
+        number, begin, end, values = entry[0], entry[1], entry[2], entry[3]
         columns = self._rows[number]
-        odd = entry[4] if len(entry) > 4 else None
+        odd = _mapping(entry[4]) if len(entry) > 4 else None
         if len(columns) != len(values):
             raise ValueError("as many values as series")
+        self._check(begin, end, values)
+        codes = {int(index): QUALITIES.index(word) for index, word in odd.items()} if odd else {}
         for index, (column, value) in enumerate(zip(columns, values, strict=True)):
             if value is None:
                 continue
-            word = odd.get(str(index)) if odd else None
             column.begin.append(begin)
             column.end.append(end)
             column.values.append(value)
-            column.quality.append(QUALITIES.index(word or column.definition.get("quality") or EXACT))
+            column.quality.append(codes.get(index, column.usual))
             column.segment.append(self._segment)
+
+    def _check(self, begin: object, end: object, values: Sequence[object]) -> None:
+        """Nothing that a column cannot hold, and no time far from all others: the file may be damaged."""
+        if type(begin) is not int or type(end) is not int or not 0 <= begin <= end < 1 << 62:
+            raise ValueError("two times in order")
+        if self._first_ns is None:
+            self._first_ns = begin
+        if abs(begin - self._first_ns) > _LONGEST_NS or end - begin > _LONGEST_NS:
+            raise ValueError("a time far from the others")
+        for value in values:
+            if type(value) is int:
+                if not -(1 << 63) <= value < _WORD:
+                    raise ValueError("more than 64 bits")
+            elif type(value) is float:
+                if abs(value) > _LARGEST:
+                    raise ValueError("no figure of any machine")
+            elif value is not None:
+                raise TypeError("a number or null")
 
     def _other(self, entry: dict[str, Any]) -> None:
         if "series" in entry:
             collector = str(entry.get("collector", ""))
-            self._rows[entry["id"]] = [self._column(collector, one) for one in entry["series"]]
+            self._rows[int(entry["id"])] = [self._column(collector, _mapping(one)) for one in entry["series"]]
         elif "fact" in entry:
             self._facts.append(
                 SampleFact(
                     name=str(entry["fact"]),
                     collector=str(entry.get("collector", "")),
-                    t_ns=int(entry.get("t_ns", 0)),
+                    t_ns=min(max(int(entry.get("t_ns", 0)), 0), 1 << 62),
                     labels=_mapping(entry.get("labels")),
                     value=_mapping(entry.get("value")),
                 )
@@ -211,16 +235,22 @@ class _Reader:
             self._rows = {}
         anchor = entry.get("anchor")
         if anchor:
-            self._anchors.append((int(anchor[0]), int(anchor[1])))
+            mono, unix = int(anchor[0]), int(anchor[1])
+            if not 0 <= mono < 1 << 62 or not 0 <= unix < 1 << 62:
+                raise ValueError("two times")
+            self._anchors.append((mono, unix))
         if "interval_ns" in entry:
             since = int(entry.get("t_ns") or (anchor[0] if anchor else 0))
             self._intervals.append((since, int(entry["interval_ns"])))
 
     def _column(self, collector: str, one: Mapping[str, Any]) -> _Growing:
-        labels = tuple(sorted((str(k), str(v)) for k, v in (one.get("labels") or {}).items()))
+        labels = tuple(sorted((str(k), str(v)) for k, v in _mapping(one.get("labels")).items()))
+        if not math.isfinite(float(one.get("scale", 1.0))):
+            raise ValueError("not a series")
         key = (collector, str(one["metric"]), labels)
         if key not in self._series:
-            self._series[key] = _Growing(definition=one, collector=collector)
+            usual = QUALITIES.index(one.get("quality", EXACT))
+            self._series[key] = _Growing(definition=one, collector=collector, usual=usual)
         return self._series[key]
 
     def result(self, host: str) -> HostSamples:
@@ -246,14 +276,16 @@ def _mapping(value: object) -> Mapping[str, Any]:
 def _finished(column: _Growing) -> SampleSeries:
     one = column.definition
     limit = one.get("limit")
+    if type(limit) is not int or not 0 < limit <= 1 << 62:
+        limit = None  # as wide as the column: differences are right without
     return SampleSeries(
         collector=column.collector,
         metric=str(one["metric"]),
-        labels={str(k): str(v) for k, v in (one.get("labels") or {}).items()},
+        labels={str(k): str(v) for k, v in _mapping(one.get("labels")).items()},
         unit=str(one.get("unit", "")),
         kind=str(one.get("kind", "gauge")),
         source=str(one.get("source", "")),
-        limit=int(limit) if limit is not None else None,
+        limit=limit,
         scale=float(one.get("scale", 1.0)),
         t_begin_ns=np.array(column.begin, np.int64),
         t_end_ns=np.array(column.end, np.int64),

@@ -134,12 +134,24 @@ def test_killing_perfscope_leaves_training_and_sampler_at_work(script: str, tmp_
     assert samples_of(tmp_path / "run").ends
 
 
-def test_killing_the_sampler_leaves_the_training_as_it_is(script: str, tmp_path: Path) -> None:
-    wrapper = start(script, tmp_path, 3)
+def test_a_sampler_that_is_killed_is_replaced_and_the_training_goes_on(script: str, tmp_path: Path) -> None:
+    wrapper = start(script, tmp_path, 4)
     os.kill(await_sampler(tmp_path / "run"), signal.SIGKILL)
     out, err = wrapper.communicate(timeout=60)
     assert (wrapper.returncode, out) == (3, b"no child\n")
     assert all(line.startswith(b"perfscope: ") for line in err.splitlines())
+    samples = samples_of(tmp_path / "run")
+    assert set(samples.find("cpu_busy")[0].segment) == {0, 1}  # counters are not differenced across the two
+    assert len(samples.ends) == 1 and samples.num_dropped <= 1
+
+
+def test_killing_sampler_and_perfscope_leaves_the_training_as_it_is(script: str, tmp_path: Path) -> None:
+    wrapper = start(script, tmp_path, 3)
+    sampler = await_sampler(tmp_path / "run")
+    wrapper.kill()
+    os.kill(sampler, signal.SIGKILL)
+    out, _ = wrapper.communicate(timeout=30)
+    assert out == b"no child\n"
     samples = samples_of(tmp_path / "run")
     assert samples.find("cpu_busy") and not samples.ends and samples.num_dropped <= 1
 
@@ -152,8 +164,47 @@ def test_sampling_can_be_left_out(script: str, tmp_path: Path) -> None:
     assert read_manifest(tmp_path / "run")["options"]["sampling"] is None
 
 
+def elsewhere(command: str) -> tuple[str, ...]:
+    """The command as on a host on which no `perfscope run` lives."""
+    return ("sh", "-c", f"rm run/hosts/*/watcher; {command}")
+
+
+def test_where_no_perfscope_run_lives_a_rank_starts_the_sampler(script: str, tmp_path: Path) -> None:
+    ended = run(*elsewhere(f"{sys.executable} {script} 2"), cwd=tmp_path, options=["--ceilings", "off"])
+    assert (ended.returncode, ended.stdout) == (3, b"no child\n")  # it is nobody's child there, too
+    samples = samples_of(tmp_path / "run")
+    assert len(samples.ends) == 1 and samples.find("cpu_busy")
+
+
+HANDLER = """
+import os, signal, subprocess, sys, time, torch
+reaped = []
+signal.signal(signal.SIGCHLD, lambda *_: reaped.append(os.wait()[0]))
+child = subprocess.Popen(["sleep", "2"])
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+end = time.monotonic() + 4
+while time.monotonic() < end:
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+    time.sleep(0.01)
+print(reaped == [child.pid])
+"""
+
+
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+def test_a_handler_that_waits_for_children_meets_its_own_only(where: str, tmp_path: Path) -> None:
+    (tmp_path / "handler.py").write_text(HANDLER)
+    command: tuple[str, ...] = (sys.executable, "handler.py")
+    if where == "elsewhere":
+        command = elsewhere(f"{sys.executable} handler.py")
+    ended = run(*command, cwd=tmp_path, options=["--ceilings", "off"])
+    assert (ended.returncode, ended.stdout) == (0, b"True\n")
+    assert samples_of(tmp_path / "run").ends
+
+
 def test_a_host_without_perfscopes_python_says_so_and_trains(script: str, tmp_path: Path) -> None:
-    command = ("env", "PERFSCOPE_PYTHON=/nowhere/python", sys.executable, script, "0.3")
+    command = elsewhere(f"PERFSCOPE_PYTHON=/nowhere/python {sys.executable} {script} 0.3")
     ended = run(*command, cwd=tmp_path, options=["--ceilings", "off"])
     assert ended.returncode == 3
     notes = json.loads((tmp_path / "run" / "ranks" / "0" / "rank.json").read_text())["notes"]

@@ -30,7 +30,8 @@ ARROWS: dict[str, set[str]] = {
     "__init__": set(),
 }
 LEAVES = {"errors", "units", "__init__"}
-STDLIB_ONLY = ("probes", "rundir/layout.py", "__init__.py")
+SHARED = ("layout.py", "sampler_call.py")  # loaded by ranks, too
+STDLIB_ONLY = ("probes", "rundir/layout.py", "rundir/sampler_call.py", "__init__.py")
 
 
 def sources() -> list[Path]:
@@ -107,7 +108,10 @@ def test_code_that_runs_inside_the_training_uses_the_standard_library_only(place
 
 
 def test_code_that_runs_inside_the_training_parses_as_python_3_8() -> None:
-    for path in [*sorted((PACKAGE / "probes").rglob("*.py")), PACKAGE / "rundir" / "layout.py"]:
+    for path in [
+        *sorted((PACKAGE / "probes").rglob("*.py")),
+        *(PACKAGE / "rundir" / name for name in SHARED),
+    ]:
         ast.parse(path.read_text(), feature_version=(3, 8))
 
 

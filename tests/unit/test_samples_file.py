@@ -6,6 +6,7 @@ import errno
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -157,3 +158,51 @@ def test_monotonic_times_become_wall_clock_times_by_the_nearest_anchors(tmp_path
     assert (samples.unix_ns(asked) - asked).tolist() == [5_000_000_000] * 2 + [5_000_000_005] + [
         5_000_000_010
     ] * 2
+
+
+WRONG = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=3)
+    | st.sampled_from([10**30, -(10**30), 1 << 63, 1e308]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_anything_in_place_of_anything_is_read_or_counted(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    lines: list[Any] = [
+        {"schema_version": 1, "host": "h", "pid": 1, "interval_ns": 100, "anchor": [1000, 2000]},
+        {
+            "id": 0,
+            "collector": "c",
+            "series": [{"metric": "m", "labels": {"a": "b"}, "limit": 8, "scale": 2.0}],
+        },
+        [0, 1000, 1001, [5]],
+        [0, 1100, 1101, [6], {"0": "scaled"}],
+        {"fact": "note", "collector": "c", "t_ns": 1100, "labels": {}, "value": {"text": "t"}},
+        {"end": "over", "t_ns": 1200, "cost": {"cpu_ns": 1}},
+    ]
+    line = data.draw(st.sampled_from(lines))
+    place: Any = line
+    while True:  # down to some value, however deep
+        keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+        key = data.draw(st.sampled_from(keys))
+        if isinstance(place[key], (dict, list)) and place[key] and data.draw(st.booleans()):
+            place = place[key]
+            continue
+        place[key] = data.draw(WRONG)
+        break
+    path = tmp_path_factory.mktemp("wrong") / "s"
+    path.write_text("".join(json.dumps(one) + "\n" for one in lines))
+    samples = read_samples(path, "h")
+    for series in samples.series:
+        samples.unix_ns(series.t_begin_ns)
+        assert len(series.values) == len(series.t_begin_ns) == len(series.quality)
+    assert samples.num_dropped <= len(lines)

@@ -1,0 +1,107 @@
+"""Starts the sampler of this host as soon as a rank says that it trains.
+
+It is our child, not the training's: a training may wait for its children, or have a SIGCHLD handler. Ranks
+on hosts without a `perfscope run` start their sampler themselves (probes/sampler_start.py).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from perfscope.rundir import layout
+from perfscope.rundir.sampler_call import is_alive, mark_watched, sampler_argv, sampler_environment
+
+_LOOK_S = 0.05
+_MOST_FAILURES = 3
+_SETTLE_S = 1.0  # a new sampler needs some 0.1 s, on a busy host more, to take its lock
+
+
+class SamplerKeeper(threading.Thread):
+    """Looks for ranks of this host until stopped.
+
+    Args:
+        host_dir: hosts/<host> of the run; made if it is not there.
+        sampling: as in PERFSCOPE_CONFIG.
+        environment: of the training.
+    """
+
+    def __init__(
+        self, host_dir: Path, sampling: Mapping[str, object], environment: Mapping[str, str]
+    ) -> None:
+        super().__init__(name="perfscope-sampling", daemon=True)
+        self._host_dir = host_dir
+        self._sampling = sampling
+        self._environment = sampler_environment(environment)
+        self._done = threading.Event()
+
+    def announce(self) -> None:
+        """Tell the ranks that the sampler is started from here. Before the command starts.
+
+        Raises:
+            OSError: the run directory cannot be written.
+        """
+        self._host_dir.mkdir(parents=True, exist_ok=True)
+        mark_watched(str(self._host_dir / layout.WATCHER))
+
+    def stop(self) -> None:
+        self._done.set()
+
+    def run(self) -> None:
+        started: int | None = None
+        failures = 0
+        while failures < _MOST_FAILURES and not self._done.wait(_LOOK_S):
+            if started is not None:
+                found, status = _ended(started)
+                if not found:
+                    continue
+                failures += status != 0  # killed, or broken: another one goes on in the same file
+                started = None
+            rank = self._rank()
+            if rank is not None and self._is_free():
+                started = self._start(rank)
+                self._done.wait(_SETTLE_S)
+
+    def _rank(self) -> int | None:
+        """A rank of this host that lives."""
+        try:
+            names = os.listdir(self._host_dir / layout.PIDS)  # noqa: PTH208 - twenty times a second
+        except OSError:
+            return None
+        return next((int(name) for name in names if name.isdigit() and is_alive(int(name))), None)
+
+    def _is_free(self) -> bool:
+        """Whether no sampler has this host (another `perfscope run` of the same job may have started it)."""
+        try:
+            with (self._host_dir / layout.SAMPLER_LOCK).open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:  # not there yet, or a file system without locks
+            return True
+        return True
+
+    def _start(self, rank: int) -> int | None:
+        run_dir = self._host_dir.parent.parent
+        command = sampler_argv(sys.executable, str(run_dir), self._host_dir.name, rank, self._sampling)
+        nothing = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
+        try:
+            return os.posix_spawn(
+                command[0], command, self._environment, file_actions=nothing, setsid=True, setsigmask=[]
+            )
+        except OSError:  # no process to be had: the report says that no counters were sampled
+            self._done.set()
+            return None
+
+
+def _ended(pid: int) -> tuple[bool, int]:
+    """Whether our child has ended, and its wait status."""
+    try:
+        found, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return True, 0
+    return found != 0, status

@@ -1,0 +1,72 @@
+"""How the sampler process is called. Standard library only: ranks start it where no `perfscope run` does.
+
+It runs under perfscope's own Python and packages, whatever the training's environment says about Python.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Dict, List, Mapping, Optional
+
+_DROPPED = ("LD_PRELOAD", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONINSPECT")
+# The first argument is where perfscope lies, should that Python not have it installed.
+_BOOT = (
+    "import sys; sys.path[:1] = []; sys.path.append(sys.argv.pop(1)); "
+    "from perfscope.collectors.sampler import main; main(sys.argv[1:]); import os; os._exit(0)"
+)
+
+
+def sampler_argv(python: str, run_dir: str, host: str, pid: int, sampling: Mapping[str, object]) -> List[str]:
+    """The command line: a sampler of `host` whose first rank is `pid`; `sampling` as in PERFSCOPE_CONFIG."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    interval = sampling.get("interval_ms")
+    options = {
+        "interval_ns": int(float(str(interval)) * 1_000_000) if interval else None,
+        "collectors": {"stacks": bool(sampling.get("stacks"))},
+    }
+    return [python, "-E", "-c", _BOOT, os.path.dirname(package), run_dir, host, str(pid), json.dumps(options)]
+
+
+def sampler_environment(environment: Mapping[str, str]) -> Dict[str, str]:
+    """The training's environment without what would change another Python."""
+    return {name: value for name, value in environment.items() if name not in _DROPPED}
+
+
+def pid_namespace() -> str:
+    """Which process numbers are ours; "" where nothing says."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def mark_watched(path: str) -> None:
+    """Say at `path` (hosts/<host>/watcher) that this process starts the sampler of the host.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with open(path, "w") as file:
+        file.write("%d %s\n" % (os.getpid(), pid_namespace()))
+
+
+def watcher(path: str) -> Optional[int]:
+    """Pid of the process that said so, while it lives."""
+    try:
+        with open(path) as file:
+            pid, _, namespace = file.read().strip().partition(" ")
+        if not pid.isdigit() or namespace != pid_namespace():
+            return None
+        return int(pid) if is_alive(int(pid)) else None
+    except OSError:
+        return None
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and waits to be reaped does not."""
+    try:
+        with open("/proc/%d/stat" % pid) as file:
+            return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except (OSError, IndexError):
+        return False
