@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 
 from perfscope import units
 from perfscope.cli.doctor_machine import bug_report, machine_tree, machine_words
@@ -110,8 +111,8 @@ def _head(survey: Survey, width: int, style: Style) -> Iterator[str]:
     yield from (style.bold(line) for line in _wrapped(f"{verdict}.", width, ""))
     if survey.captured:
         yield from _wrapped(
-            "This is a captured tree, not the machine you are on: what needs system calls, NVML or a living "
-            "process is missing for that reason alone.",
+            "This is a captured tree, not the machine you are on: what needs system calls, NVML or living "
+            "processes is missing for that reason alone.",
             width,
             "",
         )
@@ -274,8 +275,15 @@ def _ceilings(survey: Survey, width: int) -> Iterator[str]:
     for entry in _entries(ceilings, "missing"):
         yield from _wrapped(f"{entry.get('what')}: {entry.get('reason')}", width, "    ", f"  {MISSING} ")
     how = str(ceilings.get("how") or "")
-    cached = "measured before and kept" if ceilings.get("cached") else "measured now"
+    cached = _kept_since(ceilings.get("measured_unix_ns")) if ceilings.get("cached") else "measured now"
     yield from _wrapped(f"{cached}{'; ' if how else ''}{how}", width)
+
+
+def _kept_since(measured_unix_ns: object) -> str:
+    if not isinstance(measured_unix_ns, int):
+        return "measured before and kept"
+    at = datetime.fromtimestamp(measured_unix_ns // 10**9, tz=UTC)
+    return f"measured on {at:%Y-%m-%d at %H:%M} UTC and kept; --ceilings measures afresh"
 
 
 def _ceiling_order(entry: dict[str, object]) -> tuple[bool, str, bool, str, int]:

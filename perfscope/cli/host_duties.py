@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from perfscope.launch.machine import host_name
 from perfscope.launch.session import HostDuties, say
 from perfscope.rundir import layout
 from perfscope.rundir.writer import write_json
 
+if TYPE_CHECKING:
+    from perfscope.collectors.context import Context
+
+GPU_BUDGET_S = 20.0  # torch needs seconds to start, and a context on each GPU; only once per host
+
 
 def host_duties(ceilings: str, *, tell: bool) -> HostDuties:
     """Duties for one run. `ceilings`: auto, refresh or off; `tell`: say so when measuring takes a while."""
 
     def measure(folder: Path) -> None:
-        from perfscope.collectors.ceilings.measure import is_cached, read_or_measure
+        from perfscope.collectors.ceilings.measure import is_cached, read_or_measure, torch_python
         from perfscope.collectors.context import live_context
 
         ctx = live_context()
+        gpus = _has_gpu(ctx)
         if tell and (ceilings == "refresh" or not is_cached(ctx, host_name())):
-            say("measuring this host's peak bandwidth and FLOP/s first: 2 s, once (--ceilings off skips it)")
+            time = "2 s and, for torch and the GPUs, up to 20 s more" if gpus else "2 s"
+            say(f"measuring this host's peaks first: {time}, once (--ceilings off skips it)")
         found = read_or_measure(
             ctx,
             host_name(),
             refresh=ceilings == "refresh",
-            torch_python=shutil.which("python") or sys.executable,
+            torch_python=torch_python(),
+            torch_budget_s=GPU_BUDGET_S if gpus else 0.0,
         )
         write_json(folder / layout.CEILINGS_JSON, found)
 
@@ -39,3 +46,13 @@ def host_duties(ceilings: str, *, tell: bool) -> HostDuties:
     return (
         HostDuties(measure=measure, describe=describe) if ceilings != "off" else HostDuties(describe=describe)
     )
+
+
+def _has_gpu(ctx: Context) -> bool:
+    from perfscope.collectors.nvml_provider import NvmlAbsent
+
+    try:
+        ctx.nvml()
+    except NvmlAbsent:
+        return False
+    return True

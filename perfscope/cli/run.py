@@ -177,6 +177,12 @@ def _probe_options(
 ) -> ProbeOptions:
     if stacks and sample_interval is None:
         raise UsageError("--stacks needs the sampler; leave out `--sample-interval off`")
+    if stacks:
+        from perfscope.collectors.stacks.bursts import missing_py_spy
+
+        problem = missing_py_spy()
+        if problem is not None:
+            raise UsageError(f"--stacks: {problem}")
     return ProbeOptions(
         overhead=overhead,
         windows=windows,

@@ -7,19 +7,19 @@ job in it has none.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from perfscope.collectors.context import Context, KeptFile
+from perfscope.collectors.machine.surroundings import container
 
 _BASE = "/sys/fs/cgroup"
 _NEVER_IN_ROOT = ("cgroup.type", "cpu.max", "memory.current", "memory.max")
 NO_RANK = "no training process is known"
 IN_ROOT = "the ranks are in the root cgroup, which counts the whole machine"
-START_IN_SCOPE = (
-    "start the run in a cgroup of its own: systemd-run --user --scope -p CPUAccounting=yes "
-    "-p MemoryAccounting=yes -p IOAccounting=yes perfscope run ..."
-)
+_ACCOUNTING = "--scope -p CPUAccounting=yes -p MemoryAccounting=yes -p IOAccounting=yes perfscope run ..."
+_ELSEWHERE = "give the job a batch step or a container of its own: either has a cgroup of its own"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +36,9 @@ class JobCgroup:
     v1: Mapping[str, str] = field(default_factory=dict)
     reason: str = ""
 
-    @property
-    def remedy(self) -> str:
-        """How to get the files that are missing; "" while no rank is known."""
-        return "" if self.reason == NO_RANK else START_IN_SCOPE
+    def remedy(self, ctx: Context) -> str:
+        """How to get the files that are missing; "" while no rank is known, and where nothing would help."""
+        return "" if self.reason == NO_RANK else own_group(ctx)
 
     def lacks(self, name: str) -> str:
         """Why there is no file `name`."""
@@ -122,6 +121,19 @@ class JobFile:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def own_group(ctx: Context) -> str:
+    """How a run gets a cgroup of its own on this machine; "" in a container, which cannot make any."""
+    if container(ctx):
+        return ""
+    if ctx.exists("/run/systemd/system"):
+        if ctx.euid == 0:
+            return f"start the run in a cgroup of its own: systemd-run {_ACCOUNTING}"
+        bus = ctx.live and os.environ.get("DBUS_SESSION_BUS_ADDRESS")
+        if bus or ctx.exists(f"/run/user/{ctx.euid}/bus"):
+            return f"start the run in a cgroup of its own: systemd-run --user {_ACCOUNTING}"
+    return _ELSEWHERE
 
 
 def job_cgroup(ctx: Context) -> JobCgroup:

@@ -81,8 +81,10 @@ class Context:
             OSError: as the machine would (for a captured tree, as it did there).
         """
         self._fail_as_captured(name)
-        with self.path(name).open("rb") as file:
-            return file.read(_LARGEST_FILE).decode("utf-8", "replace")
+        # A captured tree may hold anything: opening a named pipe must not wait for a writer.
+        descriptor = os.open(self.path(name), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            return (file.read(_LARGEST_FILE) or b"").decode("utf-8", "replace")
 
     def read_or(self, name: str, default: str = "") -> str:
         """The text of a file without surrounding white space; `default` when it cannot be read."""
@@ -144,7 +146,7 @@ class KeptFile:
     __slots__ = ("_descriptor",)
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def read(self) -> bytes:
         """The file as it is now.

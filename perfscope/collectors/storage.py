@@ -66,7 +66,7 @@ class IoCounters(BaseCollector):
         path, _ = _job_path(ctx, group)
         if not path:
             reason = group.lacks("io.stat")
-            absent += [Absent(what=one.name, reason=reason, remedy=group.remedy) for one in JOB.values()]
+            absent += [Absent(what=one.name, reason=reason, remedy=group.remedy(ctx)) for one in JOB.values()]
         why, remedy = _rank_refused(ctx)
         if why:
             absent += [Absent(what=one.name, reason=why, remedy=remedy) for one in RANK.values()]

@@ -6,11 +6,9 @@ their own.
 
 from __future__ import annotations
 
-import shutil
-import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TypeVar
 
 from perfscope.collectors import registry
@@ -20,6 +18,9 @@ from perfscope.collectors.machine.surroundings import read_surroundings
 
 SCHEMA_VERSION = 1
 CEILINGS_BUDGET_S, TORCH_BUDGET_S = 8.0, 20.0  # somebody waits for them, and no training does
+
+# What they tell is of processes while these live; a picture of some says nothing about any.
+_OF_LIVING_PROCESSES = ("numa.placement", "cpu.tasks", "neighbours")
 
 _T = TypeVar("_T")
 
@@ -125,6 +126,10 @@ def _ask(collector: Collector, ctx: Context, foreign: bool) -> Source:
             if foreign
             else "report this, with the lines at the end",
         )
+    if not ctx.live and capability.available and capability.collector in _OF_LIVING_PROCESSES:
+        capability = replace(
+            capability, available=False, absent=(), reason="a captured tree has no living processes"
+        )
     return Source(capability=capability, slow=bool(getattr(collector, "slow", False)), foreign=foreign)
 
 
@@ -142,17 +147,16 @@ def _topology(ctx: Context, host: str) -> dict[str, object]:
 def _ceilings(ctx: Context, host: str, measure: bool) -> dict[str, object] | None:
     if not ctx.live:
         return None
-    from perfscope.collectors.ceilings.measure import is_cached, read_or_measure
+    from perfscope.collectors.ceilings.measure import is_cached, read_or_measure, torch_python
 
     if not measure:
         return read_or_measure(ctx, host) if is_cached(ctx, host) else None
-    python = shutil.which("python") or sys.executable  # the one that would train: it may have torch
     return read_or_measure(
         ctx,
         host,
         refresh=True,
         budget_s=CEILINGS_BUDGET_S,
-        torch_python=python,
+        torch_python=torch_python(),
         torch_budget_s=TORCH_BUDGET_S,
     )
 

@@ -20,12 +20,21 @@ from perfscope.collectors.ceilings import measure as ceilings
 from perfscope.collectors.ceilings.child import run_child
 from perfscope.collectors.ceilings.host import Host, Node, cgroup_limits, last_level_bytes, read_host
 from perfscope.collectors.ceilings.kernels_numpy import TRIAD_BYTES, aggregate, triad
-from perfscope.collectors.ceilings.measure import Document, is_cached, measure, merge, read_or_measure, what
+from perfscope.collectors.ceilings.measure import (
+    Document,
+    is_cached,
+    measure,
+    merge,
+    read_or_measure,
+    torch_python,
+    what,
+)
 from perfscope.collectors.context import Context, captured_context, live_context
 from tests import hardware
 
 BUDGET_S = 2.0
 ENTRY_KEYS = {
+    "measured_unix_ns",
     "kind",
     "device",
     "node",
@@ -172,16 +181,19 @@ def test_a_quiet_complete_host_is_not_measured_again(
     assert not is_cached(ctx, "elsewhere", measured["cache"])
 
 
-def test_refreshing_keeps_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = Measurements(monkeypatch, document(entry(5e9)), document(entry(7e9)), document(entry(6e9)))
+def test_refreshing_starts_afresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = Measurements(
+        monkeypatch, document(entry(5e9)), document(entry(7e9)), document(entry(6e9), measured_unix_ns=9)
+    )
     ctx = live_context()
     values = [
         read_or_measure(ctx, "h", cache_dir=tmp_path, refresh=refresh)["entries"][0]["value"]
         for refresh in (False, True, True)
     ]
-    assert values == [5e9, 7e9, 7e9]
+    assert values == [5e9, 7e9, 6e9]
     final = read_or_measure(ctx, "h", cache_dir=tmp_path)
-    assert final["cached"] and final["entries"][0]["value"] == 7e9 and final["entries"][0]["runs"] == 9
+    assert final["cached"] and final["entries"][0]["value"] == 6e9 and final["entries"][0]["runs"] == 3
+    assert final["measured_unix_ns"] == final["entries"][0]["measured_unix_ns"] == 9
     assert len(calls.plans) == 3
 
 
@@ -208,7 +220,8 @@ def test_figures_taken_under_pressure_get_more_tries(tmp_path: Path, monkeypatch
         last = read_or_measure(live_context(), "h", cache_dir=tmp_path)
     assert len(calls.plans) == ceilings.MAX_TRIES
     assert last["entries"][0]["value"] == 4e9
-    calm = merge(document(entry(), pressure=pressed), document(entry()))
+    calm = merge(document(entry(2e9), pressure=pressed), document(entry(), measured_unix_ns=9))
+    assert (calm["entries"][0]["measured_unix_ns"], calm["measured_unix_ns"]) == (1, 9)
     assert calm["pressure"]["cpu_some_ratio"] == 0.0
 
 
@@ -538,3 +551,23 @@ def test_a_python_without_torch_is_a_reason(tmp_path: Path, monkeypatch: pytest.
     assert found["entries"][0]["value"] == 1e9
     (missing,) = found["missing"]
     assert missing["what"] == "what torch can measure" and missing["reason"] == f"{bare} has no torch"
+    (path,) = (tmp_path / "c").glob("*.json")
+    assert json.loads(path.read_text())["missing"] == []
+    path.write_text(json.dumps({**json.loads(path.read_text()), "missing": [missing]}))  # as it once was kept
+    again = read_or_measure(live_context(), "h", cache_dir=tmp_path / "c")
+    assert again["cached"] and again["missing"] == []
+
+
+def test_our_own_python_measures_with_torch_where_it_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\n")
+    python.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "torch" or None)
+    assert torch_python() == sys.executable
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert torch_python() == str(python)
+    python.unlink()
+    assert torch_python() is None

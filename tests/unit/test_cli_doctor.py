@@ -29,6 +29,10 @@ from tests import hardware
 
 BYTES = Metric(name="some_bytes", unit="bytes", kind=COUNTER, source="/proc/FILE", description="Bytes.")
 
+needs_safe_tar = pytest.mark.skipif(
+    not hasattr(tarfile, "data_filter"), reason="this Python (before 3.11.4) cannot unpack a tar safely"
+)
+
 
 class Counts(BaseCollector):
     """A collector as it should be."""
@@ -308,6 +312,7 @@ def test_every_captured_tree_is_surveyed_without_a_problem(name: str) -> None:
     assert run("--root", hardware.tree(name)).exit_code == 0
 
 
+@needs_safe_tar
 def test_a_tar_is_as_good_as_its_folder() -> None:
     archive = hardware.data_file("two-socket-before.tar.xz")
     from_tar = json.loads(run("--root", archive, "--json").output)
@@ -405,6 +410,7 @@ def hostile_tar(path: Path) -> None:
         add("proc/fifo", type=tarfile.FIFOTYPE)
 
 
+@needs_safe_tar
 def test_a_hostile_tar_stays_inside(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     hostile_tar(tmp_path / "bad.tar")
@@ -419,6 +425,7 @@ def test_a_hostile_tar_stays_inside(tmp_path: Path) -> None:
     assert all(not path.is_symlink() for path in place.rglob("*"))
 
 
+@needs_safe_tar
 def test_a_tar_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = hardware.data_file("two-socket-before.tar.xz")
     monkeypatch.setattr("perfscope.cli.captured_tree.MAX_BYTES", 1000)
@@ -472,3 +479,11 @@ def test_a_probe_that_answers_nonsense_is_a_fault_of_that_source(monkeypatch: py
     found = survey(live_context(), "h")
     assert [source.capability.available for source in found.sources] == [False, True]
     assert "gave NoneType" in found.sources[0].capability.reason
+
+
+def test_what_needs_living_processes_is_not_available_in_a_captured_tree() -> None:
+    document = json.loads(run("--root", hardware.tree("two-socket-before"), "--json").output)
+    sources = {source["collector"]: source for source in document["sources"]}
+    for name in ("numa.placement", "cpu.tasks", "neighbours"):
+        assert (sources[name]["available"], "living processes" in sources[name]["reason"]) == (False, True)
+    assert sources["numa"]["available"]

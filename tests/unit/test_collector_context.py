@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -67,6 +68,11 @@ def test_a_captured_tree_has_no_system_calls_and_no_nvml(tmp_path: Path) -> None
 def test_a_broken_manifest_is_as_none(tmp_path: Path, manifest: str) -> None:
     (tmp_path / "MANIFEST.json").write_text(manifest)
     assert captured_context(tmp_path).errors == {}
+
+
+def test_a_named_pipe_in_a_captured_tree_is_an_empty_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "cpuinfo")
+    assert captured_context(tmp_path).read_or("/cpuinfo") == ""
 
 
 def test_a_root_that_is_no_folder_is_refused(tmp_path: Path) -> None:

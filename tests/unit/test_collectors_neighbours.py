@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import os
-import resource
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from perfscope.collectors.base import Fact
-from perfscope.collectors.context import Context, captured_context, live_context
-from perfscope.collectors.cpu.neighbours import MAX_NAMED, Neighbours, busy_ticks
-from perfscope.collectors.process_table import (
-    INITIAL_PID_NAMESPACE,
-    ProcessTable,
-    descends,
-    increments,
-    parse_stat,
-    read_process,
+from perfscope.collectors.context import Context
+from perfscope.collectors.cpu.neighbours import (
+    COMMAND_LENGTH,
+    MAX_NAMED,
+    Neighbours,
+    busy_ticks,
+    command_of,
 )
-from tests import hardware
+from perfscope.collectors.process_table import (
+    parse_stat,
+)
 
 KERNEL = 0x00200000
 
@@ -228,7 +222,7 @@ def test_a_later_process_of_the_same_pid_is_another(tmp_path: Path) -> None:
     assert machine.second(40, born=[Fake(101, 1, own=40, start=77, name="stress")]) == 40
 
 
-def test_neighbours_of_a_name_are_told_as_one_at_most_every_10_s(tmp_path: Path) -> None:
+def test_neighbours_of_a_name_are_told_as_one_every_10_s(tmp_path: Path) -> None:
     machine = Machine(
         tmp_path, Fake(100), Fake(901, name="stress"), Fake(902, name="stress"), Fake(903, name="idle")
     )
@@ -238,10 +232,79 @@ def test_neighbours_of_a_name_are_told_as_one_at_most_every_10_s(tmp_path: Path)
     assert fact.value["name"] == "stress" and fact.value["pid"] == 901 and fact.value["processes"] == 2
     assert fact.value["cpus"] == pytest.approx(1.9) and fact.value["seconds"] == 1
     for _ in range(9):
-        machine.second(100, p901=100)
+        machine.second(190, p901=100, p902=90)
         assert machine.collector.facts() == []
-    machine.second(100, p901=100)
-    assert neighbours(machine.collector.facts()) == [("stress", 1.0)]
+    machine.second(190, p901=100, p902=90)
+    assert neighbours(machine.collector.facts()) == [("stress", 1.9)]
+
+
+def test_a_neighbour_whose_use_changes_is_told_again_after_3_s(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, Fake(100), Fake(900, name="stress"))
+    machine.second(15, p900=15)  # it began late in this second
+    assert neighbours(machine.collector.facts()) == [("stress", 0.15)]
+    for _ in range(2):
+        machine.second(100, p900=100)
+        assert machine.collector.facts() == []
+    machine.second(100, p900=100)
+    (fact,) = machine.collector.facts()
+    assert (fact.value["cpus"], fact.value["seconds"]) == (1.0, 3.0)
+    for _ in range(3):
+        machine.second(5, p900=5)
+    (fact,) = machine.collector.facts()
+    assert (fact.value["cpus"], fact.value["seconds"]) == (0.05, 3.0)  # a fall is told below the threshold
+
+
+def test_a_neighbour_that_ends_is_told_a_last_time(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, Fake(100), Fake(900, name="stress"))
+    machine.second(80, p900=80)
+    machine.second(90, p900=90)
+    assert neighbours(machine.collector.facts()) == [("stress", 0.8)]
+    machine.second(10, ended=[900])
+    (fact,) = machine.collector.facts()
+    assert (fact.value["cpus"], fact.value["seconds"]) == (0.45, 2.0)
+    for _ in range(2):
+        machine.second(0)
+    assert machine.collector.facts() == []
+    machine.second(0)
+    machine.second(70, born=[Fake(901, own=70, start=5, name="stress")])
+    (fact,) = machine.collector.facts()
+    assert (fact.value["cpus"], fact.value["seconds"]) == (0.7, 1.0)  # without the pause
+
+
+def test_facts_of_a_neighbour_cover_all_it_used(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, Fake(100), Fake(900, name="stress"))
+    uses = [30, 100, 100, 100, 100, 20, 20, 20, 20, 60, 60, 60, 90, 90, 90, 90]
+    facts: list[Fact] = []
+    for ticks in [*uses, 0]:
+        machine.second(ticks, p900=ticks)
+        facts += machine.collector.facts()
+    told = [(float(str(f.value["cpus"])), float(str(f.value["seconds"]))) for f in facts]
+    assert sum(seconds for _, seconds in told) == len(uses) + 1
+    assert sum(cpus * seconds for cpus, seconds in told) == pytest.approx(sum(uses) / 100, abs=0.05)
+
+
+def test_a_neighbours_command_is_told_without_secrets(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, Fake(100), Fake(900, name="train"), Fake(901, name="other"))
+    command = b"python\0-m\0train\0--api-key\0hunter2\0--note=a\x1b[31mb\nc\0" + b"x" * 200 + b"\0"
+    (tmp_path / "proc/900/cmdline").write_bytes(command)
+    machine.second(80, p900=50, p901=30)
+    first, second = machine.collector.facts()
+    assert str(first.value["command"]).startswith("python -m train --api-key <redacted> --note=a[31mb c xxx")
+    assert len(str(first.value["command"])) == COMMAND_LENGTH
+    assert "command" not in second.value
+    (tmp_path / "proc/900/cmdline").unlink()
+    for _ in range(10):
+        machine.second(50, p900=50)
+    (again,) = [f for f in machine.collector.facts() if f.value["name"] == "train"]
+    assert again.value["command"] == first.value["command"]  # as it was when it could be read
+
+
+def test_of_a_command_line_that_is_cut_the_cut_argument_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "proc/7").mkdir(parents=True)
+    token = b"hf_" + b"a" * 4000
+    (tmp_path / "proc/7/cmdline").write_bytes(b"train\0" + token + b"\0" + b"hf_" + b"b" * 4000)
+    assert command_of(Context(root=tmp_path), 7) == "train <redacted>"
+    assert command_of(Context(root=tmp_path), 8) == ""
 
 
 def test_the_largest_few_are_named(tmp_path: Path) -> None:
@@ -325,154 +388,3 @@ def test_names_may_hold_anything(line: str, name: str) -> None:
 @pytest.mark.parametrize("text", [b"", b"7 (x) S", b"no process", b"x (y) S " + b"z " * 50])
 def test_lines_that_are_no_process_are_none(text: bytes) -> None:
     assert parse_stat(text) is None
-
-
-# Real processes. Other programs run on this machine too, so every bound is one that they cannot break.
-
-BUSY = """
-import time
-open("/proc/self/comm", "w").write("{name}")
-end = time.monotonic() + {seconds}
-while time.monotonic() < end: pass
-"""
-ORPHAN = """
-import subprocess, sys
-print(subprocess.Popen([sys.executable, "-c", {code!r}], stdout=subprocess.DEVNULL).pid)
-"""
-WORKERS = """
-import subprocess, sys
-for _ in range(12): subprocess.run([sys.executable, "-S", "-c", {code!r}])
-"""
-
-
-def own_ticks(pid: int) -> int:
-    process = read_process(live_context(), pid)
-    return process.own if process else 0
-
-
-@pytest.fixture
-def orphan() -> Iterator[Callable[..., int]]:
-    """Start a busy process that nobody of ours is the parent of; gives its pid."""
-    pids: list[int] = []
-
-    def start(seconds: float = 60, **environment: str) -> int:
-        done = subprocess.run(
-            [sys.executable, "-c", ORPHAN.format(code=BUSY.format(seconds=seconds, name="stranger"))],
-            env={"PATH": os.environ["PATH"], **environment},
-            stdout=subprocess.PIPE,
-            check=True,
-        )
-        pids.append(int(done.stdout))
-        return pids[-1]
-
-    yield start
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def watch(ctx: Context, enough: Callable[[], bool]) -> tuple[int, int, list[Fact]]:
-    """(neighbours' ticks, machine's busy ticks, facts) until it is enough."""
-    collector = Neighbours()
-    assert collector.probe(ctx).available
-    before = busy_ticks(Path("/proc/stat").read_bytes())[0]
-    collector.open(ctx)
-    facts = list(collector.facts())
-    for _ in range(200):
-        time.sleep(0.25)
-        done = enough()
-        (reading,) = collector.sample()
-        facts += collector.facts()
-        if done:
-            break
-    after = busy_ticks(Path("/proc/stat").read_bytes())[0]
-    collector.close()
-    assert isinstance(reading.value, int)
-    return reading.value, after - before, facts
-
-
-def test_a_real_stranger_is_seen_and_named(orphan: Callable[..., int]) -> None:
-    pid = orphan()
-    begin = own_ticks(pid)
-    ticks, _, facts = watch(live_context(), lambda: own_ticks(pid) - begin > 50)
-    assert ticks >= 40
-    (fact, *_) = [f for f in facts if f.name == "neighbour" and f.value["name"] == "stranger"]
-    assert fact.value["pid"] == pid and fact.value["user"]
-    assert float(str(fact.value["cpus"])) >= 0.1
-
-
-def test_a_real_orphan_of_the_run_is_no_stranger(orphan: Callable[..., int], tmp_path: Path) -> None:
-    pid = orphan(PERFSCOPE_RUN_DIR=str(tmp_path))
-    begin = own_ticks(pid)
-    ctx = live_context(out_dir=tmp_path / "hosts" / "h")
-    ticks, busy, facts = watch(ctx, lambda: own_ticks(pid) - begin > 50)
-    assert ticks <= max(busy - 50, 0) + 10
-    assert pid not in [f.value.get("pid") for f in facts]
-
-
-def test_real_children_that_come_and_go_are_ours() -> None:
-    """What data loader workers do: short lives, waited for by their parent, never seen by a scan."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    code = WORKERS.format(code=BUSY.format(seconds=0.1, name="worker"))
-    with subprocess.Popen([sys.executable, "-c", code]) as parent:
-        ctx = live_context(pids=lambda: [parent.pid])
-        ticks, busy, facts = watch(ctx, lambda: parent.poll() is not None)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    used = (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * os.sysconf("SC_CLK_TCK")
-    assert used > 10
-    assert ticks <= max(busy - used, 0) + 25
-    assert parent.pid not in [f.value.get("pid") for f in facts]
-
-
-def test_scanning_this_machine_finds_ourselves() -> None:
-    ctx = live_context()
-    processes = ProcessTable(ctx)
-    table = processes.scan()
-    me = next(process for process in table.values() if process.pid == os.getpid())
-    assert me.parent == os.getppid() and not me.kernel
-    assert descends(ctx, os.getpid(), [os.getppid()])
-    assert not descends(ctx, os.getppid(), [os.getpid()])
-    assert all(ticks >= 0 for ticks in increments(table, processes.scan()).values())
-    processes.close()
-
-
-def test_processes_that_end_leave_no_file_open() -> None:
-    def num_open() -> int:
-        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-
-    before = num_open()
-    processes = ProcessTable(live_context())
-    with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as child:
-        assert child.pid in {pid for pid, _ in processes.scan()}
-        child.communicate(b"\n")
-    table = processes.scan()
-    assert child.pid not in {pid for pid, _ in table}
-    assert num_open() <= before + len(table) + 3  # others come and go meanwhile
-    processes.close()
-    assert num_open() == before
-
-
-def test_with_few_files_allowed_processes_are_still_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (8, 8))
-    processes = ProcessTable(live_context())
-    assert os.getpid() in {pid for pid, _ in processes.scan()}
-    assert os.getpid() in {pid for pid, _ in processes.scan()}
-    processes.close()
-
-
-@pytest.mark.parametrize("name", hardware.names())
-def test_captured_machines_can_be_looked_at(name: str) -> None:
-    seconds = iter(range(0, 10**12, 10**9))
-    ctx = captured_context(hardware.tree(name), clock=lambda: next(seconds))
-    collector = Neighbours()
-    if not collector.probe(ctx).available:
-        assert not ctx.exists("/proc/stat")
-        return
-    collector.open(ctx)
-    (reading,) = collector.sample()
-    assert reading.value == 0  # nothing changes in a picture
-    collector.close()
-
-
-def test_the_initial_pid_namespace_has_a_fixed_number() -> None:
-    assert INITIAL_PID_NAMESPACE == 4026531836

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from perfscope.collectors.base import Fact
-from perfscope.collectors.cgroup import IN_ROOT, NO_RANK, JobWatch, job_cgroup
+from perfscope.collectors.cgroup import NO_RANK
 from perfscope.collectors.context import Context, captured_context, live_context
 from perfscope.collectors.memory.numa import NumaCounters
 from perfscope.collectors.memory.numa_maps import Mappings, parse_numa_maps
@@ -232,57 +232,6 @@ def test_a_node_without_meminfo_ends_only_itself() -> None:
     collector.sample()
     assert not collector.facts()
     collector.close()
-
-
-# The job's cgroup
-
-
-def test_ranks_in_groups_of_their_own_share_the_nearest_ancestor(tmp_path: Path) -> None:
-    root = copy("two-socket-before", tmp_path / "tree", *PARTS)
-    pids = [11]
-    for pid in (11, 12):
-        write(
-            root,
-            {
-                f"proc/{pid}/cgroup": f"0::/slurm/job_7/step_0/task_{pid}\n",
-                f"sys/fs/cgroup/slurm/job_7/step_0/task_{pid}/cgroup.type": "domain\n",
-            },
-        )
-    watch = JobWatch(captured_context(root, pids=lambda: tuple(pids)))
-    assert watch.group.v2 == "/sys/fs/cgroup/slurm/job_7/step_0/task_11"
-    assert not watch.look()
-    pids.append(12)
-    assert watch.look()
-    assert watch.group.v2 == "/sys/fs/cgroup/slurm/job_7/step_0"
-    pids.remove(12)
-    assert not watch.look()
-
-
-def test_the_root_group_is_the_machine_and_no_job(tmp_path: Path) -> None:
-    root = copy("two-socket-before", tmp_path / "tree", *PARTS)
-    write(root, {"proc/11/cgroup": "0::/\n"})
-    group = job_cgroup(captured_context(root, pids=lambda: (11,)))
-    assert group.v2 == ""
-    assert group.reason == IN_ROOT
-    assert "systemd-run" in group.remedy
-
-
-def test_the_root_of_a_container_is_its_job(tmp_path: Path) -> None:
-    root = copy("two-socket-before", tmp_path / "tree", *PARTS)
-    write(root, {"proc/11/cgroup": "0::/\n", "sys/fs/cgroup/cgroup.type": "domain\n"})
-    assert job_cgroup(captured_context(root, pids=lambda: (11,))).v2 == "/sys/fs/cgroup"
-
-
-def test_the_unified_mount_of_the_hybrid_layout_is_found(tmp_path: Path) -> None:
-    write(
-        tmp_path,
-        {
-            "proc/11/cgroup": "2:cpuacct:/\n0::/user.slice/run-3.scope\n",
-            "sys/fs/cgroup/unified/user.slice/run-3.scope/cpu.stat": "usage_usec 1\n",
-        },
-    )
-    group = job_cgroup(captured_context(tmp_path, pids=lambda: (11,)))
-    assert group.v2 == "/sys/fs/cgroup/unified/user.slice/run-3.scope"
 
 
 # Placement

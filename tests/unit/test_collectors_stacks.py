@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import stat
 import sys
 import time
@@ -356,11 +357,16 @@ def test_stacks_are_off_unless_asked_for() -> None:
     assert (found.available, found.remedy) == (False, "perfscope run --stacks")
 
 
-def test_without_py_spy_the_remedy_is_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_py_spy_the_remedy_installs_py_spy_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacks, "find_py_spy", lambda: None)
     found = StackBursts().probe(live_context(options={"stacks": True}))
     assert (found.available, found.reason) == (False, "py-spy is not installed")
-    assert found.remedy == "pip install 'perfscope[stacks]'"
+    assert found.remedy == f"{shlex.quote(sys.executable)} -m pip install 'py-spy>=0.4'"
+    assert stacks.missing_py_spy() == f"{found.reason}: {found.remedy}"
+    monkeypatch.setattr(sys, "executable", "/home/a user/venv/bin/python")
+    assert "'/home/a user/venv/bin/python' -m pip" in str(stacks.missing_py_spy())
+    monkeypatch.setattr(stacks, "find_py_spy", lambda: "/usr/bin/py-spy")
+    assert stacks.missing_py_spy() is None
 
 
 def test_py_spy_beside_our_python_needs_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

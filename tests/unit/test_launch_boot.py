@@ -65,6 +65,8 @@ def test_importing_a_missing_sitecustomize_fails_as_without_us(tmp_path: Path) -
     code = "import sitecustomize"
     ended, plain = python(tmp_path, code, agent="def start(): pass"), python(tmp_path, code, injected=False)
     assert ended.stderr == plain.stderr
+    if plain.returncode == 0:
+        pytest.skip("this Python has a sitecustomize of its own")
     assert "No module named 'sitecustomize'" in plain.stderr
 
 

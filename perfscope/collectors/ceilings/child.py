@@ -22,6 +22,7 @@ _RUN = (
     "runpy.run_path(sys.argv[0], run_name='__main__')"
 )
 _CHUNK = 1 << 16
+_TUNING = ("OPENBLAS_", "GOTO_", "MKL_", "OMP_", "GOMP_", "KMP_", "BLIS_", "NPY_")
 
 
 @dataclass
@@ -52,7 +53,7 @@ def run_child(
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env={**os.environ, **environment},
+                env={**_plain_environment(), **environment},
                 start_new_session=True,  # one signal reaches its children too
             )
         except OSError as error:
@@ -70,6 +71,11 @@ def run_child(
             answer.failure = _last_line(errors.read()) or f"ended with status {process.returncode}"
     answer.took_ns = time.monotonic_ns() - began
     return answer
+
+
+def _plain_environment() -> dict[str, str]:
+    """Ours, without what tunes arithmetic libraries: a ceiling is the machine's, not this shell's."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(_TUNING)}
 
 
 def _read(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bool]:

@@ -2,11 +2,13 @@
 
 Measured in processes of their own, so that whoever asks loads neither numpy nor torch, within a hard limit:
 what has not ended by then is killed, and what it had printed is kept. Figures are kept per host and merged:
-the best of several measurements counts, since a neighbour can only make one worse.
+the best of several measurements counts, since a neighbour can only make one worse. A refresh forgets them.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import shutil
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -31,10 +33,20 @@ _CACHES = 4  # an array is so many times the last-level caches: STREAM's rule
 _SMALLEST, _LARGEST = 8 << 20, 1 << 30  # bytes of one array
 _MEMORY_SHARE = 6  # the three arrays take half of what is free at most
 _MAX_WORKERS = 256
+_BY_TORCH = "what torch can measure"
 _TOUCH_BYTES_PER_S = 1.5e9  # how fast one thread touches new memory, at least
 
 Document = dict[str, Any]
 Entry = Mapping[str, Any]
+
+
+def torch_python() -> str | None:
+    """A Python that may have torch: our own where it has, else `python` on PATH; None without either."""
+    try:
+        found = importlib.util.find_spec("torch")
+    except (ImportError, ValueError):  # a torch that is loaded without a spec, or half removed
+        found = None
+    return sys.executable if found and sys.executable else shutil.which("python")
 
 
 def is_cached(ctx: Context, host: str, cache_dir: Path | None = None) -> bool:
@@ -64,7 +76,7 @@ def read_or_measure(
         cache_dir: where figures are kept; None = below $XDG_CACHE_HOME. Need not be writable.
         torch_python: a Python that may have torch.
         torch_budget_s: further wall time for torch (GPUs, and bf16 on CPUs): it alone needs seconds to start.
-        refresh: measure though there are figures; the best of old and new are kept.
+        refresh: measure anew and forget what is kept for this host, what torch measured included.
     """
     if not ctx.live:
         return _document(
@@ -74,19 +86,23 @@ def read_or_measure(
     cache = _cache(ctx, host, machine, cache_dir)
     plan = _plan(ctx, machine)
     with cache.locked() as alone:
-        known = cache.load()
+        known = _keepable(cache.load())
         if not refresh and _complete(known, plan):
             return _finished(ctx, host, machine, {**known, "cached": True}, 0.0)
         if not alone:
             reason = "another perfscope is measuring this host"
             waiting = _document(host, known, missing=[{"what": "ceilings", "reason": reason}])
             return _finished(ctx, host, machine, {**waiting, "cached": bool(known)}, 0.0)
-        todo = (not refresh and _settled(known) and _left(known, plan)) or plan
+        if refresh:
+            known = {}
+        todo = (_settled(known) and _left(known, plan)) or plan
         fresh = measure(ctx, host, machine, todo, budget_s)
         if torch_python and torch_budget_s > 0:
             _add_torch(fresh, machine, torch_python, torch_budget_s)
+        elif torch_budget_s > 0:
+            fresh["missing"].append({"what": _BY_TORCH, "reason": "no Python with torch was found"})
         merged = merge(known, fresh)
-        cache.store(merged)
+        cache.store(_keepable(merged))
     return _finished(ctx, host, machine, merged, torch_budget_s)
 
 
@@ -164,7 +180,7 @@ def _add_torch(document: Document, machine: Host, python: str, budget_s: float) 
     document["took_ns"] += answer.took_ns
     if answer.failure:
         reason = f"{python} has no torch" if "No module named 'torch'" in answer.failure else answer.failure
-        document["missing"].append({"what": "what torch can measure", "reason": reason})
+        document["missing"].append({"what": _BY_TORCH, "reason": reason})
 
 
 def _plan(ctx: Context, machine: Host) -> list[Document]:
@@ -270,10 +286,22 @@ def _left(known: Entry, plan: Iterable[Entry]) -> list[Document]:
     return [dict(task) for task in plan if any(_key(label) not in have for label in _labels(task))]
 
 
+def _keepable(document: Document) -> Document:
+    """Without remarks about the moment ("this Python has no torch"): they need not be true later."""
+    if not document:
+        return document
+    return {**document, "missing": [one for one in document["missing"] if "kind" in one]}
+
+
 def merge(known: Entry, fresh: Entry) -> Document:
     """The best of two measurements, entry by entry, and what is missing in both."""
     entries: dict[tuple[object, ...], Document] = {}
-    for entry in [*known.get("entries", ()), *fresh["entries"]]:
+    dated = [
+        {"measured_unix_ns": doc.get("measured_unix_ns"), **entry}
+        for doc in (known, fresh)
+        for entry in doc.get("entries", ())
+    ]
+    for entry in dated:
         other = entries.get(_key(entry))
         runs = entry["runs"] + (other["runs"] if other else 0)
         best = entry if other is None or entry["value"] > other["value"] else other

@@ -419,5 +419,7 @@ def _probe_job(ctx: Context) -> tuple[list[Metric], tuple[Absent, ...]]:
             reason = f"cgroup cpu.stat: {words_of(error)}"
         job.close()
     metrics = job_metrics(version)
-    absent = [Absent(what=name, reason=reason, remedy=group.remedy) for name in metrics if name not in found]
+    absent = [
+        Absent(what=name, reason=reason, remedy=group.remedy(ctx)) for name in metrics if name not in found
+    ]
     return [metric for name, metric in metrics.items() if name in found], tuple(absent)

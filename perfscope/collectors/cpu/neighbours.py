@@ -30,15 +30,20 @@ from perfscope.collectors.process_table import (
     user_of,
 )
 from perfscope.rundir.metrics import COUNTER, DERIVED, Metric, Series
+from perfscope.rundir.redact import redact_argv
 
 WORTH_NAMING = 0.1  # CPUs
 KERNEL_WORTH_NAMING = 0.5
 MAX_NAMED = 5
-NAMING_NS = 10 * SECOND_NS  # the same neighbour is named at most this often
+NAMING_NS = 10 * SECOND_NS  # the same neighbour is named this often,
+CHANGED_NS = 3 * SECOND_NS  # or after so long already,
+CHANGED = 0.2  # where it uses so many CPUs more or fewer than was told
+COMMAND_LENGTH = 80
 MAX_COST_RATIO = 1 / 300  # a scan that takes longer (thousands of processes) is made less often
 _DEBT_TICKS_PER_CPU = 2  # by so much the two clocks may disagree, per look
 _SHORTEST_NS = SECOND_NS // 5
 _STAT = "/proc/stat"
+_COMMAND_BYTES = 4096  # of a command line that are looked at
 
 
 class _Group(NamedTuple):
@@ -52,13 +57,25 @@ class _Group(NamedTuple):
 class _Tally:
     """What a group has used since it was named last, or since it appeared."""
 
-    __slots__ = ("named_ns", "pids", "since_ns", "ticks")
+    __slots__ = ("command", "named_ns", "pids", "since_ns", "ticks", "told_cpus")
 
-    def __init__(self, since_ns: int) -> None:
+    def __init__(self, since_ns: int, before: _Tally | None = None) -> None:
         self.since_ns = since_ns
-        self.named_ns: int | None = None
+        self.named_ns: int | None = before.named_ns if before else None
+        self.told_cpus: float = before.told_cpus if before else 0.0  # 0: never named, or it has ended since
+        self.command: str = before.command if before else ""
         self.ticks = 0
         self.pids: dict[int, int] = {}
+
+    def is_due(self, cpus: float, worth: float, now_ns: int) -> bool:
+        """Whether a group that uses `cpus` is to be named now; a fall is told however little is left."""
+        if self.named_ns is None:
+            return cpus >= worth
+        age_ns = now_ns - self.named_ns
+        changed = abs(cpus - self.told_cpus) > CHANGED
+        return (age_ns >= NAMING_NS or (age_ns >= CHANGED_NS and changed)) and (
+            cpus >= worth or self.told_cpus - cpus > CHANGED
+        )
 
 
 class Neighbours(BaseCollector):
@@ -66,7 +83,7 @@ class Neighbours(BaseCollector):
 
     name = "neighbours"
     slow = True
-    min_interval_ns = SECOND_NS
+    min_interval_ns = 2 * SECOND_NS  # a look at every process; half of the sampler's cost at once a second
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +116,7 @@ class Neighbours(BaseCollector):
             available=True,
             metrics=(metric,),
             source="/proc/stat, /proc/*/stat",
-            min_interval_ns=SECOND_NS,
+            min_interval_ns=self.min_interval_ns,
             absent=_hidden(ctx),
         )
 
@@ -205,7 +222,32 @@ class Neighbours(BaseCollector):
     def _name(
         self, table: Mapping[Key, Process], used: Mapping[Key, int], now_ns: int, spent_ns: int
     ) -> None:
-        """Facts about those who use much, of one name and user together."""
+        """Facts about those who use much, of one name and user together, and a last one when they end."""
+        active = self._tally(table, used, now_ns - spent_ns)
+        rates = [
+            (tally.ticks / self._ctx.clock_ticks * 1e9 / max(now_ns - tally.since_ns, 1), group, tally)
+            for group, tally in self._tallies.items()
+        ]
+        due = [
+            (cpus, group, tally)
+            for cpus, group, tally in rates
+            if group in active
+            and tally.is_due(cpus, KERNEL_WORTH_NAMING if group.kernel else WORTH_NAMING, now_ns)
+        ]
+        due.sort(key=lambda entry: -entry[0])
+        for cpus, group, tally in due[:MAX_NAMED]:
+            self._tell(group, tally, cpus, now_ns)
+            tally.told_cpus = cpus
+        for cpus, group, tally in rates:
+            if tally.told_cpus and group not in active:
+                if tally.ticks:
+                    self._tell(group, tally, cpus, now_ns)
+                tally.told_cpus = 0.0
+        self._forget(now_ns)
+
+    def _tally(self, table: Mapping[Key, Process], used: Mapping[Key, int], appeared_ns: int) -> set[_Group]:
+        """Add up what each group has used since the last look. Gives the groups that used anything."""
+        active: set[_Group] = set()
         for key, ticks in used.items():
             if ticks:
                 process = table[key]
@@ -214,26 +256,40 @@ class Neighbours(BaseCollector):
                     "" if process.kernel else self._user(key),
                     process.kernel,
                 )
-                tally = self._tallies.setdefault(group, _Tally(now_ns - spent_ns))
+                active.add(group)
+                tally = self._tallies.setdefault(group, _Tally(appeared_ns))
                 tally.ticks += ticks
                 tally.pids[process.pid] = tally.pids.get(process.pid, 0) + ticks
-        due = [
-            (tally.ticks / self._ctx.clock_ticks * 1e9 / max(now_ns - tally.since_ns, 1), group, tally)
-            for group, tally in self._tallies.items()
-            if tally.named_ns is None or now_ns - tally.named_ns >= NAMING_NS
-        ]
-        due.sort(key=lambda entry: -entry[0])
-        for cpus, group, tally in due[:MAX_NAMED]:
-            if cpus >= (KERNEL_WORTH_NAMING if group.kernel else WORTH_NAMING):
-                self._facts.append(_fact(group, tally, cpus, now_ns))
-                tally.named_ns = now_ns
+        return active
+
+    def _forget(self, now_ns: int) -> None:
+        """Begin anew with groups that were told about, or used too little for long; drop those that ended."""
         for group, tally in list(self._tallies.items()):
-            if tally.named_ns == now_ns or now_ns - tally.since_ns >= NAMING_NS:
-                fresh = _Tally(now_ns)
-                fresh.named_ns = tally.named_ns
-                self._tallies[group] = fresh
-                if not tally.ticks:
+            if tally.ticks:
+                if tally.named_ns == now_ns or now_ns - tally.since_ns >= NAMING_NS:
+                    self._tallies[group] = _Tally(now_ns, tally)
+            elif not tally.told_cpus:
+                tally.since_ns = now_ns  # should it come back, its pause is no part of its time
+                if tally.named_ns is None or now_ns - tally.named_ns >= CHANGED_NS:
                     del self._tallies[group]
+
+    def _tell(self, group: _Group, tally: _Tally, cpus: float, now_ns: int) -> None:
+        """One fact: what the group used since the last one."""
+        largest = max(tally.pids, key=lambda pid: tally.pids[pid])
+        if not group.kernel:
+            tally.command = command_of(self._ctx, largest) or tally.command
+        value: dict[str, object] = {
+            "pid": None if group.kernel else largest,
+            "name": group.name,
+            "user": group.user,
+            "cpus": round(cpus, 2),
+            "seconds": round((now_ns - tally.since_ns) / 1e9, 2),
+            "processes": len(tally.pids),
+        }
+        if tally.command:
+            value["command"] = tally.command
+        tally.named_ns = now_ns
+        self._facts.append(Fact("neighbour", {"kind": "kernel" if group.kernel else "cpu"}, value))
 
     def _user(self, key: Key) -> str:
         if key not in self._users:
@@ -313,14 +369,15 @@ def _hidden(ctx: Context) -> tuple[Absent, ...]:
     return tuple(absent)
 
 
-def _fact(group: _Group, tally: _Tally, cpus: float, now_ns: int) -> Fact:
-    largest = max(tally.pids, key=lambda pid: tally.pids[pid])
-    value: dict[str, object] = {
-        "pid": None if group.kernel else largest,
-        "name": group.name,
-        "user": group.user,
-        "cpus": round(cpus, 2),
-        "seconds": round((now_ns - tally.since_ns) / 1e9, 2),
-        "processes": len(tally.pids),
-    }
-    return Fact("neighbour", {"kind": "kernel" if group.kernel else "cpu"}, value)
+def command_of(ctx: Context, pid: int) -> str:
+    """How a process was started, cut, on one line and without what looks like a secret; "" = not readable."""
+    try:
+        with ctx.path(f"/proc/{pid}/cmdline").open("rb") as file:
+            data = file.read(_COMMAND_BYTES)
+    except OSError:
+        return ""
+    words = data.rstrip(b"\0").split(b"\0")
+    if len(data) == _COMMAND_BYTES and len(words) > 1:
+        words.pop()  # cut: a part of a secret need not look like one
+    line = " ".join(redact_argv(word.decode("utf-8", "surrogateescape") for word in words))
+    return "".join(char for char in " ".join(line.split()) if char.isprintable())[:COMMAND_LENGTH]

@@ -69,7 +69,7 @@ class Pressure(BaseCollector):
             )
             working += not why
             if why:
-                remedy = _BOOT if scope == "system" else group.remedy
+                remedy = _BOOT if scope == "system" else group.remedy(ctx)
                 absent.append(Absent(what=f"{scope} pressure of {resource}", reason=why, remedy=remedy))
         return Capability(
             collector=self.name,

@@ -75,7 +75,7 @@ class TaskTimes(BaseCollector):
             metrics=(WAIT, SWITCHES),
             source="/proc/PID/task/TID/{schedstat,status}",
             min_interval_ns=self.min_interval_ns,
-            detail=f"up to {TASKS_PER_SAMPLE} threads a second, in turn",
+            detail=f"up to {TASKS_PER_SAMPLE} threads each time, in turn",
         )
 
     def open(self, ctx: Context) -> None:

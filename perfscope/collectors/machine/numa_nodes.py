@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from perfscope.collectors.context import Context
 from perfscope.collectors.cpu_identity import CpuIdentity
 from perfscope.collectors.kernel_text import format_cpulist, parse_cpulist
+from perfscope.units import format_bytes
 
 _CPU = "/sys/devices/system/cpu"
 _NODE = "/sys/devices/system/node"
 _TIERS = "/sys/devices/virtual/memory_tiering"
+_MEMORY_TOLERANCE = 0.05  # of the machine's; what the kernel keeps for itself is less
 _HMAT_UNITS = {
     # HMAT bandwidths are in MB/s, latencies in ns (Documentation/admin-guide/mm/numaperf.rst).
     "read_bandwidth": ("read_bandwidth_bytes_per_s", 1_000_000),
@@ -138,6 +140,21 @@ def is_sub_numa(packages: Sequence[dict[str, object]]) -> bool:
 
 def memory_total(ctx: Context) -> int | None:
     return _memory(ctx.read_or("/proc/meminfo"), "MemTotal")
+
+
+def memory_differs(machine: int | None, nodes: Sequence[dict[str, object]]) -> str:
+    """A remark where the kernel's two figures of the memory differ; "" where they agree.
+
+    They do for a while, or for good, after memory was added or taken while the machine ran.
+    """
+    sizes = [size for node in nodes if isinstance(size := node["memory_bytes"], int)]
+    if not machine or not sizes or abs(sum(sizes) - machine) <= _MEMORY_TOLERANCE * machine:
+        return ""
+    return (
+        f"the kernel says {format_bytes(machine)} of memory for the machine (/proc/meminfo) and "
+        f"{format_bytes(sum(sizes))} for its NUMA nodes together (nodeN/meminfo): memory was added or taken "
+        "while it ran, or a container shows a /proc/meminfo of its own"
+    )
 
 
 def _kind(cpus: list[int], bandwidth: int, best_with_cpus: int, cpu: CpuIdentity) -> str:

@@ -18,6 +18,7 @@ from perfscope.collectors.kernel_text import parse_cpulist
 from perfscope.collectors.machine.numa_nodes import (
     Processors,
     is_sub_numa,
+    memory_differs,
     memory_total,
     read_caches,
     read_node_cpus,
@@ -57,6 +58,8 @@ def read_topology(ctx: Context, host: str) -> Entry:
     nodes = _part(
         notes, "NUMA nodes", lambda: read_numa_nodes(ctx, processors, node_cpus, cpu), list[Entry]()
     )
+    differs = _part(notes, "memory", lambda: memory_differs(memory_total(ctx), nodes), "")
+    notes += [differs] if differs else []
     gpus = _part(notes, "GPUs", lambda: _gpus(ctx, notes), list[Entry]())
     nics, more = _part(notes, "network interfaces", lambda: read_nics(ctx), (list[Entry](), list[str]()))
     ports = _part(notes, "fabric ports", lambda: read_fabric_ports(ctx), list[Entry]())

@@ -102,9 +102,24 @@ def try_to_open(ctx: Context, found: UncoreMap) -> tuple[str, str]:
     try:
         descriptor = _open(ctx, event, event.cpus[0])
     except OSError as error:
+        if not ctx.live and error.errno == errno.ENOSYS:
+            return f"{_names(found)} found; cannot be opened in a captured tree", ""
         return _explain(ctx, event, error)
     os.close(descriptor)
     return "", ""
+
+
+def _names(found: UncoreMap) -> str:
+    """``uncore_imc_0…5``."""
+    groups: dict[str, list[int]] = {}
+    for pmu in {event.pmu for event in found.events}:
+        stem = pmu.rstrip("0123456789")
+        groups.setdefault(stem, []).append(int(pmu[len(stem) :] or -1))
+    words = []
+    for stem, numbers in sorted(groups.items()):
+        first, last = min(numbers), max(numbers)
+        words.append(stem if last < 0 else f"{stem}{first}" if first == last else f"{stem}{first}…{last}")
+    return ", ".join(words)
 
 
 def _open(ctx: Context, event: UncoreEvent, cpu: int) -> int:

@@ -224,7 +224,7 @@ def _absent(ctx: Context) -> tuple[Absent, ...]:
     path, _ = group.file(ctx, "memory.numa_stat", "memory", "memory.numa_stat")
     if not path:
         reason = group.lacks("memory.numa_stat")
-        absent += [Absent(what=name, reason=reason, remedy=group.remedy) for name, _ in _JOB.values()]
+        absent += [Absent(what=name, reason=reason, remedy=group.remedy(ctx)) for name, _ in _JOB.values()]
     return tuple(absent)
 
 

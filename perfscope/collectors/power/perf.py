@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -161,5 +162,7 @@ def _refused(ctx: Context, event: _Event) -> tuple[str, str]:
     except PermissionError as error:
         return f"perf_event_open: {reason_of(error)}", _ALLOW
     except OSError as error:
+        if not ctx.live and error.errno == errno.ENOSYS:
+            return f"{PERF_POWER} found; cannot be opened in a captured tree", ""
         return f"perf_event_open: {reason_of(error)}", ""
     return "", ""

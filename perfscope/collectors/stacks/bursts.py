@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import sys
@@ -35,6 +36,7 @@ _SLACK_NS = 20 * SECOND_NS  # py-spy may need longer than it was asked to on a c
 _GOODBYE_S = 0.2  # the sampler does not wait longer for its threads
 _CAP_SYS_PTRACE = 19
 _TORN = re.compile(r"Samples: \d+ Errors: (\d+)")
+_NOT_INSTALLED = "py-spy is not installed"
 _OPTIONS = ("record", "--nonblocking", "--idle", "--format", "speedscope")
 
 
@@ -94,7 +96,7 @@ class StackBursts(BaseCollector):
             return "a captured tree has no processes to look into", ""
         program = find_py_spy()
         if program is None:
-            return "py-spy is not installed", "pip install 'perfscope[stacks]'"
+            return _NOT_INSTALLED, _install()
         return why_no_ptrace(ctx, program)
 
     def open(self, ctx: Context) -> None:
@@ -258,6 +260,16 @@ class StackBursts(BaseCollector):
             with suppress(OSError):
                 aside.unlink()
             self._give_up(f"{STACKS_JSON} cannot be written: {reason_of(error)}")
+
+
+def missing_py_spy() -> str | None:
+    """Why `perfscope run --stacks` cannot work, with the remedy, in one line; None when py-spy is there."""
+    return None if find_py_spy() else f"{_NOT_INSTALLED}: {_install()}"
+
+
+def _install() -> str:
+    """The command that puts py-spy beside the Python that runs us, whatever way perfscope came there."""
+    return f"{shlex.quote(sys.executable or 'python3')} -m pip install 'py-spy>=0.4'"
 
 
 def find_py_spy() -> str | None:
