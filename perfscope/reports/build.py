@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from perfscope import __version__, units
+from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.timeline_extract import TimelineExtract
 from perfscope.reports.display import visible
@@ -145,9 +146,17 @@ def _against_untraced(analysis: RunAnalysis, traced_ns: float) -> str:
         return ""
     return (
         f" Traced steps took {units.format_ratio(traced_ns / usual.median - 1, 0)} longer than the median of "
-        f"{units.format_ns(usual.median)} (profiling, or a busy machine): "
+        f"{units.format_ns(usual.median)} ({_why_slower(analysis.machine)}): "
         "trust the shares more than the times."
     )
+
+
+def _why_slower(machine: MachineAnalysis | None) -> str:
+    if machine is not None and machine.traced_disturbed:
+        return "a disturbance hit them, and profiling costs too"
+    if machine is not None and (machine.clean or machine.traced_disturbed is False):
+        return "profiling: no disturbance hit them"
+    return "profiling, or a busy machine"
 
 
 def build_figures(analysis: RunAnalysis) -> tuple[KeyFigure, ...]:

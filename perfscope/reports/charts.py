@@ -12,7 +12,7 @@ from perfscope.reports.charts_machine import draw_counters, draw_roofline
 from perfscope.reports.display import path_end
 from perfscope.reports.model import Counters, RooflineChart, Series, StackedBars, Timeline
 from perfscope.reports.palette import light_palette
-from perfscope.reports.paper import HATCH, bare, new_figure, paper_style, time_axis
+from perfscope.reports.paper import HATCH, bare, keep_inside, new_figure, paper_style, time_axis
 from perfscope.reports.timeline_picture import LEGEND, PictureLane, picture_lanes
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ def _bar_axis(axes: Axes, chart: StackedBars) -> None:
     axes.set_xlim(0, chart.longest or 1)
     axes.set_xticks([chart.longest * tick.position / 100 for tick in ticks])
     axes.set_xticklabels([tick.text for tick in ticks])
+    keep_inside(axes, ticks)
 
 
 def _piece(axes: Axes, at: float, segment: geometry.Segment, longest: float, readable: bool) -> None:
@@ -158,7 +159,7 @@ def _series(chart: Series) -> Figure:
     ticks = geometry.time_ticks(frame.low, frame.high, 2)
     for number, line in enumerate(chart.lines):
         bottom = (foot + (count - 1 - number) * panel) / height
-        axes = figure.add_axes((0.1, bottom, 0.895, panel * 0.88 / height))
+        axes = figure.add_axes((0.15, bottom, 0.845, panel * 0.88 / height))
         bare(axes)
         axes.spines["bottom"].set_visible(False)
         axes.set_facecolor(palette["surface"])
@@ -170,18 +171,17 @@ def _series(chart: Series) -> Figure:
         for tick in ticks:
             value = frame.low + (frame.high - frame.low) * tick.position / 100
             axes.axhline(value, color=palette["line-2"], linewidth=0.5, dashes=(2, 3))
-            if tick.position < 85:
-                axes.annotate(
-                    tick.text, (0, value), xytext=(2, 1.5), textcoords="offset points",
-                    fontsize=5.5, color=palette["ink-2"],
-                )  # fmt: skip
         axes.set_xlim(0, frame.x_max)
         axes.set_ylim(frame.low, frame.high)
-        axes.set_yticks([])
-        axes.set_ylabel(line.label, rotation=0, ha="right", va="center", fontsize=6.5)
+        # Beside the curve, not on it.
+        axes.set_yticks([frame.low + (frame.high - frame.low) * tick.position / 100 for tick in ticks])
+        axes.set_yticklabels([tick.text for tick in ticks], fontsize=5.5, color=palette["ink-2"])
+        axes.text(-0.068, 0.5, line.label, transform=axes.transAxes, ha="right", va="center", fontsize=6.5)
         marks = geometry.count_ticks(frame.x_max, 8)
         axes.set_xticks([frame.x_max * tick.position / 100 for tick in marks])
         axes.set_xticklabels([tick.text for tick in marks] if number == count - 1 else [])
+        if number == count - 1:
+            keep_inside(axes, marks)
         axes.tick_params(axis="x", length=0)
     return figure
 
@@ -224,6 +224,7 @@ def _timeline(block: Timeline) -> Figure:
     ticks = geometry.time_ticks(0, duration, 7)
     axes.set_xticks([start + duration * tick.position / 100 for tick in ticks])
     axes.set_xticklabels([tick.text for tick in ticks])
+    keep_inside(axes, ticks)
     axes.grid(axis="x", color=palette["line"], linewidth=0.5)
     axes.set_axisbelow(True)
     used = {key for lane in lanes for key in lane.pieces}

@@ -28,6 +28,11 @@ def path_end(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"…{text[-longest + 1 :]}"
 
 
+def beginning(text: str, longest: int) -> str:
+    """A long sentence's beginning: ``python (9 processes, one …``."""
+    return text if len(text) <= longest else f"{text[: longest - 1].rstrip()}…"
+
+
 def visible(text: object, longest: int = LONGEST) -> str:
     """`text` on one line with nothing hidden in it, cut in the middle beyond `longest` characters.
 

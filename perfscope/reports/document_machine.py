@@ -1,9 +1,11 @@
 """The `machine` object of the JSON report: everything MachineAnalysis holds, in base units.
 
-hosts, clean, clean_reason, start_ns, end_ns, steps_start_ns, steps_end_ns, joules_per_sample
+hosts, clean, clean_reason, traced_disturbed, start_ns, end_ns, steps_start_ns, steps_end_ns,
+joules_per_sample
 topologies        host -> topology.json as it stands in the run
 windows           [{window, start_ns, end_ns}], Unix ns like every other instant here
-disturbances      [{host, kind, start_ns, end_ns, severity, title, evidence}]
+disturbances      [{host, kind, start_ns, end_ns, severity, title, evidence, within_steps, windows,
+                  step_ns_during, step_ns_otherwise, num_steps_during}]
 tracks            [{id, host, group, title, unit, t_ns, mean, low, high, peak, peak_source, quality}];
                   null in `mean` is a gap
 ceilings, rooflines, placements, traffic, wire, energy, stacks, costs, stopped, missing

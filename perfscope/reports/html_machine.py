@@ -20,7 +20,7 @@ Json = dict[str, object]
 
 def machine_globals() -> dict[str, object]:
     """Names for machine.html.j2."""
-    given: dict[str, Callable[..., object] | Unit | int] = {
+    given: dict[str, Callable[..., object] | Unit | float] = {
         "machine_pictures": machine_pictures,
         "counter_frame": plots.counter_frame,
         "counter_ticks": lambda frame: plots.value_ticks(frame.unit, frame.low, frame.high, 4),
@@ -34,6 +34,8 @@ def machine_globals() -> dict[str, object]:
         "roof_frame": plots.roof_frame,
         "roof_line": plots.roof_line,
         "roof_words": plots.roof_words,
+        "roof_letter": plots.LETTER,
+        "small_letter": plots.SMALL_LETTER,
         "roof_labels": plots.roof_labels,
         "log_ticks": plots.log_ticks,
         "radius": plots.radius,

@@ -36,6 +36,7 @@ class Unit(Enum):
     FLOPS = "flops"
     FLOP_RATE = "flop_rate"
     NUMBER = "number"  # a plain figure with up to two decimals, such as calls per step
+    FACTOR = "factor"  # one figure over another, always with two decimals
     POWER = "watts"
     ENERGY = "joules"
     FREQUENCY = "hz"
@@ -74,6 +75,8 @@ def _format_number(unit: Unit, value: float) -> str:
         return units.format_rate(value)
     if unit in PREFIXED:
         return units.format_si(value, PREFIXED[unit])
+    if unit is Unit.FACTOR:
+        return f"{value:,.2f}"
     if unit is Unit.TEMPERATURE:
         return f"{value:.0f} °C"
     if unit is Unit.NUMBER and value != int(value):
@@ -111,7 +114,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows of raw values, one per column. `sorted_by`: (column key, descending) of their order, or None."""
+    """Rows of raw values, one per column. `sorted_by`: (column key, descending) of their order, or None.
+
+    `cards`: on narrow screens each row stands as a card, its cells one under the other with their titles.
+    """
 
     id: str
     title: str
@@ -121,6 +127,7 @@ class Table:
     empty: str = "Nothing to show."
     sorted_by: tuple[str, bool] | None = None
     print_rows: int = 60  # rows on paper; the rest is counted there and stands in the HTML and JSON
+    cards: bool = False
 
     def trimmed(self) -> Table:
         """Without columns that are empty in every row, main ones excepted."""

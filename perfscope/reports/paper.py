@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -66,9 +66,17 @@ def bare(axes: Axes) -> None:
         axes.spines[side].set_visible(False)
 
 
+def keep_inside(axes: Axes, ticks: Sequence[geometry.Tick]) -> None:
+    """The last label ends at the axis' end, where the page does."""
+    labels = axes.get_xticklabels()
+    if ticks and labels and ticks[-1].position > 96:
+        labels[-1].set_horizontalalignment("right")
+
+
 def time_axis(axes: Axes, low: float, high: float, count: int) -> None:
     """Round times from `low` to `high` ns along the bottom."""
     ticks = geometry.time_ticks(low, high, count)
     axes.set_xlim(low, high)
     axes.set_xticks([low + (high - low) * tick.position / 100 for tick in ticks])
     axes.set_xticklabels([tick.text for tick in ticks])
+    keep_inside(axes, ticks)

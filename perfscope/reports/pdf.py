@@ -147,20 +147,22 @@ def _counters(block: Counters) -> list[Json]:
     ends = [len(block.charts) * n // count for n in range(count + 1)]
     pieces = [block.charts[start:end] for start, end in itertools.pairwise(ends)]
     told = [
-        f"{number}: {units.format_ns(mark.start_ns) if mark.start_ns else '0 s'} to "
+        f"{units.format_ns(mark.start_ns) if mark.start_ns else '0 s'} to "
         f"{units.format_ns(mark.end_ns)}, {mark.title}{f' ({mark.detail})' if mark.detail else ''}"
-        for number, mark in enumerate(block.disturbances, 1)
+        for mark in block.disturbances
     ]
     captions = [""] * count
     captions[0] = "The dark line on top is the training's steps, blue bars are traced windows"
     captions[0] += ", hatched bands disturbances." if block.disturbances else "."
-    captions[-1] = " ".join(filter(None, (captions[-1], block.caption, "; ".join(told))))
-    return [
+    captions[-1] = " ".join(filter(None, (captions[-1], block.caption)))
+    pieces_drawn = [
         _picture(
             block.title if n == 0 else "", chart_svg(dataclasses.replace(block, charts=piece)), captions[n]
         )
         for n, piece in enumerate(pieces)
     ]
+    pieces_drawn += [{"kind": "list", "items": [soft(one) for one in told]}] if told else []
+    return pieces_drawn
 
 
 def _topology(block: Topology) -> list[Json]:

@@ -17,6 +17,8 @@ LINE_DASHES = ("", "6 3", "2 2", "9 3 2 3", "", "6 3", "2 2", "9 3 2 3")
 MOST_BANDS = 4  # beyond so many lines their bands would only blur one another
 PEAK_ROOM = 1.7  # a peak higher than this times the largest value is told, not drawn
 FLOATING = frozenset({Unit.FREQUENCY, Unit.TEMPERATURE})  # axes that need not start at 0
+# Width of a letter of the roofs' names, per cent of the plot: on paper and wide screens, on a phone.
+LETTER, SMALL_LETTER = 0.95, 2.8
 Rectangle = tuple[float, float, float, float]
 _DECIMAL = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _BINARY = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
@@ -273,19 +275,21 @@ class RoofWords:
 
     peak: tuple[float, float]
     memory: tuple[float, float]
+    below: bool = False  # memory's name starts right of its place, under the roof
 
 
-def roof_words(chart: RooflineChart) -> RoofWords:
+def roof_words(chart: RooflineChart, letter: float = LETTER) -> RoofWords:
     """Places for the two names that no point covers: the ridge or the far end, and along the slope.
 
-    Points lie above the roof where a working set fits the cache, so the usual places may be taken.
+    Points lie above the roof where a working set fits the cache, so the usual places may be taken. `letter`:
+    a letter's width in per cent. Left of a slope that starts near the axis there is no room for words.
     """
     frame = roof_frame(chart)
     corners = roof_line(chart, frame)
     spots = [(frame.x(p.intensity), frame.y(p.flops_per_s)) for p in chart.points]
 
     def free(end: tuple[float, float], letters: int) -> bool:
-        width = 0.95 * letters
+        width = letter * letters
         return end[0] > width and not any(
             end[0] - width - 2 < x < end[0] and -3 < y - end[1] < 6 for x, y in spots
         )
@@ -293,16 +297,29 @@ def roof_words(chart: RooflineChart) -> RoofWords:
     (x0, y0), (x1, y1), (x2, y2) = corners
     ridge = x1 > 42 and free((x1, y1), len(chart.peak_text))
     along = [(x0 + (x1 - x0) * part, y0 + (y1 - y0) * part) for part in (0.67, 0.5, 0.8, 0.35)]
-    memory = next((at for at in along if free(at, len(chart.bandwidth_text))), along[0])
-    return RoofWords(peak=(x1, y1) if ridge else (x2, y2), memory=memory)
+    peak = (x1, y1) if ridge else (x2, y2)
+    width = letter * len(chart.bandwidth_text)
+    roomy = [at for at in along if at[0] > width]
+    memory = next((at for at in along if free(at, len(chart.bandwidth_text))), None)
+    if memory is not None or roomy:
+        return RoofWords(peak=peak, memory=memory or roomy[0])
+    under = [at for at in along if at[0] + width + 4 < 100] or [(x0, y0)]
+
+    def crowd(at: tuple[float, float]) -> int:
+        return sum(at[0] < x < at[0] + width + 4 and -9 < y - at[1] < 2 for x, y in spots)
+
+    return RoofWords(peak=peak, memory=min(under, key=crowd), below=True)
 
 
 def _word_boxes(chart: RooflineChart, width: float, height: float, letter: float) -> list[Rectangle]:
-    words = roof_words(chart)
+    words = roof_words(chart, 100 * letter / width)
     boxes = []
     for (x, y), text in ((words.peak, chart.peak_text), (words.memory, chart.bandwidth_text)):
         right, up = x * width / 100 - 4, y * height / 100
         boxes.append((right - len(text) * letter - 10, up - 4, right, up + 20))
+    if words.below:
+        left, down = words.memory[0] * width / 100 + 8, words.memory[1] * height / 100
+        boxes[1] = (left, down - 20, left + len(chart.bandwidth_text) * letter + 6, down + 4)
     return boxes
 
 

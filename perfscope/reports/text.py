@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TextIO
 
+from perfscope import units
 from perfscope.reports.geometry import bar_end, used_parts
 from perfscope.reports.model import (
     Block,
@@ -24,6 +25,8 @@ from perfscope.reports.model import (
     Table,
     Timeline,
     Topology,
+    Unit,
+    Value,
     format_value,
 )
 
@@ -31,11 +34,11 @@ NARROWEST, WIDEST = 80, 120
 MOST_BARS = 16
 MOST_FINDINGS = 4
 MOST_MISSING = 8
+MOST_DISTURBANCES = 5
 # Rows of the tables that are worth a terminal; every other table is left to the HTML.
 TABLE_ROWS = {
     "layers-table": 8,
     "collectives-table": 6,
-    "disturbance-table": 5,
     "ceilings-table": 8,
     "roofline-table-0": 6,
     "placement-table": 8,
@@ -160,7 +163,7 @@ def _head(report: Report, width: int, style: Style) -> Iterator[str]:
     for figure in report.figures:
         line = f"  {pad(figure.title, names)}  {pad(figure.value, values, right=True)}"
         rest = width - cells(line) - 2
-        yield line + (style.quiet(f"  {fit(figure.note, rest)}") if figure.note else "")
+        yield line + (style.quiet(f"  {head(figure.note, rest)}") if figure.note else "")
 
 
 def _section(section: Section, headline: str, width: int, style: Style) -> Iterator[str]:
@@ -206,32 +209,42 @@ SPARK_COLUMNS = 36
 def _counters(block: Counters, width: int, style: Style) -> Iterator[str]:
     """The first two lines of each chart as a row of blocks, with their means."""
     rows = [(chart, line) for chart in block.charts for line in chart.lines[:2]][:MOST_SPARKS]
+    # A short run has fewer readings than there is room: a column each, so that none is drawn twice.
+    columns = max(min(SPARK_COLUMNS, max(len(line.t_ns) for _, line in rows)), 1)
     names = min(max(cells(line.label) for _, line in rows), width - SPARK_COLUMNS - 22)
     for chart, line in rows:
         known = [value for value in line.mean if math.isfinite(value)]
         mean = format_value(chart.unit, sum(known) / len(known)) if known else ""
-        yield f"  {pad(fit(line.label, names), names)}  {_sparks(line, block.span_ns)}  mean {mean}"
+        sparks = _sparks(line, chart.unit, block.span_ns, columns)
+        yield f"  {pad(fit(line.label, names), names)}  {sparks}  mean {mean}"
+    scale = "Shares are drawn from 0 to 100 %, other lines from 0 to their largest value; means"
+    yield from (style.quiet(line) for line in _wrapped(f"{scale} are over all {_span(block)}.", width))
     left = sum(len(chart.lines) + chart.num_left_out for chart in block.charts) - len(rows)
     if left > 0:
         yield style.quiet(f"  {left:,} more in the HTML report.")
 
 
-def _sparks(line: CounterLine, span_ns: int) -> str:
-    """The line from 0 to its largest value, a blank where readings are missing.
+def _span(block: Counters) -> str:
+    return f"{units.format_ns(block.span_ns)} of readings, start and end of the job included"
+
+
+def _sparks(line: CounterLine, unit: Unit, span_ns: int, columns: int) -> str:
+    """The line from 0 to its largest value, a share to 100 %; a blank where readings are missing.
 
     A column between two readings of a slow source takes the earlier one.
     """
-    bins: list[list[float]] = [[] for _ in range(SPARK_COLUMNS)]
+    bins: list[list[float]] = [[] for _ in range(columns)]
     for at, value in zip(line.t_ns, line.mean, strict=True):
         if 0 <= at <= span_ns:
-            bins[min(at * SPARK_COLUMNS // max(span_ns, 1), SPARK_COLUMNS - 1)].append(value)
+            bins[min(at * columns // max(span_ns, 1), columns - 1)].append(value)
     last_filled = max((n for n, values in enumerate(bins) if values), default=-1)
     means: list[float | None] = []
     for n, values in enumerate(bins):
         known = [value for value in values if math.isfinite(value)]
         carried = means[-1] if means and not values and n < last_filled else None
         means.append(sum(known) / len(known) if known else carried)
-    top = max((mean for mean in means if mean is not None), default=0.0)
+    largest = max((mean for mean in means if mean is not None), default=0.0)
+    top = max(largest, 1.0) if unit is Unit.RATIO else largest
     last = len(SPARKS) - 1
     return "".join(
         " " if mean is None else SPARKS[round(last * max(mean, 0.0) / top)] if top > 0 else SPARKS[0]
@@ -242,7 +255,9 @@ def _sparks(line: CounterLine, span_ns: int) -> str:
 def _findings(block: FindingList, headline: str, width: int, style: Style) -> Iterator[str]:
     if not block.cards:
         yield from _wrapped(block.empty, width)
-    for number, card in enumerate(block.cards[:MOST_FINDINGS], 1):
+    # The verdict is the first finding: where nothing is added to it, it is not said again.
+    cards = [c for c in block.cards if c.title != headline or c.detail or c.gain]
+    for number, card in enumerate(cards[:MOST_FINDINGS], 1):
         gain = f" [saves at most {card.gain}{', ' + card.share if card.share else ''}]" if card.gain else ""
         told = card.title == headline
         title = "The verdict above" if told else card.title
@@ -252,7 +267,7 @@ def _findings(block: FindingList, headline: str, width: int, style: Style) -> It
             yield from (style.quiet(line) for line in _wrapped(card.detail, width, "     "))
         if card.action and not told:
             yield from _wrapped(card.action, width, "       ", "     → ")
-    left = len(block.cards) - MOST_FINDINGS
+    left = len(cards) - MOST_FINDINGS
     if left > 0:
         yield style.quiet(f"  {left} more in the HTML report.")
 
@@ -306,8 +321,32 @@ def bar_columns(values: tuple[float, ...], longest: float, room: int) -> list[in
 def _table_or_list(table: Table, width: int, style: Style) -> Iterator[str]:
     if table.id == "missing-table":
         yield from _missing(table, width, style)
+    elif table.id == "disturbance-table":
+        yield from _disturbances(table, width, style)
     elif table.id in TABLE_ROWS and table.rows:
         yield from _table(table, width, style, TABLE_ROWS[table.id])
+
+
+def _by_key(table: Table, row: tuple[Value, ...]) -> dict[str, str]:
+    """Column key -> text, without empty cells."""
+    pairs = zip(table.columns, row, strict=True)
+    return {column.key: column.text(value) for column, value in pairs if value not in (None, "")}
+
+
+def _disturbances(table: Table, width: int, style: Style) -> Iterator[str]:
+    """The sentence of each with its figures below: a table would cut the one or the other."""
+    for number, row in enumerate(table.rows[:MOST_DISTURBANCES], 1):
+        cell = _by_key(table, row)
+        yield from _wrapped(cell.get("what", ""), width, "     ", f"  {number}. ")
+        told = [f"from {cell.get('from', '0 s')} for {cell.get('for', '0 s')}"]
+        told += [f"{cell['severity']} taken"] if "severity" in cell else []
+        told += [f"on {cell['host']}"] if "host" in cell else []
+        if "during" in cell:
+            told.append(f"step during it {cell['during']}, otherwise {cell.get('otherwise', units.MISSING)}")
+        told += [f"traced: {cell['windows']} hit"] if "windows" in cell else []
+        yield from (style.quiet(line) for line in _wrapped("; ".join(told), width, "     "))
+    if len(table.rows) > MOST_DISTURBANCES:
+        yield style.quiet(f"  {len(table.rows) - MOST_DISTURBANCES:,} more in the HTML report.")
 
 
 def _missing(table: Table, width: int, style: Style) -> Iterator[str]:
@@ -333,7 +372,11 @@ def _table(table: Table, width: int, style: Style, most: int) -> Iterator[str]:
         return f"  {'  '.join(parts)}".rstrip()
 
     yield style.quiet(line(titles))
-    yield from (line(row) for row in rows)
+    for values, row in zip(rows, table.rows, strict=False):
+        yield line(values)
+        cell = _by_key(table, row)
+        if table.id == "wire-table" and "wire" not in cell and "reason" in cell:
+            yield from (style.quiet(told) for told in _wrapped(cell["reason"], width, "    "))
     if len(table.rows) > most:
         yield style.quiet(f"  {len(table.rows) - most:,} more in the HTML report.")
 

@@ -142,6 +142,10 @@ def vm_machine(layers: tuple[LayerResult, ...] = (), *, disturbed: bool = True) 
         severity=0.95,
         title="Processes that are not of this run used 1.9 of 2 CPUs for 3.00 s",
         evidence=("stress-ng (pid 4242, user bob): 1.9 CPUs",),
+        windows=(1,),
+        step_ns_during=41_000_000,
+        step_ns_otherwise=24_000_000,
+        num_steps_during=70,
     )
     steal = Disturbance(
         host=host,
@@ -156,6 +160,7 @@ def vm_machine(layers: tuple[LayerResult, ...] = (), *, disturbed: bool = True) 
         hosts=(host,),
         topologies={host: vm_topology(host)},
         clean=not disturbed,
+        traced_disturbed=disturbed,
         clean_reason="Two neighbours took CPU time: stress-ng 1.9 CPUs for 3.00 s, the hypervisor 12 % for "
         "700 ms."
         if disturbed

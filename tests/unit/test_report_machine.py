@@ -95,7 +95,8 @@ def test_a_disturbed_run_is_said_before_any_figure() -> None:
     assert page.index(said) < page.index("Step, median")
     assert "1.9 CPUs for 3.00 s" in pdf_data(report)["notices"][0]["text"]  # type: ignore[index]
     tile = next(figure for figure in report.figures if figure.id == "machine")
-    assert (tile.value, tile.note) == ("disturbed", "stress-ng (pid 4242, user bob): 1.9 CPUs")
+    told = "other processes: 95 % for 3.00 s, stress-ng (pid 4242, user bob): 1.9 CPUs"
+    assert (tile.value, tile.note) == ("disturbed", told)
 
 
 def test_an_undisturbed_run_is_told_so_without_a_warning() -> None:
@@ -121,9 +122,9 @@ def test_a_disturbance_outside_the_steps_comes_last_and_is_not_the_tiles() -> No
     machine = dataclasses.replace(machine, disturbances=(early, machine.disturbances[1]))
     report = build_report(with_machine(machine), None)
     block = table(report, "machine", "disturbance-table")
-    assert [str(kind) for kind in column(block, "kind")] == ["hypervisor", "other processes"]
+    assert [str(what)[:14] for what in column(block, "what")] == ["The hypervisor", "Processes that"]
     tile = next(figure for figure in report.figures if figure.id == "machine")
-    assert tile.note == "steal time in /proc/stat: 168 ms"
+    assert tile.note == "hypervisor: 12 % for 700 ms, steal time in /proc/stat: 168 ms"
 
 
 def test_ceilings_keep_bandwidth_and_arithmetic_apart_and_name_their_source() -> None:

@@ -35,6 +35,7 @@ function formatUnit(unit, value) {
   if (unit === "ratio") return formatRatio(value);
   if (unit === "bytes") return formatBytes(value);
   if (unit === "time") return formatNs(value);
+  if (unit === "factor") return Number.isFinite(value) ? group(value.toFixed(2)) : MISSING;
   if (unit === "celsius") return Number.isFinite(value) ? `${value.toFixed(0)} °C` : MISSING;
   return unit in SUFFIXES ? formatSi(value, SUFFIXES[unit]) : scaled(value, [], (v) => digits(v));
 }

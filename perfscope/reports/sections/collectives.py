@@ -19,7 +19,10 @@ PARTS = (
 def collectives_section(analysis: RunAnalysis) -> Section:
     results = sorted(analysis.collectives, key=lambda c: (-c.duration_ns, c.collective, c.group))
     if not results:
-        note = Note(text="No collective was recorded in the traced windows.")
+        traced = bool(analysis.provenance) or any(rank.num_traced_steps for rank in analysis.ranks)
+        note = Note(
+            text="No collective was recorded in the traced windows." if traced else "No window was traced."
+        )
         return Section(id="collectives", title="Collectives", blocks=(note,))
     blocks: list[Block] = []
     bars = tuple(_bar(c) for c in results if c.transfer_ns is not None and c.wait_ns is not None)
@@ -33,7 +36,7 @@ def collectives_section(analysis: RunAnalysis) -> Section:
                 caption="Waiting: from a rank's entry to the last rank's entry; mean over member ranks.",
             )
         )
-    blocks.append(_table(results))
+    blocks.append(_table(results, _span_words(analysis)))
     late = _late_table(results)
     if late is not None:
         blocks.append(late)
@@ -61,8 +64,17 @@ def _lead(analysis: RunAnalysis) -> str:
         return "Ranks could not be matched, so waiting and transfer cannot be told apart."
     return (
         f"{units.format_ratio(waiting / in_calls, 0)} of the time in matched collectives was waiting for the "
-        f"last rank ({units.format_ns(waiting)} of {units.format_ns(in_calls)} on the mean rank)."
+        f"last rank ({units.format_ns(waiting)} of {units.format_ns(in_calls)} on the mean rank, over "
+        f"{_span_words(analysis)}; calls at the same time count once)."
     )
+
+
+def _span_words(analysis: RunAnalysis) -> str:
+    """Which time the sums of this section go over."""
+    steps = max((rank.num_traced_steps for rank in analysis.ranks), default=0)
+    if analysis.breakdown_of != "step" or not steps:
+        return "the whole traces"
+    return "1 traced step" if steps == 1 else f"{steps:,} traced steps"
 
 
 def _bar(result: CollectiveResult) -> Bar:
@@ -78,7 +90,7 @@ def _name(result: CollectiveResult) -> str:
     return f"{visible(result.collective)}{dtype} ×{result.group_size}"
 
 
-def _table(results: list[CollectiveResult]) -> Table:
+def _table(results: list[CollectiveResult], span: str) -> Table:
     columns = (
         Column(key="collective", title="Collective", unit=Unit.CODE, primary=True),
         Column(key="group", title="Group"),
@@ -102,7 +114,8 @@ def _table(results: list[CollectiveResult]) -> Table:
         title="Collectives over the traced windows, per rank",
         columns=columns,
         rows=tuple(_row(result) for result in results),
-        caption="Bandwidths use transfer time only, so a late rank does not make the network look slow.",
+        caption=f"Sums over {span}. Overlapping calls are counted once in the sentence above, each by itself "
+        "in the table. Bandwidths use transfer time only: a late rank does not make the network look slow.",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,7 +17,9 @@ from perfscope.reports.sections.machine import origin_ns
 
 MOST_LINES = 8
 MOST_FAMILIES = 3  # charts of one kind of line that a group may have
-MOST_LANES = 6  # under the timeline, per window
+MOST_LANES = 8  # under the timeline, per window
+MOST_KINDS = 2  # of one group among them
+MOST_OF_KIND = 4  # lanes that differ by a number only (rank, node); of more only two are taken
 LONGEST_LABEL = 60
 _NUMBER = re.compile(r"\b\d+\b")
 UNITS = {
@@ -252,12 +254,26 @@ def timeline_lanes(machine: MachineAnalysis | None, extract: TimelineExtract) ->
 
 
 def _one_of_each(tracks: Sequence[CounterTrack]) -> list[CounterTrack]:
-    """At most two tracks of a group, so that one group does not crowd the others out."""
-    kept: list[CounterTrack] = []
+    """At most two kinds of track of a group, so that one group does not crowd the others out.
+
+    Tracks that differ by their number only (``rank 1 CPU use``) stay together where they are few: one rank's
+    without the other's would look as if the other had none.
+    """
+    kinds: dict[tuple[str, str], list[CounterTrack]] = defaultdict(list)
     for track in tracks:
-        if sum(other.group == track.group for other in kept) < 2:
-            kept.append(track)
+        kinds[track.group, " ".join(_NUMBER.sub("", track.title).split())].append(track)
+    kept: list[CounterTrack] = []
+    taken: Counter[str] = Counter()
+    for (group, _), members in kinds.items():
+        if taken[group] < MOST_KINDS:
+            taken[group] += 1
+            few = len(members) <= MOST_OF_KIND
+            kept += sorted(members, key=_numbers) if few else members[:2]
     return kept
+
+
+def _numbers(track: CounterTrack) -> list[int]:
+    return [int(number) for number in _NUMBER.findall(track.title)]
 
 
 def _lane(track: CounterTrack, window: int, start: int, duration: int, several: bool) -> TimelineLane | None:

@@ -7,6 +7,7 @@ from perfscope.analysis.results import LayerResult, RunAnalysis
 from perfscope.reports.display import path_end, visible
 from perfscope.reports.document import per_second
 from perfscope.reports.model import Bar, Block, Column, Note, Part, Section, StackedBars, Table, Unit, Value
+from perfscope.reports.sections.roofline import drawable
 from perfscope.reports.sections.steps import mean_shares, scope_of
 
 MOST_BARS = 20
@@ -15,6 +16,8 @@ LAYER_PARTS = (
     Part(key="backward", title="Backward"),
     Part(key="exposed_comm", title="Exposed communication"),
 )
+FLOP_RATE = Column(key="flop_rate", title="FLOP/s", unit=Unit.FLOP_RATE, modelled=True)
+BYTE_RATE = Column(key="byte_rate", title="Bytes/s", unit=Unit.RATE, modelled=True)
 ROOT_NAME = "(whole model)"
 
 
@@ -43,7 +46,7 @@ def layers_section(analysis: RunAnalysis) -> Section:
         ),
         _table(analysis, by_time),
     ]
-    if all(layer.exposed_comm_ns is None for layer in by_time):
+    if all(layer.exposed_comm_ns is None for layer in by_time) and _communicates(analysis):
         blocks.append(
             Note(
                 text="Exposed communication is not tied to layers here: the trace does not say whose tensors "
@@ -51,6 +54,10 @@ def layers_section(analysis: RunAnalysis) -> Section:
             )
         )
     return Section(id="layers", title="Layers", lead=_lead(by_time), blocks=tuple(blocks))
+
+
+def _communicates(analysis: RunAnalysis) -> bool:
+    return bool(analysis.collectives) or any(rank.comm_ns for rank in analysis.ranks)
 
 
 def _lead(by_time: list[LayerResult]) -> str:
@@ -77,6 +84,8 @@ def _table(analysis: RunAnalysis, by_time: list[LayerResult]) -> Table:
     scope = scope_of(analysis)
     shares = mean_shares(analysis)
     step_ns = shares[0] if shares else None
+    tied = any(layer.exposed_comm_ns is not None for layer in by_time)
+    rates = not drawable(analysis)  # else they stand beside the ceilings, and this table fits a page
     columns = (
         Column(key="layer", title="Layer", unit=Unit.CODE, primary=True),
         Column(key="type", title="Type"),
@@ -88,6 +97,7 @@ def _table(analysis: RunAnalysis, by_time: list[LayerResult]) -> Table:
             title="Exposed comm.",
             unit=Unit.TIME,
             bar="exposed_comm",
+            primary=tied,
             hint="communication of this layer's tensors that no compute hides",
         ),
         Column(
@@ -99,16 +109,17 @@ def _table(analysis: RunAnalysis, by_time: list[LayerResult]) -> Table:
         ),
         Column(key="flops", title="FLOPs", unit=Unit.FLOPS, modelled=True),
         Column(key="bytes", title="Bytes", unit=Unit.BYTES, modelled=True),
-        Column(key="flop_rate", title="FLOP/s", unit=Unit.FLOP_RATE, modelled=True),
-        Column(key="byte_rate", title="Bytes/s", unit=Unit.RATE, modelled=True),
+        *((FLOP_RATE, BYTE_RATE) if rates else ()),
     )
+    modelled = "FLOPs and bytes are modelled from tensor shapes (forward + backward), not measured"
     return Table(
         id="layers-table",
         title="Layers, mean per step and rank",
         columns=columns,
-        rows=tuple(_row(layer, step_ns) for layer in by_time),
-        caption="FLOPs and bytes are modelled from tensor shapes (forward + backward), not measured; the "
-        "rates divide them by measured time.",
+        rows=tuple(_row(layer, step_ns)[: len(columns)] for layer in by_time),
+        caption=f"{modelled}; the rates divide them by measured time."
+        if rates
+        else f"{modelled}; rates stand beside the machine's ceilings below.",
     )
 
 

@@ -5,13 +5,20 @@ from __future__ import annotations
 from perfscope import units
 from perfscope.analysis.machine.results import Ceiling, Disturbance, MachineAnalysis
 from perfscope.analysis.results import RunAnalysis
-from perfscope.reports.display import visible
+from perfscope.reports.display import beginning, visible
 from perfscope.reports.model import Block, Column, KeyFigure, Note, Section, Table, Unit, Value
 from perfscope.reports.sections.links import paths_table
 from perfscope.reports.sections.topology import topology_block
 
 LONGEST_SENTENCE = 600
+LONGEST_TILE = 90
 MOST_EVIDENCE = 3
+# Whether the disturbances hit the traced windows, which most figures are from.
+TRACED_WORDS = {
+    True: "The traced steps were hit: read every figure below with that in mind.",
+    False: "The traced steps were not hit; step times and throughput were.",
+    None: "",
+}
 KIND_WORDS = {
     "cpu_neighbour": "other processes",
     "steal": "hypervisor",
@@ -63,8 +70,8 @@ def machine_notices(analysis: RunAnalysis) -> tuple[Note, ...]:
     machine = analysis.machine
     if machine is None or machine.clean is not False:
         return ()
-    told = f"{_verdict_text(machine)} Every figure below was taken under it; see “Machine”."
-    return (Note(text=told, tone="caution"),)
+    told = (_verdict_text(machine), TRACED_WORDS[machine.traced_disturbed], "See “Machine”.")
+    return (Note(text=" ".join(filter(None, told)), tone="caution"),)
 
 
 def machine_figures(analysis: RunAnalysis) -> tuple[KeyFigure, ...]:
@@ -78,8 +85,17 @@ def machine_figures(analysis: RunAnalysis) -> tuple[KeyFigure, ...]:
         return (KeyFigure(id="machine", title="Machine", value=units.MISSING, note="disturbances not known"),)
     within = [d for d in machine.disturbances if d.within_steps]
     worst = max(within or machine.disturbances, key=_weight, default=None)
-    note = "" if worst is None else visible((worst.evidence or (worst.title,))[0], 90)
+    note = "" if worst is None else _tile_note(worst)
     return (KeyFigure(id="machine", title="Machine", value="disturbed", note=note),)
+
+
+def _tile_note(disturbance: Disturbance) -> str:
+    """The episode's own figures first, then who: ``other processes: 55 % for 17.0 s, python (9 pro…``."""
+    kind = KIND_WORDS.get(disturbance.kind, visible(disturbance.kind))
+    lasted = units.format_ns(disturbance.end_ns - disturbance.start_ns)
+    taken = f"{kind}: {units.format_ratio(disturbance.severity, 0)} for {lasted}"
+    seen = visible(disturbance.evidence[0], LONGEST_SENTENCE) if disturbance.evidence else ""
+    return beginning(", ".join(filter(None, (taken, seen))), LONGEST_TILE)
 
 
 def _weight(disturbance: Disturbance) -> float:
@@ -99,33 +115,60 @@ def _disturbance_table(machine: MachineAnalysis) -> Table:
     return Table(
         id="disturbance-table",
         title="What disturbed the run",
-        caption="What lay before the first step or after the last disturbed no step and comes last."
-        if not all(d.within_steps for d in ranked)
-        else "",
+        caption=_disturbance_caption(ranked),
         columns=(
             Column(key="what", title="What", primary=True),
-            Column(key="kind", title="Kind"),
             Column(key="host", title="Host"),
-            Column(key="from", title="From", unit=Unit.TIME, primary=True, hint="since the run's start"),
+            Column(key="from", title="From", unit=Unit.TIME, primary=True, hint="since the first reading"),
             Column(key="for", title="For", unit=Unit.TIME, primary=True),
             Column(
                 key="severity", title="Taken", unit=Unit.RATIO, bar="input_wait", hint="share of the resource"
             ),
-            Column(key="evidence", title="Evidence"),
+            Column(key="during", title="Step during it", unit=Unit.TIME, hint="median over the host's ranks"),
+            Column(key="otherwise", title="Otherwise", unit=Unit.TIME, hint="steps in no disturbance"),
+            Column(key="windows", title="Traced, hit", hint="traced windows that it overlaps"),
         ),
         rows=tuple(
             (
-                visible(d.title, LONGEST_SENTENCE),
-                KIND_WORDS.get(d.kind, visible(d.kind)),
+                _what(d),
                 visible(d.host) if several else None,
                 d.start_ns - start,
                 d.end_ns - d.start_ns,
                 d.severity,
-                _evidence(d),
+                d.step_ns_during,
+                d.step_ns_otherwise,
+                _windows_hit(machine, d),
             )
             for d in ranked
         ),
+        cards=True,
     )
+
+
+def _disturbance_caption(ranked: list[Disturbance]) -> str:
+    parts = []
+    if any(d.step_ns_during is not None for d in ranked):
+        parts.append(
+            "A step during it, and otherwise (outside of every disturbance): the median, without warm-up and "
+            "traced steps."
+        )
+    if not all(d.within_steps for d in ranked):
+        parts.append("What lay before the first step or after the last disturbed no step and comes last.")
+    return " ".join(parts)
+
+
+def _what(disturbance: Disturbance) -> str:
+    """The sentence, and under the same heading what was seen: a column of its own would not fit a page."""
+    title = visible(disturbance.title, LONGEST_SENTENCE)
+    seen = _evidence(disturbance)
+    return f"{title.rstrip('.')}: {seen}" if seen else title
+
+
+def _windows_hit(machine: MachineAnalysis, disturbance: Disturbance) -> str | None:
+    if not machine.windows:
+        return None
+    hit = ", ".join(map(str, disturbance.windows[:12]))
+    return f"window{'s' if len(disturbance.windows) > 1 else ''} {hit}" if hit else "none"
 
 
 def _evidence(disturbance: Disturbance) -> str:
@@ -147,7 +190,10 @@ def _ceilings_table(machine: MachineAnalysis) -> Table:
         for host, share in machine.pressures.items()
         if share >= 0.05
     ]
-    caption = "Measured when the run started, best of several; theoretical peaks are for dense work."
+    caption = (
+        "Measured on this host without training beside it and kept from run to run (perfscope run --ceilings "
+        "refresh measures again), best of several; theoretical peaks are for dense work."
+    )
     notes = {ceiling.note for ceiling in machine.ceilings}
     shared = len(machine.ceilings) > 2 and len(notes) == 1
     if shared and notes != {""}:

@@ -17,7 +17,7 @@ ROOT_NAME = "(whole model)"
 
 
 def roofline_section(analysis: RunAnalysis) -> Section | None:
-    rooflines = [r for r in (analysis.machine.rooflines if analysis.machine else ()) if _drawable(r)]
+    rooflines = drawable(analysis)
     if not rooflines:
         return None
     rooflines.sort(key=lambda r: -sum(point.time_ns for point in r.points))
@@ -25,6 +25,7 @@ def roofline_section(analysis: RunAnalysis) -> Section | None:
     blocks: list[Block] = []
     for number, roofline in enumerate(rooflines[:MOST_CHARTS]):
         blocks += [_chart(roofline, number, several), _table(roofline, number, several)]
+        blocks += _above(roofline)
     if len(rooflines) > MOST_CHARTS:
         left = len(rooflines) - MOST_CHARTS
         words = "host or device has its roofline" if left == 1 else "hosts or devices have theirs"
@@ -35,6 +36,11 @@ def roofline_section(analysis: RunAnalysis) -> Section | None:
         lead=_lead(rooflines[0]),
         blocks=tuple(blocks),
     )
+
+
+def drawable(analysis: RunAnalysis) -> list[Roofline]:
+    """Rooflines that can be drawn; with one, the rates of layers stand in its table."""
+    return [r for r in (analysis.machine.rooflines if analysis.machine else ()) if _drawable(r)]
 
 
 def _drawable(roofline: Roofline) -> bool:
@@ -67,6 +73,26 @@ def _lead(roofline: Roofline) -> str:
     )
 
 
+def _above(roofline: Roofline) -> list[Note]:
+    """Why more than 100 % of attainable is no mistake, where a point has more."""
+    above = [point for point in roofline.points if point.fraction > 1]
+    if not above:
+        return []
+    reasons = []
+    if roofline.bandwidth_bytes_per_s * min(p.intensity for p in above) < roofline.peak_flops_per_s:
+        fits = "fits the last-level cache" if roofline.cached else "may fit a cache"
+        reasons.append(f"a layer's working set {fits}, which is faster than the memory that was measured")
+    if roofline.ranks_sharing > 1:
+        reasons.append("a rank has more than its share of the host while others wait")
+        reasons.append("with fewer threads at work than in the measurement the clock is higher (turbo)")
+    else:
+        reasons.append("the ceiling was measured too low (perfscope run --ceilings refresh measures again)")
+    count = f"{len(above):,} of {len(roofline.points):,} passes reach"
+    if len(above) == 1:
+        count = f"1 of {len(roofline.points):,} passes reaches"
+    return [Note(text=f"{count} more than 100 % of attainable. That can be: {'; '.join(reasons)}.")]
+
+
 def _where(roofline: Roofline, several: bool) -> str:
     device = visible(roofline.device, 60)
     device = "CPU" if device == "cpu" else device
@@ -86,8 +112,6 @@ def _chart(roofline: Roofline, number: int, several: bool) -> RooflineChart:
     ]
     caption.append(f"; {_share(roofline)}." if _share(roofline) else ".")
     caption.append(" FLOPs and bytes are modelled from tensor shapes, times are measured.")
-    if roofline.cached:
-        caption.append(" Working sets fit the last-level cache, so points may lie above the memory roof.")
     if len(points) > MOST_POINTS:
         caption.append(f" The {MOST_POINTS} longest of {len(points):,} are drawn.")
     return RooflineChart(

@@ -52,7 +52,18 @@ def _lead(machine: MachineAnalysis) -> str:
     if machine.joules_per_sample is not None:
         joules = units.format_si(machine.joules_per_sample, "J")
         parts.append(f"a sample takes {joules}")
-    return f"{'; '.join(parts)}." if parts else ""
+    if machine.traffic:
+        parts.append(f"bytes and rates of links are over {_counted(machine)}")
+    told = "; ".join(parts)
+    return f"{told[:1].upper()}{told[1:]}." if parts else ""
+
+
+def _counted(machine: MachineAnalysis) -> str:
+    """The time that sums and means of links go over."""
+    if machine.steps_start_ns is None or machine.steps_end_ns is None:
+        return "all readings"
+    lasted = units.format_ns(machine.steps_end_ns - machine.steps_start_ns)
+    return f"the training's steps ({lasted}, first start to last end)"
 
 
 def _local(placement: RankPlacement) -> float:
@@ -168,14 +179,14 @@ def _traffic_table(machine: MachineAnalysis) -> Table:
             Column(key="peak", title="Peak", unit=Unit.RATE, primary=True),
             Column(
                 key="share", title="Mean of peak", unit=Unit.RATIO, bar="exposed_comm", primary=True,
-                hint="mean rate over the run / peak",
+                hint="mean rate / peak",
             ),
             Column(key="errors", title="Errors", unit=Unit.COUNT, hint="retransmits, symbol errors and such"),
             Column(key="node", title="NUMA node", unit=Unit.COUNT),
             Column(key="notes", title="Notes"),
         ),
         rows=tuple(_traffic_row(t, several) for t in machine.traffic),
-        caption="Over the whole run, from the counters of the devices themselves.",
+        caption=f"Sums and means over {_counted(machine)}, from the counters of the devices themselves.",
         print_rows=40,
     )  # fmt: skip
 
@@ -190,7 +201,7 @@ def _traffic_row(traffic: LinkTraffic, several: bool) -> tuple[Value, ...]:
         traffic.bytes,
         traffic.mean_bytes_per_s,
         traffic.p95_bytes_per_s,
-        peak,
+        peak or ("none" if traffic.link_class == "loopback" else None),
         traffic.mean_bytes_per_s / peak if peak else None,
         traffic.errors,
         traffic.numa_node,
@@ -218,7 +229,7 @@ def _wire_table(machine: MachineAnalysis) -> Table:
             Column(
                 key="ratio",
                 title="Wire / formula",
-                unit=Unit.NUMBER,
+                unit=Unit.FACTOR,
                 primary=True,
                 hint="1 = nothing but the formula's bytes",
             ),
