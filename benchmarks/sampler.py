@@ -52,7 +52,7 @@ def cost_of(collector: Collector, ctx: Context, folder: Path, samples: int) -> R
         log.readings(collector.name, found)
         log.flush()
         times.append((time.thread_time_ns() - began) / 1e3)
-        readings = len(found)
+        readings = max(readings, len(found))
     collector.close()
     log.close()
     per_s = 1e9 / max(collector.min_interval_ns, TICK_NS)
@@ -79,7 +79,7 @@ def large_machine(folder: Path) -> Path:
     lines = "".join(
         f"cpu{n} 10132153 290696 3084719 46828483 16683 0 25195 0 175628 0\n" for n in range(cpus)
     )
-    put("proc/stat", "cpu  1 2 3 4 5 6 7 8 9 0\n" + lines + "ctxt 1990473\nprocesses 2915\n")
+    put("proc/stat", "cpu  1 2 3 4 5 6 7 8 9 0\n" + lines + "intr 5 0 0\nctxt 1990473\nprocesses 2915\n")
     put("sys/devices/system/cpu/online", f"0-{cpus - 1}\n")
     for name in ("online", "has_cpu", "has_memory", "possible"):
         put(f"sys/devices/system/node/{name}", "0-7\n")
@@ -94,7 +94,8 @@ def large_machine(folder: Path) -> Path:
         row = "avg10=0.00 avg60=0.00 avg300=0.00 total=123456\n"
         put(f"proc/pressure/{resource}", f"some {row}full {row}")
     faces = "".join(f"  eth{n}: " + " ".join(["1234567890"] * 16) + "\n" for n in range(8))
-    put("proc/net/dev", "Inter-|   Receive\n face |bytes\n" + faces)
+    head = "Inter-|   Receive                            |  Transmit\n face |bytes    packets |bytes\n"
+    put("proc/self/net/dev", head + faces)
     for port in range(4):
         base = f"sys/class/infiniband/mlx5_{port}/ports/1"
         for name in ("port_xmit_data", "port_rcv_data", "port_xmit_packets", "unicast_xmit_packets"):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.results import MissingFigure, Quantiles
@@ -34,10 +35,16 @@ class RankSteps:
 
     durations: Int64  # every step, in order, ns
     starts: Int64  # of every step, ns on its host's monotonic clock (imports: the trace's)
-    counted: Int64  # those the quantiles are taken over, ns
+    is_counted: NDArray[np.bool_]  # which of them the quantiles are taken over
     input_wait_ns: int | None  # median over the counted steps
     samples_per_step: float | None  # median over the counted steps
     elapsed_ns: int | None
+
+    @property
+    def counted(self) -> Int64:
+        """Durations that the quantiles are taken over, ns."""
+        result: Int64 = self.durations[self.is_counted]
+        return result
 
 
 def quantiles(values: Int64) -> Quantiles | None:
@@ -71,7 +78,7 @@ def rank_steps(table: pa.Table) -> RankSteps:
     return RankSteps(
         durations=durations,
         starts=start,
-        counted=durations[mask],
+        is_counted=mask,
         input_wait_ns=_median_known(table, "input_ns", mask),
         samples_per_step=_median_known(table, "samples", mask),
         elapsed_ns=int((start + durations).max() - start.min()) if len(start) else None,

@@ -135,6 +135,42 @@ def test_the_sampler_s_cost_and_what_stopped_are_told(tmp_path: Path) -> None:
     assert (cost.cpu_ratio, cost.num_samples, cost.ended) == (None, len(FAST), "")
 
 
+def test_shares_of_the_time_end_at_one(tmp_path: Path) -> None:
+    """Clocks of 10 ms grain count 810 of 800 jiffies in some seconds."""
+    file = SampleFile()
+    file.rate("cpu_busy", FAST, 810, scale=1e7, cpu="all")
+    file.rate("rank_cpu", FAST, 8.1 * SECOND, pid="100")
+    file.rate("pressure_some", FAST, 1_010_000, scale=1000, resource="cpu", scope="job")
+    found = machine_of(tmp_path, file).tracks
+    assert {one.title for one in found} == {
+        "CPUs busy",
+        "rank 0 CPU use",
+        "some of the job waits for a CPU",
+    }
+    for one in found:
+        assert max(one.mean) == max(one.high) == max(one.low) == 1.0
+
+
+def test_sources_that_a_host_lacks_are_told_once(tmp_path: Path) -> None:
+    file = SampleFile()
+    file.rate("cpu_busy", FAST, 400, scale=1e7, cpu="all", collector="cpu")
+    for name in ("nvml", "membw", "nvml"):
+        value = {"what": name, "reason": "no driver", "remedy": None}
+        file.fact("absent", 0, {}, value, collector=name)
+    file.fact("absent", 0, {}, {"what": "cpu", "reason": "earlier"}, collector="cpu")  # found later on
+    (one,) = [one for one in machine_of(tmp_path, file).missing if "hardware sources" in one.what]
+    assert one.what == "2 of 3 hardware sources of node0 (nvml, membw)"
+    assert "perfscope doctor" in one.reason
+
+
+def test_ceilings_are_missing_with_the_reason_though_no_layer_was_traced(tmp_path: Path) -> None:
+    file = SampleFile()
+    file.rate("cpu_busy", FAST, 400, scale=1e7, cpu="all")
+    machine = machine_of(tmp_path, file, options={"ceilings": "off"})
+    (one,) = [one for one in machine.missing if "ceilings" in one.what]
+    assert (one.what, one.reason) == ("measured ceilings of node0", "switched off by `--ceilings off`")
+
+
 def test_hosts_without_samples_are_missing_with_the_reason(tmp_path: Path) -> None:
     off = machine_of(tmp_path / "off", None, options={"sampling": None})
     assert any("--sample-interval off" in one.reason for one in off.missing)

@@ -60,7 +60,8 @@ def test_a_neighbour_is_found_when_it_was_there_and_named(tmp_path: Path) -> Non
     assert abs(found.end_ns - (EPOCH + 20 * SECOND)) <= SECOND
     assert 0.3 < found.severity < 0.4
     assert found.title.startswith("Other processes (stress-ng) took 3.0 of 8 CPUs for 6.00 s")
-    assert found.evidence == ("stress-ng (pid 4242, user bob): 2.9 CPUs",)
+    # One look saw 2.9 CPUs: over the whole of it, it is the title's figure.
+    assert found.evidence == ("stress-ng (pid 4242, user bob): 3.0 CPUs",)
     finding = findings[1]  # right after the verdict: it may explain the figures
     assert finding.id == "disturbed" and "stress-ng" in finding.detail
 

@@ -51,7 +51,9 @@ def test_traffic_is_that_of_the_steps_with_its_peak_and_errors(tmp_path: Path) -
     assert sent.mean_bytes_per_s == pytest.approx(80e6, rel=0.02)
     assert (sent.peak_bytes_per_s, sent.peak_source, sent.numa_node) == (125e6, "link speed", 1)
     assert (sent.errors, found["eth0", "received"].errors) == (80, 0)
-    assert found["lo", "sent"].link_class == "loopback"
+    loopback = found["lo", "sent"]
+    assert (loopback.link_class, loopback.peak_bytes_per_s) == ("loopback", None)
+    assert loopback.peak_source == "loopback has no peak"
     assert not any(name == "docker0" for name, _ in found)
 
 

@@ -51,9 +51,9 @@ def analyse(
     path: Path, ops: list[dict[str, Any]], ceilings: dict[str, Any] | None, num: int = 1, **more: Any
 ) -> tuple[MachineAnalysis, dict[str, Finding]]:
     topology = more.pop("topology", two_nodes())
-    run = SampledRun(
-        path, None, topology=topology, ceilings=ceilings, ranks=[{"pid": k, **more} for k in range(num)]
-    )
+    manifest = more.pop("manifest", {})
+    ranks = [{"pid": k, **more} for k in range(num)]
+    run = SampledRun(path, None, topology=topology, ceilings=ceilings, ranks=ranks, **manifest)
     for rank in range(num):
         run.run.window(rank, ops, [(0, 0, 10 * MS)])
     analysis = analyse_run(run.read())
@@ -95,6 +95,48 @@ def test_ranks_of_one_host_share_its_ceilings(tmp_path: Path) -> None:
     assert conv.fraction == pytest.approx(0.8) and conv.bound == "compute"
 
 
+def threaded(path: Path, num: int, threads: int, cpus: str) -> Roofline:
+    """Ceilings of a machine of 8 CPUs, measured with 8 threads and with 1."""
+    entries = [
+        *CEILINGS["entries"],
+        entry(TRIAD, 40e9, node=0, threads=1),
+        entry(GEMM, 0.6e12, dtype="float32", threads=1),
+        entry(GEMM, 0.3e12, dtype="float64", threads=1),
+    ]
+    machine, _ = analyse(
+        path,
+        OPS,
+        {"entries": entries},
+        num,
+        num_threads=threads,
+        topology={**two_nodes(), "online_cpus": cpus},
+    )
+    return machine.rooflines[0]
+
+
+def test_a_rank_s_roof_is_what_its_threads_reach_where_each_has_a_cpu(tmp_path: Path) -> None:
+    """Two of them might take 80 of 100 GB/s; each alone reaches no more than 40, and may reach that."""
+    found = threaded(tmp_path, 2, 1, "0-7")
+    assert (found.peak_flops_per_s, found.bandwidth_bytes_per_s) == (0.6e12, 40e9)
+    assert (found.ranks_sharing, found.ceilings_source) == (1, "measured, 1 thread")
+    conv = next(one for one in found.points if (one.layer, one.phase) == ("conv", "forward"))
+    assert conv.fraction > 1 and conv.bound == "compute"
+
+
+def test_ranks_with_more_threads_than_cpus_divide_what_all_threads_reach(tmp_path: Path) -> None:
+    found = threaded(tmp_path, 4, 1, "0-1")
+    assert (found.bandwidth_bytes_per_s, found.ranks_sharing) == (25e9, 4)
+    assert found.ceilings_source == "measured, all 8 threads shared by 4 ranks"
+
+
+def test_a_number_of_threads_that_was_not_measured_is_no_more_than_so_many_single_ones(
+    tmp_path: Path,
+) -> None:
+    found = threaded(tmp_path, 1, 2, "0-7")
+    assert (found.peak_flops_per_s, found.bandwidth_bytes_per_s) == (1.2e12, 80e9)
+    assert found.ceilings_source == "measured, 2 times 1 thread"
+
+
 def test_layers_at_the_memory_roof_are_a_finding(tmp_path: Path) -> None:
     _, findings = analyse(tmp_path, OPS, CEILINGS)
     assert findings["memory_bound"].layer == "norm"
@@ -130,6 +172,12 @@ def test_a_missing_roof_has_its_reason(tmp_path: Path) -> None:
     machine, _ = analyse(tmp_path / "off", OPS, None)
     (reason,) = [one.reason for one in machine.missing if one.what == "roofline of node0"]
     assert "--ceilings off" in reason and machine.rooflines == ()
+    for run, expected in (
+        ({"options": {"ceilings": "off"}, "host": "node7"}, "switched off by `--ceilings off`"),
+        ({"options": {"ceilings": "auto"}, "host": "node7"}, "no `perfscope run` started on that host"),
+    ):
+        machine, _ = analyse(tmp_path / expected[:3], OPS, None, manifest=run)
+        assert expected in [one.reason for one in machine.missing]
     said = {"entries": [entry(TRIAD, 1e9)], "missing": [{"what": "GEMM", "reason": "numpy has no BLAS here"}]}
     machine, _ = analyse(tmp_path / "no gemm", OPS, said)
     assert "numpy has no BLAS here" in [one.reason for one in machine.missing]

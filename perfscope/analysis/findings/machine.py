@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass, field
 
 from perfscope.analysis.findings.evidence import Evidence
-from perfscope.analysis.findings.numactl import bound_command
+from perfscope.analysis.findings.numactl import how_to_bind
 from perfscope.analysis.machine.counters import counted_between
+from perfscope.analysis.machine.effects import windows_in_words
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.oversubscription import oversubscriptions
 from perfscope.analysis.machine.results import Disturbance, LinkTraffic, RankPlacement
 from perfscope.analysis.results import Finding
 from perfscope.units import format_count, format_ns, format_rate, format_ratio
 
+DECISIVE = 0.25  # of the mean step lost to disturbances: the code's own causes come after them
+SLOWER = 1.02  # steps this many times longer than the others are slower
 SEVERE = 0.1  # of a host's CPUs (or other resource): doubt about every figure
 REMOTE = 0.2  # of a rank's pages on another node
 SATURATED_LINK = 0.85  # of its peak, at the 95th percentile
@@ -20,6 +24,14 @@ COMM_BOUND = 0.1  # of the step must be exposed communication for a full link to
 MEMORY_BOUND = 0.1  # of the step in layers at the memory roof
 POWER_CAPPED = 0.1  # of the steps' time
 WAITED = 0.02  # of the time some task must have waited for a CPU for oversubscription to matter
+_SLOWED_BY = {
+    "cpu_neighbour": "Somebody else's processes slow",
+    "gpu_neighbour": "Somebody else's processes on the GPU slow",
+    "steal": "The hypervisor slows",
+    "cgroup_throttling": "The CPU quota slows",
+    "throttling": "Lowered clocks slow",
+    "pressure": "A machine short of CPUs or memory slows",
+}
 
 
 def findings(evidence: Evidence) -> list[Finding]:
@@ -36,26 +48,72 @@ def findings(evidence: Evidence) -> list[Finding]:
     ]
 
 
-def disturbed(evidence: Evidence) -> tuple[list[Finding], list[Finding]]:
-    """The finding that the run was disturbed: in the first list where it may explain the figures, else in the
-    second."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disturbed:
+    """The finding that the run was disturbed, in the list that says where it belongs."""
+
+    first: list[Finding] = field(default_factory=list)  # it costs more than the verdict's cause
+    doubt: list[Finding] = field(default_factory=list)  # it may explain the figures
+    minor: list[Finding] = field(default_factory=list)
+
+
+def disturbed(evidence: Evidence, verdict: Finding) -> Disturbed:
+    """Whether something else disturbed the run, and what its absence would bring.
+
+    Args:
+        evidence: of the run.
+        verdict: the finding that stands first without it.
+    """
     machine = evidence.machine
     if machine is None or machine.clean is not False:
-        return [], []
+        return Disturbed()
     inside = [one for one in machine.disturbances if one.within_steps]
-    worst = max(inside, key=lambda one: one.severity * (one.end_ns - one.start_ns))
+    ratio = machine.disturbed_ratio
+    first = ratio is not None and ratio >= DECISIVE and ratio > (verdict.gain_ratio or 0.0)
+    worst = max(
+        inside, key=lambda one: (_lost(one) if first else 0, one.severity * (one.end_ns - one.start_ns))
+    )
+    where = f"on {worst.host} " if len(evidence.hosts) > 1 else ""
+    told = f"{where}{worst.title[:1].lower()}{worst.title[1:].removesuffix('.')}"
+    effect = _effect(worst)
+    if first and effect:
+        title = f"{_SLOWED_BY.get(worst.kind, 'Something else slows')} the steps: {effect}; {told}."
+    else:
+        title = f"Something outside the training disturbed it: {told}{'; ' if effect else ''}{effect}."
+    hit = {number for one in inside for number in one.windows}
+    traced = f" {windows_in_words(sorted(hit))}." if hit or machine.traced_disturbed is False else ""
     finding = Finding(
         id="disturbed",
-        title=f"Something outside the training disturbed it: {worst.title[:1].lower()}{worst.title[1:]}",
-        detail=_evidence(worst, inside),
+        title=title,
+        detail=_evidence(worst, inside, traced),
         action=_what_to_do(worst),
-        gain_ns=None,
-        gain_ratio=None,
+        gain_ns=machine.disturbed_ns,
+        gain_ratio=ratio,
     )
-    return ([finding], []) if worst.severity >= SEVERE else ([], [finding])
+    if first:
+        return Disturbed(first=[finding])
+    severe = worst.severity >= SEVERE or (ratio or 0.0) >= DECISIVE
+    return Disturbed(doubt=[finding]) if severe else Disturbed(minor=[finding])
 
 
-def _evidence(worst: Disturbance, inside: list[Disturbance]) -> str:
+def _lost(one: Disturbance) -> int:
+    """Time that steps of one rank lost in it, ns."""
+    if one.step_ns_during is None or one.step_ns_otherwise is None:
+        return 0
+    return one.num_steps_during * max(0, one.step_ns_during - one.step_ns_otherwise)
+
+
+def _effect(one: Disturbance) -> str:
+    """``203 steps took 25.4 ms instead of 13.4 ms``; '' where that is not known."""
+    if one.step_ns_during is None or one.step_ns_otherwise is None:
+        return ""
+    count, during = format_count(one.num_steps_during), format_ns(one.step_ns_during)
+    if one.step_ns_during >= SLOWER * one.step_ns_otherwise:
+        return f"{count} steps took {during} instead of {format_ns(one.step_ns_otherwise)}"
+    return f"its {count} steps were hardly slower ({during}, {format_ns(one.step_ns_otherwise)} otherwise)"
+
+
+def _evidence(worst: Disturbance, inside: list[Disturbance], traced: str) -> str:
     lines = "; ".join(worst.evidence)
     others = len(inside) - 1
     more = (
@@ -63,12 +121,12 @@ def _evidence(worst: Disturbance, inside: list[Disturbance]) -> str:
         if others
         else ""
     )
-    return f"Seen: {lines}.{more} Compare such figures with another run's only after a quiet run."
+    return f"Seen: {lines}.{traced}{more} Compare such figures with another run's only after a quiet run."
 
 
 def _what_to_do(worst: Disturbance) -> str:
     return {
-        "cpu_neighbour": "Repeat the run without them before blaming the code, or give it CPUs of its own.",
+        "cpu_neighbour": "Repeat it on a quiet machine before blaming the code, or give it CPUs of its own.",
         "steal": "Repeat it on a host that is not shared: the hypervisor gave this machine's CPUs to others.",
         "cgroup_throttling": "Raise the CPU quota of the job's control group, or compute with fewer threads.",
         "throttling": "Check cooling, power supply and power limits before comparing step times.",
@@ -124,7 +182,7 @@ def _numa_remote(evidence: Evidence) -> list[Finding]:
     worst = min(remote, key=lambda one: (one.local_ratio or 0.0, one.rank))
     elsewhere = {node: share for node, share in worst.memory_nodes.items() if node not in worst.cpu_nodes}
     most = max(elsewhere, key=lambda node: elsewhere[node])
-    command = bound_command(evidence.run, hosts[worst.host], _targets(evidence, worst.host))
+    how = how_to_bind(evidence.run, hosts[worst.host], _targets(evidence, worst.host))
     policy = f" Its memory policy is {worst.policy}." if worst.policy not in ("", "default") else ""
     return [
         Finding(
@@ -138,7 +196,7 @@ def _numa_remote(evidence: Evidence) -> list[Finding]:
                 f"{worst.source}; CPUs {worst.cpus} on {worst.host}.{policy} Every access to that memory "
                 "crosses the link between the nodes: less bandwidth, more latency."
             ),
-            action=f"Keep CPUs and memory together: `{command}`.",
+            action=f"Keep CPUs and memory together: {how}.",
             gain_ns=None,
             gain_ratio=None,
             rank=worst.rank,
@@ -176,7 +234,7 @@ def _gpu_remote(evidence: Evidence) -> list[Finding]:
     if not remote:
         return []
     first = min(remote, key=lambda one: one.rank)
-    command = bound_command(evidence.run, hosts[first.host], _targets(evidence, first.host))
+    how = how_to_bind(evidence.run, hosts[first.host], _targets(evidence, first.host))
     return [
         Finding(
             id="gpu_remote",
@@ -187,7 +245,7 @@ def _gpu_remote(evidence: Evidence) -> list[Finding]:
             detail=(
                 f"CPUs {first.cpus} on {first.host}. Copies and launches cross the link between the nodes."
             ),
-            action=f"Bind it beside its GPU: `{command}`.",
+            action=f"Bind it beside its GPU: {how}.",
             gain_ns=None,
             gain_ratio=None,
             rank=first.rank,

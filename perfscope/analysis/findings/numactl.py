@@ -1,4 +1,9 @@
-"""The command line that keeps each rank's CPUs and memory on one NUMA node."""
+"""How to keep each rank's CPUs and memory on one NUMA node: a whole command line only where it is sure.
+
+A line that is copied and starts the wrong thing is worse than advice. Sure are a single process, and torchrun
+in its plain form. Who else starts the ranks (spawn inside the script, MPI of whatever make, srun, accelerate)
+gets told what each rank needs.
+"""
 
 from __future__ import annotations
 
@@ -8,56 +13,94 @@ from collections.abc import Mapping, Sequence
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.source import Document
 
-# Launcher -> the variable in which its processes find their number on the host.
-_LOCAL_RANK = {
-    "torchrun": "LOCAL_RANK",
-    "mpirun": "OMPI_COMM_WORLD_LOCAL_RANK",
-    "mpiexec": "OMPI_COMM_WORLD_LOCAL_RANK",
-    "srun": "SLURM_LOCALID",
-}
+_MOST_RANKS = 4
+# torchrun's options without a value; every other one takes the next word.
+_TORCHRUN_FLAGS = frozenset({"--standalone", "--use-env", "--virtual-local-rank"})
+# With these torchrun starts something else than a script.
+_TORCHRUN_OTHERWISE = frozenset({"-m", "--module", "--no-python", "--run-path", "-h", "--help"})
+_TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.elastic.run")
+_BINDING = frozenset({"numactl", "taskset"})  # in the command already: the inner one would win
 
 
-def bound_command(run: Document, host: Host, nodes: Mapping[int, tuple[int, ...]]) -> str:
-    """The run's command with `numactl` in the right place.
+def how_to_bind(run: Document, host: Host, nodes: Mapping[int, tuple[int, ...]]) -> str:
+    """What to do, to stand after a colon: a command line in backquotes, else advice for each rank.
 
     Args:
         run: run.json.
         host: whose ranks they are; other hosts are taken to be alike.
-        nodes: rank -> the nodes that its CPUs and memory should be on.
+        nodes: rank -> the nodes that its CPUs and memory should be on; () where that is not known.
     """
     words = run.get("command")
     command = [str(word) for word in words] if isinstance(words, list) else []
-    launcher = str(run.get("launcher") or "")
-    wanted = {",".join(map(str, own)) for own in nodes.values() if own}
-    if len(wanted) <= 1 and launcher not in ("mpirun", "mpiexec", "srun"):
-        node = next(iter(wanted), "0")
-        return f"numactl --cpunodebind={node} --membind={node} {shlex.join(command)}".rstrip()
-    variable = _LOCAL_RANK.get(launcher, "LOCAL_RANK")
+    binds = any(_base(word) in _BINDING for word in command)
+    launcher = run.get("launcher")
+    line = None
+    if command and not binds and launcher == "python" and len(host.ranks) == 1:
+        own = nodes.get(host.ranks[0].rank, ())
+        line = f"{_numactl(own)} {shlex.join(command)}" if own else None
+    elif command and not binds and launcher == "torchrun":
+        line = _torchrun_line(command, _by_local_rank(host, nodes))
+    return f"`{line}`" if line is not None else _each_rank(nodes, replaces=binds)
+
+
+def _each_rank(nodes: Mapping[int, tuple[int, ...]], *, replaces: bool) -> str:
+    known = [(rank, own) for rank, own in sorted(nodes.items()) if own]
+    told = [f"rank {rank} under `{_numactl(own)}`" for rank, own in known[:_MOST_RANKS]]
+    more = len(known) - len(told)
+    if more:
+        told.append(f"the other {more} each on the node of its own CPUs or GPU")
+    instead = " (in place of what the command binds now)" if replaces else ""
+    return f"start {', '.join(told)}{instead}"
+
+
+def _numactl(own: Sequence[int]) -> str:
+    listed = ",".join(map(str, own))
+    return f"numactl --cpunodebind={listed} --membind={listed}"
+
+
+def _by_local_rank(host: Host, nodes: Mapping[int, tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Nodes in the order of local ranks; empty where those of any rank are not known."""
     by_local = {
-        rank.local_rank: nodes.get(rank.rank, ()) for rank in host.ranks if rank.local_rank is not None
+        rank.local_rank: own for rank in host.ranks if rank.local_rank is not None and (own := nodes.get(rank.rank))
     }
-    table = " ".join(
-        ",".join(map(str, by_local.get(index, ()))) or "0" for index in range(max(by_local, default=0) + 1)
-    )
-    bind = f"n=({table}); exec numactl --cpunodebind=${{n[${variable}]}} --membind=${{n[${variable}]}}"
-    at = _program_at(command, launcher)
-    if at is None:
-        return f"bash -c '{bind} PROGRAM'"
-    before, program = command[:at], command[at:]
-    if launcher == "torchrun":
-        before = [*before, "--no-python"]
-        program = ["python", *program]
-    return f"{shlex.join(before)} bash -c {shlex.quote(f'{bind} {shlex.join(program)}')}"
+    whole = len(by_local) == len(host.ranks) and sorted(by_local) == list(range(len(by_local)))
+    return [by_local[index] for index in range(len(by_local))] if whole else []
 
 
-def _program_at(command: Sequence[str], launcher: str) -> int | None:
-    """Where the training program begins in a launcher's command line; None where that cannot be seen."""
-    for index, word in enumerate(command[1:], 1):
-        follows = command[index + 1] if index + 1 < len(command) else ""
-        if word in ("-m", "--module") and not follows.startswith("torch.distributed"):
-            return index
-        if launcher != "torchrun" and word.rpartition("/")[2].startswith("python"):
-            return index
-        if word.endswith(".py"):
-            return index
+def _torchrun_line(command: Sequence[str], own: Sequence[tuple[int, ...]]) -> str | None:
+    """torchrun with a shell that binds between it and the script; None where the script is not sure."""
+    begin = _torchrun_begins(command)
+    if begin is None or not own:
+        return None
+    at = begin
+    while at < len(command) and command[at].startswith("-"):
+        name, equals, _ = command[at].partition("=")
+        if name.replace("_", "-") in _TORCHRUN_OTHERWISE or name == "--":
+            return None
+        at += 1 if equals or name.replace("_", "-") in _TORCHRUN_FLAGS else 2
+    if at >= len(command) or not command[at].endswith(".py"):
+        return None
+    # ":?" stops where the variable is not set: an empty index would silently mean the first node.
+    table, node = " ".join(",".join(map(str, one)) for one in own), "${n[${LOCAL_RANK:?}]:?}"
+    program = shlex.join([_python_beside(command), *command[at:]])
+    bind = f"n=({table}); exec numactl --cpunodebind={node} --membind={node} {program}"
+    return f"{shlex.join([*command[:at], '--no-python'])} bash -c {shlex.quote(bind)}"
+
+
+def _torchrun_begins(command: Sequence[str]) -> int | None:
+    """Index of the word after `torchrun` or `python -m torch.distributed.run`; None for any other form."""
+    if _base(command[0]) == "torchrun":
+        return 1
+    if len(command) > 2 and _base(command[0]).startswith("python"):
+        return 3 if command[1] == "-m" and command[2] in _TORCHRUN_MODULES else None
     return None
+
+
+def _python_beside(command: Sequence[str]) -> str:
+    """The interpreter that torchrun would have started the script with."""
+    folder, slash, name = command[0].rpartition("/")
+    return command[0] if name.startswith("python") else f"{folder}{slash}python"
+
+
+def _base(word: str) -> str:
+    return word.rpartition("/")[2]

@@ -25,7 +25,10 @@ _Candidate: TypeAlias = tuple[Callable[[Evidence, float, bool], Finding], float]
 
 
 def find(evidence: Evidence) -> tuple[Finding, ...]:
-    """All findings, the verdict first; what makes every figure doubtful comes right after it."""
+    """All findings, the verdict first; what makes every figure doubtful comes right after it.
+
+    A disturbance that cost more than the verdict's cause, and much of the step, is the verdict itself.
+    """
     held_up = communication.held_up(evidence)
     others = [
         *(communication.straggler(evidence) if held_up is None else ()),
@@ -35,9 +38,8 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
         *record.attached(evidence),
         *record.killed(evidence),
     ]
-    doubt, minor = machine.disturbed(evidence)
     if not evidence.traced or not evidence.step:
-        return (causes.untraced(evidence), *doubt, *_by_gain([*others, *minor]))
+        return _in_order(evidence, causes.untraced(evidence), others)
     parts: dict[str, _Candidate] = {
         "compute": (causes.compute, evidence.mean("compute")),
         "exposed_comm": (communication.exposed, evidence.mean("exposed_comm")),
@@ -53,7 +55,12 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
     verdict = replace(verdict, detail=f"{verdict.detail} {_basis(evidence)}")
     beside = [cause(evidence, cost, False) for cause, cost in ranked[1:] if cost >= NOTABLE * evidence.step]
     removable = [finding for finding in beside if finding.gain_ns is not None]
-    return (verdict, *doubt, *_by_gain([*removable, *others, *minor]))
+    return _in_order(evidence, verdict, [*removable, *others])
+
+
+def _in_order(evidence: Evidence, verdict: Finding, others: Sequence[Finding]) -> tuple[Finding, ...]:
+    found = machine.disturbed(evidence, verdict)
+    return (*found.first, verdict, *found.doubt, *_by_gain([*others, *found.minor]))
 
 
 def _ranked(parts: Mapping[str, _Candidate], evidence: Evidence) -> list[_Candidate]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from perfscope.analysis.machine.absent_sources import absent_sources
+from perfscope.analysis.machine.effects import with_effects
 from perfscope.analysis.machine.energy import energies, joules_per_sample
 from perfscope.analysis.machine.host import Host, open_hosts
 from perfscope.analysis.machine.links import traffic
@@ -26,7 +28,7 @@ from perfscope.analysis.machine.roofline import roofline_of
 from perfscope.analysis.machine.stacks import top_frames
 from perfscope.analysis.machine.tracks import tracks
 from perfscope.analysis.machine.verdict import Look, judge, look
-from perfscope.analysis.machine.wire import METRICS, Job, Window, wire
+from perfscope.analysis.machine.wire import METRICS, NOTHING_TO_COMPARE, Job, Window, wire
 from perfscope.analysis.results import CollectiveCall, LayerResult, MissingFigure
 from perfscope.analysis.source import Document, RunSource
 from perfscope.analysis.spans import WindowFacts
@@ -89,6 +91,7 @@ class _Found:
         self.energy += energies(host)
         self.costs.append(_cost(host))
         self.stopped += _stopped(host)
+        self.missing += absent_sources(host)
         ratio = waited_ratio(host)
         if ratio is not None:
             self.pressures[host.name] = ratio
@@ -116,12 +119,19 @@ def analyse_machine(source: RunSource, training: Training) -> tuple[MachineAnaly
     known = any(host.topology.document or host.ceilings for host in found.hosts)
     if not (found.sampled or known or stacks):
         return None, []
-    verdict = judge(found.looks)
     windows = _windows(training.windows)
+    bounds = tuple((one.window, one.start_ns, one.end_ns) for one in windows)
+    effects = with_effects([one for own in found.looks for one in own.disturbances], found.sampled, bounds)
+    verdict = judge(found.looks, effects.disturbances, len(windows))
     num_hosts = len({str(source.rank_meta(rank).get("host") or "") for rank in source.ranks})
     energy = tuple(found.energy)
     per_sample, why_not = joules_per_sample(energy, max(num_hosts, 1), _num_samples(training))
+    on_wire = wire(found.sampled, training.calls, windows, _job(source))
     missing = [*found.missing, *_missing(source, found, why_not if per_sample is None else "")]
+    if training.calls and found.sampled and not on_wire:
+        missing.append(MissingFigure(what="bytes on the wire", reason=NOTHING_TO_COMPARE))
+    if not training.layers:  # else the rooflines say it
+        missing += _no_ceilings(found.hosts)
     machine = MachineAnalysis(
         hosts=tuple(host.name for host in found.hosts),
         topologies={host.name: host.topology.document for host in found.hosts if host.topology.document},
@@ -133,7 +143,7 @@ def analyse_machine(source: RunSource, training: Training) -> tuple[MachineAnaly
         rooflines=tuple(found.rooflines),
         placements=tuple(found.placements),
         traffic=tuple(found.traffic),
-        wire=wire(found.sampled, training.calls, windows, _job(source)),
+        wire=on_wire,
         energy=energy,
         joules_per_sample=per_sample,
         stacks=top_frames(stacks),
@@ -142,9 +152,12 @@ def analyse_machine(source: RunSource, training: Training) -> tuple[MachineAnaly
         missing=tuple(dict.fromkeys(missing)),
         start_ns=min((start for start, _ in found.spans), default=None),
         end_ns=max((end for _, end in found.spans), default=None),
-        windows=tuple((one.window, one.start_ns, one.end_ns) for one in windows),
+        windows=bounds,
         steps_start_ns=min((start for start, _ in found.stepped), default=None),
         steps_end_ns=max((end for _, end in found.stepped), default=None),
+        traced_disturbed=verdict.traced_disturbed,
+        disturbed_ns=effects.lost_ns,
+        disturbed_ratio=effects.lost_ratio,
         pressures=found.pressures,
     )
     return machine, found.hosts
@@ -242,12 +255,28 @@ def _missing(source: RunSource, found: _Found, no_energy: str) -> list[MissingFi
     named = {host.name for host in found.hosts}
     bare = sorted({str(source.rank_meta(rank).get("host") or "") for rank in source.ranks} - named - {""})
     if bare:
-        more = f" and {len(bare) - 4} more" if len(bare) > 4 else ""
-        what = f"hardware counters of {', '.join(bare[:4])}{more}"
+        what = f"hardware counters of {_some(bare)}"
         missing.append(MissingFigure(what=what, reason="nothing of these hosts was recorded"))
     if no_energy and found.sampled:
         missing.append(MissingFigure(what="energy per sample", reason=no_energy))
     return missing
+
+
+def _no_ceilings(hosts: Sequence[Host]) -> list[MissingFigure]:
+    """Hosts of ranks without ceilings.json, by reason."""
+    by_reason: dict[str, list[str]] = {}
+    for host in hosts:
+        if host.ranks and not host.ceilings:
+            by_reason.setdefault(host.no_ceilings, []).append(host.name)
+    return [
+        MissingFigure(what=f"measured ceilings of {_some(names)}", reason=reason)
+        for reason, names in by_reason.items()
+    ]
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return f"{', '.join(names[:4])}{more}"
 
 
 def _number(value: object) -> float | None:

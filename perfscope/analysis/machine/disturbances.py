@@ -15,9 +15,9 @@ import numpy as np
 from perfscope.analysis.machine.counters import Rates, middle_ns, on_grid
 from perfscope.analysis.machine.episodes import Episode, episodes
 from perfscope.analysis.machine.host import Host
+from perfscope.analysis.machine.neighbours import who
 from perfscope.analysis.machine.oversubscription import is_oversubscribed
 from perfscope.analysis.machine.results import Disturbance
-from perfscope.rundir.samples import SampleFact
 from perfscope.units import format_bytes, format_ns, format_ratio
 
 CPU_SHARE = 0.05  # of the machine's CPUs, and at least ...
@@ -29,7 +29,6 @@ CPU_PRESSURE = 0.4  # only where other processes cannot be seen
 THROTTLES_PER_S = 1.0  # where the kernel counts events, but not their time
 _FAULT_BITS = {"HW slowdown": 0x8, "SW thermal": 0x20, "HW thermal": 0x40, "HW power brake": 0x80}
 _SECOND = 1_000_000_000
-_EVIDENCE_LINES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +125,7 @@ def _neighbours(host: Host, part: _Part) -> Iterator[Disturbance]:
     num_cpus = host.topology.num_cpus or 1
     for _, counted in host.counters("neighbour_cpu"):
         for episode in _episodes(counted, part, 1e-9, _threshold(num_cpus)):
-            names, lines = _who(host, "cpu", episode)
+            names, lines = who(host, "cpu", episode)
             by = f" ({', '.join(names)})" if names else ""
             title = f"Other processes{by} took {episode.mean:.1f} of {num_cpus} CPUs"
             lines = lines or ["their names are not known"]
@@ -243,7 +242,7 @@ def _gpu_neighbours(host: Host, part: _Part) -> Iterator[Disturbance]:
         level = series.values[inside].astype(np.float64)
         for episode in episodes(at[inside[:-1]], at[inside[1:]], level[:-1], 1.0):
             memory = _most_in(host, "gpu_foreign_memory", gpu, episode)
-            _, lines = _who(host, "gpu", episode)
+            _, lines = who(host, "gpu", episode)
             count = int(episode.most)
             held = f" ({format_bytes(memory)} of its memory)" if memory else ""
             title = f"{count} other process{'es' if count > 1 else ''} used GPU {gpu}{held}"
@@ -290,44 +289,3 @@ def _cpu_pressure(host: Host, part: _Part) -> Iterator[Disturbance]:
                 "the job has no more threads than CPUs, so something else used them",
             ]
             yield _make(host, part, "pressure", episode, episode.mean, title, lines)
-
-
-def _who(host: Host, kind: str, episode: Episode) -> tuple[list[str], list[str]]:
-    """Names and evidence lines of the neighbours seen during an episode, the busiest first."""
-    found: dict[tuple[str, str], SampleFact] = {}
-    for fact in host.samples.facts:
-        if fact.name != "neighbour" or fact.labels.get("kind") != kind:
-            continue
-        if not (_since(fact) < episode.end_ns and fact.t_ns > episode.start_ns):
-            continue
-        key = str(fact.value.get("name")), str(fact.value.get("user"))  # named again and again while it lasts
-        if key not in found or _cpus(fact) > _cpus(found[key]):
-            found[key] = fact
-    ranked = sorted(found.values(), key=lambda fact: -_cpus(fact))
-    names = list(dict.fromkeys(str(fact.value.get("name") or "?") for fact in ranked))
-    lines = [_line_of(fact) for fact in ranked[:_EVIDENCE_LINES]]
-    if len(ranked) > _EVIDENCE_LINES:
-        lines.append(f"and {len(ranked) - _EVIDENCE_LINES} more")
-    return names[:3], lines
-
-
-def _since(fact: SampleFact) -> int:
-    """From when on the neighbour was watched: the fact covers the time until then."""
-    seconds = fact.value.get("seconds")
-    return fact.t_ns - round(1e9 * seconds) if isinstance(seconds, (int, float)) else fact.t_ns - _SECOND
-
-
-def _cpus(fact: SampleFact) -> float:
-    value = fact.value.get("cpus")
-    return float(value) if isinstance(value, (int, float)) else 0.0
-
-
-def _line_of(fact: SampleFact) -> str:
-    value = fact.value
-    count = value.get("processes")
-    several = f"{count} processes, one is " if isinstance(count, int) and count > 1 else ""
-    about = [f"{several}pid {value['pid']}"] if value.get("pid") else []
-    about += [f"user {value['user']}"] if value.get("user") else []
-    cpus = f": {_cpus(fact):.1f} CPUs" if _cpus(fact) else ""
-    who = f" ({', '.join(about)})" if about else ""
-    return f"{value.get('name') or 'a process'}{who}{cpus}"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.machine.counters import Rates, rates
@@ -31,6 +32,7 @@ class HostRank:
     device: str  # "cpu", "cuda:0 NVIDIA ..."
     starts: Int64  # of its steps, monotonic ns
     ends: Int64
+    is_counted: NDArray[np.bool_] | None = None  # which are neither warm-up nor traced; None = all
 
     @property
     def gpu(self) -> int | None:
@@ -50,6 +52,7 @@ class Host:
     samples: HostSamples
     topology: Topology
     ceilings: Document
+    no_ceilings: str = ""  # why `ceilings` is empty
     ranks: Sequence[HostRank]
     steps_ns: tuple[int, int] | None  # first step's start, last step's end; monotonic
     _rates: dict[int, Rates] = field(default_factory=dict)
@@ -120,6 +123,7 @@ def open_hosts(source: RunSource, steps: Mapping[int, RankSteps]) -> Iterator[Ho
             samples=samples if samples is not None else _no_samples(name),
             topology=Topology.of(source.topology(name)),
             ceilings=source.ceilings(name) or {},
+            no_ceilings=_why_no_ceilings(source.run, name),
             ranks=ranks,
             steps_ns=_steps_span(ranks),
         )
@@ -143,7 +147,21 @@ def _rank(rank: int, meta: Document, steps: RankSteps | None) -> HostRank:
         device=str(meta.get("device") or ""),
         starts=steps.starts if steps is not None else none,
         ends=steps.starts + steps.durations if steps is not None else none,
+        is_counted=steps.is_counted if steps is not None else None,
     )
+
+
+def _why_no_ceilings(run: Document, host: str) -> str:
+    """What to say should the host's ceilings.json not be there."""
+    options = run.get("options")
+    option = options.get("ceilings") if isinstance(options, dict) else None
+    if option == "off":
+        return "switched off by `--ceilings off`"
+    if run.get("host") and host != run.get("host"):
+        return "no `perfscope run` started on that host"
+    if option is None:  # a run of before this was recorded
+        return "its ceilings were not measured (`--ceilings off`, or it failed)"
+    return "its ceilings were not written: perfscope was stopped while it measured, or could not"
 
 
 def _steps_span(ranks: Sequence[HostRank]) -> tuple[int, int] | None:

@@ -101,6 +101,8 @@ def track(
 ) -> CounterTrack:
     """A line as the reports draw it: at most 400 points, Unix time."""
     points = thin(line.t_ns, line.values, line.weight)
+    # Clocks of 10 ms grain let a share of the time pass 1 now and then.
+    top = 1.0 if unit == "ratio" and (group == "cpu" or peak == 1.0) else np.inf
     return CounterTrack(
         id=f"{host.name}/{key}",
         host=host.name,
@@ -108,9 +110,9 @@ def track(
         title=title,
         unit=unit,
         t_ns=tuple(host.samples.unix_ns(points.t_ns).tolist()),
-        mean=tuple(points.mean.tolist()),
-        low=tuple(points.low.tolist()),
-        high=tuple(points.high.tolist()),
+        mean=tuple(np.minimum(points.mean, top).tolist()),
+        low=tuple(np.minimum(points.low, top).tolist()),
+        high=tuple(np.minimum(points.high, top).tolist()),
         peak=peak,
         peak_source=peak_source,
         quality=line.quality,

@@ -16,6 +16,7 @@ from perfscope.analysis.machine.tracks import gpu_link_peak, memory_lines
 from perfscope.rundir.samples import SampleSeries
 
 LINK_SPEED = "link speed"
+NO_PEAK = "loopback has no peak"
 _LEAST_BYTES = 1_000
 _PERCENTILE = 95
 
@@ -58,7 +59,7 @@ def _link(
         mean_bytes_per_s=moved * 1e9 / float(weight.sum()),
         p95_bytes_per_s=float(np.percentile(rates, _PERCENTILE)),
         peak_bytes_per_s=peak,
-        peak_source=peak_source if peak else "",
+        peak_source=peak_source if peak or peak_source == NO_PEAK else "",
         quality=line.quality,
         errors=errors,
         numa_node=numa_node,
@@ -182,8 +183,8 @@ def _network(host: Host) -> Iterator[LinkTraffic]:
                 f"{interface} (namespace {namespace})" if several else interface,
                 direction,
                 rate_line(counted),
-                peak=nic.bytes_per_s if nic else None,
-                peak_source=LINK_SPEED,
+                peak=nic.bytes_per_s if nic and interface != "lo" else None,
+                peak_source=NO_PEAK if interface == "lo" else LINK_SPEED,
                 errors=errors,
                 numa_node=nic.node if nic else None,
             )

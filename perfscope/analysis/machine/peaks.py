@@ -33,6 +33,19 @@ def ceilings(host: Host) -> list[Ceiling]:
     return found
 
 
+def thread_memory_peak(host: Host, threads: int) -> Peak | None:
+    """The best triad measured with so many threads, on nodes with CPUs."""
+    with_cpus = {node.number for node in host.topology.nodes.values() if node.cpus}
+    values = [
+        _value(row)
+        for row in _rows(host.ceilings, "entries")
+        if row.get("kind") == TRIAD
+        and row.get("threads") == threads
+        and (_node(row) is None or not with_cpus or _node(row) in with_cpus)
+    ]
+    return Peak(value=max(values), source=MEASURED) if any(values) else None
+
+
 def memory_peak(host: Host, nodes: Iterable[int] | None = None) -> Peak | None:
     """Bandwidth of some NUMA nodes together, or of the whole host (None): the best measured triad.
 
@@ -57,17 +70,26 @@ def memory_peak(host: Host, nodes: Iterable[int] | None = None) -> Peak | None:
     return None
 
 
-def flops_peaks(host: Host, gpu: int | None) -> dict[str, Peak]:
-    """dtype -> the best measured GEMM of the host's CPUs, or of one GPU."""
+def flops_peaks(host: Host, gpu: int | None, threads: int | None = None) -> dict[str, Peak]:
+    """dtype -> the best measured GEMM of the host's CPUs (with so many threads), or of one GPU."""
     kind = GEMM if gpu is None else DEVICE_GEMM
     best: dict[str, Peak] = {}
     for row in _rows(host.ceilings, "entries"):
         if row.get("kind") != kind or (gpu is not None and row.get("device") != f"cuda:{gpu}"):
             continue
+        if threads is not None and row.get("threads") != threads:
+            continue
         dtype, value = str(row.get("dtype") or ""), _value(row)
         if value > 0 and (dtype not in best or value > best[dtype].value):
             best[dtype] = Peak(value=value, source=MEASURED)
     return best
+
+
+def most_threads(host: Host) -> int | None:
+    """Threads of the widest measurement on the host's CPUs."""
+    rows = [row for row in _rows(host.ceilings, "entries") if row.get("kind") in (TRIAD, GEMM)]
+    counts = [threads for row in rows if isinstance(threads := row.get("threads"), int)]
+    return max(counts, default=None)
 
 
 def device_memory_peak(host: Host, gpu: int) -> Peak | None:
@@ -86,7 +108,7 @@ def why_missing(host: Host, what: str) -> str:
         if what.lower() in str(row.get("what", "")).lower():
             return str(row.get("reason") or "not measured")
     if not host.ceilings:
-        return "its ceilings were not measured (`--ceilings off`, or the host was not the launcher's)"
+        return host.no_ceilings or "its ceilings were not measured"
     return "it was not measured on this host"
 
 

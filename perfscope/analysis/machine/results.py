@@ -82,7 +82,9 @@ class RooflinePoint:
 class Roofline:
     """Ceilings and points of one device class of one host.
 
-    Each rank has its share: `ranks_sharing` ranks divide the host's ceilings (its GPU's are its own).
+    A CPU rank's roof is what its own number of threads reached, where that was measured and the host has a
+    CPU for each; else `ranks_sharing` ranks divide the host's ceilings. A GPU's are its rank's own. What a
+    layer does beyond a roof (fraction > 1) came from a cache, or the ceiling was measured too low.
     """
 
     host: str
@@ -90,9 +92,9 @@ class Roofline:
     dtype: str
     peak_flops_per_s: float
     bandwidth_bytes_per_s: float
-    ranks_sharing: int
+    ranks_sharing: int  # 1 = the ceilings are each rank's own
     points: tuple[RooflinePoint, ...]
-    ceilings_source: str
+    ceilings_source: str  # "measured, 1 thread", "measured, all 2 threads shared by 4 ranks"
     cached: bool | None = None  # a working set that fits the last-level cache can beat the memory roof
     measured_bytes_per_s: float | None = None  # a rank's part of the memory controllers' traffic
 
@@ -174,6 +176,12 @@ class Disturbance:
     title: str  # one sentence with figures
     evidence: tuple[str, ...]  # "stress-ng (pid 4242, user bob): 1.9 CPUs"
     within_steps: bool = True  # False: before the first step or after the last; it disturbed no step
+    windows: tuple[int, ...] = ()  # traced windows that it overlaps
+    # Median duration of the host's steps in it, and outside of every disturbance, over all the host's ranks;
+    # without warm-up and traced steps. None: fewer than effects.FEWEST steps on either side.
+    step_ns_during: int | None = None
+    step_ns_otherwise: int | None = None
+    num_steps_during: int = 0  # such steps in it, of the rank that has most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,4 +234,9 @@ class MachineAnalysis:
     windows: tuple[tuple[int, int, int], ...] = ()  # (window, start, end), Unix ns
     steps_start_ns: int | None = None  # first step's start and last step's end, Unix ns
     steps_end_ns: int | None = None
+    # Some traced window overlaps a disturbance; None: no window, or it cannot be told.
+    traced_disturbed: bool | None = None
+    # What a mean counted step lost to all disturbances, and as a share of it; None = not known or nothing.
+    disturbed_ns: int | None = None
+    disturbed_ratio: float | None = None
     pressures: Mapping[str, float] = field(default_factory=dict)  # host -> share of time CPUs were waited for

@@ -2,8 +2,12 @@
 
 attainable = min(peak FLOP/s, FLOP per byte x bandwidth), with ceilings measured on the host. FLOP and bytes
 are modelled from shapes: every operator reads its inputs and writes its outputs once, so a layer whose
-tensors stay in a cache can be faster than the memory roof. Ranks that share a host's CPUs each have an equal
-part of its ceilings; a GPU's are its rank's own.
+tensors stay in a cache can be faster than the memory roof.
+
+A rank's roof on the CPU is what as many threads as it has reached in the measurement, provided that the host
+has a CPU for each thread of its ranks: memory that other ranks leave idle is its own to use. With fewer CPUs
+than threads, or where that number of threads was not measured, ranks have equal parts of what all threads
+reached; never more than its threads times one thread. A GPU's ceilings are its rank's own.
 """
 
 from __future__ import annotations
@@ -13,11 +17,15 @@ from dataclasses import dataclass
 
 from perfscope.analysis.machine.counters import counted_between
 from perfscope.analysis.machine.host import Host
+from perfscope.analysis.machine.oversubscription import is_oversubscribed
 from perfscope.analysis.machine.peaks import (
+    MEASURED,
     Peak,
     device_memory_peak,
     flops_peaks,
     memory_peak,
+    most_threads,
+    thread_memory_peak,
     why_missing,
 )
 from perfscope.analysis.machine.results import Roofline, RooflinePoint
@@ -79,15 +87,14 @@ def _work(layers: Sequence[LayerResult]) -> Iterator[Work]:
 def _roofline(host: Host, work: Sequence[Work]) -> tuple[Roofline | None, str]:
     gpus = sorted({rank.gpu for rank in host.ranks if rank.gpu is not None})
     gpu = gpus[0] if gpus else None
-    memory = memory_peak(host) if gpu is None else device_memory_peak(host, gpu)
-    peaks = flops_peaks(host, gpu)
-    if memory is None:
-        return None, why_missing(host, "triad" if gpu is None else "copy")
-    if not peaks:
-        return None, why_missing(host, "gemm")
     sharing = max(1, len(host.ranks)) if gpu is None else max(1, round(len(host.ranks) / len(gpus)))
-    dtype = _dtype(peaks, memory, sharing, work)
-    peak, bandwidth = peaks[dtype].value / sharing, memory.value / sharing
+    roofs = _cpu_roofs(host, sharing) if gpu is None else _gpu_roofs(host, gpu, sharing)
+    if roofs.memory is None:
+        return None, why_missing(host, "triad" if gpu is None else "copy")
+    if not roofs.flops:
+        return None, why_missing(host, "gemm")
+    dtype = _dtype(roofs.flops, work)
+    peak, bandwidth = roofs.flops[dtype].value, roofs.memory.value
     points = tuple(_point(one, peak, bandwidth) for one in work)
     roofline = Roofline(
         host=host.name,
@@ -95,15 +102,82 @@ def _roofline(host: Host, work: Sequence[Work]) -> tuple[Roofline | None, str]:
         dtype=dtype,
         peak_flops_per_s=peak,
         bandwidth_bytes_per_s=bandwidth,
-        ranks_sharing=sharing,
+        ranks_sharing=roofs.sharing,
         points=tuple(sorted(points, key=lambda point: -point.time_ns)),
-        ceilings_source=memory.source
-        if memory.source == peaks[dtype].source
-        else f"{memory.source}, measured",
+        ceilings_source=_named(roofs.memory.source, roofs.flops[dtype].source),
         cached=_fits_cache(host, sharing, work) if gpu is None else None,
         measured_bytes_per_s=_measured(host, sharing) if gpu is None else None,
     )
     return roofline, ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Roofs:
+    """What one rank can reach."""
+
+    memory: Peak | None
+    flops: dict[str, Peak]  # by dtype
+    sharing: int  # ranks that divide the host's ceilings; 1 = each has its own
+
+
+def _gpu_roofs(host: Host, gpu: int, sharing: int) -> _Roofs:
+    memory = device_memory_peak(host, gpu)
+    flops = flops_peaks(host, gpu)
+    return _Roofs(
+        memory=_divided(memory, sharing, memory.source) if memory else None,
+        flops={dtype: _divided(peak, sharing, peak.source) for dtype, peak in flops.items()},
+        sharing=sharing,
+    )
+
+
+def _cpu_roofs(host: Host, sharing: int) -> _Roofs:
+    """Each roof with the rank's threads, or a part of the host's."""
+    counts = [rank.num_threads for rank in host.ranks]
+    known = [count for count in counts if count]
+    threads = max(known) if known and len(known) == len(counts) else None
+    fits = threads is not None and is_oversubscribed(host) is False
+    memory, flops = memory_peak(host), flops_peaks(host, None)
+    own_memory = thread_memory_peak(host, threads) if threads and fits else None
+    own_flops = flops_peaks(host, None, threads) if threads and fits else {}
+    one_memory, one_flops = thread_memory_peak(host, 1), flops_peaks(host, None, 1)
+    chosen: dict[str, Peak] = {}
+    for dtype, whole in flops.items():
+        chosen[dtype] = _part(host, whole, own_flops.get(dtype), one_flops.get(dtype), threads, sharing)
+    roof = _part(host, memory, own_memory, one_memory, threads, sharing) if memory else None
+    divided = [peak for peak in (roof, *chosen.values()) if peak and "shared by" in peak.source]
+    return _Roofs(memory=roof, flops=chosen, sharing=sharing if divided else 1)
+
+
+def _part(
+    host: Host, whole: Peak, own: Peak | None, single: Peak | None, threads: int | None, sharing: int
+) -> Peak:
+    """One rank's ceiling: with its threads, else its part of all threads'; at most so many single ones."""
+    if own is not None and threads:
+        return Peak(value=own.value, source=f"measured, {_threads(threads)}")
+    share = whole.value / sharing
+    if single is not None and threads and threads * single.value < share:
+        times = f"{threads} times " if threads > 1 else ""
+        return Peak(value=threads * single.value, source=f"measured, {times}1 thread")
+    if whole.source != MEASURED:
+        shared = f", shared by {sharing} ranks" if sharing > 1 else ""
+        return Peak(value=share, source=f"{whole.source}{shared}")
+    most = most_threads(host)
+    every = f"all {_threads(most)}" if most and most > 1 else _threads(most or 1)
+    shared = f" shared by {sharing} ranks" if sharing > 1 else ""
+    return Peak(value=share, source=f"measured, {every}{shared}")
+
+
+def _threads(count: int) -> str:
+    return f"{count} thread{'s' if count != 1 else ''}"
+
+
+def _divided(peak: Peak, sharing: int, source: str) -> Peak:
+    shared = f", shared by {sharing} ranks" if sharing > 1 else ""
+    return Peak(value=peak.value / sharing, source=f"{source}{shared}")
+
+
+def _named(memory: str, flops: str) -> str:
+    return memory if memory == flops else f"memory: {memory}; arithmetic: {flops}"
 
 
 def _measured(host: Host, sharing: int) -> float | None:
@@ -118,13 +192,13 @@ def _measured(host: Host, sharing: int) -> float | None:
     return total / sharing if total else None
 
 
-def _dtype(peaks: dict[str, Peak], memory: Peak, sharing: int, work: Sequence[Work]) -> str:
+def _dtype(peaks: dict[str, Peak], work: Sequence[Work]) -> str:
     """The roof the layers run under: the first of _DTYPES that no layer clearly beats.
 
     The trace does not name the types of operators; a layer beyond the float32 peak does not run in float32.
     """
     known = [dtype for dtype in _DTYPES if dtype in peaks] or sorted(peaks)
-    fastest = max(one.flops_per_s for one in work) * sharing
+    fastest = max(one.flops_per_s for one in work)
     return next(
         (dtype for dtype in known if peaks[dtype].value * _BEATEN >= fastest),
         max(known, key=lambda dtype: peaks[dtype].value),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from perfscope.analysis.machine.counters import counted_between
 from perfscope.analysis.machine.disturbances import disturbances
+from perfscope.analysis.machine.effects import in_words, windows_in_words
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.results import Disturbance
 from perfscope.units import format_ns, format_ratio
@@ -37,6 +38,7 @@ class Verdict:
     clean: bool | None
     reason: str
     disturbances: tuple[Disturbance, ...]
+    traced_disturbed: bool | None
 
 
 def look(host: Host) -> Look:
@@ -52,30 +54,46 @@ def look(host: Host) -> Look:
     )
 
 
-def judge(looks: Sequence[Look]) -> Verdict:
-    """Whether the run was clean: every host must have been."""
-    every = tuple(
-        sorted(
-            (one for own in looks for one in own.disturbances),
-            key=lambda one: (not one.within_steps, one.start_ns),
-        )
-    )
+def judge(looks: Sequence[Look], found: Sequence[Disturbance], num_windows: int) -> Verdict:
+    """Whether the run was clean: every host must have been.
+
+    Args:
+        looks: one per host.
+        found: their disturbances, with effects.
+        num_windows: traced windows of the run.
+    """
+    every = tuple(sorted(found, key=lambda one: (not one.within_steps, one.start_ns)))
+    hit = [number for one in every if one.within_steps for number in one.windows]
+    not_told = not num_windows or not looks or any(own.unknown for own in looks)
+    traced_disturbed = True if hit else (None if not_told else False)
+    clean, reason = _judged(looks, every, windows_in_words(hit) if hit or not not_told else "")
+    return Verdict(clean=clean, reason=reason, disturbances=every, traced_disturbed=traced_disturbed)
+
+
+def _judged(looks: Sequence[Look], every: Sequence[Disturbance], windows: str) -> tuple[bool | None, str]:
     inside = [one for one in every if one.within_steps]
     share = max((own.share for own in looks), default=0.0)
     if inside and share >= COUNTS:
         worst = max(inside, key=lambda one: one.severity * (one.end_ns - one.start_ns))
-        more = f" {len(inside) - 1} more on the timeline." if len(inside) > 1 else ""
-        reason = f"It was not alone in {format_ratio(share, 0)} of the steps' time. {worst.title}{more}"
-        return Verdict(clean=False, reason=reason, disturbances=every)
+        where = f"On {worst.host}: " if len(looks) > 1 else ""
+        effect = f"; {in_words(worst)}" if in_words(worst) else ""
+        parts = [
+            f"It was not alone in {format_ratio(share, 0)} of the steps' time.",
+            f"{where}{worst.title.removesuffix('.')}{effect}.",
+            f"{windows}." if windows else "",
+            f"{len(inside) - 1} more on the timeline." if len(inside) > 1 else "",
+        ]
+        return False, " ".join(part for part in parts if part)
     unknown = [own for own in looks if own.unknown]
     if unknown or not looks:
-        return Verdict(clean=None, reason=_unknown(unknown, len(looks)), disturbances=every)
+        return None, _unknown(unknown, len(looks))
     where = f"On {len(looks)} hosts, of which {looks[0].host}: in" if len(looks) > 1 else "In"
     reason = f"{where} {looks[0].seen}"
     if inside:
         short = f"{len(inside)} short disturbance{'s' if len(inside) > 1 else ''}"
         reason += f"; {short} in {format_ratio(share, 1)} of it"
-    return Verdict(clean=True, reason=f"{reason}.", disturbances=every)
+        reason += f". {windows}" if windows else ""
+    return True, f"{reason}."
 
 
 def _unknown(unknown: Sequence[Look], num_hosts: int) -> str:

@@ -26,6 +26,9 @@ from perfscope.rundir.metrics import SATURATED
 from perfscope.units import format_ns
 
 WHOLE_RUN = -1
+NOTHING_TO_COMPARE = (
+    "the links were not read twice within the steps, or no traced collective tells its bytes and members"
+)
 _WIDEST = 2.0  # readings around a window may reach over this many times its length
 METRICS = frozenset({"net_tx_bytes", "fabric_tx_bytes", "nvlink_tx_bytes", "pcie_tx_bytes"})
 _SEEN = 0.5  # a link that carried less than this part of the formula's bytes did not carry the collective
