@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from perfscope.analysis.machine.absent_sources import NO_COUNTERS_NOTE
 from perfscope.analysis.results import MissingFigure, RankResult
 from perfscope.analysis.source import Document, DroppedInput, RunSource
 
@@ -75,6 +76,7 @@ def _why_none_taken(source: RunSource, num_steps: int) -> str:
             "(a model run by another thread or process, or one that is no torch.nn.Module)"
         )
     said = [str(note) for meta in metas.values() for note in _list(meta.get("notes"))]
+    said = [note for note in said if not note.startswith(NO_COUNTERS_NOTE)]  # that is no matter of windows
     if said:
         return _short("; ".join(dict.fromkeys(said)))
     if num_steps <= WARM_UP_STEPS:

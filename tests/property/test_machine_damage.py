@@ -1,8 +1,9 @@
-"""A topology or ceilings file with anything in the wrong place never stops the analysis of a run."""
+"""A topology, ceilings or samples file with anything in the wrong place never stops the analysis of a run."""
 
 from __future__ import annotations
 
 import copy
+import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,12 @@ def damaged(document: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict
 def test_damage_is_passed_over(
     in_topology: tuple[Any, ...], in_ceilings: tuple[Any, ...], first: Any, second: Any, on_gpu: bool
 ) -> None:
+    topology, ceilings = damaged(TOPOLOGY, in_topology, first), damaged(CEILINGS, in_ceilings, second)
+    analyse(sampled(), topology, ceilings, on_gpu=on_gpu)
+
+
+def sampled() -> SampleFile:
+    """Every kind of counter that has a path of its own through the analysis."""
     file = SampleFile()
     file.rate("neighbour_cpu", TIMES, 10, scale=1e7)
     file.rate("cpu_busy", TIMES, 400, scale=1e7, cpu="all")
@@ -83,12 +90,64 @@ def test_damage_is_passed_over(
     file.rate("pcie_tx_bytes", TIMES, 1e6, unit="bytes", gpu="0", limit=2**32)
     file.add("node_memory_free", TIMES, [1000] * len(TIMES), kind="gauge", unit="bytes", node="0")
     file.add("rank_pages", TIMES, [1000] * len(TIMES), kind="gauge", unit="pages", pid="100", node="1")
+    file.rate("rapl_energy", TIMES, 1e8, scale=1e-6, unit="joules", domain="package-0", limit=2**32)
+    file.rate("gpu_throttle_time", TIMES, 1e8, gpu="0", reason="sw_power_cap")
+    file.add("gpu_power", TIMES, [300.5] * len(TIMES), kind="gauge", unit="watts", gpu="0")
+    file.fact("binding", 1, {"pid": "100"}, {"cpus": "0-3", "cpu_nodes": [0], "policy": "default"})
+    file.fact("neighbour", 15, {"pid": "9"}, {"command": "x", "user": "u", "cpu_ns": 10**9, "since_ns": 5})
+    file.fact("absent", 1, {}, {"what": "power", "reason": "none"}, collector="power")
+    file.end("every rank has ended", cpu_ns=10**8, wall_ns=10**10, ticks=100, late_ticks=1)
+    return file
+
+
+class DamagedFile(SampleFile):
+    """A sample file with other values in some places."""
+
+    def __init__(self, whole: list[Any], damage: list[tuple[tuple[Any, ...], Any]]) -> None:
+        super().__init__()
+        self._lines = copy.deepcopy(whole)
+        for path, value in damage:
+            target: Any = self._lines
+            for key in path[:-1]:
+                is_there = isinstance(target, (dict, list)) and (
+                    key in target if isinstance(target, dict) else isinstance(key, int) and key < len(target)
+                )
+                target = target[key] if is_there else None
+            if isinstance(target, dict) or (isinstance(target, list) and path[-1] in range(len(target))):
+                target[path[-1]] = value
+
+
+LINES = [json.loads(line) for line in sampled().text.splitlines()]
+PLACES = places(LINES)
+# Rows outnumber what says what they mean: each kind is drawn as often.
+IN_ROWS = [path for path in PLACES if isinstance(LINES[path[0]], list)]
+ELSEWHERE = [path for path in PLACES if not isinstance(LINES[path[0]], list)]
+far = st.sampled_from(
+    [1e30, -1e30, 1e300, 5e-324, 0.5, 2**31, 2**63 - 1, 2**63, 2**64 - 1, -(2**63), 10**18, 10**17, "counter"]
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(
+        st.tuples(st.one_of(st.sampled_from(IN_ROWS), st.sampled_from(ELSEWHERE)), st.one_of(odd, far)),
+        min_size=1,
+        max_size=6,
+    ),
+    st.booleans(),
+)
+def test_damaged_samples_are_passed_over(damage: list[tuple[tuple[Any, ...], Any]], on_gpu: bool) -> None:
+    analyse(DamagedFile(LINES, damage), TOPOLOGY, CEILINGS, on_gpu=on_gpu)
+
+
+def analyse(file: SampleFile, topology: dict[str, Any], ceilings: dict[str, Any], *, on_gpu: bool) -> None:
+    """Nothing is raised, warnings included, and the host is there."""
     with tempfile.TemporaryDirectory() as folder:
         run = SampledRun(
             Path(folder),
             file,
-            topology=damaged(TOPOLOGY, in_topology, first),
-            ceilings=damaged(CEILINGS, in_ceilings, second),
+            topology=topology,
+            ceilings=ceilings,
             ranks=[{"pid": 100, "device": "cuda:0 X" if on_gpu else "cpu", "affinity": [0, 1, 2, 3]}],
         )
         work = {"layer": "a", "phase": "forward", "flops": 10**9, "bytes_read": 10**6}

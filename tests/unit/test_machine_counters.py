@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from perfscope.analysis.machine.counters import Rates, rates, thin
+from perfscope.analysis.machine.lines import rate_line
 from perfscope.analysis.machine.topology import cpu_list, cpu_set
 from tests.unit.synthetic_samples import BOOT, READ_NS, SECOND, SampleFile, ticks
 
@@ -24,6 +25,13 @@ def test_scale_is_applied_once_and_times_are_the_middle_of_readings(tmp_path: Pa
     assert found.per_s.tolist() == [1e9, 5e8]
     assert found.start_ns.tolist() == [BOOT, BOOT + SECOND // 2]
     assert found.doubt_ns.tolist() == [READ_NS, READ_NS]
+
+
+def test_a_last_reading_a_moment_after_the_one_before_counts_but_draws_no_spike(tmp_path: Path) -> None:
+    found = one(tmp_path, "net_tx_bytes", [0.0, 0.1, 0.2, 0.3, 0.301], [0, 100, 200, 300, 350], unit="bytes")
+    line = rate_line(found)
+    assert found.total == 350
+    assert line.values.tolist() == pytest.approx([1000.0] * 3)  # not 50 kB/s at the end
 
 
 def test_a_power_counter_wraps_where_its_file_says(tmp_path: Path) -> None:

@@ -238,10 +238,24 @@ def test_energy_that_was_not_read_is_missing_with_its_reason(tmp_path: Path) -> 
     file.rate("cpu_busy", FAST, 100, scale=1e7, cpu="all")
     machine = machine_of(energy_run(tmp_path / "none", file))
     assert machine.energy == () and machine.joules_per_sample is None
-    assert "RAPL needs root" in next(one.reason for one in machine.missing if "energy" in one.what)
+    assert no_energy(machine) == "no energy counter was read"
+    for collector, reason in (
+        ("power", "no intel-rapl"),
+        ("power.perf", "paranoid is 4"),
+        ("nvml", "no GPU"),
+    ):
+        file.fact("absent", 0, {}, {"what": collector, "reason": reason}, collector=collector)
+    machine = machine_of(energy_run(tmp_path / "told", file))
+    assert no_energy(machine) == "RAPL: no intel-rapl; RAPL through perf: paranoid is 4; GPUs: no GPU"
     file = SampleFile()
     file.rate("rapl_energy", ticks(0, 20), 1e8, scale=1e-6, unit="joules", domain="package-0")
-    assert machine_of(energy_run(tmp_path / "half", file)).energy == ()
+    machine = machine_of(energy_run(tmp_path / "half", file))
+    assert machine.energy == ()
+    assert no_energy(machine) == "energy was read in less than 90 % of the steps' time"
+
+
+def no_energy(machine: MachineAnalysis) -> str:
+    return next(one.reason for one in machine.missing if "energy" in one.what)
 
 
 def test_top_frames_come_from_all_hosts_and_count_recursion_once() -> None:

@@ -115,18 +115,20 @@ def test_torchrun_gets_a_line_that_binds_each_rank_to_its_own_node(tmp_path: Pat
     assert finding.rank == 2 and "so is 1 other rank" in finding.title
     assert (
         "`torchrun --standalone --nproc-per-node 4 --no-python bash -c 'n=(0 0 1 1); "
-        "exec numactl --cpunodebind=${n[$LOCAL_RANK]} --membind=${n[$LOCAL_RANK]} "
+        "exec numactl --cpunodebind=${n[${LOCAL_RANK:?}]:?} --membind=${n[${LOCAL_RANK:?}]:?} "
         "python train.py --name '\"'\"'a b'\"'\"''`" in finding.action
     )
 
 
-def test_mpirun_gets_the_variable_of_open_mpi(tmp_path: Path) -> None:
+def test_mpirun_gets_advice_because_its_make_is_not_recorded(tmp_path: Path) -> None:
     command = ["mpirun", "-np", "2", "python", "train.py"]
     pages = {100: {0: 0, 1: 900}, 101: {0: 0, 1: 900}}
     _, findings = analyse(tmp_path, pages, {100: node(0), 101: node(1)}, command=command, launcher="mpirun")
     action = findings["numa_remote"].action
-    assert "`mpirun -np 2 bash -c 'n=(0 1); exec numactl" in action
-    assert "${n[$OMPI_COMM_WORLD_LOCAL_RANK]} python train.py'`" in action
+    assert action == (
+        "Keep CPUs and memory together: start rank 0 under `numactl --cpunodebind=0 --membind=0`, "
+        "rank 1 under `numactl --cpunodebind=1 --membind=1`."
+    )
 
 
 def gpus() -> dict[str, Any]:

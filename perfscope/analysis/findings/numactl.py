@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.source import Document
+from perfscope.rundir.redact import HIDDEN
 
 _MOST_RANKS = 4
 # torchrun's options without a value; every other one takes the next word.
@@ -34,11 +35,12 @@ def how_to_bind(run: Document, host: Host, nodes: Mapping[int, tuple[int, ...]])
     command = [str(word) for word in words] if isinstance(words, list) else []
     binds = any(_base(word) in _BINDING for word in command)
     launcher = run.get("launcher")
+    sure = bool(command) and not binds and not any(HIDDEN in word for word in command)
     line = None
-    if command and not binds and launcher == "python" and len(host.ranks) == 1:
+    if sure and launcher == "python" and len(host.ranks) == 1:
         own = nodes.get(host.ranks[0].rank, ())
         line = f"{_numactl(own)} {shlex.join(command)}" if own else None
-    elif command and not binds and launcher == "torchrun":
+    elif sure and launcher == "torchrun":
         line = _torchrun_line(command, _by_local_rank(host, nodes))
     return f"`{line}`" if line is not None else _each_rank(nodes, replaces=binds)
 
@@ -61,7 +63,9 @@ def _numactl(own: Sequence[int]) -> str:
 def _by_local_rank(host: Host, nodes: Mapping[int, tuple[int, ...]]) -> list[tuple[int, ...]]:
     """Nodes in the order of local ranks; empty where those of any rank are not known."""
     by_local = {
-        rank.local_rank: own for rank in host.ranks if rank.local_rank is not None and (own := nodes.get(rank.rank))
+        rank.local_rank: own
+        for rank in host.ranks
+        if rank.local_rank is not None and (own := nodes.get(rank.rank))
     }
     whole = len(by_local) == len(host.ranks) and sorted(by_local) == list(range(len(by_local)))
     return [by_local[index] for index in range(len(by_local))] if whole else []

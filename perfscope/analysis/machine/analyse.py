@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from perfscope.analysis.machine.absent_sources import absent_sources
+import numpy as np
+
+from perfscope.analysis.machine.absent_sources import absent_sources, some, unsampled, unwatched
 from perfscope.analysis.machine.effects import with_effects
-from perfscope.analysis.machine.energy import energies, joules_per_sample
+from perfscope.analysis.machine.energy import energies, joules_per_sample, why_no_energy
 from perfscope.analysis.machine.host import Host, open_hosts
 from perfscope.analysis.machine.links import traffic
 from perfscope.analysis.machine.oversubscription import waited_ratio
@@ -62,6 +64,7 @@ class _Found:
     placements: list[RankPlacement] = field(default_factory=list)
     traffic: list[LinkTraffic] = field(default_factory=list)
     energy: list[Energy] = field(default_factory=list)
+    no_energy: list[str] = field(default_factory=list)
     costs: list[SamplerCost] = field(default_factory=list)
     stopped: list[StoppedReading] = field(default_factory=list)
     missing: list[MissingFigure] = field(default_factory=list)
@@ -88,10 +91,12 @@ class _Found:
         self.sampled.append(host)
         self.tracks += tracks(host)
         self.traffic += traffic(host)
-        self.energy += energies(host)
+        energy = energies(host)
+        self.energy += energy
+        self.no_energy += [] if energy else why_no_energy(host)
         self.costs.append(_cost(host))
         self.stopped += _stopped(host)
-        self.missing += absent_sources(host)
+        self.missing += [*unwatched(host), *absent_sources(host)]
         ratio = waited_ratio(host)
         if ratio is not None:
             self.pressures[host.name] = ratio
@@ -102,6 +107,7 @@ class _Found:
             self.stepped.append((host.unix(host.steps_ns[0]), host.unix(host.steps_ns[1])))
 
 
+@np.errstate(all="ignore")  # a damaged file's figures may be of any size: no warnings on the terminal
 def analyse_machine(source: RunSource, training: Training) -> tuple[MachineAnalysis | None, list[Host]]:
     """Everything the reports show of the machines.
 
@@ -125,7 +131,9 @@ def analyse_machine(source: RunSource, training: Training) -> tuple[MachineAnaly
     verdict = judge(found.looks, effects.disturbances, len(windows))
     num_hosts = len({str(source.rank_meta(rank).get("host") or "") for rank in source.ranks})
     energy = tuple(found.energy)
-    per_sample, why_not = joules_per_sample(energy, max(num_hosts, 1), _num_samples(training))
+    per_sample, why_not = joules_per_sample(
+        energy, max(num_hosts, 1), _num_samples(training), found.no_energy
+    )
     on_wire = wire(found.sampled, training.calls, windows, _job(source))
     missing = [*found.missing, *_missing(source, found, why_not if per_sample is None else "")]
     if training.calls and found.sampled and not on_wire:
@@ -243,20 +251,7 @@ def _what(what: object, labels: Mapping[str, str]) -> str:
 
 def _missing(source: RunSource, found: _Found, no_energy: str) -> list[MissingFigure]:
     """What of the machine is not known, with the reason."""
-    missing = []
-    options = source.run.get("options")
-    off = isinstance(options, dict) and "sampling" in options and options["sampling"] is None
-    for host in found.hosts:
-        if host not in found.sampled:
-            reason = (
-                "sampling was switched off (`--sample-interval off`)" if off else "no sampler wrote there"
-            )
-            missing.append(MissingFigure(what=f"hardware counters of {host.name}", reason=reason))
-    named = {host.name for host in found.hosts}
-    bare = sorted({str(source.rank_meta(rank).get("host") or "") for rank in source.ranks} - named - {""})
-    if bare:
-        what = f"hardware counters of {_some(bare)}"
-        missing.append(MissingFigure(what=what, reason="nothing of these hosts was recorded"))
+    missing = unsampled(source, [host.name for host in found.hosts], [host.name for host in found.sampled])
     if no_energy and found.sampled:
         missing.append(MissingFigure(what="energy per sample", reason=no_energy))
     return missing
@@ -269,14 +264,9 @@ def _no_ceilings(hosts: Sequence[Host]) -> list[MissingFigure]:
         if host.ranks and not host.ceilings:
             by_reason.setdefault(host.no_ceilings, []).append(host.name)
     return [
-        MissingFigure(what=f"measured ceilings of {_some(names)}", reason=reason)
+        MissingFigure(what=f"measured ceilings of {some(names)}", reason=reason)
         for reason, names in by_reason.items()
     ]
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    return f"{', '.join(names[:4])}{more}"
 
 
 def _number(value: object) -> float | None:

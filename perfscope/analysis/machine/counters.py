@@ -27,6 +27,7 @@ _SATURATED = QUALITIES.index(SATURATED)
 _IMPLAUSIBLE = 2.0
 _GAP = 3.0  # readings further apart than this many usual intervals leave a gap in a line
 _MOST_GAPS = 40
+_MOST_CELLS = 2_000_000  # of a grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -74,6 +75,7 @@ def middle_ns(series: SampleSeries) -> Int64:
     return result
 
 
+@np.errstate(all="ignore")  # values near the limits of their type give inf or nan, which nothing shows
 def rates(series: SampleSeries, *, peak_per_s: float | None = None) -> Rates:
     """Differences of a counter's successive readings.
 
@@ -138,7 +140,11 @@ class Grid:
 
 
 def on_grid(counted: Rates, start_ns: int, end_ns: int, width_ns: int) -> Grid:
-    """Mean rates on stretches of `width_ns`: coarse counters (10 ms jiffies) average out."""
+    """Mean rates on stretches of `width_ns`: coarse counters (10 ms jiffies) average out.
+
+    Wider stretches where there would be more than two million: a damaged file's times may be years apart.
+    """
+    width_ns = max(width_ns, 1, -(-(end_ns - start_ns) // _MOST_CELLS))
     num = max(0, (end_ns - start_ns) // width_ns)
     edges = start_ns + np.arange(num + 1, dtype=np.int64) * width_ns
     total = counted_before(counted, edges)
@@ -149,6 +155,7 @@ def on_grid(counted: Rates, start_ns: int, end_ns: int, width_ns: int) -> Grid:
     return Grid(start_ns=edges[:-1], end_ns=edges[1:], per_s=per_s)
 
 
+@np.errstate(all="ignore")
 def counted_between(counted: Rates, start_ns: int, end_ns: int) -> tuple[float, int]:
     """What was counted within [start, end), and for how many ns of it readings are there.
 

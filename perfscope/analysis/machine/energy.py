@@ -14,8 +14,10 @@ from perfscope.analysis.machine.counters import counted_between, middle_ns
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.results import Energy
 from perfscope.rundir.samples import SampleSeries
+from perfscope.units import format_ratio
 
 _WORDS = {"package": "CPU package", "dram": "DRAM", "psys": "whole platform (psys)"}
+_COLLECTORS = {"power": "RAPL", "power.perf": "RAPL through perf", "nvml": "GPUs"}
 _COVERED = 0.9  # of the steps' time must be read
 
 
@@ -76,8 +78,20 @@ def _integrated(host: Host, series: SampleSeries, domain: str) -> Iterable[Energ
     yield Energy(host=host.name, domain=domain, joules=joules, mean_watts=mean, source="NVML power readings")
 
 
+def why_no_energy(host: Host) -> list[str]:
+    """Why `energies` gave nothing, by the sampler's own notes; empty where it noted nothing."""
+    if host.counters("rapl_energy") or host.counters("gpu_energy") or host.samples.find("gpu_power"):
+        return [f"energy was read in less than {format_ratio(_COVERED, 0)} of the steps' time"]
+    noted = {fact.collector: fact.value for fact in host.samples.facts if fact.name == "absent"}
+    return [
+        f"{words}: {noted[name].get('reason') or 'not available'}"
+        for name, words in _COLLECTORS.items()
+        if name in noted
+    ]
+
+
 def joules_per_sample(
-    found: Sequence[Energy], num_hosts: int, num_samples: float | None
+    found: Sequence[Energy], num_hosts: int, num_samples: float | None, absent: Sequence[str] = ()
 ) -> tuple[float | None, str]:
     """Energy of all hosts over the samples trained meanwhile, or why it is not known.
 
@@ -85,10 +99,11 @@ def joules_per_sample(
         found: of all hosts.
         num_hosts: hosts that ranks ran on.
         num_samples: of the whole job, from the first step to the last.
+        absent: what `why_no_energy` said of the hosts.
     """
     with_energy = {one.host for one in found}
     if not with_energy:
-        return None, "no energy counter could be read (RAPL needs root; NVML a GPU)"
+        return None, "; ".join(dict.fromkeys(absent)) or "no energy counter was read"
     if len(with_energy) < num_hosts:
         return None, f"the energy of {num_hosts - len(with_energy)} of {num_hosts} hosts was not read"
     if not num_samples:

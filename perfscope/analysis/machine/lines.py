@@ -84,7 +84,7 @@ def summed(counters: Sequence[Rates]) -> Line | None:
     grids = [on_grid(part, start, end, width) for part in parts]
     values = np.sum([grid.per_s for grid in grids], axis=0)
     known = np.isfinite(values)
-    middle = grids[0].start_ns + width // 2
+    middle = grids[0].start_ns + (grids[0].end_ns - grids[0].start_ns) // 2  # it may be wider than asked
     return Line(t_ns=middle[known], values=values[known], weight=np.full(known.sum(), width), quality=worst)
 
 

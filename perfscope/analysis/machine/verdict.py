@@ -1,7 +1,7 @@
 """The "clean run" verdict: whether anything from outside disturbed the steps.
 
 What happened before the first step or after the last is listed and does not count. Quiet is said only where
-other processes' CPU time was read over most of the steps.
+other processes' CPU time was read over nine tenths of the steps.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from perfscope.analysis.machine.results import Disturbance
 from perfscope.units import format_ns, format_ratio
 
 COUNTS = 0.01  # a run is not clean if it was disturbed in this share of the steps' time
-COVERED = 0.5  # and clean only if read in this share of it
+WHOLLY = 0.995  # watched in less of it is said
+COVERED = 0.9  # and clean only if read in this share of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,7 @@ class Look:
     host: str
     disturbances: tuple[Disturbance, ...]
     share: float  # of the steps' time under any of them
+    watched: float | None  # share of the steps' time in which other processes were read; None = never
     unknown: str  # why it cannot be told that nobody disturbed it; "" = it can
     seen: str  # what a quiet verdict rests on
 
@@ -49,6 +51,7 @@ def look(host: Host) -> Look:
         host=host.name,
         disturbances=found,
         share=_disturbed_share(host, found),
+        watched=_watched_share(host),
         unknown=unknown,
         seen="" if unknown else _looked_at(host),
     )
@@ -78,7 +81,7 @@ def _judged(looks: Sequence[Look], every: Sequence[Disturbance], windows: str) -
         where = f"On {worst.host}: " if len(looks) > 1 else ""
         effect = f"; {in_words(worst)}" if in_words(worst) else ""
         parts = [
-            f"It was not alone in {format_ratio(share, 0)} of the steps' time.",
+            f"It was not alone in {format_ratio(share, 0)} of the steps' time{_watched(looks)}.",
             f"{where}{worst.title.removesuffix('.')}{effect}.",
             f"{windows}." if windows else "",
             f"{len(inside) - 1} more on the timeline." if len(inside) > 1 else "",
@@ -92,6 +95,8 @@ def _judged(looks: Sequence[Look], every: Sequence[Disturbance], windows: str) -
     if inside:
         short = f"{len(inside)} short disturbance{'s' if len(inside) > 1 else ''}"
         reason += f"; {short} in {format_ratio(share, 1)} of it"
+    reason += _watched(looks)
+    if inside:
         reason += f". {windows}" if windows else ""
     return True, f"{reason}."
 
@@ -132,11 +137,27 @@ def _why_unknown(host: Host) -> str:
         reason = f": {said.value.get('reason')}" if said is not None else ""
         return f"the CPU time of other processes was not read{reason}"
     length = host.steps_ns[1] - host.steps_ns[0]
-    covered = max(counted_between(counted, *host.steps_ns)[1] for _, counted in counters)
-    if covered < COVERED * length:
-        share = format_ratio(covered / max(1, length), 0)
-        return f"other processes were watched in {share} of the steps' time only ({format_ns(length)})"
+    watched = _watched_share(host) or 0.0
+    if watched < COVERED:
+        share = format_ratio(watched, 0)
+        told = f"other processes were watched in {share} of the steps' time only ({format_ns(length)})"
+        return f"not watched long enough to tell: {told}"
     return ""
+
+
+def _watched_share(host: Host) -> float | None:
+    """Share of the steps' time in which other processes' CPU time was read; None where it never was."""
+    counters = host.counters("neighbour_cpu")
+    if host.steps_ns is None or not counters:
+        return None
+    covered = max(counted_between(counted, *host.steps_ns)[1] for _, counted in counters)
+    return covered / max(1, host.steps_ns[1] - host.steps_ns[0])
+
+
+def _watched(looks: Sequence[Look]) -> str:
+    """``, watched 92 % of the steps' time``, of the host watched least; '' where nothing was left out."""
+    share = min((own.watched for own in looks if own.watched is not None), default=1.0)
+    return f", watched {format_ratio(share, 0)} of the steps' time" if share < WHOLLY else ""
 
 
 def _looked_at(host: Host) -> str:

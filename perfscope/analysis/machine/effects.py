@@ -1,0 +1,145 @@
+"""What disturbances did: steps in them against steps outside of all, and the traced windows they hit.
+
+Steps count without warm-up and traced ones, and belong to the disturbance that their middle lies in. Steps
+outside are those that overlap no disturbance of any host: ranks wait for each other, so what slows one host
+slows the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfscope.analysis.intervals import Int64, union
+from perfscope.analysis.machine.host import Host
+from perfscope.analysis.machine.results import Disturbance
+from perfscope.units import format_ns
+
+FEWEST = 5  # steps of a rank on either side for a comparison
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepTimes:
+    """Counted steps of one host's ranks, Unix ns; arrays of shape (n,)."""
+
+    start_ns: Int64
+    dur_ns: Int64
+    rank: Int64
+
+    def where(self, chosen: NDArray[np.bool_]) -> StepTimes:
+        return StepTimes(start_ns=self.start_ns[chosen], dur_ns=self.dur_ns[chosen], rank=self.rank[chosen])
+
+    @property
+    def most(self) -> int:
+        """Steps of the rank that has most."""
+        return int(np.unique(self.rank, return_counts=True)[1].max(initial=0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effects:
+    """`lost_ns`: mean counted step less the mean one outside of all disturbances; None = not known, or no
+    loss. `lost_ratio`: of the mean counted step."""
+
+    disturbances: tuple[Disturbance, ...]
+    lost_ns: int | None
+    lost_ratio: float | None
+
+
+def step_times(host: Host) -> StepTimes:
+    """The host's counted steps."""
+    starts, durations, ranks = [], [], []
+    for rank in host.ranks:
+        chosen = rank.is_counted if rank.is_counted is not None else np.ones(len(rank.starts), dtype=bool)
+        starts.append(rank.starts[chosen])
+        durations.append((rank.ends - rank.starts)[chosen])
+        ranks.append(np.full(int(chosen.sum()), rank.rank, dtype=np.int64))
+    none = np.empty(0, dtype=np.int64)
+    return StepTimes(
+        start_ns=host.samples.unix_ns(np.concatenate((none, *starts))),
+        dur_ns=np.concatenate((none, *durations)),
+        rank=np.concatenate((none, *ranks)),
+    )
+
+
+def with_effects(
+    found: Sequence[Disturbance], hosts: Sequence[Host], windows: Sequence[tuple[int, int, int]]
+) -> Effects:
+    """What disturbances of all hosts did.
+
+    Args:
+        found: disturbances of all hosts.
+        hosts: those that were sampled.
+        windows: (window, start, end), Unix ns.
+    """
+    steps = {host.name: step_times(host) for host in hosts}
+    inside = [one for one in found if one.within_steps]
+    busy = union(
+        np.array([one.start_ns for one in inside], dtype=np.int64),
+        np.array([one.end_ns for one in inside], dtype=np.int64),
+    )
+    quiet = {name: own.where(~_overlaps(own, busy)) for name, own in steps.items()}
+    known = tuple(
+        replace(_compared(one, steps[one.host], quiet[one.host]), windows=_hit(one, windows)) for one in found
+    )
+    lost = _lost(list(steps.values()), list(quiet.values()))
+    return Effects(
+        disturbances=known, lost_ns=lost[0] if lost else None, lost_ratio=lost[1] if lost else None
+    )
+
+
+def in_words(one: Disturbance) -> str:
+    """``steps took 25.4 ms during it, 13.4 ms otherwise``; '' where that is not known."""
+    if one.step_ns_during is None or one.step_ns_otherwise is None:
+        return ""
+    during, otherwise = format_ns(one.step_ns_during), format_ns(one.step_ns_otherwise)
+    return f"steps took {during} during it, {otherwise} otherwise"
+
+
+def windows_in_words(windows: Sequence[int]) -> str:
+    """``Traced windows 0 and 2 were hit``."""
+    numbers = [str(one) for one in sorted(set(windows))]
+    if not numbers:
+        return "No traced window was hit"
+    if len(numbers) == 1:
+        return f"Traced window {numbers[0]} was hit"
+    return f"Traced windows {', '.join(numbers[:-1])} and {numbers[-1]} were hit"
+
+
+def _hit(one: Disturbance, windows: Sequence[tuple[int, int, int]]) -> tuple[int, ...]:
+    return tuple(number for number, start, end in windows if start < one.end_ns and end > one.start_ns)
+
+
+def _overlaps(steps: StepTimes, busy: Int64) -> NDArray[np.bool_]:
+    """Which steps overlap one of the stretches, shape (n, 2), ascending and apart."""
+    if not len(busy):
+        return np.zeros(len(steps.start_ns), dtype=bool)
+    next_end = np.searchsorted(busy[:, 1], steps.start_ns, side="right")  # the first that ends after it began
+    begins = np.append(busy[:, 0], np.iinfo(np.int64).max)[next_end]
+    result: NDArray[np.bool_] = begins < steps.start_ns + steps.dur_ns
+    return result
+
+
+def _compared(one: Disturbance, steps: StepTimes, quiet: StepTimes) -> Disturbance:
+    middle = steps.start_ns + steps.dur_ns // 2
+    during = steps.where((middle >= one.start_ns) & (middle < one.end_ns))
+    told = during.most >= FEWEST and quiet.most >= FEWEST
+    return replace(
+        one,
+        num_steps_during=during.most,
+        step_ns_during=round(float(np.median(during.dur_ns))) if told else None,
+        step_ns_otherwise=round(float(np.median(quiet.dur_ns))) if told else None,
+    )
+
+
+def _lost(steps: Sequence[StepTimes], quiet: Sequence[StepTimes]) -> tuple[int, float] | None:
+    if not steps:
+        return None
+    num = max(own.most for own in quiet)
+    if num < FEWEST or max(own.most for own in steps) - num < FEWEST:
+        return None
+    mean = float(np.concatenate([own.dur_ns for own in steps]).mean())
+    undisturbed = float(np.concatenate([own.dur_ns for own in quiet]).mean())
+    return (round(mean - undisturbed), 1 - undisturbed / mean) if mean > undisturbed else None

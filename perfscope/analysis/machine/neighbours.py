@@ -1,0 +1,98 @@
+"""Who the neighbours of an episode were, with figures that add up to the episode's own.
+
+A neighbour is told by facts, each an average over the seconds before it and at most one in ten seconds, so
+what one fact says is not what the neighbour took over the episode.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from perfscope.analysis.machine.episodes import Episode
+from perfscope.analysis.machine.host import Host
+from perfscope.rundir.samples import SampleFact
+
+_SECOND = 1_000_000_000
+_LINES = 5
+_CHIEF = 0.2  # of what the busiest took
+_LEAST = 0.05  # CPUs: less is printed as 0.0
+
+
+def who(host: Host, kind: str, episode: Episode) -> tuple[list[str], list[str]]:
+    """Names and evidence lines of the neighbours seen during an episode, the busiest first.
+
+    Args:
+        host: with its facts.
+        kind: label of the facts: cpu, gpu.
+        episode: of a level in CPUs for `cpu`.
+    """
+    found: dict[tuple[str, str], list[SampleFact]] = defaultdict(list)
+    for fact in host.samples.facts:
+        if fact.name != "neighbour" or fact.labels.get("kind") != kind:
+            continue
+        if _since(fact) < episode.end_ns and fact.t_ns > episode.start_ns:
+            found[str(fact.value.get("name")), str(fact.value.get("user"))].append(fact)
+    used = {key: sum(_cpu_ns(fact) for fact in facts) / episode.dur_ns for key, facts in found.items()}
+    ranked = sorted(found, key=lambda key: -used[key])
+    # A title names those who made the disturbance, not everybody who was there.
+    chief = [key for key in ranked if used[key] >= _CHIEF * used[ranked[0]]]
+    names = list(dict.fromkeys(str(found[key][0].value.get("name") or "?") for key in chief))[:3]
+    if kind != "cpu":
+        lines = [_line_of(found[key]) for key in ranked[:_LINES]]
+        return names, [*lines, f"and {len(ranked) - _LINES} more"] if len(ranked) > _LINES else lines
+    return names, _shares(ranked, found, used, episode.mean)
+
+
+def _shares(
+    ranked: list[tuple[str, str]],
+    found: dict[tuple[str, str], list[SampleFact]],
+    used: dict[tuple[str, str], float],
+    mean: float,
+) -> list[str]:
+    """Lines whose figures, as printed, add up to the episode's."""
+    if not ranked:
+        return []
+    if len(ranked) == 1:
+        return [f"{_line_of(found[ranked[0]])}: {mean:.1f} CPUs"]
+    total = sum(used.values())
+    scale = min(1.0, mean / total) if total > 0 else 0.0
+    rest = round(mean, 1)
+    lines = []
+    for key in ranked[:_LINES]:
+        share = min(round(used[key] * scale, 1), rest)
+        rest = round(rest - share, 1)
+        lines.append(f"{_line_of(found[key])}: {f'{share:.1f}' if share >= _LEAST else 'under 0.1'} CPUs")
+    hidden = len(ranked) - _LINES
+    left = f": {rest:.1f} CPUs" if rest >= _LEAST else ""
+    if hidden > 0:
+        lines.append(f"and {hidden} more{left}")
+    elif left:
+        lines.append(f"others, or not told apart{left}")
+    return lines
+
+
+def _seconds(fact: SampleFact) -> float:
+    """How long the neighbour was watched for the fact."""
+    seconds = fact.value.get("seconds")
+    return float(seconds) if isinstance(seconds, (int, float)) and seconds > 0 else 1.0
+
+
+def _since(fact: SampleFact) -> int:
+    return fact.t_ns - round(_SECOND * _seconds(fact))
+
+
+def _cpu_ns(fact: SampleFact) -> float:
+    value = fact.value.get("cpus")
+    cpus = float(value) if isinstance(value, (int, float)) and value > 0 else 0.0
+    return cpus * _seconds(fact) * _SECOND
+
+
+def _line_of(facts: list[SampleFact]) -> str:
+    """Name, process and user, by the fact that says most."""
+    value = max(facts, key=_cpu_ns).value
+    count = value.get("processes")
+    several = f"{count} processes, one is " if isinstance(count, int) and count > 1 else ""
+    about = [f"{several}pid {value['pid']}"] if value.get("pid") else []
+    about += [f"user {value['user']}"] if value.get("user") else []
+    who = f" ({', '.join(about)})" if about else ""
+    return f"{value.get('name') or 'a process'}{who}"
