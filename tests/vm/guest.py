@@ -29,6 +29,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 PATIENCE_S = 5
 RDMA_MESSAGES, RDMA_BYTES = 500, 65536
 ADDRESSES = ("10.7.0.1", "10.7.0.2")
+PERFTEST_PORT = 18515  # where ib_write_bw exchanges addresses before it uses RDMA
 
 
 def main(result: Path, cases: Sequence[str]) -> None:
@@ -216,8 +217,8 @@ def rdma_writes() -> dict[str, Any]:
     with subprocess.Popen(
         ["ib_write_bw", "-d", "rxe1", *shape], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as server:
-        time.sleep(1.5)
         try:
+            await_listening(PERFTEST_PORT)
             client = output("ib_write_bw", "-d", "rxe0", *shape, "127.0.0.1")
             server.wait(timeout=30)
         finally:
@@ -226,6 +227,18 @@ def rdma_writes() -> dict[str, Any]:
     found = sampled.close()
     found["perftest"] = client
     return found
+
+
+def await_listening(port: int) -> None:
+    """Until somebody listens on a TCP port; how long a program takes to get there varies under emulation."""
+    end = time.monotonic() + 40
+    while time.monotonic() < end:
+        for table in ("tcp", "tcp6"):
+            rows = Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+            if any(row.split()[1].endswith(f":{port:04X}") and row.split()[3] == "0A" for row in rows):
+                return
+        time.sleep(0.1)
+    raise RuntimeError(f"nobody listens on port {port}")
 
 
 def throttled() -> dict[str, Any]:
