@@ -83,7 +83,7 @@ class Neighbours(BaseCollector):
 
     name = "neighbours"
     slow = True
-    min_interval_ns = 2 * SECOND_NS  # a look at every process; half of the sampler's cost at once a second
+    min_interval_ns = SECOND_NS
 
     def __init__(self) -> None:
         super().__init__()
