@@ -82,7 +82,7 @@ def _examine(
     root: Path | None, scratch: Path, ceilings: bool, seconds: float | None
 ) -> tuple[Survey, list[Trial] | None]:
     from perfscope.collectors.survey import survey
-    from perfscope.launch.machine import host_name
+    from perfscope.rundir.layout import host_name
 
     if root is not None:
         from perfscope.cli.captured_tree import find_tree

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfscope.launch.machine import host_name
 from perfscope.launch.session import HostDuties, say
 from perfscope.rundir import layout
+from perfscope.rundir.layout import host_name
 from perfscope.rundir.writer import write_json
 
 if TYPE_CHECKING:

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from perfscope.rundir.sampler_call import is_alive
+
 
 class LocalRanks:
     """The ranks of this host.
@@ -48,7 +50,7 @@ class LocalRanks:
         """Sleep for that long, or until a rank ends."""
         gone = self._poll.poll(max(timeout_s, 0) * 1000)
         fds = {descriptor for descriptor, _ in gone}
-        ended = [pid for pid, fd in self._alive.items() if fd in fds or (fd < 0 and not _lives(pid))]
+        ended = [pid for pid, fd in self._alive.items() if fd in fds or (fd < 0 and not is_alive(pid))]
         for pid in ended:
             self._forget(pid)
 
@@ -64,7 +66,7 @@ class LocalRanks:
         except ProcessLookupError:
             return  # an earlier attempt's, or gone already
         except OSError:  # no such call (Linux < 5.3), or not allowed: ask again and again instead
-            if not _lives(pid):
+            if not is_alive(pid):
                 return
         if descriptor >= 0:
             self._poll.register(descriptor, select.POLLIN)
@@ -78,12 +80,3 @@ class LocalRanks:
                 self._poll.unregister(descriptor)
             os.close(descriptor)
         self._pids = tuple(self._alive)
-
-
-def _lives(pid: int) -> bool:
-    """Whether a process runs; one that has ended and waits to be reaped does not."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return text.rpartition(")")[2].split()[0] not in ("Z", "X")

@@ -1,7 +1,8 @@
 """The sampler: one small process per host that reads the hardware while ranks live.
 
-A rank starts it (probes/sampler_start.py), so that hosts without a `perfscope run` of their own have one
-too; a lock decides between several. It ends with the last rank of its host, however that ends.
+The host's `perfscope run` starts it when a rank appears (launch/sampling.py); on hosts without one a rank
+does (probes/sampler_start.py). A lock decides between several. It ends with the last rank of its host,
+however that ends.
 
 Fast collectors are read in one loop, 10 times a second by default. Each slow one has a thread, so a call
 that blocks never delays the others. Should sampling cost more than its budget, or the file grow large, the
@@ -27,7 +28,9 @@ from perfscope.collectors.context import Context, live_context
 from perfscope.collectors.ranks import LocalRanks
 from perfscope.collectors.registry import foreign_collectors, own_collectors
 from perfscope.collectors.sample_log import SampleLog
+from perfscope.errors import RunDirectoryError
 from perfscope.rundir import layout
+from perfscope.rundir.writer import write_json
 
 DEFAULT_INTERVAL_NS = 100_000_000
 LONGEST_INTERVAL_NS = 10_000_000_000
@@ -305,13 +308,10 @@ def _describe(ctx: Context, host: str, folder: Path) -> None:
         return
     from perfscope.collectors.machine.topology import read_topology
 
-    aside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    with suppress(OSError):
-        aside.write_text(json.dumps(read_topology(ctx, host)))
-        if target.exists():
-            aside.unlink()
-        else:
-            aside.replace(target)
+    topology = read_topology(ctx, host)
+    if not target.exists():  # it may have come meanwhile
+        with suppress(RunDirectoryError):
+            write_json(target, topology)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfscope.launch.machine import host_name
 from perfscope.launch.plan import LaunchPlan
 from perfscope.launch.process import Ending
 from perfscope.rundir import layout
+from perfscope.rundir.layout import host_name
 from perfscope.rundir.writer import BOOT_ERRORS
 
 _MAX_NAMED = 8

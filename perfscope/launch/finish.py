@@ -6,7 +6,6 @@ Nothing here is needed for the run to be readable, so everything may stop at any
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import time
@@ -17,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from perfscope.launch.attachment import AttachedRank, read_json_lines
+from perfscope.launch.sampling import is_free
 from perfscope.rundir import layout
 
 _CHUNK_BYTES = 1 << 20
@@ -101,23 +101,13 @@ def await_sampler(host_dir: Path, *, limit_s: float = 1.5) -> bool:
     Removes the pids the ranks left for it. False: it still runs (as ranks do that outlive the command).
     """
     end = time.monotonic() + limit_s
-    try:
-        with (host_dir / layout.SAMPLER_LOCK).open("rb") as lock:
-            while not _free(lock.fileno()):
-                if time.monotonic() > end:
-                    return False
-                time.sleep(0.01)
-    except OSError:  # there was none, or the run directory is gone
+    if not (host_dir / layout.SAMPLER_LOCK).exists():
         return True
+    while not is_free(host_dir):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
     shutil.rmtree(host_dir / layout.PIDS, ignore_errors=True)
     with suppress(OSError):
         (host_dir / layout.WATCHER).unlink()
-    return True
-
-
-def _free(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
     return True

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 _GIT_TIMEOUT_S = 2.0
-
-
-def host_name() -> str:
-    """The name under which this host's facts are kept; a directory name."""
-    return socket.gethostname().replace("/", "_") or "localhost"
 
 
 def read_git_state(directory: Path, environment: Mapping[str, str]) -> dict[str, object] | None:

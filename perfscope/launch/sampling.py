@@ -62,7 +62,7 @@ class SamplerKeeper(threading.Thread):
                 failures += status != 0  # killed, or broken: another one goes on in the same file
                 started = None
             rank = self._rank()
-            if rank is not None and self._is_free():
+            if rank is not None and is_free(self._host_dir):
                 started = self._start(rank)
                 self._done.wait(_SETTLE_S)
 
@@ -73,17 +73,6 @@ class SamplerKeeper(threading.Thread):
         except OSError:
             return None
         return next((int(name) for name in names if name.isdigit() and is_alive(int(name))), None)
-
-    def _is_free(self) -> bool:
-        """Whether no sampler has this host (another `perfscope run` of the same job may have started it)."""
-        try:
-            with (self._host_dir / layout.SAMPLER_LOCK).open("rb") as lock:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError:  # not there yet, or a file system without locks
-            return True
-        return True
 
     def _start(self, rank: int) -> int | None:
         run_dir = self._host_dir.parent.parent
@@ -105,3 +94,15 @@ def _ended(pid: int) -> tuple[bool, int]:
     except ChildProcessError:
         return True, 0
     return found != 0, status
+
+
+def is_free(host_dir: Path) -> bool:
+    """Whether no sampler has this host (another `perfscope run` of the same job may have started it)."""
+    try:
+        with (host_dir / layout.SAMPLER_LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # not there yet, or a file system without locks
+        return True
+    return True

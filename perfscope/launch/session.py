@@ -192,7 +192,7 @@ class _Facts(threading.Thread):
 
     def _do(self, duty: Callable[[Path], None]) -> None:
         try:
-            host_dir = self._run_dir / layout.HOSTS / machine.host_name()
+            host_dir = self._run_dir / layout.HOSTS / layout.host_name()
             host_dir.parent.mkdir(exist_ok=True)  # no parents: a run directory that is gone stays gone
             host_dir.mkdir(exist_ok=True)
             duty(host_dir)
@@ -205,7 +205,7 @@ def _keep_sampler(run_dir: Path, request: RunRequest, environment: Mapping[str, 
     sampling = request.probe.as_dict()["sampling"]
     wanted = isinstance(sampling, dict)
     keeper = SamplerKeeper(
-        run_dir / layout.HOSTS / machine.host_name(),
+        run_dir / layout.HOSTS / layout.host_name(),
         sampling if isinstance(sampling, dict) else {},
         environment,
     )
@@ -255,7 +255,7 @@ def _first_manifest(
         "command": redact_argv(request.command),
         "cwd": redact_text(str(Path.cwd())),
         "launcher": plan.launcher,
-        "host": machine.host_name(),
+        "host": layout.host_name(),
         "start_unix_ns": time.time_ns(),
         "end_unix_ns": None,
         "status": "running",
@@ -286,7 +286,7 @@ def _finish(
     problems = finish.compress_windows(
         attachment.read_ranks(run_dir), stop=lambda: gate.stop_requested() is not None
     )
-    finish.await_sampler(run_dir / layout.HOSTS / machine.host_name())
+    finish.await_sampler(run_dir / layout.HOSTS / layout.host_name())
     if facts.is_alive():
         facts.join(_FACTS_TIMEOUT_S)
     if facts.problem:
@@ -298,7 +298,7 @@ def _finish(
         expected = joining.expected_ranks(manifest, plan.expected_ranks, reported)
         notes = attachment.explain(run_dir, ranks, expected, plan, ending)
         if joined and ending.code != 0:
-            notes.append(f"the launcher on {machine.host_name()} ended with exit code {ending.code}")
+            notes.append(f"the launcher on {layout.host_name()} ended with exit code {ending.code}")
         manifest |= {
             "attached_ranks": attachment.num_attached(ranks),
             "expected_ranks": expected,

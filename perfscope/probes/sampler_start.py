@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,11 +19,6 @@ from ..rundir.sampler_call import sampler_argv, sampler_environment, watcher
 
 _PR_SET_PTRACER = 0x59616D61
 _PR_SET_PTRACER_ANY = -1
-
-
-def host_name() -> str:
-    """The name under which launch keeps this host's facts, too."""
-    return socket.gethostname().replace("/", "_") or "localhost"
 
 
 def start(run_dir: str, config: Dict[str, Any], local_rank: Optional[int]) -> Optional[str]:
@@ -39,7 +33,7 @@ def start(run_dir: str, config: Dict[str, Any], local_rank: Optional[int]) -> Op
     sampling = config.get("sampling")
     if not isinstance(sampling, dict):
         return None
-    folder = os.path.join(run_dir, layout.HOSTS, host_name())
+    folder = os.path.join(run_dir, layout.HOSTS, layout.host_name())
     pids = os.path.join(folder, layout.PIDS)
     os.makedirs(pids, exist_ok=True)
     with open(os.path.join(pids, str(os.getpid())), "w"):
@@ -53,7 +47,7 @@ def start(run_dir: str, config: Dict[str, Any], local_rank: Optional[int]) -> Op
         return "no hardware counters of this host: perfscope's Python (%s) is not here" % (
             python or "unknown"
         )
-    code = _spawn(sampler_argv(python, run_dir, host_name(), os.getpid(), sampling))
+    code = _spawn(sampler_argv(python, run_dir, layout.host_name(), os.getpid(), sampling))
     return "no hardware counters of this host: the sampler was not started (sh: %d)" % code if code else None
 
 

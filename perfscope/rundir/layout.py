@@ -21,6 +21,8 @@ Python, >= 3.8, where perfscope is not installed), so nothing here may import pe
     <run>/derived/                       rebuilt from the above at will
 """
 
+import socket
+
 SCHEMA_VERSION = 1
 
 RUN_JSON = "run.json"
@@ -55,3 +57,8 @@ ENV_RUN_DIR = "PERFSCOPE_RUN_DIR"  # absolute path of the run directory
 ENV_AGENT = "PERFSCOPE_AGENT"  # absolute path of probes/bootstrap/agent.py
 ENV_CONFIG = "PERFSCOPE_CONFIG"  # JSON, see probes/bootstrap/agent.py
 ENV_PYTHON = "PERFSCOPE_PYTHON"  # the Python that has perfscope: the sampler runs under it
+
+
+def host_name() -> str:
+    """The name of this host's folder below hosts/: ranks and `perfscope run` must agree on it."""
+    return socket.gethostname().replace("/", "_") or "localhost"

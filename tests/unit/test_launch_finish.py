@@ -11,9 +11,10 @@ import pytest
 
 from perfscope.launch.attachment import explain, num_attached, packages, read_ranks, verdict
 from perfscope.launch.finish import compress_windows
-from perfscope.launch.machine import host_name, read_git_state
+from perfscope.launch.machine import read_git_state
 from perfscope.launch.plan import LaunchPlan
 from perfscope.launch.process import Ending
+from perfscope.rundir.layout import host_name
 
 PLAN = LaunchPlan(launcher="torchrun", argv=("torchrun",), name="x")
 WELL = Ending(0, None)
