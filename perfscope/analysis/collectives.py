@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 
 from perfscope.analysis import intervals as iv
 from perfscope.analysis.clocks import SYNCHRONISING, ClockFit, fit_clocks
-from perfscope.analysis.comm_record import CommRecord, GroupCalls, GroupKey, bus_factor
+from perfscope.analysis.comm_record import CommRecord, GroupCalls, GroupKey
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.matching import MatchedCalls, match_calls
 from perfscope.analysis.pairs import RECV, SEND, match_pairs
 from perfscope.analysis.results import CollectiveCall, CollectiveResult, MissingFigure
+from perfscope.volumes import bus_factor
 
 _Matched = list[tuple[int, MatchedCalls]]  # (window, calls)
 

@@ -113,14 +113,3 @@ def payload(collective: str, in_bytes: Int64, out_bytes: Int64, num_ranks: int) 
     first, second = choices.get(collective, (np.maximum(in_bytes, out_bytes), out_bytes))
     result: Int64 = np.where(first >= 0, first, np.maximum(second, -1))
     return result
-
-
-def bus_factor(collective: str, num_ranks: int) -> float | None:
-    """What turns algbw into busbw (METRICS §2); None for kinds without payload or that it does not list."""
-    if num_ranks < 1:
-        return None
-    if collective == "all_reduce":
-        return 2 * (num_ranks - 1) / num_ranks
-    if collective in {"reduce_scatter", "all_gather", "all_to_all", "gather", "scatter"}:
-        return (num_ranks - 1) / num_ranks
-    return 1.0 if collective in {"broadcast", "reduce", "send", "recv"} else None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from perfscope.analysis.bench import BenchResult
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.missing import MissingFigure as MissingFigure
 
@@ -192,3 +193,4 @@ class RunAnalysis:
         "step"  # "step", or "file" where the traces have no step marks: breakdowns cover the file
     )
     machine: MachineAnalysis | None = None  # None: nothing of the machine was recorded
+    bench: BenchResult | None = None  # None: not a run of `perfscope bench`

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from perfscope.analysis import breakdown as bd
 from perfscope.analysis.absent import dropped_parts, empty_windows, run_in_progress, why_no_window
+from perfscope.analysis.bench import bench_result
 from perfscope.analysis.collectives import CommAnalysis, analyse_collectives
 from perfscope.analysis.comm_record import COMM_COLUMNS, CommRecord
 from perfscope.analysis.findings import Evidence, find
@@ -97,7 +98,8 @@ def analyse_run(source: RunSource) -> RunAnalysis:
         machine=machine,
         hosts=machines,
     )
-    missing = [*_missing_of_run(source, run, comm, layers_missing), *_as_list(speed.missing)]
+    bench, no_bench = bench_result(source.run.get("scheme"), source.bench_records())
+    missing = [*_missing_of_run(source, run, comm, layers_missing), *_as_list(speed.missing), *no_bench]
     return RunAnalysis(
         run=source.run,
         ranks=tuple(run.ranks),
@@ -118,6 +120,7 @@ def analyse_run(source: RunSource) -> RunAnalysis:
         clock_residual_ns=comm.clocks.worst_residual_ns,
         breakdown_of=breakdown_of,
         machine=machine,
+        bench=bench,
     )
 
 

@@ -6,6 +6,7 @@ Nothing here is needed for the run to be readable, so everything may stop at any
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -111,3 +112,12 @@ def await_sampler(host_dir: Path, *, limit_s: float = 1.5) -> bool:
     with suppress(OSError):
         (host_dir / layout.WATCHER).unlink()
     return True
+
+
+def recorded_scheme(run_dir: Path) -> dict[str, object] | None:
+    """What the ranks of a bench run found their scheme and places to be; None for other runs."""
+    try:
+        found = json.loads((run_dir / layout.SCHEME_JSON).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None

@@ -73,6 +73,9 @@ class RunRequest:
         probe: how to measure.
         host: what to find out about this host.
         options: what else was asked for and is to stand in run.json.
+        scheme: what a bench run is, for run.json; None for other commands. What the ranks leave in
+            scheme.json replaces it when the command has ended.
+        environment: variables to set for the command besides the caller's.
     """
 
     command: tuple[str, ...]
@@ -83,6 +86,8 @@ class RunRequest:
     probe: ProbeOptions = field(default_factory=ProbeOptions)
     host: HostDuties = field(default_factory=HostDuties)
     options: Mapping[str, object] = field(default_factory=dict)
+    scheme: Mapping[str, object] | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def run_command(request: RunRequest, environment: Mapping[str, str]) -> int:
@@ -92,6 +97,7 @@ def run_command(request: RunRequest, environment: Mapping[str, str]) -> int:
         CommandNotStarted: the command is missing or not executable.
         PerfscopeError: perfscope cannot do its part (no run directory); the command was not started.
     """
+    environment = {**environment, **request.environment}
     require_command(request.command[0], environment)
     if is_nested(environment):
         _run_nested(request, environment)
@@ -142,6 +148,7 @@ def describe_run(request: RunRequest, environment: Mapping[str, str]) -> str:
     Raises:
         CommandNotStarted: the command is missing or not executable.
     """
+    environment = {**environment, **request.environment}
     require_command(request.command[0], environment)
     plan = _plan(request, environment)
     shared = environment.get(layout.ENV_RUN_DIR)
@@ -151,6 +158,7 @@ def describe_run(request: RunRequest, environment: Mapping[str, str]) -> str:
     injection = make_injection(_absolute(run_dir), request.probe, environment)
     changes = {**injection.changes(environment), **plan.environment}
     expected = "unknown" if plan.expected_ranks is None else str(plan.expected_ranks)
+    changes = {**request.environment, **changes}
     lines = [
         f"launcher: {plan.launcher}",
         f"expected ranks: {expected}",
@@ -267,7 +275,7 @@ def _first_manifest(
         "packages": {},
         "environment": allowed_environment(environment),
         "options": {**request.probe.as_dict(), **request.options},
-        "scheme": None,
+        "scheme": dict(request.scheme) if request.scheme is not None else None,
         "world_size": plan.world_size,
     }
 
@@ -305,6 +313,7 @@ def _finish(
             "attach_notes": notes,
             "world_size": reported or manifest.get("world_size"),
             "packages": attachment.packages(ranks),
+            "scheme": finish.recorded_scheme(run_dir) or manifest.get("scheme"),
         }
         if not joined:
             manifest["git"] = facts.git

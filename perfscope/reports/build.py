@@ -18,6 +18,7 @@ from perfscope.reports.sections.layers import layers_section
 from perfscope.reports.sections.machine import machine_figures, machine_notices, machine_section
 from perfscope.reports.sections.roofline import roofline_section
 from perfscope.reports.sections.run import command_text, missing_section, provenance_section, run_section
+from perfscope.reports.sections.scheme import scheme_section
 from perfscope.reports.sections.steps import (
     BREAKDOWN_PARTS,
     breakdown_section,
@@ -42,6 +43,7 @@ def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Rep
     """
     sections: list[Section | None] = [
         findings_section(analysis),
+        scheme_section(analysis),
         breakdown_section(analysis),
         timeline_section(timeline, analysis.machine),
         layers_section(analysis),

@@ -48,6 +48,7 @@ def build_document(analysis: RunAnalysis) -> Json:
         "missing": [{"what": gap.what, "reason": gap.reason} for gap in analysis.missing],
         "provenance": [dataclasses.asdict(source) for source in analysis.provenance],
         "machine": machine_document(analysis.machine),
+        "bench": dataclasses.asdict(analysis.bench) if analysis.bench else None,
     }
     finite = without_nan(document)
     assert isinstance(finite, dict)

@@ -4,6 +4,7 @@ The agent inside the training process loads this file by path (it may run under 
 Python, >= 3.8, where perfscope is not installed), so nothing here may import perfscope.
 
     <run>/run.json                       the manifest, see schema.py
+    <run>/scheme.json                    a bench run's scheme and places as its ranks found them, by rank 0
     <run>/plan.json                      step at which the next window starts, written by rank 0
     <run>/hosts/<host>/topology.json     what the machine is
     <run>/hosts/<host>/ceilings.json     measured peaks: memory bandwidth, FLOP/s
@@ -14,6 +15,7 @@ Python, >= 3.8, where perfscope is not installed), so nothing here may import pe
     <run>/hosts/<host>/stacks.speedscope.json   Python stacks of the ranks, with --stacks
     <run>/ranks/<rank>/rank.json         one rank: pid, host, framework, groups, clock anchors
     <run>/ranks/<rank>/steps.jsonl       one line per step, append-only
+    <run>/ranks/<rank>/bench.json        a bench run's losses, calls and interface counters
     <run>/ranks/<rank>/layers.json       module names, types, parameter counts
     <run>/ranks/<rank>/windows.jsonl     one line per traced window
     <run>/ranks/<rank>/windows/N.json.gz the framework's own trace of window N
@@ -27,6 +29,7 @@ SCHEMA_VERSION = 1
 
 RUN_JSON = "run.json"
 PLAN_JSON = "plan.json"
+SCHEME_JSON = "scheme.json"
 HOSTS = "hosts"
 TOPOLOGY_JSON = "topology.json"
 CEILINGS_JSON = "ceilings.json"
@@ -39,6 +42,7 @@ RANKS = "ranks"
 RANK_JSON = "rank.json"
 STEPS_JSONL = "steps.jsonl"
 LAYERS_JSON = "layers.json"
+BENCH_JSON = "bench.json"
 WINDOWS_JSONL = "windows.jsonl"
 WINDOWS = "windows"
 ERRORS_JSONL = "errors.jsonl"

@@ -71,6 +71,16 @@ class RunReader:
         """layers.json, or None when the rank has none."""
         return self._document(self._rank_dir(rank) / layout.LAYERS_JSON)
 
+    def bench_records(self) -> dict[int, Document]:
+        """bench.json of a bench run by rank, of ranks that no probe reached, too; empty for other runs."""
+        found: dict[int, Document] = {}
+        for path in sorted((self.path / layout.RANKS).glob(f"*/{layout.BENCH_JSON}")):
+            name = path.parent.name
+            document = self._document(path) if name.isdigit() else None
+            if document is not None:
+                found[int(name)] = document
+        return found
+
     def windows(self, rank: int) -> tuple[Document, ...]:
         """Lines of windows.jsonl: one per traced window. What is listed and lost becomes a note."""
         listed = self._lines(self._rank_dir(rank) / layout.WINDOWS_JSONL)

@@ -22,6 +22,7 @@ BOOT_ERRORS = "boot-errors.txt"  # what the boot code inside the training swallo
 # All that perfscope itself puts into a run directory: the only names `--force` ever deletes.
 _OWN_NAMES = (
     layout.PLAN_JSON,
+    layout.SCHEME_JSON,
     layout.HOSTS,
     layout.RANKS,
     layout.DERIVED,

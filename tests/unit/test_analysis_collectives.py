@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfscope.analysis.comm_record import bus_factor, payload
+from perfscope.analysis.comm_record import payload
 from perfscope.analysis.results import CollectiveResult, RunAnalysis
 from perfscope.analysis.run import analyse_run
+from perfscope.volumes import bus_factor
 from tests.unit.synthetic_run import SyntheticRun, comm
 
 STEPS = [(0, 0, 1000), (1, 1000, 2000)]

@@ -13,10 +13,11 @@ import perfscope
 
 PACKAGE = Path(perfscope.__file__).parent
 
-# room -> rooms it may import. errors and units are leaves that every room but probes may use.
+# room -> rooms it may import. errors, units and volumes are leaves that every room but probes may use.
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "units": set(),
+    "volumes": set(),
     "rundir": set(),
     "probes": {"rundir"},
     "collectors": {"rundir"},
@@ -29,7 +30,7 @@ ARROWS: dict[str, set[str]] = {
     "__main__": {"cli"},
     "__init__": set(),
 }
-LEAVES = {"errors", "units", "__init__"}
+LEAVES = {"errors", "units", "volumes", "__init__"}
 SHARED = ("layout.py", "sampler_call.py")  # loaded by ranks, too
 STDLIB_ONLY = ("probes", "rundir/layout.py", "rundir/sampler_call.py", "__init__.py")
 

@@ -24,6 +24,7 @@ from perfscope.analysis.machine.results import WireBytes
 from perfscope.analysis.results import CollectiveCall
 from perfscope.rundir.metrics import SATURATED
 from perfscope.units import format_ns
+from perfscope.volumes import edges
 
 WHOLE_RUN = -1
 NOTHING_TO_COMPARE = (
@@ -32,9 +33,6 @@ NOTHING_TO_COMPARE = (
 _WIDEST = 2.0  # readings around a window may reach over this many times its length
 METRICS = frozenset({"net_tx_bytes", "fabric_tx_bytes", "nvlink_tx_bytes", "pcie_tx_bytes"})
 _SEEN = 0.5  # a link that carried less than this part of the formula's bytes did not carry the collective
-_TWICE = frozenset({"all_reduce"})
-_ONCE = frozenset({"reduce_scatter", "all_gather", "all_to_all", "gather", "scatter"})
-_CHAIN = frozenset({"broadcast", "reduce"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,25 +67,17 @@ _Share = dict[tuple[str, bool], float]  # (sending host, stays on the host) -> b
 def algorithmic(collective: str, members: Sequence[int], host_of: Mapping[int, str]) -> _Share:
     """What each host sends per byte of S, by whether it stays on it; empty where no formula applies.
 
+    A send is left out: the record of a call does not name its ends.
+
     Args:
         collective: which kind.
         members: ranks of the group, in order.
         host_of: rank -> host.
     """
-    num = len(members)
-    if num < 2:
-        return {}
-    if collective in _TWICE:
-        each = 2 * (num - 1) / num
-    elif collective in _ONCE:
-        each = (num - 1) / num
-    elif collective in _CHAIN:
-        each = 1.0
-    else:
-        return {}  # point to point: the record of a call does not name its ends
-    ring = list(zip(members, (*members[1:], members[0]), strict=True))
     share: _Share = defaultdict(float)
-    for source, target in ring[:-1] if collective in _CHAIN else ring:
+    if collective in ("send", "recv"):
+        return share
+    for source, target, each in edges(collective, members):
         here, there = host_of.get(source, ""), host_of.get(target, "")
         share[here, here == there] += each
     return share

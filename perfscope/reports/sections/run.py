@@ -153,7 +153,7 @@ def _run_facts(analysis: RunAnalysis) -> Iterator[tuple[str, str]]:
     yield "Name", visible(run.get("name") or "–")
     if command := command_text(run):
         yield "Command", command
-    for key, title in (("cwd", "Directory"), ("launcher", "Launcher"), ("scheme", "Scheme")):
+    for key, title in (("cwd", "Directory"), ("launcher", "Launcher")):
         if run.get(key):
             yield title, visible(run[key], LONGEST_NOTE)
     yield "Origin", "imported traces" if run.get("origin") == "import" else "perfscope run"

@@ -1,0 +1,164 @@
+"""Section "Scheme" of a bench run: what was trained how, and its bytes as predicted, recorded and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from perfscope import units
+from perfscope.analysis.bench import BenchResult, CallCount, LinkBytes
+from perfscope.analysis.results import RunAnalysis
+from perfscope.reports.display import visible
+from perfscope.reports.model import Block, Column, Facts, Note, Section, Table, Unit, Value
+
+LINK_WORDS = {
+    "ethernet": "between hosts",
+    "loopback": "inside a host",
+    "intra_numa": "inside a NUMA domain",
+    "cross_numa": "between NUMA domains",
+    "pcie": "between GPUs of a host",
+}
+MOST_CALLS = 40
+
+
+def scheme_section(analysis: RunAnalysis) -> Section | None:
+    """None for runs that `perfscope bench` did not make."""
+    bench = analysis.bench
+    if bench is None:
+        return None
+    scheme = analysis.run.get("scheme")
+    blocks: list[Block] = [
+        Facts(
+            id="scheme-facts",
+            title="What was trained how",
+            pairs=tuple(_facts(bench, scheme if isinstance(scheme, Mapping) else {})),
+        )
+    ]
+    if bench.links:
+        blocks.append(_links_table(bench))
+    if bench.calls:
+        blocks.append(_calls_table(bench))
+    else:
+        blocks.append(Note(text="This scheme sends nothing."))
+    return Section(id="scheme", title="Scheme", lead=_lead(bench), blocks=tuple(blocks))
+
+
+def _lead(bench: BenchResult) -> str:
+    if bench.samples_per_s is None:
+        return f"{visible(bench.scheme)} on {visible(bench.model)} recorded no step."
+    text = f"{visible(bench.scheme)} on {visible(bench.model)}: {bench.samples_per_s:,.4g} samples/s"
+    if bench.first_loss is not None and bench.last_loss is not None:
+        text += f"; loss {bench.first_loss:.3f} → {bench.last_loss:.3f} in {bench.num_steps} steps"
+    if bench.held_out_loss is not None:
+        text += f", {bench.held_out_loss:.3f} on samples it never saw"
+    return f"{text}."
+
+
+def _facts(bench: BenchResult, scheme: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    yield "Scheme", visible(bench.scheme)
+    if scheme.get("summary"):
+        yield "In words", visible(scheme["summary"], 300)
+    axes = scheme.get("axes")
+    if isinstance(axes, Mapping):
+        yield "Kind", visible(", ".join(str(value) for value in axes.values()), 300)
+    yield "Mesh", bench.mesh or "1 rank"
+    yield "Model", f"{visible(bench.model)}, {_count(scheme.get('num_params'))} parameters"
+    shape = scheme.get("input_shape")
+    if isinstance(shape, (list, tuple)):
+        yield "Input", visible("×".join(map(str, shape)))
+    yield "Batch", f"{bench.batch:,} samples per step, {bench.effective_batch:,} behind one update"
+    rate = scheme.get("learning_rate")
+    if isinstance(rate, Mapping):
+        yield "Learning rate", visible(f"{rate.get('value')} (rule: {rate.get('rule')})")
+    equal = "the same weights as serial training" if scheme.get("equals_serial") else scheme.get("criterion")
+    yield "Result", visible(equal or "differs from serial training", 300)
+    if bench.peak_rss_bytes:
+        yield "Memory", f"{units.format_bytes(bench.peak_rss_bytes)} at most per rank (peak resident set)"
+    for key, value in bench.details.items():
+        yield visible(str(key).replace("_", " ").capitalize()), visible(_short(value), 300)
+
+
+def _short(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {one}" for key, one in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _count(value: object) -> str:
+    return units.format_count(value) if isinstance(value, int) else units.MISSING
+
+
+def _links_table(bench: BenchResult) -> Table:
+    return Table(
+        id="scheme-links",
+        title="Bytes per step, all ranks together",
+        columns=(
+            Column(key="link", title="Link", primary=True),
+            Column(
+                key="predicted",
+                title="Predicted",
+                unit=Unit.BYTES,
+                hint="by the scheme's formulas",
+                primary=True,
+            ),
+            Column(key="recorded", title="Recorded", unit=Unit.BYTES, hint="of the calls made", primary=True),
+            Column(
+                key="predicted_wire",
+                title="Predicted on the wire",
+                unit=Unit.BYTES,
+                hint="with what this backend adds",
+            ),
+            Column(key="wire", title="On the wire", unit=Unit.BYTES, hint="interface counters", primary=True),
+            Column(key="reason", title="Note"),
+        ),
+        rows=tuple(_link_row(link) for link in bench.links),
+        caption="Predicted and recorded count what the algorithm must move (bytes_algorithmic). The wire's "
+        "counters hold headers and whatever else used the link, too.",
+    )
+
+
+def _link_row(link: LinkBytes) -> tuple[Value, ...]:
+    return (
+        f"{visible(link.link_class)}: {LINK_WORDS[link.link_class]}"
+        if link.link_class in LINK_WORDS
+        else visible(link.link_class),
+        round(link.predicted),
+        None if link.recorded is None else round(link.recorded),
+        round(link.predicted_wire),
+        None if link.wire is None else round(link.wire),
+        visible(link.reason) or None,
+    )
+
+
+def _calls_table(bench: BenchResult) -> Table:
+    shown = bench.calls[:MOST_CALLS]
+    return Table(
+        id="scheme-calls",
+        title="Calls over the whole run, all ranks together",
+        columns=(
+            Column(key="collective", title="Call", primary=True),
+            Column(key="what", title="What", primary=True),
+            Column(key="axis", title="Axis"),
+            Column(key="ranks", title="Ranks", unit=Unit.COUNT),
+            Column(key="bytes", title="Size", unit=Unit.BYTES, hint="S of one call", primary=True),
+            Column(key="predicted", title="Predicted", unit=Unit.COUNT, primary=True),
+            Column(key="recorded", title="Made", unit=Unit.COUNT, primary=True),
+        ),
+        rows=tuple(_call_row(call) for call in shown),
+        caption=""
+        if len(shown) == len(bench.calls)
+        else f"The {MOST_CALLS} largest of {len(bench.calls):,} kinds.",
+    )
+
+
+def _call_row(call: CallCount) -> tuple[Value, ...]:
+    return (
+        visible(call.collective),
+        visible(call.what) or None,
+        visible(call.axis),
+        call.num_ranks,
+        call.bytes,
+        call.predicted,
+        call.recorded,
+    )

@@ -1,0 +1,58 @@
+"""The one table of collective volumes: edges, factors and sums agree."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfscope.volumes import backend_factor, bus_factor, edges
+
+RINGS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+
+@given(collective=st.sampled_from(RINGS), num=st.integers(2, 40))
+def test_every_rank_of_a_symmetric_collective_sends_its_bus_factor(collective: str, num: int) -> None:
+    sent = dict.fromkeys(range(num), 0.0)
+    received = dict.fromkeys(range(num), 0.0)
+    for sender, receiver, share in edges(collective, range(num)):
+        sent[sender] += share
+        received[receiver] += share
+    factor = bus_factor(collective, num)
+    assert all(amount == pytest.approx(factor) for amount in (*sent.values(), *received.values()))
+
+
+@given(collective=st.sampled_from(("broadcast", "reduce")), num=st.integers(2, 40))
+def test_a_chain_moves_the_whole_to_every_other_rank(collective: str, num: int) -> None:
+    moved = list(edges(collective, range(num)))
+    assert sum(share for *_, share in moved) == num - 1
+    assert {receiver for _, receiver, _ in moved} == set(range(1, num))
+
+
+def test_gather_and_scatter_move_what_the_root_has_not() -> None:
+    assert list(edges("gather", (5, 6, 7, 8))) == [(6, 5, 0.25), (7, 5, 0.25), (8, 5, 0.25)]
+    assert list(edges("scatter", (5, 6))) == [(5, 6, 0.5)]
+
+
+def test_one_rank_sends_nothing_and_unknown_kinds_have_no_edges() -> None:
+    assert list(edges("all_reduce", (3,))) == []
+    assert list(edges("barrier", (0, 1))) == []
+
+
+@pytest.mark.parametrize("num", [2, 4])
+def test_total_wire_bytes_of_gloo_are_those_measured(num: int) -> None:
+    """Total over all ranks divided by S, as counted on the interface with gloo of torch 2.13."""
+    measured = {
+        "all_reduce": {2: 2.00, 4: 6.01},
+        "all_gather": {2: 1.00, 4: 3.00},
+        "reduce_scatter": {2: 2.00, 4: 6.01},
+        "broadcast": {2: 1.00, 4: 3.00},
+        "reduce": {2: 2.27, 4: 4.27},
+        "all_to_all": {2: 1.00 / 2 * 2, 4: 3.01},
+    }
+    for collective, by_num in measured.items():
+        ideal = sum(share for *_, share in edges(collective, range(num)))
+        if collective == "reduce":  # "about one extra S"
+            assert ideal * backend_factor("gloo", collective, num) == pytest.approx(by_num[num], abs=0.3)
+        else:
+            assert ideal * backend_factor("gloo", collective, num) == pytest.approx(by_num[num], rel=0.01)
