@@ -39,20 +39,23 @@ def test_one_rank_sends_nothing_and_unknown_kinds_have_no_edges() -> None:
     assert list(edges("barrier", (0, 1))) == []
 
 
-@pytest.mark.parametrize("num", [2, 4])
-def test_total_wire_bytes_of_gloo_are_those_measured(num: int) -> None:
-    """Total over all ranks divided by S, as counted on the interface with gloo of torch 2.13."""
-    measured = {
-        "all_reduce": {2: 2.00, 4: 6.01},
-        "all_gather": {2: 1.00, 4: 3.00},
-        "reduce_scatter": {2: 2.00, 4: 6.01},
-        "broadcast": {2: 1.00, 4: 3.00},
-        "reduce": {2: 2.27, 4: 4.27},
-        "all_to_all": {2: 1.00 / 2 * 2, 4: 3.01},
-    }
-    for collective, by_num in measured.items():
+MEASURED = {  # (P, S in MiB): total over all ranks / S, counted on the interface with gloo of torch 2.13
+    "all_reduce": {(2, 4): 2.000, (4, 4): 6.000, (4, 16): 6.000},
+    "all_gather": {(2, 4): 1.00, (4, 4): 3.00},
+    "reduce_scatter": {(2, 4): 2.00, (4, 4): 6.01},
+    "broadcast": {(2, 16): 1.000, (4, 16): 3.009},
+    "gather": {(2, 4): 0.500, (4, 4): 0.750},
+    "reduce": {
+        **{(2, 1): 1.500, (2, 4): 1.500, (2, 8): 2.000, (2, 16): 2.250, (2, 64): 2.438},
+        **{(3, 6): 2.666, (3, 9): 3.000, (3, 12): 3.166, (3, 24): 3.416},
+        **{(4, 1): 3.751, (4, 8): 3.750, (4, 16): 4.249, (4, 20): 4.357, (4, 64): 4.626},
+    },
+}
+
+
+@pytest.mark.parametrize("collective", MEASURED)
+def test_total_wire_bytes_of_gloo_are_those_measured(collective: str) -> None:
+    for (num, mebibytes), measured in MEASURED[collective].items():
         ideal = sum(share for *_, share in edges(collective, range(num)))
-        if collective == "reduce":  # "about one extra S"
-            assert ideal * backend_factor("gloo", collective, num) == pytest.approx(by_num[num], abs=0.3)
-        else:
-            assert ideal * backend_factor("gloo", collective, num) == pytest.approx(by_num[num], rel=0.01)
+        factor = backend_factor("gloo", collective, num, mebibytes << 20)
+        assert ideal * factor == pytest.approx(measured, rel=0.005), (num, mebibytes)
