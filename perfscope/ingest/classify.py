@@ -10,7 +10,8 @@ Host spans are either *operators* or *scopes*:
   operators; only the outermost one becomes a row, so the union of rows is the time in operators.
 - `REGION`: code that runs operators and work of its own: Python autograd Functions and their
   backward (`MyFunction`, `MyFunctionBackward`), `CompiledFunction`, `Torch-Compiled Region`, inductor's
-  `graph_*` and `call`. Becomes a row, and so do the operators inside it.
+  `graph_*` and `call`. Becomes a row, and so do the operators inside it. One that calls a collective is
+  kind host: what it does besides its operators is waiting (timeline.py).
 - everything else gives its children a phase, a layer or a collective: backward wrappers, marks,
   optimizer steps and so on. `autograd::engine::evaluate_function: X` only wraps the node `X` and
   becomes no row; the node (`ConvolutionBackward0`, `torch::autograd::AccumulateGrad`) is kind host, and
@@ -165,6 +166,7 @@ _PREFIXES = (
     ("enumerate(DataLoader)#", Host.INPUT),
     *((backend, Host.COMM) for backend in _BACKENDS),
     ("c10d::", Host.COLLECTIVE_OP),
+    ("_c10d_functional", Host.OTHER),  # starts a c10d call, or waits for one: no work of its own
     ("nccl:", Host.LAUNCH_NOTE),
     (_WRAPPER, Host.WRAPPER),
 )

@@ -104,6 +104,7 @@ class Timeline:
         kept = np.zeros(len(rows), np.bool_)
         costed = np.zeros(len(rows), np.bool_)
         depth = np.zeros(len(rows), np.int32)
+        communicates = np.zeros(len(rows), np.bool_)
         # The main thread first: there the names of modules are learned that other threads run again.
         lanes = _present(rows["lane"], launches["lane"])
         for lane in sorted(lanes, key=lambda lane: lane != self._main):
@@ -114,12 +115,14 @@ class Timeline:
                 lane, mine, mine_codes, launches["start"][calls], until
             )
             kept[here], costed[here] = self._outermost(lane, mine, mine_codes)
+            communicates[here] = _regions_that_communicate(mine, mine_codes)
             chosen = here[kept[here]]
             depth[chosen] = self._depth(lane, rows["start"][chosen], rows["dur"][chosen], until)
         context[:, 1] = self._scopes.resolve(context[:, 1])
         launch_context[:, 1] = self._scopes.resolve(launch_context[:, 1])
         self._scopes.end_slice()
-        table = self._host_table(rows[kept], codes[kept], context[kept], costed[kept], depth[kept])
+        kinds = np.where(communicates, np.int32(HOST), self._kinds[codes])[kept]
+        table = self._host_table(rows[kept], codes[kept], kinds, context[kept], costed[kept], depth[kept])
         return table, launch_context
 
     def _contexts(self, lane: int, rows: Rows, codes: Ints, calls: Ints, until: int) -> tuple[Small, Small]:
@@ -172,9 +175,14 @@ class Timeline:
         return len(before) + np.arange(len(starts)) - closed
 
     def _host_table(
-        self, rows: Rows, codes: Ints, context: Small, costed: npt.NDArray[np.bool_], depth: Small
+        self,
+        rows: Rows,
+        codes: Ints,
+        kinds: Small,
+        context: Small,
+        costed: npt.NDArray[np.bool_],
+        depth: Small,
     ) -> Table:
-        kinds = self._kinds[codes]
         nothing = np.full(len(rows), -1, np.int64)
         return Table(
             lane=rows["lane"],
@@ -243,6 +251,18 @@ _DEVICE_KINDS = np.empty(len(Device), np.int32)
 _DEVICE_KINDS[[Device.COMPUTE, Device.COMM, Device.COPY, Device.ANNOTATION, Device.UNKNOWN]] = (
     COMPUTE, COMM, COPY, ANNOTATION, COMPUTE
 )  # fmt: skip
+
+
+def _regions_that_communicate(rows: Rows, codes: Ints) -> npt.NDArray[np.bool_]:
+    """Regions of one thread that call a collective: their own time is waiting, the operators inside compute.
+
+    Looked up within one slice: a region is not told from others whose collective lies in the next slice.
+    """
+    calls = rows["start"][codes == Host.COLLECTIVE_OP]
+    begin = np.searchsorted(calls, rows["start"], side="left")
+    end = np.searchsorted(calls, rows["start"] + rows["dur"], side="left")
+    result: npt.NDArray[np.bool_] = (codes == Host.REGION) & (end > begin)
+    return result
 
 
 def _present(*lanes: npt.NDArray[Any]) -> list[int]:

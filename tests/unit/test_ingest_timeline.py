@@ -67,6 +67,21 @@ def test_operators_inside_a_python_autograd_function_are_kept(tmp_path: Path) ->
     ]
 
 
+def test_a_region_that_waits_for_a_collective_hides_no_communication(tmp_path: Path) -> None:
+    events = [
+        span("GatherBackward", 0, 100),
+        span("aten::cat", 0, 10),
+        span("c10d::allreduce_", 10, 5),
+        span("MyFunction", 200, 50),
+        note("gloo:all_reduce", 12, 80, tid=BACKEND),
+    ]
+    found = ingest(tmp_path, document(events))
+    kinds = {row["name"]: row["kind"] for row in found.rows}
+    assert kinds["GatherBackward"] == "host"
+    assert kinds["aten::cat"] == kinds["MyFunction"] == "compute"
+    assert kinds["gloo:all_reduce"] == "comm"
+
+
 def test_backward_wrappers_are_host_and_the_operators_inside_compute(tmp_path: Path) -> None:
     events = [*backward("MmBackward0", 0, 50, 7), span("aten::mm", 10, 20, tid=AUTOGRAD)]
     found = ingest(tmp_path, document(events))
