@@ -5,8 +5,9 @@ so it holds though a neighbour's processes come and go between two looks, or are
 come from the processes that can be seen.
 
 Of the run are the ranks, everything below them, whatever has this run's PERFSCOPE_RUN_DIR in its
-environment with everything below, and the sampler. Their ancestors (a shell, mpirun's daemon) count with
-their own time only. Threads of the kernel and interrupts belong to nobody.
+environment with everything below, and the sampler; so are ranks of the run's other hosts that share this
+kernel. Their ancestors (a shell, mpirun's daemon) count with their own time only. Threads of the kernel and
+interrupts belong to nobody.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import NamedTuple
 
 from perfscope.collectors.base import SECOND_NS, Absent, BaseCollector, Capability, Fact, Reading, reason_of
 from perfscope.collectors.context import Context, KeptFile
+from perfscope.collectors.cpu.same_kernel import SameKernel
 from perfscope.collectors.process_table import (
     Key,
     Process,
@@ -103,6 +105,7 @@ class Neighbours(BaseCollector):
         self._at_ns = 0
         self._next_ns = 0
         self._marks: set[bytes] = set()
+        self._same_kernel: SameKernel | None = None
 
     def probe(self, ctx: Context) -> Capability:
         metric = _metric(ctx.clock_ticks)
@@ -125,6 +128,7 @@ class Neighbours(BaseCollector):
         self._stat = ctx.keep(_STAT)
         self._series = Series(_metric(ctx.clock_ticks))
         self._marks = run_marks(ctx)
+        self._same_kernel = SameKernel(ctx)
         self._busy, self._num_cpus = busy_ticks(self._stat.read())
         self._processes = ProcessTable(ctx)
         self._table = self._processes.scan()
@@ -194,6 +198,8 @@ class Neighbours(BaseCollector):
     def _sort(self, table: Mapping[Key, Process], by_pid: Mapping[int, Key]) -> None:
         """Decide of each process, once, whether it is the run's; a child is what its parent is."""
         ranks = {*self._ctx.pids(), os.getpid()} if self._ctx.live else set(self._ctx.pids())
+        if self._same_kernel is not None:
+            ranks |= self._same_kernel.pids()
         roots = {by_pid[pid] for pid in ranks if pid in by_pid}
         if not roots <= self._ours:  # a new rank: whoever is below it was perhaps taken for a stranger
             self._ours |= roots
