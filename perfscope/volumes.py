@@ -63,8 +63,8 @@ def backend_factor(backend: str, collective: str, num_ranks: int, num_bytes: flo
     gloo makes an all_reduce of a reduce_scatter: twice the bytes. Its reduce is a ring reduce_scatter and a
     gather to the root, and moves more again when a rank has more than two segments of 1 MiB:
     (P-1) + (P-1)/P + (k-2)/k of S for k = max(2, S / (P MiB)) segments per rank. Fitted to interface counters
-    of torch 2.13 for 2 to 4 ranks and 0.1 to 64 MiB; within 2 % of each, within 0.5 % where S is a multiple of
-    P MiB.
+    of torch 2.13 for 2 to 4 ranks and 0.1 to 64 MiB; within 2 % of each, within 0.5 % where S is a multiple
+    of P MiB.
 
     Args:
         backend: gloo, nccl, mpi.

@@ -1,0 +1,85 @@
+"""A folder with one sub-folder of images per class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from perfscope.runners.config import BenchError
+from perfscope.runners.data.scale import scaled_bytes
+from perfscope.runners.data.stored import Source
+
+SUFFIXES = (".png", ".jpg", ".jpeg")
+_MODES = {1: "L", 3: "RGB"}
+_CACHE_BYTES = 512 << 20  # decoded, per rank
+
+
+class ImageFolder(Source):
+    """Images below `path/<class>/`, classes in the order of their names.
+
+    An image is scaled until it just covers H x W and cut out at the middle. Decoded bytes are kept up to
+    `cache_bytes`; images beyond that are decoded every time.
+    """
+
+    def __init__(
+        self, path: Path, input_shape: tuple[int, int, int], cache_bytes: int = _CACHE_BYTES
+    ) -> None:
+        """Raises BenchError: no images, or not 1 or 3 channels wanted."""
+        self.name = str(path)
+        self._shape = input_shape
+        self._room = cache_bytes
+        self._decoded: dict[int, np.ndarray] = {}
+        self._files: list[Path] = []
+        if input_shape[0] not in _MODES:
+            raise BenchError(f"images have 1 or 3 channels, not {input_shape[0]}; set the input to 3xHxW")
+        labels: list[int] = []
+        classes = [images for child in _listing(path) if child.is_dir() and (images := _images(child))]
+        for label, files in enumerate(classes):
+            self._files += files
+            labels += [label] * len(files)
+        self.labels = labels
+        if not labels:
+            raise BenchError(
+                f"{path} holds no images in sub-folders; put .png or .jpg files into one sub-folder per class"
+            )
+
+    def samples(self, indices: Sequence[int]) -> torch.Tensor:
+        """See Source."""
+        return scaled_bytes(np.stack([self._image(index) for index in indices]))
+
+    def _image(self, index: int) -> np.ndarray:
+        """(C, H, W), uint8."""
+        found = self._decoded.get(index)
+        if found is None:
+            found = _decode(self._files[index], self._shape)
+            if found.nbytes <= self._room:
+                self._room -= found.nbytes
+                self._decoded[index] = found
+        return found
+
+
+def _listing(path: Path) -> list[Path]:
+    try:
+        return sorted(child for child in path.iterdir() if not child.name.startswith("."))
+    except OSError as error:
+        raise BenchError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _images(folder: Path) -> list[Path]:
+    return [one for one in _listing(folder) if one.suffix.lower() in SUFFIXES and one.is_file()]
+
+
+def _decode(path: Path, shape: tuple[int, int, int]) -> np.ndarray:
+    from PIL import Image, ImageOps
+
+    channels, height, width = shape
+    try:
+        with Image.open(path) as image:
+            fitted = ImageOps.fit(image.convert(_MODES[channels]), (width, height), Image.Resampling.BILINEAR)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise BenchError(f"{path} is no image that can be read: {error}") from error
+    pixels = np.asarray(fitted, dtype=np.uint8)
+    return np.ascontiguousarray(pixels[None] if channels == 1 else pixels.transpose(2, 0, 1))

@@ -1,0 +1,66 @@
+"""From `--data` to samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from perfscope.runners.config import BenchConfig, BenchError
+from perfscope.runners.data.stored import Source, StoredFeed
+from perfscope.runners.data.synthetic import SyntheticFeed, synthetic_held_out
+from perfscope.runners.schemes.base import Batch, Feed
+
+SYNTHETIC = "synthetic"
+
+
+def open_feed(config: BenchConfig, device: torch.device | str = "cpu") -> Feed:
+    """The training samples of a run, for any rank.
+
+    Raises:
+        BenchError: the data is not there or does not fit the run; one line.
+    """
+    where = torch.device(device)
+    if config.data == SYNTHETIC:
+        return SyntheticFeed(config, where)
+    return StoredFeed(config, where, _open(config))
+
+
+def held_out(config: BenchConfig, device: torch.device | str = "cpu", num: int = 256) -> Batch:
+    """Up to `num` samples that `open_feed` never gives, the same on every rank and in every run of that seed.
+
+    Of stored data a tenth is kept for this, 256 samples at most.
+
+    Raises:
+        BenchError: as open_feed.
+    """
+    where = torch.device(device)
+    if config.data == SYNTHETIC:
+        return synthetic_held_out(config, where, num)
+    return StoredFeed(config, where, _open(config)).held_out(num)
+
+
+def check_data(config: BenchConfig) -> None:
+    """Looks at stored data before any rank is started; images are listed, not decoded.
+
+    Raises:
+        BenchError: as open_feed.
+    """
+    if config.data != SYNTHETIC:
+        StoredFeed(config, torch.device("cpu"), _open(config))
+
+
+def _open(config: BenchConfig) -> Source:
+    path = Path(config.data).expanduser()
+    if path.is_dir():
+        from perfscope.runners.data.folder import ImageFolder
+
+        return ImageFolder(path, config.input_shape)
+    if path.is_file():
+        from perfscope.runners.data.arrays import ArrayFile
+
+        return ArrayFile(path, config.input_shape)
+    raise BenchError(
+        f"there is no data at {config.data}; give a folder with one sub-folder of images per class, "
+        f"an .npz file, or {SYNTHETIC!r}"
+    )

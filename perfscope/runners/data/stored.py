@@ -1,0 +1,93 @@
+"""Batches from samples that lie somewhere: shuffled per epoch, the same order on every rank."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+
+from perfscope.runners.config import BenchConfig, BenchError
+from perfscope.runners.schemes.base import Batch, Feed
+
+_MOST_HELD_OUT = 256
+
+
+class Source(ABC):
+    """Samples by index.
+
+    Attributes:
+        name: what the user called it, for messages.
+        labels: class of each sample, from 0.
+    """
+
+    name: str
+    labels: Sequence[int]
+
+    @abstractmethod
+    def samples(self, indices: Sequence[int]) -> torch.Tensor:
+        """(len(indices), C, H, W), float32, about mean 0 and deviation 1. BenchError: one cannot be read."""
+
+
+class StoredFeed(Feed):
+    """An epoch takes each training sample at most once; what is left after the last whole batch is dropped.
+
+    The order of an epoch follows from (seed, epoch). A tenth of the samples, 256 at most and one at least,
+    drawn by the seed, is held out.
+    """
+
+    def __init__(self, config: BenchConfig, device: torch.device, source: Source) -> None:
+        """Raises BenchError: too few samples, or more classes than the model has."""
+        self._config = config
+        self._device = device
+        self._source = source
+        total = len(source.labels)
+        reserved = max(1, min(_MOST_HELD_OUT, total // 10))
+        _require_fit(config, source, total - reserved, reserved)
+        order = _shuffled(total, config.seed, 0)
+        self._held_out, self._training = order[:reserved], order[reserved:]
+        self._epoch = (-1, self._training)
+
+    def batch(self, step: int, part: int, num_parts: int) -> Batch:
+        """See Feed."""
+        whole, size = self._config.batch, self._config.batch // num_parts
+        epoch, place = divmod(step, len(self._training) // whole)
+        if self._epoch[0] != epoch:
+            self._epoch = (
+                epoch,
+                self._training[_shuffled(len(self._training), self._config.seed, epoch + 1)],
+            )
+        first = place * whole + part * size
+        return self._make(self._epoch[1][first : first + size])
+
+    def held_out(self, num: int) -> Batch:
+        """Up to `num` samples that no batch holds."""
+        return self._make(self._held_out[:num])
+
+    def _make(self, indices: torch.Tensor) -> Batch:
+        wanted = indices.tolist()
+        targets = torch.tensor([self._source.labels[index] for index in wanted], dtype=torch.int64)
+        inputs = self._source.samples(wanted).to(self._device, getattr(torch, self._config.dtype))
+        return Batch(inputs, targets.to(self._device))
+
+
+def _require_fit(config: BenchConfig, source: Source, num_training: int, reserved: int) -> None:
+    if num_training < config.batch:
+        raise BenchError(
+            f"{source.name} holds {num_training + reserved} samples, {reserved} of them kept for evaluation: "
+            f"fewer than a batch of {config.batch}; make the batch {num_training} at most"
+            if num_training > 0
+            else f"{source.name} holds {num_training + reserved} samples; at least 2 are needed"
+        )
+    num_classes = max(source.labels) + 1
+    if num_classes > config.num_classes:
+        raise BenchError(
+            f"{source.name} holds {num_classes} classes, but the model tells {config.num_classes} apart; "
+            f"set the number of classes to {num_classes}"
+        )
+
+
+def _shuffled(num: int, seed: int, stream: int) -> torch.Tensor:
+    # An odd multiplier far from 2: epochs of neighbouring seeds do not repeat each other.
+    generator = torch.Generator().manual_seed((seed * 0x9E3779B1 + stream) % (1 << 63))
+    return torch.randperm(num, generator=generator)

@@ -1,0 +1,1 @@
+"""Splitting the layers of one model over the ranks of a group."""

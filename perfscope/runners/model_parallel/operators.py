@@ -1,0 +1,175 @@
+"""Differentiable collectives: what happens to activations forward happens, transposed, to gradients backward.
+
+Every rank of the group must call the same operators in the same order; autograd then runs their backward
+passes in one order on every rank, too. Rank i holds the i-th part along `dim`; parts are of equal size.
+"Partial" means that the true value is the sum over the ranks of the group.
+
+Sources: the conjugate pairs of Megatron-LM (Shoeybi et al. 2019, arXiv 1909.08053, fig. 3) and MLSL's edges
+between operations (intel/MLSL, InitPeerConnection).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from perfscope.runners import comm
+from perfscope.runners.comm import Group
+
+
+def gather_partial(x: torch.Tensor, dim: int, group: Group) -> torch.Tensor:
+    """The whole from the parts; each rank's gradient of the whole is partial.
+
+    Args:
+        x: this rank's part, n along `dim`.
+        dim: of x.
+        group: M ranks.
+
+    Returns:
+        M * n along `dim`. Forward all_gather, backward reduce_scatter, both with S = bytes of the whole.
+    """
+    return _GatherPartial.apply(x, dim, group)
+
+
+def gather_replicated(x: torch.Tensor, dim: int, group: Group) -> torch.Tensor:
+    """The whole from the parts; what follows is the same on all ranks, and so is the gradient of the whole.
+
+    Shapes as in `gather_partial`. Forward all_gather; backward this rank's slice, nothing is sent.
+    """
+    return _GatherReplicated.apply(x, dim, group)
+
+
+def scatter_sum(x: torch.Tensor, dim: int, group: Group) -> torch.Tensor:
+    """This rank's part of the sum of partial wholes.
+
+    Args:
+        x: partial, M * n along `dim`.
+        dim: of x.
+        group: M ranks.
+
+    Returns:
+        n along `dim`. Forward reduce_scatter, backward all_gather, both with S = bytes of the whole.
+    """
+    return _ScatterSum.apply(x, dim, group)
+
+
+def take_part(x: torch.Tensor, dim: int, group: Group) -> torch.Tensor:
+    """This rank's part of a whole that all ranks hold; before it, gradients are the same on all ranks again.
+
+    Shapes as in `scatter_sum`. Forward this rank's slice, nothing is sent; backward all_gather.
+    """
+    return _TakePart.apply(x, dim, group)
+
+
+def sum_forward(x: torch.Tensor, group: Group) -> torch.Tensor:
+    """The sum of partial x, on every rank; what follows is the same on all ranks.
+
+    Forward all_reduce, backward identity. Megatron's g.
+    """
+    return _SumForward.apply(x, group)
+
+
+def sum_backward(x: torch.Tensor, group: Group) -> torch.Tensor:
+    """x itself, the same on all ranks; gradients of what follows are partial and are summed.
+
+    Forward identity, backward all_reduce. Megatron's f.
+    """
+    return _SumBackward.apply(x, group)
+
+
+def gather_parts(x: torch.Tensor, dim: int, group: Group) -> torch.Tensor:
+    """The whole from the parts along `dim`, contiguous; one all_gather. Not differentiable."""
+    if group.size == 1:
+        return x.clone()
+    part = x.movedim(dim, 0).contiguous()
+    whole = part.new_empty((group.size * part.shape[0], *part.shape[1:]))
+    comm.all_gather(whole, part, group)
+    return whole.movedim(0, dim).contiguous()
+
+
+def scatter_parts(x: torch.Tensor, dim: int, group: Group) -> torch.Tensor:
+    """This rank's part along `dim` of the sum over ranks; one reduce_scatter. Not differentiable."""
+    if group.size == 1:
+        return x.clone()
+    whole = x.movedim(dim, 0).contiguous()
+    part = whole.new_empty((whole.shape[0] // group.size, *whole.shape[1:]))
+    comm.reduce_scatter(part, whole, group)
+    return part.movedim(0, dim).contiguous()
+
+
+def own_part(x: torch.Tensor, dim: int, group: Group) -> torch.Tensor:
+    """This rank's part of x along `dim`, contiguous."""
+    length = x.shape[dim] // group.size
+    return x.narrow(dim, group.index * length, length).contiguous()
+
+
+def _sum(x: torch.Tensor, group: Group) -> torch.Tensor:
+    total = x.clone(memory_format=torch.contiguous_format)
+    comm.all_reduce(total, group)
+    return total
+
+
+class _GatherPartial(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, dim: int, group: Group) -> torch.Tensor:
+        ctx.dim, ctx.group = dim, group
+        return gather_parts(x, dim, group)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return scatter_parts(grad, ctx.dim, ctx.group), None, None
+
+
+class _GatherReplicated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, dim: int, group: Group) -> torch.Tensor:
+        ctx.dim, ctx.group = dim, group
+        return gather_parts(x, dim, group)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return own_part(grad, ctx.dim, ctx.group), None, None
+
+
+class _ScatterSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, dim: int, group: Group) -> torch.Tensor:
+        ctx.dim, ctx.group = dim, group
+        return scatter_parts(x, dim, group)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return gather_parts(grad, ctx.dim, ctx.group), None, None
+
+
+class _TakePart(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, dim: int, group: Group) -> torch.Tensor:
+        ctx.dim, ctx.group = dim, group
+        return own_part(x, dim, group)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return gather_parts(grad, ctx.dim, ctx.group), None, None
+
+
+class _SumForward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
+        return _sum(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grad, None
+
+
+class _SumBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _sum(grad, ctx.group), None

@@ -1,0 +1,80 @@
+"""Splitting only the linear layers: pairs of a column-parallel and a row-parallel one, as in Megatron-LM.
+
+Every rank of the group holds all activations outside of a pair, and computes everything else in full.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import torch
+from torch import nn
+
+from perfscope.runners.comm import Group
+from perfscope.runners.model_parallel.channels import Parts
+from perfscope.runners.model_parallel.dropout import DropoutSeeds
+from perfscope.runners.model_parallel.layers import SumGradients, SumParts, TakePart
+from perfscope.runners.model_parallel.pieces import Pieces
+from perfscope.runners.model_parallel.structure import Structure
+
+COLUMN, ROW, SINGLE = "column", "row", "single"
+
+
+def roles(names: list[str]) -> dict[str, str]:
+    """Linear layers in forward order, two by two column and row; a last odd one is single.
+
+    A single one is row-parallel too; its input is cut, which costs an all_gather backward.
+    """
+    found = {}
+    for index, name in enumerate(names):
+        if index % 2:
+            found[name] = ROW
+        else:
+            found[name] = COLUMN if index + 1 < len(names) else SINGLE
+    return found
+
+
+class PairSurgeon:
+    """Rebuilds a model in place: linear layers among its top-level children are split, the rest is left."""
+
+    def __init__(self, group: Group, structure: Structure, *, seed: int, device: torch.device) -> None:
+        self.group, self.device = group, device
+        self.dropouts = DropoutSeeds(structure, seed, device, group.index)
+        self.pieces = Pieces()
+
+    def split(self, model: nn.Sequential) -> nn.Sequential:
+        """The model of this rank; `pieces` says what it holds of what."""
+        linears = [name for name, module in model.named_children() if isinstance(module, nn.Linear)]
+        role_of = roles(linears)
+        children: OrderedDict[str, nn.Module] = OrderedDict()
+        inside_pair = False
+        for name, module in model.named_children():
+            role = role_of.get(name)
+            if role is None:
+                children[name] = self.dropouts.seeded(module, name, split=inside_pair)
+            elif role == COLUMN:
+                children[f"{name}_gradient_sum"] = SumGradients(self.group)
+                self._columns(name, module)
+                children[name] = module
+            else:
+                if role == SINGLE:
+                    children[f"{name}_take"] = TakePart(self.group)
+                bias = self._rows(name, module)
+                children[name] = module
+                children[f"{name}_sum"] = SumParts(self.group, bias)
+            inside_pair = role == COLUMN or (inside_pair and role is None)
+        made = nn.Sequential(children)
+        self.pieces.keep_rest(made)
+        return made.to(self.device)
+
+    def _columns(self, name: str, layer: nn.Linear) -> None:
+        own = Parts.even(layer.out_features, self.group.size).indices[self.group.index]
+        layer.weight = self.pieces.keep(f"{name}.weight", layer.weight, 0, own)
+        if layer.bias is not None:
+            layer.bias = self.pieces.keep(f"{name}.bias", layer.bias, 0, own)
+
+    def _rows(self, name: str, layer: nn.Linear) -> nn.Parameter | None:
+        own = Parts.even(layer.in_features, self.group.size).indices[self.group.index]
+        layer.weight = self.pieces.keep(f"{name}.weight", layer.weight, 1, own)
+        bias, layer.bias = layer.bias, None
+        return None if bias is None else self.pieces.keep(f"{name}.bias", bias)

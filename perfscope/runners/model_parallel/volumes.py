@@ -1,0 +1,157 @@
+"""What a split model exchanges inside its group, from shapes alone: (collective, elements per sample, why).
+
+Written apart from the surgery, so that a test can hold the two against each other. A layer's x is what it
+takes in, y what it gives out, per sample.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+from torch import nn
+
+from perfscope.runners.model_parallel.pairs import COLUMN, ROW, roles
+from perfscope.runners.model_parallel.structure import (
+    Structure,
+    has_weights,
+    holds_weights,
+    is_container,
+    join,
+    paths_of,
+    steps_of,
+)
+from perfscope.runners.models.blocks import Residual
+
+FORWARD, BACKWARD = "activations forward", "activation gradients backward"
+
+
+class Exchanged(NamedTuple):
+    """One call per step; S is `per_sample` * b * e bytes."""
+
+    collective: str
+    per_sample: int
+    what: str
+
+
+def filter_volumes(structure: Structure) -> list[Exchanged]:
+    """x of every layer but those that see the samples: all_gather forward, reduce_scatter backward.
+
+    Layers that start the branches of one container share the gather of its input. The model's output is
+    gathered forward only.
+    """
+    found, split = _filter_way(structure, structure.model, "", False)
+    if split:
+        found.append(Exchanged("all_gather", prod(list(structure.out_shapes.values())[-1]), "output"))
+    return found
+
+
+def _filter_way(
+    structure: Structure, way: nn.Module, prefix: str, split: bool
+) -> tuple[list[Exchanged], bool]:
+    found: list[Exchanged] = []
+    for _, path, module in steps_of(way, prefix):
+        gathered = _gathered(prod(structure.in_shapes[path]))
+        if has_weights(module):
+            found += gathered if split else []
+        elif is_container(module):
+            ways = list(paths_of(module))
+            if split and sum(holds_weights(one) for _, one in ways) > 1:
+                found += gathered
+                split = False
+            for key, one in ways:
+                inner, still_split = _filter_way(structure, one, join(path, key), split)
+                found += inner
+                if still_split and isinstance(module, Residual) and _mixed(structure, one, path, key):
+                    found += _gathered(prod(structure.out_shapes[path]))
+        if has_weights(module) or is_container(module) or isinstance(module, nn.BatchNorm2d):
+            split = True
+    return found, split
+
+
+def channel_volumes(structure: Structure) -> list[Exchanged]:
+    """y of every layer but those that see the samples: reduce_scatter forward, all_gather backward.
+
+    Of the last layer: all_reduce forward, nothing backward.
+    """
+    last = structure.last_layer()
+    found, split = _channel_way(structure, structure.model, "", False, last if "." not in last else "")
+    if split:
+        found.append(Exchanged("all_gather", prod(list(structure.out_shapes.values())[-1]), "output"))
+    return found
+
+
+def _channel_way(
+    structure: Structure, way: nn.Module, prefix: str, split: bool, last: str
+) -> tuple[list[Exchanged], bool]:
+    found: list[Exchanged] = []
+    for _, path, module in steps_of(way, prefix):
+        size = prod(structure.out_shapes[path])
+        if has_weights(module):
+            if split and path == last:
+                found.append(Exchanged("all_reduce", size, FORWARD))
+                split = False
+                continue
+            if split:
+                found += [
+                    Exchanged("reduce_scatter", size, FORWARD),
+                    Exchanged("all_gather", size, BACKWARD),
+                ]
+        elif is_container(module):
+            for key, one in paths_of(module):
+                found += _channel_way(structure, one, join(path, key), split, last)[0]
+                if split and isinstance(module, Residual) and _mixed(structure, one, path, key):
+                    found += _gathered(size)
+        if has_weights(module) or is_container(module) or isinstance(module, nn.BatchNorm2d):
+            split = True
+    return found, split
+
+
+def pair_volumes(structure: Structure) -> list[Exchanged]:
+    """Per pair of linear layers: y of the second forward and x of the first backward, both all_reduce.
+
+    A last layer without a partner: all_reduce of y forward, all_gather of x backward.
+    """
+    layers = [
+        (name, isinstance(module, nn.Linear))
+        for name, module in structure.model.named_children()
+        if holds_weights(module)
+    ]
+    first = layers[0][0]
+    found: list[Exchanged] = []
+    for name, role in roles([name for name, linear in layers if linear]).items():
+        if role != COLUMN:
+            found.append(Exchanged("all_reduce", prod(structure.out_shapes[name]), FORWARD))
+        if role != ROW and name != first:  # nobody asks for the samples' gradient
+            collective = "all_reduce" if role == COLUMN else "all_gather"
+            found.append(Exchanged(collective, prod(structure.in_shapes[name]), BACKWARD))
+    return found
+
+
+def _gathered(size: int) -> list[Exchanged]:
+    return [Exchanged("all_gather", size, FORWARD), Exchanged("reduce_scatter", size, BACKWARD)]
+
+
+def _mixed(structure: Structure, way: nn.Module, path: str, key: str) -> bool:
+    """Whether a way through a Residual ends with channels that lie on the ranks branch by branch."""
+    return bool(_mixing(structure).get(join(path, key), False))
+
+
+def _mixing(structure: Structure) -> dict[str, bool]:
+    """By way through a container: whether what leaves it is a concatenation of branches' channels."""
+    found: dict[str, bool] = {}
+
+    def walk(way: nn.Module, prefix: str, mixed: bool) -> bool:
+        for _, path, module in steps_of(way, prefix):
+            if has_weights(module):
+                mixed = False
+            elif is_container(module):
+                ends = []
+                for key, one in paths_of(module):
+                    found[join(path, key)] = walk(one, join(path, key), mixed)
+                    ends.append(found[join(path, key)])
+                mixed = not isinstance(module, Residual) and (len(ends) > 1 or any(ends))
+        return mixed
+
+    walk(structure.model, "", False)
+    return found

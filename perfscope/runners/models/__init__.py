@@ -1,0 +1,1 @@
+"""Networks to train, one file per family; registry.py lists them."""

@@ -1,0 +1,36 @@
+"""The two containers a model may hold besides plain sequences; model-parallel surgery relies on them."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+class Branches(nn.Module):  # torch is Any here
+    """Children that all see the same input; their outputs are concatenated along channels, in order.
+
+    Each child takes (b, C, H, W) to (b, C_i, H', W'); the result is (b, sum of C_i, H', W').
+    """
+
+    def __init__(self, **branches: nn.Sequential) -> None:
+        super().__init__()
+        for name, branch in branches.items():
+            self.add_module(name, branch)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """All branches side by side."""
+        return torch.cat([branch(x) for branch in self.children()], dim=1)
+
+
+class Residual(nn.Module):  # torch is Any here
+    """relu(body(x) + shortcut(x)); both give the same shape (He et al. 2016, arXiv 1512.03385)."""
+
+    def __init__(self, body: nn.Sequential, shortcut: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+        self.shortcut = shortcut
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The sum, rectified."""
+        return functional.relu(self.body(x) + self.shortcut(x))

@@ -1,0 +1,184 @@
+"""Every model there is. Adding one: a function that fills a Stack, and a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from math import pi, sqrt
+
+import torch
+from torch import nn
+
+from perfscope.runners.config import BenchConfig, BenchError
+from perfscope.runners.models.alexnet import alexnet
+from perfscope.runners.models.blocks import Residual
+from perfscope.runners.models.googlenet import googlenet
+from perfscope.runners.models.resnet import resnet50
+from perfscope.runners.models.small import lenet, mlp, smallcnn
+from perfscope.runners.models.stack import Shape, Stack
+from perfscope.runners.models.vgg import vgg16
+
+_GAIN, _LAST_GAIN = 2 / (1 - 1 / pi), 0.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """One model.
+
+    Attributes:
+        name: for `--model`.
+        summary: one line for lists.
+        classic_input: (C, H, W) that it was drawn for; any other fits too.
+        learning_rate: of plain SGD; at batches of 16 and 32 x 32 inputs the loss falls within tens of steps.
+        fill: appends its layers to a Stack, given the number of classes and the dropout probability.
+    """
+
+    name: str
+    summary: str
+    classic_input: Shape
+    learning_rate: float
+    fill: Callable[[Stack, int, float], None]
+
+
+MODELS: tuple[ModelInfo, ...] = (
+    ModelInfo(
+        name="smallcnn",
+        summary="3 convolutions, 2 fully connected layers: for tests and quick looks",
+        classic_input=(3, 32, 32),
+        learning_rate=0.03,
+        fill=smallcnn,
+    ),
+    ModelInfo(
+        name="lenet",
+        summary="LeNet-5: 2 convolutions, 3 fully connected layers",
+        classic_input=(1, 32, 32),
+        learning_rate=0.05,
+        fill=lenet,
+    ),
+    ModelInfo(
+        name="mlp",
+        summary="3 fully connected layers",
+        classic_input=(1, 28, 28),
+        learning_rate=0.05,
+        fill=mlp,
+    ),
+    ModelInfo(
+        name="alexnet",
+        summary="AlexNet, one tower: 61.1 M parameters, 96 % of them fully connected",
+        classic_input=(3, 224, 224),
+        learning_rate=0.005,
+        fill=alexnet,
+    ),
+    ModelInfo(
+        name="vgg16",
+        summary="VGG-16: 138.4 M parameters, 89 % of them fully connected",
+        classic_input=(3, 224, 224),
+        learning_rate=0.001,
+        fill=vgg16,
+    ),
+    ModelInfo(
+        name="googlenet",
+        summary="GoogLeNet (Inception v1): 7.0 M parameters in many small layers",
+        classic_input=(3, 224, 224),
+        learning_rate=0.003,
+        fill=googlenet,
+    ),
+    ModelInfo(
+        name="resnet50",
+        summary="ResNet-50: 25.6 M parameters, batch normalisation",
+        classic_input=(3, 224, 224),
+        learning_rate=0.01,
+        fill=resnet50,
+    ),
+)
+
+
+def find_model(name: str) -> ModelInfo:
+    """The model of that name.
+
+    Raises:
+        BenchError: there is none; the line names the nearest.
+    """
+    for model in MODELS:
+        if model.name == name:
+            return model
+    names = [model.name for model in MODELS]
+    near = get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+    raise BenchError(f"there is no model {name!r}; {hint}")
+
+
+def build_model(config: BenchConfig) -> nn.Sequential:
+    """The configured model in training mode, on the device of the surrounding `torch.device` (CPU without).
+
+    Its weights follow from config.seed: equal on every rank, device and machine, and the same numbers in
+    float32 and float64. No random state of the caller is used or changed.
+
+    Raises:
+        BenchError: unknown name, or a batch so small that a BatchNorm would see one value per channel.
+    """
+    info = find_model(config.model)
+    target = torch.empty(0).device
+    stack = Stack(config.input_shape)
+    with torch.device("meta"):  # no memory, and no random numbers for weights that are replaced anyway
+        info.fill(stack, config.num_classes, config.dropout)
+        model = stack.sequential().to(getattr(torch, config.dtype))
+    _require_values_for_norm(config, stack)
+    if target.type != "meta":
+        model = model.to_empty(device=target)
+        _draw_weights(stack.fan_ins, config.seed)
+        _reset_norms(model)
+    return model
+
+
+def _draw_weights(fan_ins: Mapping[nn.Module, float], seed: int) -> None:
+    """Weights of variance gain / fan-in, biases 0: plain SGD then trains deep networks without norm too.
+
+    He's rule (arXiv 1502.01852) with one addition: behind the first layer, the weights from all channels to
+    one output through one tap sum to 0. What rectifiers pass on is positive on average, and that average,
+    alike for all samples, would be most of the signal after ten layers. The gain is 2 as He's, over the share
+    of variance in a rectified normal's mean square, 1 - 1 / pi; it is 1 in the first layer and _LAST_GAIN in
+    the last, so that training starts at a loss of about log(classes).
+
+    Uniform and not normal, in float32 on the CPU whatever the model's dtype and device: a draw is then 24
+    bits, the sum of draws is exact in float64, and every further operation rounds once. So ranks on unlike
+    hosts start alike.
+    """
+    generator = torch.Generator(device="cpu").manual_seed(seed)
+    first, last = next(iter(fan_ins)), next(reversed(fan_ins))
+    with torch.no_grad():
+        for layer, fan_in in fan_ins.items():
+            gain = 1.0 if layer is first else _LAST_GAIN if layer is last else _GAIN
+            drawn = torch.rand(layer.weight.shape, generator=generator, dtype=torch.float32, device="cpu")
+            if layer is first:
+                drawn.sub_(0.5)
+            else:
+                sums = drawn.sum(dim=1, keepdim=True, dtype=torch.float64)
+                drawn.sub_((sums / drawn.shape[1]).to(torch.float32))
+            layer.weight.copy_(drawn.mul_(sqrt(12 * gain / fan_in)))
+            if layer.bias is not None:
+                layer.bias.zero_()
+
+
+def _reset_norms(model: nn.Sequential) -> None:
+    # Scale 0 at the end of a residual block (Goyal et al. 2017, arXiv 1706.02677): it starts as its shortcut,
+    # and an evaluation after few steps, with running statistics still far off, is not thrown by 16 of them.
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.reset_parameters()
+    for module in model.modules():
+        if isinstance(module, Residual):
+            nn.init.zeros_(list(module.body)[-1].weight)
+
+
+def _require_values_for_norm(config: BenchConfig, stack: Stack) -> None:
+    if stack.narrowest_norm is None:
+        return
+    parts = (config.mesh[0] if config.mesh else 1) * (config.num_microbatches or 1)
+    if stack.narrowest_norm * max(1, config.batch // parts) < 2:
+        size = "x".join(map(str, config.input_shape))
+        raise BenchError(
+            f"{config.model} normalises over a rank's samples and needs two of them at an input of {size}; "
+            f"use a batch of at least {2 * parts}, or an input of at least 33 x 33"
+        )

@@ -1,0 +1,155 @@
+"""What each layer with parameters takes in, gives out and holds: the numbers every prediction starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerShape:
+    """One layer with parameters, in the order of the forward pass. Numbers of elements, per sample.
+
+    Attributes:
+        name: qualified module path, e.g. `conv1` or `inception3a.branch2.conv2`.
+        kind: conv, linear or norm.
+        block: index of the top-level child that holds it.
+        in_shape, out_shape: (C, H, W) or (F,).
+        weight_shape: of the weight; (K, C, kh, kw), (K, F) or (C,).
+        has_bias: whether there is a bias of weight_shape[0] elements.
+        stride, padding: (vertical, horizontal); (1, 1) and (0, 0) for others than conv.
+        flops: of one forward pass, 2 per multiply-add.
+        needs_input_grad: False for layers that see the samples themselves.
+    """
+
+    name: str
+    kind: str
+    block: int
+    in_shape: tuple[int, ...]
+    out_shape: tuple[int, ...]
+    weight_shape: tuple[int, ...]
+    has_bias: bool
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    flops: int = 0
+    needs_input_grad: bool = True
+
+    @property
+    def in_size(self) -> int:
+        """|x|."""
+        return prod(self.in_shape)
+
+    @property
+    def out_size(self) -> int:
+        """|y|."""
+        return prod(self.out_shape)
+
+    @property
+    def num_weights(self) -> int:
+        """|w| without the bias."""
+        return prod(self.weight_shape)
+
+    @property
+    def num_params(self) -> int:
+        """|w| with the bias."""
+        return self.num_weights + (self.weight_shape[0] if self.has_bias else 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """A model without its values.
+
+    Attributes:
+        layers: layers with parameters, in forward order.
+        params: (name, shape) of every parameter, in the order of `model.named_parameters()`.
+        blocks: names of the top-level children, in order.
+        cuts: elements per sample that leave each top-level child (per block, in order).
+    """
+
+    layers: tuple[LayerShape, ...]
+    params: tuple[tuple[str, tuple[int, ...]], ...]
+    blocks: tuple[str, ...]
+    cuts: tuple[tuple[int, ...], ...]
+
+    @property
+    def num_params(self) -> int:
+        """Parameters of the whole model."""
+        return sum(prod(shape) for _, shape in self.params)
+
+    def block_params(self, first: int, last: int) -> int:
+        """Parameters of the top-level children first .. last-1."""
+        names = set(self.blocks[first:last])
+        return sum(prod(shape) for name, shape in self.params if name.split(".")[0] in names)
+
+
+def describe(model: nn.Sequential, input_shape: Sequence[int]) -> ModelShape:
+    """Shapes of a model (on any device, meta included), from one forward pass in evaluation mode.
+
+    Args:
+        model: as from `models.registry.build_model`.
+        input_shape: (C, H, W).
+    """
+    layers: list[LayerShape] = []
+    cuts: list[tuple[int, ...]] = []
+    block_of = {name: index for index, (name, _) in enumerate(model.named_children())}
+    handles = []
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Conv2d | nn.Linear | nn.BatchNorm2d):
+            handles.append(module.register_forward_hook(_note(name, block_of[name.split(".")[0]], layers)))
+    handles += [
+        child.register_forward_hook(lambda _m, _x, y: cuts.append(tuple(y.shape[1:])))
+        for child in model.children()
+    ]
+    first = next(model.parameters())
+    sample = torch.zeros(1, *input_shape, device=first.device, dtype=first.dtype, requires_grad=False)
+    was_training = model.training
+    try:
+        model.eval()
+        with torch.no_grad():
+            model(sample)
+    finally:
+        model.train(was_training)
+        for handle in handles:
+            handle.remove()
+    sees_samples = tuple(input_shape)
+    found = tuple(
+        replace(layer, needs_input_grad=False)
+        if index == 0 and layer.in_shape in (sees_samples, (prod(sees_samples),))
+        else layer
+        for index, layer in enumerate(layers)
+    )
+    params = tuple((name, tuple(value.shape)) for name, value in model.named_parameters())
+    return ModelShape(layers=found, params=params, blocks=tuple(block_of), cuts=tuple(cuts))
+
+
+def _note(name: str, block: int, layers: list[LayerShape]) -> Callable[..., None]:
+    def hook(module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+        weight = module.weight
+        kind = {nn.Conv2d: "conv", nn.Linear: "linear"}.get(type(module), "norm")
+        in_shape, out_shape = tuple(inputs[0].shape[1:]), tuple(output.shape[1:])
+        is_conv = kind == "conv"
+        flops = {
+            "conv": 2 * weight.numel() * prod(out_shape[1:]),
+            "linear": 2 * weight.numel(),
+            "norm": 0,
+        }
+        layers.append(
+            LayerShape(
+                name=name,
+                kind=kind,
+                block=block,
+                in_shape=in_shape,
+                out_shape=out_shape,
+                weight_shape=tuple(weight.shape),
+                has_bias=module.bias is not None,
+                stride=tuple(module.stride) if is_conv else (1, 1),
+                padding=tuple(module.padding) if is_conv else (0, 0),
+                flops=flops[kind],
+            )
+        )
+
+    return hook

@@ -1,0 +1,148 @@
+"""Layers put one after another, with the shape that leaves them followed along, so that any input size fits.
+
+Two rules keep a network whole at inputs smaller than those it was drawn for; neither changes a parameter:
+a window that does not fit into its map along a dim
+  - is, for a convolution, padded by (k - 1) // 2 there, which always fits;
+  - is, for a pool, left out along that dim (window and stride 1).
+They are applied from the input's shape when the model is built. At the classic sizes they change nothing.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import nn
+
+Shape = tuple[int, int, int]
+_POOLED = (
+    1.5  # measured at initialisation in AlexNet, VGG-16 and GoogLeNet: 1.3 to 1.6, windows of 2 and of 3
+)
+
+
+class Stack:
+    """An nn.Sequential in the making.
+
+    Attributes:
+        shape: (C, H, W) of a sample after the layers so far.
+        narrowest_norm: the fewest values per sample and channel that a BatchNorm sees; None without one.
+        fan_ins: of every layer with weights, in order: how many inputs an output has on average. Taps that
+            fall on padding are no inputs: on a 1 x 1 map a 3 x 3 kernel has one tap per channel, not nine.
+            Inputs from a max pool count _POOLED-fold, as it raises the variance that much.
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self.narrowest_norm: int | None = None
+        self.fan_ins: dict[nn.Module, float] = {}
+        self._variance = 1.0  # of what leaves, against what the last layer with weights gave out
+        self._layers: OrderedDict[str, nn.Module] = OrderedDict()
+
+    def branch(self) -> Stack:
+        """An empty stack that starts where this one ends."""
+        branch = Stack(self.shape)
+        branch._variance = self._variance
+        return branch
+
+    def add(
+        self, name: str, layer: nn.Module, shape: Shape | None = None, within: Sequence[Stack] = ()
+    ) -> None:
+        """Appends a layer that gives out `shape` (None: as it takes in), made of the stacks `within`."""
+        self._layers[name] = layer
+        self.shape = shape or self.shape
+        if within:
+            self._variance = 1.0
+        for inner in within:
+            self.fan_ins |= inner.fan_ins
+            if inner.narrowest_norm is not None:
+                self._saw_norm(inner.narrowest_norm)
+
+    def conv(
+        self, name: str, channels: int, kernel: int, stride: int = 1, padding: int = 0, bias: bool = True
+    ) -> None:
+        """A convolution with `channels` output maps."""
+        old, *sizes = self.shape
+        pads = [padding if size + 2 * padding >= kernel else (kernel - 1) // 2 for size in sizes]
+        height, width = (_Windows(size, kernel, stride, pad) for size, pad in zip(sizes, pads, strict=True))
+        layer = nn.Conv2d(old, channels, kernel, stride=stride, padding=tuple(pads), bias=bias)
+        self._weigh(layer, old * height.mean_taps * width.mean_taps)
+        self.add(name, layer, (channels, height.num, width.num))
+
+    def norm(self, name: str) -> None:
+        """A BatchNorm over the maps so far."""
+        channels, height, width = self.shape
+        self._saw_norm(height * width)
+        self.add(name, nn.BatchNorm2d(channels))
+
+    def _saw_norm(self, values: int) -> None:
+        self.narrowest_norm = min(values, self.narrowest_norm or values)
+
+    def _weigh(self, layer: nn.Module, fan_in: float) -> None:
+        self.fan_ins[layer] = fan_in * self._variance
+        self._variance = 1.0
+
+    def relu(self, name: str) -> None:
+        """A rectifier; not in place, so that a scheme may keep its input."""
+        self.add(name, nn.ReLU())
+
+    def max_pool(self, name: str, kernel: int, stride: int, padding: int = 0) -> None:
+        """The largest of each window."""
+        channels, *sizes = self.shape
+        height, width = (
+            _Windows(size, kernel, stride, padding)
+            if size + 2 * padding >= kernel
+            else _Windows(size, 1, 1, 0)
+            for size in sizes
+        )
+        if height.kernel == width.kernel == 1:
+            self.add(name, nn.Identity())
+            return
+        arguments = zip(height[1:], width[1:], strict=True)  # kernel, stride, padding of both dims
+        layer = nn.MaxPool2d(*(pair[0] if pair[0] == pair[1] else pair for pair in arguments))
+        self.add(name, layer, (channels, height.num, width.num))
+        self._variance *= _POOLED
+
+    def spread(self, name: str, size: int) -> None:
+        """Adaptive mean to size x size maps: what is flattened then does not depend on the input."""
+        self.add(name, nn.AdaptiveAvgPool2d(size), (self.shape[0], size, size))
+
+    def flatten(self, name: str) -> None:
+        """(b, C, H, W) to (b, C*H*W)."""
+        channels, height, width = self.shape
+        self.add(name, nn.Flatten(), (channels * height * width, 1, 1))
+
+    def linear(self, name: str, features: int) -> None:
+        """A fully connected layer; after `flatten`."""
+        layer = nn.Linear(self.shape[0], features)
+        self._weigh(layer, self.shape[0])
+        self.add(name, layer, (features, 1, 1))
+
+    def dropout(self, name: str, probability: float) -> None:
+        """Dropout; a layer also at probability 0, so that names do not depend on it."""
+        self.add(name, nn.Dropout(probability))
+
+    def sequential(self) -> nn.Sequential:
+        """The layers so far."""
+        return nn.Sequential(self._layers)
+
+
+class _Windows(NamedTuple):
+    """The windows of a convolution or pool along one dim."""
+
+    size: int
+    kernel: int
+    stride: int
+    padding: int
+
+    @property
+    def num(self) -> int:
+        """How many there are."""
+        return (self.size + 2 * self.padding - self.kernel) // self.stride + 1
+
+    @property
+    def mean_taps(self) -> float:
+        """Positions of a window that lie on the map and not on padding, on average."""
+        starts = (index * self.stride - self.padding for index in range(self.num))
+        inside = (min(start + self.kernel, self.size) - max(start, 0) for start in starts)
+        return sum(inside) / self.num

@@ -1,0 +1,179 @@
+"""One rank of a bench run: `python -m perfscope.runners.rank CONFIG_JSON`.
+
+Started by torchrun, mpiexec, srun or the emulated cluster. Prints nothing while all is well; whatever goes
+wrong is one line on stderr, with the rank, and a non-zero exit code:
+
+    2  the run cannot be (the same line on every rank, before anything is trained)
+    3  another rank is gone, or did not answer in time
+    1  anything else
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+from perfscope.runners.config import BenchConfig, BenchError
+from perfscope.runners.starting.endings import EXIT_LOST_PEER
+
+EXIT_FAILED, EXIT_IMPOSSIBLE = 1, 2
+_PEER_SIGNS = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "connection refused",
+    "broken pipe",
+    "timed out",
+    "timeout",
+    "socket",
+    "gloo",
+    "nccl",
+)
+
+
+def main(arguments: list[str]) -> int:
+    """Trains as configured; returns the exit code."""
+    rank = _own_rank()
+    try:
+        if len(arguments) != 1:
+            raise BenchError("give one argument, the run's configuration as JSON")
+        _run(BenchConfig.from_json(arguments[0]))
+    except BenchError as error:
+        _say(rank, str(error))
+        return EXIT_IMPOSSIBLE
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except Exception as error:  # noqa: BLE001 - the process's outermost boundary: one line, a code
+        return _explain(rank, error)
+    return 0
+
+
+def _run(config: BenchConfig) -> None:
+    from perfscope.runners.starting.placement import bind_this_process
+
+    local_rank, local_size = _local()
+    binding = bind_this_process(config, local_rank, local_size)  # before torch starts its threads
+    _say_all(binding["notes"])
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # our line says more of a lost peer
+    import torch
+
+    from perfscope.runners.planning import plan
+    from perfscope.runners.schemes.registry import find_scheme
+    from perfscope.runners.train import train
+    from perfscope.runners.world import open_world
+
+    threads = config.threads or binding.get("threads")
+    if isinstance(threads, int):
+        torch.set_num_threads(threads)
+    job = plan(config)
+    world = open_world(config, backends=find_scheme(config.scheme).backends)
+    place = {
+        "host": os.uname().nodename,
+        "numa": binding.get("numa"),
+        "cpus": binding.get("cpus") or (),
+        "gpu": world.device.index if world.device.type == "cuda" else None,
+    }
+    places = world.peers.gather(place)
+    run_dir = os.environ.get("PERFSCOPE_RUN_DIR")
+    if places is not None and run_dir:
+        _write_identity(Path(run_dir), job, places, world.peers.backend)
+    outcome = train(job, world)
+    if run_dir:
+        _write_outcome(Path(run_dir), world.rank, {**outcome.as_json(), "binding": binding})
+    if config.save_weights and outcome.state is not None:
+        torch.save(outcome.state, config.save_weights)
+    world.peers.barrier()
+    world.peers.close()
+
+
+def _write_identity(run_dir: Path, job: Any, places: list[dict[str, Any]], backend: str) -> None:
+    from perfscope.rundir import layout
+    from perfscope.rundir.writer import write_json
+    from perfscope.runners.identity import Place, identity
+
+    found = tuple(Place(**{**place, "cpus": tuple(place["cpus"])}) for place in places)
+    write_json(run_dir / layout.SCHEME_JSON, identity(job, found, "gloo" if backend == "none" else backend))
+
+
+def _write_outcome(run_dir: Path, rank: int, outcome: dict[str, Any]) -> None:
+    from perfscope.rundir import layout
+    from perfscope.rundir.writer import write_json
+
+    folder = run_dir / layout.RANKS / str(rank)
+    folder.mkdir(parents=True, exist_ok=True)  # a rank that no probe reached has no folder yet
+    write_json(folder / layout.BENCH_JSON, _finite(outcome))
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN: a loss that is none is written as null."""
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _explain(rank: str, error: Exception) -> int:
+    """One line; the stack trace only where it is asked for."""
+    if os.environ.get("PERFSCOPE_BENCH_TRACE"):
+        traceback.print_exception(error)
+    text = " ".join(str(error).split())
+    if isinstance(error, RuntimeError | ValueError) and any(sign in text.lower() for sign in _PEER_SIGNS):
+        _say(rank, f"lost contact with another rank, stopping ({_first_sentence(text)})")
+        return EXIT_LOST_PEER
+    _say(rank, f"{type(error).__name__}: {text} (set PERFSCOPE_BENCH_TRACE=1 for the stack trace)")
+    return EXIT_FAILED
+
+
+def _first_sentence(text: str) -> str:
+    """torch puts file names in front and stack traces behind what it has to say."""
+    parts = [part.strip() for part in text.split("] ") if part.strip()]
+    return (parts[-1] if parts else text).split(". ")[0][:160]
+
+
+def _say(rank: str, line: str) -> None:
+    sys.stderr.write(f"perfscope bench: rank {rank}: {line}\n")
+    sys.stderr.flush()
+
+
+def _say_all(notes: object) -> None:
+    for note in notes if isinstance(notes, list) else ():
+        _say(_own_rank(), note)
+
+
+def _own_rank() -> str:
+    for name in ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"):
+        if name in os.environ:
+            return os.environ[name]
+    return "0"
+
+
+def _local() -> tuple[int, int]:
+    """(local rank, ranks on this host) as the launcher says."""
+    ranks = ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
+    sizes = ("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE")
+    return _first(ranks, 0), _first(sizes, 1)
+
+
+def _first(names: tuple[str, ...], default: int) -> int:
+    for name in names:
+        value = os.environ.get(name, "")
+        if value.isdigit():
+            return int(value)
+    return default
+
+
+def _exit(code: int) -> NoReturn:
+    """Without torch's own farewells: a lost peer would make them wait."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code == 0:
+        sys.exit(0)
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    _exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Parallel schemes, one small class each; registry.py lists them."""

@@ -1,0 +1,197 @@
+"""What a scheme is: a layout of groups, a way to build the model on it, a step, and what the step sends.
+
+A scheme knows nothing about launching, data files, recording or reports. To add one, write a class (in its
+own file or its family's) and put it in the tuple of registry.py; list, docs and sweeps follow.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import nn
+
+from perfscope.runners.config import BenchConfig, BenchError
+from perfscope.runners.job import Job
+from perfscope.runners.mesh import Mesh
+from perfscope.runners.traffic import Traffic
+from perfscope.runners.world import World
+
+
+class Axes(NamedTuple):
+    """The four axes of the taxonomy of Langer et al. (TPDS 31(12), 2020, arXiv 2007.03970)."""
+
+    parallelism: str  # none, data, model, pipeline, or several: data+model
+    optimisation: str  # centralised, decentralised; "none" for one process
+    synchrony: str  # synchronous, bounded, asynchronous; "none" for one process
+    topology: str  # the pattern of exchange: ring all-reduce, parameter server (1 of n) ...
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """This rank's samples of one step: the b = B/D of its data part (a worker's own batch without a mesh)."""
+
+    inputs: torch.Tensor  # (b, C, H, W)
+    targets: torch.Tensor  # (b,), int64
+
+
+class Feed(ABC):
+    """Where a rank's batches come from; every rank can make any data part's batch of any step."""
+
+    @abstractmethod
+    def batch(self, step: int, part: int, num_parts: int) -> Batch:
+        """Samples part*b .. (part+1)*b-1 of the step's global batch, b = B / num_parts."""
+
+
+class Scheme(ABC):
+    """One parallel scheme on one rank.
+
+    Class attributes:
+        name: canonical.
+        summary: one sentence for lists.
+        rule: the update and the exchange, a few sentences or formulas, for docs/schemes.md.
+        volume: bytes that one rank sends per step, a formula in words, for docs/schemes.md.
+        source: where the rule comes from.
+        axes: see Axes.
+        splits: which of D, M, S may exceed 1, as letters: "D", "M", "S", "DM" ...
+        modifiers: names that may follow with `+`.
+        equals_serial: True if the weights equal serial training's up to rounding (without compression).
+        criterion: what holds instead, where they do not.
+        deterministic: the same weights in every run.
+        one_host: ranks must share one host's memory.
+        shared_batch: the batch B is cut over D; False: every worker takes a whole batch B of its own.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    rule: ClassVar[str]
+    volume: ClassVar[str]
+    source: ClassVar[str] = ""
+    axes: ClassVar[Axes]
+    splits: ClassVar[str] = "D"
+    modifiers: ClassVar[frozenset[str]] = frozenset()
+    equals_serial: ClassVar[bool] = True
+    criterion: ClassVar[str] = ""
+    deterministic: ClassVar[bool] = True
+    one_host: ClassVar[bool] = False
+    shared_batch: ClassVar[bool] = True
+    backends: ClassVar[tuple[str, ...]] = (
+        "gloo",
+        "nccl",
+    )  # what its exchange can run on; add "mpi" for mpi4py
+
+    # --- before anything runs ---------------------------------------------------------------------------
+
+    @classmethod
+    def default_mesh(cls, num_ranks: int) -> Mesh:
+        """The mesh when the user names none: all along the one axis; two data parts if there are two axes."""
+        splits = cls.splits or "D"
+        if len(splits) == 1:
+            return Mesh(**{_AXIS[splits]: num_ranks})
+        if num_ranks % 2:
+            return Mesh(**{_AXIS[splits[-1]]: num_ranks})
+        return Mesh(**{_AXIS[splits[0]]: 2, _AXIS[splits[-1]]: num_ranks // 2})
+
+    @classmethod
+    def check_mesh(cls, mesh: Mesh) -> None:
+        """Raises BenchError if the scheme cannot use an axis that the mesh splits."""
+        for letter, axis in _AXIS.items():
+            if letter not in cls.splits and getattr(mesh, axis) > 1:
+                allowed = " and ".join(_AXIS[one] for one in cls.splits) or "nothing"
+                raise BenchError(f"{cls.name} splits {allowed}; {letter} must be 1 in mesh {mesh}")
+
+    @classmethod
+    def check_modifiers(cls, config: BenchConfig) -> None:
+        """Raises BenchError for a modifier that the scheme cannot take, or whose number is wrong."""
+        from perfscope.runners.compression.registry import check_modifiers
+
+        check_modifiers(config.modifiers)
+        for modifier in config.modifiers:
+            if modifier.name not in cls.modifiers:
+                known = ", ".join(f"+{one}" for one in sorted(cls.modifiers)) or "none"
+                raise BenchError(f"{cls.name} cannot take +{modifier.name} (it takes: {known})")
+
+    @classmethod
+    def check(cls, job: Job) -> None:
+        """Raises BenchError for what only this scheme forbids: a layer that does not divide, say."""
+        del job
+
+    @classmethod
+    @abstractmethod
+    def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
+        """Everything that `rank` sends in a step (for asynchronous workers: per update of their own)."""
+
+    @classmethod
+    def effective_batch(cls, job: Job) -> int:
+        """Samples behind one update of the (central) weights."""
+        return job.config.batch
+
+    @classmethod
+    def num_parts(cls, mesh: Mesh) -> int:
+        """Into how many parts the batch is cut: D, unless other axes or fewer ranks have own samples."""
+        return mesh.data
+
+    @classmethod
+    def placement_groups(cls, job: Job) -> Mapping[str, tuple[tuple[int, ...], ...]]:
+        """Groups of ranks by axis, for run.json; those of size one are left out."""
+        axes = ("data", "model", "stage")
+        found = {axis: tuple(g for g in job.mesh.groups(axis) if len(g) > 1) for axis in axes}
+        return {axis: groups for axis, groups in found.items() if groups}
+
+    @classmethod
+    def layout(cls, job: Job) -> Mapping[str, Any]:
+        """What the scheme decides about this model: stages, the mode of each layer. JSON values."""
+        del job
+        return {}
+
+    # --- on a rank --------------------------------------------------------------------------------------
+
+    def __init__(self, job: Job, world: World) -> None:
+        self.job = job
+        self.world = world
+        self.config = job.config
+
+    @property
+    def data_part(self) -> tuple[int, int]:
+        """(which, of how many) data parts this rank trains on."""
+        return self.job.mesh.coordinates(self.world.rank)[0], self.num_parts(self.job.mesh)
+
+    @abstractmethod
+    def build(self, model: nn.Sequential) -> None:
+        """Takes the whole model (same values on every rank, on the rank's device) and lays it out."""
+
+    @abstractmethod
+    def step(self, batch: Batch) -> torch.Tensor | None:
+        """One update. Returns the mean loss of the batch (a detached scalar), None where it is not known."""
+
+    def run(self, feed: Feed, steps: int, note: Note) -> None:
+        """The loop. Schemes whose ranks have roles (a server) or share no step override it."""
+        part, num_parts = self.data_part
+        for number in range(steps):
+            note.step(number, self.step(feed.batch(number, part, num_parts)))
+        self.finish()
+
+    def finish(self) -> None:  # noqa: B027 - most schemes have nothing in flight
+        """After the last step: wait for what is still in flight, apply it."""
+
+    @abstractmethod
+    def full_state(self) -> dict[str, torch.Tensor] | None:
+        """The trained model, named and shaped as undivided, on rank 0; None elsewhere. Called by all."""
+
+    def details(self) -> Mapping[str, Any]:
+        """What the run should record besides losses and calls: staleness, compression ratio. JSON values."""
+        return {}
+
+
+class Note(ABC):
+    """What the loop reports to."""
+
+    @abstractmethod
+    def step(self, number: int, loss: torch.Tensor | None) -> None:
+        """Step `number` (from 0) has ended."""
+
+
+_AXIS = {"D": "data", "M": "model", "S": "stage"}

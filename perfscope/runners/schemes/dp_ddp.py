@@ -1,0 +1,151 @@
+"""torch's DistributedDataParallel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from perfscope.runners.compression.registry import make_exchange
+from perfscope.runners.config import BenchConfig, BenchError
+from perfscope.runners.exchange import Exchange, Pending
+from perfscope.runners.job import Job
+from perfscope.runners.mesh import DATA
+from perfscope.runners.schemes.base import Batch
+from perfscope.runners.schemes.dp_gradients import CODECS, Replicas, exchange_traffic
+from perfscope.runners.schemes.local import loss_of, make_optimizer
+from perfscope.runners.traffic import Traffic
+
+FIRST_BUCKET_BYTES, BUCKET_BYTES = 1 << 20, 25 << 20  # DDP's defaults
+_COUNTER_BYTES = 8  # num_batches_tracked of a BatchNorm, int64
+
+
+def ddp_buckets(sizes: Sequence[int]) -> list[int]:
+    """Bytes of DDP's buckets, in the order they are sent, from the gradients' in the order they are ready.
+
+    A bucket takes gradients until it has reached its limit: 1 MiB for the first, 25 MiB for the others
+    (compute_bucket_assignment_by_size in torch's reducer.cpp).
+    """
+    buckets: list[int] = []
+    filled, limit = 0, FIRST_BUCKET_BYTES
+    for size in sizes:
+        filled += size
+        if filled >= limit:
+            buckets.append(filled)
+            filled, limit = 0, BUCKET_BYTES
+    return [*buckets, filled] if filled else buckets
+
+
+def require_torch_group(name: str) -> None:
+    """Raises BenchError in a process that was started without a launcher."""
+    if not dist.is_initialized():
+        raise BenchError(
+            f"{name} needs torch.distributed even for one rank; start it with `perfscope bench run`"
+        )
+
+
+class DDP(Replicas):
+    """The library's own data parallelism."""
+
+    name = "dp.ddp"
+    summary = (
+        "Data parallel by torch's DistributedDataParallel: buckets of gradients, overlapped with backward."
+    )
+    rule = (
+        "Gradients are gathered in buckets (the first of 1 MiB, the others of 25 MiB, in reverse order of "
+        "parameters); a full bucket is averaged by one all-reduce while the backward pass goes on. The "
+        "buckets are settled before the first step, which DDP by itself would send as a single bucket. "
+        "Modifiers become a communication hook. Of models with BatchNorm, rank 0's running statistics are "
+        "broadcast before each forward pass."
+    )
+    volume = "2 (P-1)/P |W| e in one call per bucket; running statistics of BatchNorm besides"
+    source = "Li et al., VLDB 2020 (arXiv 2006.15704); torch.nn.parallel.DistributedDataParallel"
+    modifiers = CODECS
+
+    def build(self, model: nn.Sequential) -> None:
+        """See Scheme."""
+        require_torch_group(self.name)
+        group = self.data_group()
+        self.model = model
+        on_gpu = self.world.device.type == "cuda"
+        self._ddp = nn.parallel.DistributedDataParallel(
+            model, device_ids=[self.world.device] if on_gpu else None, process_group=group.handle
+        )
+        _settle_buckets(self._ddp, list(model.parameters()))
+        if _has_codec(self.config):
+            self._exchange = make_exchange(self.config)
+            # A lambda: torch compares annotations with its own type, and ours are strings.
+            self._ddp.register_comm_hook(self, lambda scheme, bucket: _hook(scheme, bucket))  # noqa: PLW0108
+        self._group = group
+        self._optimizer = make_optimizer(self, model.parameters())
+
+    def average(self, bucket: Any) -> Pending:
+        """Starts the exchange of one of DDP's buckets."""
+        return self._exchange.start(bucket.index(), bucket.buffer(), self._group)
+
+    def step(self, batch: Batch) -> torch.Tensor:
+        """See Scheme."""
+        self._optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(self._ddp, batch)
+        loss.backward()
+        self._optimizer.step()
+        return loss.detach()
+
+    _exchange: Exchange
+
+    @classmethod
+    def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
+        """See Scheme."""
+        members = job.mesh.group(DATA, rank)
+        element = job.element_size
+        buckets = ddp_buckets([prod(shape) * element for _, shape in reversed(job.shape.params)])
+        if _has_codec(job.config):
+            found = list(
+                exchange_traffic(job, members, ((i, size // element) for i, size in enumerate(buckets)))
+            )
+        else:
+            found = [_by_ddp("all_reduce", members, size, f"bucket {i}") for i, size in enumerate(buckets)]
+        norms = [layer for layer in job.shape.layers if layer.kind == "norm"]
+        if norms:
+            statistics = 2 * element * sum(layer.weight_shape[0] for layer in norms)
+            found.append(_by_ddp("broadcast", members, statistics, "running statistics"))
+            found.append(
+                _by_ddp("broadcast", members, _COUNTER_BYTES * len(norms), "batches counted by norms")
+            )
+        return found
+
+
+def _by_ddp(collective: str, members: tuple[int, ...], size: int, what: str) -> Traffic:
+    return Traffic(collective=collective, axis=DATA, members=members, bytes=size, what=what, by_library=True)
+
+
+def _has_codec(config: BenchConfig) -> bool:
+    return any(one.name in CODECS for one in config.modifiers)
+
+
+def _hook(scheme: DDP, bucket: Any) -> Any:
+    """Started now, completed at the end of the backward pass, just before DDP waits for its buckets.
+
+    torch's own bf16 and int8 hooks fail on CPUs (checks for CUDA; an all_gather result that gloo gives flat).
+    """
+    pending = scheme.average(bucket)
+    done = torch.futures.Future()
+    torch.autograd.Variable._execution_engine.queue_callback(lambda: done.set_result(pending.wait()))
+    return done
+
+
+def _settle_buckets(ddp: nn.parallel.DistributedDataParallel, params: Sequence[torch.Tensor]) -> None:
+    """Has DDP learn the order of gradients now, not in the first step: all steps send the same buckets then.
+
+    The order is told by one backward pass per parameter; a pass of the model would count as part of a step.
+    """
+    ddp.reducer.prepare_for_backward([])
+    for param in reversed(params):
+        (param.view(-1)[:1].sum() * 0).backward()
+    ddp.reducer._rebuild_buckets()
+    for param in params:
+        param.grad = None

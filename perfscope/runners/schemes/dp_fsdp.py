@@ -1,0 +1,164 @@
+"""torch's fully sharded data parallelism (FSDP2), over all ranks or inside groups of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from perfscope.runners.job import Job
+from perfscope.runners.mesh import DATA, MODEL, Mesh
+from perfscope.runners.schemes.base import Axes, Batch, Scheme
+from perfscope.runners.schemes.dp_ddp import require_torch_group
+from perfscope.runners.schemes.local import loss_of, make_optimizer
+from perfscope.runners.traffic import Traffic
+
+SHARD, REPLICATE = "shard", "replicate"
+
+
+def padded_elements(shape: tuple[int, ...], parts: int) -> int:
+    """Elements of a parameter whose dim 0 FSDP has padded to a multiple of the number of shards."""
+    return -(-shape[0] // parts) * parts * prod(shape[1:])
+
+
+class _Sharded(Scheme):
+    """Weights, gradients and optimizer state are cut over a group; blocks are gathered when needed."""
+
+    def build(self, model: nn.Sequential) -> None:
+        """See Scheme. Every top-level child with parameters is one FSDP unit."""
+        require_torch_group(self.name)
+        mesh = self._device_mesh(self.world.device.type)
+        for child in model.children():
+            if next(child.parameters(), None) is not None:
+                fully_shard(child, mesh=mesh)
+        self.model = fully_shard(model, mesh=mesh)
+        self._optimizer = make_optimizer(self, self.model.parameters())
+
+    def _device_mesh(self, device_type: str) -> Any:
+        raise NotImplementedError
+
+    def step(self, batch: Batch) -> torch.Tensor:
+        """See Scheme."""
+        self._optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(self.model, batch)
+        loss.backward()
+        self._optimizer.step()
+        return loss.detach()
+
+    def full_state(self) -> dict[str, torch.Tensor] | None:
+        """See Scheme. Gathers one tensor after the other."""
+        whole = {
+            name: value.full_tensor() if isinstance(value, DTensor) else value
+            for name, value in self.model.state_dict().items()
+        }
+        return None if self.world.rank else {name: value.detach() for name, value in whole.items()}
+
+
+def _shard_traffic(job: Job, axis: str, members: tuple[int, ...]) -> list[Traffic]:
+    """Per block: gathered for the forward pass, again for the backward pass, gradients scattered once."""
+    found = []
+    for block in job.shape.blocks:
+        size = _block_bytes(job, block, len(members))
+        if size and len(members) > 1:
+            found += [
+                _by_fsdp("all_gather", axis, members, size, f"weights of {block}", 2),
+                _by_fsdp("reduce_scatter", axis, members, size, f"gradients of {block}", 1),
+            ]
+    return found
+
+
+def _block_bytes(job: Job, block: str, parts: int) -> int:
+    shapes = [shape for name, shape in job.shape.params if name.split(".")[0] == block]
+    return job.element_size * sum(padded_elements(shape, parts) for shape in shapes)
+
+
+def _by_fsdp(
+    collective: str, axis: str, members: tuple[int, ...], size: int, what: str, count: int
+) -> Traffic:
+    return Traffic(
+        collective=collective, axis=axis, members=members, bytes=size, count=count, what=what, by_library=True
+    )
+
+
+class FSDP(_Sharded):
+    """One shard per rank."""
+
+    name = "dp.fsdp"
+    summary = (
+        "Data parallel by torch's fully_shard: weights, gradients and optimizer state are cut over all ranks."
+    )
+    rule = (
+        "Each block's parameters are cut along dim 0, padded to P equal parts. A block is gathered for its "
+        "forward pass, dropped, gathered again for its backward pass; a reduce-scatter leaves each rank the"
+        " mean gradient of its part, which it updates. Next blocks are gathered ahead."
+    )
+    volume = "3 (P-1)/P |W| e: 2 all-gathers and 1 reduce-scatter per block, dim 0 padded to P"
+    source = "Zhao et al., VLDB 2023 (arXiv 2304.11277); torch.distributed.fsdp.fully_shard"
+    axes = Axes("data", "decentralised", "synchronous", "all-gather and reduce-scatter among all")
+
+    def _device_mesh(self, device_type: str) -> Any:
+        return init_device_mesh(device_type, (self.job.mesh.data,), mesh_dim_names=(SHARD,))
+
+    @classmethod
+    def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
+        """See Scheme."""
+        return _shard_traffic(job, DATA, job.mesh.group(DATA, rank))
+
+
+class HSDP(_Sharded):
+    """M shards inside D replicas."""
+
+    name = "dp.hsdp"
+    summary = (
+        "Data parallel by torch's fully_shard on a D x M mesh: D replicas, each cut over M consecutive ranks."
+    )
+    rule = (
+        "As dp.fsdp inside each group of M consecutive ranks; then each rank's part of the gradient is "
+        "averaged by an all-reduce over the D replicas. M counts shards here, not model parts: all P = D M "
+        "ranks train on different samples, b = B/P."
+    )
+    volume = "3 (M-1)/M |W| e inside the group of M, 2 (D-1)/D |W|/M e between the D replicas"
+    source = "torch.distributed.fsdp.fully_shard with a 2-d mesh (hybrid sharding)"
+    axes = Axes(
+        "data", "decentralised", "synchronous", "all-gather and reduce-scatter in groups, all-reduce between"
+    )
+    splits = "DM"
+
+    @classmethod
+    def num_parts(cls, mesh: Mesh) -> int:
+        """See Scheme: every rank trains on samples of its own."""
+        return mesh.num_ranks
+
+    @property
+    def data_part(self) -> tuple[int, int]:
+        """See Scheme: every rank its own part."""
+        return self.world.rank, self.world.size
+
+    @classmethod
+    def placement_groups(cls, job: Job) -> Mapping[str, tuple[tuple[int, ...], ...]]:
+        """See Scheme."""
+        found = {REPLICATE: job.mesh.groups(DATA), SHARD: job.mesh.groups(MODEL)}
+        return {axis: groups for axis, groups in found.items() if len(groups[0]) > 1}
+
+    def _device_mesh(self, device_type: str) -> Any:
+        mesh = self.job.mesh
+        if mesh.data == 1:  # with a second axis FSDP would call all_reduce in groups of one
+            return init_device_mesh(device_type, (mesh.model,), mesh_dim_names=(SHARD,))
+        return init_device_mesh(device_type, (mesh.data, mesh.model), mesh_dim_names=(REPLICATE, SHARD))
+
+    @classmethod
+    def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
+        """See Scheme."""
+        shards, replicas = job.mesh.group(MODEL, rank), job.mesh.group(DATA, rank)
+        found = _shard_traffic(job, SHARD, shards)
+        for block in job.shape.blocks:
+            size = _block_bytes(job, block, len(shards)) // len(shards)
+            if size and len(replicas) > 1:
+                found.append(_by_fsdp("all_reduce", REPLICATE, replicas, size, f"gradients of {block}", 1))
+        return found

@@ -1,0 +1,126 @@
+"""Gradients of a replica, layer by layer: flat buffers, and when each is ready."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from perfscope.runners.comm import Group
+from perfscope.runners.compression.registry import make_exchange
+from perfscope.runners.job import Job
+from perfscope.runners.mesh import DATA
+from perfscope.runners.schemes.base import Axes, Scheme
+from perfscope.runners.traffic import Traffic
+
+CODECS = frozenset({"fp16", "bf16", "int8", "topk", "mstopk", "powersgd"})
+ALL_REDUCE_AXES = Axes("data", "decentralised", "synchronous", "all-reduce among all")
+
+
+class LayerGradients:
+    """Gradients of one layer in one flat buffer. The parameters' `.grad` are views of it: nothing is copied.
+
+    Attributes:
+        index: place among the layers, in forward order.
+        name: qualified module path.
+        module: holds the parameters itself.
+        params: in the module's order: weight, bias.
+        flat: 1-d; the gradients one behind the other.
+    """
+
+    def __init__(self, index: int, name: str, module: nn.Module, flat: torch.Tensor | None = None) -> None:
+        self.index, self.name, self.module = index, name, module
+        self.params = list(module.parameters(recurse=False))
+        size = sum(param.numel() for param in self.params)
+        self.flat = self.params[0].new_zeros(size) if flat is None else flat
+        offset = 0
+        for param in self.params:
+            param.grad = self.flat[offset : offset + param.numel()].view_as(param)
+            offset += param.numel()
+
+    def take(self, mean: torch.Tensor, start: int = 0) -> None:
+        """Puts an exchanged piece back where it came from, unless it is there already."""
+        target = self.flat[start : start + mean.numel()]
+        if mean.data_ptr() != target.data_ptr():
+            target.copy_(mean)
+
+
+def gradients_of(model: nn.Module) -> list[LayerGradients]:
+    """Every layer that holds parameters itself, in the model's order. Sets the `.grad` of all parameters."""
+    owners = [
+        (name, one) for name, one in model.named_modules() if next(one.parameters(False), None) is not None
+    ]
+    return [LayerGradients(index, name, module) for index, (name, module) in enumerate(owners)]
+
+
+def clear(layers: Iterable[LayerGradients]) -> None:
+    """Before a backward pass, which adds to what is there."""
+    for layer in layers:
+        layer.flat.zero_()
+
+
+def on_ready(layers: Iterable[LayerGradients], ready: Callable[[LayerGradients], None]) -> None:
+    """Calls `ready(layer)` in each backward pass as soon as all gradients of a layer are complete.
+
+    Autograd runs a graph's nodes in the same order on every rank (on one device, newest first), so that
+    collectives that are started from here match.
+    """
+
+    def watch(layer: LayerGradients) -> None:
+        missing = len(layer.params)
+
+        def hook(_: torch.Tensor) -> None:
+            nonlocal missing
+            missing -= 1
+            if missing == 0:
+                missing = len(layer.params)
+                ready(layer)
+
+        for param in layer.params:
+            param.register_post_accumulate_grad_hook(hook)
+
+    for layer in layers:
+        watch(layer)
+
+
+def exchange_traffic(
+    job: Job, members: tuple[int, ...], pieces: Iterable[tuple[Hashable, int]]
+) -> Sequence[Traffic]:
+    """What averaging gradients over the data group sends, given (key, number of elements) of each piece."""
+    exchange = make_exchange(job.config)
+    calls = Counter(
+        sent for key, numel in pieces for sent in exchange.sends(numel, job.element_size, len(members), key)
+    )
+    return [
+        Traffic(
+            collective=sent.collective,
+            axis=DATA,
+            members=members,
+            bytes=sent.bytes,
+            count=count,
+            what="gradients",
+        )
+        for sent, count in calls.items()
+    ]
+
+
+class Replicas(Scheme):
+    """Every rank holds the whole model and trains on its part of the batch."""
+
+    axes: ClassVar[Axes] = ALL_REDUCE_AXES
+    splits: ClassVar[str] = "D"
+
+    def data_group(self) -> Group:
+        """All ranks."""
+        return self.world.groups(DATA, self.job.mesh.groups(DATA))
+
+    def full_state(self) -> dict[str, torch.Tensor] | None:
+        """See Scheme; replicas are equal, rank 0 gives its own."""
+        if self.world.rank:
+            return None
+        return {name: value.detach() for name, value in self.model.state_dict().items()}
+
+    model: nn.Module

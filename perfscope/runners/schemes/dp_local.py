@@ -1,0 +1,95 @@
+"""Local SGD: replicas go their own way for some steps, then are averaged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from perfscope.runners import comm
+from perfscope.runners.config import BenchConfig
+from perfscope.runners.job import Job
+from perfscope.runners.mesh import DATA
+from perfscope.runners.schemes.base import Axes, Batch
+from perfscope.runners.schemes.dp_gradients import Replicas
+from perfscope.runners.schemes.local import loss_of, make_optimizer
+from perfscope.runners.traffic import Traffic
+
+DEFAULT_PERIOD = 4
+
+
+def period_of(config: BenchConfig) -> int:
+    """tau, steps between two averages."""
+    return config.period or DEFAULT_PERIOD
+
+
+class LocalSGD(Replicas):
+    """Averages weights every tau steps instead of gradients every step."""
+
+    name = "dp.local_sgd"
+    summary = (
+        "Data parallel; every rank trains alone, weights are averaged every tau steps (--period, default 4)."
+    )
+    rule = (
+        "Each rank makes its own update with the gradient of its b = B/P samples. After every tau-th step "
+        "one all-reduce sets all weights to their mean; momentum stays each rank's own. The result is the "
+        "mean of the replicas, also when the last step does not end a period."
+    )
+    volume = "2 (P-1)/P |W| e in 1 call every tau steps"
+    source = "Stich 2019 (arXiv 1805.09767); torch's PostLocalSGDOptimizer averages the same"
+    axes = Axes("data", "decentralised", "bounded", "all-reduce among all every tau steps")
+    equals_serial = False
+    criterion = (
+        "Equals a single-process simulation of P replicas to 1e-6 in float64; with tau = 1 and no momentum "
+        "it equals serial; its loss falls into the band of serial's."
+    )
+
+    def build(self, model: nn.Sequential) -> None:
+        """See Scheme."""
+        self.model = model
+        self._group = self.data_group()
+        self._params = list(model.parameters())
+        self._flat = self._params[0].new_zeros(sum(param.numel() for param in self._params))
+        self._optimizer = make_optimizer(self, self._params)
+        self._steps = 0
+
+    def step(self, batch: Batch) -> torch.Tensor:
+        """See Scheme."""
+        self._optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(self.model, batch)
+        loss.backward()
+        self._optimizer.step()
+        self._steps += 1
+        if self._steps % period_of(self.config) == 0:
+            self._average()
+        return loss.detach()
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def _average(self) -> None:
+        if self._group.size == 1:
+            return
+        comm.flatten(self._params, self._flat)
+        comm.all_reduce(self._flat, self._group)
+        self._flat /= self._group.size
+        comm.unflatten(self._flat, self._params)
+
+    def full_state(self) -> dict[str, torch.Tensor] | None:
+        """See Scheme."""
+        if self._steps % period_of(self.config):
+            self._average()
+        return super().full_state()
+
+    @classmethod
+    def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
+        """See Scheme."""
+        return [
+            Traffic(
+                collective="all_reduce",
+                axis=DATA,
+                members=job.mesh.group(DATA, rank),
+                bytes=job.model_bytes,
+                every=period_of(job.config),
+                what="weights",
+            )
+        ]

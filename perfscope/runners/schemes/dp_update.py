@@ -1,0 +1,124 @@
+"""MLSL's distributed update: every rank updates a slice of the weights. ZeRO-1 in today's words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from perfscope.runners import comm
+from perfscope.runners.comm import Group
+from perfscope.runners.job import Job
+from perfscope.runners.mesh import DATA
+from perfscope.runners.schemes.base import Axes, Batch
+from perfscope.runners.schemes.dp_gradients import LayerGradients, Replicas, clear, on_ready
+from perfscope.runners.schemes.local import loss_of, make_optimizer
+from perfscope.runners.traffic import Traffic
+
+
+def owned(numel: int, parts: int) -> int:
+    """Elements of a layer that one of `parts` ranks updates: ceil(numel / parts); the last are padded."""
+    return -(-numel // parts)
+
+
+class _Slices:
+    """A layer's weights and gradients, padded to equal slices, and the increment of this rank's slice."""
+
+    def __init__(self, index: int, name: str, module: nn.Module, group: Group) -> None:
+        params = list(module.parameters(recurse=False))
+        numel = sum(param.numel() for param in params)
+        self.length = owned(numel, group.size)
+        self._group = group
+        self._params = params
+        padded = self.length * group.size
+        self.gradient = params[0].new_zeros(padded)
+        self.layer = LayerGradients(index, name, module, self.gradient)
+        self._numel = numel
+        self._slice = params[0].new_zeros(self.length)
+        self._all = params[0].new_zeros(padded)
+        self.increment = nn.Parameter(params[0].new_zeros(self.length))
+        self.increment.grad = self._slice
+        self._work: Any = None
+
+    def send_gradient(self) -> None:
+        self._work = comm.reduce_scatter(self._slice, self.gradient, self._group, async_op=True)
+
+    def wait_gradient(self) -> None:
+        self._wait()
+        self._slice /= self._group.size
+        self.increment.data.zero_()
+
+    def send_increment(self) -> None:
+        self._work = comm.all_gather(self._all, self.increment.data, self._group, async_op=True)
+
+    def wait_increment(self) -> None:
+        self._wait()
+        offset = 0
+        for param in self._params:
+            end = offset + param.numel()
+            param.data += self._all[offset:end].view_as(param)
+            offset = end
+
+    def _wait(self) -> None:
+        if self._work is not None:
+            self._work.wait()
+            self._work = None
+
+
+class DistributedUpdate(Replicas):
+    """Reduce-scatter, update of the owned slice, all-gather of increments."""
+
+    name = "dp.dist_update"
+    summary = "Data parallel; each rank updates 1/P of every layer and sends the increments (ZeRO-1)."
+    rule = (
+        "Per layer: a reduce-scatter, started when its gradient is ready, gives each rank the mean gradient"
+        " of its ceil(|w|/P) elements; it makes the update of these alone, keeping momentum only for them; "
+        "an all-gather brings the increments of all to all, which add them to their weights. Slices are "
+        "padded to equal length."
+    )
+    volume = (
+        "2 (P-1)/P |W| e as an all-reduce: per layer a reduce-scatter and an all-gather of P ceil(|w|/P) e"
+    )
+    source = "Intel MLSL, distributedUpdate; Rajbhandari et al. 2020 (arXiv 1910.02054), ZeRO stage 1"
+    axes = Axes("data", "decentralised", "synchronous", "reduce-scatter and all-gather among all")
+
+    def build(self, model: nn.Sequential) -> None:
+        """See Scheme."""
+        self.model = model
+        group = self.data_group()
+        owners = [(name, one) for name, one in model.named_modules() if list(one.parameters(recurse=False))]
+        self._slices = [_Slices(i, name, module, group) for i, (name, module) in enumerate(owners)]
+        layers = [one.layer for one in self._slices]
+        on_ready(layers, lambda layer: self._slices[layer.index].send_gradient())
+        self._optimizer = make_optimizer(self, [one.increment for one in self._slices])
+
+    def step(self, batch: Batch) -> torch.Tensor:
+        """See Scheme."""
+        clear(one.layer for one in self._slices)
+        loss = loss_of(self.model, batch)
+        loss.backward()
+        for one in reversed(self._slices):
+            one.wait_gradient()
+        self._optimizer.step()  # on increments that were set to zero: leaves -eta v in them
+        for one in self._slices:
+            one.send_increment()
+        for one in self._slices:
+            one.wait_increment()
+        return loss.detach()
+
+    @classmethod
+    def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
+        """See Scheme."""
+        members = job.mesh.group(DATA, rank)
+        sizes = Counter(
+            len(members) * owned(layer.num_params, len(members)) * job.element_size
+            for layer in job.shape.layers
+        )
+        return [
+            Traffic(collective=collective, axis=DATA, members=members, bytes=size, count=count, what=what)
+            for collective, what in (("reduce_scatter", "gradients"), ("all_gather", "increments"))
+            for size, count in sizes.items()
+        ]

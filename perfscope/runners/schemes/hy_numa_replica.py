@@ -1,0 +1,173 @@
+"""One replica per NUMA domain: gradients go up and down a tree in each chip, and between the chips' roots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from perfscope.runners import comm
+from perfscope.runners.comm import Group
+from perfscope.runners.config import BenchError
+from perfscope.runners.job import Job
+from perfscope.runners.mesh import DATA, MODEL, Mesh
+from perfscope.runners.schemes.base import Axes, Batch, Scheme
+from perfscope.runners.schemes.local import loss_of, make_optimizer
+from perfscope.runners.traffic import Traffic
+
+
+class NumaReplica(Scheme):
+    """D chips of M replicas."""
+
+    name = "hy.numa_replica"
+    summary = (
+        "M replicas inside a chip (one per NUMA domain) sum gradients along a tree; D chips meet at its root."
+    )
+    rule = (
+        "Both axes split the batch: each of the P = D*M ranks trains a whole copy on B/P samples. Gradients "
+        "are packed and summed up a binary tree to the chip's first rank, summed between these D ranks by "
+        "all-reduce, sent down the tree and divided by P; each replica updates its own copy. Use --bind "
+        "numa."
+    )
+    volume = "|w|*e up and |w|*e down each of a chip's M-1 tree edges; the D roots 2(D-1)/D * |w|*e each"
+    source = "You, Buluc, Demmel 2017 (arXiv 1708.02983), KNL chip partitioning"
+    axes = Axes(
+        "data", "decentralised", "synchronous", "binary tree in the chip, ring all-reduce between roots"
+    )
+    splits = "DM"
+
+    @classmethod
+    def default_mesh(cls, num_ranks: int) -> Mesh:
+        """See Scheme: two chips where each still has two replicas."""
+        if num_ranks >= 4 and num_ranks % 2 == 0:
+            return Mesh(data=2, model=num_ranks // 2)
+        return Mesh(model=num_ranks)
+
+    @classmethod
+    def num_parts(cls, mesh: Mesh) -> int:
+        """See Scheme: every rank trains on samples of its own."""
+        return mesh.num_ranks
+
+    @classmethod
+    def check(cls, job: Job) -> None:
+        """See Scheme."""
+        for group in job.mesh.groups(MODEL):
+            if len({job.host_of(rank) for rank in group}) > 1:
+                raise BenchError(
+                    f"{cls.name}: the {job.mesh.model} replicas of a chip must share a host, but ranks "
+                    f"{group[0]} to {group[-1]} do not; use a mesh whose M divides the ranks of a host"
+                )
+
+    @classmethod
+    def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
+        """See Scheme."""
+        chip, roots = job.mesh.group(MODEL, rank), _roots(job.mesh)
+        place = chip.index(rank)
+
+        def send(to: int, what: str) -> Traffic:
+            return Traffic(
+                collective="send",
+                axis=MODEL,
+                members=(rank, chip[to]),
+                bytes=job.model_bytes,
+                what=what,
+                group_size=len(chip),
+            )
+
+        found = [send(parent(place), "gradients up the tree")] if place else []
+        if place == 0 and len(roots) > 1:
+            found.append(
+                Traffic(
+                    collective="all_reduce",
+                    axis=DATA,
+                    members=roots,
+                    bytes=job.model_bytes,
+                    what="gradients between chips",
+                )
+            )
+        found += [send(child, "gradients down the tree") for child in children(place, len(chip))]
+        return found
+
+    @property
+    def data_part(self) -> tuple[int, int]:
+        """See Scheme: every rank its own."""
+        return self.world.rank, self.job.num_ranks
+
+    def build(self, model: nn.Sequential) -> None:
+        """See Scheme."""
+        mesh = self.job.mesh
+        self._chip = self.world.groups(MODEL, mesh.groups(MODEL))
+        self._roots = self.world.groups(DATA, [_roots(mesh)])
+        self.model = model
+        self._params = list(model.parameters())
+        first, length = self._params[0], sum(value.numel() for value in self._params)
+        self._flat = torch.empty(length, dtype=first.dtype, device=first.device)
+        self._arriving = torch.empty_like(self._flat) if children(self._chip.index, self._chip.size) else None
+        self.optimizer = make_optimizer(self, self._params)
+
+    def step(self, batch: Batch) -> torch.Tensor:
+        """See Scheme."""
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(self.model, batch)
+        loss.backward()
+        gradients = [value.grad for value in self._params]
+        total = comm.flatten(gradients, self._flat)
+        tree_sum(total, self._arriving, self._chip)
+        if self._chip.index == 0:
+            comm.all_reduce(total, self._roots)
+        tree_broadcast(total, self._chip)
+        total /= self.job.num_ranks
+        comm.unflatten(total, gradients)
+        self.optimizer.step()
+        return loss.detach()
+
+    def full_state(self) -> dict[str, torch.Tensor] | None:
+        """See Scheme."""
+        if self.world.rank:
+            return None
+        return {name: value.detach() for name, value in self.model.state_dict().items()}
+
+
+def parent(place: int) -> int:
+    """Above `place` (not 0) in the binary tree: its lowest set bit cleared, so that 1->0, 3->2, then 2->0."""
+    return place & (place - 1)
+
+
+def children(place: int, size: int) -> tuple[int, ...]:
+    """Below `place` among `size`, the largest subtree first; the root is 0."""
+    limit = (place & -place) or size
+    found = []
+    bit = 1
+    while bit < limit and place + bit < size:
+        found.append(place + bit)
+        bit *= 2
+    return tuple(reversed(found))
+
+
+def tree_sum(tensor: torch.Tensor, arriving: torch.Tensor | None, group: Group) -> None:
+    """The sum over the group, in `tensor` of its first rank; elsewhere `tensor` holds the sum of the subtree.
+
+    Args:
+        tensor: in and out.
+        arriving: memory of the same size, for ranks with children.
+        group: of the tree.
+    """
+    if arriving is not None:
+        for child in reversed(children(group.index, group.size)):  # the smallest subtree is ready first
+            comm.receive(arriving, child, group)
+            tensor += arriving
+    if group.index > 0:
+        comm.send(tensor, parent(group.index), group)
+
+
+def tree_broadcast(tensor: torch.Tensor, group: Group) -> None:
+    """`tensor` of the group's first rank, on all of them."""
+    if group.index > 0:
+        comm.receive(tensor, parent(group.index), group)
+    for child in children(group.index, group.size):
+        comm.send(tensor, child, group)
+
+
+def _roots(mesh: Mesh) -> tuple[int, ...]:
+    return tuple(mesh.rank_of(d, 0, 0) for d in range(mesh.data))

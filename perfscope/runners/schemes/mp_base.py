@@ -1,0 +1,145 @@
+"""What schemes that split a model over a group share: step, average over data parts, undivided state."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from math import gcd
+
+import torch
+from torch import nn
+
+from perfscope.runners import comm
+from perfscope.runners.compression.registry import make_exchange
+from perfscope.runners.config import BenchError
+from perfscope.runners.job import Job
+from perfscope.runners.mesh import DATA, MODEL
+from perfscope.runners.model_parallel.pieces import Pieces, assemble
+from perfscope.runners.model_parallel.structure import Structure, read_structure
+from perfscope.runners.model_parallel.volumes import Exchanged
+from perfscope.runners.schemes.base import Batch, Scheme
+from perfscope.runners.schemes.local import loss_of, make_optimizer
+from perfscope.runners.traffic import Traffic
+
+
+class SplitModel(Scheme):
+    """A model whose layers are split over a model group; data parts, if any, average their gradients.
+
+    A group sees the same b samples. Every rank updates what it holds.
+    """
+
+    splits = "M"
+
+    @abstractmethod
+    def split(self, model: nn.Sequential, structure: Structure) -> tuple[nn.Sequential, Pieces]:
+        """This rank's model, and what it holds of the whole."""
+
+    @classmethod
+    @abstractmethod
+    def inside(cls, job: Job, rank: int) -> list[Traffic]:
+        """What `rank` sends inside its group of at least two in a step."""
+
+    @classmethod
+    @abstractmethod
+    def own_params(cls, job: Job, rank: int) -> int:
+        """Parameters that a rank holds."""
+
+    def build(self, model: nn.Sequential) -> None:
+        """See Scheme."""
+        mesh = self.job.mesh
+        self.model_group = self.world.groups(MODEL, mesh.groups(MODEL))
+        self.data_group = self.world.groups(DATA, mesh.groups(DATA))
+        self.shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+        self.model, self.pieces = self.split(model, read_structure(self.config))
+        self.params = list(self.model.parameters())
+        self.optimizer = make_optimizer(self, self.params)
+        self.exchange = make_exchange(self.config)
+        num_elements = sum(one.numel() for one in self.params) if self.data_group.size > 1 else 0
+        self.packed = torch.empty(num_elements, dtype=self.params[0].dtype, device=self.world.device)
+
+    @property
+    def dropout_seed(self) -> int:
+        """Differs between data parts, not inside a group."""
+        return self.config.seed * self.job.num_ranks + self.data_part[0]
+
+    def step(self, batch: Batch) -> torch.Tensor:
+        """See Scheme."""
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(self.model, batch)
+        loss.backward()
+        self.finish_gradients()
+        if self.data_group.size > 1:
+            gradients = [one.grad for one in self.params]
+            comm.flatten(gradients, self.packed)
+            comm.unflatten(self.exchange.start("gradients", self.packed, self.data_group).wait(), gradients)
+        self.optimizer.step()
+        return loss.detach()
+
+    def finish_gradients(self) -> None:
+        """What the group still owes before gradients are right."""
+
+    def full_state(self) -> dict[str, torch.Tensor] | None:
+        """See Scheme. From the ranks of data part 0."""
+        first = self.data_part[0] == 0
+        held = self.world.peers.gather(self.pieces.values() if first else None)
+        if held is None:
+            return None
+        return assemble(self.shapes, held[: self.job.mesh.model])
+
+    @classmethod
+    def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
+        """See Scheme."""
+        inside = cls.inside(job, rank) if job.mesh.model > 1 else []
+        return [*inside, *cls._gradients(job, rank)]
+
+    @classmethod
+    def _gradients(cls, job: Job, rank: int) -> list[Traffic]:
+        group = job.mesh.group(DATA, rank)
+        if len(group) == 1:
+            return []
+        sends = make_exchange(job.config).sends(
+            cls.own_params(job, rank), job.element_size, len(group), "gradients"
+        )
+        return [
+            Traffic(collective=one.collective, axis=DATA, members=group, bytes=one.bytes, what="gradients")
+            for one in sends
+        ]
+
+
+def traffic_of(job: Job, rank: int, exchanged: Iterable[Exchanged]) -> list[Traffic]:
+    """Calls of one group whose sizes follow from its b samples."""
+    return [
+        Traffic(
+            collective=one.collective,
+            axis=MODEL,
+            members=job.mesh.group(MODEL, rank),
+            bytes=one.per_sample * job.group_batch * job.element_size,
+            count=count,
+            what=one.what,
+        )
+        for one, count in Counter(exchanged).items()
+    ]
+
+
+def require_divisible(scheme: str, num_parts: int, widths: Iterable[tuple[str, int, str]]) -> None:
+    """Raises BenchError naming the first of (layer, width, of what) that num_parts does not divide.
+
+    The line says which M would do.
+    """
+    known = list(widths)
+    for layer, width, unit in known:
+        if width % num_parts:
+            common = gcd(*(width for _, width, _ in known))
+            fits = [m for m in range(2, common + 1) if common % m == 0 and m < num_parts]
+            hint = f"M = {' or '.join(map(str, fits))} would do" if fits else "no M above 1 would do"
+            raise BenchError(
+                f"{scheme}: {layer} has {width} {unit}, which {num_parts} ranks cannot share; {hint}"
+            )
+
+
+def require_ungrouped(scheme: str, job: Job) -> None:
+    """Raises BenchError for a grouped convolution: its maps do not see all input maps."""
+    for layer in job.shape.layers:
+        if layer.kind == "conv" and layer.weight_shape[1] != layer.in_shape[0]:
+            raise BenchError(f"{scheme}: {layer.name} is a grouped convolution, which cannot be split")

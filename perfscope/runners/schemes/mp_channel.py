@@ -1,0 +1,76 @@
+"""mp.channel: every rank takes in some of each layer's input maps."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from perfscope.runners.job import Job
+from perfscope.runners.model_parallel.channels import ChannelSurgeon
+from perfscope.runners.model_parallel.pieces import Pieces
+from perfscope.runners.model_parallel.structure import Structure, read_structure
+from perfscope.runners.model_parallel.volumes import channel_volumes
+from perfscope.runners.models.shapes import LayerShape
+from perfscope.runners.schemes.base import Axes
+from perfscope.runners.schemes.mp_base import SplitModel, require_divisible, require_ungrouped, traffic_of
+from perfscope.runners.traffic import Traffic
+
+
+class Channel(SplitModel):
+    """Input feature maps split over the model group."""
+
+    name = "mp.channel"
+    summary = (
+        "Each rank takes C/M input maps of every layer and the group adds up (channel parallelism, MLSL)."
+    )
+    rule = (
+        "Weights are cut along input maps; each rank computes a partial sum of all K maps, which the group "
+        "sums and scatters (reduce_scatter; all_gather of the gradient backward). Layers that see the "
+        "samples compute K/M maps from all channels without exchange; the last layer's partial sums are "
+        "summed on every rank (all_reduce), which computes the loss."
+    )
+    volume = (
+        "sum over layers between the first and the last of 2(M-1)/M * b|y_l| e, and 2(M-1)/M * b|y| e for "
+        "the last; gloo moves twice the reduce_scatter half"
+    )
+    source = "intel/MLSL, mlsl_impl.cpp, InitPeerConnection, cases 1 and 2"
+    axes = Axes("model", "decentralised", "synchronous", "reduce_scatter and all_gather in the group")
+
+    def split(self, model: nn.Sequential, structure: Structure) -> tuple[nn.Sequential, Pieces]:
+        """See SplitModel."""
+        surgeon = ChannelSurgeon(
+            self.model_group, structure, by_filter=False, seed=self.dropout_seed, device=self.world.device
+        )
+        return surgeon.split(model), surgeon.pieces
+
+    @classmethod
+    def inside(cls, job: Job, rank: int) -> list[Traffic]:
+        """See SplitModel."""
+        return traffic_of(job, rank, channel_volumes(read_structure(job.config)))
+
+    @classmethod
+    def own_params(cls, job: Job, rank: int) -> int:
+        """See SplitModel. Everything is cut evenly but the last layer's bias, which every rank holds."""
+        whole = _whole_bias(job)
+        return (job.shape.num_params - whole) // job.mesh.model + whole
+
+    @classmethod
+    def check(cls, job: Job) -> None:
+        """See Scheme. The maps that go in are the maps that came out of the layer before."""
+        require_ungrouped(cls.name, job)
+        unit = {"conv": "output maps", "linear": "outputs", "norm": "maps"}
+        last = _summed_layer(job)
+        widths = [
+            (one.name, one.weight_shape[0], unit[one.kind]) for one in job.shape.layers if one is not last
+        ]
+        require_divisible(cls.name, job.mesh.model, widths)
+
+
+def _summed_layer(job: Job) -> LayerShape | None:
+    """The last layer, if its partial sums go to every rank: not the first, and in no container."""
+    layers = [one for one in job.shape.layers if one.kind != "norm"]
+    return layers[-1] if len(layers) > 1 and "." not in layers[-1].name else None
+
+
+def _whole_bias(job: Job) -> int:
+    last = _summed_layer(job)
+    return last.weight_shape[0] if last is not None and last.has_bias else 0

@@ -1,0 +1,69 @@
+"""mp.fc_tp: only the linear layers are split."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from perfscope.runners.config import BenchError
+from perfscope.runners.job import Job
+from perfscope.runners.model_parallel.pairs import COLUMN, ROW, PairSurgeon, roles
+from perfscope.runners.model_parallel.pieces import Pieces
+from perfscope.runners.model_parallel.structure import Structure, read_structure
+from perfscope.runners.model_parallel.volumes import pair_volumes
+from perfscope.runners.models.shapes import LayerShape
+from perfscope.runners.schemes.base import Axes
+from perfscope.runners.schemes.mp_base import SplitModel, require_divisible, traffic_of
+from perfscope.runners.traffic import Traffic
+
+
+class FcTensorParallel(SplitModel):
+    """Linear layers split in pairs over the model group, convolutions computed by all of it."""
+
+    name = "mp.fc_tp"
+    summary = "Linear layers split in column/row pairs (Megatron); convolutions are computed by every rank."
+    rule = (
+        "Of two linear layers one after the other, the first is cut along outputs, the second along "
+        "inputs: the group sums the second's output (all_reduce) and, backward, the gradient of the "
+        "first's input (all_reduce). A last layer without a partner is cut along inputs: all_reduce "
+        "forward, all_gather backward."
+    )
+    volume = (
+        "per pair 2(M-1)/M * b(|x_first| + |y_second|) e; for a single last layer (M-1)/M * b(2|y| + |x|) e"
+    )
+    source = "Shoeybi et al. 2019, arXiv 1909.08053, section 3"
+    axes = Axes("model", "decentralised", "synchronous", "all_reduce in the group")
+
+    def split(self, model: nn.Sequential, structure: Structure) -> tuple[nn.Sequential, Pieces]:
+        """See SplitModel."""
+        surgeon = PairSurgeon(self.model_group, structure, seed=self.dropout_seed, device=self.world.device)
+        return surgeon.split(model), surgeon.pieces
+
+    @classmethod
+    def inside(cls, job: Job, rank: int) -> list[Traffic]:
+        """See SplitModel."""
+        return traffic_of(job, rank, pair_volumes(read_structure(job.config)))
+
+    @classmethod
+    def own_params(cls, job: Job, rank: int) -> int:
+        """See SplitModel. Weights of linear layers are cut, and the biases of those cut along outputs."""
+        cut = sum(one.num_params if role == COLUMN else one.num_weights for one, role in _linear_layers(job))
+        return job.shape.num_params - cut + cut // job.mesh.model
+
+    @classmethod
+    def check(cls, job: Job) -> None:
+        """See Scheme."""
+        layers = _linear_layers(job)
+        if not layers and job.mesh.model > 1:
+            raise BenchError(f"{cls.name}: {job.config.model} has no linear layer to split")
+        widths = []
+        for layer, role in layers:
+            if role == COLUMN:
+                widths.append((layer.name, layer.weight_shape[0], "outputs"))
+            elif role != ROW:
+                widths.append((layer.name, layer.weight_shape[1], "inputs"))
+        require_divisible(cls.name, job.mesh.model, widths)
+
+
+def _linear_layers(job: Job) -> list[tuple[LayerShape, str]]:
+    layers = {one.name: one for one in job.shape.layers if one.kind == "linear" and "." not in one.name}
+    return [(layers[name], role) for name, role in roles(list(layers)).items()]

@@ -1,0 +1,289 @@
+"""Pipelines: consecutive blocks on consecutive ranks, microbatches going through torch's own schedules."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from perfscope.runners.collect import collect_state, layout_of
+from perfscope.runners.config import BenchError
+from perfscope.runners.job import Job
+from perfscope.runners.mesh import STAGE, Mesh
+from perfscope.runners.pipeline.partition import Stage, bubble_ratio, cut, default_microbatches, num_cuttable
+from perfscope.runners.schemes.base import Axes, Batch, Scheme
+from perfscope.runners.schemes.local import make_optimizer
+from perfscope.runners.traffic import Traffic
+
+_cut = lru_cache(maxsize=64)(cut)  # a job's cutting is asked for once per rank
+
+
+class Pipeline(Scheme):
+    """What all pipelines share. Subclasses name torch's schedule and how many stages a rank has.
+
+    Class attributes:
+        schedule: name in torch.distributed.pipelining.
+        stages_per_rank: v; stage i of v * S sits on the pipeline's rank i mod S.
+    """
+
+    axes = Axes("pipeline", "decentralised", "synchronous", "chain of stages, point to point")
+    splits = "S"
+    volume = (
+        "per cut b*|y_cut|*e forward (activations) and as much backward (their gradients), in m messages "
+        "each way; sent by torch's pipeline itself. Once, in the first step, 4 bytes each way."
+    )
+    schedule: ClassVar[str]
+    stages_per_rank: ClassVar[int] = 1
+
+    @classmethod
+    def check_mesh(cls, mesh: Mesh) -> None:
+        """See Scheme."""
+        super().check_mesh(mesh)
+        if mesh.stage < 2:
+            raise BenchError(f"{cls.name} needs at least 2 pipeline parts; S is 1 in mesh {mesh}")
+
+    @classmethod
+    def check(cls, job: Job) -> None:
+        """See Scheme."""
+        num_stages, most = job.mesh.stage * cls.stages_per_rank, num_cuttable(job.shape)
+        if num_stages > most:
+            virtual = f" ({cls.stages_per_rank} on each of {job.mesh.stage} ranks)"
+            raise BenchError(
+                f"{cls.name} needs {num_stages} stages{virtual if cls.stages_per_rank > 1 else ''}, but "
+                f"{job.config.model} has {most} blocks with parameters; use a smaller S or a deeper model"
+            )
+        given, b = cls.num_microbatches(job), job.group_batch
+        if b % given:
+            raise BenchError(
+                f"{cls.name}: {b} samples of a data part cannot be cut into {given} equal microbatches; "
+                f"choose a divisor of {b}"
+            )
+        if problem := cls.refused_microbatches(given, job.mesh.stage):
+            raise BenchError(f"{cls.name}: {problem}")
+        if layer := _lonely_norm(job, b // given):
+            raise BenchError(
+                f"{cls.name}: {layer} would normalise over one value per microbatch; "
+                f"use fewer microbatches, a larger batch or a larger input"
+            )
+
+    @classmethod
+    def refused_microbatches(cls, num_microbatches: int, num_ranks: int) -> str | None:
+        """Why the schedule cannot work with so many microbatches on so many ranks; None if it can."""
+        return None
+
+    @classmethod
+    def num_microbatches(cls, job: Job) -> int:
+        """m: what was asked for, or the default."""
+        num_ranks, b = job.mesh.stage, job.group_batch
+
+        def allowed(m: int) -> bool:
+            return cls.refused_microbatches(m, num_ranks) is None and _lonely_norm(job, b // m) is None
+
+        return job.config.num_microbatches or default_microbatches(b, num_ranks, allowed)
+
+    @classmethod
+    def stages(cls, job: Job) -> tuple[Stage, ...]:
+        """All stages in order."""
+        return _cut(job.shape, job.config.input_shape, job.mesh.stage * cls.stages_per_rank)
+
+    @classmethod
+    def stages_of(cls, job: Job, rank: int) -> tuple[int, ...]:
+        """Which stages a rank has."""
+        _, _, s = job.mesh.coordinates(rank)
+        return tuple(s + turn * job.mesh.stage for turn in range(cls.stages_per_rank))
+
+    @classmethod
+    def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
+        """See Scheme."""
+        members, stages = job.mesh.group(STAGE, rank), cls.stages(job)
+        m = cls.num_microbatches(job)
+        bytes_per_element = job.group_batch // m * job.element_size
+
+        def send(to_stage: int, size: int, what: str) -> Traffic:
+            receiver = members[to_stage % len(members)]
+            return Traffic(
+                collective="send",
+                axis=STAGE,
+                members=(rank, receiver),
+                bytes=size * bytes_per_element,
+                count=m,
+                what=what,
+                by_library=True,
+                group_size=len(members),
+            )
+
+        found = []
+        for index in cls.stages_of(job, rank):
+            if index + 1 < len(stages):
+                found.append(send(index + 1, stages[index].out_size, "activations forward"))
+            if index > 0:
+                found.append(send(index - 1, stages[index].in_size, "activation gradients backward"))
+        return found
+
+    def build(self, model: nn.Sequential) -> None:
+        """See Scheme."""
+        from torch.distributed import pipelining  # half a second, for pipelines only
+
+        # When a peer is gone, torch logs the whole schedule on every rank before it raises.
+        logging.getLogger("torch.distributed.pipelining.schedules").setLevel(logging.CRITICAL)
+        stages, mine = self.stages(self.job), self.stages_of(self.job, self.world.rank)
+        self._m = self.num_microbatches(self.job)
+        self._layout = layout_of(model.state_dict(), self._owners(model, stages))
+        self._last = len(stages) - 1 in mine
+        self._first = 0 in mine
+        blocks = dict(model.named_children())
+        self.parts = [nn.Sequential(OrderedDict((n, blocks[n]) for n in stages[i].blocks)) for i in mine]
+        group = self.world.groups(STAGE, self.job.mesh.groups(STAGE))
+        size, dtype = self.job.group_batch // self._m, next(model.parameters()).dtype
+
+        def example(shape: tuple[int, ...], needs_grad: bool) -> torch.Tensor:
+            return torch.empty((size, *shape), dtype=dtype, device="meta", requires_grad=needs_grad)
+
+        made = [
+            pipelining.PipelineStage(
+                part,
+                index,
+                len(stages),
+                self.world.device,
+                input_args=(example(stages[index].in_shape, index > 0),),
+                output_args=(example(stages[index].out_shape, True),),
+                group=group.handle,
+            )
+            for index, part in zip(mine, self.parts, strict=True)
+        ]
+        kind = getattr(pipelining, self.schedule)
+        self.schedule_object = kind(
+            made if self.stages_per_rank > 1 else made[0], self._m, loss_fn=functional.cross_entropy
+        )
+        self._params = [value for part in self.parts for value in part.parameters()]
+        self.optimizer = make_optimizer(self, self._params)
+
+    def step(self, batch: Batch) -> torch.Tensor | None:
+        """See Scheme."""
+        self.optimizer.zero_grad(set_to_none=True)
+        losses: list[torch.Tensor] = []
+        self.schedule_object.step(
+            *((batch.inputs,) if self._first else ()),
+            target=batch.targets if self._last else None,
+            losses=losses if self._last else None,
+            return_outputs=False,
+        )
+        self.exchange_gradients()
+        self.optimizer.step()
+        return torch.stack([one.detach() for one in losses]).mean() if self._last else None
+
+    def exchange_gradients(self) -> None:
+        """Between backward and update; gradients are the data part's means."""
+
+    def full_state(self) -> dict[str, torch.Tensor] | None:
+        """See Scheme."""
+        own = {name: value for part in self.parts for name, value in part.state_dict().items()}
+        return collect_state(self._layout, own, self.world)
+
+    @classmethod
+    def layout(cls, job: Job) -> dict[str, Any]:
+        """How the model is cut, before anything runs; JSON values. `ranks` are places in the pipeline."""
+        m = cls.num_microbatches(job)
+        return {
+            "num_microbatches": m,
+            "microbatch": job.group_batch // m,
+            "bubble_ratio": bubble_ratio(job.mesh.stage, m, cls.stages_per_rank),
+            "stages": [
+                {
+                    "rank": index % job.mesh.stage,
+                    "blocks": list(stage.blocks),
+                    "forward_flops_per_sample": stage.flops,
+                    "num_params": stage.params,
+                }
+                for index, stage in enumerate(cls.stages(job))
+            ],
+        }
+
+    def details(self) -> Mapping[str, Any]:
+        """See Scheme."""
+        mine = self.stages_of(self.job, self.world.rank)
+        return {**self.layout(self.job), "own_stages": list(mine)}
+
+    def _owners(self, model: nn.Sequential, stages: Sequence[Stage]) -> dict[str, tuple[int, ...]]:
+        mesh = self.job.mesh
+        place = {
+            block: mesh.rank_of(0, 0, index % mesh.stage)
+            for index, stage in enumerate(stages)
+            for block in stage.blocks
+        }
+        return {name: (place[name.split(".")[0]],) for name in model.state_dict()}
+
+
+def _lonely_norm(job: Job, microbatch: int) -> str | None:
+    """A norm that would see one value per channel in a microbatch of that size."""
+    for layer in job.shape.layers:
+        if layer.kind == "norm" and microbatch * layer.in_size <= layer.in_shape[0]:
+            return layer.name
+    return None
+
+
+_CUT_RULE = (
+    "The blocks are cut into contiguous stages so that the largest has as few flops as possible. Gradients "
+    "are summed over the microbatches and divided by m: the update is serial SGD's. BatchNorm uses each "
+    "microbatch's statistics."
+)
+
+
+class GPipe(Pipeline):
+    """All forwards, then all backwards."""
+
+    name = "pp.gpipe"
+    summary = "Pipeline, fill and drain: all m microbatches forward, then all backward."
+    rule = _CUT_RULE + " Waiting share (S-1)/(m+S-1); activations of all m microbatches are kept."
+    source = "Huang et al. 2019, GPipe (arXiv 1811.06965); torch.distributed.pipelining.ScheduleGPipe"
+    schedule = "ScheduleGPipe"
+
+
+class OneForwardOneBackward(Pipeline):
+    """One forward, one backward in turn."""
+
+    name = "pp.1f1b"
+    summary = (
+        "Pipeline that alternates one forward and one backward: at most S microbatches' activations are kept."
+    )
+    rule = _CUT_RULE + " Waiting share (S-1)/(m+S-1) as GPipe's; m must be at least S."
+    source = "Narayanan et al. 2019, PipeDream (arXiv 1806.03377); torch.distributed.pipelining.Schedule1F1B"
+    schedule = "Schedule1F1B"
+
+    @classmethod
+    def refused_microbatches(cls, num_microbatches: int, num_ranks: int) -> str | None:
+        """See Pipeline."""
+        if num_microbatches < num_ranks:
+            return (
+                f"{num_microbatches} microbatches are fewer than the {num_ranks} stages; "
+                f"use at least {num_ranks}, or pp.gpipe"
+            )
+        return None
+
+
+class Interleaved(Pipeline):
+    """Two stages per rank, far apart."""
+
+    name = "pp.interleaved"
+    summary = "Pipeline with 2 stages per rank (i and i + S), one forward and one backward in turn."
+    rule = _CUT_RULE + " Waiting share (S-1)/(2m+S-1); 2S-1 cuts instead of S-1."
+    source = "Narayanan et al. 2021 (arXiv 2104.04473); torch.distributed.pipelining.ScheduleInterleaved1F1B"
+    schedule = "ScheduleInterleaved1F1B"
+    stages_per_rank = 2
+
+    @classmethod
+    def refused_microbatches(cls, num_microbatches: int, num_ranks: int) -> str | None:
+        """See Pipeline."""
+        rounds = max(1, num_microbatches // num_ranks)  # torch's rule
+        if num_microbatches % rounds:
+            return (
+                f"{num_microbatches} microbatches cannot be cut into {rounds} equal rounds over {num_ranks} "
+                f"ranks; use a multiple of {num_ranks}"
+            )
+        return None

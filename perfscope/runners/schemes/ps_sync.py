@@ -1,0 +1,57 @@
+"""The synchronous parameter server."""
+
+from __future__ import annotations
+
+import torch
+
+from perfscope.runners.job import Job
+from perfscope.runners.schemes.base import Axes, Batch
+from perfscope.runners.schemes.local import make_optimizer
+from perfscope.runners.schemes.server_base import SERVER, SERVER_WORDS, RemoteUpdate, ServerScheme
+
+
+class PsSync(ServerScheme):
+    """Serial SGD on the server, gradients from the workers."""
+
+    name = "ps.sync"
+    summary = "Synchronous parameter server: it averages all workers' gradients, updates, sends weights back."
+    rule = (
+        SERVER_WORDS + "Each step the server takes the gradient of every worker in rank order, "
+        "W <- W - eta * mean_i G^i (with momentum if asked for), and sends W to every worker."
+    )
+    source = "Li et al., OSDI 2014; as ConsistentParameterServer of Deep500 (without its lost root gradient)."
+    axes = Axes("data", "centralised", "synchronous", "parameter server (1 of n)")
+    equals_serial = True
+    deterministic = True
+
+    @classmethod
+    def effective_batch(cls, job: Job) -> int:
+        """B: all workers' samples are behind one update."""
+        return job.config.batch
+
+    def build_server(self) -> None:
+        """See ServerScheme."""
+        self.optimizer = make_optimizer(self, [self.packed.weights])
+        self.incoming = torch.empty_like(self.packed.weights)
+
+    def build_worker(self) -> None:
+        """See ServerScheme."""
+        self.update = RemoteUpdate(self.packed.weights)
+
+    def serve(self) -> None:
+        """See ServerScheme."""
+        mean = self.packed.gradient.zero_()
+        for worker in self.workers:
+            self.transport.receive(self.incoming, worker)
+            mean += self.incoming
+        mean /= len(self.workers)
+        self.optimizer.step()
+        for worker in self.workers:
+            self.transport.send(self.packed.weights, worker)
+
+    def step(self, batch: Batch) -> torch.Tensor:
+        """See ServerScheme."""
+        loss = self.packed.backward(batch)
+        self.transport.send(self.packed.gradient, SERVER)
+        self.update.step(lambda: self.transport.receive(self.packed.weights, SERVER))
+        return loss

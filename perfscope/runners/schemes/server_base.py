@@ -1,0 +1,215 @@
+"""A server on rank 0, workers on all others: what parameter-server and elastic-averaging schemes share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from perfscope.runners.config import BenchConfig, BenchError
+from perfscope.runners.job import Job
+from perfscope.runners.mesh import WORLD, Mesh
+from perfscope.runners.schemes.base import Axes, Batch, Feed, Note, Scheme
+from perfscope.runners.schemes.local import scaled_learning_rate
+from perfscope.runners.schemes.server_packed import Packed, buffers_of
+from perfscope.runners.traffic import Traffic
+from perfscope.runners.world import World
+
+SERVER = 0
+MAX_RECORDED_ARRIVALS = 10_000
+SERVER_WORDS = (
+    "Rank 0 is a server without samples of its own, ranks 1..P-1 are the N = P-1 workers (mesh D = P: the "
+    "server has a place in it). Each worker takes b = B/N samples per step, so N must divide B. "
+)
+
+
+def _send(sender: int, receiver: int, job: Job, what: str) -> Traffic:
+    return Traffic(
+        collective="send",
+        axis=WORLD,
+        members=(sender, receiver),
+        bytes=job.model_bytes,
+        what=what,
+        group_size=job.num_ranks,
+    )
+
+
+def require_no_momentum(name: str, config: BenchConfig, instead: str) -> None:
+    """Raises BenchError if momentum was asked for and the rule has none."""
+    if config.momentum:
+        raise BenchError(f"{name} has no momentum in its rule; use {instead}, or momentum 0")
+
+
+class Staleness:
+    """How many updates of others came between a worker's fetch of the weights and its own update.
+
+    Attributes:
+        histogram: staleness -> number of updates.
+        arrivals: which worker each update came from, in order (ranks).
+    """
+
+    def __init__(self) -> None:
+        self.histogram: Counter[int] = Counter()
+        self.arrivals: list[int] = []
+        self.num_updates = 0
+        self._fetched: dict[int, int] = {}
+
+    def arrived(self, worker: int) -> None:
+        """`worker`'s update is made now, and it gets the weights with it."""
+        self.histogram[self.num_updates - self._fetched.get(worker, 0)] += 1
+        self.num_updates += 1
+        self._fetched[worker] = self.num_updates
+        if len(self.arrivals) < MAX_RECORDED_ARRIVALS:
+            self.arrivals.append(worker)
+
+    def as_json(self) -> dict[str, Any]:
+        """For details(); arrivals beyond MAX_RECORDED_ARRIVALS are not kept."""
+        return {
+            "num_updates": self.num_updates,
+            "staleness": {str(key): self.histogram[key] for key in sorted(self.histogram)},
+            "arrivals": list(self.arrivals),
+        }
+
+
+class ServerScheme(Scheme):
+    """Rank 0 serves; see SERVER_WORDS.
+
+    In a step each worker makes a gradient and exchanges a message of |W| with the server, in both directions.
+    A server's step is a round of N such exchanges.
+    """
+
+    axes = Axes("data", "centralised", "asynchronous", "parameter server (1 of n)")
+    splits = "D"
+    backends: ClassVar[tuple[str, ...]] = ("gloo", "mpi")
+    equals_serial = False
+    deterministic = False
+    volume = (
+        "|W| e from every worker to the server and back: a worker sends |W| e per step, the server N |W| e. "
+        "All of it crosses the server's one link."
+    )
+    sends_up: ClassVar[str] = "gradients"
+
+    @classmethod
+    def num_workers(cls, job: Job) -> int:
+        """N = P - 1."""
+        return job.num_ranks - 1
+
+    @classmethod
+    def num_parts(cls, mesh: Mesh) -> int:
+        """See Scheme: one for each worker."""
+        return mesh.num_ranks - 1
+
+    @classmethod
+    def check_mesh(cls, mesh: Mesh) -> None:
+        """See Scheme."""
+        super().check_mesh(mesh)
+        if mesh.num_ranks < 2:
+            raise BenchError(f"{cls.name} needs at least 2 ranks: one server, one worker")
+
+    @classmethod
+    def effective_batch(cls, job: Job) -> int:
+        """b = B / N: one worker's samples are behind one update."""
+        return job.config.batch // cls.num_workers(job)
+
+    @classmethod
+    def placement_groups(cls, job: Job) -> Mapping[str, tuple[tuple[int, ...], ...]]:
+        """See Scheme; the server talks with each worker."""
+        workers = tuple(range(1, job.num_ranks))
+        found = {"server": tuple((SERVER, one) for one in workers)}
+        return {**found, "workers": (workers,)} if len(workers) > 1 else found
+
+    @classmethod
+    def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
+        """See Scheme."""
+        if rank != SERVER:
+            return (_send(rank, SERVER, job, cls.sends_up),)
+        return tuple(_send(SERVER, one, job, "weights") for one in range(1, job.num_ranks))
+
+    def __init__(self, job: Job, world: World) -> None:
+        super().__init__(job, world)
+        group = world.groups(WORLD, job.mesh.groups(WORLD))
+        self.transport = world.peers.transport(group)
+        self.workers = range(1, world.size)
+
+    @property
+    def is_server(self) -> bool:
+        """Whether this rank is the server."""
+        return self.world.rank == SERVER
+
+    @property
+    def data_part(self) -> tuple[int, int]:
+        """(rank - 1, N); the server, which draws nothing, has the first worker's."""
+        return max(self.world.rank - 1, 0), len(self.workers)
+
+    def build(self, model: nn.Sequential) -> None:
+        """See Scheme. Server and workers start from the same weights: nothing needs to be fetched first."""
+        self.packed = Packed(model.cpu() if self.is_server else model)  # a server is host memory
+        self.rate = scaled_learning_rate(self.config, self.effective_batch(self.job))
+        if self.is_server:
+            self.build_server()
+        else:
+            self.build_worker()
+
+    @abstractmethod
+    def build_server(self) -> None:
+        """Makes what the server needs; `self.packed.weights` are the weights it serves."""
+
+    @abstractmethod
+    def build_worker(self) -> None:
+        """Makes what a worker needs."""
+
+    @abstractmethod
+    def serve(self) -> None:
+        """Server: one round of N exchanges."""
+
+    @abstractmethod
+    def step(self, batch: Batch) -> torch.Tensor:
+        """Worker: gradient, exchange, update."""
+
+    def run(self, feed: Feed, steps: int, note: Note) -> None:
+        """See Scheme. The server knows how many messages will come, and ends with the last."""
+        if not self.is_server:
+            super().run(feed, steps, note)
+            return
+        for number in range(steps):
+            self.serve()
+            note.step(number, None)
+
+    def full_state(self) -> dict[str, torch.Tensor] | None:
+        """The server's weights. Buffers are rank 1's: the server never ran the model."""
+        for buffer in buffers_of(self.packed.model):
+            if self.is_server:
+                self.transport.receive(buffer, self.workers[0])
+            elif self.world.rank == self.workers[0]:
+                self.transport.send(buffer, SERVER)
+        return self.packed.state(self.packed.weights) if self.is_server else None
+
+
+class RemoteUpdate(torch.optim.Optimizer):
+    """A worker's update that is made elsewhere: its step is the arrival of the new weights."""
+
+    def __init__(self, weights: torch.Tensor) -> None:
+        super().__init__([weights], {})
+
+    def step(self, fetch: Callable[[], object]) -> None:
+        """`fetch` overwrites the weights."""
+        with torch.no_grad():
+            fetch()
+
+
+class ArrivalUpdate(torch.optim.Optimizer):
+    """A server's rounds: each message is applied to the weights by `apply` as it arrives, one at a time."""
+
+    def __init__(self, weights: torch.Tensor, apply: Callable[[torch.Tensor], None]) -> None:
+        super().__init__([weights], {})
+        self._apply = apply
+
+    def step(self, messages: Iterator[torch.Tensor]) -> None:
+        """`messages` receives the next one when it is asked for it, and answers the last one before that."""
+        with torch.no_grad():
+            for message in messages:
+                self._apply(message)

@@ -1,0 +1,65 @@
+"""A model as one vector: all parameters, and all gradients, one behind the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from perfscope.runners.schemes.base import Batch
+from perfscope.runners.schemes.local import loss_of
+
+
+class Packed:
+    """A model whose parameters are views into one vector, and whose gradients are views into another.
+
+    So the whole model is one message (You et al. 2017: packed exchange), and nothing is copied to send it.
+
+    Attributes:
+        model: the model, its parameters moved.
+        weights: (num_params,), on the model's device; its `.grad` is `gradient`.
+        gradient: (num_params,).
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        params = list(model.parameters())
+        sample = params[0]
+        self.model = model
+        self.weights = torch.empty(sum(p.numel() for p in params), dtype=sample.dtype, device=sample.device)
+        self.gradient = torch.zeros_like(self.weights)
+        self.weights.grad = self.gradient
+        offset = 0
+        for param in params:
+            end = offset + param.numel()
+            piece = self.weights[offset:end].view_as(param)
+            piece.copy_(param.detach())
+            param.data = piece
+            param.grad = self.gradient[offset:end].view_as(param)
+            offset = end
+
+    def backward(self, batch: Batch) -> torch.Tensor:
+        """Fills `gradient` with that of the batch's mean loss, which is returned, detached."""
+        self.gradient.zero_()
+        loss = loss_of(self.model, batch)
+        loss.backward()
+        return loss.detach()
+
+    def state(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:
+        """A state dict with parameters from `weights` (num_params,) and this model's own buffers."""
+        names = {name for name, _ in self.model.named_parameters()}
+        found = {}
+        offset = 0
+        for name, value in self.model.state_dict().items():
+            if name in names:
+                end = offset + value.numel()
+                found[name] = weights[offset:end].view_as(value).detach().clone()
+                offset = end
+            else:
+                found[name] = value.detach().clone()
+        return found
+
+
+def buffers_of(model: nn.Module) -> Iterable[torch.Tensor]:
+    """The model's buffers that are no weights: running statistics of normalisations."""
+    return (one for one in model.buffers() if one.numel())

@@ -1,0 +1,54 @@
+"""What a scheme says that it communicates: predictions in the same words as the ledger's record. No torch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Calls of one kind by one rank.
+
+    Attributes:
+        collective: all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, gather, scatter or
+            send.
+        axis: data, model, stage, world or a name of the scheme's own; as in comm.Group.
+        members: global ranks in the group's order; for a send (sender, receiver).
+        bytes: S of one call, as comm.py defines it. For a receiver nothing is listed.
+        count: calls per step.
+        every: they happen in steps whose number (from 1) is a multiple of this.
+        what: for people: "gradients", "activations forward", "halo rows" ...
+        by_library: calls that a library makes and that the ledger therefore cannot see
+            (DDP's reducer, FSDP, torch's pipelines); the trace shows them.
+        group_size: as the ledger notes it where that is not len(members) (a send inside a larger group).
+    """
+
+    collective: str
+    axis: str
+    members: tuple[int, ...]
+    bytes: int
+    count: int = 1
+    every: int = 1
+    what: str = ""
+    by_library: bool = False
+    group_size: int | None = None
+
+    def calls_in(self, steps: int) -> int:
+        """How many such calls this rank makes in so many steps."""
+        return self.count * (steps // self.every)
+
+
+def expected_calls(traffic: Iterable[Traffic], steps: int) -> Counter[tuple[str, str, int, int]]:
+    """(collective, axis, number of ranks, bytes) -> calls in so many steps, as a ledger would hold them.
+
+    Calls that a library makes are left out: no ledger sees them.
+    """
+    found: Counter[tuple[str, str, int, int]] = Counter()
+    for one in traffic:
+        calls = one.calls_in(steps)
+        size = one.group_size or len(one.members)
+        if calls and not one.by_library and len(one.members) > 1:
+            found[one.collective, one.axis, size, one.bytes] += calls
+    return found

@@ -1,0 +1,128 @@
+"""The training loop of one rank: the same for every scheme, model and place."""
+
+from __future__ import annotations
+
+import copy
+import resource
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from perfscope.runners.comm import Call
+from perfscope.runners.config import BenchConfig
+from perfscope.runners.data.registry import held_out, open_feed
+from perfscope.runners.job import Job
+from perfscope.runners.models.registry import build_model
+from perfscope.runners.planning import plan
+from perfscope.runners.schemes.base import Batch, Note
+from perfscope.runners.schemes.local import loss_of
+from perfscope.runners.schemes.registry import find_scheme
+from perfscope.runners.wire import grown, read_interfaces
+from perfscope.runners.world import World
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What one rank has to tell.
+
+    Attributes:
+        losses: mean loss of this rank's batch, by step; None where the rank does not know it.
+        step_ends_ns: monotonic time at the end of each step; the first entry is the start of the first step.
+        calls: the ledger, over all steps.
+        interfaces: what each network interface of the host moved during the steps.
+        details: the scheme's own.
+        state: the trained model, on rank 0.
+        held_out_loss: of the trained model on samples nobody trained on, on rank 0.
+    """
+
+    losses: list[float | None]
+    step_ends_ns: list[int]
+    calls: Counter[Call]
+    interfaces: dict[str, dict[str, int]]
+    details: Mapping[str, Any]
+    state: dict[str, torch.Tensor] | None
+    held_out_loss: float | None
+    peak_rss_bytes: int = field(
+        default_factory=lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    )
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything but the weights, for the run directory."""
+        return {
+            "losses": self.losses,
+            "step_ends_ns": self.step_ends_ns,
+            "calls": [{**call._asdict(), "count": count} for call, count in sorted(self.calls.items())],
+            "interfaces": self.interfaces,
+            "details": dict(self.details),
+            "held_out_loss": self.held_out_loss,
+            "peak_rss_bytes": self.peak_rss_bytes,
+        }
+
+
+class _Notes(Note):
+    """Keeps times at once and losses as tensors: reading a loss would wait for the device."""
+
+    def __init__(self) -> None:
+        self.ends_ns = [time.monotonic_ns()]
+        self._losses: list[torch.Tensor | None] = []
+
+    def step(self, number: int, loss: torch.Tensor | None) -> None:
+        """See Note."""
+        self.ends_ns.append(time.monotonic_ns())
+        self._losses.append(loss)
+
+    def losses(self) -> list[float | None]:
+        """As numbers."""
+        return [None if loss is None else float(loss) for loss in self._losses]
+
+
+def train_here(world: World, config: BenchConfig) -> Outcome:
+    """Plans and trains on an open world; see `train`."""
+    return train(plan(config), world)
+
+
+def train(job: Job, world: World) -> Outcome:
+    """Builds the model, trains `config.steps` steps, collects the result. Every rank calls it.
+
+    Raises:
+        BenchError: the data cannot be used.
+        RuntimeError: torch's, when another rank is gone.
+    """
+    config = job.config
+    scheme = find_scheme(config.scheme)(job, world)
+    feed = open_feed(config, world.device)
+    template = build_model(config).to(world.device)
+    scheme.build(copy.deepcopy(template))
+    world.peers.barrier()
+    world.ledger.clear()
+    before = read_interfaces()
+    notes = _Notes()
+    scheme.run(feed, config.steps, notes)
+    calls = Counter(world.ledger.calls)
+    world.peers.barrier()
+    interfaces = grown(before, read_interfaces())
+    state = scheme.full_state()
+    loss = None
+    if state is not None:
+        template.load_state_dict(state)
+        loss = evaluate(template, held_out(config, world.device))
+    return Outcome(
+        losses=notes.losses(),
+        step_ends_ns=notes.ends_ns,
+        calls=calls,
+        interfaces=interfaces,
+        details=scheme.details(),
+        state=state,
+        held_out_loss=loss,
+    )
+
+
+def evaluate(model: torch.nn.Module, samples: Batch) -> float:
+    """Mean loss of the model on samples, in evaluation mode."""
+    model.eval()
+    with torch.no_grad():
+        return float(loss_of(model, samples))

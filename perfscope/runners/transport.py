@@ -1,0 +1,80 @@
+"""Messages between two ranks, for schemes with a server: from a given rank, or from whoever comes first.
+
+Two implementations: gloo through `comm`, and MPI (`mpi`, through mpi4py). Both wait no longer than the run's
+timeout and report a lost peer alike. Tensors of a GPU travel through host memory: no transport needs to know
+about devices.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+
+from perfscope.runners import comm
+from perfscope.runners.comm import Group
+
+
+class PeerLostError(RuntimeError):
+    """Another rank is gone, or did not answer in time. One line."""
+
+
+class Transport(ABC):
+    """Point-to-point messages among the ranks of a group; every send is noted in the rank's ledger."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+
+    def send(self, tensor: torch.Tensor, to: int) -> None:
+        """`tensor` (contiguous) to rank `to` of the group; it may be overwritten afterwards.
+
+        Raises:
+            PeerLostError: that rank is gone or does not take it in time.
+        """
+        self._send(tensor.detach().cpu(), to)
+
+    def receive(self, into: torch.Tensor, source: int | None = None) -> int:
+        """Fills `into` (contiguous; size and dtype as sent) with the next message of `source`, or of anybody.
+
+        Returns:
+            Who sent it, as a rank of the group.
+
+        Raises:
+            PeerLostError: that rank is gone, or nothing came in time.
+        """
+        host = into if into.device.type == "cpu" else torch.empty_like(into, device="cpu")
+        found = self._receive(host, source)
+        if host is not into:
+            into.copy_(host)
+        return found
+
+    @abstractmethod
+    def _send(self, tensor: torch.Tensor, to: int) -> None: ...
+
+    @abstractmethod
+    def _receive(self, into: torch.Tensor, source: int | None) -> int: ...
+
+
+class GlooTransport(Transport):
+    """Over a process group of gloo, whose timeout bounds every wait."""
+
+    def _send(self, tensor: torch.Tensor, to: int) -> None:
+        try:
+            comm.send(tensor, to, self.group)
+        except RuntimeError as error:
+            raise lost("sending to", to, str(error)) from error
+
+    def _receive(self, into: torch.Tensor, source: int | None) -> int:
+        try:
+            return int(comm.receive(into, source, self.group))
+        except RuntimeError as error:
+            raise lost("receiving from", source, str(error)) from error
+
+
+def lost(doing: str, rank: int | None, reason: str) -> PeerLostError:
+    """The one line for a peer that is gone."""
+    peer = "any rank" if rank is None else f"rank {rank}"
+    text = " ".join(reason.split("] ")[-1].split()).split(". ")[
+        0
+    ]  # torch puts file names in front, advice behind
+    return PeerLostError(f"{doing} {peer}: {text}")
