@@ -8,6 +8,7 @@ One function per kind of launcher; each returns a plan, or None when the command
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import PurePath
 
@@ -57,7 +58,11 @@ _PYTHON_OPTIONS_WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
 _PYTHON_LETTERS_THAT_SHUT_OUT = {"E": "-E", "I": "-I", "S": "-S"}
 _TORCHRUN_MODULES = frozenset(
     {"torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic.run"}
+    | {"perfscope.runners.starting.elastic"}
 )
+_CLUSTER_MODULE = "perfscope.runners.cluster"
+_CLUSTER = re.compile(r"([0-9]{1,4})x([0-9]{1,4})(?:@.*)?")  # HOSTSxRANKS@RATE
+_RANK_MODULE = "perfscope.runners.rank"
 
 
 def recognise(argv: tuple[str, ...], context: Context) -> LaunchPlan:
@@ -77,7 +82,7 @@ def _behind(argv: tuple[str, ...], start: int, context: Context, launcher: str) 
 
 
 def plan_torchrun(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
-    """`torchrun`, or `python -m torch.distributed.run|launch`."""
+    """`torchrun`, `python -m torch.distributed.run|launch`, and perfscope's own torchrun."""
     start = 1
     if words.is_python(argv[0]):
         kind, module = _python_target(argv)
@@ -99,6 +104,42 @@ def plan_torchrun(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
         inner = recognise(job.script, context)
         plan = replace(plan, name=inner.name, warnings=inner.warnings, unreachable=inner.unreachable)
     return plan
+
+
+def plan_emulated_cluster(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
+    """`python -m perfscope.runners.cluster [--quiet] HOSTSxRANKS@RATE -- COMMAND`: hosts emulated here."""
+    if not words.is_python(argv[0]):
+        return None
+    kind, module = _python_target(argv)
+    if kind != "m" or argv[module] != _CLUSTER_MODULE:
+        return None
+    start = module + 1 + (argv[module + 1 : module + 2] == ("--quiet",))
+    found = _CLUSTER.fullmatch(argv[start]) if start < len(argv) else None
+    num_ranks = int(found[1]) * int(found[2]) if found else None
+    start += 1 + (argv[start + 1 : start + 2] == ("--",))
+    inner = recognise(argv[start:], context) if start < len(argv) else None
+    return LaunchPlan(
+        launcher="cluster",
+        argv=argv,
+        name=inner.name if inner else "cluster",
+        expected_ranks=num_ranks or None,
+        world_size=num_ranks or None,
+        warnings=inner.warnings if inner else (),
+        unreachable=inner.unreachable if inner else None,
+    )
+
+
+def plan_bench_rank(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
+    """`python -m perfscope.runners.rank`: a rank of a bench run, perhaps of several that record together."""
+    if not _is_bench_rank(argv):
+        return None
+    return LaunchPlan(
+        launcher="python",
+        argv=argv,
+        name="bench",
+        expected_ranks=1,
+        world_size=words.as_count(context.environment.get("WORLD_SIZE")) or 1,
+    )
 
 
 def plan_mpi(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
@@ -236,6 +277,11 @@ def plan_shell(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
     return LaunchPlan(launcher="shell", argv=argv, name=PurePath(script).stem)
 
 
+def _is_bench_rank(argv: tuple[str, ...]) -> bool:
+    kind, module = _python_target(argv) if words.is_python(argv[0]) else ("", 0)
+    return kind == "m" and argv[module] == _RANK_MODULE
+
+
 def _python_target(argv: tuple[str, ...]) -> tuple[str, int]:
     """What Python is to run, and its index: ("script", i), ("m", i) a module, ("c", i) a text, ("", len)."""
     index = 1
@@ -270,6 +316,8 @@ LAUNCHERS: tuple[Launcher, ...] = (
     plan_mpi,
     plan_srun,
     plan_horovodrun,
+    plan_emulated_cluster,
+    plan_bench_rank,
     plan_env,
     plan_prefix,
     plan_closed_door,
@@ -288,7 +336,7 @@ def plan_command(argv: tuple[str, ...], context: Context) -> LaunchPlan:
     if plan.unreachable:
         warnings.append(f"no rank will be recorded: {plan.unreachable}")
     for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"):
-        if name in context.environment:
+        if name in context.environment and not _is_bench_rank(argv):  # which joins the others by itself
             warnings.append(
                 f"perfscope is started once per rank ({name} is set); write it in front of the launcher: "
                 "`perfscope run -- mpirun ...`"

@@ -1,0 +1,1 @@
+"""How ranks are started and ended: launchers, binding, who ends with whom."""

@@ -1,0 +1,71 @@
+"""How ranks end: which of several endings was the cause, and how to say it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+EXIT_LOST_PEER = 3  # a rank's exit code when another rank has gone or does not answer
+# Nobody sends these to a rank because another rank has failed.
+_OF_ITS_OWN = frozenset({signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
+
+
+@dataclass(frozen=True, slots=True)
+class RankEnding:
+    """A rank that has ended.
+
+    Attributes:
+        rank: global rank.
+        code: exit code; minus the signal's number when one ended it (as subprocess says it).
+    """
+
+    rank: int
+    code: int
+
+    @property
+    def exit_code(self) -> int:
+        """As a shell says it: 128+N for signal N."""
+        return 128 - self.code if self.code < 0 else self.code
+
+    def __str__(self) -> str:
+        if self.code >= 0:
+            return f"rank {self.rank} ended with exit code {self.code}"
+        try:
+            name = f" ({signal.Signals(-self.code).name})"
+        except ValueError:
+            name = ""
+        return f"rank {self.rank} was killed by signal {-self.code}{name}"
+
+
+def cause(endings: Sequence[RankEnding]) -> RankEnding | None:
+    """Of endings that were seen at the same time, the one that the others followed from; None = none failed.
+
+    A rank that loses its peer ends itself with an error, or is ended by its launcher, and both may be seen
+    together with the peer's own end. So a signal that no rank sends goes first, a launcher's SIGTERM last.
+    """
+    failed = [one for one in endings if one.code != 0]
+    return min(failed, key=_order, default=None)
+
+
+def from_wait_status(rank: int, status: int) -> RankEnding:
+    """The ending behind what os.waitpid says."""
+    return RankEnding(rank, os.waitstatus_to_exitcode(status))
+
+
+def say(text: str) -> None:
+    """One line for the user. A closed stderr is no reason to fail."""
+    with suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"perfscope bench: {text}\n")
+        sys.stderr.flush()
+
+
+def _order(ending: RankEnding) -> int:
+    if -ending.code in _OF_ITS_OWN:
+        return 0
+    if ending.code == EXIT_LOST_PEER:
+        return 2
+    return 3 if -ending.code == signal.SIGTERM else 1
