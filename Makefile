@@ -8,7 +8,7 @@ RANKS ?= 4
 # Tests that time out or fail leave their reasons in the closing lines (-ra in pyproject.toml).
 PYTEST_FLAGS ?= -n 2 -m "not slow and not vm and not gpu"
 
-.PHONY: help demo demo-neighbour test test-slow test-vm test-gpu lint types system-packages wheel clean update-golden
+.PHONY: help demo demo-neighbour test test-slow test-vm test-gpu lint types system-packages wheel clean update-golden schemes-doc
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -72,6 +72,9 @@ test-gpu: $(CHECK) ## the tests that need an NVIDIA GPU
 
 update-golden: ## rewrite the golden files from what the code prints now; read the diff before committing
 	PERFSCOPE_UPDATE_GOLDEN=1 $(TEST_VENV)/bin/python -m pytest tests -k golden
+
+schemes-doc: $(VENV)/ready ## write docs/schemes.md anew from the registry of schemes
+	$(VENV)/bin/python -m perfscope.runners.catalogue.scheme_docs docs/schemes.md
 
 clean: ## remove what the other targets made, but for the runs in perfscope-runs
 	rm -rf build $(VENV) *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 import traceback
 
 import click
 
 from perfscope import __version__
+from perfscope.cli.lazy_group import LazyGroup
 from perfscope.cli.output import discard_stdout
 from perfscope.errors import EXIT_BUG, EXIT_OWN_FAILURE, EXIT_USER, PerfscopeError
 
@@ -18,28 +18,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "import": ("perfscope.cli.import_", "Turn traces of torch.profiler into a run directory."),
     "report": ("perfscope.cli.report", "Write the report of a run: text, HTML, PDF or JSON."),
     "export": ("perfscope.cli.export", "Write a run's timeline as Perfetto, Parquet or CSV."),
+    "bench": ("perfscope.cli.bench", "Train a model under one of many parallel schemes, or compare them."),
     "doctor": ("perfscope.cli.doctor", "Show what can be measured on this machine, and why not."),
 }
 
 
-class LazyGroup(click.Group):
-    """A click group whose commands live in modules loaded on first use."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="perfscope")
 @click.option("--debug", is_flag=True, help="Show the stack trace of an error.")
 def cli(debug: bool) -> None:

@@ -1,0 +1,126 @@
+"""Options that say what a bench run trains, and the planned job that follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from perfscope.errors import PerfscopeError
+from perfscope.runners.config import BACKENDS, BINDINGS, DEVICES, DTYPES, LR_RULES
+
+if TYPE_CHECKING:
+    from perfscope.runners.cluster.spec import ClusterSpec
+    from perfscope.runners.job import Job
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _option(name: str, text: str, **how: Any) -> Any:
+    return click.option(f"--{name}", help=text, **how)
+
+
+_TRAINING = (
+    _option("model", "Model, see `perfscope bench list`.  [default: smallcnn]", metavar="NAME"),
+    _option(
+        "mesh",
+        "Data x model x pipeline parts; their product is the number of ranks.  [default: the scheme's]",
+        metavar="D,M[,S]",
+    ),
+    _option(
+        "ranks",
+        "Processes.  [default: the mesh's size, else the cluster's, else 1 for serial, else 2]",
+        type=int,
+        metavar="P",
+    ),
+    _option("batch", "Samples in a step, over all ranks.  [default: 32]", type=int, metavar="B"),
+    _option("steps", "Updates of the model.  [default: 20]", type=int, metavar="N"),
+    click.option(
+        "--modifier",
+        "modifiers",
+        multiple=True,
+        metavar="NAME[(R)]",
+        help="What gradients pass through: fp16, topk(0.01) ...; repeatable, or SCHEME+fp16.",
+    ),
+    _option("input", "Size of one sample.  [default: 3x32x32]", metavar="CxHxW"),
+    _option("classes", "Classes of the samples.  [default: 16]", type=int, metavar="K"),
+    _option("lr", "Learning rate.  [default: the model's]", type=float, metavar="ETA"),
+    _option("lr-rule", "How it follows the effective batch.  [default: none]", type=click.Choice(LR_RULES)),
+    _option("base-batch", "Batch that --lr is meant for.  [default: --batch]", type=int, metavar="B"),
+    _option("momentum", "Momentum.  [default: 0]", type=float, metavar="MU"),
+    _option("dtype", "Of weights and samples.  [default: float32]", type=click.Choice(DTYPES)),
+    _option("seed", "Of weights and samples.  [default: 0]", type=int, metavar="N"),
+    _option("data", "`synthetic`, a folder of images by class, or an .npz file.", metavar="WHERE"),
+    _option("dropout", "Probability.  [default: 0]", type=float, metavar="P"),
+    _option("period", "Steps between exchanges, for schemes that have a period.", type=int, metavar="TAU"),
+    _option("moving-rate", "Moving rate a = eta * rho of elastic averaging.", type=float, metavar="A"),
+    _option("microbatches", "Microbatches of a pipeline.", type=int, metavar="N"),
+)
+_MACHINE = (
+    _option("device", "[default: auto]", type=click.Choice(DEVICES)),
+    _option("backend", "What carries the bytes.  [default: auto]", type=click.Choice(BACKENDS)),
+    _option("bind", "Bind ranks to NUMA domains or cores.  [default: none]", type=click.Choice(BINDINGS)),
+    _option("threads", "Threads per rank.  [default: cores / ranks of a host]", type=int, metavar="N"),
+    _option("timeout", "How long a rank waits for another.  [default: 60]", type=float, metavar="SECONDS"),
+    _option(
+        "cluster",
+        "Emulate HOSTSxRANKS joined at RATE on this machine, e.g. 2x2@1gbit. Compute is shared.",
+        metavar="SPEC",
+    ),
+    click.option("--save-weights", metavar="FILE", help="Keep the trained weights (torch.save)."),
+)
+
+
+def training_options(function: _F) -> _F:
+    """What is trained: --model, --mesh, --batch ..."""
+    return _apply(_TRAINING, function)
+
+
+def machine_options(function: _F) -> _F:
+    """Where: --device, --bind, --cluster ..."""
+    return _apply(_MACHINE, function)
+
+
+def require_torch() -> None:
+    """Raises PerfscopeError where torch is not installed."""
+    if find_spec("torch") is None:
+        raise PerfscopeError('the bench runners need torch: pip install "perfscope[torch]"')
+
+
+def planned(
+    scheme: str, settings: Mapping[str, Any], modifiers: tuple[str, ...], cluster: str | None
+) -> tuple[Job, ClusterSpec | None]:
+    """The job that the options ask for, checked, and its cluster.
+
+    Raises:
+        BenchError: it cannot be; the line says why.
+        PerfscopeError: torch is not installed.
+    """
+    require_torch()
+    from perfscope.runners.models.registry import find_model
+    from perfscope.runners.planning import plan
+    from perfscope.runners.sweep.settings import ClusterSize, config_of
+
+    spec = None
+    size = None
+    if cluster is not None:
+        from perfscope.runners.cluster.spec import parse_cluster
+
+        spec = parse_cluster(cluster)
+        size = ClusterSize(spec.num_hosts, spec.ranks_per_host)
+    config = config_of(
+        scheme,
+        settings,
+        modifiers=modifiers,
+        cluster=size,
+        default_learning_rate=lambda model: find_model(model).learning_rate,
+    )
+    return plan(config), spec
+
+
+def _apply(options: tuple[Any, ...], function: _F) -> _F:
+    for option in reversed(options):
+        function = option(function)
+    return function

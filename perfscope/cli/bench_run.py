@@ -1,0 +1,182 @@
+"""`perfscope bench run`: plan, run through the path of `perfscope run`, read the result back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from perfscope.cli.bench_options import machine_options, planned, training_options
+from perfscope.cli.host_duties import host_duties
+from perfscope.cli.labels import parse_labels
+from perfscope.cli.output import print_result
+from perfscope.cli.run_options import (
+    hardware_options,
+    label_options,
+    place_options,
+    probe_options,
+    tracing_options,
+)
+from perfscope.errors import EXIT_OWN_FAILURE, PerfscopeError, UsageError
+from perfscope.launch.process import CommandNotStarted
+from perfscope.launch.session import HostDuties, RunRequest, run_command, say
+from perfscope.rundir.layout import ENV_RUN_DIR
+from perfscope.runners.sweep.execution import ENV_SWEEP
+from perfscope.runners.sweep.settings import SETTINGS
+
+if TYPE_CHECKING:
+    from perfscope.runners.job import Job
+    from perfscope.runners.starting.launching import Launch
+
+SCHEMA_VERSION = 1
+
+
+@click.command("run", context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("scheme", metavar="SCHEME[+MODIFIER...]")
+@training_options
+@machine_options
+@place_options
+@click.option("--name", metavar="TEXT", help="Name of the run (default: the scheme's).")
+@label_options
+@tracing_options
+@hardware_options
+@click.option("--dry-run", is_flag=True, help="Print what would be run, and make nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures (or the plan) as JSON.")
+def command(
+    scheme: str,
+    modifiers: tuple[str, ...],
+    cluster: str | None,
+    output: Path | None,
+    force: bool,
+    name: str | None,
+    labels: tuple[str, ...],
+    ceilings: str,
+    dry_run: bool,
+    as_json: bool,
+    **rest: Any,
+) -> None:
+    """Train a model under one parallel scheme, and record it as `perfscope run` does.
+
+    What cannot be - an unknown name, a mesh that does not divide - is said before anything starts.
+    The run directory is an ordinary one; what the scheme is and what it was predicted to send stands
+    in its run.json.
+
+    \b
+    Examples:
+      perfscope bench run serial --model lenet --input 1x32x32
+      perfscope bench run dp.packed --ranks 4 --model alexnet --input 3x64x64 --batch 16
+      perfscope bench run dp.ddp+topk(0.01) --ranks 4
+      perfscope bench run hy.filter_dp --mesh 2,2 --cluster 2x2@1gbit --dry-run
+
+    \b
+    Exit codes:
+      0 trained to the end; 2 cannot be; 3 a rank lost another; 125 when perfscope
+      could not start it; else the first failing rank's own.
+    """
+    _end_with_sweep()
+    if name is not None and not name.strip():
+        raise UsageError("--name is empty")
+    labelled = parse_labels(labels)
+    settings = {key: value for key, value in rest.items() if key in SETTINGS}
+    probe = probe_options(**{key: value for key, value in rest.items() if key not in SETTINGS})
+    job, spec = planned(scheme, settings, modifiers, cluster)
+    from perfscope.runners.identity import identity
+    from perfscope.runners.starting.launching import launch_for, shared_run_dir
+
+    launch = launch_for(job.config, os.environ, spec)
+    record = identity(job)
+    if dry_run:
+        _print_plan(record, launch, as_json)
+        return
+    environment = dict(launch.environment)
+    if launch.joins:  # all ranks record into one directory, which the first to come makes
+        shared = output or shared_run_dir(os.environ, job.config)
+        if shared is not None:
+            environment[ENV_RUN_DIR], output = str(Path.cwd() / shared), None
+    place = _Place(host_duties(ceilings, tell=os.isatty(2)))
+    request = RunRequest(
+        command=tuple(launch.command),
+        output=output,
+        force=force,
+        name=name or job.config.full_name,
+        labels=labelled,
+        probe=probe,
+        host=place.duties,
+        options={"ceilings": ceilings, "cluster": None if spec is None else str(spec)},
+        scheme=record,
+        environment=environment,
+    )
+    for note in launch.notes:
+        say(note)
+    code = _run(request)
+    if code == 0 and place.run_dir is not None and not launch.joins:  # other ranks' wrappers may still write
+        _print_figures(record, job, place.run_dir, as_json)
+    click.get_current_context().exit(code)
+
+
+def _end_with_sweep() -> None:
+    """A run of a sweep ends when the sweep is killed, as if it were told to."""
+    sweep = os.environ.get(ENV_SWEEP, "")
+    if sweep.isdigit() and int(sweep) == os.getppid():
+        from perfscope.runners.starting.kernel import die_with_parent
+
+        die_with_parent(signal.SIGTERM, int(sweep))
+
+
+class _Place:
+    """Remembers the run directory that the run was given: every duty is told a folder inside it."""
+
+    def __init__(self, duties: HostDuties) -> None:
+        self.run_dir: Path | None = None
+        self._measure = duties.measure
+        self.duties = replace(duties, measure=self._note)
+
+    def _note(self, folder: Path) -> None:
+        self.run_dir = folder.parent.parent
+        self._measure(folder)
+
+
+def _run(request: RunRequest) -> int:
+    try:
+        return run_command(request, os.environ)
+    except CommandNotStarted as error:
+        say(str(error))
+        return error.exit_code
+    except UsageError:
+        raise
+    except PerfscopeError as error:
+        error.exit_code = EXIT_OWN_FAILURE
+        raise
+
+
+def _print_plan(record: dict[str, Any], launch: Launch, as_json: bool) -> None:
+    if as_json:
+        plan = {"schema_version": SCHEMA_VERSION, "scheme": record, "command": list(launch.command)}
+        print_result(json.dumps(plan, indent=1, ensure_ascii=False) + "\n")
+        return
+    from perfscope.cli.bench_text import plan_text
+
+    print_result(plan_text(record, launch.command, launch.notes))
+
+
+def _print_figures(record: dict[str, Any], job: Job, run_dir: Path, as_json: bool) -> None:
+    from perfscope.cli.bench_analysis import analysed
+    from perfscope.cli.bench_text import verdict_text
+    from perfscope.runners.sweep.figures import read_figures
+
+    figures = read_figures(run_dir, job, analysed(run_dir))
+    if as_json:
+        document = {
+            "schema_version": SCHEMA_VERSION,
+            "run": str(run_dir),
+            "scheme": record,
+            "figures": figures,
+        }
+        print_result(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    else:
+        print_result(verdict_text(record, figures))

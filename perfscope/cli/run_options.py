@@ -1,0 +1,154 @@
+"""What can be asked of a recording, for every command that makes a run: one definition of each option."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from perfscope.errors import UsageError
+from perfscope.launch.environment import ProbeOptions
+from perfscope.units import parse_ns, parse_ratio
+
+SHORTEST_MS, LONGEST_MS = 10.0, 60_000.0
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _to_ratio(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    try:
+        return parse_ratio(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a share such as `1%` or `0.01`", ctx, param) from None
+
+
+def _to_interval(ctx: click.Context, param: click.Parameter, value: str) -> float | None:
+    """Milliseconds; None for `off`."""
+    if value.strip().lower() in ("off", "0"):
+        return None
+    try:
+        milliseconds = parse_ns(value) / 1e6
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a time such as `100ms` or `1s`", ctx, param) from None
+    if not SHORTEST_MS <= milliseconds <= LONGEST_MS:
+        raise click.BadParameter(
+            f"{value!r} is not between {SHORTEST_MS:.0f} ms and {LONGEST_MS / 1000:.0f} s", ctx, param
+        )
+    return milliseconds
+
+
+_PLACE = (
+    click.option(
+        "-o", "--output", type=click.Path(path_type=Path), metavar="DIR", help="Run directory to make."
+    ),
+    click.option("--force", is_flag=True, help="Replace a run that is already in DIR."),
+)
+_LABELS = (
+    click.option(
+        "--label", "labels", multiple=True, metavar="KEY=VALUE", help="Keep a label with the run; repeatable."
+    ),
+)
+_TRACING = (
+    click.option(
+        "--overhead",
+        callback=_to_ratio,
+        default="1%",
+        show_default=True,
+        metavar="SHARE",
+        help="Training time that traced windows may cost.",
+    ),
+    click.option(
+        "--windows",
+        type=click.IntRange(0, 1000),
+        default=3,
+        show_default=True,
+        help="Windows to trace; 0 traces none.",
+    ),
+    click.option(
+        "--steps-per-window",
+        type=click.IntRange(1, 1000),
+        default=2,
+        show_default=True,
+        help="Steps in one window.",
+    ),
+    click.option("--no-trace", is_flag=True, help="Record steps only, trace no windows."),
+)
+_HARDWARE = (
+    click.option(
+        "--sample-interval",
+        callback=_to_interval,
+        default="100ms",
+        show_default=True,
+        metavar="TIME",
+        help="How often hardware counters are read; `off` reads none.",
+    ),
+    click.option(
+        "--ceilings",
+        type=click.Choice(["auto", "refresh", "off"]),
+        default="auto",
+        show_default=True,
+        help="Measure this host's peaks before the command starts: at most 2 s, once per host.",
+    ),
+)
+
+
+def place_options(function: _F) -> _F:
+    """-o and --force."""
+    return _apply(_PLACE, function)
+
+
+def label_options(function: _F) -> _F:
+    """--label."""
+    return _apply(_LABELS, function)
+
+
+def tracing_options(function: _F) -> _F:
+    """--overhead, --windows, --steps-per-window, --no-trace."""
+    return _apply(_TRACING, function)
+
+
+def hardware_options(function: _F) -> _F:
+    """--sample-interval and --ceilings."""
+    return _apply(_HARDWARE, function)
+
+
+def probe_options(
+    *,
+    overhead: float,
+    windows: int,
+    steps_per_window: int,
+    no_trace: bool,
+    sample_interval: float | None,
+    samples_per_step: int | None = None,
+    stacks: bool = False,
+) -> ProbeOptions:
+    """What the options above ask of the probe.
+
+    Raises:
+        UsageError: stacks are wanted and cannot be had.
+    """
+    if stacks and sample_interval is None:
+        raise UsageError("--stacks needs the sampler; leave out `--sample-interval off`")
+    if stacks:
+        from perfscope.collectors.stacks.bursts import missing_py_spy
+
+        problem = missing_py_spy()
+        if problem is not None:
+            raise UsageError(f"--stacks: {problem}")
+    return ProbeOptions(
+        overhead=overhead,
+        windows=windows,
+        steps_per_window=steps_per_window,
+        trace=not no_trace and windows > 0,
+        samples_per_step=samples_per_step,
+        sampling=sample_interval is not None,
+        sample_interval_ms=sample_interval or 0,
+        stacks=stacks,
+    )
+
+
+def _apply(options: tuple[Callable[[_F], _F], ...], function: _F) -> _F:
+    for option in reversed(options):  # click lists them in the order of decoration from below
+        function = option(function)
+    return function

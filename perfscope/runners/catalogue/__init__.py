@@ -1,0 +1,1 @@
+"""What there is, in words: families, lists and docs/schemes.md."""

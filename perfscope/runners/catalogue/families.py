@@ -1,0 +1,19 @@
+"""Families of schemes, in the order in which lists and documents show them. No torch here."""
+
+from __future__ import annotations
+
+FAMILIES: dict[str, str] = {
+    "serial": "The reference",
+    "dp": "Synchronous data parallelism",
+    "ps": "Parameter servers",
+    "hogwild": "Shared memory without locks",
+    "easgd": "Elastic averaging",
+    "mp": "Model parallelism",
+    "pp": "Pipelines",
+    "hy": "Hybrids",
+}
+
+
+def family_of(scheme: str) -> str:
+    """`dp` of `dp.ddp`, `serial` of `serial`."""
+    return scheme.partition(".")[0]

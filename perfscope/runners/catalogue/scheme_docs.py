@@ -1,0 +1,207 @@
+"""Writes docs/schemes.md from the registries: `python -m perfscope.runners.catalogue.scheme_docs FILE`.
+
+What stands between the two marks is written by hand, and kept.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from perfscope.runners.catalogue.families import FAMILIES, family_of
+from perfscope.runners.catalogue.scheme_words import scheme_facts
+from perfscope.runners.compression.registry import COMPRESSIONS, OTHER_MODIFIERS
+from perfscope.runners.config import BenchConfig, BenchError, Modifier
+from perfscope.runners.identity import all_traffic, bytes_by_link, planned_places
+from perfscope.runners.job import Job
+from perfscope.runners.models.registry import MODELS
+from perfscope.runners.planning import describe_model, plan
+from perfscope.runners.schemes.base import Scheme
+from perfscope.runners.schemes.registry import SCHEMES
+from perfscope.units import format_si
+
+BEGIN, END = "<!-- by hand: begin -->", "<!-- by hand: end -->"
+_NUM_RANKS, _BATCH, _BATCH_OF_SERVERS, _CLASSES = 4, 256, 252, 1000
+_NO_BYTES = "0"
+
+_HEAD = f"""# Parallel schemes
+
+Generated from the registries by `make schemes-doc`; only the part between the marks is written by hand.
+
+`perfscope bench list` shows the same on the command line, `perfscope bench run SCHEME` trains one.
+
+Symbols: P ranks = D data x M model x S pipeline parts; B samples in a step over all ranks, b = B/D; e bytes
+per element; of a layer |x| input and |y| output elements per sample, |w| parameters; |W| all parameters; eta
+learning rate, mu momentum, tau period, a = eta * rho moving rate. The four axes are those of Langer et al.,
+TPDS 31(12), 2020, arXiv 2007.03970.
+
+Bytes in the tables are predicted, not measured: what a rank sends in one step by the formulas of
+bandwidth-optimal collectives, for AlexNet (61.1 M parameters, float32, 224 x 224) with B = {_BATCH} on
+P = {_NUM_RANKS} ranks and the mesh shown. gloo moves twice as much for a reduce-scatter; `perfscope bench run
+--dry-run` tells both, per link class, for any run.
+"""
+
+
+def render(previous: str = "") -> str:
+    """The whole document.
+
+    Args:
+        previous: the document as it is; its part between the marks is kept.
+    """
+    parts = [_HEAD, _kept(previous)]
+    for family, title in FAMILIES.items():
+        members = [one for one in SCHEMES if family_of(one.name) == family]
+        if members:
+            parts.append(_family(title, members))
+    parts += [_modifiers(), _models()]
+    return "\n".join(parts)
+
+
+def predicted_bytes(config: BenchConfig) -> tuple[Job, float, float]:
+    """(job, bytes of the busiest sender, bytes of all) per step.
+
+    Raises:
+        BenchError: the run cannot be.
+    """
+    job = plan(config)
+    places = planned_places(job)
+    sent = [sum(bytes_by_link({rank: calls}, places).values()) for rank, calls in all_traffic(job).items()]
+    return job, max(sent, default=0.0), sum(sent)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Rewrites the file named; returns the exit code."""
+    if len(arguments) != 1:
+        print("usage: python -m perfscope.runners.catalogue.scheme_docs FILE", file=sys.stderr)
+        return 2
+    path = Path(arguments[0])
+    path.write_text(render(path.read_text(encoding="utf-8") if path.exists() else ""), encoding="utf-8")
+    return 0
+
+
+def _kept(previous: str) -> str:
+    """The hand-written part with its marks; empty marks where there is none."""
+    _, begin, rest = previous.partition(BEGIN)
+    inside, end, _ = rest.partition(END)
+    return f"{BEGIN}{inside if begin and end else chr(10)}{END}\n"
+
+
+def _family(title: str, members: Sequence[type[Scheme]]) -> str:
+    lines = [
+        f"## {title}",
+        "",
+        "| scheme | mesh D,M,S | B | busiest rank sends | all ranks send |",
+        "|---|---|---:|---:|---:|",
+    ]
+    lines += [_predicted_row(one) for one in members]
+    lines.append("")
+    for one in members:
+        lines += [
+            f"### {one.name}",
+            "",
+            one.summary,
+            "",
+            *(f"- {name}: {text.strip()}" for name, text in scheme_facts(one)),
+            "",
+        ]
+    return "\n".join(lines)
+
+
+def _predicted_row(scheme: type[Scheme]) -> str:
+    """B = 256, or 252 where it must divide by the three workers beside a server, too."""
+    reason = ""
+    for batch in (_BATCH, _BATCH_OF_SERVERS):
+        try:
+            job, most, total = predicted_bytes(_alexnet(scheme.name, batch))
+        except BenchError as error:
+            reason = reason or str(error)
+            continue
+        mesh = f"{job.mesh.data},{job.mesh.model},{job.mesh.stage}"
+        return f"| `{scheme.name}` | {mesh} | {batch} | {_amount(most)} | {_amount(total)} |"
+    return f"| `{scheme.name}` | | | not possible: {reason} | |"
+
+
+def _alexnet(scheme: str, batch: int, modifiers: tuple[Modifier, ...] = ()) -> BenchConfig:
+    return BenchConfig(
+        scheme=scheme,
+        modifiers=modifiers,
+        model="alexnet",
+        num_ranks=1 if scheme == "serial" else _NUM_RANKS,
+        batch=batch,
+        input_shape=(3, 224, 224),
+        num_classes=_CLASSES,
+    )
+
+
+def _amount(num_bytes: float) -> str:
+    return format_si(num_bytes, "B") if num_bytes else _NO_BYTES
+
+
+def _count(number: int) -> str:
+    return format_si(number, "").strip() if number >= 1000 else str(number)
+
+
+def _modifiers() -> str:
+    lines = [
+        "## Modifiers",
+        "",
+        f"`dp.packed+NAME` on the same AlexNet, P = {_NUM_RANKS}; n elements are exchanged at once.",
+        "",
+        "| modifier | number | busiest rank sends | one exchange |",
+        "|---|---|---:|---|",
+    ]
+    for one in COMPRESSIONS:
+        modifier = Modifier(one.name, one.default)
+        try:
+            amount = _amount(predicted_bytes(_alexnet("dp.packed", _BATCH, (modifier,)))[1])
+        except BenchError as error:
+            amount = f"not possible: {error}"
+        number = "none" if one.default is None else f"{one.number}, {one.range}; {one.default:g} without"
+        lines.append(f"| `+{one.name}` | {number} | {amount} | {one.volume} |")
+    lines.append("")
+    for one in COMPRESSIONS:
+        lines += [
+            f"### +{one.name}",
+            "",
+            one.summary,
+            "",
+            f"- holds: {one.criterion}",
+            f"- source: {one.source}",
+            "",
+        ]
+    for name, text in OTHER_MODIFIERS:
+        lines += [f"### +{name}", "", text, ""]
+    return "\n".join(lines)
+
+
+def _models() -> str:
+    lines = [
+        "## Models",
+        "",
+        f"At the input each was drawn for, {_CLASSES} classes; any other input fits too. FLOP are of one",
+        "forward pass of one sample. Inputs are the elements per sample that enter convolutions and fully",
+        "connected layers, the first of them left out.",
+        "",
+        "| model | input | parameters | in convolutions | fully connected | FLOP | inputs |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for one in MODELS:
+        config = BenchConfig(
+            scheme="serial", model=one.name, input_shape=one.classic_input, num_classes=_CLASSES, batch=_BATCH
+        )
+        shape = describe_model(config)
+        of_kind = {
+            kind: sum(layer.num_params for layer in shape.layers if layer.kind == kind)
+            for kind in ("conv", "linear")
+        }
+        inputs = sum(layer.in_size for layer in shape.layers[1:] if layer.kind != "norm")
+        flops = sum(layer.flops for layer in shape.layers)
+        size = "x".join(map(str, one.classic_input))
+        cells = map(_count, (shape.num_params, of_kind["conv"], of_kind["linear"], flops, inputs))
+        lines.append(f"| `{one.name}` | {size} | {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

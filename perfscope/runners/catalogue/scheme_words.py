@@ -1,0 +1,60 @@
+"""What is told about schemes, in lists and in docs/schemes.md: titles and texts from class attributes."""
+
+from __future__ import annotations
+
+from perfscope.runners.compression.registry import COMPRESSIONS, OTHER_MODIFIERS
+from perfscope.runners.schemes.base import Scheme
+
+_LETTERS = {"D": "data (D)", "M": "model (M)", "S": "pipeline (S)"}
+
+
+def scheme_facts(scheme: type[Scheme]) -> list[tuple[str, str]]:
+    """(title, text), in the order of reading."""
+    axes = scheme.axes
+    facts = [
+        ("rule", scheme.rule),
+        ("sends", scheme.volume),
+        ("weights", result_words(scheme)),
+        ("mesh", mesh_words(scheme)),
+        (
+            "batch",
+            "cut over the data parts"
+            if scheme.shared_batch
+            else "each worker takes a whole batch of its own",
+        ),
+        (
+            "axes",
+            f"parallelism {axes.parallelism}; optimisation {axes.optimisation}; "
+            f"synchrony {axes.synchrony}; topology {axes.topology}",
+        ),
+        ("modifiers", ", ".join(f"+{one}" for one in sorted(scheme.modifiers)) or "none"),
+        ("runs on", ", ".join(scheme.backends) + ("; one host only" if scheme.one_host else "")),
+    ]
+    if scheme.source:
+        facts.append(("source", scheme.source))
+    return facts
+
+
+def result_words(scheme: type[Scheme]) -> str:
+    """What the trained weights are held against."""
+    if scheme.equals_serial:
+        text = "equal to serial training's, up to rounding"
+        return f"{text}; {scheme.criterion}" if scheme.criterion else text
+    repeat = "the same in every run" if scheme.deterministic else "different from run to run"
+    return f"{scheme.criterion.rstrip('.') or 'not those of serial training'}; {repeat}"
+
+
+def mesh_words(scheme: type[Scheme]) -> str:
+    """Which parts it can be cut into."""
+    if not scheme.splits:
+        return "one rank"
+    return "splits " + " and ".join(_LETTERS[letter] for letter in scheme.splits)
+
+
+def modifier_lines() -> list[tuple[str, str]]:
+    """(+name, one line) of every modifier."""
+    found = []
+    for one in COMPRESSIONS:
+        number = "" if one.default is None else f" ({one.name}(R), R {one.number}; {one.default:g} without)"
+        found.append((f"+{one.name}", f"{one.summary}{number}"))
+    return [*found, *((f"+{name}", text) for name, text in OTHER_MODIFIERS)]

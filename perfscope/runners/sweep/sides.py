@@ -1,0 +1,19 @@
+"""Link classes by what decides speed: a byte stays on its host, or it crosses the network. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+ETHERNET, UNEXPECTED = "ethernet", "unexpected"
+WITHIN, BETWEEN = "within hosts", "between hosts"
+
+
+def by_side(by_link: Mapping[str, float] | None) -> dict[str, float] | None:
+    """Bytes within and between hosts; classes but Ethernet stay on a host, unexpected calls are on none."""
+    if by_link is None:
+        return None
+    found = {WITHIN: 0.0, BETWEEN: 0.0}
+    for link, amount in by_link.items():
+        if link != UNEXPECTED:
+            found[BETWEEN if link == ETHERNET else WITHIN] += amount
+    return found

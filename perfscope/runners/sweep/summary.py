@@ -1,0 +1,241 @@
+"""A study's table: every cell's figures over its repeats, and the sentences that say what it shows."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from perfscope.runners.sweep.sides import BETWEEN, WITHIN, by_side
+from perfscope.runners.sweep.state import DONE, FAILED, PENDING, CellState, Study
+from perfscope.units import MISSING, format_bytes, format_ratio
+
+# figure -> how it is found in a run's figures
+_PLAIN = (
+    "samples_per_s",
+    "step_p10_ns",
+    "step_median_ns",
+    "exposed_comm_ns",
+    "exposed_comm_ratio",
+    "final_loss",
+    "held_out_loss",
+    "peak_rss_bytes",
+)
+_SENT = ("predicted", "recorded", "predicted_wire", "wire")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """A figure over the repeats of a cell."""
+
+    median: float
+    low: float
+    high: float
+    count: int
+
+    @property
+    def noise(self) -> float:
+        """(high - low) / median; 0 for one repeat, which says nothing."""
+        return (self.high - self.low) / abs(self.median) if self.median else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One cell of the table.
+
+    Attributes:
+        name, scheme: of the cell.
+        label: the scheme, and whatever else tells the cell from others of the study.
+        group: what cells must share to be compared: model and batch.
+        status: done, failed, impossible, pending or partly (some repeats failed or are pending).
+        note: why a figure or the cell is missing.
+        figures: by name; bytes as `predicted between hosts` ...
+    """
+
+    name: str
+    scheme: str
+    label: str
+    group: tuple[str, str]
+    status: str
+    note: str = ""
+    figures: Mapping[str, Spread] = field(default_factory=dict)
+
+    def median(self, figure: str) -> float | None:
+        """Of a figure, None if it is missing."""
+        found = self.figures.get(figure)
+        return found.median if found else None
+
+
+def study_rows(study: Study) -> list[Row]:
+    """Rows of the wanted cells: by group, fastest first; at the end those without figures."""
+    rows = [_row(cell, label) for cell, label in zip(study.wanted, _labels(study.wanted), strict=True)]
+    return sorted(rows, key=_place)
+
+
+def _place(row: Row) -> tuple[bool, tuple[str, str], float, str]:
+    if not row.figures:
+        return True, ("", ""), 0.0, row.label
+    return False, row.group, -(row.median("samples_per_s") or -1.0), row.label
+
+
+def sentences(rows: Sequence[Row]) -> list[str]:
+    """The verdict, per group: which cell is fastest and by how much, which sent least; then what failed."""
+    found = []
+    groups = list(dict.fromkeys(row.group for row in rows if row.figures))
+    for group in groups:
+        members = [row for row in rows if row.group == group]
+        where = f"{group[0]}, batch {group[1]}: " if len(groups) > 1 else ""
+        found += [where + text for text in (_fastest(members), _leanest(members)) if text]
+    failed = [row for row in rows if row.status in (FAILED, "partly")]
+    if failed:
+        found.append(
+            f"{len(failed)} of {len(rows)} cells did not finish: {', '.join(row.label for row in failed)}."
+        )
+    if not found:
+        found.append("No run has finished.")
+    return found
+
+
+def _fastest(rows: Sequence[Row]) -> str:
+    speeds = sorted(
+        ((row, row.figures["samples_per_s"]) for row in rows if "samples_per_s" in row.figures),
+        key=lambda pair: -pair[1].median,
+    )
+    if not speeds:
+        return ""
+    (first, best), *rest = speeds
+    text = f"{first.label} is fastest with {rate_text(best.median)} samples/s"
+    if not rest:
+        return f"{first.label} trains {rate_text(best.median)} samples/s."
+    second, next_best = rest[0]
+    gain = best.median / next_best.median - 1 if next_best.median else 0.0
+    lead = (
+        f"{gain + 1:.1f} times" if gain >= 1 else f"{format_ratio(gain, 0 if gain >= 0.1 else 1)} more than"
+    )
+    over = f"{lead} {second.label} ({rate_text(next_best.median)})"
+    if min(best.count, next_best.count) < 2:
+        return f"{text}, {over}; with one repeat each the noise is not known."
+    noise = max(best.noise, next_best.noise)
+    if best.low <= next_best.high:
+        return (
+            f"{first.label} ({rate_text(best.median)} samples/s) and {second.label} "
+            f"({rate_text(next_best.median)}) are level: "
+            f"repeats of one differ by up to {format_ratio(noise, 0)}, their ranges overlap."
+        )
+    return f"{text}, {over}; repeats differ by up to {format_ratio(noise, 0)}."
+
+
+def _leanest(rows: Sequence[Row]) -> str:
+    """Over the slowest link: between hosts where anything crosses hosts, else within."""
+    for side in (BETWEEN, WITHIN):
+        sent = [(row, _sent(row, side)) for row in rows if row.figures]
+        known = [(row, amount) for row, amount in sent if amount is not None]
+        several = [row for row in rows if row.figures and not row.scheme.startswith("serial")]
+        known = [(row, amount) for row, amount in known if row in several]
+        if len(known) < 2 or not any(amount for _, amount in known):
+            continue
+        least, most = min(known, key=lambda pair: pair[1]), max(known, key=lambda pair: pair[1])
+        return (
+            f"{least[0].label} sends the fewest bytes {side}: {format_bytes(least[1])} per step; "
+            f"the most are {format_bytes(most[1])} ({most[0].label})."
+        )
+    return ""
+
+
+def _sent(row: Row, side: str) -> float | None:
+    """What was recorded, else what was predicted."""
+    recorded = row.median(f"recorded {side}")
+    return recorded if recorded is not None else row.median(f"predicted {side}")
+
+
+def rate_text(value: float | None) -> str:
+    """Samples per second: three significant digits, or a dash."""
+    if value is None:
+        return MISSING
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _row(cell: CellState, label: str) -> Row:
+    group = (
+        str(cell.settings.get("model", "smallcnn")),
+        str(cell.plan.get("batch", cell.settings.get("batch", ""))),
+    )
+    if cell.impossible is not None:
+        return Row(
+            name=cell.name,
+            scheme=cell.scheme,
+            label=label,
+            group=group,
+            status="impossible",
+            note=cell.impossible,
+        )
+    done = [run.figures for run in cell.runs if run.status == DONE and run.figures]
+    failed = [run for run in cell.runs if run.status == FAILED]
+    pending = [run for run in cell.runs if run.status == PENDING]
+    notes = list(dict.fromkeys(f"{run.error}" for run in failed))
+    notes += list(
+        dict.fromkeys(
+            f"no {_words(name)}: {why}"
+            for figures in done
+            for name, why in (figures.get("missing") or {}).items()
+        )
+    )
+    status = "done"
+    if failed or pending:
+        status = "partly" if done else (FAILED if failed else PENDING)
+    return Row(
+        name=cell.name,
+        scheme=cell.scheme,
+        label=label,
+        group=group,
+        status=status,
+        note="; ".join(notes),
+        figures=_spreads(done),
+    )
+
+
+def _words(figure: str) -> str:
+    return {
+        "exposed_comm_ns": "exposed communication",
+        "recorded": "recorded bytes",
+        "step_median_ns": "step time",
+    }.get(figure, figure.replace("_", " "))
+
+
+def _spreads(runs: Sequence[Mapping[str, Any]]) -> dict[str, Spread]:
+    values: dict[str, list[float]] = {}
+    for figures in runs:
+        for name in _PLAIN:
+            if figures.get(name) is not None:
+                values.setdefault(name, []).append(float(figures[name]))
+        for kind in _SENT:
+            sides = by_side((figures.get("bytes_per_step") or {}).get(kind))
+            for side, amount in (sides or {}).items():
+                values.setdefault(f"{kind} {side}", []).append(amount)
+    return {
+        name: Spread(median=statistics.median(found), low=min(found), high=max(found), count=len(found))
+        for name, found in values.items()
+    }
+
+
+def _labels(cells: Sequence[CellState]) -> list[str]:
+    """The scheme, and of mesh, ranks, cluster what tells cells of one scheme, model and batch apart."""
+    labels = []
+    for cell in cells:
+        alike = [
+            one
+            for one in cells
+            if one.scheme == cell.scheme
+            and one.settings.get("model") == cell.settings.get("model")
+            and one.settings.get("batch") == cell.settings.get("batch")
+        ]
+        words = [cell.scheme]
+        if len(alike) > 1:
+            keys = sorted({key for one in alike for key in one.settings})
+            told = [key for key in keys if len({str(one.settings.get(key)) for one in alike}) > 1]
+            words += [f"{key}={cell.settings.get(key, 'default')}" for key in told]
+            if len({one.cluster for one in alike}) > 1:
+                words.append(f"cluster={cell.cluster or 'none'}")
+        labels.append(" ".join(words))
+    return labels
