@@ -1,0 +1,284 @@
+"""`perfscope bench list | run`: what they print, refuse and leave behind.
+
+Update the golden texts with PERFSCOPE_UPDATE_GOLDEN=1, and read the diff.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from perfscope.cli import bench_options
+from perfscope.cli.bench_text import verdict_text
+from perfscope.errors import PerfscopeError
+from perfscope.rundir.reader import RunReader
+from perfscope.runners.catalogue.scheme_docs import BEGIN, END, render
+from perfscope.runners.identity import Place
+from perfscope.runners.sweep.figures import recorded_bytes
+from perfscope.runners.traffic import Traffic
+from tests.integration.run_support import PERFSCOPE, user_environment
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "bench"
+ACTUAL = Path(__file__).parents[1] / "golden" / "actual"
+DOCS = Path(__file__).parents[2] / "docs"
+SMALL = ("--input", "3x16x16", "--batch", "8", "--ceilings", "off", "--sample-interval", "off")
+
+
+def bench(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """`perfscope bench <words>` to its end."""
+    return subprocess.run(
+        [*PERFSCOPE, "bench", *words],
+        cwd=cwd,
+        env=user_environment(COLUMNS="100"),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def check_golden(name: str, actual: str) -> None:
+    path = GOLDEN / name
+    if os.environ.get("PERFSCOPE_UPDATE_GOLDEN"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(actual, encoding="utf-8")
+    if not path.exists() or actual != path.read_text(encoding="utf-8"):
+        ACTUAL.mkdir(parents=True, exist_ok=True)
+        (ACTUAL / f"bench-{name}").write_text(actual, encoding="utf-8")
+        pytest.fail(f"{path} differs from {ACTUAL / f'bench-{name}'}; see this file's docstring")
+
+
+def invoke(*words: str) -> str:
+    """stdout of a bench command in this process."""
+    from perfscope.cli.main import cli
+
+    result = CliRunner().invoke(cli, ["bench", *words], catch_exceptions=False, terminal_width=100)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_list_golden() -> None:
+    check_golden("list.txt", invoke("list"))
+
+
+def test_help_of_run_golden() -> None:
+    check_golden("run-help.txt", invoke("run", "--help").replace("Usage: cli ", "Usage: perfscope "))
+
+
+def test_help_of_sweep_golden() -> None:
+    check_golden("sweep-help.txt", invoke("sweep", "--help").replace("Usage: cli ", "Usage: perfscope "))
+
+
+def test_list_tells_all_about_one_scheme() -> None:
+    text = " ".join(invoke("list", "dp.packed").split())
+    assert text.startswith("dp.packed: ")
+    assert "all-reduce" in text and "splits data (D)" in text and "equal to serial training's" in text
+
+
+def test_list_as_json_has_every_scheme_model_and_modifier() -> None:
+    document = json.loads(invoke("list", "--json"))
+    assert document["schema_version"] == 1
+    assert {"serial", "dp.ddp", "hy.owt", "easgd.original"} <= {one["name"] for one in document["schemes"]}
+    assert {"alexnet", "vgg16", "googlenet", "resnet50"} <= {one["name"] for one in document["models"]}
+    assert {"+fp16", "+topk", "+powersgd"} <= {one["name"] for one in document["modifiers"]}
+
+
+def test_list_of_a_family_holds_only_that_family() -> None:
+    names = [line.split()[0] for line in invoke("list", "--family", "easgd").splitlines() if line[:2] == "  "]
+    assert names and all(name.startswith("easgd.") for name in names)
+
+
+def test_asking_for_help_loads_no_torch() -> None:
+    for words in (["--help"], ["run", "--help"], ["sweep", "--help"]):
+        command = [sys.executable, "-X", "importtime", "-m", "perfscope", "bench", *words]
+        log = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        loaded = {line.rpartition("|")[2].strip().split(".")[0] for line in log.splitlines() if "|" in line}
+        assert not loaded & {"torch", "numpy", "pyarrow", "matplotlib"}, words
+
+
+def test_without_torch_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_options, "find_spec", lambda name: None)
+    with pytest.raises(
+        PerfscopeError, match=r'^the bench runners need torch: pip install "perfscope\[torch\]"$'
+    ):
+        bench_options.require_torch()
+
+
+REFUSED = {
+    "unknown scheme": (["dp.pakced"], "did you mean dp.packed"),
+    "unknown model": (["serial", "--model", "alexnt"], "did you mean alexnet"),
+    "unknown modifier": (["dp.packed+fp17"], "did you mean +fp16"),
+    "modifier it cannot take": (["serial", "--modifier", "fp16"], "cannot take +fp16"),
+    "modifier twice": (["dp.packed+fp16", "--modifier", "fp16"], "twice"),
+    "mesh that is none": (["dp.packed", "--mesh", "2x2"], "is not D,M"),
+    "mesh of another size": (["dp.packed", "--mesh", "2,1", "--ranks", "4"], "has 2 places, but there are 4"),
+    "mesh the scheme cannot use": (["dp.packed", "--mesh", "1,2"], "M must be 1"),
+    "batch that does not divide": (["dp.packed", "--ranks", "2", "--batch", "7"], "cannot be cut into 2"),
+    "no pixels": (["serial", "--input", "3x32"], "is not CHANNELSxHEIGHTxWIDTH"),
+    "unstable elastic rate": (["easgd.sync_ar", "--ranks", "2", "--moving-rate", "0.9"], "below 2/(N+1)"),
+    "cluster that is none": (["dp.packed", "--cluster", "2by2"], "is no cluster"),
+    "more ranks than the cluster": (
+        ["dp.packed", "--cluster", "2x2", "--ranks", "2", "--dry-run"],
+        "the run has 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_is_one_line_before_anything_starts(name: str, tmp_path: Path) -> None:
+    from perfscope.cli.main import cli
+    from perfscope.errors import EXIT_USAGE
+
+    words, expected = REFUSED[name]
+    place = tmp_path / "run"
+    with pytest.raises((PerfscopeError, click.ClickException)) as caught:
+        cli.main(["bench", "run", *words, "-o", str(place)], standalone_mode=False)
+    line = str(caught.value)
+    assert expected in line and "\n" not in line
+    assert getattr(caught.value, "exit_code", None) == EXIT_USAGE
+    assert not place.exists()
+
+
+def test_a_refusal_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    result = bench("run", "dp.pakced", cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert len(result.stderr.splitlines()) == 1 and result.stderr.startswith("perfscope: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_dry_run_prints_the_plan_and_makes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = invoke("run", "dp.packed", "--ranks", "2", "--input", "3x16x16", "--batch", "8", "--dry-run")
+    assert "2 data x 1 model x 1 pipeline parts = 2 ranks" in text
+    assert "data: ranks 0, 1 on host0" in text
+    assert "perfscope.runners.rank" in text
+    plan = json.loads(invoke("run", "dp.packed", "--ranks", "2", "--input", "3x16x16", "--dry-run", "--json"))
+    # a ring all-reduce of |W| e between 2 ranks: each sends 2 (P-1)/P = 1 time the gradient
+    expected = 2 * 4 * plan["scheme"]["num_params"]
+    assert plan["scheme"]["predicted"]["bytes_algorithmic_per_step"] == {"loopback": expected}
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.torch
+def test_a_run_is_an_ordinary_run_directory_and_its_bytes_are_those_predicted(tmp_path: Path) -> None:
+    result = bench(
+        "run",
+        "dp.packed",
+        "--ranks",
+        "2",
+        *SMALL,
+        "--steps",
+        "6",
+        "--windows",
+        "1",
+        "--json",
+        "-o",
+        "run",
+        cwd=tmp_path,
+    )
+    assert result.returncode == 0, result.stderr
+    document = json.loads(result.stdout)
+    figures = document["figures"]
+    sent = figures["bytes_per_step"]
+    assert sent["recorded"] == sent["predicted"] == {"loopback": 2 * 4 * document["scheme"]["num_params"]}
+    assert (
+        sent["wire"]["loopback"] >= sent["predicted"]["loopback"]
+    )  # others on this host use the loopback, too
+    assert figures["missing"] == {}
+    assert figures["samples_per_s"] > 0 and figures["exposed_comm_ns"] > 0
+    assert figures["held_out_loss"] is not None and figures["peak_rss_bytes"] > 50e6
+    manifest = RunReader(tmp_path / "run").run
+    scheme: Any = manifest["scheme"]
+    assert manifest["attached_ranks"] == 2 and manifest["name"] == "dp.packed"
+    assert scheme["full_name"] == "dp.packed" and scheme["places_are"] == "recorded"
+    text = verdict_text(document["scheme"], figures)
+    assert text.startswith("dp.packed on smallcnn, 2 ranks: ")
+    assert "within hosts" in text and "between hosts" not in text
+
+
+@pytest.mark.torch
+def test_serial_says_its_speed_and_losses(tmp_path: Path) -> None:
+    result = bench("run", "serial", *SMALL, "--steps", "4", "--no-trace", "-o", "run", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("serial on smallcnn, 1 rank: ") and "samples/s" in lines[0]
+    assert lines[1].startswith("Training loss ")
+    assert lines[2].startswith("exposed communication is missing: ")
+    again = bench("run", "serial", *SMALL, "-o", "run", cwd=tmp_path)
+    assert again.returncode == 125 and "--force" in again.stderr
+
+
+def ledger(**calls: int) -> Counter[tuple[str, str, int, int]]:
+    """all_reduce calls of 100 bytes (`reduce`), calls nobody predicted (`other`)."""
+    return (
+        Counter(
+            {
+                ("all_reduce", "data", 2, 100): calls.get("reduce", 0),
+                ("send", "world", 2, 8): calls.get("other", 0),
+            }
+        )
+        + Counter()
+    )
+
+
+ONE_HOST, TWO_HOSTS = (Place(host="a"),) * 2, (Place(host="a"), Place(host="b"))
+ALL_REDUCE = {r: [Traffic(collective="all_reduce", axis="data", members=(0, 1), bytes=100)] for r in (0, 1)}
+
+
+@pytest.mark.parametrize(
+    ("made", "places", "expected"),
+    [
+        (10, ONE_HOST, {"loopback": 200.0}),
+        (10, TWO_HOSTS, {"ethernet": 200.0}),
+        (5, TWO_HOSTS, {"ethernet": 100.0}),
+        (0, TWO_HOSTS, {"ethernet": 0.0}),
+    ],
+)
+def test_recorded_bytes_follow_the_ledger_not_the_prediction(
+    made: int, places: tuple[Place, ...], expected: dict[str, float]
+) -> None:
+    ledgers = {rank: ledger(reduce=made) for rank in (0, 1)}
+    assert recorded_bytes(ALL_REDUCE, ledgers, places, 10, {}) == expected
+
+
+def test_calls_that_nobody_predicted_are_told_apart() -> None:
+    ledgers = {0: ledger(reduce=10, other=10), 1: ledger(reduce=10)}
+    assert recorded_bytes(ALL_REDUCE, ledgers, ONE_HOST, 10, {}) == {"loopback": 200.0, "unexpected": 8.0}
+
+
+def test_a_period_counts_what_was_really_sent_in_steps_that_do_not_divide() -> None:
+    traffic = {
+        r: [Traffic(collective="all_reduce", axis="data", members=(0, 1), bytes=100, every=4)] for r in (0, 1)
+    }
+    ledgers = {rank: ledger(reduce=2) for rank in (0, 1)}  # steps 4 and 8 of 10
+    assert recorded_bytes(traffic, ledgers, ONE_HOST, 10, {}) == {"loopback": 2 * 2 * 100 / 10}
+
+
+def test_calls_of_a_library_are_known_from_traces_alone() -> None:
+    traffic = {
+        r: [Traffic(collective="all_reduce", axis="data", members=(0, 1), bytes=100, by_library=True)]
+        for r in (0, 1)
+    }
+    empty = {rank: ledger() for rank in (0, 1)}
+    assert recorded_bytes(traffic, empty, ONE_HOST, 10, {}) is None
+    assert recorded_bytes(traffic, empty, ONE_HOST, 10, {"all_reduce": 150.0}) == {"loopback": 300.0}
+
+
+def test_docs_of_schemes_are_current() -> None:
+    text = (DOCS / "schemes.md").read_text(encoding="utf-8")
+    assert render(text) == text, "docs/schemes.md is old: make schemes-doc"
+
+
+def test_what_was_written_by_hand_into_the_docs_is_kept() -> None:
+    own = f"{BEGIN}\n## Measured here\n\nhy.owt wins.\n{END}"
+    assert own in render(f"old head\n{own}\nold tail")
+    assert f"{BEGIN}\n{END}" in render("")

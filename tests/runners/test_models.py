@@ -1,0 +1,245 @@
+"""Models against the literature's numbers, and what schemes rely on: equal weights, any input size."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import log
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+import torch
+from torch import nn
+
+from perfscope.runners.config import BenchConfig, BenchError
+from perfscope.runners.data.registry import held_out, open_feed
+from perfscope.runners.models.blocks import Branches, Residual
+from perfscope.runners.models.registry import MODELS, build_model, find_model
+from perfscope.runners.models.shapes import LayerShape, ModelShape, describe
+from perfscope.runners.planning import describe_model
+from perfscope.runners.schemes.base import Batch
+from perfscope.runners.schemes.local import loss_of
+
+NAMES = tuple(model.name for model in MODELS)
+LEAVES = (
+    nn.Conv2d,
+    nn.Linear,
+    nn.BatchNorm2d,
+    nn.ReLU,
+    nn.MaxPool2d,
+    nn.AvgPool2d,
+    nn.AdaptiveAvgPool2d,
+    nn.Flatten,
+    nn.Dropout,
+    nn.Identity,
+)
+
+
+def config_of(name: str, **settings: Any) -> BenchConfig:
+    return BenchConfig(**{"scheme": "serial", "model": name, "batch": 8, **settings})
+
+
+def classic(name: str) -> ModelShape:
+    info = find_model(name)
+    classes = 1000 if info.classic_input[1] == 224 else 10
+    return describe_model(config_of(name, input_shape=info.classic_input, num_classes=classes))
+
+
+def weighted(shape: ModelShape) -> list[LayerShape]:
+    return [layer for layer in shape.layers if layer.kind != "norm"]
+
+
+# (parameters, tensors, W_conv and W_FC in M, forward GFLOP, sum of |x| behind the first layer in M, W / that)
+# Parameters: Krizhevsky 2014 in torchvision's widths; Simonyan and Zisserman's D; Szegedy et al.'s table 1,
+# with biases, without auxiliary classifiers; He et al.'s 50 layers; LeCun et al.'s LeNet-5, fully connected.
+LITERATURE: dict[str, tuple[Any, ...]] = {
+    "lenet": (61_706, 10, None, None, None, None, None),
+    "alexnet": (61_100_840, 16, 2.47, 58.63, 1.43, 0.205, 298),
+    "vgg16": (138_357_544, 32, 14.71, 123.64, 30.94, 8.965, 15.4),
+    "googlenet": (6_998_552, 116, 5.97, 1.03, 3.17, 4.51, 1.6),
+    "resnet50": (25_557_032, 161, 23.45, 2.05, 8.18, 10.51, 2.4),
+}
+
+
+@pytest.mark.parametrize("name", LITERATURE)
+def test_numbers_of_the_literature(name: str) -> None:
+    shape = classic(name)
+    params, tensors, conv, linear, gflops, inputs, balance = LITERATURE[name]
+    assert shape.num_params == params
+    assert len(shape.params) == tensors
+    if conv is None:
+        return
+    of_kind = {kind: [one for one in shape.layers if one.kind == kind] for kind in ("conv", "linear")}
+    assert sum(one.num_params for one in of_kind["conv"]) / 1e6 == pytest.approx(conv, abs=0.005)
+    assert sum(one.num_params for one in of_kind["linear"]) / 1e6 == pytest.approx(linear, abs=0.0051)
+    assert sum(one.flops for one in shape.layers) / 1e9 == pytest.approx(gflops, abs=0.006)
+    behind_the_first = sum(one.in_size for one in weighted(shape)[1:]) / 1e6
+    assert behind_the_first == pytest.approx(inputs, abs=0.005)
+    assert shape.num_params / 1e6 / behind_the_first == pytest.approx(
+        balance, abs=0.05 if balance < 100 else 0.6
+    )
+
+
+def test_map_sizes_of_the_papers() -> None:
+    sides = {
+        name: {block: cut[-1] for block, cut in zip(shape.blocks, shape.cuts, strict=True) if len(cut) == 3}
+        for name in ("alexnet", "vgg16", "googlenet", "resnet50")
+        if (shape := classic(name))
+    }
+    assert [sides["alexnet"][one] for one in ("conv1", "pool1", "pool2", "conv5", "pool5")] == [
+        55,
+        27,
+        13,
+        13,
+        6,
+    ]
+    assert [sides["vgg16"][f"pool{one}"] for one in range(1, 6)] == [112, 56, 28, 14, 7]
+    found = [sides["googlenet"][one] for one in ("conv1", "pool1", "pool2", "pool3", "pool4", "inception5b")]
+    assert found == [112, 56, 28, 14, 7, 7]
+    found = [sides["resnet50"][one] for one in ("conv1", "pool1", "res2c", "res3d", "res4f", "res5c")]
+    assert found == [112, 56, 56, 28, 14, 7]
+
+
+def test_shapes_say_what_a_layer_holds_and_where() -> None:
+    shape = classic("googlenet")
+    layers = {layer.name: layer for layer in shape.layers}
+    first, inner = shape.layers[0], layers["inception3a.branch3.conv2"]
+    assert (first.in_shape, first.stride, first.padding) == ((3, 224, 224), (2, 2), (3, 3))
+    assert (first.needs_input_grad, inner.needs_input_grad) == (False, True)
+    assert inner.weight_shape == (32, 16, 5, 5)
+    assert shape.blocks[inner.block] == "inception3a"
+    assert (inner.in_shape, inner.out_shape) == ((16, 28, 28), (32, 28, 28))
+    assert inner.flops == 2 * 32 * 16 * 25 * 28 * 28
+    assert sum(shape.block_params(index, index + 1) for index in range(len(shape.blocks))) == shape.num_params
+    assert classic("mlp").layers[0].needs_input_grad is False
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_models_are_made_of_the_parts_that_schemes_know(name: str) -> None:
+    with torch.device("meta"):
+        model = build_model(config_of(name, dropout=0.25))
+    assert type(model) is nn.Sequential
+    for module in model.modules():
+        assert type(module) in (*LEAVES, nn.Sequential, Branches, Residual)
+        if isinstance(module, nn.Dropout):
+            assert module.p == 0.25
+        if isinstance(module, Branches):
+            assert all(type(child) is nn.Sequential for child in module.children())
+        if isinstance(module, Residual):
+            assert type(module.body) is nn.Sequential
+            assert type(module.shortcut) in (nn.Sequential, nn.Identity)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_input_size_fits_and_only_the_mlp_follows_it(name: str) -> None:
+    """Tiny, small, odd, flat and grey inputs; a forward pass of shapes alone."""
+    counts = set()
+    for shape in ((3, 1, 1), (3, 7, 5), (3, 16, 16), (3, 33, 64), (3, 2, 90), (3, 65, 47), (1, 16, 20)):
+        found = describe_model(config_of(name, input_shape=shape, num_classes=12))
+        assert found.cuts[-1] == (12,)
+        assert all(min(cut) >= 1 for cut in found.cuts)
+        if shape[0] == 3:
+            counts.add(found.num_params)
+    assert len(counts) == (1 if name != "mlp" else 6)
+
+
+def test_windows_that_do_not_fit_are_left_out_along_one_dim_only() -> None:
+    model = build_model(config_of("smallcnn", input_shape=(3, 1, 16)))
+    assert (model.pool1.kernel_size, model.pool1.stride) == ((1, 2), (1, 2))
+    assert model(torch.zeros(2, 3, 1, 16)).shape == (2, 16)
+    model = build_model(config_of("smallcnn", input_shape=(3, 4, 4)))
+    assert isinstance(model.pool3, nn.Identity)
+    assert model(torch.zeros(2, 3, 4, 4)).shape == (2, 16)
+    model = build_model(config_of("lenet", input_shape=(1, 3, 32)))
+    assert (model.conv1.padding, model.conv2.padding) == ((2, 0), (2, 0))
+    assert model(torch.zeros(2, 1, 3, 32)).shape == (2, 16)
+
+
+@pytest.mark.parametrize("name", ["smallcnn", "lenet", "mlp", "googlenet", "resnet50"])
+def test_weights_follow_from_the_seed_alone(name: str) -> None:
+    config = config_of(name, seed=3)
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    one = build_model(config).state_dict()
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    two = build_model(replace(config, batch=64, steps=1, dropout=0.5)).state_dict()
+    wide = build_model(replace(config, dtype="float64")).state_dict()
+    assert list(one) == list(two) == list(wide)
+    for key, value in one.items():
+        assert torch.equal(value, two[key])
+        assert torch.equal(value.to(wide[key].dtype), wide[key])
+        assert torch.isfinite(value).all()
+        assert not value.is_floating_point() or (value.dtype, wide[key].dtype) == (
+            torch.float32,
+            torch.float64,
+        )
+    other = build_model(replace(config, seed=4)).state_dict()
+    assert not any(torch.equal(one[key], other[key]) for key in one if one[key].ndim > 1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_without_memory_has_the_same_shapes(name: str) -> None:
+    with torch.device("meta"):
+        model = build_model(config_of(name))
+    assert all(value.is_meta for value in model.state_dict().values())
+    assert model.training
+    if name in ("smallcnn", "googlenet", "resnet50"):
+        real = build_model(config_of(name))
+        assert describe(real, (3, 32, 32)) == describe(model, (3, 32, 32))
+        assert real.training
+
+
+@pytest.mark.parametrize("size", [32, 64])
+@pytest.mark.parametrize("name", ["smallcnn", "lenet", "mlp", "googlenet"])
+def test_training_starts_near_the_loss_of_guessing(name: str, size: int) -> None:
+    """Signals neither die nor explode on their way through the layers, at any input size."""
+    config = config_of(name, input_shape=(3, size, size), batch=32)
+    batch, model = open_feed(config).batch(0, 0, 1), build_model(config)
+    with torch.no_grad():
+        spread = float(model(batch.inputs).std(dim=0).mean())
+        loss = float(loss_of(model, batch))
+    assert 0.05 < spread < 1  # samples differ at the last layer, by less than saturates a softmax
+    assert loss == pytest.approx(log(16), rel=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "steps", "share"), [("alexnet", 16, 0.85), ("googlenet", 40, 0.9), ("resnet50", 16, 0.9)]
+)
+def test_loss_falls_at_the_models_own_learning_rate(name: str, steps: int, share: float) -> None:
+    config = config_of(name, input_shape=(3, 32, 32), batch=16)
+    model, feed, unseen = build_model(config), open_feed(config), held_out(config)
+    start = held_out_loss(model, unseen)
+    optimizer = torch.optim.SGD(model.parameters(), lr=find_model(name).learning_rate)
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss_of(model, feed.batch(step, 0, 1)).backward()
+        optimizer.step()
+    assert held_out_loss(model, unseen) < share * start
+
+
+def held_out_loss(model: nn.Module, unseen: Batch) -> float:
+    model.eval()
+    with torch.no_grad():
+        loss = float(loss_of(model, unseen))
+    model.train()
+    return loss
+
+
+def test_too_few_values_for_a_batch_norm_is_refused_in_one_line() -> None:
+    alone = config_of("resnet50", batch=4, num_ranks=4, mesh=(4, 1, 1), input_shape=(3, 32, 32))
+    with pytest.raises(BenchError, match=r"resnet50 normalises .* batch of at least 8, or an input") as error:
+        describe_model(alone)
+    assert "\n" not in str(error.value)
+    describe_model(replace(alone, input_shape=(3, 33, 32)))
+    describe_model(replace(alone, batch=8))
+    describe_model(replace(alone, model="googlenet"))
+
+
+def test_an_unknown_model_is_named_with_its_neighbour() -> None:
+    with pytest.raises(BenchError, match=r"no model 'alexnett'; did you mean alexnet\?"):
+        find_model("alexnett")
+    with pytest.raises(BenchError, match="there are smallcnn, lenet, mlp"):
+        find_model("xyz")

@@ -1,0 +1,393 @@
+"""`perfscope bench sweep`: what a file asks for, in what order, what a study keeps, what it says."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfscope.runners.config import BenchError
+from perfscope.runners.sweep.execution import How, command_of, last_error, option_text, run_order
+from perfscope.runners.sweep.spec import Sweep, parse_sweep, read_sweep
+from perfscope.runners.sweep.state import DONE, FAILED, PENDING, Study, continue_study, new_study
+from perfscope.runners.sweep.summary import sentences, study_rows
+from perfscope.runners.sweep.tables import csv_text, text_table
+from tests.integration.run_support import PERFSCOPE, user_environment
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TINY = """
+[sweep]
+repeats = {repeats}
+sample_interval = "off"
+windows = 0
+
+[settings]
+input = "3x16x16"
+batch = 8
+steps = {steps}
+
+[[cell]]
+scheme = "serial"
+"""
+
+
+def sweep_of(**top: Any) -> Sweep:
+    return parse_sweep({"sweep": top}, "test", "test.toml")
+
+
+def planned(sweep: Sweep, impossible: str | None = None) -> dict[str, Any]:
+    """Plans of all cells; those whose name holds `impossible` were refused."""
+    return {
+        cell.name: BenchError("cannot be") if impossible and impossible in cell.name else {"batch": 8}
+        for cell in sweep.cells
+    }
+
+
+def finish(study: Study, speeds: dict[str, list[float]], sent: dict[str, float] | None = None) -> None:
+    """Marks runs as done with these samples/s, by scheme."""
+    for cell in study.cells:
+        for run, speed in zip(cell.runs, speeds.get(cell.scheme, []), strict=False):
+            run.status = DONE
+            links = {"loopback": 10.0, "ethernet": (sent or {}).get(cell.scheme, 0.0)}
+            run.figures = {"samples_per_s": speed, "bytes_per_step": {"predicted": links, "recorded": links}}
+
+
+# --- the file -------------------------------------------------------------------------------------------
+
+
+def test_lists_are_multiplied_and_single_cells_added() -> None:
+    document = {
+        "sweep": {"schemes": ["dp.ddp", "hy.owt"], "worlds": [2, 4], "batches": [8], "cluster": "2x2"},
+        "settings": {"steps": 3},
+        "scheme": {"hy.owt": {"mesh": "4,1", "steps": 5}},
+        "cell": [{"scheme": "serial", "ranks": 1, "cluster": ""}],
+    }
+    cells = parse_sweep(document, "test", "test.toml").cells
+    assert [cell.scheme for cell in cells] == ["dp.ddp", "hy.owt", "dp.ddp", "hy.owt", "serial"]
+    assert cells[0].settings == {"steps": 3, "ranks": 2, "batch": 8} and cells[0].cluster == "2x2"
+    assert cells[1].settings == {"steps": 5, "ranks": 2, "batch": 8, "mesh": "4,1"}
+    assert cells[4].cluster is None
+    assert len({cell.name for cell in cells}) == 5 and len({cell.digest for cell in cells}) == 5
+
+
+def test_a_scheme_with_a_mesh_of_its_own_comes_once() -> None:
+    document = {
+        "sweep": {"schemes": ["dp.ddp", "hy.owt"], "meshes": ["2,1", "4,1"]},
+        "scheme": {"hy.owt": {"mesh": "4,1"}},
+    }
+    assert [cell.scheme for cell in parse_sweep(document, "t", "t.toml").cells] == [
+        "dp.ddp",
+        "hy.owt",
+        "dp.ddp",
+    ]
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "top key": ({"sweeps": {}}, "'sweeps'; did you mean 'sweep'"),
+    "sweep key": ({"sweep": {"schemas": []}}, "'schemas'; did you mean 'schemes'"),
+    "setting": ({"settings": {"step": 1}}, "'step'; did you mean 'steps'"),
+    "cell key": ({"cell": [{"scheme": "serial", "bach": 1}]}, "'bach'; did you mean 'batch'"),
+    "no list": ({"sweep": {"schemes": "serial"}}, "write ['serial']"),
+    "no cell": ({"sweep": {}}, "asks for no run"),
+    "cell without scheme": ({"cell": [{"batch": 1}]}, "names no scheme"),
+    "one bracket": ({"cell": {"scheme": "serial"}}, "write [[cell]]"),
+    "no quotes": ({"sweep": {"schemes": ["hy.owt"]}, "scheme": {"hy": {"owt": {}}}}, "with quotes"),
+    "unused override": (
+        {"sweep": {"schemes": ["hy.owt"]}, "scheme": {"hy.own": {"batch": 1}}},
+        "did you mean 'hy.owt'",
+    ),
+    "worlds and meshes": ({"sweep": {"schemes": ["serial"], "worlds": [1], "meshes": ["1,1"]}}, "not both"),
+    "repeats": ({"sweep": {"schemes": ["serial"], "repeats": 0}}, "repeats = 0"),
+    "timeout": ({"sweep": {"schemes": ["serial"], "cell_timeout": "soon"}}, "cell_timeout = 'soon'"),
+    "twice": ({"cell": [{"scheme": "serial"}, {"scheme": "serial"}]}, "twice"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_a_file_gets_wrong_is_one_line_with_the_way_out(name: str) -> None:
+    document, expected = WRONG[name]
+    with pytest.raises(BenchError) as caught:
+        parse_sweep(document, "test", "test.toml")
+    line = str(caught.value)
+    assert expected in line and line.startswith("test.toml") and "\n" not in line
+
+
+def test_a_file_that_is_no_toml_names_line_and_column(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.toml"
+    path.write_text("[sweep\n")
+    with pytest.raises(BenchError, match=r"is not TOML: .*line 1"):
+        read_sweep(path)
+    with pytest.raises(BenchError, match="does not exist"):
+        read_sweep(tmp_path / "other.toml")
+
+
+def test_the_example_asks_for_cells_that_can_be() -> None:
+    from perfscope.cli.bench_options import planned as plan_cell
+
+    sweep = read_sweep(EXAMPLES / "hybrid.toml")
+    assert len(sweep.cells) >= 8
+    for cell in sweep.cells:
+        job, cluster = plan_cell(cell.scheme, cell.settings, (), cell.cluster)
+        assert job.num_ranks == 4 and cluster is not None and cluster.num_hosts == 2
+
+
+# --- order, state ---------------------------------------------------------------------------------------
+
+
+def test_every_cell_runs_once_before_any_runs_twice_in_an_order_that_differs() -> None:
+    sweep = sweep_of(schemes=["dp.ddp", "dp.packed", "dp.perlayer", "hy.owt", "serial"], repeats=3)
+    study = new_study(sweep, planned(sweep), {})
+    order = [(cell.scheme, run.repeat) for cell, run in run_order(study)]
+    assert [repeat for _, repeat in order] == [1] * 5 + [2] * 5 + [3] * 5
+    rounds = [[scheme for scheme, repeat in order if repeat == k] for k in (1, 2, 3)]
+    assert all(sorted(one) == sorted(rounds[0]) for one in rounds) and len(set(map(tuple, rounds))) > 1
+    assert [(c.scheme, r.repeat) for c, r in run_order(new_study(sweep, planned(sweep), {}))] == order
+
+
+def test_what_is_finished_is_kept_and_what_has_changed_runs_again() -> None:
+    first = sweep_of(schemes=["dp.ddp", "dp.packed", "hy.owt"], batches=[8])
+    study = new_study(first, planned(first), {"host": "a"})
+    finish(study, {"dp.ddp": [1.0], "dp.packed": [2.0]})
+    hy_owt = next(cell for cell in study.cells if cell.scheme == "hy.owt")
+    hy_owt.runs[0].status = FAILED
+    document = {
+        "sweep": {"schemes": ["dp.ddp", "dp.packed", "hy.owt", "serial"], "batches": [8]},
+        "scheme": {"dp.packed": {"momentum": 0.9}},
+    }
+    second = parse_sweep(document, "test", "test.toml")
+    again, lines = continue_study(study, second, planned(second), retry_failed=False)
+    status = {cell.scheme: cell.runs[0].status for cell in again.cells}
+    assert status == {"dp.ddp": DONE, "dp.packed": PENDING, "hy.owt": FAILED, "serial": PENDING}
+    assert "1 new (serial-" in lines[0] and "1 with other settings" in lines[0]
+    retried, _ = continue_study(study, second, planned(second), retry_failed=True)
+    assert next(cell for cell in retried.cells if cell.scheme == "hy.owt").runs[0].status == PENDING
+    fewer = sweep_of(schemes=["dp.ddp"], batches=[8])
+    less, lines = continue_study(study, fewer, planned(fewer), retry_failed=False)
+    assert [cell.scheme for cell in less.wanted] == ["dp.ddp"] and len(less.cells) == 3
+    assert "2 no longer asked for" in lines[0]
+    same, lines = continue_study(less, first, planned(first), retry_failed=False)
+    assert lines == [] or "no longer" not in lines[0]
+    assert {cell.scheme: cell.runs[0].status for cell in same.wanted}["dp.packed"] == DONE
+
+
+def test_a_cell_becomes_a_command_with_the_same_settings(tmp_path: Path) -> None:
+    document = {
+        "cell": [{"scheme": "dp.packed+topk(0.01)", "mesh": [2, 1], "input": [3, 16, 16], "lr_rule": "sqrt"}]
+    }
+    sweep = parse_sweep(document, "test", "test.toml")
+    study = new_study(sweep, planned(sweep), {})
+    cell = study.cells[0]
+    words = command_of(
+        cell, cell.runs[0], How(folder=tmp_path, cell_timeout_s=1, recording={"steps_per_window": 1})
+    )
+    text = " ".join(words[3:])
+    assert text.startswith("bench run dp.packed+topk(0.01) --mesh 2,1 --input 3x16x16 --lr-rule sqrt")
+    assert "--steps-per-window 1" in text and "--json --force -o" in text
+    assert "/" not in cell.name and "(" not in cell.name
+    assert option_text("batch", 8) == "8"
+
+
+def test_the_last_error_is_the_first_rank_that_spoke(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("noise\nperfscope bench: rank 1: no such file\nTraceback\nperfscope: run directory: x\n")
+    assert last_error(log) == "rank 1: no such file"
+    log.write_text("noise\nperfscope: cannot write x\n")
+    assert last_error(log) == "cannot write x"
+    log.write_text("")
+    assert last_error(log) == "it said nothing"
+
+
+# --- what a study says ----------------------------------------------------------------------------------
+
+
+def study_with(speeds: dict[str, list[float]], sent: dict[str, float] | None = None) -> Study:
+    sweep = sweep_of(schemes=list(speeds), repeats=max(map(len, speeds.values())))
+    study = new_study(sweep, planned(sweep), {})
+    finish(study, speeds, sent)
+    return study
+
+
+def test_the_winner_is_named_with_its_lead_and_the_noise_of_repeats() -> None:
+    study = study_with(
+        {"dp.ddp": [9.9, 10.0, 10.1], "hy.owt": [19.0, 20.0, 21.0]}, {"dp.ddp": 4 * 2**20, "hy.owt": 2**20}
+    )
+    assert sentences(study_rows(study)) == [
+        "hy.owt is fastest with 20 samples/s, 2.0 times dp.ddp (10); repeats differ by up to 10 %.",
+        "hy.owt sends the fewest bytes between hosts: 1.00 MiB per step; the most are 4.00 MiB (dp.ddp).",
+    ]
+
+
+def test_a_lead_within_the_noise_is_none() -> None:
+    text = sentences(study_rows(study_with({"dp.ddp": [9.0, 10.0, 11.0], "hy.owt": [10.0, 10.5, 11.0]})))[0]
+    assert text.startswith("hy.owt (10.5 samples/s) and dp.ddp (10) are level")
+
+
+def test_one_repeat_claims_nothing_about_noise() -> None:
+    text = sentences(study_rows(study_with({"dp.ddp": [10.0], "hy.owt": [20.0]})))[0]
+    assert text.endswith("with one repeat each the noise is not known.")
+
+
+def test_cells_without_figures_are_listed_with_the_reason_never_as_zero() -> None:
+    sweep = sweep_of(schemes=["dp.ddp", "dp.packed", "hy.owt", "serial"])
+    study = new_study(sweep, planned(sweep, impossible="hy.owt"), {})
+    finish(study, {"dp.ddp": [10.0]})
+    packed = next(cell for cell in study.cells if cell.scheme == "dp.packed")
+    packed.runs[0].status, packed.runs[0].error = FAILED, "exit code 3: rank 1: gone"
+    rows = study_rows(study)
+    text = text_table(rows)
+    assert "dp.packed-smallcnn: exit code 3: rank 1: gone" in text
+    assert "hy.owt-smallcnn: impossible: cannot be" in text
+    assert "not run yet: 1 of 4 cells (serial-smallcnn)" in text
+    assert [line.split()[0] for line in text.splitlines()[1:4]] == ["dp.ddp", "dp.packed", "hy.owt"]
+    assert set(text.splitlines()[2].split()[1:]) == {"–"}
+    assert sentences(rows)[-1] == "1 of 4 cells did not finish: dp.packed."
+    table = {row["scheme"]: row for row in csv.DictReader(csv_text(rows).splitlines())}
+    assert table["dp.ddp"]["samples_per_s"] == "10.0" and table["dp.packed"]["samples_per_s"] == ""
+    assert table["hy.owt"]["status"] == "impossible"
+
+
+# --- real sweeps ----------------------------------------------------------------------------------------
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*PERFSCOPE, "bench", "sweep", "sweep.toml", "-o", "study", *words],
+        cwd=folder,
+        env=user_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def to_end(folder: Path, *words: str) -> tuple[int, str, str]:
+    process = start(folder, *words)
+    out, err = process.communicate(timeout=280)
+    return process.returncode, out, err
+
+
+def read(folder: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((folder / "study" / "study.json").read_bytes())
+    return document
+
+
+def states(folder: Path) -> dict[str, str]:
+    return {
+        f"{cell['scheme']} {run['repeat']}": run["status"]
+        for cell in read(folder)["cells"]
+        for run in cell["runs"]
+    }
+
+
+def wait_for(folder: Path, done: int, begun: int) -> None:
+    """Until that many runs are finished and that many have begun."""
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline:
+        logs = list((folder / "study" / "runs").glob("*.log"))
+        if len(logs) >= begun and list(states(folder).values()).count("done") >= done:
+            return
+        time.sleep(0.1)
+    pytest.fail("the sweep did not get that far")
+
+
+@pytest.mark.torch
+def test_a_failed_cell_and_an_impossible_one_do_not_stop_a_sweep(tmp_path: Path) -> None:
+    more = '\n[[cell]]\nscheme = "serial"\nsave_weights = "nowhere/weights.pt"\n'
+    more += '\n[[cell]]\nscheme = "dp.packed"\nranks = 2\nbatch = 7\n'
+    more += '\n[[cell]]\nscheme = "dp.packed"\nranks = 2\n'
+    (tmp_path / "sweep.toml").write_text(TINY.format(repeats=1, steps=4) + more)
+    code, out, err = to_end(tmp_path)
+    assert code == 1, err
+    study = read(tmp_path)
+    by_name = {cell["name"]: cell for cell in study["cells"]}
+    failed = next(cell for cell in study["cells"] if "save_weights" in cell["settings"])
+    error = failed["runs"][0]["error"]
+    assert failed["runs"][0]["status"] == "failed" and error.startswith("exit code ") and "nowhere" in error
+    assert "cannot be cut into 2" in by_name["dp.packed-smallcnn-p2-b7"]["impossible"]
+    good = by_name["dp.packed-smallcnn-p2-b8"]["runs"][0]
+    assert good["status"] == "done" and good["figures"]["samples_per_s"] > 0
+    assert (tmp_path / "study" / good["path"] / "run.json").exists()
+    assert (tmp_path / "study" / "study.csv").exists() and (tmp_path / "study" / "study.md").exists()
+    assert "cells did not finish" in out.partition("\n\n")[0]  # before any table
+    assert "is impossible: a batch of 7" in err
+    before = good["seconds"], good["figures"]
+    code, out, err = to_end(tmp_path, "--json")
+    assert code == 1 and "nothing is left to run" in err
+    assert json.loads(out)["schema_version"] == 1
+    good = next(c for c in read(tmp_path)["cells"] if c["name"] == "dp.packed-smallcnn-p2-b8")["runs"][0]
+    assert (good["seconds"], good["figures"]) == before
+    assert not json.loads(out)["machine"].get("error")
+
+
+@pytest.mark.torch
+def test_a_sweep_goes_on_after_ctrl_c_and_after_a_kill(tmp_path: Path) -> None:
+    (tmp_path / "sweep.toml").write_text(TINY.format(repeats=3, steps=4))
+    first = start(tmp_path)
+    wait_for(tmp_path, done=1, begun=2)
+    first.send_signal(signal.SIGINT)
+    out, err = first.communicate(timeout=60)
+    assert first.returncode == 130 and "the same command goes on: " in err
+    assert states(tmp_path) == {"serial 1": "done", "serial 2": "pending", "serial 3": "pending"}
+    kept = read(tmp_path)["cells"][0]["runs"][0]
+
+    second = start(tmp_path)
+    wait_for(tmp_path, done=2, begun=3)
+    second.kill()
+    second.communicate(timeout=60)
+    assert list(states(tmp_path).values()).count("done") == 2
+
+    code, out, err = to_end(tmp_path)
+    assert code == 0, err
+    assert set(states(tmp_path).values()) == {"done"}
+    assert read(tmp_path)["cells"][0]["runs"][0] == kept
+    assert "2 runs finished before" in err
+    assert "serial trains " in out
+    assert not list((tmp_path / "study").glob("*.part"))
+
+
+@pytest.mark.torch
+def test_a_cell_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    text = TINY.format(repeats=1, steps=100000).replace("[sweep]", '[sweep]\ncell_timeout = "15s"')
+    (tmp_path / "sweep.toml").write_text(text)
+    code, out, _ = to_end(tmp_path)
+    assert code == 1
+    assert "took longer than 15 s" in out
+    assert os.listdir(tmp_path / "study" / "runs")  # noqa: PTH208 - what was recorded until then is kept
+
+
+def test_a_dry_run_lists_the_runs_and_makes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from click.testing import CliRunner
+
+    from perfscope.cli.main import cli
+
+    monkeypatch.chdir(tmp_path)
+    more = '\n[[cell]]\nscheme = "dp.packed"\nranks = 2\nbatch = 7\n'
+    Path("sweep.toml").write_text(TINY.format(repeats=2, steps=4) + more)
+    result = CliRunner().invoke(cli, ["bench", "sweep", "sweep.toml", "--dry-run"], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert result.stdout.startswith("2 runs, in this order, into perfscope-studies/sweep\n")
+    assert result.stdout.count("perfscope bench run serial --input 3x16x16") == 2
+    assert "Impossible\n  dp.packed-smallcnn-p2-b7: a batch of 7" in result.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["sweep.toml"]
+
+
+def test_names_nobody_knows_and_patterns_that_match_nothing_are_one_line(tmp_path: Path) -> None:
+    from perfscope.cli.main import cli
+    from perfscope.errors import UsageError
+
+    path = tmp_path / "sweep.toml"
+    path.write_text('[[cell]]\nscheme = "dp.pakced"\n')
+    with pytest.raises(
+        BenchError, match=r"sweep\.toml: there is no scheme 'dp\.pakced'; did you mean dp\.packed"
+    ):
+        cli.main(["bench", "sweep", str(path), "--dry-run"], standalone_mode=False)
+    path.write_text('[[cell]]\nscheme = "serial"\n')
+    with pytest.raises(UsageError, match=r"--only 'hy\.\*' matches no cell; there are serial-smallcnn"):
+        cli.main(["bench", "sweep", str(path), "--only", "hy.*", "--dry-run"], standalone_mode=False)
