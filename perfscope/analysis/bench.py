@@ -1,56 +1,71 @@
-"""A bench run's own figures: speed, loss, and its bytes as predicted, as recorded and as counted on the wire.
+"""A bench run's own figures: speed, losses, bytes, exposed communication. Nothing else computes them.
 
-predicted: from the scheme's formulas (run.json). recorded: the calls that the ranks really made, in
-bytes_algorithmic (METRICS §2: a ring's share per rank). wire: what the hosts' interfaces sent between the
-first and the last step.
+Counted steps are a rank's steps without its first WARM_UP_STEPS, and without those that a traced window touches
+(a profiler slows the step it watches and the one it is written in) when at least MIN_UNTRACED others remain.
+
+Typical step of a rank: the median of its counted steps. A scheme that communicates every k-th step only has steps
+of different kinds, and a median would see one kind: there it is the mean, over the k places of a step in
+the period, of the median of the counted steps at that place (where a place has none, of all counted steps).
+
+samples/s: the batch B over the typical step of the slowest rank. Asynchronous workers step by themselves, each
+with its own share b of the batch: there it is the sum over the workers of b / own typical step.
+Losses: by step the mean over the ranks that know theirs; the first and the last are means over up to KEPT_LOSSES
+steps, at most half of the run. Held-out loss: of the trained model, as rank 0 evaluates it.
+Bytes: see bench_bytes. Exposed communication: of the traced steps' breakdown (METRICS §1), mean over ranks.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from perfscope.analysis.bench_bytes import CallCount as CallCount
+from perfscope.analysis.bench_bytes import (
+    Document,
+    call_counts,
+    link_bytes,
+    recorded_bytes,
+)
+from perfscope.analysis.bench_bytes import LinkBytes as LinkBytes
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.missing import MissingFigure
 
 WARM_UP_STEPS = 2
-LOOPBACK, ETHERNET = "loopback", "ethernet"
-Document = Mapping[str, Any]
-_CallKey = tuple[str, str, int, int]  # collective, axis, ranks, bytes
+MIN_UNTRACED = 3
+KEPT_LOSSES = 3
+NONE_TRACED, LEFT_OUT, COUNTED = "none", "left out", "counted"
+NO_MPI_IN_TRACES = "torch's profiler does not see mpi4py: what MPI does counts as compute or idle time"
+_UNREADABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError, ZeroDivisionError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinkBytes:
-    """Bytes per step over one link class, summed over its senders; None: not known, `reason` says why."""
+class Traced:
+    """What the traced windows of a run say.
 
-    link_class: str
-    predicted: float  # bytes_algorithmic
-    recorded: float | None  # bytes_algorithmic of the calls made
-    predicted_wire: float  # with the backend's factors
-    wire: float | None  # payload and headers, as the interfaces counted
-    reason: str = ""
+    Attributes:
+        spans_ns: rank -> (start, end) of its traced steps, on the clock of bench.json's step_ends_ns.
+        bytes: collective -> S per traced step, over all callers; those of unknown size are not in it. None:
+            nothing was traced.
+        exposed_comm_ns: of the mean traced step, mean over ranks; None: nothing was traced.
+        exposed_comm_ratio: its share of the mean traced step.
+        reason: why nothing was traced.
+    """
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallCount:
-    """One kind of call, over all ranks and steps."""
-
-    collective: str
-    axis: str
-    num_ranks: int
-    bytes: int  # S of one call
-    what: str
-    predicted: int
-    recorded: int | None  # None: made by a library, out of the ledger's sight
+    spans_ns: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    bytes: Mapping[str, float] | None = None
+    exposed_comm_ns: float | None = None
+    exposed_comm_ratio: float | None = None
+    reason: str = "no window was traced"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchResult:
-    """What a bench run was and did."""
+    """What a bench run was and did. Figures: see the module."""
 
     scheme: str  # with modifiers
     model: str
@@ -59,76 +74,122 @@ class BenchResult:
     batch: int
     effective_batch: int
     num_steps: int
-    samples_per_s: float | None  # after WARM_UP_STEPS
-    step_p10_ns: int | None  # of the slowest rank
+    samples_per_s: float | None
+    step_p10_ns: int | None  # of the slowest rank's counted steps
     step_median_ns: int | None
-    first_loss: float | None  # mean over the ranks that know one
+    num_counted_steps: int  # of the slowest rank
+    traced_steps: str  # NONE_TRACED, LEFT_OUT of the counted steps, or COUNTED (too few others)
+    first_loss: float | None
     last_loss: float | None
     held_out_loss: float | None
     peak_rss_bytes: int | None  # largest of the ranks
+    exposed_comm_ns: float | None
+    exposed_comm_ratio: float | None
     links: tuple[LinkBytes, ...]
+    unexpected_bytes: float  # S per step of calls that no formula foresaw; on no link
     calls: tuple[CallCount, ...]
     num_ranks_recorded: int
     details: Mapping[str, Any]  # the scheme's own, of the first rank that has any
+    missing: Mapping[str, str]  # field (`recorded` for the links') -> why it is None
 
 
 def bench_result(
-    scheme: object, records: Mapping[int, Document]
+    scheme: object, records: Mapping[int, Document], traced: Traced | None = None
 ) -> tuple[BenchResult | None, tuple[MissingFigure, ...]]:
     """Figures of a bench run, and what of them is missing; (None, ()) where the run is none.
 
     Args:
         scheme: run.json's `scheme`.
         records: bench.json by rank; ranks that died have none.
+        traced: what the traced windows say; None: nothing.
     """
     if not isinstance(scheme, Mapping):
         return None, ()
     try:
-        found = _figures(scheme, records)
-    except (
-        KeyError,
-        IndexError,
-        TypeError,
-        ValueError,
-        AttributeError,
-    ) as error:  # edited, or by another version
+        found = _figures(scheme, records, traced or Traced())
+    except _UNREADABLE as error:  # edited, or by another version
         reason = f"its record cannot be understood ({type(error).__name__}: {error})"
         return None, (MissingFigure(what="the scheme's figures", reason=reason),)
+    missing = []
     lost = found.num_ranks - found.num_ranks_recorded
     if lost:
         reason = f"{lost} of {found.num_ranks} ranks did not live to write their record"
-        return found, (MissingFigure(what="calls and losses of every rank", reason=reason),)
-    return found, ()
+        missing.append(MissingFigure(what="calls and losses of every rank", reason=reason))
+    if _is_unseen(scheme):
+        missing.append(MissingFigure(what="exposed communication", reason=NO_MPI_IN_TRACES))
+    return found, tuple(missing)
 
 
-def _figures(scheme: Mapping[str, Any], records: Mapping[int, Document]) -> BenchResult:
-    workers = {rank: one for rank, one in records.items() if _durations(one).size}
-    slowest = max(workers.values(), key=lambda one: float(np.median(_durations(one))), default=None)
-    durations = _durations(slowest)[_warm_up(slowest) :] if slowest else np.empty(0, dtype=np.int64)
-    batch = int(scheme["batch"])
-    num_steps = max((_durations(one).size for one in workers.values()), default=0)
-    losses = [one["losses"] for one in workers.values()]
+def _is_unseen(scheme: Document) -> bool:
+    """Whether the ranks communicate where no trace shows it."""
+    return scheme.get("backend") == "mpi" and int(scheme["num_ranks"]) > 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Pace:
+    """A rank's counted steps: shape (counted,), ns; and its typical step."""
+
+    counted: Int64
+    typical_ns: float
+    traced_steps: str
+
+
+def _figures(scheme: Document, records: Mapping[int, Document], traced: Traced) -> BenchResult:
+    cycle = _cycle(scheme)
+    paces = {
+        rank: _pace(one, traced.spans_ns.get(rank, ()), cycle)
+        for rank, one in records.items()
+        if _durations(one).size
+    }
+    slowest = max(paces.values(), key=lambda pace: pace.typical_ns, default=None)
+    counted = slowest.counted if slowest else np.empty(0, dtype=np.int64)
+    num_steps = max((_durations(one).size for one in records.values()), default=0)
+    first, last = _losses(records)
+    recorded = recorded_bytes(scheme, records, num_steps, traced.bytes)
+    unseen = _is_unseen(scheme)
+    values: dict[str, Any] = {
+        "samples_per_s": _samples_per_s(scheme, paces),
+        "step_p10_ns": round(float(np.percentile(counted, 10))) if counted.size else None,
+        "step_median_ns": round(float(np.median(counted))) if counted.size else None,
+        "first_loss": first,
+        "last_loss": last,
+        "held_out_loss": records.get(0, {}).get("held_out_loss"),
+        "peak_rss_bytes": max(
+            (int(one["peak_rss_bytes"]) for one in records.values() if one.get("peak_rss_bytes")),
+            default=None,
+        ),
+        "exposed_comm_ns": None if unseen else traced.exposed_comm_ns,
+        "exposed_comm_ratio": None if unseen else traced.exposed_comm_ratio,
+    }
+    reasons = {
+        **dict.fromkeys(("samples_per_s", "step_p10_ns", "step_median_ns"), "no step was recorded"),
+        **dict.fromkeys(("first_loss", "last_loss"), "no rank recorded a loss that is a number"),
+        "held_out_loss": "rank 0 wrote none, or it is not a number",
+        "peak_rss_bytes": "no rank has left its record",
+        **dict.fromkeys(
+            ("exposed_comm_ns", "exposed_comm_ratio"), NO_MPI_IN_TRACES if unseen else traced.reason
+        ),
+    }
+    missing = {name: reasons[name] for name, value in values.items() if value is None}
+    if recorded.links is None:
+        missing["recorded"] = recorded.reason
     return BenchResult(
         scheme=str(scheme["full_name"]),
         model=str(scheme["model"]),
         mesh=_mesh(scheme["mesh"]),
         num_ranks=int(scheme["num_ranks"]),
-        batch=batch,
+        batch=int(scheme["batch"]),
         effective_batch=int(scheme["effective_batch"]),
         num_steps=num_steps,
-        samples_per_s=_samples_per_s(batch, workers.values()),
-        step_p10_ns=round(float(np.percentile(durations, 10))) if durations.size else None,
-        step_median_ns=round(float(np.median(durations))) if durations.size else None,
-        first_loss=_mean(one[0] for one in losses),
-        last_loss=_mean(one[-1] for one in losses),
-        held_out_loss=next(
-            (v for one in records.values() if (v := one.get("held_out_loss")) is not None), None
-        ),
-        peak_rss_bytes=max((int(one.get("peak_rss_bytes") or 0) for one in records.values()), default=None),
-        links=_links(scheme, records, num_steps),
-        calls=_calls(scheme["predicted"]["calls_of_rank"], records, num_steps),
+        **values,
+        num_counted_steps=int(counted.size),
+        traced_steps=slowest.traced_steps if slowest else NONE_TRACED,
+        links=link_bytes(scheme, records, num_steps, recorded),
+        unexpected_bytes=recorded.unexpected,
+        calls=call_counts(scheme, records, num_steps),
         num_ranks_recorded=len(records),
         details=next((one["details"] for one in records.values() if one.get("details")), {}),
+        missing=missing,
     )
 
 
@@ -139,147 +200,70 @@ def _mesh(mesh: Mapping[str, int]) -> str:
     )
 
 
-def _durations(record: Document | None) -> Int64:
+def _cycle(scheme: Document) -> int:
+    """After how many steps the scheme's communication repeats."""
+    rows = (row for rows in scheme["predicted"]["calls_of_rank"].values() for row in rows)
+    return math.lcm(*(int(row["every"]) for row in rows))
+
+
+def _ends(record: Document) -> Int64:
+    ends = record.get("step_ends_ns")
+    return np.asarray(ends if isinstance(ends, list) else [], dtype=np.int64)
+
+
+def _durations(record: Document) -> Int64:
     """Times of a rank's steps, ns; none for a rank that only serves."""
-    ends = (record or {}).get("step_ends_ns")
-    points: Int64 = np.asarray(ends if isinstance(ends, list) else [], dtype=np.int64)
+    points = _ends(record)
     return points[1:] - points[:-1]
 
 
-def _warm_up(record: Document | None) -> int:
-    return min(WARM_UP_STEPS, max(_durations(record).size - 1, 0))
+def _pace(record: Document, traced_ns: Sequence[tuple[int, int]], cycle: int) -> _Pace:
+    """Of a rank with at least one step."""
+    durations, ends = _durations(record), _ends(record)
+    mask: NDArray[np.bool_] = np.ones(durations.size, dtype=bool)
+    mask[: min(WARM_UP_STEPS, durations.size - 1)] = False
+    touched = np.zeros(durations.size, dtype=bool)
+    for start, end in traced_ns:
+        touched |= (ends[:-1] < end) & (ends[1:] > start)
+    told = NONE_TRACED
+    if (mask & touched).any():
+        enough = int((mask & ~touched).sum()) >= MIN_UNTRACED
+        told = LEFT_OUT if enough else COUNTED
+        mask = mask & ~touched if enough else mask
+    return _Pace(counted=durations[mask], typical_ns=_typical(durations, mask, cycle), traced_steps=told)
 
 
-def _samples_per_s(batch: int, workers: Iterable[Document]) -> float | None:
-    """All samples after the warm-up over the time that the slowest rank took for them."""
-    rates = []
-    for one in workers:
-        rest = _durations(one)[_warm_up(one) :]
-        if rest.size and rest.sum():
-            rates.append(batch * rest.size / (float(rest.sum()) / 1e9))
-    return min(rates, default=None)
+def _typical(durations: Int64, counted: NDArray[np.bool_], cycle: int) -> float:
+    """The rank's typical step, ns."""
+    place = np.flatnonzero(counted) % cycle
+    values = durations[counted]
+    kinds = [values[place == one] for one in range(min(cycle, values.size + 1))]
+    if any(not kind.size for kind in kinds):
+        return float(values.mean())
+    return float(np.mean([np.median(kind) for kind in kinds]))
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+def _samples_per_s(scheme: Document, paces: Mapping[int, _Pace]) -> float | None:
+    steps = [pace.typical_ns for pace in paces.values()]
+    if not steps or min(steps) <= 0:
+        return None
+    batch = int(scheme["batch"])
+    axes = scheme.get("axes")
+    if not isinstance(axes, Mapping) or axes.get("synchrony") != "asynchronous":
+        return batch * 1e9 / max(steps)
+    share = int(scheme.get("group_batch") or 0) or batch / len(steps)
+    return math.fsum(share * 1e9 / step for step in steps)
 
 
-def _recorded_calls(record: Document) -> dict[_CallKey, int]:
-    return {
-        (str(call["collective"]), str(call["axis"]), int(call["num_ranks"]), int(call["bytes"])): int(
-            call["count"]
-        )
-        for call in record.get("calls") or ()
-    }
-
-
-def _key(row: Mapping[str, Any]) -> _CallKey:
-    return str(row["collective"]), str(row["axis"]), int(row["num_ranks"]), int(row["bytes"])
-
-
-def _predicted_count(row: Mapping[str, Any], num_steps: int) -> int:
-    return int(row["count"]) * (num_steps // int(row["every"]))
-
-
-def _links(
-    scheme: Mapping[str, Any], records: Mapping[int, Document], num_steps: int
-) -> tuple[LinkBytes, ...]:
-    predicted = scheme["predicted"]
-    algorithmic, wires = predicted["bytes_algorithmic_per_step"], predicted["bytes_wire_per_step"]
-    recorded, reason = _recorded_links(predicted["calls_of_rank"], records, num_steps)
-    measured = _wire(scheme, records, num_steps)
-    classes = sorted(set(algorithmic) | set(measured), key=lambda name: -algorithmic.get(name, 0))
-    return tuple(
-        LinkBytes(
-            link_class=link_class,
-            predicted=algorithmic.get(link_class, 0.0),
-            recorded=None if recorded is None else recorded.get(link_class, 0.0),
-            predicted_wire=wires.get(link_class, 0.0),
-            wire=measured.get(link_class),
-            reason=reason,
-        )
-        for link_class in classes
-    )
-
-
-def _recorded_links(
-    predicted: Mapping[str, Sequence[Mapping[str, Any]]], records: Mapping[int, Document], num_steps: int
-) -> tuple[dict[str, float] | None, str]:
-    """Bytes per step by link class of the calls that were made.
-
-    A ledger knows the group of a call, not the links it used: those follow from the prediction's entry of the
-    same collective, group and size. A call without one is told by the reason.
-    """
-    if not num_steps or not records:
-        return None, "no rank has left its record"
-    if any(row["by_library"] for rows in predicted.values() for row in rows):
-        return None, "a library makes these calls itself; the traced windows show them"
-    found: dict[str, float] = defaultdict(float)
-    strange = 0
-    for rank, record in records.items():
-        entries: dict[_CallKey, list[Mapping[str, Any]]] = defaultdict(list)
-        for row in predicted.get(str(rank), ()):
-            entries[_key(row)].append(row)
-        for key, count in _recorded_calls(record).items():
-            rows = entries.get(key)
-            if not rows:
-                strange += count
-                continue
-            whole = sum(int(row["count"]) / int(row["every"]) for row in rows)
-            for row in rows:
-                share = int(row["count"]) / int(row["every"]) / whole
-                for link_class, amount in row["links"].items():
-                    found[link_class] += count * share * amount / num_steps
-    reason = f"{strange} calls that no formula foresaw are left out" if strange else ""
-    return dict(found), reason
-
-
-def _wire(scheme: Mapping[str, Any], records: Mapping[int, Document], num_steps: int) -> dict[str, float]:
-    """Bytes per step that the hosts' interfaces sent; one rank of each host tells."""
-    hosts = {int(place["rank"]): str(place["host"]) for place in scheme.get("places") or ()}
-    by_host: dict[str, Mapping[str, Mapping[str, int]]] = {}
-    for rank in sorted(records):
-        by_host.setdefault(hosts.get(rank, "?"), records[rank].get("interfaces") or {})
-    if not num_steps:
-        return {}
-    found: dict[str, float] = defaultdict(float)
-    for interfaces in by_host.values():
-        for name, counters in interfaces.items():
-            if counters["tx_bytes"]:
-                found[LOOPBACK if name == "lo" else ETHERNET] += counters["tx_bytes"] / num_steps
-    if len(set(hosts.values())) < 2:
-        found.pop(ETHERNET, None)  # of one host: somebody else's
-    return dict(found)
-
-
-def _calls(
-    predicted: Mapping[str, Sequence[Mapping[str, Any]]], records: Mapping[int, Document], num_steps: int
-) -> tuple[CallCount, ...]:
-    """Every kind of call, summed over ranks; those that only the ledger knows say `not predicted`."""
-    foreseen: dict[_CallKey, int] = defaultdict(int)
-    words: dict[_CallKey, str] = {}
-    by_library: set[_CallKey] = set()
-    for rows in predicted.values():
-        for row in rows:
-            foreseen[_key(row)] += _predicted_count(row, num_steps)
-            words.setdefault(_key(row), str(row["what"]))
-            if row["by_library"]:
-                by_library.add(_key(row))
-    made: dict[_CallKey, int] = defaultdict(int)
-    for record in records.values():
-        for key, count in _recorded_calls(record).items():
-            made[key] += count
-    keys = sorted(set(foreseen) | set(made), key=lambda key: -key[3] * max(foreseen[key], made[key]))
-    return tuple(
-        CallCount(
-            collective=key[0],
-            axis=key[1],
-            num_ranks=key[2],
-            bytes=key[3],
-            what=words.get(key, "not predicted"),
-            predicted=foreseen[key],
-            recorded=None if key in by_library else made[key],
-        )
-        for key in keys
-    )
+def _losses(records: Mapping[int, Document]) -> tuple[float | None, float | None]:
+    """Training loss of the run's beginning and end."""
+    rows = [one.get("losses") or [] for _, one in sorted(records.items())]
+    by_step = []
+    for step in range(max(map(len, rows), default=0)):
+        known = [row[step] for row in rows if step < len(row) and row[step] is not None]
+        if known:
+            by_step.append(math.fsum(known) / len(known))
+    if not by_step:
+        return None, None
+    num = max(1, min(KEPT_LOSSES, len(by_step) // 2))
+    return math.fsum(by_step[:num]) / num, math.fsum(by_step[-num:]) / num

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from perfscope.analysis import breakdown as bd
 from perfscope.analysis.absent import dropped_parts, empty_windows, run_in_progress, why_no_window
-from perfscope.analysis.bench import bench_result
+from perfscope.analysis.bench import BenchResult, bench_result
+from perfscope.analysis.bench_traced import traced_figures
 from perfscope.analysis.collectives import CommAnalysis, analyse_collectives
 from perfscope.analysis.comm_record import COMM_COLUMNS, CommRecord
 from perfscope.analysis.findings import Evidence, find
@@ -98,7 +99,9 @@ def analyse_run(source: RunSource) -> RunAnalysis:
         machine=machine,
         hosts=machines,
     )
-    bench, no_bench = bench_result(source.run.get("scheme"), source.bench_records())
+    bench, no_bench = _bench(source, run, comm)
+    if bench is not None and bench.samples_per_s is not None:  # one run, one speed
+        speed = Throughput(samples_per_s=bench.samples_per_s, source="scheme", missing=None)
     missing = [*_missing_of_run(source, run, comm, layers_missing), *_as_list(speed.missing), *no_bench]
     return RunAnalysis(
         run=source.run,
@@ -226,6 +229,17 @@ def _throughput(source: RunSource, run: _Run, step_ns: Quantiles | None) -> Thro
     option = options.get("samples_per_step") if isinstance(options, dict) else None
     metas = {rank: source.rank_meta(rank) for rank in source.ranks}
     return throughput(option, metas, {rank.rank: rank.samples_per_step for rank in run.ranks}, step_ns)
+
+
+def _bench(
+    source: RunSource, run: _Run, comm: CommAnalysis
+) -> tuple[BenchResult | None, tuple[MissingFigure, ...]]:
+    scheme = source.run.get("scheme")
+    if scheme is None:
+        return None, ()
+    reason = "no traced step can be used" if run.windows else why_no_window(source, run.ranks)
+    traced = traced_figures(run.ranks, comm.collectives, run.steps, reason)
+    return bench_result(scheme, source.bench_records(), traced)
 
 
 def _missing_of_run(

@@ -36,6 +36,7 @@ class RankSteps:
     durations: Int64  # every step, in order, ns
     starts: Int64  # of every step, ns on its host's monotonic clock (imports: the trace's)
     is_counted: NDArray[np.bool_]  # which of them the quantiles are taken over
+    is_traced: NDArray[np.bool_]  # which of them a window traced
     input_wait_ns: int | None  # median over the counted steps
     samples_per_step: float | None  # median over the counted steps
     elapsed_ns: int | None
@@ -74,11 +75,13 @@ def rank_steps(table: pa.Table) -> RankSteps:
     """Reads one rank's schema.STEPS."""
     durations = whole_numbers(table, "dur_ns")
     start = whole_numbers(table, "start_ns")
-    mask = counted_steps(whole_numbers(table, "window"))
+    window = whole_numbers(table, "window")
+    mask = counted_steps(window)
     return RankSteps(
         durations=durations,
         starts=start,
         is_counted=mask,
+        is_traced=window >= 0,
         input_wait_ns=_median_known(table, "input_ns", mask),
         samples_per_step=_median_known(table, "samples", mask),
         elapsed_ns=int((start + durations).max() - start.min()) if len(start) else None,
@@ -96,7 +99,7 @@ def _median_known(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
     samples_per_s: float | None
-    source: str | None  # "option" or "derived"
+    source: str | None  # "option" or "derived"; "scheme" for a bench run
     missing: MissingFigure | None
 
 

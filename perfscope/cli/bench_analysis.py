@@ -1,51 +1,93 @@
-"""What the analysis of a bench run adds to its figures: the one place where runners meet analysis."""
+"""The figures of one bench run for its closing lines and for a study: as its report has them, under a study's names.
+
+The one place where runners meet analysis; nothing is computed here.
+"""
 
 from __future__ import annotations
 
 import gc
-from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from perfscope.runners.sweep.figures import Analysed
+from perfscope.errors import RunDirectoryError
+from perfscope.runners.sweep.sides import UNEXPECTED
 
 if TYPE_CHECKING:
-    from perfscope.analysis.results import RunAnalysis
+    from perfscope.analysis.bench import BenchResult
+
+# of a BenchResult -> in a study
+_NAMES = {
+    "samples_per_s": "samples_per_s",
+    "step_p10_ns": "step_p10_ns",
+    "step_median_ns": "step_median_ns",
+    "traced_steps": "traced_steps",
+    "exposed_comm_ns": "exposed_comm_ns",
+    "exposed_comm_ratio": "exposed_comm_ratio",
+    "first_loss": "first_loss",
+    "last_loss": "final_loss",
+    "held_out_loss": "held_out_loss",
+    "peak_rss_bytes": "peak_rss_bytes",
+}
+_SAID_BY_ANOTHER = frozenset({"step_p10_ns", "exposed_comm_ratio", "final_loss", "samples_per_s"})
 
 
-def analysed(run_dir: Path) -> Analysed:
-    """Step times and exposed communication of a run, as its report shows them.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A bench run that has come to its end; JSON values.
+
+    Attributes:
+        scheme: run.json's record of what was run, and where the ranks really were.
+        figures: by name; those that are None stand in `missing` with the reason. `bytes_per_step`: predicted,
+            predicted_wire, recorded (None: not known) and wire, each by link class.
+    """
+
+    scheme: dict[str, Any]
+    figures: dict[str, Any]
+
+
+def finished_run(run_dir: Path) -> Finished:
+    """Reads and analyses a run.
 
     Raises:
-        RunDirectoryError: the run cannot be read, or brought up to date.
+        RunDirectoryError: the run cannot be read, or holds no result of a bench run.
     """
     from perfscope.analysis.run import analyse_run
     from perfscope.ingest import ingest_run
     from perfscope.rundir.reader import RunReader
 
     ingest_run(run_dir)
-    found = _of(analyse_run(RunReader(run_dir)))
+    reader = RunReader(run_dir)
+    analysis = analyse_run(reader)
+    scheme = analysis.run.get("scheme")
+    if analysis.bench is None or not isinstance(scheme, dict):
+        raise RunDirectoryError(f"{run_dir} holds no result of a bench run that can be read")
+    if not analysis.bench.num_ranks_recorded:
+        raise RunDirectoryError(f"{run_dir} holds no result of a bench run: no rank came to its end")
+    found = Finished(scheme=scheme, figures=figures_of(analysis.bench))
+    del analysis, reader
     gc.collect()
     return found
 
 
-def _of(analysis: RunAnalysis) -> Analysed:
-    breakdowns = [rank.breakdown_ns for rank in analysis.ranks if rank.breakdown_ns is not None]
-    total = sum(one.step for one in breakdowns)
-    exposed = sum(one.exposed_comm for one in breakdowns)
-    traced_steps = breakdowns[0].num_steps if breakdowns else 0
-    sizes: dict[str, float] = defaultdict(float)
-    if traced_steps:
-        for one in analysis.collectives:
-            # a result holds the mean member's bytes; in a pipeline every stage is a sender
-            sizes[one.collective] += (one.bytes or 0) * one.group_size / traced_steps
-    num_ranks = max(1, len(analysis.ranks))
-    return Analysed(
-        step_p10_ns=analysis.step_ns.p10 if analysis.step_ns else None,
-        step_median_ns=analysis.step_ns.median if analysis.step_ns else None,
-        rank_step_ns={rank.rank: rank.step_ns.median for rank in analysis.ranks if rank.step_ns},
-        exposed_comm_ns=exposed / len(breakdowns) if total else None,
-        exposed_comm_ratio=exposed / total if total else None,
-        traced_bytes={name: amount / num_ranks for name, amount in sizes.items()},
-        reason=next((one.reason for one in analysis.missing if "window" in one.reason), ""),
-    )
+def figures_of(bench: BenchResult) -> dict[str, Any]:
+    """A run's figures under the names of a study."""
+    missing = {_NAMES.get(name, name): why for name, why in bench.missing.items()}
+    recorded = None
+    if "recorded" not in bench.missing:
+        recorded = {link.link_class: link.recorded for link in bench.links if link.recorded}
+        if bench.unexpected_bytes:
+            recorded[UNEXPECTED] = bench.unexpected_bytes
+    return {
+        **{ours: getattr(bench, theirs) for theirs, ours in _NAMES.items()},
+        "bytes_per_step": {
+            "predicted": {link.link_class: link.predicted for link in bench.links if link.predicted},
+            "predicted_wire": {
+                link.link_class: link.predicted_wire for link in bench.links if link.predicted_wire
+            },
+            "recorded": recorded,
+            "wire": {link.link_class: link.wire for link in bench.links if link.wire is not None},
+        },
+        "details": dict(bench.details),
+        "missing": {name: why for name, why in missing.items() if name not in _SAID_BY_ANOTHER},
+    }

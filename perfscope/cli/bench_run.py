@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,6 @@ from perfscope.runners.sweep.execution import ENV_SWEEP
 from perfscope.runners.sweep.settings import SETTINGS
 
 if TYPE_CHECKING:
-    from perfscope.runners.job import Job
     from perfscope.runners.starting.launching import Launch
 
 SCHEMA_VERSION = 1
@@ -83,8 +83,9 @@ def command(
         raise UsageError("--name is empty")
     labelled = parse_labels(labels)
     settings = {key: value for key, value in rest.items() if key in SETTINGS}
-    probe = probe_options(**{key: value for key, value in rest.items() if key not in SETTINGS})
     job, spec = planned(scheme, settings, modifiers, cluster)
+    recording = {key: value for key, value in rest.items() if key not in SETTINGS}
+    probe = probe_options(**recording, samples_per_step=job.config.batch)
     from perfscope.runners.identity import identity
     from perfscope.runners.starting.launching import launch_for, shared_run_dir
 
@@ -98,7 +99,8 @@ def command(
         shared = output or shared_run_dir(os.environ, job.config)
         if shared is not None:
             environment[ENV_RUN_DIR], output = str(Path.cwd() / shared), None
-    place = _Place(host_duties(ceilings, tell=os.isatty(2)))
+    measured = "off" if launch.joins and _has_elder(os.environ) else ceilings
+    place = _Place(host_duties(measured, tell=os.isatty(2)))
     request = RunRequest(
         command=tuple(launch.command),
         output=output,
@@ -115,7 +117,7 @@ def command(
         say(note)
     code = _run(request)
     if code == 0 and place.run_dir is not None and not launch.joins:  # other ranks' wrappers may still write
-        _print_figures(record, job, place.run_dir, as_json)
+        _print_figures(place.run_dir, as_json)
     click.get_current_context().exit(code)
 
 
@@ -126,6 +128,14 @@ def _end_with_sweep() -> None:
         from perfscope.runners.starting.kernel import die_with_parent
 
         die_with_parent(signal.SIGTERM, int(sweep))
+
+
+def _has_elder(environment: Mapping[str, str]) -> bool:
+    """Another rank of this host measures its peaks: several at once would disturb each other."""
+    from perfscope.runners.starting.outer import find_outer
+
+    outer = find_outer(environment)
+    return outer is not None and outer.local_rank > 0
 
 
 class _Place:
@@ -164,19 +174,18 @@ def _print_plan(record: dict[str, Any], launch: Launch, as_json: bool) -> None:
     print_result(plan_text(record, launch.command, launch.notes))
 
 
-def _print_figures(record: dict[str, Any], job: Job, run_dir: Path, as_json: bool) -> None:
-    from perfscope.cli.bench_analysis import analysed
+def _print_figures(run_dir: Path, as_json: bool) -> None:
+    from perfscope.cli.bench_analysis import finished_run
     from perfscope.cli.bench_text import verdict_text
-    from perfscope.runners.sweep.figures import read_figures
 
-    figures = read_figures(run_dir, job, analysed(run_dir))
+    found = finished_run(run_dir)
     if as_json:
         document = {
             "schema_version": SCHEMA_VERSION,
             "run": str(run_dir),
-            "scheme": record,
-            "figures": figures,
+            "scheme": found.scheme,
+            "figures": found.figures,
         }
         print_result(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
     else:
-        print_result(verdict_text(record, figures))
+        print_result(verdict_text(found.scheme, found.figures))

@@ -209,6 +209,7 @@ def _throughput_figure(analysis: RunAnalysis) -> KeyFigure:
         None: "batch size not known",
         "derived": "derived from the model's input shape",
         "option": "from --samples-per-step",
+        "scheme": "by the scheme's batch, slowest rank",
     }
     note = notes.get(analysis.samples_source, visible(analysis.samples_source))
     if text == units.MISSING:

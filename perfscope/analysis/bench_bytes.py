@@ -1,0 +1,236 @@
+"""The bytes of a bench run: as its formulas predicted them, as its ranks recorded them, as the wire counted them.
+
+All are bytes per step, summed over their senders, by link class (METRICS §2: a ring's share per rank).
+
+predicted        by the scheme's formulas, before the run (run.json); bytes_algorithmic.
+predicted_wire   the same with what the backend is known to add (its factor table); bytes_wire.
+recorded         of the calls really made; bytes_algorithmic. A rank's ledger counts its own calls over the whole
+                 run. Calls that a library makes (DDP, FSDP, torch's pipelines) are in no ledger: for each kind of
+                 collective their prediction is scaled by traced / predicted S, where traced = S of that kind
+                 per traced step minus S per step of the ledgers. Without a traced window they are missing.
+wire             what the hosts' interfaces sent between the first and the last step, headers included.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+LOOPBACK, ETHERNET = "loopback", "ethernet"
+# A trace shows what a backend does, not what it was asked: (backend, asked) -> seen. S is the same.
+_SEEN_AS = {("gloo", "reduce_scatter"): "all_reduce"}
+Document = Mapping[str, Any]
+_CallKey = tuple[str, str, int, int]  # collective, axis, ranks, bytes
+_Rows = Mapping[str, Sequence[Mapping[str, Any]]]  # predicted calls by rank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkBytes:
+    """Bytes per step over one link class, summed over its senders; None: not known, `reason` says why."""
+
+    link_class: str
+    predicted: float  # bytes_algorithmic
+    recorded: float | None  # bytes_algorithmic of the calls made
+    predicted_wire: float  # with the backend's factors
+    wire: float | None  # payload and headers, as the interfaces counted
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallCount:
+    """One kind of call, over all ranks and steps."""
+
+    collective: str
+    axis: str
+    num_ranks: int
+    bytes: int  # S of one call
+    what: str
+    predicted: int
+    recorded: int | None  # None: made by a library, out of the ledger's sight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """Bytes per step of the calls made.
+
+    Attributes:
+        links: by link class; None: not known.
+        unexpected: S per step of calls that no formula foresaw: nobody knows over which links they went.
+        reason: what is missing of `links`, and why; empty: nothing.
+    """
+
+    links: Mapping[str, float] | None
+    unexpected: float = 0.0
+    reason: str = ""
+
+
+def recorded_bytes(
+    scheme: Document,
+    records: Mapping[int, Document],
+    num_steps: int,
+    traced_bytes: Mapping[str, float] | None,
+) -> Recorded:
+    """Bytes per step by link class of the calls that were made.
+
+    A ledger knows the group of a call, not the links it used: those follow from the prediction's entry of the
+    same collective, group and size.
+
+    Args:
+        scheme: run.json's `scheme`.
+        records: bench.json by rank.
+        num_steps: of the run.
+        traced_bytes: collective -> S per traced step, over all callers; None: nothing was traced.
+    """
+    predicted: _Rows = scheme["predicted"]["calls_of_rank"]
+    if not num_steps or not records:
+        return Recorded(links=None, reason="no rank has left its record")
+    scales, reason = _library_scales(scheme, records, num_steps, traced_bytes)
+    if scales is None:
+        return Recorded(links=None, reason=reason)
+    found: dict[str, float] = defaultdict(float)
+    strange, unexpected = 0, 0.0
+    for rank, record in records.items():
+        entries: dict[_CallKey, list[Mapping[str, Any]]] = defaultdict(list)
+        for row in predicted.get(str(rank), ()):
+            if row["by_library"]:
+                _add(found, row, _per_step(row) * scales[_seen_as(scheme, str(row["collective"]))])
+            else:
+                entries[_key(row)].append(row)
+                _add(found, row, 0.0)  # a link whose calls were never made carried 0 bytes
+        for key, count in _ledger(record).items():
+            rows = entries.get(key)
+            if not rows:
+                strange += count
+                unexpected += key[3] * count / num_steps
+                continue
+            whole = sum(_per_step(row) for row in rows)
+            for row in rows:
+                _add(found, row, _per_step(row) / whole * count / num_steps)
+    reason = f"{strange} calls that no formula foresaw are left out" if strange else ""
+    return Recorded(links=dict(found), unexpected=unexpected, reason=reason)
+
+
+def _library_scales(
+    scheme: Document,
+    records: Mapping[int, Document],
+    num_steps: int,
+    traced_bytes: Mapping[str, float] | None,
+) -> tuple[dict[str, float] | None, str]:
+    """(collective as traced -> traced over predicted S of libraries' calls, ""); (None, why not)."""
+    wanted: dict[str, float] = defaultdict(float)
+    for rows in scheme["predicted"]["calls_of_rank"].values():
+        for row in rows:
+            if row["by_library"]:
+                wanted[_seen_as(scheme, str(row["collective"]))] += int(row["bytes"]) * _per_step(row)
+    if wanted and traced_bytes is None:
+        return None, "a library makes these calls itself: only traces show them, and no window was traced"
+    own: dict[str, float] = defaultdict(float)
+    for record in records.values():
+        for key, count in _ledger(record).items():
+            own[_seen_as(scheme, key[0])] += key[3] * count / num_steps
+    seen: dict[str, float] = defaultdict(float)
+    for name, amount in (traced_bytes or {}).items():
+        seen[_seen_as(scheme, name)] += amount
+    unseen = sorted(set(wanted) - set(seen))
+    if unseen:
+        return None, f"a library makes these calls itself, and no {unseen[0]} with a size is in the trace"
+    return {
+        name: max(0.0, seen[name] - own[name]) / amount if amount else 0.0 for name, amount in wanted.items()
+    }, ""
+
+
+def _seen_as(scheme: Document, collective: str) -> str:
+    return _SEEN_AS.get((str(scheme.get("backend", "gloo")), collective), collective)
+
+
+def _per_step(row: Mapping[str, Any]) -> float:
+    """Calls per step, over a whole period."""
+    return int(row["count"]) / int(row["every"])
+
+
+def _add(found: dict[str, float], row: Mapping[str, Any], calls: float) -> None:
+    for link_class, amount in row["links"].items():
+        found[link_class] += calls * amount
+
+
+def link_bytes(
+    scheme: Document, records: Mapping[int, Document], num_steps: int, recorded: Recorded
+) -> tuple[LinkBytes, ...]:
+    """Predicted, recorded and counted bytes side by side, the link with most predicted bytes first."""
+    predicted = scheme["predicted"]
+    algorithmic, wires = predicted["bytes_algorithmic_per_step"], predicted["bytes_wire_per_step"]
+    measured = wire_bytes(scheme, records, num_steps)
+    made = recorded.links
+    classes = set(algorithmic) | set(made or ()) | {name for name, amount in measured.items() if amount}
+    return tuple(
+        LinkBytes(
+            link_class=link_class,
+            predicted=algorithmic.get(link_class, 0.0),
+            recorded=None if made is None else made.get(link_class, 0.0),
+            predicted_wire=wires.get(link_class, 0.0),
+            wire=measured.get(link_class),
+            reason=recorded.reason,
+        )
+        for link_class in sorted(classes, key=lambda name: (-algorithmic.get(name, 0), name))
+    )
+
+
+def wire_bytes(scheme: Document, records: Mapping[int, Document], num_steps: int) -> dict[str, float]:
+    """Bytes per step that the hosts' interfaces sent: the loopback devices, and all others together.
+
+    One rank of each host tells. On one host other interfaces carry somebody else's bytes: they are left out.
+    """
+    hosts = {int(place["rank"]): str(place["host"]) for place in scheme.get("places") or ()}
+    by_host: dict[str, Mapping[str, Mapping[str, int]]] = {}
+    for rank in sorted(records):
+        by_host.setdefault(hosts.get(rank, "?"), records[rank].get("interfaces") or {})
+    found: dict[str, float] = defaultdict(float)
+    for interfaces in by_host.values() if num_steps else ():
+        for name, counters in interfaces.items():
+            found[LOOPBACK if name == "lo" else ETHERNET] += counters["tx_bytes"] / num_steps
+    if len(set(hosts.values())) < 2:
+        found.pop(ETHERNET, None)
+    return dict(found)
+
+
+def call_counts(scheme: Document, records: Mapping[int, Document], num_steps: int) -> tuple[CallCount, ...]:
+    """Every kind of call, summed over ranks; those that only the ledger knows say `not predicted`."""
+    foreseen: dict[_CallKey, int] = defaultdict(int)
+    words: dict[_CallKey, str] = {}
+    by_library: set[_CallKey] = set()
+    for rows in scheme["predicted"]["calls_of_rank"].values():
+        for row in rows:
+            foreseen[_key(row)] += int(row["count"]) * (num_steps // int(row["every"]))
+            words.setdefault(_key(row), str(row["what"]))
+            if row["by_library"]:
+                by_library.add(_key(row))
+    made: dict[_CallKey, int] = defaultdict(int)
+    for record in records.values():
+        for key, count in _ledger(record).items():
+            made[key] += count
+    keys = sorted(set(foreseen) | set(made), key=lambda key: -key[3] * max(foreseen[key], made[key]))
+    return tuple(
+        CallCount(
+            collective=key[0],
+            axis=key[1],
+            num_ranks=key[2],
+            bytes=key[3],
+            what=words.get(key, "not predicted"),
+            predicted=foreseen[key],
+            recorded=None if key in by_library else made[key],
+        )
+        for key in keys
+    )
+
+
+def _ledger(record: Document) -> dict[_CallKey, int]:
+    found: dict[_CallKey, int] = defaultdict(int)
+    for call in record.get("calls") or ():
+        found[_key(call)] += int(call["count"])
+    return found
+
+
+def _key(row: Mapping[str, Any]) -> _CallKey:
+    return str(row["collective"]), str(row["axis"]), int(row["num_ranks"]), int(row["bytes"])
