@@ -4,7 +4,7 @@
     python benchmarks/claims.py --claim owt --blocks 3 --json
 
 Each claim is two schemes on one model and one cluster (root or user namespaces, see docs/bench.md). Ranks are
-started once and train them in the order A B B A, block after block, so that whatever else the machine does hits
+Each claim is two schemes on one model and one cluster (root or user namespaces, docs/bench.md). Ranks are
 both. A figure is the median over blocks of (time of A's steps) / (time of B's), both means of the two runs of
 the block; the noise beside it is the same ratio of B against itself. `by bytes` is the ratio of the
 bytes that the busiest host sends (predicted, with gloo's factors): what the step times would do if only the
