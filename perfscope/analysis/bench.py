@@ -1,16 +1,18 @@
 """A bench run's own figures: speed, losses, bytes, exposed communication. Nothing else computes them.
 
-Counted steps are a rank's steps without its first WARM_UP_STEPS, and without those that a traced window touches
-(a profiler slows the step it watches and the one it is written in) when at least MIN_UNTRACED others remain.
+Counted steps: a rank's steps without its first WARM_UP_STEPS, and without those that a traced window touches
+(a profiler slows the step it watches and the one it is written in) if at least MIN_UNTRACED others remain.
 
-Typical step of a rank: the median of its counted steps. A scheme that communicates every k-th step only has steps
-of different kinds, and a median would see one kind: there it is the mean, over the k places of a step in
-the period, of the median of the counted steps at that place (where a place has none, of all counted steps).
+Typical step of a rank: the median of its counted steps. A scheme that communicates every k-th step only has
+steps of several kinds, and a median would see one: there it is the mean, over the k places of a step in the
+period, of the median of the counted steps at that place (where a place has none: the mean of all counted).
 
-samples/s: the batch B over the typical step of the slowest rank. Asynchronous workers step by themselves, each
-with its own share b of the batch: there it is the sum over the workers of b / own typical step.
-Losses: by step the mean over the ranks that know theirs; the first and the last are means over up to KEPT_LOSSES
-steps, at most half of the run. Held-out loss: of the trained model, as rank 0 evaluates it.
+samples/s: the batch B over the typical step of the slowest rank. Asynchronous workers step by themselves,
+each with its own share b of the batch: there it is the sum over the workers of b / own typical step. A server
+of theirs (a rank that never knows a loss) is no worker.
+step p10, median: over the counted steps of the slowest rank (of the slowest worker).
+Losses: by step the mean over the ranks that know theirs; the first and the last are means over up to
+KEPT_LOSSES steps, at most half of the run. Held-out loss: of the trained model, as rank 0 evaluates it.
 Bytes: see bench_bytes. Exposed communication: of the traced steps' breakdown (METRICS §1), mean over ranks.
 """
 
@@ -138,8 +140,7 @@ def _figures(scheme: Document, records: Mapping[int, Document], traced: Traced) 
     cycle = _cycle(scheme)
     paces = {
         rank: _pace(one, traced.spans_ns.get(rank, ()), cycle)
-        for rank, one in records.items()
-        if _durations(one).size
+        for rank, one in _workers(scheme, records).items()
     }
     slowest = max(paces.values(), key=lambda pace: pace.typical_ns, default=None)
     counted = slowest.counted if slowest else np.empty(0, dtype=np.int64)
@@ -243,13 +244,28 @@ def _typical(durations: Int64, counted: NDArray[np.bool_], cycle: int) -> float:
     return float(np.mean([np.median(kind) for kind in kinds]))
 
 
+def _is_asynchronous(scheme: Document) -> bool:
+    axes = scheme.get("axes")
+    return isinstance(axes, Mapping) and axes.get("synchrony") == "asynchronous"
+
+
+def _workers(scheme: Document, records: Mapping[int, Document]) -> dict[int, Document]:
+    """Ranks whose steps tell the speed."""
+    found = {rank: one for rank, one in records.items() if _durations(one).size}
+    if not _is_asynchronous(scheme):
+        return found
+    learning = {
+        rank: one for rank, one in found.items() if any(loss is not None for loss in one.get("losses") or ())
+    }
+    return learning or found  # none has a loss where all are no numbers
+
+
 def _samples_per_s(scheme: Document, paces: Mapping[int, _Pace]) -> float | None:
     steps = [pace.typical_ns for pace in paces.values()]
     if not steps or min(steps) <= 0:
         return None
     batch = int(scheme["batch"])
-    axes = scheme.get("axes")
-    if not isinstance(axes, Mapping) or axes.get("synchrony") != "asynchronous":
+    if not _is_asynchronous(scheme):
         return batch * 1e9 / max(steps)
     share = int(scheme.get("group_batch") or 0) or batch / len(steps)
     return math.fsum(share * 1e9 / step for step in steps)

@@ -1,13 +1,14 @@
-"""The bytes of a bench run: as its formulas predicted them, as its ranks recorded them, as the wire counted them.
+"""Bytes of a bench run: as formulas predicted them, as its ranks recorded them, as the wire counted them.
 
 All are bytes per step, summed over their senders, by link class (METRICS §2: a ring's share per rank).
 
 predicted        by the scheme's formulas, before the run (run.json); bytes_algorithmic.
 predicted_wire   the same with what the backend is known to add (its factor table); bytes_wire.
-recorded         of the calls really made; bytes_algorithmic. A rank's ledger counts its own calls over the whole
-                 run. Calls that a library makes (DDP, FSDP, torch's pipelines) are in no ledger: for each kind of
-                 collective their prediction is scaled by traced / predicted S, where traced = S of that kind
-                 per traced step minus S per step of the ledgers. Without a traced window they are missing.
+recorded         of the calls really made; bytes_algorithmic. A rank's ledger counts its own calls over the
+                 whole run. Calls that a library makes (DDP, FSDP, torch's pipelines) are in no ledger: for
+                 each kind of collective their prediction is scaled by traced / predicted S, where traced = S
+                 of that kind per traced step minus S per step of the ledgers. Without a traced window they
+                 are missing.
 wire             what the hosts' interfaces sent between the first and the last step, headers included.
 """
 

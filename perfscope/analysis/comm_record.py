@@ -21,6 +21,7 @@ COMM_COLUMNS = (
 )
 _NUMBERS = ("start_ns", "dur_ns", "group_size", "in_bytes", "out_bytes", "peer", "seq")
 DEFAULT_GROUP = "default"
+UNKNOWN_GROUP = "unknown"  # one of several, as ingest calls it
 
 
 class GroupKey(NamedTuple):

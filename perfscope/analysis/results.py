@@ -179,7 +179,7 @@ class RunAnalysis:
     calls: tuple[CollectiveCall, ...]
     step_ns: Quantiles | None  # over all ranks' steps, warm-up excluded
     throughput_samples_per_s: float | None
-    samples_source: str | None  # "derived" from the root module's input, "option", or "scheme": bench.samples_per_s
+    samples_source: str | None  # "derived" from the root module's input, "option", "scheme" (bench)
     overhead_ratio: float | None
     findings: tuple[Finding, ...]
     missing: tuple[MissingFigure, ...]

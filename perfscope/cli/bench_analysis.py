@@ -1,4 +1,4 @@
-"""The figures of one bench run for its closing lines and for a study: as its report has them, under a study's names.
+"""The figures of a bench run for its closing lines and for a study: its report's, under a study's names.
 
 The one place where runners meet analysis; nothing is computed here.
 """
@@ -39,7 +39,7 @@ class Finished:
     Attributes:
         scheme: run.json's record of what was run, and where the ranks really were.
         figures: by name; those that are None stand in `missing` with the reason. `bytes_per_step`: predicted,
-            predicted_wire, recorded (None: not known) and wire, each by link class.
+            predicted_wire, recorded and wire, each by link class; None: not known.
     """
 
     scheme: dict[str, Any]
@@ -86,7 +86,7 @@ def figures_of(bench: BenchResult) -> dict[str, Any]:
                 link.link_class: link.predicted_wire for link in bench.links if link.predicted_wire
             },
             "recorded": recorded,
-            "wire": {link.link_class: link.wire for link in bench.links if link.wire is not None},
+            "wire": {link.link_class: link.wire for link in bench.links if link.wire is not None} or None,
         },
         "details": dict(bench.details),
         "missing": {name: why for name, why in missing.items() if name not in _SAID_BY_ANOTHER},

@@ -90,7 +90,8 @@ def command(
     from perfscope.runners.starting.launching import launch_for, shared_run_dir
 
     launch = launch_for(job.config, os.environ, spec)
-    record = identity(job)
+    backend = job.config.backend
+    record = identity(job, backend="gloo" if backend == "auto" else backend)
     if dry_run:
         _print_plan(record, launch, as_json)
         return
@@ -99,7 +100,7 @@ def command(
         shared = output or shared_run_dir(os.environ, job.config)
         if shared is not None:
             environment[ENV_RUN_DIR], output = str(Path.cwd() / shared), None
-    measured = "off" if launch.joins and _has_elder(os.environ) else ceilings
+    measured = "off" if launch.joins and has_elder(os.environ) else ceilings
     place = _Place(host_duties(measured, tell=os.isatty(2)))
     request = RunRequest(
         command=tuple(launch.command),
@@ -130,8 +131,8 @@ def _end_with_sweep() -> None:
         die_with_parent(signal.SIGTERM, int(sweep))
 
 
-def _has_elder(environment: Mapping[str, str]) -> bool:
-    """Another rank of this host measures its peaks: several at once would disturb each other."""
+def has_elder(environment: Mapping[str, str]) -> bool:
+    """Whether another rank of this host measures its peaks: several at once would disturb each other."""
     from perfscope.runners.starting.outer import find_outer
 
     outer = find_outer(environment)

@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,13 @@ import pytest
 from click.testing import CliRunner
 
 from perfscope.cli import bench_options
+from perfscope.cli.bench_run import has_elder
 from perfscope.cli.bench_text import verdict_text
 from perfscope.errors import PerfscopeError
 from perfscope.rundir.reader import RunReader
 from perfscope.runners.catalogue.scheme_docs import BEGIN, END, render
-from perfscope.runners.identity import Place
-from perfscope.runners.sweep.figures import recorded_bytes
-from perfscope.runners.traffic import Traffic
+from perfscope.runners.sweep.state import DONE, CellState, Run, Study
+from perfscope.runners.sweep.summary import study_rows
 from tests.integration.run_support import PERFSCOPE, user_environment
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bench"
@@ -203,6 +202,58 @@ def test_a_run_is_an_ordinary_run_directory_and_its_bytes_are_those_predicted(tm
     text = verdict_text(document["scheme"], figures)
     assert text.startswith("dp.packed on smallcnn, 2 ranks: ")
     assert "within hosts" in text and "between hosts" not in text
+    same_figures(tmp_path, "run", result.stdout)
+
+
+def same_figures(folder: Path, run: str, printed: str) -> None:
+    """The closing lines, a study's row and the report of one run say the same."""
+    figures = json.loads(printed)["figures"]
+    of_cell = Run(repeat=1, path=run, status=DONE, figures=figures)
+    cell = CellState(name="c", scheme="s", settings={}, cluster=None, digest="", runs=[of_cell])
+    study = Study(title="t", machine={}, repeats=1, seed=0, cells=[cell])
+    (row,) = study_rows(study)
+    reported = subprocess.run(
+        [*PERFSCOPE, "report", run, "--json"],
+        cwd=folder,
+        env=user_environment(),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=True,
+    )
+    report = json.loads(reported.stdout)
+    told = report["bench"]
+    assert report["throughput_samples_per_s"] == told["samples_per_s"] == figures["samples_per_s"]
+    assert report["run"]["options"]["samples_per_step"] == told["batch"]
+    plain = ("samples_per_s", "step_p10_ns", "step_median_ns", "exposed_comm_ns", "exposed_comm_ratio")
+    for name in (*plain, "held_out_loss", "peak_rss_bytes"):
+        assert figures[name] == told[name] == row.median(name), name
+    assert (figures["first_loss"], figures["final_loss"]) == (told["first_loss"], told["last_loss"])
+    assert row.median("final_loss") == told["last_loss"]
+    for kind in ("predicted", "recorded", "predicted_wire", "wire"):
+        of_links = {link["link_class"]: link[kind] for link in told["links"] if link[kind] is not None}
+        assert figures["bytes_per_step"][kind] == of_links, kind
+        assert row.median(f"{kind} within hosts") == sum(of_links.values())
+
+
+@pytest.mark.parametrize(("local_rank", "expected"), [("0", False), ("1", True)])
+def test_of_the_ranks_of_a_host_the_first_alone_measures_its_peaks(local_rank: str, expected: bool) -> None:
+    joined = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": "2"}
+    assert has_elder({**joined, "MASTER_ADDR": "a", "MASTER_PORT": "1"}) is expected
+    assert not has_elder({})
+
+
+@pytest.mark.torch
+def test_a_librarys_calls_are_recorded_by_the_traced_window_alone(tmp_path: Path) -> None:
+    words = ("run", "dp.fsdp", "--ranks", "2", *SMALL, "--steps", "7", "--json")
+    traced = bench(*words, "--windows", "1", "--overhead", "100%", "-o", "traced", cwd=tmp_path)
+    assert traced.returncode == 0, traced.stderr
+    sent = json.loads(traced.stdout)["figures"]["bytes_per_step"]
+    assert sent["recorded"]["loopback"] == pytest.approx(sent["predicted"]["loopback"])
+    blind = bench(*words, "--no-trace", "-o", "blind", cwd=tmp_path)
+    figures = json.loads(blind.stdout)["figures"]
+    assert figures["bytes_per_step"]["recorded"] is None
+    assert "no window was traced" in figures["missing"]["recorded"]
 
 
 @pytest.mark.torch
@@ -215,62 +266,6 @@ def test_serial_says_its_speed_and_losses(tmp_path: Path) -> None:
     assert lines[2].startswith("exposed communication is missing: ")
     again = bench("run", "serial", *SMALL, "-o", "run", cwd=tmp_path)
     assert again.returncode == 125 and "--force" in again.stderr
-
-
-def ledger(**calls: int) -> Counter[tuple[str, str, int, int]]:
-    """all_reduce calls of 100 bytes (`reduce`), calls nobody predicted (`other`)."""
-    return (
-        Counter(
-            {
-                ("all_reduce", "data", 2, 100): calls.get("reduce", 0),
-                ("send", "world", 2, 8): calls.get("other", 0),
-            }
-        )
-        + Counter()
-    )
-
-
-ONE_HOST, TWO_HOSTS = (Place(host="a"),) * 2, (Place(host="a"), Place(host="b"))
-ALL_REDUCE = {r: [Traffic(collective="all_reduce", axis="data", members=(0, 1), bytes=100)] for r in (0, 1)}
-
-
-@pytest.mark.parametrize(
-    ("made", "places", "expected"),
-    [
-        (10, ONE_HOST, {"loopback": 200.0}),
-        (10, TWO_HOSTS, {"ethernet": 200.0}),
-        (5, TWO_HOSTS, {"ethernet": 100.0}),
-        (0, TWO_HOSTS, {"ethernet": 0.0}),
-    ],
-)
-def test_recorded_bytes_follow_the_ledger_not_the_prediction(
-    made: int, places: tuple[Place, ...], expected: dict[str, float]
-) -> None:
-    ledgers = {rank: ledger(reduce=made) for rank in (0, 1)}
-    assert recorded_bytes(ALL_REDUCE, ledgers, places, 10, {}) == expected
-
-
-def test_calls_that_nobody_predicted_are_told_apart() -> None:
-    ledgers = {0: ledger(reduce=10, other=10), 1: ledger(reduce=10)}
-    assert recorded_bytes(ALL_REDUCE, ledgers, ONE_HOST, 10, {}) == {"loopback": 200.0, "unexpected": 8.0}
-
-
-def test_a_period_counts_what_was_really_sent_in_steps_that_do_not_divide() -> None:
-    traffic = {
-        r: [Traffic(collective="all_reduce", axis="data", members=(0, 1), bytes=100, every=4)] for r in (0, 1)
-    }
-    ledgers = {rank: ledger(reduce=2) for rank in (0, 1)}  # steps 4 and 8 of 10
-    assert recorded_bytes(traffic, ledgers, ONE_HOST, 10, {}) == {"loopback": 2 * 2 * 100 / 10}
-
-
-def test_calls_of_a_library_are_known_from_traces_alone() -> None:
-    traffic = {
-        r: [Traffic(collective="all_reduce", axis="data", members=(0, 1), bytes=100, by_library=True)]
-        for r in (0, 1)
-    }
-    empty = {rank: ledger() for rank in (0, 1)}
-    assert recorded_bytes(traffic, empty, ONE_HOST, 10, {}) is None
-    assert recorded_bytes(traffic, empty, ONE_HOST, 10, {"all_reduce": 150.0}) == {"loopback": 300.0}
 
 
 def test_docs_of_schemes_are_current() -> None:

@@ -313,7 +313,21 @@ def test_a_failed_cell_and_an_impossible_one_do_not_stop_a_sweep(tmp_path: Path)
     assert "cannot be cut into 2" in by_name["dp.packed-smallcnn-p2-b7"]["impossible"]
     good = by_name["dp.packed-smallcnn-p2-b8"]["runs"][0]
     assert good["status"] == "done" and good["figures"]["samples_per_s"] > 0
-    assert (tmp_path / "study" / good["path"] / "run.json").exists()
+    report = subprocess.run(
+        [*PERFSCOPE, "report", str(tmp_path / "study" / good["path"]), "--json"],
+        env=user_environment(),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=True,
+    )
+    told = json.loads(report.stdout)["bench"]
+    for name in ("samples_per_s", "step_median_ns", "step_p10_ns", "held_out_loss", "first_loss"):
+        assert good["figures"][name] == told[name], name
+    assert good["figures"]["bytes_per_step"]["recorded"] == {"loopback": told["links"][0]["recorded"]}
+    csv_lines = (tmp_path / "study" / "study.csv").read_text().splitlines()
+    rows = {row["cell"]: row for row in csv.DictReader(csv_lines)}
+    assert rows["dp.packed-smallcnn-p2-b8"]["samples_per_s"] == str(told["samples_per_s"])
     assert (tmp_path / "study" / "study.csv").exists() and (tmp_path / "study" / "study.md").exists()
     assert "cells did not finish" in out.partition("\n\n")[0]  # before any table
     assert "is impossible: a batch of 7" in err

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perfscope.analysis.bench import BenchResult, bench_result
+from perfscope.analysis.bench import BenchResult, Traced, bench_result
 from perfscope.analysis.run import analyse_run
 from tests.unit.synthetic_run import SyntheticRun
 
@@ -58,8 +58,8 @@ def record(step_ms: int = 10, steps: int = 4, **changes: Any) -> dict[str, Any]:
     }
 
 
-def figures(scheme_: dict[str, Any], *records: dict[str, Any]) -> BenchResult:
-    found, _ = bench_result(scheme_, dict(enumerate(records)))
+def figures(scheme_: dict[str, Any], *records: dict[str, Any], traced: Traced | None = None) -> BenchResult:
+    found, _ = bench_result(scheme_, dict(enumerate(records)), traced)
     assert found is not None
     return found
 
@@ -94,21 +94,150 @@ def test_periodic_calls_are_counted_by_their_period() -> None:
     assert result.calls[0].predicted == 2 * 2
 
 
-def test_calls_of_a_library_are_not_called_recorded() -> None:
-    row = {**scheme()["predicted"]["calls_of_rank"]["0"][0], "by_library": True}
-    predicted = {**scheme()["predicted"], "calls_of_rank": {"0": [row], "1": [row]}}
+def predicting(*, links: str = "ethernet", rows: int = 1, **changes: Any) -> dict[str, Any]:
+    """The scheme above with its one call changed."""
+    row = {**scheme()["predicted"]["calls_of_rank"]["0"][0], "links": {links: 1000.0}, **changes}
+    calls = {"0": [row] * rows, "1": [row] * rows}
+    return scheme(predicted={**scheme()["predicted"], "calls_of_rank": calls})
+
+
+def test_recorded_bytes_follow_the_ledger_not_the_prediction() -> None:
+    half = record()
+    half["calls"] = [{**half["calls"][0], "count": 2}]  # in 4 steps
+    result = figures(predicting(), half, half)
+    assert result.links[0].recorded == 1000
+    never = figures(predicting(), record(calls=[]), record(calls=[]))
+    assert never.links[0].recorded == 0
+
+
+def test_calls_that_nobody_predicted_are_on_no_link() -> None:
+    extra = {"collective": "send", "axis": "world", "num_ranks": 2, "bytes": 8, "count": 4}
+    one = record()
+    result = figures(predicting(), {**one, "calls": [*one["calls"], extra]}, record())
+    assert (result.links[0].recorded, result.unexpected_bytes) == (2000, 8)
+
+
+def test_a_period_counts_what_was_really_sent_in_steps_that_do_not_divide() -> None:
+    one = record(steps=10)
+    one["calls"] = [{**one["calls"][0], "count": 2}]  # steps 4 and 8 of 10
+    result = figures(predicting(every=4), one, one)
+    assert result.links[0].recorded == 2 * 2 * 1000 / 10
+
+
+def test_calls_of_a_library_are_known_from_traces_alone() -> None:
     silent = record(calls=[])
-    result = figures(scheme(predicted=predicted), silent, silent)
-    assert result.links[0].recorded is None
-    assert "library" in result.links[0].reason
-    assert result.calls[0].recorded is None
+    blind = figures(predicting(by_library=True), silent, silent)
+    assert blind.links[0].recorded is None
+    assert "no window was traced" in blind.links[0].reason
+    assert "recorded" in blind.missing
+    assert blind.calls[0].recorded is None
+    seen = figures(predicting(by_library=True), silent, silent, traced=Traced(bytes={"all_reduce": 3000.0}))
+    assert seen.links[0].recorded == 3000  # a half more than predicted
+    other = figures(predicting(by_library=True), silent, silent, traced=Traced(bytes={"broadcast": 1.0}))
+    assert other.links[0].recorded is None and "all_reduce" in other.missing["recorded"]
+
+
+def test_a_librarys_bytes_are_what_the_ledger_does_not_explain() -> None:
+    both = predicting(by_library=True)
+    own = {
+        **both["predicted"]["calls_of_rank"]["0"][0],
+        "by_library": False,
+        "bytes": 10,
+        "links": {"lo": 10.0},
+    }
+    for rows in both["predicted"]["calls_of_rank"].values():
+        rows.append(own)
+    one = record(calls=[{**own, "count": 4}])
+    result = figures(both, one, one, traced=Traced(bytes={"all_reduce": 2020.0}))
+    assert {link.link_class: link.recorded for link in result.links} == {"ethernet": 2000, "lo": 20}
+
+
+def test_gloo_shows_a_reduce_scatter_as_the_all_reduce_it_makes_of_it() -> None:
+    silent = record(calls=[])
+    traced = Traced(bytes={"all_reduce": 2000.0})
+    of_gloo = {**predicting(by_library=True, collective="reduce_scatter"), "backend": "gloo"}
+    assert figures(of_gloo, silent, silent, traced=traced).links[0].recorded == 2000
+    assert figures({**of_gloo, "backend": "nccl"}, silent, silent, traced=traced).links[0].recorded is None
+
+
+ASYNCHRONOUS = {"synchrony": "asynchronous"}
+
+
+def test_asynchronous_workers_are_added_up_and_their_server_is_none() -> None:
+    server = record(step_ms=1, losses=[None] * 4)
+    one, other = record(step_ms=10), record(step_ms=20)
+    result = figures(scheme(axes=ASYNCHRONOUS, group_batch=5), server, one, other)
+    assert result.samples_per_s == pytest.approx(5 / 0.010 + 5 / 0.020)
+    assert result.step_median_ns == 20 * MS
+
+
+def ends(*durations_ms: int) -> list[int]:
+    found = [0]
+    for duration in durations_ms:
+        found.append(found[-1] + duration * MS)
+    return found
+
+
+def test_traced_steps_are_left_out_while_three_others_remain() -> None:
+    # the fourth step was traced; the profiler wrote its trace in the fifth, after the mark of the fourth
+    slow = record(steps=8, step_ends_ns=ends(50, 50, 10, 40, 90, 10, 10, 10))
+    traced = Traced(spans_ns={0: [(111 * MS, 151 * MS)]})
+    result = figures(scheme(), slow, traced=traced)
+    assert (result.traced_steps, result.num_counted_steps) == ("left out", 4)
+    assert result.samples_per_s == pytest.approx(10 / 0.010)
+    few = record(steps=6, step_ends_ns=ends(50, 50, 10, 40, 90, 10))
+    result = figures(scheme(), few, traced=traced)
+    assert (result.traced_steps, result.num_counted_steps) == ("counted", 4)
+    assert result.samples_per_s == pytest.approx(10 / 0.025)
+    assert figures(scheme(), few).traced_steps == "none"
+
+
+def test_one_odd_step_does_not_move_the_speed() -> None:
+    odd = record(steps=7, step_ends_ns=ends(50, 50, 10, 10, 500, 10, 10))
+    assert figures(scheme(), odd).samples_per_s == pytest.approx(10 / 0.010)
+
+
+def test_a_scheme_with_a_period_is_not_judged_by_the_steps_without_exchange() -> None:
+    # every third step exchanges: 10, 10, 40
+    slow = record(steps=9, step_ends_ns=ends(10, 10, 40, 10, 10, 40, 10, 10, 40))
+    result = figures(predicting(every=3), slow)
+    assert result.samples_per_s == pytest.approx(10 / 0.020)
+    assert result.step_median_ns == 10 * MS
+    short = record(steps=4, step_ends_ns=ends(10, 10, 40, 10))  # no second step of the period is counted
+    assert figures(predicting(every=3), short).samples_per_s == pytest.approx(10 / 0.025)
+
+
+def test_first_and_last_loss_are_means_over_three_steps_of_either_half() -> None:
+    one = record(steps=10, losses=[float(10 - number) for number in range(10)])
+    result = figures(scheme(), one)
+    assert (result.first_loss, result.last_loss) == (9.0, 2.0)
+    short = figures(scheme(), record(steps=3, losses=[3.0, 2.0, 1.0]))
+    assert (short.first_loss, short.last_loss) == (3.0, 1.0)
+    unknown = figures(scheme(), record(losses=[None] * 4))
+    assert unknown.last_loss is None and "loss" in unknown.missing["last_loss"]
+
+
+def test_held_out_loss_is_that_of_rank_0() -> None:
+    assert figures(scheme(), record(held_out_loss=0.5), record(held_out_loss=0.7)).held_out_loss == 0.5
+    assert figures(scheme(), record(), record(held_out_loss=0.7)).held_out_loss is None
+
+
+def test_communication_over_mpi_is_missing_never_none_of_it() -> None:
+    traced = Traced(bytes={}, exposed_comm_ns=0.0, exposed_comm_ratio=0.0, reason="")
+    over_mpi = scheme(backend="mpi")
+    found, missing = bench_result(over_mpi, {0: record(), 1: record()}, traced)
+    assert found is not None
+    assert (found.exposed_comm_ns, found.exposed_comm_ratio) == (None, None)
+    assert "MPI" in found.missing["exposed_comm_ns"]
+    assert [gap.what for gap in missing] == ["exposed communication"]
+    assert figures(scheme(backend="gloo"), record(), record(), traced=traced).exposed_comm_ns == 0
 
 
 def test_a_rank_that_only_serves_has_no_part_in_speed_and_loss() -> None:
     server = record(losses=[], step_ends_ns=[0])
     result = figures(scheme(), server, record(step_ms=20))
     assert result.samples_per_s == pytest.approx(500)
-    assert result.first_loss == 3.0
+    assert result.first_loss == 2.5  # of 3, 2, 1, 0: the server's part in the mean is none
 
 
 def test_a_rank_that_died_is_missing_and_said_so() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
 from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.results import Finding
@@ -134,6 +136,11 @@ def _communication_action(evidence: Evidence, late_rank: int | None) -> str:
     reduces = [one for one in evidence.collectives if one.collective == "all_reduce"]
     calls = sum(one.count for one in reduces)
     sent = sum(one.bytes or 0 for one in reduces)
+    if not _averages_gradients(evidence):
+        return (
+            "Give each call more to do (a larger batch), use fewer ranks in the group, or keep the group "
+            "inside a host; `perfscope bench list` tells what this scheme sends."
+        )
     if calls and 0 < sent < calls * SMALL_BYTES:
         return "Its calls are small, so latency rules: accumulate gradients over several batches (no_sync)."
     if 0 < calls <= evidence.steps_per_rank:
@@ -141,11 +148,41 @@ def _communication_action(evidence: Evidence, late_rank: int | None) -> str:
     return "Overlap more of it with the backward pass, send fewer bytes, or use a faster link."
 
 
+def _scheme(evidence: Evidence) -> Mapping[str, Any]:
+    scheme = evidence.run.get("scheme")
+    return scheme if isinstance(scheme, dict) else {}
+
+
+def _averages_gradients(evidence: Evidence) -> bool:
+    """False for bench runs that send something else: activations, weights to and from a server."""
+    axes = _scheme(evidence).get("axes")
+    if not isinstance(axes, dict):
+        return True
+    return axes.get("parallelism") == "data" and axes.get("optimisation") == "decentralised"
+
+
+def _servers(evidence: Evidence) -> set[int]:
+    """Ranks of a bench run that only serve: they wait by design."""
+    groups = _scheme(evidence).get("groups")
+    return {
+        group["ranks"][0]
+        for group in (groups if isinstance(groups, list) else [])
+        if isinstance(group, dict) and group.get("axis") == "server" and group.get("ranks")
+    }
+
+
 def straggler(evidence: Evidence) -> list[Finding]:
     """Ranks do unequal work between collectives, so the others wait for the busiest."""
     if len(evidence.traced) < 2 or not evidence.step:
         return []
-    busy = {rank.rank: part.compute + part.optimizer + part.input_wait for rank, part in evidence.traced}
+    servers = _servers(evidence)
+    busy = {
+        rank.rank: part.compute + part.optimizer + part.input_wait
+        for rank, part in evidence.traced
+        if rank.rank not in servers
+    }
+    if len(busy) < 2:
+        return []
     mean = sum(busy.values()) / len(busy)
     worst = max(busy, key=lambda rank: busy[rank])
     excess = busy[worst] - mean

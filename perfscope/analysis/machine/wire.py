@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfscope.analysis.comm_record import DEFAULT_GROUP
+from perfscope.analysis.comm_record import DEFAULT_GROUP, UNKNOWN_GROUP
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.machine.counters import Float64, Rates, counted_between
 from perfscope.analysis.machine.host import Host
@@ -28,7 +28,8 @@ from perfscope.volumes import edges
 
 WHOLE_RUN = -1
 NOTHING_TO_COMPARE = (
-    "the links were not read twice within the steps, or no traced collective tells its bytes and members"
+    "the links were not read twice within the steps, or no traced collective tells its bytes and members "
+    "(gloo's traces do not where there are several process groups)"
 )
 _WIDEST = 2.0  # readings around a window may reach over this many times its length
 METRICS = frozenset({"net_tx_bytes", "fabric_tx_bytes", "nvlink_tx_bytes", "pcie_tx_bytes"})
@@ -54,10 +55,12 @@ class Job:
     on_gpu: bool
 
     def members(self, group: str) -> tuple[int, ...]:
-        """Ranks of a group; all ranks where the run does not list it."""
+        """Ranks of a group; all ranks where the run lists no groups, none where it lists others only."""
         known = self.groups.get(group)
         if known is None and group == DEFAULT_GROUP and len(self.groups) == 1:
             known = next(iter(self.groups.values()))
+        if known is None and group == UNKNOWN_GROUP:
+            return ()  # gloo's spans do not say which of several groups they are of
         return known or tuple(sorted(self.host_of))
 
 
