@@ -18,7 +18,7 @@ from perfscope.reports.sections.layers import layers_section
 from perfscope.reports.sections.machine import machine_figures, machine_notices, machine_section
 from perfscope.reports.sections.roofline import roofline_section
 from perfscope.reports.sections.run import command_text, missing_section, provenance_section, run_section
-from perfscope.reports.sections.scheme import scheme_section
+from perfscope.reports.sections.scheme import cluster_of, scheme_section, scheme_words
 from perfscope.reports.sections.steps import (
     BREAKDOWN_PARTS,
     breakdown_section,
@@ -60,8 +60,8 @@ def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Rep
         run_section(analysis),
     ]
     return Report(
-        title=visible(analysis.run.get("name") or "unnamed run"),
-        subtitle=command_text(analysis.run),
+        title=_title(analysis),
+        subtitle=command_text(analysis.run) if analysis.bench is None else scheme_words(analysis.run),
         verdict=build_verdict(analysis),
         overview=overview_bar(analysis),
         figures=build_figures(analysis),
@@ -70,6 +70,17 @@ def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Rep
         version=__version__,
         notices=machine_notices(analysis),
     )
+
+
+def _title(analysis: RunAnalysis) -> str:
+    """The run's name; of a bench run also what was trained where."""
+    name = visible(analysis.run.get("name") or "unnamed run")
+    bench = analysis.bench
+    if bench is None:
+        return name
+    ranks = f"{bench.num_ranks} rank{'s' if bench.num_ranks != 1 else ''}"
+    cluster = cluster_of(analysis.run)
+    return " · ".join(filter(None, (name, visible(bench.model), ranks, visible(cluster or ""))))
 
 
 def _without_empty_columns(section: Section) -> Section:

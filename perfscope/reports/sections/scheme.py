@@ -30,7 +30,10 @@ def scheme_section(analysis: RunAnalysis) -> Section | None:
         Facts(
             id="scheme-facts",
             title="What was trained how",
-            pairs=tuple(_facts(bench, scheme if isinstance(scheme, Mapping) else {})),
+            pairs=(
+                *_facts(bench, scheme if isinstance(scheme, Mapping) else {}),
+                *_cluster_facts(cluster_of(analysis.run)),
+            ),
         )
     ]
     if bench.links:
@@ -40,6 +43,19 @@ def scheme_section(analysis: RunAnalysis) -> Section | None:
     else:
         blocks.append(Note(text="This scheme sends nothing."))
     return Section(id="scheme", title="Scheme", lead=_lead(bench), blocks=tuple(blocks))
+
+
+def cluster_of(run: Mapping[str, object]) -> str | None:
+    """The emulated cluster's spec, as it was asked for; None = real hosts."""
+    options = run.get("options")
+    cluster = options.get("cluster") if isinstance(options, Mapping) else None
+    return str(cluster) if cluster else None
+
+
+def scheme_words(run: Mapping[str, object]) -> str:
+    """The scheme in one sentence: more use above the verdict than a rank's configuration."""
+    scheme = run.get("scheme")
+    return visible(scheme.get("summary") or "", 300) if isinstance(scheme, Mapping) else ""
 
 
 def _lead(bench: BenchResult) -> str:
@@ -75,6 +91,11 @@ def _facts(bench: BenchResult, scheme: Mapping[str, object]) -> Iterator[tuple[s
         yield "Memory", f"{units.format_bytes(bench.peak_rss_bytes)} at most per rank (peak resident set)"
     for key, value in bench.details.items():
         yield visible(str(key).replace("_", " ").capitalize()), visible(_short(value), 300)
+
+
+def _cluster_facts(cluster: str | None) -> Iterator[tuple[str, str]]:
+    if cluster is not None:
+        yield "Cluster", f"{visible(cluster)}, emulated: links are limited, all ranks compute on one machine"
 
 
 def _short(value: object) -> str:
