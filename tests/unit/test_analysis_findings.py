@@ -181,3 +181,26 @@ def test_every_finding_is_a_sentence_with_an_action(tmp_path: Path, kind: str) -
     for finding in analyse(tmp_path, {0: [span(0, 9 * MS, kind, **columns)]}).findings:
         assert finding.title.endswith(".") and finding.detail.endswith(".") and finding.action.endswith(".")
         assert (finding.gain_ns is None) == (finding.gain_ratio is None)
+
+
+def test_advice_for_small_calls_depends_on_what_a_bench_run_sends(tmp_path: Path) -> None:
+    spans = [span(0, 2 * MS, "compute"), comm(2 * MS, 7 * MS, 0)]
+    data = {"axes": {"parallelism": "data", "optimisation": "decentralised"}}
+    model = {"axes": {"parallelism": "model", "optimisation": "decentralised"}}
+    by_scheme = {
+        name: analyse(tmp_path / name, {0: spans, 1: spans}, scheme=scheme).findings[0].action
+        for name, scheme in (("none", None), ("data", data), ("model", model))
+    }
+    assert "no_sync" in by_scheme["none"] and by_scheme["data"] == by_scheme["none"]
+    assert "fewer ranks in the group" in by_scheme["model"]
+
+
+def test_a_server_that_waits_for_its_workers_is_no_imbalance(tmp_path: Path) -> None:
+    serving = [span(0, 1 * MS, "compute"), comm(1 * MS, 8 * MS, 0, in_bytes=10**6)]
+    working = [span(0, 6 * MS, "compute"), comm(6 * MS, 3 * MS, 0, in_bytes=10**6)]
+    ranks = {0: serving, 1: working, 2: working}
+    groups = [{"axis": "server", "ranks": [0, worker]} for worker in (1, 2)]
+    alike = analyse(tmp_path / "a", ranks, scheme={"groups": groups})
+    assert "equal work" not in " ".join(finding.title for finding in alike.findings)
+    unequal = analyse(tmp_path / "b", ranks)
+    assert "equal work" in " ".join(finding.title for finding in unequal.findings)
