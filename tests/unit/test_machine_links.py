@@ -10,6 +10,7 @@ import pytest
 
 from perfscope.analysis.machine.results import LinkTraffic, MachineAnalysis, WireBytes
 from perfscope.analysis.machine.stacks import top_frames
+from perfscope.analysis.machine.wire import Job, algorithmic
 from perfscope.analysis.run import analyse_run
 from tests.unit.synthetic_run import comm, span
 from tests.unit.synthetic_samples import HOST, SampledRun, SampleFile, ticks, two_nodes
@@ -281,3 +282,11 @@ def test_top_frames_come_from_all_hosts_and_count_recursion_once() -> None:
     assert (found["step"].self_ratio, found["step"].total_ratio, found["step"].line) == (7 / 8, 7 / 8, 10)
     assert (found["main"].self_ratio, found["main"].total_ratio, found["main"].line) == (0.0, 1.0, None)
     assert top_frames([]) == ()
+
+
+def test_a_call_of_one_of_several_unnamed_groups_has_no_formula() -> None:
+    job = Job(host_of={0: "a", 1: "b", 2: "a"}, groups={"0": (0, 1), "1": (1, 2)}, on_gpu=False)
+    assert job.members("1") == (1, 2)
+    assert job.members("unknown") == ()
+    assert algorithmic("all_reduce", job.members("unknown"), job.host_of) == {}
+    assert Job(host_of=job.host_of, groups={}, on_gpu=False).members("default") == (0, 1, 2)
