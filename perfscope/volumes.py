@@ -57,6 +57,28 @@ def edges(collective: str, members: Sequence[int]) -> Iterator[tuple[int, int, f
         yield members[0], members[1], 1.0
 
 
+def edges_from(collective: str, members: Sequence[int], index: int) -> Iterator[tuple[int, float]]:
+    """(receiver, bytes per byte of S) of the links that the `index`-th member sends over, of `edges`.
+
+    Takes a time that does not grow with the group, unless this member sends to all others.
+    """
+    num = len(members)
+    if num < 2:
+        return
+    if collective in _TWICE or collective in _ONCE:
+        yield members[(index + 1) % num], (2 if collective in _TWICE else 1) * (num - 1) / num
+    elif collective in _CHAIN:
+        if index + 1 < num:
+            yield members[index + 1], 1.0
+    elif collective == "all_to_all" or (collective == "scatter" and index == 0):
+        yield from ((other, 1 / num) for place, other in enumerate(members) if place != index)
+    elif collective == "gather":
+        if index:
+            yield members[0], 1 / num
+    elif collective == "send" and index == 0:
+        yield members[1], 1.0
+
+
 def backend_factor(backend: str, collective: str, num_ranks: int, num_bytes: float = 0) -> float:
     """bytes_wire / bytes_algorithmic over the whole group: how much more a backend moves than it must.
 

@@ -87,6 +87,9 @@ def recorded_bytes(
     predicted: _Rows = scheme["predicted"]["calls_of_rank"]
     if not num_steps or not records:
         return Recorded(links=None, reason="no rank has left its record")
+    if unlisted := [rank for rank in records if str(rank) not in predicted]:
+        reason = f"run.json does not list the calls of {len(unlisted)} of {len(records)} ranks"
+        return Recorded(links=None, reason=reason)
     scales, reason = _library_scales(scheme, records, num_steps, traced_bytes)
     if scales is None:
         return Recorded(links=None, reason=reason)
@@ -203,7 +206,8 @@ def call_counts(scheme: Document, records: Mapping[int, Document], num_steps: in
     by_library: set[_CallKey] = set()
     for rows in scheme["predicted"]["calls_of_rank"].values():
         for row in rows:
-            foreseen[_key(row)] += int(row["count"]) * (num_steps // int(row["every"]))
+            planned = int(row["count"]) * (num_steps // int(row["every"]))
+            foreseen[_key(row)] += int(row.get("calls", planned)) if num_steps else 0
             words.setdefault(_key(row), str(row["what"]))
             if row["by_library"]:
                 by_library.add(_key(row))

@@ -6,6 +6,7 @@ The one place where runners meet analysis; nothing is computed here.
 from __future__ import annotations
 
 import gc
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from perfscope.runners.sweep.sides import UNEXPECTED
 
 if TYPE_CHECKING:
     from perfscope.analysis.bench import BenchResult
+    from perfscope.analysis.machine.results import MachineAnalysis
 
 # of a BenchResult -> in a study
 _NAMES = {
@@ -64,7 +66,7 @@ def finished_run(run_dir: Path) -> Finished:
         raise RunDirectoryError(f"{run_dir} holds no result of a bench run that can be read")
     if not analysis.bench.num_ranks_recorded:
         raise RunDirectoryError(f"{run_dir} holds no result of a bench run: no rank came to its end")
-    found = Finished(scheme=scheme, figures=figures_of(analysis.bench))
+    found = Finished(scheme=scheme, figures={**figures_of(analysis.bench), **disturbed(analysis.machine)})
     del analysis, reader
     gc.collect()
     return found
@@ -88,6 +90,26 @@ def figures_of(bench: BenchResult) -> dict[str, Any]:
             "recorded": recorded,
             "wire": {link.link_class: link.wire for link in bench.links if link.wire is not None} or None,
         },
+        "diverged": _diverged(bench),
         "details": dict(bench.details),
         "missing": {name: why for name, why in missing.items() if name not in _SAID_BY_ANOTHER},
     }
+
+
+def disturbed(machine: MachineAnalysis | None) -> dict[str, Any]:
+    """Whether something else used the machine during the steps (None: not known), and what; as the report."""
+    if machine is None or machine.clean is None:
+        return {"disturbed": None, "disturbances": []}
+    kinds = {one.kind for one in machine.disturbances if one.within_steps}
+    return {"disturbed": not machine.clean, "disturbances": [] if machine.clean else sorted(kinds)}
+
+
+def _diverged(bench: BenchResult) -> bool:
+    """A loss that is no number at the end of a run that ended well, or one that has grown tenfold."""
+    losses = (bench.first_loss, bench.last_loss, bench.held_out_loss)
+    if any(loss is None or not math.isfinite(loss) for loss in losses):
+        return bench.num_ranks_recorded == bench.num_ranks and bench.num_steps > 0
+    return (bench.last_loss or 0.0) > _GROWN * abs(bench.first_loss or 0.0)
+
+
+_GROWN = 10.0

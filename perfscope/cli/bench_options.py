@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,6 +15,7 @@ from perfscope.runners.config import BACKENDS, BINDINGS, DEVICES, DTYPES, LR_RUL
 
 if TYPE_CHECKING:
     from perfscope.runners.cluster.spec import ClusterSpec
+    from perfscope.runners.config import BenchConfig
     from perfscope.runners.job import Job
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -42,7 +45,7 @@ _TRAINING = (
         "modifiers",
         multiple=True,
         metavar="NAME[(R)]",
-        help="What gradients pass through: fp16, topk(0.01) ...; repeatable, or SCHEME+fp16.",
+        help="What gradients pass through: fp16, 'topk(0.01)' (quote it) ...; repeatable, or SCHEME+fp16.",
     ),
     _option("input", "Size of one sample.  [default: 3x32x32]", metavar="CxHxW"),
     _option("classes", "Classes of the samples.  [default: 16]", type=int, metavar="K"),
@@ -62,7 +65,12 @@ _MACHINE = (
     _option("device", "[default: auto]", type=click.Choice(DEVICES)),
     _option("backend", "What carries the bytes.  [default: auto]", type=click.Choice(BACKENDS)),
     _option("bind", "Bind ranks to NUMA domains or cores.  [default: none]", type=click.Choice(BINDINGS)),
-    _option("threads", "Threads per rank.  [default: cores / ranks of a host]", type=int, metavar="N"),
+    _option(
+        "threads",
+        "Threads per rank.  [default: OMP_NUM_THREADS, else cores / ranks; a bound rank: its cores]",
+        type=int,
+        metavar="N",
+    ),
     _option("timeout", "How long a rank waits for another.  [default: 60]", type=float, metavar="SECONDS"),
     _option(
         "cluster",
@@ -117,7 +125,27 @@ def planned(
         cluster=size,
         default_learning_rate=lambda model: find_model(model).learning_rate,
     )
-    return plan(config), spec
+    return plan(with_threads(config, os.environ)), spec
+
+
+def with_threads(config: BenchConfig, environment: Mapping[str, str]) -> BenchConfig:
+    """The same run with its threads per rank settled, so that a run tells them.
+
+    Ranks that are bound take the cores they are bound to, ranks of an outer launcher what their node has.
+    """
+    from perfscope.runners.starting.outer import find_outer
+
+    if config.threads is not None or config.bind != "none" or find_outer(environment) is not None:
+        return config
+    return replace(config, threads=default_threads(config.num_ranks, environment))
+
+
+def default_threads(num_ranks: int, environment: Mapping[str, str]) -> int:
+    """Threads of each of so many ranks on this machine, emulated hosts share it: at least 1."""
+    given = environment.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    if given.isdigit() and int(given) > 0:
+        return int(given)
+    return max(len(os.sched_getaffinity(0)) // num_ranks, 1)
 
 
 def _apply(options: tuple[Any, ...], function: _F) -> _F:

@@ -16,11 +16,18 @@ if TYPE_CHECKING:
 
 
 class PlainProgress:
-    """One line when a run has ended."""
+    """One line when a run starts, and one when it has ended; after the first, how long all may take.
 
-    def __init__(self, total: int) -> None:
+    Args:
+        total: runs of the study that are asked for.
+        done: of them, finished before; numbers go on from there.
+    """
+
+    def __init__(self, total: int, done: int = 0) -> None:
         self._total = total
-        self._number = 0
+        self._before = done
+        self._number = done
+        self._began = time.monotonic()
 
     def __enter__(self) -> None:
         """Nothing to draw."""
@@ -32,17 +39,26 @@ class PlainProgress:
 
     def begins(self, cell: CellState, run: Run, number: int, total: int) -> None:
         """See execution.run_all."""
-        self._number = number
+        self._number = self._before + number
+        click.echo(f"[{self._number}/{self._total}] {cell.name} r{run.repeat} ...", err=True)
 
     def ended(self, cell: CellState, run: Run) -> None:
         """See execution.run_all."""
         click.echo(f"[{self._number}/{self._total}] {outcome(cell, run)}", err=True)
+        left = self._total - self._number
+        if self._number == self._before + 1 and left:
+            each = time.monotonic() - self._began
+            click.echo(
+                f"perfscope: about {minutes(each * (left + 1))} in all, {minutes(each * left)} left, "
+                "if every run takes as long",
+                err=True,
+            )
 
 
 class RichProgress:
     """A bar with the cell that runs, n of m and what is left; failures are printed above it."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, done: int = 0) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -55,10 +71,10 @@ class RichProgress:
             console=Console(stderr=True),
             transient=True,
         )
-        self._task = self._bar.add_task("", total=total, left="")
+        self._task = self._bar.add_task("", total=total, completed=done, left="")
         self._began = time.monotonic()
         self._done = 0
-        self._total = total
+        self._total = total - done
 
     def __enter__(self) -> None:
         """Draws."""

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
+from perfscope.cli.bench_notes import ignored_settings, period_of
 from perfscope.cli.bench_options import machine_options, planned, training_options
+from perfscope.cli.bench_words import plural
 from perfscope.cli.host_duties import host_duties
 from perfscope.cli.labels import parse_labels
 from perfscope.cli.output import print_result
@@ -70,7 +73,7 @@ def command(
     Examples:
       perfscope bench run serial --model lenet --input 1x32x32
       perfscope bench run dp.packed --ranks 4 --model alexnet --input 3x64x64 --batch 16
-      perfscope bench run dp.ddp+topk(0.01) --ranks 4
+      perfscope bench run 'dp.ddp+topk(0.01)' --ranks 4
       perfscope bench run hy.filter_dp --mesh 2,2 --cluster 2x2@1gbit --dry-run
 
     \b
@@ -83,19 +86,23 @@ def command(
         raise UsageError("--name is empty")
     labelled = parse_labels(labels)
     settings = {key: value for key, value in rest.items() if key in SETTINGS}
+    if not dry_run:
+        _require_room(output, force)
     job, spec = planned(scheme, settings, modifiers, cluster)
-    recording = {key: value for key, value in rest.items() if key not in SETTINGS}
-    probe = probe_options(**recording, samples_per_step=job.config.batch)
     from perfscope.runners.identity import identity
+    from perfscope.runners.starting.guard import bench_mark
     from perfscope.runners.starting.launching import launch_for, shared_run_dir
 
     launch = launch_for(job.config, os.environ, spec)
     backend = job.config.backend
     record = identity(job, backend="gloo" if backend == "auto" else backend)
+    recording, notes = _whole_periods({k: v for k, v in rest.items() if k not in SETTINGS}, record)
+    notes = [*ignored_settings(job), *notes, *launch.notes]
     if dry_run:
-        _print_plan(record, launch, as_json)
+        _print_plan(record, launch, notes, as_json)
         return
-    environment = dict(launch.environment)
+    probe = probe_options(**recording, samples_per_step=job.config.batch)
+    environment = {**launch.environment, **bench_mark()}
     if launch.joins:  # all ranks record into one directory, which the first to come makes
         shared = output or shared_run_dir(os.environ, job.config)
         if shared is not None:
@@ -114,10 +121,15 @@ def command(
         scheme=record,
         environment=environment,
     )
-    for note in launch.notes:
+    for note in notes:
         say(note)
+    _run_and_tell(request, None if launch.joins else place, as_json)
+
+
+def _run_and_tell(request: RunRequest, place: _Place | None, as_json: bool) -> None:
+    """Trains, then prints the figures; not for one of several joined wrappers: the others may still write."""
     code = _run(request)
-    if code == 0 and place.run_dir is not None and not launch.joins:  # other ranks' wrappers may still write
+    if code == 0 and place is not None and place.run_dir is not None:
         _print_figures(place.run_dir, as_json)
     click.get_current_context().exit(code)
 
@@ -165,14 +177,59 @@ def _run(request: RunRequest) -> int:
         raise
 
 
-def _print_plan(record: dict[str, Any], launch: Launch, as_json: bool) -> None:
+def _require_room(output: Path | None, force: bool) -> None:
+    """Refuses a place that will not be written, before any time is spent on the plan.
+
+    What stands in its way later (no rights, a full disk) is found when the directory is made.
+
+    Raises:
+        UsageError: something is there that must not be replaced.
+    """
+    from perfscope.rundir.writer import holds_run
+    from perfscope.runners.starting.outer import find_outer
+
+    if output is None or find_outer(os.environ) is not None:  # ranks of one job share a directory
+        return
+    if output.exists() and not output.is_dir():
+        raise UsageError(f"{output} is a file; choose another -o")
+    if not output.is_dir() or not any(output.iterdir()):
+        return
+    if not holds_run(output):
+        raise UsageError(f"{output} is not empty and holds no perfscope run; choose another -o")
+    if not force:
+        raise UsageError(f"{output} already holds a run; choose another -o, or give --force to replace it")
+
+
+def _whole_periods(
+    recording: Mapping[str, Any], record: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """Options of the recording whose windows hold a whole period, and a note where the user's do not."""
+    period, steps = period_of(record), int(recording["steps_per_window"])
+    if steps % period == 0:
+        return dict(recording), []
+    source = click.get_current_context().get_parameter_source("steps_per_window")
+    if source is not ParameterSource.DEFAULT:
+        note = (
+            f"windows of {plural(steps, 'step')} hold no whole period of {period} steps: "
+            "what they show of communication is not the mean"
+        )
+        return dict(recording), [note]
+    return {**recording, "steps_per_window": period}, []
+
+
+def _print_plan(record: dict[str, Any], launch: Launch, notes: Sequence[str], as_json: bool) -> None:
     if as_json:
-        plan = {"schema_version": SCHEMA_VERSION, "scheme": record, "command": list(launch.command)}
+        plan = {
+            "schema_version": SCHEMA_VERSION,
+            "scheme": record,
+            "command": list(launch.command),
+            "notes": list(notes),
+        }
         print_result(json.dumps(plan, indent=1, ensure_ascii=False) + "\n")
         return
     from perfscope.cli.bench_text import plan_text
 
-    print_result(plan_text(record, launch.command, launch.notes))
+    print_result(plan_text(record, launch.command, notes))
 
 
 def _print_figures(run_dir: Path, as_json: bool) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import os
 import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfscope.cli.bench_options import planned, require_torch
+from perfscope.cli.bench_options import default_threads, planned, require_torch
 from perfscope.cli.bench_words import plural
 from perfscope.cli.output import print_result
 from perfscope.errors import PerfscopeError, UsageError
@@ -77,13 +79,19 @@ def command(
     """
     require_torch()
     from perfscope.runners.sweep.spec import read_sweep
+    from perfscope.runners.sweep.state import load_study
 
     sweep = read_sweep(file)
     if repeats is not None:
         sweep = replace(sweep, repeats=repeats)
     names = _matching(sweep, only)
-    plans = {cell.name: _plan(cell, file) for cell in sweep.cells}
     folder = Path.cwd() / (output or STUDIES / file.stem)
+    if not dry_run:
+        load_study(folder)  # what cannot be continued is refused before planning
+    _require_known_names(sweep, file)
+    plans = {cell.name: _plan(cell) for cell in sweep.cells}
+    _require_a_possible_cell(plans, names, file)
+    sweep = _with_threads(sweep, plans)
     if dry_run:
         _print_order(sweep, names, plans, folder, as_json)
         return
@@ -109,32 +117,91 @@ def _matching(sweep: Sweep, only: str | None) -> frozenset[str] | None:
     return cells
 
 
-def _plan(cell: Cell, file: Path) -> dict[str, Any] | BenchError:
-    """What planning says of a cell: facts, or why it cannot be.
-
-    Raises:
-        BenchError: the file itself is wrong: a name nobody knows, a value of the wrong kind.
-    """
+def _require_known_names(sweep: Sweep, file: Path) -> None:
+    """Raises BenchError where the file names schemes or models that nobody knows: one line for all."""
     from perfscope.runners.config import BenchError, parse_scheme
     from perfscope.runners.models.registry import find_model
     from perfscope.runners.schemes.registry import find_scheme
 
+    def problem(find: Callable[[str], object], name: str) -> str:
+        try:
+            find(name)
+        except BenchError as error:
+            return str(error)
+        return ""
+
+    problems = dict.fromkeys(
+        text
+        for cell in sweep.cells
+        for text in (
+            problem(find_scheme, parse_scheme(cell.scheme)[0]),
+            problem(find_model, str(cell.settings.get("model", "smallcnn"))),
+        )
+        if text
+    )
+    if problems:
+        raise BenchError(f"{file}: {'; '.join(problems)}")
+
+
+def _plan(cell: Cell) -> dict[str, Any] | BenchError:
+    """What planning says of a cell: facts, or why it cannot be."""
+    from perfscope.cli.bench_notes import period_of
+    from perfscope.runners.config import BenchError
+    from perfscope.runners.identity import identity
+    from perfscope.runners.starting.launching import launch_for
+
     try:
-        find_scheme(parse_scheme(cell.scheme)[0])
-        find_model(str(cell.settings.get("model", "smallcnn")))
-    except BenchError as error:
-        raise BenchError(f"{file}: {error}") from None
-    try:
-        job, _ = planned(cell.scheme, cell.settings, (), cell.cluster)
+        job, cluster = planned(cell.scheme, cell.settings, (), cell.cluster)
+        launch_for(job.config, os.environ, cluster)  # refuses what this machine lacks
     except BenchError as error:
         return error
+    config = job.config
     return {
+        "model": config.model,
+        "input": "x".join(map(str, config.input_shape)),
         "ranks": job.num_ranks,
         "mesh": str(job.mesh),
-        "batch": job.config.batch,
-        "steps": job.config.steps,
+        "batch": config.batch,
+        "steps": config.steps,
+        "threads": config.threads,
+        "period": period_of(identity(job)),
         "num_params": job.shape.num_params,
     }
+
+
+def _require_a_possible_cell(
+    plans: dict[str, dict[str, Any] | BenchError], names: frozenset[str] | None, file: Path
+) -> None:
+    """Raises BenchError, with each reason once, where no cell that is asked for can be run."""
+    from perfscope.runners.config import BenchError
+
+    wanted = [plan for name, plan in plans.items() if names is None or name in names]
+    reasons = dict.fromkeys(str(plan) for plan in wanted if isinstance(plan, BenchError))
+    if all(isinstance(plan, BenchError) for plan in wanted):
+        which = "the cell" if len(wanted) == 1 else f"none of the {len(wanted)} cells"
+        can = "cannot" if len(wanted) == 1 else "can"
+        raise BenchError(f"{which} of {file} {can} be run: {'; '.join(reasons)}")
+
+
+def _with_threads(sweep: Sweep, plans: dict[str, dict[str, Any] | BenchError]) -> Sweep:
+    """Cells that set no threads all get what the cell with most ranks can have: they are to be compared."""
+    free = [
+        cell.name
+        for cell in sweep.cells
+        if "threads" not in cell.settings and cell.settings.get("bind", "none") == "none"
+    ]
+    ranks = [plan["ranks"] for name in free if isinstance(plan := plans[name], dict)]
+    if not ranks:
+        return sweep
+    threads = default_threads(max(ranks), os.environ)
+    for name in free:
+        if isinstance(plan := plans[name], dict):
+            plan["threads"] = threads
+    cells = (
+        replace(cell, settings={**cell.settings, "threads": threads}) if cell.name in free else cell
+        for cell in sweep.cells
+    )
+    return replace(sweep, cells=tuple(cells))
 
 
 def _run(
@@ -180,18 +247,20 @@ def _run(
     if as_json:
         print_result(json.dumps(study.as_json(), indent=1, ensure_ascii=False) + "\n")
     else:
-        print_result("\n".join(study.sentences) + "\n\n" + rows)
+        print_result("\n".join([study.title, study.trained, "", *study.sentences, "", rows]))
     _say(f"study: {shlex.quote(str(_short(folder)))}")
     return code
 
 
 def _write_tables(study: Study, folder: Path) -> str:
     """study.json with its sentences, study.csv, study.md; returns the table for the terminal."""
+    from perfscope.runners.sweep.heading import trained_line
     from perfscope.runners.sweep.state import STUDY_CSV, STUDY_MD, save_study
     from perfscope.runners.sweep.summary import sentences, study_rows
     from perfscope.runners.sweep.tables import csv_text, markdown, text_table
 
     rows = study_rows(study)
+    study.trained = trained_line(study)
     study.sentences = sentences(rows)
     save_study(study, folder)
     for name, text in ((STUDY_CSV, csv_text(rows)), (STUDY_MD, markdown(study, rows, study.sentences))):
@@ -206,13 +275,18 @@ def _run_with_progress(study: Study, how: How, names: frozenset[str] | None) -> 
     from perfscope.runners.sweep.execution import run_all, run_order
 
     total = len(run_order(study, names))
-    done = sum(run.status == "done" for cell in study.wanted for run in cell.runs)
+    done = sum(
+        run.status != "pending"
+        for cell in study.wanted
+        if names is None or cell.name in names
+        for run in cell.runs
+    )
     impossible = [cell for cell in study.wanted if cell.impossible is not None]
     for cell in impossible:
         _say(f"{cell.name} is impossible: {cell.impossible}")
     if done:
         _say(f"{plural(done, 'run')} finished before" + ("" if total else "; nothing is left to run"))
-    show = (RichProgress if sys.stderr.isatty() else PlainProgress)(total)
+    show = (RichProgress if sys.stderr.isatty() else PlainProgress)(done + total, done)
     with show:
         run_all(study, how, names, begins=show.begins, ended=show.ended)
 
@@ -225,15 +299,17 @@ def _print_order(
     as_json: bool,
 ) -> None:
     from perfscope.runners.sweep.execution import How, command_of, run_order
+    from perfscope.runners.sweep.heading import trained_line
     from perfscope.runners.sweep.state import new_study
 
     study = new_study(sweep, plans, {})
+    study.trained = trained_line(study)
     how = How(folder=folder, cell_timeout_s=sweep.cell_timeout_s, recording=sweep.recording)
     if as_json:
         print_result(json.dumps(study.as_json(), indent=1, ensure_ascii=False) + "\n")
         return
     order = run_order(study, names)
-    lines = [f"{plural(len(order), 'run')}, in this order, into {_short(folder)}", ""]
+    lines = [f"{plural(len(order), 'run')}, in this order, into {_short(folder)}", study.trained, ""]
     lines += [f"  {shlex.join(['perfscope', *command_of(cell, run, how)[3:]])}" for cell, run in order]
     impossible = [cell for cell in study.cells if cell.impossible is not None]
     if impossible:
@@ -243,7 +319,6 @@ def _print_order(
 
 def _machine() -> dict[str, Any]:
     """What the study ran on, for its heading."""
-    import os
     import platform
     from importlib.metadata import version
 

@@ -6,9 +6,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from perfscope.cli.bench_words import number, plural, table
+from perfscope.cli.bench_notes import period_of
+from perfscope.cli.bench_words import exposed, number, plural, table
 from perfscope.runners.sweep.sides import BETWEEN, WITHIN, by_side
-from perfscope.units import format_bytes, format_ns, format_ratio
+from perfscope.units import format_bytes, format_ns
 
 SIDES = (WITHIN, BETWEEN)
 
@@ -21,7 +22,6 @@ def plan_text(record: Mapping[str, Any], command: Sequence[str], notes: Sequence
         command: that starts the ranks.
         notes: of the launching.
     """
-    mesh = record["mesh"]
     effective = record["effective_batch"]
     batch = f"{record['batch']}" + (
         f" ({effective} behind one update)" if effective != record["batch"] else ""
@@ -32,12 +32,13 @@ def plan_text(record: Mapping[str, Any], command: Sequence[str], notes: Sequence
         "",
         f"  model      {record['model']}, {record['num_params']:,} parameters, {record['dtype']}, "
         f"input {'x'.join(map(str, record['input_shape']))}",
-        f"  mesh       {mesh['data']} data x {mesh['model']} model x {mesh['stage']} pipeline parts "
-        f"= {plural(record['num_ranks'], 'rank')}",
-        f"  batch      {batch}, {record['group_batch']} per data part; {plural(record['steps'], 'step')}",
+        *_ranks_lines(record),
+        f"  batch      {batch}, {record['group_batch']} per {'worker' if _pairs(record) else 'data part'}; "
+        f"{plural(record['steps'], 'step')}",
+        f"  threads    {threads_words(record)}",
         f"  rate       {rate['value']:g} (rule: {rate['rule']}), momentum {record['momentum']:g}",
     ]
-    lines += _groups(record["groups"])
+    lines += _groups([one for one in record["groups"] if one["axis"] != "server"])
     predicted = record["predicted"]
     exact, wire = predicted["bytes_algorithmic_per_step"], predicted["bytes_wire_per_step"]
     if exact:
@@ -58,14 +59,19 @@ def verdict_text(record: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
     lines = [
         f"{record['full_name']} on {record['model']}, {plural(record['num_ranks'], 'rank')}: "
         f"{number(speed)} samples/s (step median {format_ns(figures['step_median_ns'])}, "
-        f"p10 {format_ns(figures['step_p10_ns'])})",
+        f"p10 {format_ns(figures['step_p10_ns'])}); {threads_words(record)}",
         f"Training loss {number(figures['first_loss'])} to {number(figures['final_loss'])}, "
         f"held-out loss {number(figures['held_out_loss'])}; "
         f"{_exposed(record, figures)}peak memory of a rank {format_bytes(figures['peak_rss_bytes'])}",
     ]
+    if figures.get("diverged"):
+        lines.append("Training diverged: lower --lr")
+    if figures.get("disturbed"):
+        lines.append("The run was disturbed by others on this machine: `perfscope report` says by what")
     amounts = figures["bytes_per_step"]
     if amounts["predicted"] or amounts["recorded"]:
         lines += ["", "Bytes per step, over all senders", *_bytes_table(amounts)]
+        lines += _period_lines(record, amounts)
     lines += [
         f"{_MISSING_WORDS.get(name, name)} is missing: {why}" for name, why in figures["missing"].items()
     ]
@@ -75,8 +81,50 @@ def verdict_text(record: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
 def _exposed(record: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
     if record["num_ranks"] == 1 or figures["exposed_comm_ns"] is None:
         return ""
-    time, share = format_ns(figures["exposed_comm_ns"]), format_ratio(figures["exposed_comm_ratio"])
-    return f"exposed communication {time} per traced step ({share}); "
+    return f"exposed communication {exposed(figures['exposed_comm_ns'], figures['exposed_comm_ratio'])}; "
+
+
+def threads_words(record: Mapping[str, Any]) -> str:
+    """`2 threads per rank`, or what decides it."""
+    if record.get("threads"):
+        return f"{plural(int(record['threads']), 'thread')} per rank"
+    bound = record.get("bind", "none") != "none"
+    return (
+        "as many threads per rank as it is bound to cores" if bound else "threads per rank as its host gives"
+    )
+
+
+def _pairs(record: Mapping[str, Any]) -> list[list[int]]:
+    """(server, worker) of schemes with a server."""
+    return [one["ranks"] for one in record["groups"] if one["axis"] == "server"]
+
+
+def _ranks_lines(record: Mapping[str, Any]) -> list[str]:
+    pairs, mesh = _pairs(record), record["mesh"]
+    if pairs:
+        return [
+            f"  ranks      1 server (rank {pairs[0][0]}) + {plural(len(pairs), 'worker')}, "
+            f"{record['group_batch']} samples each"
+        ]
+    return [
+        f"  mesh       {mesh['data']} data x {mesh['model']} model x {mesh['stage']} pipeline parts "
+        f"= {plural(record['num_ranks'], 'rank')}"
+    ]
+
+
+def _period_lines(record: Mapping[str, Any], amounts: Mapping[str, Any]) -> list[str]:
+    """Why what was recorded is not what whole periods would send."""
+    steps, period = int(record["steps"]), period_of(record)
+    predicted, recorded = (sum((amounts[name] or {}).values()) for name in ("predicted", "recorded"))
+    if period == 1 or not predicted or not recorded or abs(recorded / predicted - 1) < _SAME:
+        return []
+    exchanges = round(recorded / predicted * steps / period)
+    return [
+        f"{plural(steps, 'step')} hold {plural(exchanges, 'exchange')}, one every {period} steps is predicted"
+    ]
+
+
+_SAME = 0.001
 
 
 _MISSING_WORDS = {

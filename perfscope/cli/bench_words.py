@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perfscope.units import MISSING
+from perfscope.units import MISSING, format_ns, format_ratio
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -29,3 +29,12 @@ def number(value: float | None) -> str:
 def plural(count: int, word: str) -> str:
     """`1 rank`, `2 ranks`."""
     return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
+def exposed(time_ns: float | None, share: float | None) -> str:
+    """`33 % of a traced step of 27.4 ms`, or a dash."""
+    if time_ns is None or share is None:
+        return MISSING
+    if not share or not time_ns:
+        return "0 % of a traced step"
+    return f"{format_ratio(share, 0)} of a traced step of {format_ns(time_ns / share)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,6 +55,13 @@ def read_ranks(run_dir: Path) -> list[AttachedRank]:
             AttachedRank(rank=rank, directory=path.parent, manifest=manifest, running=_is_running(manifest))
         )
     return sorted(ranks, key=lambda one: (one.rank, one.directory.name))
+
+
+def await_end(run_dir: Path, *, limit_s: float = 2.0) -> None:
+    """Wait a moment for ranks of this host to end: a command that a signal ended may be gone before them."""
+    end = time.monotonic() + limit_s
+    while any(one.running and not one.closed for one in read_ranks(run_dir)) and time.monotonic() < end:
+        time.sleep(0.05)
 
 
 def num_attached(ranks: Sequence[AttachedRank]) -> int:
@@ -164,13 +171,13 @@ def _is_running(manifest: dict[str, object]) -> bool:
     pid = manifest.get("pid")
     if manifest.get("host") != host_name() or not isinstance(pid, int) or pid <= 0:
         return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+    try:  # a zombie has ended, though kill(pid, 0) finds it until its parent looks
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    except OSError:
+    except (OSError, IndexError):
         return True
-    return True
+    return state not in ("Z", "X")
 
 
 def _first_line(path: Path) -> str:

@@ -291,6 +291,8 @@ def _finish(
 ) -> None:
     """Compress, count, write run.json, tell the user."""
     end_ns = time.time_ns()
+    if ending.code != 0:
+        attachment.await_end(run_dir)
     problems = finish.compress_windows(
         attachment.read_ranks(run_dir), stop=lambda: gate.stop_requested() is not None
     )

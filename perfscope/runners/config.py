@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from dataclasses import asdict, dataclass, fields
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 from perfscope.errors import UsageError
 
@@ -16,7 +17,53 @@ LR_RULES = ("none", "linear", "sqrt")
 BINDINGS = ("numa", "core", "none")
 BACKENDS = ("auto", "gloo", "nccl", "mpi")
 DEFAULT_TIMEOUT_S = 60.0
+MAX_SIDE = 1 << 14  # of an input, and its channels
+MAX_ELEMENTS = 1 << 34  # numbers of one step's samples
 _MODIFIER = re.compile(r"([a-z0-9]+)(?:\(([^()]*)\))?")
+_MAX_COUNT = 10**9
+
+
+class _Range(NamedTuple):
+    """What a setting may be, both ends included unless they are said to be open."""
+
+    low: float
+    high: float
+    above: bool = False  # low itself is not allowed
+    below: bool = False  # high itself is not allowed
+
+    def holds(self, value: float) -> bool:
+        """False for what is no number, too."""
+        low = value > self.low if self.above else value >= self.low
+        return low and (value < self.high if self.below else value <= self.high)
+
+    def __str__(self) -> str:
+        """`from 1 to 4,096`, `above 0 and at most 86,400`."""
+        low, high = (f"{end:,}" if isinstance(end, int) else f"{end:g}" for end in (self.low, self.high))
+        if not self.above and not self.below:
+            return f"from {low} to {high}"
+        return (
+            f"{'above' if self.above else 'at least'} {low} and {'below' if self.below else 'at most'} {high}"
+        )
+
+
+# Wide enough for any run that could end, narrow enough that nothing further on overflows or never returns.
+_RANGES = {
+    "num_ranks": _Range(1, 4096),
+    "num_hosts": _Range(1, 4096),
+    "batch": _Range(1, MAX_ELEMENTS),
+    "steps": _Range(1, _MAX_COUNT),
+    "num_classes": _Range(2, 10**6),  # with one class there is nothing to learn
+    "learning_rate": _Range(0, 10**6, above=True),
+    "base_batch": _Range(1, MAX_ELEMENTS),
+    "momentum": _Range(0, 1, below=True),
+    "seed": _Range(0, (1 << 63) - 1),
+    "period": _Range(1, _MAX_COUNT),
+    "moving_rate": _Range(-_MAX_COUNT, _MAX_COUNT),  # the schemes that have one know its real bounds
+    "num_microbatches": _Range(1, _MAX_COUNT),
+    "dropout": _Range(0, 1, below=True),
+    "threads": _Range(1, 4096),
+    "timeout_s": _Range(0, 86_400, above=True),
+}
 
 
 class BenchError(UsageError):
@@ -120,12 +167,14 @@ class BenchConfig:
             if unknown := sorted(set(raw) - known):
                 raise BenchError(f"unknown settings of a bench run: {', '.join(unknown)}")
             values = dict(raw)
-            values["modifiers"] = tuple(Modifier(**one) for one in values.get("modifiers", ()))
+            values["modifiers"] = tuple(_modifier(one) for one in values.get("modifiers", ()))
             for name in ("mesh", "input_shape"):
                 if values.get(name) is not None:
                     values[name] = tuple(values[name])
+            for name, value in values.items():
+                _require_type(name, value)
             return cls(**values)
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise BenchError(f"this is no configuration of a bench run: {error}") from error
 
 
@@ -161,15 +210,14 @@ def check_config(config: BenchConfig) -> None:
     Raises:
         BenchError: something is out of range; the line says what may be.
     """
-    positive = ("num_ranks", "batch", "steps", "num_classes", "num_hosts")
-    for name in positive:
-        if getattr(config, name) < 1:
-            raise BenchError(f"{_words(name)} must be at least 1, not {getattr(config, name)}")
-    for name in ("period", "num_microbatches", "base_batch", "threads"):
+    for name, allowed_range in _RANGES.items():
         value = getattr(config, name)
-        if value is not None and value < 1:
-            raise BenchError(f"{_words(name)} must be at least 1, not {value}")
-    _check_numbers(config)
+        if value is not None and not allowed_range.holds(value):
+            raise BenchError(f"{_words(name)} must be {allowed_range}, not {_shown(value)}")
+    _check_input(config)
+    for modifier in config.modifiers:
+        if modifier.value is not None and not math.isfinite(modifier.value):
+            raise BenchError(f"+{modifier}: {modifier.value:g} is not a number that can be used")
     choices = {
         "dtype": DTYPES,
         "device": DEVICES,
@@ -184,24 +232,52 @@ def check_config(config: BenchConfig) -> None:
         raise BenchError(f"{config.num_ranks} ranks cannot be spread evenly over {config.num_hosts} hosts")
 
 
-def _check_numbers(config: BenchConfig) -> None:
+def _check_input(config: BenchConfig) -> None:
+    size = "x".join(map(str, config.input_shape))
     if min(config.input_shape) < 1:
-        raise BenchError(f"an input of {'x'.join(map(str, config.input_shape))} has no pixels")
-    if not config.learning_rate > 0:
-        raise BenchError(f"the learning rate must be above 0, not {config.learning_rate:g}")
-    for name in ("momentum", "dropout"):
-        if not 0 <= getattr(config, name) < 1:
-            raise BenchError(f"{name} must be in [0, 1), not {getattr(config, name):g}")
-    if not config.timeout_s > 0:
-        raise BenchError(f"the timeout must be above 0 s, not {config.timeout_s:g}")
+        raise BenchError(f"an input of {size} has no pixels")
+    if max(config.input_shape) > MAX_SIDE:
+        raise BenchError(f"an input of {size} is too large; each of CxHxW must be from 1 to {MAX_SIDE:,}")
+    found = config.batch * math.prod(config.input_shape)
+    if found > MAX_ELEMENTS:
+        raise BenchError(
+            f"a batch of {config.batch:,} samples of {size} is {found:,} numbers; "
+            f"at most {MAX_ELEMENTS:,} fit into a step"
+        )
 
 
-def with_mesh(config: BenchConfig, mesh: tuple[int, int, int]) -> BenchConfig:
-    """The same run with its mesh settled."""
-    return replace(config, mesh=mesh)
+def _require_type(name: str, value: Any) -> None:
+    """Raises BenchError for a value that the field's annotation does not allow; an int is a float, too."""
+    hint = _HINTS[name]
+    if name in ("mesh", "input_shape"):
+        fits = isinstance(value, tuple) and len(value) == 3 and all(type(one) is int for one in value)
+        fits, kind = fits or (value is None and name == "mesh"), "three whole numbers"
+    elif name == "modifiers":
+        return
+    else:
+        allowed = get_args(hint) or (hint,)
+        kind = {int: "a whole number", float: "a number", str: "a text"}[allowed[0]]
+        fits = type(value) in allowed or (float in allowed and type(value) is int)
+    if not fits:
+        raise BenchError(f"{_words(name)} must be {kind}, not {_shown(value)}")
+
+
+def _modifier(raw: Mapping[str, Any]) -> Modifier:
+    found = Modifier(**raw)
+    if type(found.name) is not str or type(found.value) not in (int, float, type(None)):
+        raise BenchError(f"a modifier must be a name and a number, not {_shown(raw)}")
+    return found
+
+
+def _shown(value: Any) -> str:
+    """On one line, however long it is."""
+    text = f"{value:g}" if isinstance(value, float) else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _words(name: str) -> str:
-    return {"num_ranks": "the number of ranks", "num_classes": "the number of classes"}.get(
-        name, "the " + name.replace("num_", "number of ").replace("_", " ")
-    )
+    special = {"num_ranks": "the number of ranks", "timeout_s": "the timeout in seconds"}
+    return special.get(name, "the " + name.replace("num_", "number of ").replace("_", " "))
+
+
+_HINTS: Mapping[str, Any] = get_type_hints(BenchConfig)

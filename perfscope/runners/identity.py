@@ -12,10 +12,10 @@ from perfscope.runners.job import Job
 from perfscope.runners.schemes.local import scaled_learning_rate
 from perfscope.runners.schemes.registry import find_scheme
 from perfscope.runners.traffic import Traffic
-from perfscope.volumes import backend_factor, edges
+from perfscope.volumes import backend_factor, edges_from
 
 LOOPBACK, ETHERNET, INTRA_NUMA, CROSS_NUMA, PCIE = "loopback", "ethernet", "intra_numa", "cross_numa", "pcie"
-_MAX_LISTED = 4096  # groups; run.json is read whole
+_MAX_LISTED, _MAX_CALLS = 4096, 1 << 16  # groups and ranks, and calls of them; run.json is read whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,10 @@ def link_class(a: Place, b: Place) -> str:
 
 
 def bytes_by_link(
-    traffic: Mapping[int, Sequence[Traffic]], places: Sequence[Place], backend: str | None = None
+    traffic: Mapping[int, Sequence[Traffic]],
+    places: Sequence[Place],
+    backend: str | None = None,
+    steps: int | None = None,
 ) -> dict[str, float]:
     """Bytes per step over each link class, summed over all senders.
 
@@ -60,17 +63,49 @@ def bytes_by_link(
         traffic: what each rank sends, by rank. A collective is listed by each of its members.
         places: by rank.
         backend: count what this backend really moves (bytes_wire); None = bytes_algorithmic.
+        steps: mean over a run of so many; None = over whole periods.
     """
     found: dict[str, float] = defaultdict(float)
     for rank, calls in traffic.items():
-        for call in calls:
-            amount = call.bytes * call.count / call.every
-            if backend:
-                amount *= backend_factor(backend, call.collective, len(call.members), call.bytes)
-            for sender, receiver, share in edges(call.collective, call.members):
-                if sender == rank:  # the receiver's own entry tells what it passes on
-                    found[link_class(places[sender], places[receiver])] += share * amount
+        _add_bytes(found, rank, calls, places, backend, steps)
     return dict(found)
+
+
+def _add_bytes(
+    found: dict[str, float],
+    rank: int,
+    calls: Sequence[Traffic],
+    places: Sequence[Place],
+    backend: str | None,
+    steps: int | None,
+) -> None:
+    """What one rank sends, added to `found`; see `bytes_by_link`."""
+    place = _PlaceIn(rank)
+    for call in calls:
+        if len(call.members) < 2:
+            continue
+        per_step = call.count / call.every if steps is None else call.calls_in(steps) / steps
+        amount = call.bytes * per_step
+        if backend:
+            amount *= backend_factor(backend, call.collective, len(call.members), call.bytes)
+        # the receiver's own entry tells what it passes on
+        for receiver, share in edges_from(call.collective, call.members, place.of(call)):
+            found[link_class(places[rank], places[receiver])] += share * amount
+
+
+class _PlaceIn:
+    """A rank's index among the members of its calls; most of them share one tuple, which is searched once."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._members: tuple[int, ...] = ()
+        self._index = 0
+
+    def of(self, call: Traffic) -> int:
+        """The rank is a member."""
+        if call.members is not self._members:
+            self._members, self._index = call.members, call.members.index(self._rank)
+        return self._index
 
 
 def all_traffic(job: Job) -> dict[int, Sequence[Traffic]]:
@@ -89,8 +124,8 @@ def identity(job: Job, places: Sequence[Place] | None = None, backend: str = "gl
     """
     config, scheme = job.config, find_scheme(job.config.scheme)
     where = planned_places(job) if places is None else tuple(places)
-    traffic = all_traffic(job)
     effective = scheme.effective_batch(job)
+    equal, criterion = equality(job)
     return {
         "name": config.scheme,
         "full_name": config.full_name,
@@ -113,10 +148,11 @@ def identity(job: Job, places: Sequence[Place] | None = None, backend: str = "gl
         "steps": config.steps,
         "period": config.period,
         "deterministic": scheme.deterministic,
-        "equals_serial": scheme.equals_serial and not any(one.name != "prio" for one in config.modifiers),
-        "criterion": scheme.criterion,
+        "equals_serial": equal,
+        "criterion": criterion,
         "backend": backend,
         "bind": config.bind,
+        "threads": config.threads,
         "groups": _groups(job, where),
         "places": [
             {"rank": rank, "host": place.host, "numa": place.numa, "cpus": list(place.cpus), "gpu": place.gpu}
@@ -124,13 +160,48 @@ def identity(job: Job, places: Sequence[Place] | None = None, backend: str = "gl
         ],
         "layout": dict(scheme.layout(job)),
         "places_are": "planned" if places is None else "recorded",
-        "predicted": {
-            "bytes_algorithmic_per_step": bytes_by_link(traffic, where),
-            "bytes_wire_per_step": bytes_by_link(traffic, where, backend),
-            "calls_of_rank": {
-                str(rank): _calls(rank, calls, where) for rank, calls in list(traffic.items())[:_MAX_LISTED]
-            },
-        },
+        "predicted": _predicted(job, where, backend),
+    }
+
+
+def equality(job: Job) -> tuple[bool, str]:
+    """Whether this run's weights are those of serial training, and what is to be said about that."""
+    scheme, config = find_scheme(job.config.scheme), job.config
+    cuts = []
+    if scheme.num_parts(job.mesh) > 1:
+        cuts.append("replica")
+    if scheme.num_microbatches(job) > 1:
+        cuts.append("microbatch")
+    reasons = []
+    if squeezing := [f"+{one}" for one in config.modifiers if one.name != "prio"]:
+        reasons.append(f"{' and '.join(squeezing)} changes the gradients")
+    if cuts and any(layer.kind == "norm" for layer in job.shape.layers):
+        reasons.append(f"per-{' and per-'.join(cuts)} batch statistics")
+    if config.dropout > 0 and (cuts or job.num_ranks > 1):
+        reasons.append(f"dropout draws per {'rank' if job.num_ranks > 1 else 'microbatch'}")
+    if not reasons or not scheme.equals_serial:
+        return scheme.equals_serial, scheme.criterion
+    return False, f"Not the weights of serial training: {'; '.join(reasons)}."
+
+
+def _predicted(job: Job, places: Sequence[Place], backend: str) -> dict[str, Any]:
+    """Rank by rank: what thousands of ranks send is not held at once."""
+    scheme, steps = find_scheme(job.config.scheme), job.config.steps
+    exact: dict[str, float] = defaultdict(float)
+    wire: dict[str, float] = defaultdict(float)
+    calls_of: dict[str, list[dict[str, Any]]] = {}
+    num_calls = 0
+    for rank in range(job.num_ranks):
+        traffic = scheme.traffic(job, rank)
+        _add_bytes(exact, rank, traffic, places, None, steps)
+        _add_bytes(wire, rank, traffic, places, backend, steps)
+        if rank < _MAX_LISTED and num_calls < _MAX_CALLS:
+            calls_of[str(rank)] = _calls(rank, traffic, places, steps)
+            num_calls += len(calls_of[str(rank)])
+    return {
+        "bytes_algorithmic_per_step": dict(exact),
+        "bytes_wire_per_step": dict(wire),
+        "calls_of_rank": calls_of,
     }
 
 
@@ -160,23 +231,35 @@ def _groups(job: Job, places: Sequence[Place]) -> list[dict[str, Any]]:
     return found
 
 
-def _calls(rank: int, traffic: Sequence[Traffic], places: Sequence[Place]) -> list[dict[str, Any]]:
-    """The calls of one rank, equal ones together, with the bytes of one over each link class."""
+def _calls(
+    rank: int, traffic: Sequence[Traffic], places: Sequence[Place], steps: int
+) -> list[dict[str, Any]]:
+    """The calls of one rank, equal ones together, with the bytes of one over each link class.
+
+    `count` are those of a step in which they happen, `calls` those of the whole run.
+    """
     together: dict[tuple[object, ...], int] = defaultdict(int)
+    in_run: dict[tuple[object, ...], int] = defaultdict(int)
+    place = _PlaceIn(rank)
     links: dict[tuple[object, ...], dict[str, float]] = {}
     for one in traffic:
         if len(one.members) < 2:
             continue
         size = one.group_size or len(one.members)
         sent: dict[str, float] = defaultdict(float)
-        for sender, receiver, share in edges(one.collective, one.members):
-            if sender == rank:
-                sent[link_class(places[sender], places[receiver])] += share * one.bytes
+        for receiver, share in edges_from(one.collective, one.members, place.of(one)):
+            sent[link_class(places[rank], places[receiver])] += share * one.bytes
         key = (one.collective, one.axis, size, one.bytes, one.every, one.what, one.by_library, *sorted(sent))
         together[key] += one.count
+        in_run[key] += one.calls_in(steps)
         links[key] = dict(sent)
     names = ("collective", "axis", "num_ranks", "bytes", "every", "what", "by_library")
     return [
-        {**dict(zip(names, key, strict=False)), "count": count, "links": links[key]}
+        {
+            **dict(zip(names, key, strict=False)),
+            "count": count,
+            "calls": in_run[key],
+            "links": links[key],
+        }
         for key, count in together.items()
     ]

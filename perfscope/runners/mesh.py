@@ -7,11 +7,14 @@ stride M * S. No torch here.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from perfscope.runners.config import BenchError
 
 DATA, MODEL, STAGE, WORLD = "data", "model", "stage", "world"
+_WHOLE = re.compile(r"\s*[0-9]{1,9}\s*")  # isdigit() would take other scripts' digits, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +48,27 @@ class Mesh:
         """Ranks of the group along `axis` that holds `rank`, in order."""
         d, m, s = self.coordinates(rank)
         if axis == DATA:
-            return tuple(self.rank_of(i, m, s) for i in range(self.data))
+            return _members(self.rank_of(0, m, s), self.stage * self.model, self.data)
         if axis == MODEL:
-            return tuple(self.rank_of(d, i, s) for i in range(self.model))
+            return _members(self.rank_of(d, 0, s), 1, self.model)
         if axis == STAGE:
-            return tuple(self.rank_of(d, m, i) for i in range(self.stage))
+            return _members(self.rank_of(d, m, 0), self.model, self.stage)
         if axis == WORLD:
-            return tuple(range(self.num_ranks))
+            return _members(0, 1, self.num_ranks)
         raise ValueError(f"no axis {axis!r}")
 
     def groups(self, axis: str) -> tuple[tuple[int, ...], ...]:
         """Every group along `axis`, in the order of their first ranks."""
-        return tuple(dict.fromkeys(self.group(axis, rank) for rank in range(self.num_ranks)))
+        place = {DATA: 0, MODEL: 1, STAGE: 2}.get(axis)
+        if place is None:
+            return (self.group(axis, 0),)
+        firsts = (rank for rank in range(self.num_ranks) if self.coordinates(rank)[place] == 0)
+        return tuple(self.group(axis, rank) for rank in firsts)
+
+
+@lru_cache(maxsize=256)  # every member asks for its group: with thousands of ranks they would be gigabytes
+def _members(first: int, stride: int, num: int) -> tuple[int, ...]:
+    return tuple(range(first, first + stride * num, stride))
 
 
 def parse_mesh(text: str) -> Mesh:
@@ -66,6 +78,6 @@ def parse_mesh(text: str) -> Mesh:
         BenchError: it is not two or three whole numbers above 0.
     """
     words = text.split(",")
-    if not 2 <= len(words) <= 3 or not all(word.strip().isdigit() and int(word) > 0 for word in words):
+    if not 2 <= len(words) <= 3 or not all(_WHOLE.fullmatch(word) and int(word) > 0 for word in words):
         raise BenchError(f"mesh {text!r} is not D,M or D,M,S, whole numbers above 0 such as 2,2")
     return Mesh(*map(int, words))

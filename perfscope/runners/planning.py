@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import torch
 
 from perfscope.runners.config import BenchConfig, BenchError, check_config
@@ -10,6 +13,7 @@ from perfscope.runners.job import Job
 from perfscope.runners.mesh import Mesh
 from perfscope.runners.models.registry import build_model
 from perfscope.runners.models.shapes import ModelShape, describe
+from perfscope.runners.schemes.base import Scheme
 from perfscope.runners.schemes.registry import find_scheme
 
 
@@ -20,8 +24,12 @@ def describe_model(config: BenchConfig) -> ModelShape:
     return describe(model, config.input_shape)
 
 
-def plan(config: BenchConfig) -> Job:
+def plan(config: BenchConfig, *, writes: bool = True) -> Job:
     """The job, if it can be run.
+
+    Args:
+        config: what is asked for.
+        writes: whether this machine writes the weights: other ranks' hosts need not have the place for them.
 
     Raises:
         BenchError: it cannot; one line with the reason and, where there is one, a way out.
@@ -41,9 +49,43 @@ def plan(config: BenchConfig) -> Job:
         raise BenchError(f"{scheme.name} cannot exchange over {config.backend}; use --backend {fits}")
     scheme.check_modifiers(config)
     check_data(config)
+    if writes and config.save_weights is not None:
+        check_weights_file(config.save_weights)
     job = Job(config=config, mesh=mesh, shape=describe_model(config))
     scheme.check(job)
+    _check_norm(job, scheme)
     return job
+
+
+def check_weights_file(path: str) -> None:
+    """Raises BenchError where a file of that name cannot be written."""
+    file = Path(path)
+    folder = file.parent
+    try:
+        if not folder.is_dir():
+            reason = f"{folder} is no directory that exists"
+        elif file.is_dir():
+            reason = "it is a directory"
+        elif not os.access(folder, os.W_OK | os.X_OK):
+            reason = f"{folder} cannot be written to"
+        else:
+            return
+    except (OSError, ValueError) as error:  # a name that is too long, or holds a 0
+        reason = getattr(error, "strerror", None) or str(error)
+    raise BenchError(f"--save-weights {path}: {reason}; name a file in a directory that can be written to")
+
+
+def _check_norm(job: Job, scheme: type[Scheme]) -> None:
+    """A BatchNorm needs two values per channel of what goes through the model at once."""
+    sizes = [layer.in_size // layer.in_shape[0] for layer in job.shape.layers if layer.kind == "norm"]
+    parts = max(scheme.num_parts(job.mesh), 1) * scheme.num_microbatches(job)
+    if not sizes or min(sizes) * (job.config.batch // parts) >= 2:
+        return
+    size = "x".join(map(str, job.config.input_shape))
+    raise BenchError(
+        f"{job.config.model} normalises over the samples that a rank takes at once and needs two of them at "
+        f"an input of {size}; use a batch of at least {2 * parts}, or an input of at least 33 x 33"
+    )
 
 
 def _check_batch(config: BenchConfig, num_parts: int) -> None:

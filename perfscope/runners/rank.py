@@ -11,6 +11,7 @@ wrong is one line on stderr, with the rank, and a non-zero exit code:
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import traceback
@@ -21,16 +22,16 @@ from perfscope.runners.config import BenchConfig, BenchError
 from perfscope.runners.starting.endings import EXIT_LOST_PEER
 
 EXIT_FAILED, EXIT_IMPOSSIBLE = 1, 2
-_PEER_SIGNS = (
-    "connection closed by peer",
-    "connection reset by peer",
-    "connection refused",
-    "broken pipe",
-    "timed out",
-    "timeout",
-    "socket",
-    "gloo",
-    "nccl",
+# What torch says when another rank is gone or silent, in whole phrases: its other errors name gloo, too.
+_PEER_SIGNS = re.compile(
+    r"connection closed by peer|connection reset by peer|broken pipe"
+    r"|timed out waiting \d+ ?ms for (?:recv|send) operation|application timeout caused pair closure"
+    r"|gloo/transport/\S+\] (?:read|connect) timeout"
+    r"|gloo connectfullmesh failed|failed to pass monitoredbarrier"
+    r"|client socket has timed out|timed out after \d+ seconds waiting for clients"
+    r"|wait timeout after \d+ ?ms, keys:|connection was likely closed"
+    r"|caught collective operation timeout|remote process exited or there was a network error",
+    re.IGNORECASE,
 )
 
 
@@ -40,7 +41,7 @@ def main(arguments: list[str]) -> int:
     try:
         if len(arguments) != 1:
             raise BenchError("give one argument, the run's configuration as JSON")
-        _run(BenchConfig.from_json(arguments[0]))
+        return _run(BenchConfig.from_json(arguments[0]), rank)
     except BenchError as error:
         _say(rank, str(error))
         return EXIT_IMPOSSIBLE
@@ -48,12 +49,13 @@ def main(arguments: list[str]) -> int:
         return 128 + signal.SIGINT
     except Exception as error:  # noqa: BLE001 - the process's outermost boundary: one line, a code
         return _explain(rank, error)
-    return 0
 
 
-def _run(config: BenchConfig) -> None:
+def _run(config: BenchConfig, own_rank: str) -> int:
+    from perfscope.runners.starting.guard import end_with_bench
     from perfscope.runners.starting.placement import bind_this_process
 
+    end_with_bench(through_others=config.backend == "mpi")
     local_rank, local_size = _local()
     binding = bind_this_process(config, local_rank, local_size)  # before torch starts its threads
     _say_all(binding["notes"])
@@ -68,7 +70,7 @@ def _run(config: BenchConfig) -> None:
     threads = config.threads or binding.get("threads")
     if isinstance(threads, int):
         torch.set_num_threads(threads)
-    job = plan(config)
+    job = plan(config, writes=own_rank == "0")
     world = open_world(config, backends=find_scheme(config.scheme).backends)
     place = {
         "host": os.uname().nodename,
@@ -83,10 +85,31 @@ def _run(config: BenchConfig) -> None:
     outcome = train(job, world)
     if run_dir:
         _write_outcome(Path(run_dir), world.rank, {**outcome.as_json(), "binding": binding})
+    problem = None
     if config.save_weights and outcome.state is not None:
-        torch.save(outcome.state, config.save_weights)
+        problem = _save(outcome.state, Path(config.save_weights))
     world.peers.barrier()
     world.peers.close()
+    if problem:  # told at the end: the other ranks have nothing to do with it
+        _say(own_rank, problem)
+    return EXIT_FAILED if problem else 0
+
+
+def _save(state: dict[str, Any], file: Path) -> str | None:
+    """Writes the weights, whole or not at all; what went wrong, if anything did."""
+    import torch
+
+    part = file.with_name(file.name + ".part")
+    try:
+        with part.open("wb") as stream:
+            torch.save(state, stream)
+        part.replace(file)
+    except (OSError, RuntimeError) as error:  # torch's own writer has no better name for a full disk
+        if part.is_file():
+            part.unlink()
+        reason = getattr(error, "strerror", None) or _first_sentence(" ".join(str(error).split()))
+        return f"cannot write the weights to {file}: {reason}"
+    return None
 
 
 def _write_identity(run_dir: Path, job: Any, places: list[dict[str, Any]], backend: str) -> None:
@@ -121,11 +144,17 @@ def _explain(rank: str, error: Exception) -> int:
     if os.environ.get("PERFSCOPE_BENCH_TRACE"):
         traceback.print_exception(error)
     text = " ".join(str(error).split())
-    if isinstance(error, RuntimeError | ValueError) and any(sign in text.lower() for sign in _PEER_SIGNS):
+    if isinstance(error, RuntimeError) and (_is_lost_peer(error) or _PEER_SIGNS.search(text)):
         _say(rank, f"lost contact with another rank, stopping ({_first_sentence(text)})")
         return EXIT_LOST_PEER
     _say(rank, f"{type(error).__name__}: {text} (set PERFSCOPE_BENCH_TRACE=1 for the stack trace)")
     return EXIT_FAILED
+
+
+def _is_lost_peer(error: RuntimeError) -> bool:
+    from perfscope.runners.transport import PeerLostError  # whoever raises it has loaded torch already
+
+    return isinstance(error, PeerLostError)
 
 
 def _first_sentence(text: str) -> str:

@@ -19,6 +19,7 @@ class Traffic:
         bytes: S of one call, as comm.py defines it. For a receiver nothing is listed.
         count: calls per step.
         every: they happen in steps whose number (from 1) is a multiple of this.
+        at_end: calls after the last step, where its number is no multiple of `every`.
         what: for people: "gradients", "activations forward", "halo rows" ...
         by_library: calls that a library makes and that the ledger therefore cannot see
             (DDP's reducer, FSDP, torch's pipelines); the trace shows them.
@@ -31,13 +32,14 @@ class Traffic:
     bytes: int
     count: int = 1
     every: int = 1
+    at_end: int = 0
     what: str = ""
     by_library: bool = False
     group_size: int | None = None
 
     def calls_in(self, steps: int) -> int:
         """How many such calls this rank makes in so many steps."""
-        return self.count * (steps // self.every)
+        return self.count * (steps // self.every) + (self.at_end if steps % self.every else 0)
 
 
 def expected_calls(traffic: Iterable[Traffic], steps: int) -> Counter[tuple[str, str, int, int]]:

@@ -15,14 +15,17 @@ import torch
 from perfscope.runners.comm import Call
 from perfscope.runners.config import BenchConfig
 from perfscope.runners.data.registry import held_out, open_feed
+from perfscope.runners.data.seeds import mixed_seed
 from perfscope.runners.job import Job
 from perfscope.runners.models.registry import build_model
 from perfscope.runners.planning import plan
-from perfscope.runners.schemes.base import Batch, Note
+from perfscope.runners.schemes.base import Batch, Note, Scheme
 from perfscope.runners.schemes.local import loss_of
 from perfscope.runners.schemes.registry import find_scheme
 from perfscope.runners.wire import grown, read_interfaces
 from perfscope.runners.world import World
+
+_DRAWS = 3  # a stream of random numbers beside those of synthetic data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +100,7 @@ def train(job: Job, world: World) -> Outcome:
     feed = open_feed(config, world.device)
     template = build_model(config).to(world.device)
     scheme.build(copy.deepcopy(template))
+    torch.manual_seed(_draws_of(scheme))
     world.peers.barrier()
     world.ledger.clear()
     before = read_interfaces()
@@ -119,6 +123,12 @@ def train(job: Job, world: World) -> Outcome:
         state=state,
         held_out_loss=loss,
     )
+
+
+def _draws_of(scheme: Scheme) -> int:
+    """Seed of what is drawn in training (dropout): replicas differ, ranks of one model group draw alike."""
+    _, _, stage = scheme.job.mesh.coordinates(scheme.world.rank)
+    return mixed_seed(scheme.config.seed, _DRAWS, scheme.data_part[0], stage)
 
 
 def evaluate(model: torch.nn.Module, samples: Batch) -> float:

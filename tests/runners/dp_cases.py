@@ -19,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from perfscope.runners.config import BenchConfig
 from perfscope.runners.data.registry import open_feed
+from perfscope.runners.identity import identity
 from perfscope.runners.models.registry import build_model
 from perfscope.runners.planning import plan
 from perfscope.runners.schemes import dp_senders
@@ -148,11 +149,36 @@ def _as_traced(world: World, config: BenchConfig, steps: int) -> Counter[tuple[s
     return found
 
 
+def drawn_twice(world: World, config: BenchConfig) -> dict[str, list[list[float | None]]]:
+    """Losses of equal runs, and of one without dropout; the process's own random state differs."""
+    torch.manual_seed(world.rank + time.monotonic_ns() % 1000)
+    return {
+        "same": [train_here(world, config).losses for _ in range(2)],
+        "undrawn": [train_here(world, replace(config, dropout=0.0)).losses],
+    }
+
+
+def bytes_sent(world: World, config: BenchConfig, steps: Iterable[int]) -> dict[int, tuple[float, float]]:
+    """By number of steps: bytes per step of this rank, predicted in run.json and recorded."""
+    found = {}
+    for number in steps:
+        one = replace(config, steps=number)
+        calls = identity(plan(one))["predicted"]["calls_of_rank"][str(world.rank)]
+        expected = sum(row["calls"] * sum(row["links"].values()) for row in calls) / number
+        made = train_here(world, one).calls
+        share = 2 * (world.size - 1) / world.size  # of an all_reduce
+        found[number] = (expected, sum(share * call.bytes * count for call, count in made.items()) / number)
+    return found
+
+
 def everything(
     world: World, configs: list[BenchConfig], chunk_bytes: int, traced: list[BenchConfig]
 ) -> dict[str, Any]:
-    """`train_all` and `trace_all` in one start of the ranks."""
+    """`train_all`, `trace_all` and others in one start of the ranks."""
+    tiny = replace(configs[0], scheme="dp.packed", modifiers=(), mesh=None, model="mlp", steps=3)
     return {
+        "drawn": drawn_twice(world, replace(tiny, dropout=0.5)),
+        "sent": bytes_sent(world, replace(tiny, scheme="dp.local_sgd", period=4), (1, 3, 4, 5, 8, 10)),
         "trained": train_all(world, configs, chunk_bytes),
         "traced": trace_all(world, traced),
     }

@@ -19,6 +19,7 @@ from click.testing import CliRunner
 from perfscope.cli import bench_options
 from perfscope.cli.bench_run import has_elder
 from perfscope.cli.bench_text import verdict_text
+from perfscope.cli.bench_words import exposed
 from perfscope.errors import PerfscopeError
 from perfscope.rundir.reader import RunReader
 from perfscope.runners.catalogue.scheme_docs import BEGIN, END, render
@@ -167,6 +168,50 @@ def test_dry_run_prints_the_plan_and_makes_nothing(tmp_path: Path, monkeypatch: 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_plan_tells_servers_threads_and_settings_that_are_ignored() -> None:
+    words = ("run", "--ranks", "3", "--dry-run", "--threads", "1", "--period", "2", "--microbatches", "4")
+    text = invoke(*words, "ps.sync", "--moving-rate", "0.1")
+    assert "1 server (rank 0) + 2 workers, 16 samples each" in text and "server: ranks" not in text
+    assert "1 thread per rank" in text
+    for note in ("ps.sync has no period; --period", "--microbatches is ignored", "--moving-rate is ignored"):
+        assert note in text
+    assert "is ignored" not in invoke("run", "dp.local_sgd", "--period", "3", "--dry-run")
+    assert "is ignored" not in invoke("run", "easgd.sync_ar", "--moving-rate", "0.1", "--dry-run")
+    assert "is ignored" not in invoke("run", "pp.gpipe", "--microbatches", "2", "--dry-run")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("topk", "+topk: "),
+        ("+topk(0.1)", "+topk: "),
+        ("+prio", "dp.perlayer"),
+        ("smallcnn", "smallcnn: "),
+        ("dp", "dp.hsdp"),
+    ],
+)
+def test_list_shows_modifiers_models_and_families_by_name(name: str, expected: str) -> None:
+    assert expected in invoke("list", name)
+
+
+def test_a_traced_step_stands_beside_its_exposed_share() -> None:
+    assert exposed(9e6, 0.33) == "33 % of a traced step of 27.3 ms"
+    assert exposed(0.0, 0.0) == "0 % of a traced step" and exposed(None, None) == "–"
+
+
+@pytest.mark.torch
+def test_a_run_that_diverges_says_so_and_how_periods_fit(tmp_path: Path) -> None:
+    words = ("run", "serial", *SMALL, "--steps", "8", "--no-trace")
+    wild = bench(*words, "--lr", "1000", "-o", "wild", cwd=tmp_path)
+    assert wild.returncode == 0 and "Training diverged: lower --lr" in wild.stdout
+    calm = bench(
+        "run", "dp.local_sgd", *SMALL, "--steps", "12", "--overhead", "100%", "-o", "c", cwd=tmp_path
+    )
+    assert calm.returncode == 0 and "diverged" not in calm.stdout
+    options: Any = RunReader(tmp_path / "c").run["options"]
+    assert options["steps_per_window"] == 4
+
+
 @pytest.mark.torch
 def test_a_run_is_an_ordinary_run_directory_and_its_bytes_are_those_predicted(tmp_path: Path) -> None:
     result = bench(
@@ -265,7 +310,7 @@ def test_serial_says_its_speed_and_losses(tmp_path: Path) -> None:
     assert lines[1].startswith("Training loss ")
     assert lines[2].startswith("exposed communication is missing: ")
     again = bench("run", "serial", *SMALL, "-o", "run", cwd=tmp_path)
-    assert again.returncode == 125 and "--force" in again.stderr
+    assert again.returncode == 2 and "--force" in again.stderr
 
 
 def test_docs_of_schemes_are_current() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -300,7 +301,10 @@ WRONG_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "few": (images_of(5), "holds 5 samples, 1 of them kept .* batch of 8; make the batch 4 at most"),
     "one": (images_of(1), "holds 1 samples?; at least 2 are needed"),
     "none": (images_of(0), "holds no samples"),
-    "objects": (images_of(labels=np.array([object()] * 20)), "no .npz file that can be read"),
+    "objects": (
+        images_of(labels=np.array([object()] * 20)),
+        "no .npz file that can be read: it holds objects, not numbers",
+    ),
 }
 
 
@@ -313,9 +317,11 @@ def test_wrong_arrays_end_in_one_clear_line(tmp_path: Path, case: str) -> None:
 
 
 def test_files_that_are_no_arrays_end_in_one_clear_line(tmp_path: Path) -> None:
-    for name, content in (("text.npz", b"hello"), ("empty.npz", b""), ("cut.npz", b"PK\x03\x04 and no more")):
+    for name, content in (("text.npz", b"hello"), ("empty.npz", b""), ("pickle.npz", pickle.dumps([1, 2]))):
         (tmp_path / name).write_bytes(content)
-        refused(config_of(data=str(tmp_path / name)), f"{name} is no .npz file that can be read")
+        refused(config_of(data=str(tmp_path / name)), rf"{name} is no .npz file; make one with numpy.savez\(")
+    (tmp_path / "cut.npz").write_bytes(b"PK\x03\x04 and no more")
+    refused(config_of(data=str(tmp_path / "cut.npz")), "cut.npz is no .npz file that can be read")
     np.save(tmp_path / "one.npy", np.zeros(3))
     refused(config_of(data=str(tmp_path / "one.npy")), "holds one array; save two")
     np.savez(tmp_path / "whole.npz", **images_of())

@@ -19,6 +19,8 @@ from perfscope.runners.schemes.dp_gradients import gradients_of
 from perfscope.runners.schemes.dp_senders import NewestFirst
 from perfscope.runners.schemes.dp_update import owned
 from perfscope.runners.schemes.registry import find_scheme
+from perfscope.runners.train import _draws_of, train_here
+from perfscope.runners.world import Alone, World
 from tests.runners.ranks import run_ranks
 
 EXACT = (
@@ -159,6 +161,49 @@ def test_local_sgd_equals_its_rule_simulated_in_one_process(ranks: tuple[int, li
     together = trained["dp.local_sgd smallcnn"]  # period 1, no momentum
     assert together["simulated"] < 1e-12
     assert together["difference"] < 1e-12
+
+
+def test_dropout_follows_from_the_seed_and_differs_between_replicas(ranks: tuple[int, list[Any]]) -> None:
+    for found in ranks[1]:
+        one, other = found["drawn"]["same"]
+        assert one == other
+        assert one != found["drawn"]["undrawn"][0]
+
+
+def test_local_sgd_sends_what_was_predicted_also_in_a_cut_period(ranks: tuple[int, list[Any]]) -> None:
+    for found in ranks[1]:
+        for steps, (predicted, recorded) in found["sent"].items():
+            assert predicted == pytest.approx(recorded), steps
+            assert recorded > 0, steps
+
+
+@pytest.mark.parametrize("scheme", ["serial", "dp.packed"])
+def test_a_seed_gives_the_same_dropout_in_every_run(scheme: str) -> None:
+    def losses(**settings: Any) -> list[float | None]:
+        torch.manual_seed(len(settings))  # of the process; must not matter
+        config = bench(scheme, 1, model="mlp", **{"dropout": 0.5, **settings})
+        return train_here(World(Alone(), 0, torch.device("cpu")), config).losses
+
+    assert losses() == losses(seed=0) == losses(steps=STEPS, seed=0)
+    assert losses(seed=1) != losses()
+    assert losses(dropout=0.4) != losses()
+
+
+def test_replicas_draw_differently_and_ranks_of_a_model_group_alike() -> None:
+    def draws(scheme: str, num_ranks: int, **settings: Any) -> list[int]:
+        job = plan(bench(scheme, num_ranks, batch=24, **settings))
+        found = []
+        for rank in range(num_ranks):
+            peers = Alone()
+            peers.rank, peers.size = rank, num_ranks
+            found.append(_draws_of(find_scheme(scheme)(job, World(peers, rank, torch.device("cpu")))))
+        return found
+
+    assert len(set(draws("dp.packed", 4))) == 4
+    assert len(set(draws("dp.hsdp", 4, mesh=(2, 2, 1)))) == 4
+    first, *others = draws("hy.filter_dp", 4, mesh=(2, 2, 1))
+    assert others[0] == first and others[1] == others[2] != first
+    assert draws("dp.packed", 2, seed=7) != draws("dp.packed", 2)
 
 
 @pytest.mark.parametrize("name", ["dp.fwd_overlap", "dp.ddp"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -18,11 +19,12 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
+import torch
 
 from perfscope.rundir import layout
 from perfscope.rundir.reader import RunReader
 from perfscope.runners.config import BenchConfig, Modifier
-from perfscope.runners.rank import EXIT_IMPOSSIBLE, main
+from perfscope.runners.rank import EXIT_FAILED, EXIT_IMPOSSIBLE, main
 from perfscope.runners.starting.endings import EXIT_LOST_PEER
 
 pytestmark = pytest.mark.torch
@@ -150,6 +152,11 @@ IMPOSSIBLE: dict[str, tuple[BenchConfig | dict[str, Any] | str, str]] = {
         "the launcher started 2 ranks, but the run is for 4; start as many, or change --ranks or --mesh",
     ),
     "rubbish": ("rubbish", "this is no configuration of a bench run"),
+    "one value to normalise": (
+        replace(TINY, model="resnet50", batch=2, input_shape=(3, 8, 8)),
+        "use a batch of at least 4",
+    ),
+    "type": ({"scheme": "serial", "period": "x"}, "the period must be a whole number, not 'x'"),
     "unknown setting": ({"scheme": "serial", "colour": 1}, "unknown settings of a bench run: colour"),
 }
 
@@ -191,6 +198,44 @@ def test_data_that_is_not_there_is_one_line_on_every_rank(tmp_path: Path) -> Non
             assert one.returncode == EXIT_IMPOSSIBLE, told
             [line] = told.splitlines()
             assert line.startswith(f"perfscope bench: rank {rank}: there is no data at {where}; ")
+
+
+def test_weights_that_cannot_be_written_at_the_end_fail_the_writing_rank_alone(tmp_path: Path) -> None:
+    """The plan was fine; then something else is where the file was to be made."""
+    file = tmp_path / "weights.pt"
+    (tmp_path / "weights.pt.part").mkdir()
+    with ranks(replace(TINY, save_weights=str(file)), 2) as started:
+        told = [one.communicate(timeout=PATIENCE_S)[1] for one in started]
+    assert [one.returncode for one in started] == [EXIT_FAILED, 0], told
+    assert told[0] == f"perfscope bench: rank 0: cannot write the weights to {file}: Is a directory\n"
+    assert told[1] == ""
+    assert not file.exists()
+
+
+def test_a_full_disk_leaves_no_half_weights(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    alone = replace(TINY, scheme="serial", num_ranks=1, save_weights=str(tmp_path / "weights.pt"))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (65536, limits[1]))
+    try:
+        assert main(command_of(alone)[-1:]) == EXIT_FAILED
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    [line] = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"perfscope bench: rank 0: cannot write the weights to {tmp_path}/weights.pt: ")
+    assert not list(tmp_path.iterdir())
+    assert main(command_of(alone)[-1:]) == 0
+    [file] = tmp_path.iterdir()
+    assert "conv1.weight" in torch.load(file)
+
+
+@pytest.mark.parametrize("place", ["", "nowhere/weights.pt"])
+def test_an_impossible_place_for_weights_is_one_line_before_training(
+    place: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    alone = replace(TINY, scheme="serial", num_ranks=1, save_weights=str(tmp_path / place))
+    assert main(command_of(alone)[-1:]) == EXIT_IMPOSSIBLE
+    [line] = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"perfscope bench: rank 0: --save-weights {tmp_path}")
 
 
 # --- a rank that dies or stops answering ----------------------------------------------------------------

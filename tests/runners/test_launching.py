@@ -21,7 +21,7 @@ from perfscope.launch.plan import Context, LaunchPlan
 from perfscope.runners.cluster.network import require_rights, require_tools
 from perfscope.runners.cluster.spec import parse_cluster
 from perfscope.runners.config import BenchConfig, BenchError
-from perfscope.runners.starting.endings import RankEnding, cause
+from perfscope.runners.starting.endings import RankEnding, cause, silent
 from perfscope.runners.starting.launching import launch_for, shared_run_dir
 from perfscope.runners.starting.outer import expand_nodes, expand_tasks, find_outer
 from tests.integration.run_support import user_environment
@@ -304,6 +304,10 @@ def test_which_of_several_endings_was_the_cause() -> None:
     assert cause([told, lost, error]) == error
     assert cause([told, lost]) == lost
     assert cause([RankEnding(0, 0)]) is None
+    by_launcher = RankEnding(2, -9, was_stopped=True)  # it did not heed SIGTERM
+    assert cause([by_launcher, error]) == error and silent([by_launcher, error]) == []
+    assert cause([by_launcher, lost]) == lost and silent([by_launcher, lost]) == [2]
+    assert silent([killed, lost]) == [] == silent([RankEnding(3, -15, was_stopped=True), lost])
     assert (killed.exit_code, error.exit_code) == (137, 1)
     assert str(killed) == "rank 2 was killed by signal 9 (SIGKILL)"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from math import log
 from typing import Any
 
@@ -17,6 +18,7 @@ from perfscope.runners.data.registry import held_out, open_feed
 from perfscope.runners.models.blocks import Branches, Residual
 from perfscope.runners.models.registry import MODELS, build_model, find_model
 from perfscope.runners.models.shapes import LayerShape, ModelShape, describe
+from perfscope.runners.models.stack import _Windows
 from perfscope.runners.planning import describe_model
 from perfscope.runners.schemes.base import Batch
 from perfscope.runners.schemes.local import loss_of
@@ -228,14 +230,15 @@ def held_out_loss(model: nn.Module, unseen: Batch) -> float:
     return loss
 
 
-def test_too_few_values_for_a_batch_norm_is_refused_in_one_line() -> None:
-    alone = config_of("resnet50", batch=4, num_ranks=4, mesh=(4, 1, 1), input_shape=(3, 32, 32))
-    with pytest.raises(BenchError, match=r"resnet50 normalises .* batch of at least 8, or an input") as error:
-        describe_model(alone)
-    assert "\n" not in str(error.value)
-    describe_model(replace(alone, input_shape=(3, 33, 32)))
-    describe_model(replace(alone, batch=8))
-    describe_model(replace(alone, model="googlenet"))
+@pytest.mark.parametrize("kernel", [1, 2, 3, 5, 7, 11])
+def test_mean_taps_are_those_of_all_windows(kernel: int) -> None:
+    for size, stride, padding in product(range(1, 14), (1, 2, 3, 4), range(kernel)):
+        windows = _Windows(size, kernel, stride, padding)
+        if size + 2 * padding < kernel:
+            continue
+        starts = [index * stride - padding for index in range(windows.num)]
+        inside = [len(set(range(start, start + kernel)) & set(range(size))) for start in starts]
+        assert windows.mean_taps == pytest.approx(sum(inside) / windows.num), windows
 
 
 def test_an_unknown_model_is_named_with_its_neighbour() -> None:

@@ -15,10 +15,11 @@ import pytest
 
 from perfscope.runners.config import BenchError
 from perfscope.runners.sweep.execution import How, command_of, last_error, option_text, run_order
+from perfscope.runners.sweep.heading import trained_line
 from perfscope.runners.sweep.spec import Sweep, parse_sweep, read_sweep
 from perfscope.runners.sweep.state import DONE, FAILED, PENDING, Study, continue_study, new_study
 from perfscope.runners.sweep.summary import sentences, study_rows
-from perfscope.runners.sweep.tables import csv_text, text_table
+from perfscope.runners.sweep.tables import csv_text, markdown, text_table
 from tests.integration.run_support import PERFSCOPE, user_environment
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -106,6 +107,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "worlds and meshes": ({"sweep": {"schemes": ["serial"], "worlds": [1], "meshes": ["1,1"]}}, "not both"),
     "repeats": ({"sweep": {"schemes": ["serial"], "repeats": 0}}, "repeats = 0"),
     "timeout": ({"sweep": {"schemes": ["serial"], "cell_timeout": "soon"}}, "cell_timeout = 'soon'"),
+    "two keys": ({"settings": {"bach": 1, "step": 1}, "cell": [{"shceme": "a"}]}, "knows no 'shceme'"),
     "twice": ({"cell": [{"scheme": "serial"}, {"scheme": "serial"}]}, "twice"),
 }
 
@@ -190,7 +192,7 @@ def test_a_cell_becomes_a_command_with_the_same_settings(tmp_path: Path) -> None
     text = " ".join(words[3:])
     assert text.startswith("bench run dp.packed+topk(0.01) --mesh 2,1 --input 3x16x16 --lr-rule sqrt")
     assert "--steps-per-window 1" in text and "--json --force -o" in text
-    assert "/" not in cell.name and "(" not in cell.name
+    assert cell.name == "dp.packed+topk-0.01-smallcnn-m2x1"
     assert option_text("batch", 8) == "8"
 
 
@@ -246,11 +248,80 @@ def test_cells_without_figures_are_listed_with_the_reason_never_as_zero() -> Non
     assert "hy.owt-smallcnn: impossible: cannot be" in text
     assert "not run yet: 1 of 4 cells (serial-smallcnn)" in text
     assert [line.split()[0] for line in text.splitlines()[1:4]] == ["dp.ddp", "dp.packed", "hy.owt"]
-    assert set(text.splitlines()[2].split()[1:]) == {"–"}
+    assert text.splitlines()[2].split()[1] == "0/1"
+    assert set(text.splitlines()[2].split()[2:]) == {"–"}
     assert sentences(rows)[-1] == "1 of 4 cells did not finish: dp.packed."
     table = {row["scheme"]: row for row in csv.DictReader(csv_text(rows).splitlines())}
     assert table["dp.ddp"]["samples_per_s"] == "10.0" and table["dp.packed"]["samples_per_s"] == ""
     assert table["hy.owt"]["status"] == "impossible"
+
+
+def ran(study: Study, scheme: str) -> dict[str, Any]:
+    """Figures of the first run of a cell."""
+    found = next(cell for cell in study.cells if cell.scheme == scheme).runs[0].figures
+    assert found is not None
+    return found
+
+
+def test_disturbed_and_diverged_runs_are_counted_said_first_and_marked() -> None:
+    study = study_with({"dp.ddp": [10.0, 11.0], "hy.owt": [20.0, 21.0]})
+    ran(study, "dp.ddp").update(disturbed=True, disturbances=["cpu_neighbour"])
+    ran(study, "hy.owt").update(diverged=True, held_out_loss=None)
+    rows = study_rows(study)
+    said = sentences(rows)
+    assert said[0] == "1 of 4 runs was disturbed by other processes (marked *)."
+    assert "Training diverged: hy.owt; lower lr." in said
+    lines = text_table(rows).splitlines()
+    assert lines[1].startswith("hy.owt") and "diverged" in lines[1] and "*" not in lines[1]
+    assert lines[2].startswith("dp.ddp") and "10.5*" in lines[2]
+    table = {row["scheme"]: row for row in csv.DictReader(csv_text(rows).splitlines())}
+    assert (table["dp.ddp"]["disturbed"], table["hy.owt"]["diverged"]) == ("1", "1")
+
+
+def test_exposed_communication_is_a_share_with_its_traced_step_beside_it() -> None:
+    study = study_with({"dp.ddp": [10.0]})
+    ran(study, "dp.ddp").update(exposed_comm_ns=9e6, exposed_comm_ratio=0.33, step_median_ns=5e6)
+    head, line = text_table(study_rows(study)).splitlines()
+    assert "exposed comm (of traced step)" in head and "33 % of 27.3 ms" in line
+
+
+def test_an_interrupted_study_says_how_far_each_cell_is() -> None:
+    rows = study_rows(study_with({"dp.ddp": [10.0], "hy.owt": [20.0, 21.0]}))
+    assert sentences(rows)[-1] == "dp.ddp: 1 of 2 repeats so far."
+    assert [line.split()[1] for line in text_table(rows).splitlines()[1:]] == ["2/2", "1/2"]
+
+
+def test_a_study_says_what_was_trained() -> None:
+    study = study_with({"dp.ddp+topk(0.01)": [10.0], "hy.owt": [20.0]})
+    for cell, ranks in zip(study.cells, (2, 4), strict=True):
+        cell.plan.update(model="alexnet", input="3x64x64", ranks=ranks, mesh=f"{ranks},1", steps=6, threads=1)
+        cell.cluster = "2x2@1gbit"
+    line = trained_line(study)
+    assert line == (
+        "alexnet, input 3x64x64, 2 or 4 ranks, batch 8, 6 steps, 1 repeat, 1 thread per rank; "
+        "cluster 2x2@1gbit: links are emulated, compute is shared"
+    )
+    study.trained = line
+    rows = study_rows(study)
+    assert markdown(study, rows, []).splitlines()[2] == f"{line}."
+    row = next(csv.DictReader(csv_text(rows[1:]).splitlines()))
+    told = [
+        row[name] for name in ("scheme", "modifiers", "model", "ranks", "mesh", "steps", "cluster", "threads")
+    ]
+    assert told == ["dp.ddp", "topk(0.01)", "alexnet", "2", "2,1", "6", "2x2@1gbit", "1"]
+    assert row["predicted_within_hosts_bytes_per_step"] == "10.0"
+
+
+def test_windows_of_a_periodic_scheme_hold_whole_periods(tmp_path: Path) -> None:
+    sweep = sweep_of(schemes=["dp.local_sgd", "dp.ddp"])
+    study = new_study(sweep, planned(sweep), {})
+    study.cells[0].plan["period"] = 4
+    how = How(folder=tmp_path, cell_timeout_s=1, recording=sweep.recording)
+    steps = [
+        words[words.index("--steps-per-window") + 1]
+        for words in (command_of(cell, cell.runs[0], how) for cell in study.cells)
+    ]
+    assert steps == ["4", "1"]
 
 
 # --- real sweeps ----------------------------------------------------------------------------------------
@@ -387,6 +458,8 @@ def test_a_dry_run_lists_the_runs_and_makes_nothing(tmp_path: Path, monkeypatch:
     result = CliRunner().invoke(cli, ["bench", "sweep", "sweep.toml", "--dry-run"], catch_exceptions=False)
     assert result.exit_code == 0
     assert result.stdout.startswith("2 runs, in this order, into perfscope-studies/sweep\n")
+    assert "smallcnn, input 3x16x16, 1 rank, batch 8, 4 steps, 2 repeats, " in result.stdout
+    assert " per rank\n" in result.stdout
     assert result.stdout.count("perfscope bench run serial --input 3x16x16") == 2
     assert "Impossible\n  dp.packed-smallcnn-p2-b7: a batch of 7" in result.stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == ["sweep.toml"]
@@ -402,6 +475,10 @@ def test_names_nobody_knows_and_patterns_that_match_nothing_are_one_line(tmp_pat
         BenchError, match=r"sweep\.toml: there is no scheme 'dp\.pakced'; did you mean dp\.packed"
     ):
         cli.main(["bench", "sweep", str(path), "--dry-run"], standalone_mode=False)
+    path.write_text('[sweep]\nschemes = ["dp.ddp", "dp.packed"]\nbatches = [7]\n')
+    with pytest.raises(BenchError, match=r"none of the 2 cells of .* can be run: a batch of 7 ") as caught:
+        cli.main(["bench", "sweep", str(path), "--dry-run"], standalone_mode=False)
+    assert str(caught.value).count("a batch of 7") == 1
     path.write_text('[[cell]]\nscheme = "serial"\n')
     with pytest.raises(UsageError, match=r"--only 'hy\.\*' matches no cell; there are serial-smallcnn"):
         cli.main(["bench", "sweep", str(path), "--only", "hy.*", "--dry-run"], standalone_mode=False)

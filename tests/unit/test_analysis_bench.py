@@ -94,6 +94,25 @@ def test_periodic_calls_are_counted_by_their_period() -> None:
     assert result.calls[0].predicted == 2 * 2
 
 
+def test_calls_of_the_run_are_taken_where_run_json_tells_them() -> None:
+    """A cut period has a call more than whole periods have."""
+    row = {**scheme()["predicted"]["calls_of_rank"]["0"][0], "every": 4, "calls": 2}
+    predicted = {**scheme()["predicted"], "calls_of_rank": {"0": [row], "1": [row]}}
+    made = record(steps=6)
+    made["calls"] = [{**made["calls"][0], "count": 2}]
+    result = figures(scheme(predicted=predicted), made, made)
+    assert (result.calls[0].predicted, result.calls[0].recorded) == (4, 4)
+    assert result.links[0].recorded == pytest.approx(2 * 1000 * 2 / 6)
+
+
+def test_a_rank_whose_calls_are_not_listed_leaves_the_recorded_bytes_unknown() -> None:
+    row = scheme()["predicted"]["calls_of_rank"]["0"]
+    predicted = {**scheme()["predicted"], "calls_of_rank": {"0": row}}
+    result = figures(scheme(predicted=predicted), record(), record())
+    assert result.links[0].recorded is None
+    assert "does not list the calls of 1 of 2 ranks" in result.missing["recorded"]
+
+
 def predicting(*, links: str = "ethernet", rows: int = 1, **changes: Any) -> dict[str, Any]:
     """The scheme above with its one call changed."""
     row = {**scheme()["predicted"]["calls_of_rank"]["0"][0], "links": {links: 1000.0}, **changes}

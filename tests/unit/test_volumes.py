@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfscope.volumes import backend_factor, bus_factor, edges
+from perfscope.volumes import backend_factor, bus_factor, edges, edges_from
 
 RINGS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
@@ -32,6 +32,21 @@ def test_a_chain_moves_the_whole_to_every_other_rank(collective: str, num: int) 
 def test_gather_and_scatter_move_what_the_root_has_not() -> None:
     assert list(edges("gather", (5, 6, 7, 8))) == [(6, 5, 0.25), (7, 5, 0.25), (8, 5, 0.25)]
     assert list(edges("scatter", (5, 6))) == [(5, 6, 0.5)]
+
+
+KINDS = (*RINGS, "broadcast", "reduce", "gather", "scatter", "barrier")
+
+
+@given(collective=st.sampled_from(KINDS), num=st.integers(1, 20))
+def test_a_members_own_edges_are_those_of_the_whole_call(collective: str, num: int) -> None:
+    members = [100 + 7 * place for place in range(num)]
+    own = [(members[place], *edge) for place in range(num) for edge in edges_from(collective, members, place)]
+    assert sorted(own) == sorted(edges(collective, members))
+
+
+def test_a_send_has_one_edge_and_its_receiver_none() -> None:
+    assert list(edges_from("send", (4, 2), 0)) == [(2, 1.0)]
+    assert list(edges_from("send", (4, 2), 1)) == []
 
 
 def test_one_rank_sends_nothing_and_unknown_kinds_have_no_edges() -> None:

@@ -171,7 +171,8 @@ def _modifiers() -> str:
             "",
         ]
     for name, text in OTHER_MODIFIERS:
-        lines += [f"### +{name}", "", text, ""]
+        takers = ", ".join(f"`{one.name}`" for one in SCHEMES if name in one.modifiers)
+        lines += [f"### +{name}", "", text, "", f"- for: {takers or 'no scheme'}", ""]
     return "\n".join(lines)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perfscope.runners.compression.registry import COMPRESSIONS, OTHER_MODIFIERS
+from perfscope.runners.mesh import Mesh
 from perfscope.runners.schemes.base import Scheme
 
 _LETTERS = {"D": "data (D)", "M": "model (M)", "S": "pipeline (S)"}
@@ -16,12 +17,7 @@ def scheme_facts(scheme: type[Scheme]) -> list[tuple[str, str]]:
         ("sends", scheme.volume),
         ("weights", result_words(scheme)),
         ("mesh", mesh_words(scheme)),
-        (
-            "batch",
-            "cut over the data parts"
-            if scheme.shared_batch
-            else "each worker takes a whole batch of its own",
-        ),
+        ("batch", _batch_words(scheme)),
         (
             "axes",
             f"parallelism {axes.parallelism}; optimisation {axes.optimisation}; "
@@ -33,6 +29,17 @@ def scheme_facts(scheme: type[Scheme]) -> list[tuple[str, str]]:
     if scheme.source:
         facts.append(("source", scheme.source))
     return facts
+
+
+def _batch_words(scheme: type[Scheme]) -> str:
+    """Who has samples of its own, seen on the mesh that 4 ranks get."""
+    mesh = scheme.default_mesh(4) if scheme.splits else Mesh()
+    parts = scheme.num_parts(mesh)
+    if parts == mesh.num_ranks and parts > mesh.data:
+        return "cut over all ranks"
+    if parts == mesh.num_ranks - 1 and mesh.num_ranks > 1:
+        return "cut over the P - 1 workers"
+    return "cut over the data parts"
 
 
 def result_words(scheme: type[Scheme]) -> str:

@@ -6,6 +6,7 @@ The launcher sits in the switch's namespace and is the parent of all ranks; a gu
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -14,6 +15,7 @@ from perfscope.runners.cluster.network import build, leave_machine, require_tool
 from perfscope.runners.cluster.ranks import Ranks
 from perfscope.runners.cluster.spec import ClusterSpec, describe, parse_cluster
 from perfscope.runners.config import BenchError
+from perfscope.runners.starting import kernel
 from perfscope.runners.starting.endings import say
 from perfscope.runners.starting.guard import run_guarded
 
@@ -61,6 +63,7 @@ def _launch(
     guard = os.getppid()
     try:
         leave_machine()
+        kernel.die_with_parent(signal.SIGTERM, guard)  # new credentials make the kernel forget it
         ranks = Ranks(spec, build(spec), command, environment, mask)
     except BenchError as error:
         say(str(error))

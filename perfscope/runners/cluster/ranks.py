@@ -12,7 +12,14 @@ from functools import partial
 from perfscope.runners.cluster.network import INTERFACE, Host
 from perfscope.runners.cluster.spec import ClusterSpec
 from perfscope.runners.starting import kernel
-from perfscope.runners.starting.endings import RankEnding, cause, from_wait_status, say
+from perfscope.runners.starting.endings import (
+    EXIT_LOST_PEER,
+    RankEnding,
+    cause,
+    from_wait_status,
+    say,
+    say_silent,
+)
 from perfscope.runners.starting.guard import STOPPING, WATCHED
 
 MASTER_PORT = 29500  # of a namespace of its own: nobody else is there
@@ -77,6 +84,7 @@ class Ranks:
         self._mask = mask
         self._alive: dict[int, int] = {}  # pid -> rank
         self._code = 0
+        self._silent: list[int] = []
 
     def start(self) -> None:
         """Start every rank on its host."""
@@ -101,7 +109,7 @@ class Ranks:
                 self._send(signal.SIGTERM)
                 term_at = None
             if kill_at is not None and now >= kill_at:
-                self._send(signal.SIGKILL)
+                self._kill_silent()
             waits = [one - now for one in (term_at, kill_at) if one is not None and one > now]
             received = signal.sigtimedwait(WATCHED, min(waits, default=60.0))
             if os.getppid() != parent:
@@ -151,6 +159,12 @@ class Ranks:
                 if pid in self._alive:
                     endings.append(from_wait_status(self._alive.pop(pid), status))
         return cause(endings)
+
+    def _kill_silent(self) -> None:
+        if self._code == EXIT_LOST_PEER and not self._silent:  # the others have waited for these
+            self._silent = sorted(self._alive.values())
+            say(say_silent(self._silent))
+        self._send(signal.SIGKILL)
 
     def _send(self, number: int) -> None:
         for pid in self._alive:  # only _reap frees a pid, so these are still ours

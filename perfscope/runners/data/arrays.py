@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from zipfile import BadZipFile
+from zlib import error as ZlibError
 
 import numpy as np
 import torch
@@ -13,6 +14,9 @@ from numpy.lib.npyio import NpzFile
 from perfscope.runners.config import BenchError
 from perfscope.runners.data.scale import scaled_bytes
 from perfscope.runners.data.stored import Source
+
+_ARCHIVE, _ARRAY = b"PK", b"\x93NUMPY"  # first bytes
+_HOW = "numpy.savez(file, images=..., labels=...)"
 
 
 class ArrayFile(Source):
@@ -48,18 +52,21 @@ class ArrayFile(Source):
 def _load(path: Path) -> tuple[np.ndarray, np.ndarray]:
     try:
         with path.open("rb") as stream:  # opened here, as numpy leaves it open where it is no archive
-            file = np.load(stream, allow_pickle=False)
-            if not isinstance(file, NpzFile):
-                raise BenchError(
-                    f"{path} holds one array; save two: numpy.savez(file, images=..., labels=...)"
-                )
+            start = stream.read(len(_ARRAY))
+            if start == _ARRAY:
+                raise BenchError(f"{path} holds one array; save two: {_HOW}")
+            if not start.startswith(_ARCHIVE):  # numpy would take it for a pickle, and say how to load that
+                raise BenchError(f"{path} is no .npz file; make one with {_HOW}")
+            stream.seek(0)
+            file: NpzFile = np.load(stream, allow_pickle=False)
             missing = [name for name in ("images", "labels") if name not in file.files]
             if missing:
                 found = ", ".join(file.files) or "nothing"
                 raise BenchError(f"{path} has no array {missing[0]!r} (it holds {found})")
             return file["images"], file["labels"]
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
-        raise BenchError(f"{path} is no .npz file that can be read: {error}") from error
+    except (OSError, ValueError, EOFError, BadZipFile, ZlibError) as error:
+        reason = "it holds objects, not numbers" if "allow_pickle" in str(error) else error
+        raise BenchError(f"{path} is no .npz file that can be read: {reason}") from error
 
 
 def _check_labels(path: Path, labels: np.ndarray, num: int) -> None:

@@ -7,6 +7,7 @@ from math import prod, sqrt
 import torch
 
 from perfscope.runners.config import BenchConfig
+from perfscope.runners.data.seeds import mixed_seed
 from perfscope.runners.schemes.base import Batch, Feed
 
 _GRID = 4  # a class is a colour and _GRID x _GRID flat patches per channel: low in frequency, at any size
@@ -32,9 +33,9 @@ class SyntheticFeed(Feed):
         self._dtype: torch.dtype = getattr(torch, config.dtype)
         channels, height, width = config.input_shape
         self._numel = prod(config.input_shape)
-        patterns = _draw((config.num_classes, channels, _GRID, _GRID), _seed(config.seed, 0, 0), _PATCH)
-        patterns += _draw((config.num_classes, channels, 1, 1), _seed(config.seed, 0, 1), _COLOUR)
-        strip = _draw((_STRIP + self._numel,), _seed(config.seed, stream, 1), _NOISE)
+        patterns = _draw((config.num_classes, channels, _GRID, _GRID), mixed_seed(config.seed, 0, 0), _PATCH)
+        patterns += _draw((config.num_classes, channels, 1, 1), mixed_seed(config.seed, 0, 1), _COLOUR)
+        strip = _draw((_STRIP + self._numel,), mixed_seed(config.seed, stream, 1), _NOISE)
         self._patterns = patterns.to(device, self._dtype)
         self._windows = strip.to(device, self._dtype).unfold(0, self._numel, 1)
         self._rows = (torch.arange(height) * _GRID // height).to(device)
@@ -47,7 +48,7 @@ class SyntheticFeed(Feed):
 
     def samples(self, step: int, batch: int, first: int, num: int) -> Batch:
         """Samples first .. first+num-1 of a batch of `batch` samples."""
-        generator = torch.Generator().manual_seed(_seed(self._config.seed, self._stream, step + 2))
+        generator = torch.Generator().manual_seed(mixed_seed(self._config.seed, self._stream, step + 2))
         labels = torch.randint(self._config.num_classes, (batch,), generator=generator)
         starts = torch.randint(_STRIP, (batch,), generator=generator)
         targets = labels[first : first + num].to(self._device)
@@ -66,14 +67,3 @@ def _draw(shape: tuple[int, ...], seed: int, deviation: float) -> torch.Tensor:
     # Uniform: bits and one multiplication, the same on every CPU (as the models' weights).
     generator = torch.Generator().manual_seed(seed)
     return torch.rand(shape, generator=generator, dtype=torch.float32).sub_(0.5).mul_(deviation * sqrt(12))
-
-
-def _seed(seed: int, stream: int, counter: int) -> int:
-    # splitmix64's finaliser after each word: neighbouring seeds and steps get unrelated generators.
-    mixed = 0
-    for word in (seed, stream, counter):
-        mixed = (mixed + word + 0x9E3779B97F4A7C15) % (1 << 64)
-        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) % (1 << 64)
-        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) % (1 << 64)
-        mixed ^= mixed >> 31
-    return mixed >> 1

@@ -116,7 +116,7 @@ def build_model(config: BenchConfig) -> nn.Sequential:
     float32 and float64. No random state of the caller is used or changed.
 
     Raises:
-        BenchError: unknown name, or a batch so small that a BatchNorm would see one value per channel.
+        BenchError: unknown name.
     """
     info = find_model(config.model)
     target = torch.empty(0).device
@@ -124,7 +124,6 @@ def build_model(config: BenchConfig) -> nn.Sequential:
     with torch.device("meta"):  # no memory, and no random numbers for weights that are replaced anyway
         info.fill(stack, config.num_classes, config.dropout)
         model = stack.sequential().to(getattr(torch, config.dtype))
-    _require_values_for_norm(config, stack)
     if target.type != "meta":
         model = model.to_empty(device=target)
         _draw_weights(stack.fan_ins, config.seed)
@@ -170,15 +169,3 @@ def _reset_norms(model: nn.Sequential) -> None:
     for module in model.modules():
         if isinstance(module, Residual):
             nn.init.zeros_(list(module.body)[-1].weight)
-
-
-def _require_values_for_norm(config: BenchConfig, stack: Stack) -> None:
-    if stack.narrowest_norm is None:
-        return
-    parts = (config.mesh[0] if config.mesh else 1) * (config.num_microbatches or 1)
-    if stack.narrowest_norm * max(1, config.batch // parts) < 2:
-        size = "x".join(map(str, config.input_shape))
-        raise BenchError(
-            f"{config.model} normalises over a rank's samples and needs two of them at an input of {size}; "
-            f"use a batch of at least {2 * parts}, or an input of at least 33 x 33"
-        )

@@ -26,7 +26,6 @@ class Stack:
 
     Attributes:
         shape: (C, H, W) of a sample after the layers so far.
-        narrowest_norm: the fewest values per sample and channel that a BatchNorm sees; None without one.
         fan_ins: of every layer with weights, in order: how many inputs an output has on average. Taps that
             fall on padding are no inputs: on a 1 x 1 map a 3 x 3 kernel has one tap per channel, not nine.
             Inputs from a max pool count _POOLED-fold, as it raises the variance that much.
@@ -34,7 +33,6 @@ class Stack:
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
-        self.narrowest_norm: int | None = None
         self.fan_ins: dict[nn.Module, float] = {}
         self._variance = 1.0  # of what leaves, against what the last layer with weights gave out
         self._layers: OrderedDict[str, nn.Module] = OrderedDict()
@@ -55,8 +53,6 @@ class Stack:
             self._variance = 1.0
         for inner in within:
             self.fan_ins |= inner.fan_ins
-            if inner.narrowest_norm is not None:
-                self._saw_norm(inner.narrowest_norm)
 
     def conv(
         self, name: str, channels: int, kernel: int, stride: int = 1, padding: int = 0, bias: bool = True
@@ -71,12 +67,7 @@ class Stack:
 
     def norm(self, name: str) -> None:
         """A BatchNorm over the maps so far."""
-        channels, height, width = self.shape
-        self._saw_norm(height * width)
-        self.add(name, nn.BatchNorm2d(channels))
-
-    def _saw_norm(self, values: int) -> None:
-        self.narrowest_norm = min(values, self.narrowest_norm or values)
+        self.add(name, nn.BatchNorm2d(self.shape[0]))
 
     def _weigh(self, layer: nn.Module, fan_in: float) -> None:
         self.fan_ins[layer] = fan_in * self._variance
@@ -143,6 +134,15 @@ class _Windows(NamedTuple):
     @property
     def mean_taps(self) -> float:
         """Positions of a window that lie on the map and not on padding, on average."""
-        starts = (index * self.stride - self.padding for index in range(self.num))
-        inside = (min(start + self.kernel, self.size) - max(start, 0) for start in starts)
-        return sum(inside) / self.num
+        # Those before the map (padding - start, of the first windows) and those behind it are taken off.
+        over = (self.num - 1) * self.stride - self.padding + self.kernel - self.size  # of the last window
+        outside = _falling_sum(self.padding, self.stride, self.num) + _falling_sum(
+            over, self.stride, self.num
+        )
+        return self.kernel - outside / self.num
+
+
+def _falling_sum(first: int, step: int, most: int) -> int:
+    """first + (first - step) + ..., while the terms are positive, `most` of them at most."""
+    num = min(most, max(0, -(-first // step)))
+    return num * first - step * num * (num - 1) // 2

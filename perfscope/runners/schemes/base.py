@@ -62,7 +62,6 @@ class Scheme(ABC):
         criterion: what holds instead, where they do not.
         deterministic: the same weights in every run.
         one_host: ranks must share one host's memory.
-        shared_batch: the batch B is cut over D; False: every worker takes a whole batch B of its own.
     """
 
     name: ClassVar[str]
@@ -77,7 +76,6 @@ class Scheme(ABC):
     criterion: ClassVar[str] = ""
     deterministic: ClassVar[bool] = True
     one_host: ClassVar[bool] = False
-    shared_batch: ClassVar[bool] = True
     backends: ClassVar[tuple[str, ...]] = (
         "gloo",
         "nccl",
@@ -133,6 +131,12 @@ class Scheme(ABC):
     def num_parts(cls, mesh: Mesh) -> int:
         """Into how many parts the batch is cut: D, unless other axes or fewer ranks have own samples."""
         return mesh.data
+
+    @classmethod
+    def num_microbatches(cls, job: Job) -> int:
+        """Into how many pieces a part goes through the model one after the other: 1, but in pipelines."""
+        del job
+        return 1
 
     @classmethod
     def placement_groups(cls, job: Job) -> Mapping[str, tuple[tuple[int, ...], ...]]:

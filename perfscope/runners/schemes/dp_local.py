@@ -74,11 +74,10 @@ class LocalSGD(Replicas):
         self._flat /= self._group.size
         comm.unflatten(self._flat, self._params)
 
-    def full_state(self) -> dict[str, torch.Tensor] | None:
-        """See Scheme."""
+    def finish(self) -> None:
+        """See Scheme: a last period that is cut short ends with an average, too."""
         if self._steps % period_of(self.config):
             self._average()
-        return super().full_state()
 
     @classmethod
     def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
@@ -90,6 +89,7 @@ class LocalSGD(Replicas):
                 members=job.mesh.group(DATA, rank),
                 bytes=job.model_bytes,
                 every=period_of(job.config),
+                at_end=1,
                 what="weights",
             )
         ]

@@ -12,11 +12,12 @@ import signal
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
-from perfscope.runners.starting.endings import RankEnding, cause, say
+from perfscope.runners.starting.endings import RankEnding, cause, say, say_silent, silent
 from perfscope.runners.starting.guard import run_guarded
 
-_SHUTDOWN_S = "5"  # from SIGTERM to SIGKILL; torchrun's default is 30
+_SHUTDOWN_S = 5  # from SIGTERM to SIGKILL; torchrun's default is 30
 _MONITOR_S = "0.1"
 
 
@@ -32,14 +33,21 @@ def _launch(arguments: Sequence[str], mask: frozenset[int]) -> int:
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    defaults = ("--monitor-interval", _MONITOR_S, "--shutdown-timeout", _SHUTDOWN_S)
+    ended = _stop_soon()
+
+    defaults = ("--monitor-interval", _MONITOR_S, "--shutdown-timeout", str(_SHUTDOWN_S))
     try:
         run.run(run.parse_args([*defaults, *arguments]))  # what is given later wins
     except ChildFailedError as error:
-        failed = cause([RankEnding(rank, failure.exitcode) for rank, failure in error.failures.items()])
+        endings = [
+            RankEnding(rank, failure.exitcode, was_stopped=failure.local_rank not in ended)
+            for rank, failure in error.failures.items()
+        ]
+        failed = cause(endings)
         if failed is None:
             return 1
-        say(f"{failed}; all ranks have ended")
+        unheard = silent(endings)
+        say(f"{say_silent(unheard) if unheard else failed}; all ranks have ended")
         return failed.exit_code
     except SignalException as error:
         return 128 + int(error.sigval)
@@ -49,6 +57,32 @@ def _launch(arguments: Sequence[str], mask: frozenset[int]) -> int:
         say(f"the ranks could not be started: {type(error).__name__}: {' '.join(str(error).split())}")
         return 1
     return 0
+
+
+def _stop_soon() -> set[int]:
+    """Have torch's launcher wait _SHUTDOWN_S, not 30 s, for ranks that outlive one that failed.
+
+    It has no option for that case, only for its own end by a signal.
+
+    Returns:
+        Local ranks that had ended when it began to stop the others; filled in while it runs.
+    """
+    from torch.distributed.elastic.multiprocessing.api import PContext
+
+    ended: set[int] = set()
+    closed: list[Any] = []
+    close = PContext.close
+
+    def close_soon(context: Any, death_sig: signal.Signals | None = None, timeout: int = _SHUTDOWN_S) -> None:
+        if context not in closed:  # it is closed once more when all have ended
+            closed[:] = [context]
+            handlers = getattr(context, "subprocess_handlers", {})
+            ended.clear()  # of ranks that were started again
+            ended.update(rank for rank, one in handlers.items() if one.proc.poll() is not None)
+        close(context, death_sig, min(timeout, _SHUTDOWN_S))
+
+    setattr(PContext, "close", close_soon)  # noqa: B010 - this process has no other use for torch
+    return ended
 
 
 def _quieten() -> None:

@@ -21,10 +21,17 @@ class RankEnding:
     Attributes:
         rank: global rank.
         code: exit code; minus the signal's number when one ended it (as subprocess says it).
+        was_stopped: it ended only after its launcher had begun to end all ranks.
     """
 
     rank: int
     code: int
+    was_stopped: bool = False
+
+    @property
+    def did_not_answer(self) -> bool:
+        """Its launcher had to kill it: it did not even heed SIGTERM."""
+        return self.was_stopped and -self.code == signal.SIGKILL
 
     @property
     def exit_code(self) -> int:
@@ -51,6 +58,22 @@ def cause(endings: Sequence[RankEnding]) -> RankEnding | None:
     return min(failed, key=_order, default=None)
 
 
+def silent(endings: Sequence[RankEnding]) -> list[int]:
+    """Ranks that did not answer, when that was what made the others end; none when those had another reason.
+
+    Ranks that wait for a silent one give up first (EXIT_LOST_PEER), and only then is it killed.
+    """
+    first = cause(endings)
+    if first is None or first.code != EXIT_LOST_PEER:
+        return []
+    return sorted(one.rank for one in endings if one.did_not_answer)
+
+
+def say_silent(ranks: Sequence[int]) -> str:
+    """`rank 1 did not answer`."""
+    return f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks))} did not answer"
+
+
 def from_wait_status(rank: int, status: int) -> RankEnding:
     """The ending behind what os.waitpid says."""
     return RankEnding(rank, os.waitstatus_to_exitcode(status))
@@ -64,6 +87,8 @@ def say(text: str) -> None:
 
 
 def _order(ending: RankEnding) -> int:
+    if ending.was_stopped:
+        return 4
     if -ending.code in _OF_ITS_OWN:
         return 0
     if ending.code == EXIT_LOST_PEER:

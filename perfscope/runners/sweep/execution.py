@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perfscope.errors import RunDirectoryError
+from perfscope.errors import RunDirectoryError, UsageError
 from perfscope.rundir import layout
 from perfscope.runners.sweep.state import DONE, FAILED, LOCK, PENDING, RUNS, CellState, Run, Study, save_study
 
@@ -111,10 +111,18 @@ def command_of(cell: CellState, run: Run, how: How) -> list[str]:
         words += [f"--{name.replace('_', '-')}", option_text(name, value)]
     if cell.cluster:
         words += ["--cluster", cell.cluster]
-    for name, value in how.recording.items():
+    for name, value in _whole_periods(how.recording, int(cell.plan.get("period", 1))).items():
         words += [f"--{name.replace('_', '-')}", str(value)]
     words += ["--ceilings", how.ceilings, "--name", f"{cell.name} r{run.repeat}"]
     return [*words, "--json", "--force", "-o", str(how.folder / run.path)]
+
+
+def _whole_periods(recording: Mapping[str, Any], period: int) -> dict[str, Any]:
+    """Windows hold whole periods: a part of one shows an exchange too many or none."""
+    steps = recording.get("steps_per_window")
+    if not isinstance(steps, int) or steps % period == 0:
+        return dict(recording)
+    return {**recording, "steps_per_window": -(-steps // period) * period}
 
 
 def option_text(name: str, value: Any) -> str:
@@ -129,13 +137,14 @@ def sole_user(folder: Path, tell: Callable[[str], None]) -> Iterator[int]:
     """Holds the study's lock and gives its file descriptor. Runs of a killed sweep hold it until they end.
 
     Raises:
+        UsageError: the folder is a file.
         RunDirectoryError: another sweep works on the study, or the folder cannot be made.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     except FileExistsError:
-        raise RunDirectoryError(f"{folder} is a file; choose another -o") from None
+        raise UsageError(f"{folder} is a file; choose another -o") from None
     except OSError as error:
         raise RunDirectoryError(f"cannot make the study {folder}: {error.strerror}") from error
     try:

@@ -7,6 +7,7 @@ No torch.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -24,11 +25,11 @@ class Setting(NamedTuple):
 
 
 def _whole(name: str, value: Any) -> int:
-    if isinstance(value, bool) or (isinstance(value, float) and value != int(value)):
-        raise BenchError(f"{name} = {value!r} is not a whole number")
     try:
+        if isinstance(value, bool) or (isinstance(value, float) and value != int(value)):
+            raise ValueError
         return int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # inf
         raise BenchError(f"{name} = {value!r} is not a whole number") from None
 
 
@@ -63,7 +64,7 @@ def _shape(name: str, value: Any) -> tuple[int, ...]:
     words = (
         list(map(str, value)) if isinstance(value, list | tuple) else _text(name, value).lower().split("x")
     )
-    if len(words) != 3 or not all(word.strip().isdigit() for word in words):
+    if len(words) != 3 or not all(re.fullmatch(r"[0-9]{1,9}", word.strip()) for word in words):
         raise BenchError(f"{name} {value!r} is not CHANNELSxHEIGHTxWIDTH such as 3x32x32")
     return tuple(map(int, words))
 

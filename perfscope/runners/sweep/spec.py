@@ -101,11 +101,8 @@ def parse_sweep(document: Mapping[str, Any], title: str, place: str) -> Sweep:
     Raises:
         BenchError: a key nobody knows, with the nearest; a value of the wrong kind; no cell at all.
     """
-    _check_keys(document, _TOP_KEYS, place)
-    top = _table(document, "sweep", place)
-    _check_keys(top, _SWEEP_KEYS, f"{place} [sweep]")
-    fixed = _table(document, "settings", place)
-    _check_keys(fixed, SETTINGS, f"{place} [settings]")
+    _check_all_keys(document, place)
+    top, fixed = _table(document, "sweep", place), _table(document, "settings", place)
     cells = [*_matrix(top, fixed, _overrides(document, place), place), *_single(document, fixed, top, place)]
     if not cells:
         raise BenchError(f"{place} asks for no run: list schemes in [sweep], or add a [[cell]]")
@@ -161,7 +158,6 @@ def _single(
         raise BenchError(f"{place}: write [[cell]] with two brackets, there may be several")
     found: list[_Raw] = []
     for row in rows:
-        _check_keys(row, ("scheme", "cluster", *SETTINGS), f"{place} [[cell]]")
         if not isinstance(row.get("scheme"), str):
             raise BenchError(f"{place}: a [[cell]] names no scheme")
         own = {key: value for key, value in row.items() if key not in ("scheme", "cluster")}
@@ -192,7 +188,7 @@ def _with_names(cells: Sequence[_Raw], place: str) -> tuple[Cell, ...]:
             words.append(f"p{settings['ranks']}")
         if "batch" in settings:
             words.append(f"b{settings['batch']}")
-        name = re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(words)).strip("_")
+        name = slug("-".join(words))
         cell = Cell(name=name, scheme=scheme, settings=settings, cluster=cluster)
         if name in found:
             if found[name].digest == cell.digest:
@@ -200,6 +196,12 @@ def _with_names(cells: Sequence[_Raw], place: str) -> tuple[Cell, ...]:
             cell = Cell(name=f"{name}-{cell.digest[:6]}", scheme=scheme, settings=settings, cluster=cluster)
         found[cell.name] = cell
     return tuple(found.values())
+
+
+def slug(text: str) -> str:
+    """Fit for a file name, and readable: `dp.packed+topk(0.01)-p2` -> `dp.packed+topk-0.01-p2`."""
+    open_ended = re.sub(r"[()%\s]+", "-", text)
+    return re.sub(r"-+", "-", re.sub(r"[^A-Za-z0-9.+_-]+", "_", open_ended)).strip("-_")
 
 
 def _bare(scheme: str) -> str:
@@ -224,12 +226,36 @@ def _load(path: Path) -> dict[str, Any]:
         raise BenchError(f"{path} is not TOML: {' '.join(str(error).split())}") from error
 
 
+def _check_all_keys(document: Mapping[str, Any], place: str) -> None:
+    """Every key of the file, so that all that is misspelt is said at once.
+
+    Raises:
+        BenchError: one line for all.
+    """
+    rows = document.get("cell", [])
+    cells = enumerate(rows if isinstance(rows, list) else [], start=1)
+    problems = [
+        *_unknown_keys(document, _TOP_KEYS, place),
+        *_unknown_keys(document.get("sweep", {}), _SWEEP_KEYS, f"{place} [sweep]"),
+        *_unknown_keys(document.get("settings", {}), SETTINGS, f"{place} [settings]"),
+    ]
+    for number, row in cells:
+        which = f" {number}" if len(rows) > 1 else ""
+        problems += _unknown_keys(row, ("scheme", "cluster", *SETTINGS), f"{place} [[cell]]{which}")
+    if problems:
+        raise BenchError("; ".join(problems))
+
+
 def _check_keys(table: Any, known: Sequence[str] | Mapping[str, Any], place: str) -> None:
+    problems = _unknown_keys(table, known, place)
+    if problems:
+        raise BenchError("; ".join(problems))
+
+
+def _unknown_keys(table: Any, known: Sequence[str] | Mapping[str, Any], place: str) -> list[str]:
     if not isinstance(table, dict):
-        raise BenchError(f"{place} is not a table of settings")
-    for key in table:
-        if key not in known:
-            raise BenchError(f"{place} knows no {key!r}{nearest(key, known)}")
+        return [f"{place} is not a table of settings"]
+    return [f"{place} knows no {key!r}{nearest(key, known)}" for key in table if key not in known]
 
 
 def _table(document: Mapping[str, Any], name: str, place: str) -> dict[str, Any]:

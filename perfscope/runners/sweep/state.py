@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from perfscope import __version__
-from perfscope.errors import RunDirectoryError
+from perfscope.errors import RunDirectoryError, UsageError
 from perfscope.rundir.writer import write_json
 from perfscope.runners.config import BenchError
 from perfscope.runners.sweep.spec import Cell, Sweep
@@ -54,7 +54,7 @@ class CellState:
     Attributes:
         name, scheme, settings, cluster, digest: of the cell.
         impossible: why planning refused it; None = it can be run.
-        plan: what planning found: mesh, ranks, batch of a worker ...
+        plan: what planning found: model, input, ranks, mesh, batch, steps, threads, period ...
         runs: by repeat.
         wanted: the sweep file still asks for it.
     """
@@ -80,6 +80,7 @@ class Study:
     seed: int
     cells: list[CellState]
     sentences: list[str] = field(default_factory=list)
+    trained: str = ""  # see heading.trained_line
 
     def as_json(self) -> dict[str, Any]:
         """For study.json and `--json`."""
@@ -100,7 +101,8 @@ def load_study(folder: Path) -> Study | None:
     """The study in a folder, None where there is none yet.
 
     Raises:
-        RunDirectoryError: there is something else, or study.json cannot be used.
+        UsageError: there is something else.
+        RunDirectoryError: study.json cannot be used.
     """
     path = folder / STUDY_JSON
     try:
@@ -114,10 +116,10 @@ def load_study(folder: Path) -> Study | None:
         return Study(cells=cells, **{name: raw[name] for name in names})
     except FileNotFoundError:
         if folder.is_dir() and any(one.name != LOCK for one in folder.iterdir()):
-            raise RunDirectoryError(f"{folder} is not empty and holds no study; choose another -o") from None
+            raise UsageError(f"{folder} is not empty and holds no study; choose another -o") from None
         return None
     except NotADirectoryError:
-        raise RunDirectoryError(f"{folder} is a file; choose another -o") from None
+        raise UsageError(f"{folder} is a file; choose another -o") from None
     except OSError as error:
         raise RunDirectoryError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:

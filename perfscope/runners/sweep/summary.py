@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from perfscope.runners.sweep.heading import fact
 from perfscope.runners.sweep.sides import BETWEEN, WITHIN, by_side
 from perfscope.runners.sweep.state import DONE, FAILED, PENDING, CellState, Study
 from perfscope.units import MISSING, format_bytes, format_ratio
@@ -50,6 +51,11 @@ class Row:
         group: what cells must share to be compared: model and batch.
         status: done, failed, impossible, pending or partly (some repeats failed or are pending).
         note: why a figure or the cell is missing.
+        facts: what was trained, by column of study.csv: ranks, mesh, steps ...
+        num_runs: repeats that are asked for.
+        num_done, num_failed: of them.
+        num_diverged: of those done.
+        disturbances: of each run that was disturbed, what disturbed it.
         figures: by name; bytes as `predicted between hosts` ...
     """
 
@@ -59,6 +65,12 @@ class Row:
     group: tuple[str, str]
     status: str
     note: str = ""
+    facts: Mapping[str, str] = field(default_factory=dict)
+    num_runs: int = 0
+    num_done: int = 0
+    num_failed: int = 0
+    num_diverged: int = 0
+    disturbances: tuple[tuple[str, ...], ...] = ()
     figures: Mapping[str, Spread] = field(default_factory=dict)
 
     def median(self, figure: str) -> float | None:
@@ -80,21 +92,55 @@ def _place(row: Row) -> tuple[bool, tuple[str, str], float, str]:
 
 
 def sentences(rows: Sequence[Row]) -> list[str]:
-    """The verdict, per group: which cell is fastest and by how much, which sent least; then what failed."""
-    found = []
+    """The verdict, per group: which cell is fastest and by how much, which sent least; then what failed.
+
+    Before it, where something else used the machine: how many runs that hit.
+    """
+    found = _disturbed(rows)
     groups = list(dict.fromkeys(row.group for row in rows if row.figures))
     for group in groups:
         members = [row for row in rows if row.group == group]
         where = f"{group[0]}, batch {group[1]}: " if len(groups) > 1 else ""
         found += [where + text for text in (_fastest(members), _leanest(members)) if text]
-    failed = [row for row in rows if row.status in (FAILED, "partly")]
+    diverged = [row for row in rows if row.num_diverged]
+    if diverged:
+        found.append(f"Training diverged: {', '.join(row.label for row in diverged)}; lower lr.")
+    failed = [row for row in rows if row.num_failed]
     if failed:
         found.append(
             f"{len(failed)} of {len(rows)} cells did not finish: {', '.join(row.label for row in failed)}."
         )
-    if not found:
+    going = [row for row in rows if row.num_done and row.num_done + row.num_failed < row.num_runs]
+    if going:
+        found.append(
+            "; ".join(f"{row.label}: {row.num_done} of {row.num_runs} repeats so far" for row in going) + "."
+        )
+    if not any(row.num_done for row in rows):
         found.append("No run has finished.")
     return found
+
+
+def _disturbed(rows: Sequence[Row]) -> list[str]:
+    """`2 of 6 runs were disturbed by other processes`, or nothing."""
+    hit = [kinds for row in rows for kinds in row.disturbances]
+    if not hit:
+        return []
+    done = sum(row.num_done for row in rows)
+    who = dict.fromkeys(_KIND_WORDS.get(kind, kind.replace("_", " ")) for kinds in hit for kind in kinds)
+    by = f" by {' and '.join(who)}" if who else ""
+    was = "was" if len(hit) == 1 else "were"
+    return [f"{len(hit)} of {done} runs {was} disturbed{by} (marked *)."]
+
+
+_KIND_WORDS = {
+    "cpu_neighbour": "other processes",
+    "steal": "the hypervisor",
+    "cgroup_throttling": "a CPU quota",
+    "pressure": "pressure on CPU, memory or disks",
+    "gpu_neighbour": "others on the GPU",
+    "network_neighbour": "others on the network",
+    "swap": "swapping",
+}
 
 
 def _fastest(rows: Sequence[Row]) -> str:
@@ -169,6 +215,7 @@ def _row(cell: CellState, label: str) -> Row:
             group=group,
             status="impossible",
             note=cell.impossible,
+            facts=_facts(cell),
         )
     done = [run.figures for run in cell.runs if run.status == DONE and run.figures]
     failed = [run for run in cell.runs if run.status == FAILED]
@@ -191,8 +238,28 @@ def _row(cell: CellState, label: str) -> Row:
         group=group,
         status=status,
         note="; ".join(notes),
+        facts=_facts(cell),
+        num_runs=len(cell.runs),
+        num_done=len(done),
+        num_failed=len(failed),
+        num_diverged=sum(bool(figures.get("diverged")) for figures in done),
+        disturbances=tuple(
+            tuple(figures.get("disturbances") or ()) for figures in done if figures.get("disturbed")
+        ),
         figures=_spreads(done),
     )
+
+
+def _facts(cell: CellState) -> dict[str, str]:
+    scheme, _, modifiers = cell.scheme.partition("+")
+    return {
+        "scheme": scheme,
+        "modifiers": modifiers,
+        "model": fact(cell, "model", "smallcnn"),
+        **{name: fact(cell, name) for name in ("ranks", "mesh", "batch", "steps")},
+        "cluster": cell.cluster or "",
+        "threads": fact(cell, "threads"),
+    }
 
 
 def _words(figure: str) -> str:

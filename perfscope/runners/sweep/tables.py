@@ -11,6 +11,7 @@ from perfscope.runners.sweep.state import PENDING, Study
 from perfscope.runners.sweep.summary import Row, Spread, rate_text
 from perfscope.units import MISSING, format_bytes, format_ns, format_ratio
 
+_CSV_FACTS = ("scheme", "modifiers", "model", "ranks", "mesh", "batch", "steps", "cluster", "threads")
 _CSV_FIGURES = (
     *("samples_per_s", "step_p10_ns", "step_median_ns", "exposed_comm_ns", "exposed_comm_ratio"),
     *("final_loss", "held_out_loss", "peak_rss_bytes"),
@@ -45,6 +46,8 @@ def markdown(study: Study, rows: Sequence[Row], sentences: Sequence[str]) -> str
     lines = [
         f"# {study.title}",
         "",
+        f"{study.trained}.",
+        "",
         *sentences,
         "",
         f"| {' | '.join(head)} |",
@@ -54,7 +57,9 @@ def markdown(study: Study, rows: Sequence[Row], sentences: Sequence[str]) -> str
         *(f"- {note}" for note in _notes(rows)),
         "",
         f"Figures are medians over {study.repeats} repeat{'s' if study.repeats > 1 else ''}, with the range. "
-        "Bytes are per step over all senders: by formula / as recorded / as the interfaces counted them.",
+        "Bytes are per step over all senders: by formula / as recorded / as the interfaces counted them. "
+        "Exposed communication is the share of a traced step, whose length stands beside it: tracing makes "
+        "a step longer than the median. A * marks figures of runs that something else disturbed.",
         "",
         f"Machine: {', '.join(f'{key} {value}' for key, value in study.machine.items())}.",
         "",
@@ -63,12 +68,12 @@ def markdown(study: Study, rows: Sequence[Row], sentences: Sequence[str]) -> str
 
 
 def csv_text(rows: Sequence[Row]) -> str:
-    """study.csv: base units (ns, bytes), empty = missing."""
+    """study.csv: base units (ns, bytes), empty = missing; repeats_done, disturbed, diverged count runs."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    names = [name.replace(" ", "_") for name in _CSV_FIGURES]
+    names = [_column(name) for name in _CSV_FIGURES]
     writer.writerow(
-        ["cell", "scheme", "model", "batch", "status", "repeats"]
+        ["cell", *_CSV_FACTS, "status", "repeats_done", "repeats", "disturbed", "diverged"]
         + [f"{name}{end}" for name in names for end in ("", "_min", "_max")]
         + ["note"]
     )
@@ -77,32 +82,36 @@ def csv_text(rows: Sequence[Row]) -> str:
         for name in _CSV_FIGURES:
             found = row.figures.get(name)
             values += ["", "", ""] if found is None else [found.median, found.low, found.high]
-        speed = row.figures.get("samples_per_s")
-        writer.writerow(
-            [row.name, row.scheme, *row.group, row.status, speed.count if speed else 0, *values, row.note]
-        )
+        counts = [row.num_done, row.num_runs, len(row.disturbances), row.num_diverged]
+        facts = [row.facts.get(name, "") for name in _CSV_FACTS]
+        writer.writerow([row.name, *facts, row.status, *counts, *values, row.note])
     return out.getvalue()
+
+
+def _column(figure: str) -> str:
+    """`predicted between hosts` -> `predicted_between_hosts_bytes_per_step`."""
+    return figure.replace(" ", "_") + ("_bytes_per_step" if " " in figure else "")
 
 
 def _cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     """Head and lines. Columns about several groups or hosts appear only where there are several."""
     several = len({row.group for row in rows if row.figures}) > 1
     hosts = any(row.median(f"predicted {BETWEEN}") for row in rows)
-    head = ["scheme", *(["model", "batch"] if several else []), "samples/s", "(range)", "step p10", "median"]
+    head = ["scheme", *(["model", "batch"] if several else []), "repeats", "samples/s", "(range)"]
+    head += ["step p10", "median"]
     head += [f"bytes {BETWEEN}"] if hosts else []
-    head += [f"bytes {WITHIN}", "exposed comm", "held-out loss", "peak memory"]
+    head += [f"bytes {WITHIN}", "exposed comm (of traced step)", "held-out loss", "peak memory"]
     lines = []
     for row in rows:
         if row.status == PENDING:
             continue
-        line = [row.label, *(row.group if several else ()), rate_text(row.median("samples_per_s"))]
+        line = [row.label, *(row.group if several else ()), _repeats(row), _marked_rate(row)]
         line += [_range(row.figures.get("samples_per_s"))]
         line += [_time(row, "step_p10_ns"), _time(row, "step_median_ns")]
         line += [_sent(row, BETWEEN)] if hosts else []
-        share = row.median("exposed_comm_ratio")
-        exposed = _time(row, "exposed_comm_ns")
-        line += [_sent(row, WITHIN), exposed if share is None else f"{exposed} ({format_ratio(share, 0)})"]
-        line += [_loss(row.median("held_out_loss")), format_bytes(row.median("peak_rss_bytes"))]
+        line += [_sent(row, WITHIN), _exposed(row)]
+        line += ["diverged" if row.num_diverged else _loss(row.median("held_out_loss"))]
+        line += [format_bytes(row.median("peak_rss_bytes"))]
         lines.append(line)
     return head, lines
 
@@ -116,6 +125,22 @@ def _notes(rows: Sequence[Row]) -> list[str]:
         for row in rows
         if row.note and row.status != PENDING
     ] + ([f"not run yet: {len(pending)} of {len(rows)} cells ({shown})"] if pending else [])
+
+
+def _repeats(row: Row) -> str:
+    return f"{row.num_done}/{row.num_runs}" if row.num_runs else MISSING
+
+
+def _marked_rate(row: Row) -> str:
+    return rate_text(row.median("samples_per_s")) + ("*" if row.disturbances else "")
+
+
+def _exposed(row: Row) -> str:
+    """`33 % of 27.4 ms`: the share first, the traced step beside it."""
+    share, time = row.median("exposed_comm_ratio"), row.median("exposed_comm_ns")
+    if share is None or time is None:
+        return MISSING
+    return f"{format_ratio(share, 0)} of {format_ns(time / share)}" if share and time else "0 %"
 
 
 def _time(row: Row, figure: str) -> str:

@@ -1,0 +1,122 @@
+"""Settings of a bench run that cannot be: each is one line with what may be, whoever hands it over."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+
+from perfscope.runners.config import BenchConfig, BenchError, Modifier, check_config
+from perfscope.runners.mesh import DATA, MODEL, STAGE, WORLD, Mesh, parse_mesh
+
+GOOD = BenchConfig(scheme="serial")
+
+OUT_OF_RANGE: list[tuple[dict[str, Any], str]] = [
+    ({"num_ranks": 0}, r"the number of ranks must be from 1 to 4,096, not 0"),
+    ({"num_ranks": 4097}, r"the number of ranks must be from 1 to 4,096, not 4097"),
+    ({"learning_rate": math.inf}, r"the learning rate must be above 0 and at most 1,000,000, not inf"),
+    ({"learning_rate": math.nan}, r"the learning rate must be above 0 .* not nan"),
+    ({"learning_rate": 0.0}, r"the learning rate must be above 0 .* not 0"),
+    ({"momentum": math.nan}, r"the momentum must be at least 0 and below 1, not nan"),
+    ({"momentum": 1.0}, r"the momentum must be at least 0 and below 1, not 1"),
+    ({"dropout": -0.1}, r"the dropout must be at least 0 and below 1, not -0.1"),
+    ({"moving_rate": math.nan}, r"the moving rate must be from -1,000,000,000 to 1,000,000,000, not nan"),
+    ({"moving_rate": math.inf}, r"the moving rate must be from -1,000,000,000 to 1,000,000,000, not inf"),
+    ({"timeout_s": math.inf}, r"the timeout in seconds must be above 0 and at most 86,400, not inf"),
+    ({"timeout_s": 1e15}, r"the timeout in seconds must be above 0 and at most 86,400, not 1e\+15"),
+    ({"seed": 10**23}, r"the seed must be from 0 to 9,223,372,036,854,775,807, not 1000"),
+    ({"seed": -1}, r"the seed must be from 0 to .*, not -1"),
+    ({"steps": 10**9 + 1}, r"the steps must be from 1 to 1,000,000,000, not 1000000001"),
+    ({"period": 10**12}, r"the period must be from 1 to 1,000,000,000"),
+    ({"num_microbatches": 0}, r"the number of microbatches must be from 1 to"),
+    ({"base_batch": 0}, r"the base batch must be from 1 to"),
+    ({"threads": 10**6}, r"the threads must be from 1 to 4,096"),
+    ({"num_classes": 1}, r"the number of classes must be from 2 to 1,000,000, not 1"),
+    ({"num_classes": 10**7}, r"the number of classes must be from 2 to 1,000,000"),
+    ({"batch": 10**15}, r"the batch must be from 1 to 17,179,869,184"),
+    ({"batch": 10**9}, r"1,000,000,000 samples of 3x32x32 is 3,072,000,000,000 numbers; at most"),
+    ({"input_shape": (3, 0, 4)}, r"an input of 3x0x4 has no pixels"),
+    ({"input_shape": (3, 1 << 15, 4)}, r"3x32768x4 is too large; each of CxHxW must be from 1 to 16,384"),
+    ({"modifiers": (Modifier("topk", math.inf),)}, r"\+topk\(inf\): inf is not a number that can be used"),
+    ({"num_ranks": 3, "num_hosts": 2}, r"3 ranks cannot be spread evenly over 2 hosts"),
+    ({"dtype": "float16"}, r"the dtype 'float16' is none of float32, float64"),
+]
+
+
+@pytest.mark.parametrize(("settings", "pattern"), OUT_OF_RANGE, ids=lambda one: str(one)[:40])
+def test_a_setting_out_of_range_is_one_line_with_the_range(settings: dict[str, Any], pattern: str) -> None:
+    with pytest.raises(BenchError, match=pattern) as error:
+        check_config(replace(GOOD, **settings))
+    assert "\n" not in str(error.value) and len(str(error.value)) < 160
+
+
+def test_the_ends_of_every_range_are_allowed() -> None:
+    check_config(replace(GOOD, num_ranks=4096, batch=4096, seed=(1 << 63) - 1, timeout_s=86_400.0))
+    check_config(replace(GOOD, num_classes=2, seed=0, momentum=0.0, dropout=0.0, steps=10**9))
+    check_config(replace(GOOD, batch=16, input_shape=(4, 1 << 14, 1 << 14)))
+
+
+WRONG_TYPES: list[tuple[dict[str, Any], str]] = [
+    ({"period": "x"}, "the period must be a whole number, not 'x'"),
+    ({"steps": 1.5}, "the steps must be a whole number, not 1.5"),
+    ({"steps": math.nan}, "the steps must be a whole number, not nan"),
+    ({"batch": True}, "the batch must be a whole number, not True"),
+    ({"learning_rate": "0.1"}, "the learning rate must be a number, not '0.1'"),
+    ({"learning_rate": None}, "the learning rate must be a number, not None"),
+    ({"model": 3}, "the model must be a text, not 3"),
+    ({"mesh": [1, 2]}, r"the mesh must be three whole numbers, not \(1, 2\)"),
+    ({"input_shape": [3, 4.5, 4]}, "the input shape must be three whole numbers"),
+    ({"input_shape": None}, "the input shape must be three whole numbers, not None"),
+    ({"modifiers": [{"name": "topk", "value": "much"}]}, "a modifier must be a name and a number"),
+    ({"modifiers": [3]}, "no configuration of a bench run"),
+    ({"modifiers": 3}, "no configuration of a bench run"),
+    ({"colour": 1}, "unknown settings of a bench run: colour"),
+]
+
+
+@pytest.mark.parametrize(("settings", "pattern"), WRONG_TYPES, ids=lambda one: str(one)[:40])
+def test_json_of_the_wrong_type_is_refused_in_one_line(settings: dict[str, Any], pattern: str) -> None:
+    with pytest.raises(BenchError, match=pattern) as error:
+        BenchConfig.from_json(json.dumps({**asdict(GOOD), **settings}))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["[1]", "3", "null", "{", '{"model": "mlp"}', "[" * 100_000])
+def test_json_that_is_no_configuration_is_refused(text: str) -> None:
+    with pytest.raises(BenchError, match=r"no configuration of a bench run|unknown settings"):
+        BenchConfig.from_json(text)
+
+
+def test_json_brings_back_what_was_written_and_numbers_beyond_floats_are_refused() -> None:
+    config = replace(GOOD, mesh=(1, 1, 1), modifiers=(Modifier("topk", 0.5), Modifier("prio")), period=3)
+    assert BenchConfig.from_json(config.to_json()) == config
+    whole = BenchConfig.from_json(json.dumps({**asdict(GOOD), "learning_rate": 1}))
+    assert whole.learning_rate == 1
+    for name in ("learning_rate", "timeout_s", "moving_rate"):
+        huge = BenchConfig.from_json(json.dumps({**asdict(GOOD), name: 10**400}))
+        with pytest.raises(BenchError, match=r"must be (above 0 and at most|from -1,000,000,000 to)"):
+            check_config(huge)
+
+
+@pytest.mark.parametrize(
+    "text", ["\uff12,\uff11", "2,\u0662", "2,0", "2", "2,2,2,2", "-1,2", "2,x", "2\u00b2,1"]
+)
+def test_a_mesh_is_two_or_three_whole_numbers_in_ascii_digits(text: str) -> None:
+    with pytest.raises(BenchError, match="is not D,M or D,M,S"):
+        parse_mesh(text)
+    assert parse_mesh(" 2, 3 ,4") == Mesh(2, 3, 4)
+
+
+def test_groups_are_those_of_their_members_in_the_order_of_first_ranks() -> None:
+    mesh = Mesh(3, 2, 4)
+    for axis, size in ((DATA, 3), (MODEL, 2), (STAGE, 4), (WORLD, 24)):
+        groups = mesh.groups(axis)
+        assert groups == tuple(dict.fromkeys(mesh.group(axis, rank) for rank in range(24)))
+        assert sorted(rank for group in groups for rank in group) == list(range(24))
+        assert {len(group) for group in groups} == {size}
+    assert mesh.groups(DATA)[1] == (1, 9, 17)
+    with pytest.raises(ValueError, match="no axis 'time'"):
+        mesh.groups("time")
