@@ -192,7 +192,7 @@ def serve_a_norm(world: World) -> dict[str, torch.Tensor] | None:
     layers = (nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(features, config.num_classes))
     scheme.build(nn.Sequential(*layers).double())
     scheme.run(open_feed(config), config.steps, _Silent())
-    world.peers.barrier()  # as train() does: a quick worker's buffers must not meet a server that still serves
+    world.peers.barrier()  # as in train(): a quick worker must not meet a server that still serves
     return scheme.full_state()
 
 
