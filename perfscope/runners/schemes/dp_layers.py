@@ -95,7 +95,10 @@ class PerLayer(Replicas):
         self._layers = gradients_of(model)
         self._sender = make_sender(self.config, make_exchange(self.config), self.data_group(), self._layers)
         on_ready(self._layers, self._sender.ready)
-        self._optimizer = make_optimizer(self, model.parameters())
+        self._optimizer = self._make_optimizer()
+
+    def _make_optimizer(self) -> torch.optim.SGD:
+        return make_optimizer(self, self.model.parameters())
 
     def step(self, batch: Batch) -> torch.Tensor:
         """See Scheme."""
@@ -146,7 +149,7 @@ class LayerwiseSGD(torch.optim.SGD):
             param.add_(change, alpha=-group["lr"])
 
 
-class ForwardOverlap(Replicas):
+class ForwardOverlap(PerLayer):
     """The all-reduce may last until the layer is needed again."""
 
     name = "dp.fwd_overlap"
@@ -157,21 +160,20 @@ class ForwardOverlap(Replicas):
         " every forward pass. The optimizer's step only marks the end of a step. +prio as in dp.perlayer: "
         "here it lets the first layers, which are needed first, overtake large last ones."
     )
-    volume = "2 (P-1)/P |W| e in one call per layer (per chunk with +prio)"
     source = "Intel Caffe on MLSL, FW_OVERLAP_OPT; MLSL_MSG_PRIORITY for +prio"
-    modifiers = CODECS | {"prio"}
+
+    _optimizer: LayerwiseSGD
 
     def build(self, model: nn.Sequential) -> None:
         """See Scheme."""
-        self.model = model
-        self._layers = gradients_of(model)
-        self._sender = make_sender(self.config, make_exchange(self.config), self.data_group(), self._layers)
-        on_ready(self._layers, self._sender.ready)
-        rate = scaled_learning_rate(self.config, self.effective_batch(self.job))
-        groups = [{"params": layer.params} for layer in self._layers]
-        self._optimizer = LayerwiseSGD(groups, lr=rate, momentum=self.config.momentum, foreach=False)
+        super().build(model)
         for layer in self._layers:
             layer.module.register_forward_pre_hook(partial(self._before_forward, layer))
+
+    def _make_optimizer(self) -> torch.optim.SGD:
+        rate = scaled_learning_rate(self.config, self.effective_batch(self.job))
+        groups = [{"params": layer.params} for layer in self._layers]
+        return LayerwiseSGD(groups, lr=rate, momentum=self.config.momentum, foreach=False)
 
     def step(self, batch: Batch) -> torch.Tensor:
         """See Scheme."""
@@ -190,8 +192,3 @@ class ForwardOverlap(Replicas):
         """Completes the last step."""
         for layer in self._layers:
             self._before_forward(layer)
-
-    @classmethod
-    def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
-        """See Scheme."""
-        return PerLayer.traffic(job, rank)
