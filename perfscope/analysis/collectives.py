@@ -16,12 +16,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from perfscope.analysis import intervals as iv
 from perfscope.analysis.clocks import SYNCHRONISING, ClockFit, fit_clocks
 from perfscope.analysis.comm_record import CommRecord, GroupCalls, GroupKey
 from perfscope.analysis.intervals import Int64
+from perfscope.analysis.judged import JudgedCalls, judge
 from perfscope.analysis.matching import MatchedCalls, match_calls
 from perfscope.analysis.pairs import RECV, SEND, match_pairs
 from perfscope.analysis.results import CollectiveCall, CollectiveResult, MissingFigure
@@ -40,6 +40,9 @@ class CommAnalysis:
     missing: tuple[MissingFigure, ...]
     in_calls_ns: int | None  # mean rank's |union| of matched calls; None: none matched
     waiting_ns: int | None  # part of it in which the rank waits for the last one to enter, in any call
+    matches: tuple[
+        JudgedCalls, ...
+    ] = ()  # every matched call, one entry per group, kind and window (or pair)
 
 
 def analyse_collectives(record: CommRecord, hosts: Mapping[int, str], world_size: int | None) -> CommAnalysis:
@@ -68,15 +71,15 @@ def analyse_collectives(record: CommRecord, hosts: Mapping[int, str], world_size
     )
     results: list[CollectiveResult] = []
     calls: list[CollectiveCall] = []
-    matches: list[_Judged] = []
+    matches: list[JudgedCalls] = []
     for key, group in sorted(record.groups.items()):
         # A receive's partner is a send: both ends share one match, each looks at its own row.
         found = matched.get(key._replace(collective=SEND) if key.collective == RECV else key)
-        judged = None if found is None else [_judge(window, one, hosts, clocks) for window, one in found]
+        judged = None if found is None else [judge(key, window, one, hosts, clocks) for window, one in found]
         results.append(_sum_up(key, group, judged, world_size))
         if judged and key.collective != RECV:
             matches.extend(judged)
-            calls.extend(call for one in judged for call in one.calls(key))
+            calls.extend(call for one in judged for call in one.calls())
             missing.extend(_unmatched(key, group, judged))
     in_calls, waiting = _union_means(matches)
     return CommAnalysis(
@@ -86,10 +89,11 @@ def analyse_collectives(record: CommRecord, hosts: Mapping[int, str], world_size
         missing=tuple(missing),
         in_calls_ns=in_calls,
         waiting_ns=waiting,
+        matches=tuple(matches),
     )
 
 
-def _union_means(matches: Sequence[_Judged]) -> tuple[int | None, int | None]:
+def _union_means(matches: Sequence[JudgedCalls]) -> tuple[int | None, int | None]:
     """The mean rank's time in matched calls and its time waiting in them, over all windows.
 
     Both are unions: calls of two groups, or of two threads of the backend, overlap.
@@ -124,79 +128,8 @@ def _match_group(
     return [(window, match_calls(calls, key.collective)) for window, calls in sorted(whole.items())], None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Judged:
-    """Matched calls with what they say; matrices of shape (ranks, calls), rows as `ranks`."""
-
-    window: int
-    ranks: tuple[int, ...]
-    last_entry: Int64  # shape (calls,), reference host's clock
-    lead: Int64  # how long before the last entry each rank entered
-    wait: Int64  # the same, but no longer than the rank's own call
-    duration: Int64
-    late_row: NDArray[np.int64]
-    start_skew: Int64
-    end_skew: Int64
-    size: Int64
-    seq: Int64
-    uncertain: NDArray[np.bool_]  # waits within the doubt of the two hosts' clocks
-    num_unmatched: int
-
-    @property
-    def transfer(self) -> Int64:
-        """Shape (calls,), ns."""
-        result: Int64 = self.duration.min(axis=0)
-        return result
-
-    def calls(self, key: GroupKey) -> list[CollectiveCall]:
-        transfer, late = self.transfer.tolist(), [self.ranks[row] for row in self.late_row.tolist()]
-        return [
-            CollectiveCall(
-                window=self.window,
-                seq=int(self.seq[k]),
-                collective=key.collective,
-                group=key.group,
-                start_ns=int(self.last_entry[k]),
-                transfer_ns=transfer[k],
-                late_rank=late[k],
-                start_skew_ns=int(self.start_skew[k]),
-                end_skew_ns=int(self.end_skew[k]),
-                bytes=int(self.size[k]) if self.size[k] >= 0 else None,
-            )
-            for k in range(len(transfer))
-        ]
-
-
-def _judge(window: int, calls: MatchedCalls, hosts: Mapping[int, str], clocks: ClockFit) -> _Judged:
-    of_rank = [hosts[rank] for rank in calls.ranks]
-    offset = clocks.offsets(of_rank)[:, None]
-    enter, leave = calls.enter - offset, calls.exit - offset
-    last, late_row = enter.max(axis=0), enter.argmax(axis=0)
-    duration = np.maximum(leave - enter, 0)
-    wait = np.minimum(last - enter, duration)
-    residual = clocks.residuals(of_rank)
-    host_code = np.unique(of_rank, return_inverse=True)[1]
-    foreign = host_code[:, None] != host_code[late_row][None, :]
-    doubt = residual[:, None] + residual[late_row][None, :]
-    return _Judged(
-        window=window,
-        ranks=calls.ranks,
-        last_entry=last,
-        lead=last - enter,
-        wait=wait,
-        duration=duration,
-        late_row=late_row,
-        start_skew=last - enter.min(axis=0),
-        end_skew=leave.max(axis=0) - leave.min(axis=0),
-        size=calls.size,
-        seq=calls.seq,
-        uncertain=foreign & (wait < doubt),
-        num_unmatched=calls.num_unmatched,
-    )
-
-
 def _sum_up(
-    key: GroupKey, group: GroupCalls, judged: Sequence[_Judged] | None, world_size: int | None
+    key: GroupKey, group: GroupCalls, judged: Sequence[JudgedCalls] | None, world_size: int | None
 ) -> CollectiveResult:
     every = [calls for window in group.windows.values() for calls in window]
     num_ranks = len(group.ranks)
@@ -241,7 +174,7 @@ class _Transfer:
     num_uncertain: int
 
     @classmethod
-    def of(cls, key: GroupKey, judged: Sequence[_Judged], num_ranks: int) -> _Transfer | None:
+    def of(cls, key: GroupKey, judged: Sequence[JudgedCalls], num_ranks: int) -> _Transfer | None:
         own = {SEND: slice(0, 1), RECV: slice(1, 2)}.get(key.collective, slice(None))
         num_calls = sum(len(one.seq) for one in judged)
         if num_calls == 0:
@@ -265,7 +198,7 @@ class _Transfer:
         )
 
 
-def _unmatched(key: GroupKey, group: GroupCalls, judged: Sequence[_Judged]) -> list[MissingFigure]:
+def _unmatched(key: GroupKey, group: GroupCalls, judged: Sequence[JudgedCalls]) -> list[MissingFigure]:
     number = sum(one.num_unmatched for one in judged)
     if not number:
         return []

@@ -38,6 +38,7 @@ class MatchedCalls:
     exit: Int64
     size: Int64  # shape (calls,); -1 = unknown
     seq: Int64  # shape (calls,), of the first rank
+    step: Int64  # -1 = outside every step
     num_unmatched: int  # calls of all ranks together that have no partner
 
 
@@ -70,6 +71,7 @@ def match_calls(members: Sequence[RankCalls], collective: str) -> MatchedCalls:
         exit=np.stack([member.exit[at] for member, at in zip(members, picked, strict=True)]),
         size=sizes.max(axis=0) if check_size else _mean_size(sizes),
         seq=members[0].seq[picked[0]],
+        step=np.stack([member.step[at] for member, at in zip(members, picked, strict=True)]),
         num_unmatched=sum(len(member.enter) for member in members) - index.size,
     )
 

@@ -43,5 +43,6 @@ def _pair(sender: RankCalls, receiver: RankCalls) -> MatchedCalls:
         exit=np.stack((sender.exit[sent], receiver.exit[got])),
         size=np.maximum(sender.size[sent], receiver.size[got]),
         seq=sender.seq[sent],
+        step=np.stack((sender.step[sent], receiver.step[got])),
         num_unmatched=len(out) + len(back) - 2 * num,
     )

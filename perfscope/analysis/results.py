@@ -8,8 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from perfscope.analysis.bench import BenchResult
+from perfscope.analysis.efficiency.results import Efficiency
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.missing import MissingFigure as MissingFigure
+from perfscope.analysis.whatif.results import ReplayCheck, WhatIf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,3 +196,6 @@ class RunAnalysis:
     )
     machine: MachineAnalysis | None = None  # None: nothing of the machine was recorded
     bench: BenchResult | None = None  # None: not a run of `perfscope bench`
+    efficiency: Efficiency | None = None  # None: why stands in `missing`
+    what_ifs: tuple[WhatIf, ...] = ()  # largest gain first
+    replay: ReplayCheck | None = None

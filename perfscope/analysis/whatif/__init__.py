@@ -1,0 +1,1 @@
+"""What the step would take without one of its costs."""

@@ -1,0 +1,41 @@
+"""A step without one of its costs, as the replay has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """One changed thing and the step time it would give.
+
+    Attributes:
+        id: stable slug: perfect_balance, zero_transfer, full_overlap, no_input_wait, no_stragglers,
+            double_bandwidth, one_bucket, roofline:LAYER ...
+        title: what is changed, in words.
+        step_ns: the predicted step, in the scale of the usual (untraced) step.
+        gain_ns: usual step - step_ns; never negative.
+        gain_ratio: gain_ns / usual step.
+        evidence: figures it rests on.
+        caution: why it is doubtful; "" where nothing speaks against it.
+    """
+
+    id: str
+    title: str
+    step_ns: int
+    gain_ns: int
+    gain_ratio: float
+    evidence: str
+    caution: str = ""
+    layer: str | None = None
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayCheck:
+    """How well the replay without any change gives the measured steps: what what-ifs can be trusted to."""
+
+    num_steps: int
+    measured_ns: int  # mean traced step
+    replayed_ns: int
+    error_ratio: float  # |replayed - measured| / measured, mean over steps
