@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from perfscope.analysis.comm_launch import launch_times
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.matching import RankCalls
 from perfscope.analysis.spans import COMM, known_words, owning_step, whole_numbers, words
@@ -17,9 +18,9 @@ from perfscope.rundir.schema import KINDS
 
 COMM_COLUMNS = (
     *("start_ns", "dur_ns", "device", "step", "launch_step", "kind", "collective", "group", "group_size"),
-    *("in_bytes", "out_bytes", "dtype", "peer", "seq"),
+    *("in_bytes", "out_bytes", "dtype", "peer", "seq", "lane", "launch_ns", "name"),
 )
-_NUMBERS = ("start_ns", "dur_ns", "group_size", "in_bytes", "out_bytes", "peer", "seq")
+_NUMBERS = ("start_ns", "dur_ns", "group_size", "in_bytes", "out_bytes", "peer", "seq", "lane")
 DEFAULT_GROUP = "default"
 UNKNOWN_GROUP = "unknown"  # one of several, as ingest calls it
 
@@ -62,12 +63,14 @@ class CommRecord:
         is_comm = known_words(table, "kind", KINDS) == COMM
         if (is_comm & (device >= 0)).any():
             is_comm &= device >= 0  # the host side of a device collective is the same call again
+        launch = launch_times(table, is_comm)
         table = table.filter(pa.array(is_comm))
         collective, collectives = words(table, "collective")
         group, names = words(table, "group")
         dtype, dtypes = words(table, "dtype")
         self.num_nameless += int((collective < 0).sum())
         numbers = {name: whole_numbers(table, name) for name in _NUMBERS} | {"step": owning_step(table)}
+        numbers["launch"] = launch
         order = np.lexsort((numbers["start_ns"], numbers["seq"]))
         present = np.unique(np.stack((collective, group), axis=1), axis=0)
         for which, name in present.tolist():
@@ -93,6 +96,8 @@ def _calls(rank: int, collective: str, column: Mapping[str, Int64], group_size: 
         seq=column["seq"],
         size=payload(collective, column["in_bytes"], column["out_bytes"], group_size),
         peer=column["peer"],
+        launch=column["launch"],
+        lane=column["lane"],
     )
 
 

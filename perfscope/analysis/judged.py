@@ -28,6 +28,8 @@ class JudgedCalls:
     enter: Int64  # reference host's clock
     exit: Int64
     step: Int64  # the step each rank made the call in; -1 = outside every step
+    launch: Int64  # when each rank's host asked for it, on that host's own clock; -1 = not in the trace
+    lane: Int64  # thread or stream it ran on
     last_entry: Int64  # shape (calls,), reference host's clock
     lead: Int64  # how long before the last entry each rank entered
     wait: Int64  # the same, but no longer than the rank's own call
@@ -94,6 +96,8 @@ def judge(
         enter=enter,
         exit=leave,
         step=calls.step,
+        launch=calls.launch,
+        lane=calls.lane,
         last_entry=last,
         lead=last - enter,
         wait=wait,

@@ -27,6 +27,8 @@ class RankCalls:
     seq: Int64
     size: Int64  # S of METRICS §2, bytes; -1 = not in the trace
     peer: Int64  # point to point: the other rank; -1 = none or unknown
+    launch: Int64  # when the host asked for it; -1 = the trace does not say
+    lane: Int64  # thread or stream it ran on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,6 +41,8 @@ class MatchedCalls:
     size: Int64  # shape (calls,); -1 = unknown
     seq: Int64  # shape (calls,), of the first rank
     step: Int64  # -1 = outside every step
+    launch: Int64  # -1 = the trace does not say
+    lane: Int64
     num_unmatched: int  # calls of all ranks together that have no partner
 
 
@@ -72,6 +76,8 @@ def match_calls(members: Sequence[RankCalls], collective: str) -> MatchedCalls:
         size=sizes.max(axis=0) if check_size else _mean_size(sizes),
         seq=members[0].seq[picked[0]],
         step=np.stack([member.step[at] for member, at in zip(members, picked, strict=True)]),
+        launch=np.stack([member.launch[at] for member, at in zip(members, picked, strict=True)]),
+        lane=np.stack([member.lane[at] for member, at in zip(members, picked, strict=True)]),
         num_unmatched=sum(len(member.enter) for member in members) - index.size,
     )
 

@@ -44,5 +44,7 @@ def _pair(sender: RankCalls, receiver: RankCalls) -> MatchedCalls:
         size=np.maximum(sender.size[sent], receiver.size[got]),
         seq=sender.seq[sent],
         step=np.stack((sender.step[sent], receiver.step[got])),
+        launch=np.stack((sender.launch[sent], receiver.launch[got])),
+        lane=np.stack((sender.lane[sent], receiver.lane[got])),
         num_unmatched=len(out) + len(back) - 2 * num,
     )

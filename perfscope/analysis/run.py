@@ -22,6 +22,7 @@ from perfscope.analysis.comm_record import COMM_COLUMNS, CommRecord
 from perfscope.analysis.findings import Evidence, find
 from perfscope.analysis.layers import LAYER_COLUMNS, LayerRecord, ModelFacts, RankLayers, layer_results
 from perfscope.analysis.machine.analyse import Training, analyse_machine
+from perfscope.analysis.mainline import LineRecord
 from perfscope.analysis.provenance import provenance
 from perfscope.analysis.results import DeviceBreakdown, MissingFigure, Quantiles, RankResult, RunAnalysis
 from perfscope.analysis.source import Document, RunSource
@@ -46,6 +47,7 @@ class _Run:
 
     comm: CommRecord = field(default_factory=CommRecord)
     layers: LayerRecord = field(default_factory=LayerRecord)
+    lines: LineRecord = field(default_factory=LineRecord)
     ranks: list[RankResult] = field(default_factory=list)
     steps: dict[int, RankSteps] = field(default_factory=dict)
     missing: list[MissingFigure] = field(default_factory=list)
@@ -150,7 +152,7 @@ def _analyse_rank(source: RunSource, rank: int, windows: Sequence[WindowFacts], 
         run.windows += 1
         run.whole_files += facts.whole_file or not facts.steps
         run.comm.add(table, rank, facts.window, {**groups, **facts.groups})
-        total, device = _analyse_window(table, facts, layers)
+        total, device = _analyse_window(table, facts, layers, run.lines)
         totals.append(total)
         devices.append(device)
     layers.finish(run.layers)
@@ -181,7 +183,7 @@ def _analyse_rank(source: RunSource, rank: int, windows: Sequence[WindowFacts], 
 
 
 def _analyse_window(
-    table: pa.Table, facts: WindowFacts, layers: RankLayers
+    table: pa.Table, facts: WindowFacts, layers: RankLayers, lines: LineRecord
 ) -> tuple[bd.StepTotals, DeviceBreakdown | None]:
     spans: Spans = spans_of(table)
     steps = bd.analysed_steps(spans, facts)
@@ -193,6 +195,7 @@ def _analyse_window(
     marked = bool(facts.steps) and not facts.whole_file
     in_steps = owning_step(table) >= 0 if marked else np.ones(table.num_rows, dtype=bool)
     layers.add(table, spans, act, len(steps), in_steps)
+    lines.add(table, spans, act, steps, (facts.rank, facts.window, facts.host))
     return bd.step_totals(act, steps, host_wait), bd.device_breakdown(table, selected)
 
 

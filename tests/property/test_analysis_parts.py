@@ -151,7 +151,15 @@ def test_matched_calls_are_paired_once_in_order_and_agree_in_size(ranks: list[li
         size = np.array([size for _, size in calls], dtype=np.int64)
         members.append(
             RankCalls(
-                rank=rank, enter=at, exit=at + 1, step=steps, seq=at, size=size, peer=np.full(len(calls), -1)
+                rank=rank,
+                enter=at,
+                exit=at + 1,
+                step=steps,
+                seq=at,
+                size=size,
+                peer=np.full(len(calls), -1),
+                launch=at,
+                lane=np.zeros(len(calls), dtype=np.int64),
             )
         )
     matched = match_calls(members, "all_reduce")

@@ -1,0 +1,211 @@
+"""One rank's steps as a line of consecutive segments, each spent on one thing (the parts of METRICS §1).
+
+The same split as `breakdown.step_totals`, kept in order: replay, waits and critical path are drawn from it.
+The line is of the rank's own clock; what compute it is (layer and phase) stands beside each segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from perfscope.analysis import intervals as iv
+from perfscope.analysis.breakdown import Activity
+from perfscope.analysis.intervals import Int64, Intervals
+from perfscope.analysis.spans import COMPUTE, Mask, Spans, StepSpan, whole_numbers, words
+
+# What a segment is spent on; the order is that in which `breakdown` decides.
+LINE_PARTS = ("compute", "optimizer", "exposed_comm", "copy", "input_wait", "idle")
+LINE_COMPUTE, LINE_OPTIMIZER, LINE_EXPOSED, LINE_COPY, LINE_INPUT, LINE_IDLE = range(len(LINE_PARTS))
+NO_LAYER = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MainLine:
+    """One rank and window; arrays of shape (segments,), in time order. Segments of one step touch."""
+
+    rank: int
+    window: int
+    host: str
+    start: Int64  # ns, the trace's own clock
+    end: Int64
+    part: NDArray[np.int8]  # index into LINE_PARTS
+    layer: NDArray[np.int32]  # index into LineRecord.layers; NO_LAYER = not known, or not computing
+    phase: NDArray[np.int8]  # index into schema.PHASES; -1 = none
+    step: NDArray[np.int64]  # number of the training step
+    steps: tuple[StepSpan, ...]
+    has_device: bool
+    kernel_launch: Int64  # devices: launches of what computes, sorted; else shape (0,)
+    kernel_end: Int64  # latest end of whatever was launched until then
+
+    @property
+    def duration(self) -> Int64:
+        """Shape (segments,), ns."""
+        result: Int64 = self.end - self.start
+        return result
+
+    def ready(self, launch: Int64) -> Int64:
+        """When the device could begin what the host launched then: behind the work launched before it.
+
+        Args:
+            launch: shape (n,), host time.
+        """
+        if not len(self.kernel_launch):
+            return launch
+        place = np.searchsorted(self.kernel_launch, launch, side="left") - 1
+        behind = np.where(place >= 0, self.kernel_end[np.maximum(place, 0)], launch)
+        result: Int64 = np.maximum(launch, behind)
+        return result
+
+    def total(self, part: int) -> int:
+        """Time of all segments of a part, ns."""
+        return int(self.duration[self.part == part].sum())
+
+
+@dataclass(slots=True)
+class LineRecord:
+    """Every rank's lines so far, and the layers' names that their codes stand for."""
+
+    lines: dict[int, dict[int, MainLine]] = field(default_factory=dict)  # window -> rank -> line
+    codes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        return tuple(self.codes)
+
+    def add(
+        self,
+        table: pa.Table,
+        spans: Spans,
+        act: Activity,
+        steps: Sequence[StepSpan],
+        who: tuple[int, int, str],
+    ) -> None:
+        """Takes in one window.
+
+        Args:
+            table: layer, name, launch_ns of schema.TIMELINE, beside what `spans` was made of.
+            spans: the same rows.
+            act: what they were spent on.
+            steps: the window's analysed steps, in order; touching or apart.
+            who: (rank, window, host).
+        """
+        if steps:
+            line = _line(table, spans, act, tuple(steps), who, self.codes)
+            self.lines.setdefault(line.window, {})[line.rank] = line
+
+
+def _line(
+    table: pa.Table,
+    spans: Spans,
+    act: Activity,
+    steps: tuple[StepSpan, ...],
+    who: tuple[int, int, str],
+    codes: dict[str, int],
+) -> MainLine:
+    within = iv.union(np.array([step.start_ns for step in steps]), np.array([step.end_ns for step in steps]))
+    begins = np.array([step.start_ns for step in steps], dtype=np.int64)
+    sets = (act.compute, act.optimizer_ops, act.comm, act.copy, act.input, act.optimizer)
+    parts = (LINE_COMPUTE, LINE_OPTIMIZER, LINE_EXPOSED, LINE_COPY, LINE_INPUT, LINE_OPTIMIZER)
+    works = _works(spans)
+    clipped = [iv.intersect(one, within) for one in sets]
+    cuts = [within.ravel(), begins, *(one.ravel() for one in clipped)]
+    cuts += [np.concatenate((spans.start[rows], spans.end[rows])) for rows in works]
+    edges = np.unique(np.concatenate(cuts))
+    edges = edges[(edges >= within[0, 0]) & (edges <= within[-1, 1])]
+    start, end = edges[:-1], edges[1:]
+    keep = _inside(within, start)
+    start, end = start[keep], end[keep]
+    part = np.full(len(start), LINE_IDLE, dtype=np.int8)
+    for one, what in zip(reversed(clipped), reversed(parts), strict=True):
+        part[_inside(one, start)] = what
+    layer, phase = _labels(table, spans, works, start, codes)
+    working = (part == LINE_COMPUTE) | (part == LINE_OPTIMIZER)
+    layer, phase = np.where(working, layer, NO_LAYER), np.where(working, phase, -1)
+    place = np.searchsorted(begins, start, side="right") - 1
+    step = np.array([one.step for one in steps], dtype=np.int64)[place]
+    first = np.ones(len(start), dtype=bool)
+    if len(start):
+        same = (part[1:] == part[:-1]) & (layer[1:] == layer[:-1]) & (phase[1:] == phase[:-1])
+        first[1:] = ~(same & (step[1:] == step[:-1]) & (start[1:] == end[:-1]))
+    at = np.flatnonzero(first)
+    last = np.append(at[1:] - 1, len(start) - 1) if len(at) else at
+    launch, reach = _kernels(table, spans)
+    rank, window, host = who
+    return MainLine(
+        rank=rank,
+        window=window,
+        host=host,
+        start=start[at],
+        end=end[last],
+        part=part[at],
+        layer=layer[at].astype(np.int32),
+        phase=phase[at].astype(np.int8),
+        step=step[at],
+        steps=steps,
+        has_device=bool((spans.device >= 0).any()),
+        kernel_launch=launch,
+        kernel_end=reach,
+    )
+
+
+def _works(spans: Spans) -> list[NDArray[np.int64]]:
+    """Rows of the outermost operators (kernels), one array per lane, in order and not overlapping."""
+    device = spans.device >= 0
+    side = device if (device & (spans.kind == COMPUTE)).any() else ~device
+    rows = np.flatnonzero(side & (spans.kind == COMPUTE))
+    result = []
+    lanes = np.stack((spans.device[rows], spans.lane[rows]), axis=1)
+    for key in np.unique(lanes, axis=0):
+        own = rows[(lanes == key).all(axis=1)]
+        own = own[np.lexsort((-spans.end[own], spans.start[own]))]
+        reach = np.maximum.accumulate(spans.end[own])
+        outer = np.ones(len(own), dtype=bool)
+        outer[1:] = spans.start[own][1:] >= reach[:-1]
+        result.append(own[outer])
+    return sorted(result, key=len, reverse=True)
+
+
+def _labels(
+    table: pa.Table,
+    spans: Spans,
+    works: Sequence[NDArray[np.int64]],
+    points: Int64,
+    codes: dict[str, int],
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Layer and phase of the operator that runs from each point on, of the busiest lane that runs one."""
+    code, names = words(table, "layer")
+    own = np.array([*(codes.setdefault(name, len(codes)) for name in names), NO_LAYER], dtype=np.int32)[code]
+    layer = np.full(len(points), NO_LAYER, dtype=np.int32)
+    phase = np.full(len(points), -1, dtype=np.int32)
+    free = np.ones(len(points), dtype=bool)
+    for rows in works:
+        place = np.searchsorted(spans.start[rows], points, side="right") - 1
+        row = rows[np.maximum(place, 0)]
+        covers = free & (place >= 0) & (spans.end[row] > points)
+        layer[covers], phase[covers] = own[row[covers]], spans.phase[row[covers]]
+        free &= ~covers
+    return layer, phase
+
+
+def _inside(intervals: Intervals, points: Int64) -> Mask:
+    """Whether each point lies in one of the intervals. Shape like `points`."""
+    if not len(intervals):
+        return np.zeros(len(points), dtype=bool)
+    place = np.searchsorted(intervals[:, 0], points, side="right") - 1
+    result: Mask = (place >= 0) & (intervals[np.maximum(place, 0), 1] > points)
+    return result
+
+
+def _kernels(table: pa.Table, spans: Spans) -> tuple[Int64, Int64]:
+    """Launches of the devices' computing spans, sorted, and the latest end so far."""
+    rows = np.flatnonzero((spans.device >= 0) & (spans.kind == COMPUTE))
+    launch = whole_numbers(table, "launch_ns")[rows]
+    rows, launch = rows[launch >= 0], launch[launch >= 0]
+    order = np.argsort(launch, kind="stable")
+    reach: Int64 = np.maximum.accumulate(spans.end[rows[order]]) if len(rows) else launch
+    return launch[order], reach
