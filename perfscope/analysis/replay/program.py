@@ -1,0 +1,122 @@
+"""What the replay runs: every rank's local work, and the calls that tie ranks together.
+
+A rank is a line of cells of local work. Calls are launched at positions on the line and run beside it, one
+after the other in their lane. At a *wait* the line stands still until a call has ended; the line between two
+waits is a *stretch*. With max-plus, over the members e of a call:
+
+    H(stretch)  = max(H(stretch before), end(awaited) - position(wait))         lag of time behind position
+    launched(e) = H(stretch of e) + position(e)
+    ready(e)    = max(launched(e), end of the call before it in its lane) + delay(e)
+    start(call) = max over members of ready(e)                                   and start(call.after)
+    end(e)      = start(call) + transfer(e)
+
+Positions and times are float64 ns relative to the window's beginning: exact for whole numbers below 2^53.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float = NDArray[np.float64]
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Cells:
+    """Local work of all ranks, one rank after the other; arrays of shape (cells,)."""
+
+    first: Index  # shape (ranks + 1,): rank i has cells first[i] to first[i + 1]
+    local: Float  # ns that the line takes for the cell; 0 where it only waits
+    part: NDArray[np.int8]  # index into mainline.LINE_PARTS
+    layer: NDArray[np.int32]
+    phase: NDArray[np.int8]
+    step: Index
+
+    @property
+    def rank(self) -> Index:
+        """Row of the rank that each cell belongs to. Shape (cells,)."""
+        return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Events:
+    """One rank's part in one call; arrays of shape (events,), sorted by call.
+
+    Marks (the end of a step, a stretch without a call) are calls of one rank without a transfer.
+    """
+
+    rank: Index  # row
+    call: Index  # 0, 1, ... in the order in which they really began
+    stretch: Index  # in which it was launched; stretches count through all ranks
+    cell: Index  # where on the line it was launched: in this cell ...
+    fraction: Float  # ... after this share of it
+    slot: Index  # lane, counted through all ranks; marks have one of their own rank that nothing waits in
+    delay: Float  # between launch (or the end of the lane's last call) and the beginning
+    transfer: Float  # between the last member's beginning and this one's end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Stretches:
+    """Shape (stretches,), one rank after the other; each rank's first one waits for nothing."""
+
+    rank: Index
+    awaited: Index  # index into Events; -1 = none
+    cell: Index  # the wait is at this cell's beginning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Program:
+    """One window of a run.
+
+    Attributes:
+        ranks: global rank of each row.
+        after: shape (calls,): the call whose start a call may not precede; -1 = none (an eager receive and
+            its send).
+        kind: shape (calls,), index into `names`; -1 = a mark.
+        size: shape (calls,), S of METRICS §2 in bytes; -1 = unknown.
+        names: (collective, group) by kind.
+        ends: shape (ranks, steps), event that marks each step's end.
+        measured: shape (ranks, steps), the measured times of those ends since the rank's first step began.
+        steps: number of the training step, per column.
+    """
+
+    ranks: tuple[int, ...]
+    cells: Cells
+    events: Events
+    stretches: Stretches
+    after: Index
+    kind: Index
+    size: Index
+    names: tuple[tuple[str, str], ...]
+    ends: Index
+    measured: Float
+    steps: tuple[int, ...]
+
+    @property
+    def num_calls(self) -> int:
+        return len(self.kind)
+
+    @property
+    def call_first(self) -> Index:
+        """Shape (calls + 1,): a call's events are call_first[i] to call_first[i + 1]."""
+        counts = np.bincount(self.events.call, minlength=self.num_calls)
+        return np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(counts)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Change:
+    """What is different in a replay; None = as measured. Shapes as in Cells and Events."""
+
+    local: Float | None = None
+    transfer: Float | None = None
+    delay: Float | None = None
+    waits: bool = True  # False: lines wait for nothing but, at the end, for every call
+
+
+def rows_of(ranks: Sequence[int]) -> dict[int, int]:
+    """Global rank -> row."""
+    return {rank: row for row, rank in enumerate(ranks)}
