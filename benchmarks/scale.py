@@ -156,7 +156,7 @@ def analyse(path: Path) -> None:
     reader = RunReader(path)
     analysis = analyse_run(reader)
     analysed = time.monotonic()
-    extract = extract_timeline(reader, clock_offsets_ns=analysis.clock_offsets_ns)
+    extract = extract_timeline(reader, clocks=analysis.clocks)
     done = time.monotonic()
     usage = resource.getrusage(resource.RUSAGE_SELF)
     print(f"verdict        {analysis.findings[0].title}")

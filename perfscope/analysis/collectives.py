@@ -4,8 +4,8 @@
     transfer = the shortest time any rank spent in the call
     algbw    = S / transfer;  busbw = algbw x factor
 
-S and the factor are of METRICS §2. Entries on different hosts are compared after taking off the clock offsets
-of `clocks.fit_clocks`. Nothing is said about transfer or waiting when fewer ranks were traced than the group
+S and the factor are of METRICS §2. Entries on different hosts are compared on one host's clock, by
+`clocks.fit.fit_clocks`. Nothing is said about transfer or waiting when fewer ranks were traced than the group
 has.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfscope.analysis import intervals as iv
-from perfscope.analysis.clocks import SYNCHRONISING, ClockFit, fit_clocks
+from perfscope.analysis.clocks.fit import SYNCHRONISING, ClockFit, fit_clocks
 from perfscope.analysis.comm_record import CommRecord, GroupCalls, GroupKey
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.judged import JudgedCalls, judge
@@ -66,8 +66,9 @@ def analyse_collectives(record: CommRecord, hosts: Mapping[int, str], world_size
         reason = "the trace does not say which collective they are; they count as communication all the same"
         missing.append(MissingFigure(what=f"{record.num_nameless} communication spans", reason=reason))
     clocks = fit_clocks(
-        (calls for key, found in matched.items() if key.collective in SYNCHRONISING for _, calls in found),
+        (one for key, found in matched.items() if key.collective in SYNCHRONISING for one in found),
         hosts,
+        [one for key, found in matched.items() if key.collective == SEND for one in found],
     )
     results: list[CollectiveResult] = []
     calls: list[CollectiveCall] = []

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from perfscope.analysis.clocks import ClockFit
+from perfscope.analysis.clocks.fit import ClockFit
 from perfscope.analysis.comm_record import GroupKey
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.matching import MatchedCalls
@@ -80,8 +80,8 @@ def judge(
         clocks: how the hosts' clocks stand to each other.
     """
     of_rank = [hosts[rank] for rank in calls.ranks]
-    offset = clocks.offsets(of_rank)[:, None]
-    enter, leave = calls.enter - offset, calls.exit - offset
+    enter = np.stack([clocks.to_reference(of_rank[row], calls.enter[row]) for row in range(len(of_rank))])
+    leave = np.stack([clocks.to_reference(of_rank[row], calls.exit[row]) for row in range(len(of_rank))])
     last, late_row = enter.max(axis=0), enter.argmax(axis=0)
     duration = np.maximum(leave - enter, 0)
     wait = np.minimum(last - enter, duration)

@@ -116,6 +116,7 @@ class LayerRecord:
     knows: dict[str, tuple[bool, bool]] = field(default_factory=dict)
     untied: set[str] = field(default_factory=set)  # why communication could not be tied to layers
     num_tied: int = 0  # ranks on which it could
+    held: dict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))  # by layer, rank
 
 
 @dataclass(slots=True)
@@ -242,7 +243,7 @@ class RankLayers:
                 self.sums[layer].exposed += time * elements / total
             self.num_buckets += bucket is not None
 
-    def finish(self, record: LayerRecord) -> None:
+    def finish(self, record: LayerRecord, rank: int) -> None:
         """Adds this rank's means per step to the record of all ranks."""
         if self.num_steps == 0:
             return
@@ -261,8 +262,41 @@ class RankLayers:
             record.knows[layer] = (flops or sums.knows_flops, moved or sums.knows_bytes)
             place = (record.num_ranks, self.first_seen.get(layer, len(self.first_seen)))
             record.first_seen.setdefault(layer, place)
+        for layer, params in self.model.params.items():
+            record.held[layer][rank] = params
         record.types.update(self.model.types)
         record.params.update(self.model.params)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnevenLayer:
+    """A layer of which two ranks hold unequal shares; `most` and `least` are parameters."""
+
+    layer: str
+    most: int
+    most_rank: int
+    least: int
+    least_rank: int
+
+
+def uneven_layer(record: LayerRecord, least_ratio: float) -> UnevenLayer | None:
+    """The layer of which ranks' parameters differ most, if by more than `least_ratio` of the least.
+
+    More FLOPs alone are no uneven split: a rank of data parallelism may do extra work in a layer.
+
+    Args:
+        record: of all ranks.
+        least_ratio: what does not count as unequal.
+    """
+    found = []
+    for layer, held in record.held.items():
+        most, least = max(held, key=lambda rank: held[rank]), min(held, key=lambda rank: held[rank])
+        if held[least] > 0 and held[most] > (1 + least_ratio) * held[least]:
+            one = UnevenLayer(
+                layer=layer, most=held[most], most_rank=most, least=held[least], least_rank=least
+            )
+            found.append(one)
+    return max(found, key=lambda one: one.most - one.least, default=None)
 
 
 def _is_own_mark(table: pa.Table, code: NDArray[np.int32], names: list[str]) -> Mask:

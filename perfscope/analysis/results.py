@@ -8,9 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from perfscope.analysis.bench import BenchResult
+from perfscope.analysis.clocks.fit import ClockFit
+from perfscope.analysis.critical.results import CriticalPath
 from perfscope.analysis.efficiency.results import Efficiency
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.missing import MissingFigure as MissingFigure
+from perfscope.analysis.waits.results import WaitAnalysis
 from perfscope.analysis.whatif.results import ReplayCheck, WhatIf
 
 
@@ -190,6 +193,7 @@ class RunAnalysis:
     in_calls_ns: int | None = None  # mean rank: |union| of matched collective calls, over all windows
     waiting_ns: int | None = None  # part of in_calls_ns spent waiting for the last rank to enter
     clock_offsets_ns: dict[str, int] = field(default_factory=dict)  # host -> its clock minus the first host's
+    clocks: ClockFit = field(default_factory=lambda: ClockFit(reference=""))  # hosts' clocks, drift included
     clock_residual_ns: int | None = None  # doubt left in comparing hosts' clocks; None: one host, or unknown
     breakdown_of: str = (
         "step"  # "step", or "file" where the traces have no step marks: breakdowns cover the file
@@ -199,3 +203,5 @@ class RunAnalysis:
     efficiency: Efficiency | None = None  # None: why stands in `missing`
     what_ifs: tuple[WhatIf, ...] = ()  # largest gain first
     replay: ReplayCheck | None = None
+    waits: WaitAnalysis | None = None
+    critical_paths: tuple[CriticalPath, ...] = ()  # one per window and step

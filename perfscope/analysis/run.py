@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -17,11 +17,21 @@ from perfscope.analysis import breakdown as bd
 from perfscope.analysis.absent import dropped_parts, empty_windows, run_in_progress, why_no_window
 from perfscope.analysis.bench import BenchResult, bench_result
 from perfscope.analysis.bench_traced import traced_figures
+from perfscope.analysis.clocks.wall import step_notes
 from perfscope.analysis.collectives import CommAnalysis, analyse_collectives
 from perfscope.analysis.comm_record import COMM_COLUMNS, CommRecord
 from perfscope.analysis.findings import Evidence, find
-from perfscope.analysis.layers import LAYER_COLUMNS, LayerRecord, ModelFacts, RankLayers, layer_results
+from perfscope.analysis.findings.ranks import UNEVEN
+from perfscope.analysis.layers import (
+    LAYER_COLUMNS,
+    LayerRecord,
+    ModelFacts,
+    RankLayers,
+    layer_results,
+    uneven_layer,
+)
 from perfscope.analysis.machine.analyse import Training, analyse_machine
+from perfscope.analysis.machine.host import Host
 from perfscope.analysis.mainline import LineRecord
 from perfscope.analysis.provenance import provenance
 from perfscope.analysis.results import DeviceBreakdown, MissingFigure, Quantiles, RankResult, RunAnalysis
@@ -36,6 +46,8 @@ from perfscope.analysis.steps import (
     rank_steps,
     throughput,
 )
+from perfscope.analysis.waits.stragglers import step_times
+from perfscope.analysis.why import Traced, Why, analyse_why, world_size
 from perfscope.errors import RunDirectoryError
 
 _COLUMNS = tuple(dict.fromkeys((*bd.DEVICE_COLUMNS, *LAYER_COLUMNS, *COMM_COLUMNS)))
@@ -47,7 +59,7 @@ class _Run:
 
     comm: CommRecord = field(default_factory=CommRecord)
     layers: LayerRecord = field(default_factory=LayerRecord)
-    lines: LineRecord = field(default_factory=LineRecord)
+    traced: Traced = field(default_factory=Traced)
     ranks: list[RankResult] = field(default_factory=list)
     steps: dict[int, RankSteps] = field(default_factory=dict)
     missing: list[MissingFigure] = field(default_factory=list)
@@ -69,7 +81,7 @@ def analyse_run(source: RunSource) -> RunAnalysis:
     for rank in source.ranks:
         run.ranks.append(_analyse_rank(source, rank, windows.get(rank, []), run))
     hosts = {result.rank: result.host for result in run.ranks}
-    comm = analyse_collectives(run.comm, hosts, _world_size(source))
+    comm = analyse_collectives(run.comm, hosts, world_size(source))
     layers, layers_missing = layer_results(run.layers)
     counted = [steps.counted for steps in run.steps.values()]
     step_ns = quantiles(np.concatenate(counted)) if counted else None
@@ -86,26 +98,13 @@ def analyse_run(source: RunSource) -> RunAnalysis:
             samples_per_step=_samples_per_step(speed, step_ns),
         ),
     )
-    evidence = Evidence(
-        run=source.run,
-        metas={rank: source.rank_meta(rank) for rank in source.ranks},
-        ranks=run.ranks,
-        layers=layers,
-        collectives=comm.collectives,
-        calls=comm.calls,
-        in_calls_ns=comm.in_calls_ns,
-        waiting_ns=comm.waiting_ns,
-        step_ns=step_ns,
-        overhead_ratio=overhead,
-        breakdown_of=breakdown_of,
-        machine=machine,
-        hosts=machines,
-    )
+    usual_ns = step_ns.median if step_ns else None
+    why = analyse_why(source, run.traced, comm, usual_ns, (machine, machines))
     bench, no_bench = _bench(source, run, comm)
     if bench is not None and bench.samples_per_s is not None:  # one run, one speed
         speed = Throughput(samples_per_s=bench.samples_per_s, source="scheme", missing=None)
     missing = [*_missing_of_run(source, run, comm, layers_missing), *_as_list(speed.missing), *no_bench]
-    return RunAnalysis(
+    analysis = RunAnalysis(
         run=source.run,
         ranks=tuple(run.ranks),
         layers=layers,
@@ -115,17 +114,46 @@ def analyse_run(source: RunSource) -> RunAnalysis:
         throughput_samples_per_s=speed.samples_per_s,
         samples_source=speed.source,
         overhead_ratio=overhead,
-        findings=find(evidence),
-        missing=tuple(dict.fromkeys(missing)),
+        findings=(),
+        missing=tuple(dict.fromkeys([*missing, *why.missing])),
         provenance=provenance(source.summaries(), source.notes),
         step_series={rank: tuple(steps.durations.tolist()) for rank, steps in run.steps.items()},
         in_calls_ns=comm.in_calls_ns,
         waiting_ns=comm.waiting_ns,
+        clocks=comm.clocks,
         clock_offsets_ns=dict(comm.clocks.offset_ns),
         clock_residual_ns=comm.clocks.worst_residual_ns,
         breakdown_of=breakdown_of,
         machine=machine,
         bench=bench,
+        efficiency=why.efficiency,
+        what_ifs=why.what_ifs.what_ifs,
+        replay=why.what_ifs.check,
+        waits=why.waits,
+        critical_paths=why.critical_paths,
+    )
+    return replace(analysis, findings=find(_evidence(source, run, analysis, machines, why)))
+
+
+def _evidence(
+    source: RunSource, run: _Run, analysis: RunAnalysis, machines: Sequence[Host], why: Why
+) -> Evidence:
+    return Evidence(
+        run=analysis.run,
+        metas={rank: source.rank_meta(rank) for rank in source.ranks},
+        ranks=analysis.ranks,
+        layers=analysis.layers,
+        collectives=analysis.collectives,
+        calls=analysis.calls,
+        in_calls_ns=analysis.in_calls_ns,
+        waiting_ns=analysis.waiting_ns,
+        step_ns=analysis.step_ns,
+        overhead_ratio=analysis.overhead_ratio,
+        breakdown_of=analysis.breakdown_of,
+        machine=analysis.machine,
+        hosts=machines,
+        what_ifs=why.what_ifs,
+        uneven=uneven_layer(run.layers, UNEVEN),
     )
 
 
@@ -138,11 +166,13 @@ def _samples_per_step(speed: Throughput, step_ns: Quantiles | None) -> float | N
 
 def _analyse_rank(source: RunSource, rank: int, windows: Sequence[WindowFacts], run: _Run) -> RankResult:
     meta = source.rank_meta(rank)
-    steps = rank_steps(source.steps(rank))
-    run.steps[rank] = steps
+    table = source.steps(rank)
+    steps = rank_steps(table)
+    run.steps[rank], run.traced.times[rank] = steps, step_times(table)
     groups = _groups(meta)
     source.windows(rank)  # so that what is listed there and lost becomes one of the source's notes
     layers = RankLayers(ModelFacts.of(source.layers(rank)))
+    run.traced.parameters = run.traced.parameters or layers.model.shapes
     totals: list[bd.StepTotals] = []
     devices: list[DeviceBreakdown | None] = []
     for facts in windows:
@@ -152,10 +182,10 @@ def _analyse_rank(source: RunSource, rank: int, windows: Sequence[WindowFacts], 
         run.windows += 1
         run.whole_files += facts.whole_file or not facts.steps
         run.comm.add(table, rank, facts.window, {**groups, **facts.groups})
-        total, device = _analyse_window(table, facts, layers, run.lines)
+        total, device = _analyse_window(table, facts, layers, run.traced.lines)
         totals.append(total)
         devices.append(device)
-    layers.finish(run.layers)
+    layers.finish(run.layers, rank)
     mean = bd.mean_breakdown(totals)
     device_ns = bd.add_devices(devices)
     num = mean.num_steps if mean else 0
@@ -218,15 +248,6 @@ def _groups(meta: Document) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _world_size(source: RunSource) -> int | None:
-    """Ranks of the job, by run.json, else by what the ranks themselves say."""
-    known = [
-        source.run.get("world_size"),
-        *(source.rank_meta(rank).get("world_size") for rank in source.ranks),
-    ]
-    return next((size for size in known if isinstance(size, int) and size > 0), None)
-
-
 def _throughput(source: RunSource, run: _Run, step_ns: Quantiles | None) -> Throughput:
     options = source.run.get("options")
     option = options.get("samples_per_step") if isinstance(options, dict) else None
@@ -268,9 +289,11 @@ def _missing_of_run(
     missing.extend(comm.missing)
     if comm.clocks.unlinked:
         reason = (
-            "these hosts share no synchronising collective with the others: their clock offset is unknown"
+            "they share no synchronising collective with the others, nor messages both ways: "
+            "their clock offset is unknown, and waits between them and the others are marked"
         )
         missing.append(MissingFigure(what=f"clocks of {', '.join(comm.clocks.unlinked)}", reason=reason))
+    missing.extend(step_notes({rank: source.rank_meta(rank) for rank in source.ranks}))
     if source.ranks and all(rank.overhead_ns is None for rank in run.ranks):
         imported = source.run.get("origin") == "import"
         reason = (

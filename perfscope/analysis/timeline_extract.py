@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from perfscope.analysis.clocks.fit import ClockFit
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import (
     COMM,
     HOST,
+    StepSpan,
     WindowFacts,
     known_words,
     whole_numbers,
@@ -106,7 +108,7 @@ def extract_timeline(
     *,
     span_budget: int = 60_000,
     max_ranks: int = MAX_RANKS,
-    clock_offsets_ns: Mapping[str, int] | None = None,
+    clocks: ClockFit | None = None,
 ) -> TimelineExtract:
     """Reads every window's timeline, thinned to `span_budget` spans in all.
 
@@ -114,7 +116,7 @@ def extract_timeline(
         source: the run, ingested.
         span_budget: most rows in all lanes together.
         max_ranks: most ranks to draw; of more, evenly spaced ones are taken.
-        clock_offsets_ns: host -> its clock minus the reference's, taken off (RunAnalysis.clock_offsets_ns).
+        clocks: puts every host's times on the reference's clock (RunAnalysis.clocks); None: as recorded.
     """
     facts = [window_facts(summary) for summary in source.summaries()]
     kept = {(f.rank, f.window): s.get("events_kept") for f, s in zip(facts, source.summaries(), strict=True)}
@@ -127,10 +129,10 @@ def extract_timeline(
     by_window: dict[int, list[tuple[WindowFacts, int]]] = defaultdict(list)
     for one, share in zip(facts, shares, strict=True):
         by_window[one.window].append((one, share))
-    offsets = clock_offsets_ns or {}
+    clocks = clocks or ClockFit(reference="")
     left_out = tuple(rank for rank in source.ranks if rank not in drawn)
     windows = tuple(
-        build.window(source, window, members, offsets, left_out)
+        build.window(source, window, members, clocks, left_out)
         for window, members in sorted(by_window.items())
     )
     lanes = [lane for window in windows for lane in window.lanes]
@@ -165,44 +167,45 @@ class _Build:
         source: RunSource,
         window: int,
         members: Sequence[tuple[WindowFacts, int]],
-        offsets: Mapping[str, int],
+        clocks: ClockFit,
         left_out: tuple[int, ...],
     ) -> WindowExtract:
-        parts: list[tuple[WindowFacts, str, int, Rows, dict[tuple[int, int], int]]] = []
+        parts: list[tuple[WindowFacts, str, Rows, dict[tuple[int, int], int]]] = []
+        marks: list[tuple[int, StepSpan]] = []
         for facts, share in members:
             host = str(source.rank_meta(facts.rank).get("host") or facts.host)
             try:
-                rows = self._rows(source.timeline(facts.rank, facts.window, COLUMNS))
+                recorded_rows = self._rows(source.timeline(facts.rank, facts.window, COLUMNS))
             except RunDirectoryError:
                 continue  # analyse_run names it among what is missing
+            rows = _aligned(recorded_rows, host, clocks)
             recorded = _lane_counts(rows)
+            marks += [(facts.rank, step) for step in _aligned_steps(facts, host, clocks)]
             kept, threshold = thin(rows, share, self.names[MERGED])
             self.resolution = max(self.resolution, threshold)
-            parts.append((facts, host, offsets.get(host, 0), kept, recorded))
-        begins = [int(rows.start.min()) - offset for _, _, offset, rows, _ in parts if len(rows.start)]
-        begins += [step.start_ns - offset for facts, _, offset, _, _ in parts for step in facts.steps]
-        ends = [int(rows.end.max()) - offset for _, _, offset, rows, _ in parts if len(rows.start)]
-        ends += [step.end_ns - offset for facts, _, offset, _, _ in parts for step in facts.steps]
-        origin = min(begins, default=0)
-        lanes: list[LaneExtract] = []
-        marks: list[StepMark] = []
-        for facts, host, offset, rows, recorded in parts:
-            lanes += _lanes(facts, host, rows, recorded, origin + offset)
-            marks += [
-                StepMark(
-                    rank=facts.rank,
-                    step=step.step,
-                    start_ns=step.start_ns - offset - origin,
-                    dur_ns=step.end_ns - step.start_ns,
-                )
-                for step in facts.steps
-            ]
+            parts.append((facts, host, kept, recorded))
+        begins = [int(rows.start.min()) for _, _, rows, _ in parts if len(rows.start)]
+        ends = [int(rows.end.max()) for _, _, rows, _ in parts if len(rows.start)]
+        origin = min([*begins, *(step.start_ns for _, step in marks)], default=0)
+        end = max([*ends, *(step.end_ns for _, step in marks)], default=origin)
         return WindowExtract(
             window=window,
             start_ns=origin,
-            dur_ns=max(ends, default=origin) - origin,
-            steps=tuple(marks),
-            lanes=tuple(lanes),
+            dur_ns=end - origin,
+            steps=tuple(
+                StepMark(
+                    rank=rank,
+                    step=step.step,
+                    start_ns=step.start_ns - origin,
+                    dur_ns=step.end_ns - step.start_ns,
+                )
+                for rank, step in marks
+            ),
+            lanes=tuple(
+                lane
+                for facts, host, rows, recorded in parts
+                for lane in _lanes(facts, host, rows, recorded, origin)
+            ),
             ranks_left_out=left_out,
         )
 
@@ -237,6 +240,20 @@ class _Build:
             lookup[index] = self.names.setdefault(found[index], len(self.names))
         result: Int64 = lookup[code]
         return result
+
+
+def _aligned(rows: Rows, host: str, clocks: ClockFit) -> Rows:
+    """The rows on the reference's clock."""
+    return replace(rows, start=clocks.to_reference(host, rows.start), end=clocks.to_reference(host, rows.end))
+
+
+def _aligned_steps(facts: WindowFacts, host: str, clocks: ClockFit) -> list[StepSpan]:
+    starts = clocks.to_reference(host, np.array([step.start_ns for step in facts.steps], dtype=np.int64))
+    ends = clocks.to_reference(host, np.array([step.end_ns for step in facts.steps], dtype=np.int64))
+    return [
+        StepSpan(step=step.step, start_ns=start, end_ns=end)
+        for step, start, end in zip(facts.steps, starts.tolist(), ends.tolist(), strict=True)
+    ]
 
 
 def _lane_counts(rows: Rows) -> dict[tuple[int, int], int]:

@@ -47,7 +47,7 @@ def command(
       perfscope report my-run --html /tmp/my-run.html
       perfscope report my-run --json | jq .ranks[0].step_ns.median
     """
-    _check_outputs(html_file, pdf_file)
+    check_outputs(html_file, pdf_file)
     reader = open_run(run)
     report = make_report(ingest(reader.path))
     chosen = bool(html_file or pdf_file or as_json or as_text)
@@ -67,7 +67,7 @@ def command(
         _write_into_run(report, reader.path)
 
 
-def _check_outputs(html_file: Path | None, pdf_file: Path | None) -> None:
+def check_outputs(html_file: Path | None, pdf_file: Path | None) -> None:
     """Refuses output files before any work is done. Raises UsageError."""
     for option, path in (("--html", html_file), ("--pdf", pdf_file)):
         if path == Path("-"):
@@ -138,7 +138,7 @@ def make_report(path: Path) -> Report:
 
     reader = RunReader(path)
     analysis = analyse_run(reader)
-    timeline = extract_timeline(reader, clock_offsets_ns=analysis.clock_offsets_ns)
+    timeline = extract_timeline(reader, clocks=analysis.clocks)
     return build_report(analysis, timeline)
 
 

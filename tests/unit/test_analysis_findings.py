@@ -52,7 +52,8 @@ def test_waiting_for_a_late_rank_is_told_and_laid_at_the_rank(tmp_path: Path) ->
     assert (verdict.id, verdict.rank) == ("straggler", 3)
     assert "they wait 60.0 % of the mean step (6.00 ms of 10.0 ms) for it" in verdict.title
     assert "enters last in 6 of 6 collectives" in verdict.title
-    assert verdict.detail.startswith("Rank 3 spends 6.00 ms more per step than the others in computation.")
+    assert verdict.detail.startswith("Rank 3 takes 6.00 ms more per step than its peers for its own work")
+    assert "the step would take 4.00 ms" in verdict.detail
     assert verdict.detail.endswith("Mean of 6 traced steps on 4 ranks.")
     assert verdict.gain_ns == 6 * MS
     assert "rank 3" in verdict.action
@@ -63,8 +64,10 @@ def test_a_late_rank_that_sleeps_is_named_with_what_it_does(tmp_path: Path) -> N
     quick = [span(0, 4 * MS, "compute"), comm(4 * MS, 5 * MS, 0)]
     slow = [span(0, 4 * MS, "compute"), comm(8 * MS, 1 * MS, 0)]
     verdict = analyse(tmp_path, {0: quick, 1: slow}).findings[0]
-    assert (verdict.id, verdict.rank, verdict.gain_ns) == ("straggler", 1, 4 * MS)
-    assert "4.00 ms more per step than the others in no operator at all" in verdict.detail
+    assert (verdict.id, verdict.rank) == ("straggler", 1)
+    assert verdict.gain_ns == pytest.approx(4 * MS, rel=0.05)  # the last step's end has nobody to wait for
+    assert "4.00 ms more per step than its peers" in verdict.detail
+    assert "4.00 ms of it in no operator at all" in verdict.detail
 
 
 def test_a_large_removable_part_comes_before_the_computation_that_must_remain(tmp_path: Path) -> None:
@@ -78,7 +81,7 @@ def test_a_slow_transfer_is_not_laid_at_a_rank(tmp_path: Path) -> None:
     spans = [span(0, 2 * MS, "compute"), comm(2 * MS, 7 * MS, 0, in_bytes=10**6)]
     analysis = analyse(tmp_path, {0: spans, 1: spans})
     verdict = analysis.findings[0]
-    assert verdict.id == "comm_bound"
+    assert verdict.id == "slow_link"
     assert "lower bucket_cap_mb" in verdict.action  # one call per step, and nothing hides it
     assert "Computation hides 0.0 % of the communication." in verdict.detail
     assert "straggler" not in by_id(analysis)
@@ -96,7 +99,7 @@ def test_many_slow_transfers_are_laid_at_the_link(tmp_path: Path) -> None:
         run.rank(rank)
         run.window(rank, [span(0, 3 * MS, "compute"), *calls], STEP[:1])
     verdict = analyse_run(run.read()).findings[0]
-    assert verdict.id == "comm_bound"
+    assert verdict.id == "slow_link"
     assert "faster link" in verdict.action
     assert "Computation hides 14.3 % of the communication." in verdict.detail
 
@@ -114,7 +117,7 @@ def test_input_bound_names_the_rank_that_waits_longest(tmp_path: Path) -> None:
         tmp_path,
         {0: [span(0, 6 * MS, "input")], 1: [span(0, 8 * MS, "input"), span(8 * MS, 1 * MS, "compute")]},
     ).findings[0]
-    assert (verdict.id, verdict.rank, verdict.gain_ns) == ("input_bound", 1, 7 * MS)
+    assert (verdict.id, verdict.rank, verdict.gain_ns) == ("input_bound", 1, 6 * MS)
 
 
 def test_launch_bound_needs_a_device_that_waits_for_the_host(tmp_path: Path) -> None:
@@ -142,11 +145,21 @@ def test_many_small_collectives_are_noticed(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path, world_size=2)
     for rank in (0, 1):
         run.rank(rank)
+        calls = [comm(5 * MS + k * MS // 20, MS // 25, k, in_bytes=400) for k in range(100)]
+        run.window(rank, [span(0, 5 * MS, "compute"), *calls], STEP[:1])
+    verdict = analyse_run(run.read()).findings[0]
+    assert verdict.id == "small_collectives"
+    assert "100 all_reduce calls per step carry only 400 B each" in verdict.title
+    assert verdict.gain_ns == 99 * MS // 25
+
+
+def test_small_collectives_that_computation_hides_cost_nothing(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path, world_size=2)
+    for rank in (0, 1):
+        run.rank(rank)
         calls = [comm(k * MS // 10, MS // 20, k, in_bytes=400) for k in range(100)]
         run.window(rank, [span(0, 10 * MS, "compute"), *calls], STEP[:1])
-    finding = by_id(analyse_run(run.read()))["small_collectives"]
-    assert "100 all_reduce calls per step carry only 400 B each" in finding.title
-    assert finding.gain_ns == 99 * MS // 20
+    assert "small_collectives" not in by_id(analyse_run(run.read()))
 
 
 def test_ranks_that_are_not_there_are_said_in_the_words_of_the_run(tmp_path: Path) -> None:

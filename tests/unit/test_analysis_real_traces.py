@@ -146,12 +146,15 @@ def test_waiting_and_transfer_of_eight_ranks(runs: dict[str, RunReader]) -> None
 
 
 def test_the_verdict_on_eight_ranks_names_the_rank_that_comes_last(runs: dict[str, RunReader]) -> None:
-    findings = {finding.id: finding for finding in analyse_run(runs["dlrm_v100_8ranks"]).findings}
-    comm = findings["comm_bound"]
-    assert comm.rank == 7
-    assert "rank 7 enters last in 5 of 8 calls" in comm.title
-    assert "the transfers themselves take 217 µs." in comm.detail
-    assert findings["launch_bound"].gain_ns == pytest.approx(6_790_000, rel=0.01)
+    analysis = analyse_run(runs["dlrm_v100_8ranks"])
+    findings = {finding.id: finding for finding in analysis.findings}
+    verdict = analysis.findings[0]
+    assert (verdict.id, verdict.rank) == ("late_start", 7)
+    assert "it enters last in 5 of 8 calls" in verdict.title
+    assert "the transfers themselves take 217 µs." in verdict.detail
+    assert analysis.replay is not None and analysis.replay.error_ratio < 0.01
+    launch = findings["launch_bound"].gain_ns  # what the slow ranks alone idle is laid at them
+    assert launch is not None and 4_000_000 < launch < 6_790_000
 
 
 def test_one_rank_of_eight_tells_no_transfer(runs: dict[str, RunReader]) -> None:

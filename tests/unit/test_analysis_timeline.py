@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from perfscope.analysis.clocks.fit import ClockFit
 from perfscope.analysis.timeline_extract import MERGED, LaneExtract, TimelineExtract, extract_timeline
 from perfscope.analysis.timeline_thin import fill
 from tests.unit.synthetic_run import AUTOGRAD, BACKEND, EPOCH, MAIN, SyntheticRun, comm, span
@@ -117,8 +118,32 @@ def test_host_clocks_are_brought_together(tmp_path: Path) -> None:
     for rank, host in ((0, "a"), (1, "b")):
         run.rank(rank, host=host)
         run.window(rank, [span(5_000_000 * rank, 10, "compute")], [])
-    [window] = extract_timeline(run.read(), clock_offsets_ns={"a": 0, "b": 5_000_000}).windows
+    clocks = ClockFit(reference="a", offset_ns={"a": 0, "b": 5_000_000})
+    [window] = extract_timeline(run.read(), clocks=clocks).windows
     assert [lane.start_ns.tolist() for lane in window.lanes] == [[0], [0]]
+
+
+def test_a_clock_that_runs_fast_is_slowed_down_spans_and_steps_alike(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path)
+    minute, ppm = 60_000_000_000, 50
+    ahead = minute * ppm // 1_000_000  # what b's clock gains in a minute
+    for rank, host, gain in ((0, "a", 0), (1, "b", ahead)):
+        run.rank(rank, host=host)
+        start = minute + gain
+        run.window(
+            rank, [span(0, 10, "compute"), span(start, 10, "compute")], [(0, start, start + 1_000_000)]
+        )
+    drift = (1 - 1 / (1 + ppm * 1e-6)) * 1e6  # per second of b's own clock
+    clocks = ClockFit(
+        reference="a",
+        offset_ns={"a": 0, "b": 0},
+        drift_ppm={"a": 0.0, "b": drift},
+        at_ns={"a": 0, "b": EPOCH},
+    )
+    [window] = extract_timeline(run.read(), clocks=clocks).windows
+    assert [lane.start_ns.tolist() for lane in window.lanes] == [[0, minute], [0, minute]]
+    assert [step.start_ns for step in window.steps] == [minute, minute]
+    assert [step.dur_ns for step in window.steps] == [1_000_000, 1_000_000 - ppm]
 
 
 def test_a_timeline_that_is_missing_leaves_the_other_ranks(tmp_path: Path) -> None:

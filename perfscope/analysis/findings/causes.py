@@ -7,7 +7,8 @@ from perfscope.analysis.results import Finding
 from perfscope.units import format_count, format_ns, format_ratio
 
 
-def compute(evidence: Evidence, cost: float, verdict: bool) -> Finding:
+def compute(evidence: Evidence, verdict: bool) -> Finding:
+    cost = evidence.mean("compute")
     title = f"Computation bounds the step: {evidence.of_step(cost)} is spent in operators"
     top = max(evidence.layers, key=lambda layer: layer.forward_ns + layer.backward_ns, default=None)
     detail = "The trace names no layers, so the time cannot be laid at one."
@@ -31,7 +32,8 @@ def compute(evidence: Evidence, cost: float, verdict: bool) -> Finding:
     )
 
 
-def copies(evidence: Evidence, cost: float, verdict: bool) -> Finding:
+def copies(evidence: Evidence, verdict: bool) -> Finding:
+    cost = evidence.mean("copy")
     return Finding(
         id="copy_bound",
         title=f"Copies take {evidence.of_step(cost)}, under neither computation nor communication.",
@@ -42,7 +44,9 @@ def copies(evidence: Evidence, cost: float, verdict: bool) -> Finding:
     )
 
 
-def input_wait(evidence: Evidence, cost: float, verdict: bool) -> Finding:
+def input_wait(evidence: Evidence, verdict: bool) -> Finding:
+    cost = evidence.mean("input_wait")
+    gain_ns, gain_ratio = evidence.gain("no_input_wait", cost)
     worst, breakdown = max(evidence.traced, key=lambda item: item[1].input_wait)
     lead = "Input bounds the step" if verdict else "Training waits for input"
     return Finding(
@@ -50,13 +54,14 @@ def input_wait(evidence: Evidence, cost: float, verdict: bool) -> Finding:
         title=f"{lead}: for {evidence.of_step(cost)} the training waits for the data loader.",
         detail=f"Rank {worst.rank} waits longest: {format_ns(breakdown.input_wait)} per step.",
         action="Give the DataLoader more workers, cheaper transforms, prefetching or a faster store.",
-        gain_ns=round(cost),
-        gain_ratio=cost / evidence.step,
+        gain_ns=gain_ns,
+        gain_ratio=gain_ratio,
         rank=worst.rank,
     )
 
 
-def optimizer(evidence: Evidence, cost: float, verdict: bool) -> Finding:
+def optimizer(evidence: Evidence, verdict: bool) -> Finding:
+    cost = evidence.mean("optimizer")
     lead = "The optimizer bounds the step" if verdict else "The optimizer weighs"
     return Finding(
         id="optimizer_bound",
@@ -68,7 +73,13 @@ def optimizer(evidence: Evidence, cost: float, verdict: bool) -> Finding:
     )
 
 
-def idle(evidence: Evidence, cost: float, verdict: bool) -> Finding:
+def idle(evidence: Evidence, verdict: bool) -> Finding:
+    cost = evidence.mean("idle")
+    gain_ns, gain_ratio = evidence.gain("no_idle", cost)
+    slow = evidence.what_ifs.slow
+    lone = evidence.what_ifs.of("no_stragglers") if slow and slow[0].part == "idle" else None
+    if lone is not None:  # what only the slow rank idles more is laid at it
+        gain_ns, gain_ratio = max(gain_ns - lone.gain_ns, 0), max(gain_ratio - lone.gain_ratio, 0.0)
     waits = [rank.idle_host_wait_ns for rank in evidence.ranks if rank.idle_host_wait_ns is not None]
     launch = sum(waits) / len(waits) if waits else 0.0
     if waits and launch >= cost / 2:
@@ -78,8 +89,8 @@ def idle(evidence: Evidence, cost: float, verdict: bool) -> Finding:
             title=f"{lead}: for {evidence.of_step(launch)} the device idles because the host launches late.",
             detail=f"The device is idle for {format_ns(cost)} per step in all.",
             action="Launch less: torch.compile, CUDA graphs, larger batches, no .item() inside the step.",
-            gain_ns=round(launch),
-            gain_ratio=launch / evidence.step,
+            gain_ns=min(round(launch), gain_ns),
+            gain_ratio=min(launch / evidence.step, gain_ratio),
         )
     where = "the device runs nothing" if waits else "no operator runs and nothing is sent"
     lead = "Idle time bounds the step" if verdict else "The step is idle in part"
@@ -88,8 +99,8 @@ def idle(evidence: Evidence, cost: float, verdict: bool) -> Finding:
         title=f"{lead}: for {evidence.of_step(cost)} {where}.",
         detail="What the host does meanwhile (Python between operators, logging, waiting) is not traced.",
         action="Profile the training loop's Python; move logging, checkpoints and metrics out of the step.",
-        gain_ns=round(cost),
-        gain_ratio=cost / evidence.step,
+        gain_ns=gain_ns,
+        gain_ratio=gain_ratio,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from perfscope.analysis.layers import UnevenLayer
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.results import (
@@ -16,6 +17,7 @@ from perfscope.analysis.results import (
     RankResult,
 )
 from perfscope.analysis.source import Document
+from perfscope.analysis.whatif.analyse import NOTHING, WhatIfs
 from perfscope.units import format_ns, format_ratio
 
 
@@ -36,6 +38,8 @@ class Evidence:
     breakdown_of: str  # "step" or "file"
     machine: MachineAnalysis | None = None
     hosts: Sequence[Host] = ()  # what `machine` was drawn from
+    what_ifs: WhatIfs = NOTHING
+    uneven: UnevenLayer | None = None  # a layer of which ranks compute unequal shares
 
     @property
     def traced(self) -> list[tuple[RankResult, Breakdown]]:
@@ -59,6 +63,18 @@ class Evidence:
     def steps_per_rank(self) -> float:
         """Analysed steps of the mean traced rank."""
         return self.mean("num_steps")
+
+    def gain(self, what_if: str, cost: float) -> tuple[int, float]:
+        """(ns, share of the step) that removing a cause brings: by the replay, else all that is laid to it.
+
+        Args:
+            what_if: id of the question the replay answers.
+            cost: time of the mean traced step that is laid to the cause, ns.
+        """
+        if self.what_ifs.usable:
+            one = self.what_ifs.of(what_if)
+            return (one.gain_ns, one.gain_ratio) if one else (0, 0.0)
+        return round(cost), cost / self.step
 
     def of_step(self, part_ns: float) -> str:
         """``41.0 % of the mean step (12.3 ms of 30.1 ms)``."""

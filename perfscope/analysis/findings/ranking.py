@@ -1,27 +1,42 @@
-"""What bounds the step, in words with figures, and what removing each cause would bring.
+"""What bounds the step, in words with figures, and what removing each cause would bring (METRICS §6).
 
-The first finding is the verdict: the largest part of the mean analysed step. The others follow by the time
-they would bring back. A sentence claims only what the run carries: who came last is said where every rank of
-the group was traced, layers where the trace names them, waiting where it could be told from transfer.
+Every removable cause has the step that the replay predicts without it; the one that would bring most comes
+first if it is worth `REMOVABLE` of the step, else what must remain: computation. A sentence claims only what
+the run carries: who came last is said where every rank of the group was traced, layers where the trace names
+them, waiting where it could be told from transfer. Where nothing can be replayed, the parts of the mean step
+stand for the gains.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from perfscope.analysis.findings import causes, communication, machine, record
+from perfscope.analysis.findings import causes, communication, disturbed, machine, numa, ranks, record
 from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.results import Finding
 from perfscope.units import format_count
 
 NOTABLE = 0.05  # a cause below this share of the step is not worth a finding beside the verdict
-REMOVABLE = 0.2  # a removable part from this share of the step on, and ...
-AGAINST_COMPUTE = 0.5  # ... from this share of the computation on, is the verdict rather than the computation
+REMOVABLE = 0.1  # a cause that would bring more of the step than this comes before the computation
 
-# A cause and the time of the mean step that is laid to it, ns.
-_Candidate: TypeAlias = tuple[Callable[[Evidence, float, bool], Finding], float]
+IDLE = 0.2  # the same for gaps without work ...
+AGAINST_COMPUTE = 0.5  # ... which must also be this much of the computation
+
+# Makes its finding, worded as the verdict or as one beside it; None where the run does not have it.
+_Cause: TypeAlias = Callable[[Evidence, bool], Finding | None]
+_REMOVABLE: tuple[_Cause, ...] = (
+    numa.remote_memory,
+    ranks.slow_rank,
+    ranks.model_split,
+    ranks.late_start,
+    ranks.imbalance,
+    communication.exposed,
+    causes.copies,
+    causes.input_wait,
+    causes.idle,
+)
 
 
 def find(evidence: Evidence) -> tuple[Finding, ...]:
@@ -29,10 +44,8 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
 
     A disturbance that cost more than the verdict's cause, and much of the step, is the verdict itself.
     """
-    held_up = communication.held_up(evidence)
     others = [
-        *(communication.straggler(evidence) if held_up is None else ()),
-        *communication.small_collectives(evidence),
+        *ranks.busiest(evidence),
         *machine.findings(evidence),
         *record.overhead(evidence),
         *record.attached(evidence),
@@ -40,45 +53,59 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
     ]
     if not evidence.traced or not evidence.step:
         return _in_order(evidence, causes.untraced(evidence), others)
-    parts: dict[str, _Candidate] = {
-        "compute": (causes.compute, evidence.mean("compute")),
-        "exposed_comm": (communication.exposed, evidence.mean("exposed_comm")),
-        "copy": (causes.copies, evidence.mean("copy")),
-        "input_wait": (causes.input_wait, evidence.mean("input_wait")),
-        "optimizer": (causes.optimizer, evidence.mean("optimizer")),
-        "idle": (causes.idle, evidence.mean("idle")),
-    }
-    if held_up is not None:
-        parts["exposed_comm"] = (communication.holds_up, held_up)
-    ranked = _ranked(parts, evidence)
-    verdict = ranked[0][0](evidence, ranked[0][1], True)
+    found = [(cause, finding) for cause in _REMOVABLE if (finding := cause(evidence, False)) is not None]
+    found.sort(key=lambda item: -_gain(item[1]))
+    leads = next((item for item in found if _leads(evidence, item[1])), None)
+    if leads is not None:
+        verdict = leads[0](evidence, True)
+        found.remove(leads)
+    else:
+        verdict = numa.all_remote(evidence) or _largest(evidence)
+        found = [item for item in found if verdict is not None and item[1].id != verdict.id]
+    assert verdict is not None
     verdict = replace(verdict, detail=f"{verdict.detail} {_basis(evidence)}")
-    beside = [cause(evidence, cost, False) for cause, cost in ranked[1:] if cost >= NOTABLE * evidence.step]
-    removable = [finding for finding in beside if finding.gain_ns is not None]
-    return _in_order(evidence, verdict, [*removable, *others])
+    beside = [finding for _, finding in found if _gain(finding) >= NOTABLE]
+    others = [one for one in others if one.id != verdict.id]
+    return _in_order(evidence, verdict, [*beside, *others])
+
+
+def _leads(evidence: Evidence, finding: Finding) -> bool:
+    """Whether a removable cause is worth standing first.
+
+    Gaps without work never go away whole: they lead only where they weigh against the computation.
+    """
+    gain = _gain(finding)
+    if finding.id in ("host_bound", "idle_bound", "launch_bound"):
+        return gain >= max(IDLE, AGAINST_COMPUTE * evidence.mean("compute") / evidence.step)
+    return gain > REMOVABLE
+
+
+def _gain(finding: Finding) -> float:
+    return finding.gain_ratio or 0.0
+
+
+def _largest(evidence: Evidence) -> Finding | None:
+    """The largest part of the step, whether it can be removed or not."""
+    parts: dict[str, _Cause] = {
+        "compute": causes.compute,
+        "exposed_comm": communication.exposed,
+        "copy": causes.copies,
+        "input_wait": causes.input_wait,
+        "optimizer": causes.optimizer,
+        "idle": causes.idle,
+    }
+    return parts[max(parts, key=evidence.mean)](evidence, True)
 
 
 def _in_order(evidence: Evidence, verdict: Finding, others: Sequence[Finding]) -> tuple[Finding, ...]:
-    found = machine.disturbed(evidence, verdict)
+    found = disturbed.disturbed(evidence, verdict)
     return (*found.first, verdict, *found.doubt, *_by_gain([*others, *found.minor]))
-
-
-def _ranked(parts: Mapping[str, _Candidate], evidence: Evidence) -> list[_Candidate]:
-    """Largest first, but a large removable part before the computation that must remain."""
-    ranked = sorted(parts.values(), key=lambda cause: -cause[1])
-    removable = max(
-        (parts[part] for part in ("exposed_comm", "copy", "input_wait", "idle")), key=lambda c: c[1]
-    )
-    if removable[1] >= max(REMOVABLE * evidence.step, AGAINST_COMPUTE * evidence.mean("compute")):
-        ranked.remove(removable)
-        ranked.insert(0, removable)
-    return ranked
 
 
 def _basis(evidence: Evidence) -> str:
     """How much the verdict rests on."""
-    ranks = len(evidence.traced)
-    who = "one rank" if ranks == 1 else f"{format_count(ranks)} ranks"
+    count = len(evidence.traced)
+    who = "one rank" if count == 1 else f"{format_count(count)} ranks"
     if evidence.breakdown_of == "file":
         return f"The traces of {who} have no step marks, so each counts as one step."
     steps = format_count(evidence.steps_per_rank)

@@ -6,11 +6,11 @@ where a call was launched in it: the line was not waiting at that instant. Expos
 against the call that ends in them are chance, not waiting (`MIN_SHARE`, `MIN_WAIT_NS`).
 
 Where a call was launched: by the `c10d` operator or the device launch (behind the kernels launched before
-it), else where it began. Between that, or the end of the call before it in its lane, and its beginning is
-`delay`.
+it), else where it began. Between that, or the end of the call before it in its lane, and its beginning lies
+its `delay`.
 
-A send that ended before its receive began was eager: the sender waits for nobody. Else both ends wait for each
-other. Calls that could not be matched on all ranks stay what they were: time of their rank.
+A send that ended before its receive began was eager: the sender waits for nobody. Else both ends wait for
+each other. Calls that could not be matched on all ranks stay what they were: time of their rank.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class _Parts:
     marks: list[int] = field(default_factory=list)  # key of each mark, in order
     ends: list[list[int]] = field(default_factory=list)  # per rank: number of the mark of each step's end
     measured: list[list[int]] = field(default_factory=list)
+    begins: list[int] = field(default_factory=list)  # per rank, reference clock
 
 
 @dataclass(slots=True, eq=False)
@@ -90,7 +91,8 @@ def build_program(
     ranks = tuple(sorted(rank for rank, line in lines.items() if len(line.start)))
     if not ranks or len({tuple(step.step for step in lines[rank].steps) for rank in ranks}) != 1:
         return None
-    within = [one for one in matches if set(one.ranks) <= set(ranks) and len(one.seq)]
+    known = set(ranks)
+    within = [one for one in matches if len(one.ranks) > 1 and len(one.seq) and known.issuperset(one.ranks)]
     calls = _gather(within, {rank: lines[rank] for rank in ranks}, clocks)
     parts = _Parts()
     for row, rank in enumerate(ranks):
@@ -178,7 +180,7 @@ def _pieces(line: MainLine, own: _RankCalls, asked: Int64, clocks: ClockFit) -> 
         end=cell_end,
         source=source,
         local=local.astype(np.float64),
-        part=np.where(exposed & (local > 0), LINE_IDLE, line.part[source]).astype(np.int8),
+        part=np.where(in_wait & (local > 0), LINE_IDLE, line.part[source]).astype(np.int8),
         first=np.array([first for first, _ in waits], dtype=np.int64),
         in_wait=in_wait,
         awaited=awaited,
@@ -214,6 +216,7 @@ def _add_rank(row: int, line: MainLine, calls: _Calls, clocks: ClockFit, parts: 
     parts.num_slots += len(lanes) + 1
     parts.ends.append([len(parts.marks) + int(one) for one in marks.step_ends])
     parts.marks.extend(marks.key.tolist())
+    parts.begins.append(int(pieces.begins[0]))
     parts.measured.append((step_end - pieces.begins[0]).tolist())
     cells: dict[str, NDArray[Any]] = {
         "local": pieces.local,
@@ -380,5 +383,7 @@ def _assemble(ranks: tuple[int, ...], calls: _Calls, parts: _Parts, steps: tuple
         names=calls.names,
         ends=mark_place[np.array(parts.ends, dtype=np.int64)],
         measured=np.array(parts.measured, dtype=np.float64),
+        skew=(np.array(parts.begins) - min(parts.begins)).astype(np.float64),
+        begin=np.zeros(len(ranks)),
         steps=steps,
     )

@@ -145,7 +145,8 @@ def replay(program: Program, plan: Schedule, change: Change | None = None) -> Re
     awaited = place[awaited]
     lag = np.full(len(stretches.rank), -np.inf)
     first = np.flatnonzero(np.diff(stretches.rank, prepend=-1))
-    lag[first] = -begin[stretches.rank[first]]
+    at = program.begin if change.begin is None else change.begin
+    lag[first] = (at - begin)[stretches.rank[first]]
     columns = (launched[order], wait_at[events.stretch[order]], delay[order], transfer[order])
     ready, end = _run(program, plan, (stretch, before, awaited, events.slot[order]), columns, lag)
     all_ready, all_end = np.full(len(events.rank), np.nan), np.full(len(events.rank), np.nan)

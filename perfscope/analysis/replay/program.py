@@ -10,13 +10,17 @@ waits is a *stretch*. With max-plus, over the members e of a call:
     start(call) = max over members of ready(e)                                   and start(call.after)
     end(e)      = start(call) + transfer(e)
 
+All ranks begin together: in a training that goes on, what makes a rank begin late lies at the end of the
+step before, which the window has as well. Only where that does not give the measured times (one step, traced
+from a moment at which ranks stood apart) they begin as they did.
+
 Positions and times are float64 ns relative to the window's beginning: exact for whole numbers below 2^53.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,7 +84,9 @@ class Program:
         size: shape (calls,), S of METRICS §2 in bytes; -1 = unknown.
         names: (collective, group) by kind.
         ends: shape (ranks, steps), event that marks each step's end.
-        measured: shape (ranks, steps), the measured times of those ends since the rank's first step began.
+        measured: shape (ranks, steps), measured times of those ends, the rank's line beginning at `begin`.
+        skew: shape (ranks,), how long after the first rank each one really began the window.
+        begin: shape (ranks,), when each rank begins in the replay: 0, or `skew`.
         steps: number of the training step, per column.
     """
 
@@ -94,7 +100,13 @@ class Program:
     names: tuple[tuple[str, str], ...]
     ends: Index
     measured: Float
+    skew: Float
+    begin: Float
     steps: tuple[int, ...]
+
+    def with_skew(self) -> Program:
+        """The same with ranks that begin when they really did."""
+        return replace(self, begin=self.skew, measured=self.measured + (self.skew - self.begin)[:, None])
 
     @property
     def num_calls(self) -> int:
@@ -114,6 +126,7 @@ class Change:
     local: Float | None = None
     transfer: Float | None = None
     delay: Float | None = None
+    begin: Float | None = None  # shape (ranks,)
     waits: bool = True  # False: lines wait for nothing but, at the end, for every call
 
 

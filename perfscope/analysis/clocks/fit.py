@@ -1,0 +1,181 @@
+"""Every host's clock against one of them, which all times are then given on (METRICS §8).
+
+Pairs of hosts are compared (`evidence`, `pairfit`) and strung together along the surest pairs. Ranks of one
+host share its clock. It cannot tell a clock offset from a link, or a host, that is always slower one way,
+beyond what causality rules out.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from perfscope.analysis.clocks.evidence import SYNCHRONISING, messages, shared_calls
+from perfscope.analysis.clocks.pairfit import PairFit, fit_shared, fit_two_way
+from perfscope.analysis.intervals import Int64
+from perfscope.analysis.matching import MatchedCalls
+
+__all__ = ["SYNCHRONISING", "UNKNOWN_NS", "ClockFit", "fit_clocks"]
+
+UNKNOWN_NS = 1 << 60  # doubt about a clock that nothing was compared with: 36 years; twice it fits int64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockFit:
+    """Per host: its clock minus the reference's, how that changes, and how uncertain it is.
+
+    Hosts that could not be compared with the reference stand in `unlinked`. Those of them that could be
+    compared with each other form an island: their offsets are from its first host, for figures among
+    themselves.
+    """
+
+    reference: str
+    offset_ns: dict[str, int] = field(default_factory=dict)  # where the host's clock shows at_ns
+    residual_ns: dict[str, int] = field(default_factory=dict)  # without the unlinked
+    unlinked: tuple[str, ...] = ()  # hosts that nothing compares with the reference
+    drift_ppm: dict[str, float] = field(default_factory=dict)  # how much faster it runs; 0 = cannot be told
+    at_ns: dict[str, int] = field(default_factory=dict)
+    islands: tuple[ClockFit, ...] = ()  # the unlinked among themselves
+
+    def to_reference(self, host: str, times_ns: Int64) -> Int64:
+        """Times of a host's clock on the reference's; an unlinked host's on its island's. Any shape.
+
+        Exact but for the rounding of the drift: epoch nanoseconds never become floats.
+        """
+        own = self._of(host)
+        shifted = times_ns - own.offset_ns.get(host, 0)
+        drift = own.drift_ppm.get(host, 0.0)
+        if not drift:
+            return shifted
+        since = (times_ns - own.at_ns[host]).astype(np.float64)
+        moved: Int64 = shifted - np.rint(since * (drift * 1e-6)).astype(np.int64)
+        return moved
+
+    def offsets(self, hosts: Iterable[str]) -> Int64:
+        """Shape (len(hosts),), ns, each where its clock shows at_ns; 0 for a host never compared."""
+        return np.array([self._of(host).offset_ns.get(host, 0) for host in hosts], dtype=np.int64)
+
+    def residuals(self, hosts: Iterable[str]) -> Int64:
+        """Doubt about each host's clock in a comparison among `hosts`, shape (len(hosts),), ns.
+
+        UNKNOWN_NS for an unlinked host, unless all the others are of its island, too.
+        """
+        hosts = list(hosts)
+        if len(set(hosts)) == 1 and hosts[0] not in self.residual_ns:
+            return np.zeros(len(hosts), dtype=np.int64)
+        common = next((one for one in self.islands if set(hosts) <= one.residual_ns.keys()), self)
+        return np.array([common.residual_ns.get(host, UNKNOWN_NS) for host in hosts], dtype=np.int64)
+
+    @property
+    def worst_residual_ns(self) -> int | None:
+        """Of the linked hosts; None when there is only one, whose ranks share a clock."""
+        return max(self.residual_ns.values()) if len(self.residual_ns) > 1 else None
+
+    def _of(self, host: str) -> ClockFit:
+        return next((one for one in self.islands if host in one.offset_ns), self)
+
+
+def fit_clocks(
+    synchronising: Iterable[tuple[int, MatchedCalls]],
+    hosts: Mapping[int, str],
+    pairs: Iterable[tuple[int, MatchedCalls]] = (),
+) -> ClockFit:
+    """Estimates how the hosts' clocks stand to each other.
+
+    Args:
+        synchronising: (window, calls) of SYNCHRONISING collectives, times on each host's own clock.
+        hosts: rank -> host.
+        pairs: (window, calls) of point-to-point calls, the sender in row 0, the receiver in row 1; they
+            speak for hosts that share no synchronising collective.
+    """
+    names = sorted(set(hosts.values()))
+    if len(names) < 2:
+        reference = names[0] if names else ""
+        return _alone(reference)
+    edges: dict[str, dict[str, PairFit]] = defaultdict(dict)
+    for (a, b), parts in shared_calls(synchronising, hosts, names[0]).items():
+        _join(edges, a, b, fit_shared(parts))
+    ways = messages(pairs, hosts)
+    for (a, b), there in ways.items():
+        back = ways.get((b, a))
+        if a < b and back is not None and b not in edges[a]:
+            fit = fit_two_way(there, back)
+            if fit is not None:
+                _join(edges, a, b, fit)
+    return _string(names, edges)
+
+
+def _alone(host: str) -> ClockFit:
+    return ClockFit(reference=host, offset_ns={host: 0}, residual_ns={host: 0})
+
+
+def _join(edges: dict[str, dict[str, PairFit]], a: str, b: str, fit: PairFit) -> None:
+    edges[a][b], edges[b][a] = fit, _turned(fit)
+
+
+def _turned(fit: PairFit) -> PairFit:
+    """The same, of a's clock minus b's, in terms of a's clock."""
+    return PairFit(
+        offset_ns=-fit.offset_ns,
+        drift=-fit.drift / (1 - fit.drift),
+        at_ns=fit.at_ns - fit.offset_ns,
+        residual_ns=fit.residual_ns,
+    )
+
+
+def _string(names: Sequence[str], edges: Mapping[str, Mapping[str, PairFit]]) -> ClockFit:
+    """From the first host outwards, always over the surest way; residuals add up on it."""
+    found = _reach(names[0], edges)
+    rest = tuple(name for name in names if name not in found)
+    islands: list[ClockFit] = []
+    while left := [name for name in rest if not any(name in one.offset_ns for one in islands)]:
+        islands.append(_fit_of(left[0], _reach(left[0], edges)))
+    return _fit_of(names[0], found, rest, tuple(one for one in islands if len(one.offset_ns) > 1))
+
+
+def _fit_of(
+    reference: str,
+    found: Mapping[str, PairFit],
+    unlinked: tuple[str, ...] = (),
+    islands: tuple[ClockFit, ...] = (),
+) -> ClockFit:
+    return ClockFit(
+        reference=reference,
+        offset_ns={host: fit.offset_ns for host, fit in found.items()},
+        residual_ns={host: fit.residual_ns for host, fit in found.items()},
+        unlinked=unlinked,
+        drift_ppm={host: fit.drift * 1e6 for host, fit in found.items()},
+        at_ns={host: fit.at_ns for host, fit in found.items()},
+        islands=islands,
+    )
+
+
+def _reach(start: str, edges: Mapping[str, Mapping[str, PairFit]]) -> dict[str, PairFit]:
+    """Every host that can be compared with `start` -> its clock against that one's."""
+    found: dict[str, PairFit] = {}
+    queue = [(0, start, PairFit(offset_ns=0, drift=0.0, at_ns=0, residual_ns=0))]
+    while queue:
+        _, here, fit = heapq.heappop(queue)
+        if here in found:
+            continue
+        found[here] = fit
+        for there, step in edges.get(here, {}).items():
+            if there not in found:
+                further = step if here == start else _chained(fit, step)
+                heapq.heappush(queue, (further.residual_ns, there, further))
+    return dict(sorted(found.items()))
+
+
+def _chained(outer: PairFit, inner: PairFit) -> PairFit:
+    """`inner` gives a third clock against the one that `outer` gives against the first."""
+    between = inner.at_ns - inner.offset_ns  # on the middle clock
+    return PairFit(
+        offset_ns=inner.offset_ns + outer.offset_ns + round(outer.drift * (between - outer.at_ns)),
+        drift=1 - (1 - outer.drift) * (1 - inner.drift),
+        at_ns=inner.at_ns,
+        residual_ns=outer.residual_ns + inner.residual_ns,
+    )

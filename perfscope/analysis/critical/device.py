@@ -1,0 +1,252 @@
+"""One rank's device spans and host operators, and what each device span had to wait for.
+
+A span begins when the one before it on its stream has ended, the host has launched it, and what its stream
+was told to wait for on other streams is done. The trace names the first two. An event wait is read from a
+span that begins shortly after one of another stream ended; a host that waits for its device from a stretch
+without any operator that ends when the device has nothing left to do, or has copied something back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from perfscope.analysis.clocks.fit import ClockFit
+from perfscope.analysis.intervals import Int64
+from perfscope.analysis.spans import (
+    COMM,
+    COMPUTE,
+    COPY,
+    HOST,
+    INPUT,
+    OPTIMIZER,
+    Spans,
+    spans_of,
+    whole_numbers,
+    words,
+)
+
+DEVICE_COLUMNS = ("start_ns", "dur_ns", "device", "lane", "kind", "phase", "layer", "name", "launch_ns")
+BACK_TO_BACK_NS = 5_000  # two spans of one stream nearer than this: stream order explains the second
+SHORTLY_NS = 30_000  # METRICS §1: a gap of a stream that long is not a mere gap between kernels
+QUIET_NS = 20_000  # a host that shows no operator for so long may be waiting
+WAKE_NS = 100_000  # a host that waited goes on within this time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostPiece:
+    """What the host did; reference host's clock."""
+
+    start: int
+    end: int
+    kind: int  # index into schema.KINDS; -1 = between operators
+    row: int  # of the tables; -1 = none
+
+
+class DeviceIndex:
+    """Spans of one rank and window that walks go through. Times on the reference host's clock.
+
+    Args:
+        table: DEVICE_COLUMNS of schema.TIMELINE.
+        host: of the rank.
+        clocks: how the hosts' clocks stand to each other.
+        marks: when steps begin and end, on the rank's own clock: the host is awake then.
+    """
+
+    def __init__(self, table: pa.Table, host: str, clocks: ClockFit, marks: Int64) -> None:
+        spans = spans_of(table)
+        order = np.lexsort((spans.lane, spans.start))
+        launch = whole_numbers(table, "launch_ns")
+        layer, self.layers = words(table, "layer")
+        name, self.names = words(table, "name")
+        on_device = (spans.device >= 0) & np.isin(spans.kind, (COMPUTE, COMM, COPY))
+        rows = order[on_device[order]]
+        self.start: Int64 = clocks.to_reference(host, spans.start[rows])
+        self.end: Int64 = np.maximum(clocks.to_reference(host, spans.end[rows]), self.start)
+        known = launch[rows] >= 0
+        self.launch: Int64 = np.where(known, clocks.to_reference(host, launch[rows]), -1)
+        self.device, self.lane = spans.device[rows], spans.lane[rows]
+        self.kind, self.phase = spans.kind[rows], spans.phase[rows]
+        self.layer, self.name = layer[rows], name[rows]
+        self._by_end = np.argsort(self.end, kind="stable")
+        self._ends = self.end[self._by_end]
+        self._reach: Int64 = np.maximum.accumulate(self.end) if len(rows) else self.end
+        asked = np.flatnonzero(known)
+        asked = asked[np.argsort(self.launch[asked], kind="stable")]
+        self._launched = self.launch[asked]
+        self._last_start = np.maximum.accumulate(self.start[asked]) if len(asked) else self._launched
+        self._stream = np.unique(np.stack((self.device, self.lane)), axis=1, return_inverse=True)[1].ravel()
+        self._previous = _previous(self._stream)
+        self._host = _HostLine(spans, layer, name, clocks, host)
+        self._release, self._released_by = self._releases(clocks.to_reference(host, marks))
+
+    def covering(self, time: int) -> int:
+        """The span that runs at a time, the last to begin of several; -1: the device has nothing to do."""
+        place = int(np.searchsorted(self.start, time, side="left")) - 1
+        while place >= 0 and self._reach[place] >= time:
+            if self.end[place] >= time:
+                return place
+            place -= 1
+        return -1
+
+    def has_queued(self, time: int) -> bool:
+        """Whether something is launched by then that begins only later."""
+        place = int(np.searchsorted(self._launched, time, side="right")) - 1
+        return place >= 0 and int(self._last_start[place]) >= time
+
+    def before_on_stream(self, span: int, time: int) -> int:
+        """The span before it on its stream that ended by then; -1: none."""
+        place = int(self._previous[span])
+        while place >= 0 and self.end[place] > time:
+            place = int(self._previous[place])
+        return place
+
+    def before_elsewhere(self, span: int, time: int, used: set[int]) -> int:
+        """The span of another stream that ended last, shortly before the time; -1: none."""
+        place = int(np.searchsorted(self._ends, time, side="right")) - 1
+        while place >= 0 and self._ends[place] > time - SHORTLY_NS:
+            other = int(self._by_end[place])
+            if self._stream[other] != self._stream[span] and other not in used:
+                return other
+            place -= 1
+        return -1
+
+    def before(self, time: int, used: set[int]) -> int:
+        """The span of any stream that ended last by then; -1: none."""
+        place = int(np.searchsorted(self._ends, time, side="right")) - 1
+        while place >= 0 and int(self._by_end[place]) in used:
+            place -= 1
+        return int(self._by_end[place]) if place >= 0 else -1
+
+    def release(self, time: int, used: set[int]) -> int:
+        """The span whose end last let the host go on by then; -1: none."""
+        place = int(np.searchsorted(self._release, time, side="right")) - 1
+        while place >= 0 and int(self._released_by[place]) in used:
+            place -= 1
+        return int(self._released_by[place]) if place >= 0 else -1
+
+    def at(self, start: int, lane: int) -> int:
+        """The communication span that begins then on a stream; -1: none."""
+        left, right = np.searchsorted(self.start, (start, start + 1))
+        for place in range(int(left), int(right)):
+            if self.lane[place] == lane and self.kind[place] == COMM:
+                return place
+        return -1
+
+    def host_pieces(self, start: int, end: int) -> Sequence[HostPiece]:
+        """What the host did between two times, last first; the pieces touch."""
+        return self._host.pieces(start, end)
+
+    def words(self, span: int) -> tuple[str | None, str]:
+        """Layer and name of a span."""
+        layer = int(self.layer[span])
+        return (self.layers[layer] if layer >= 0 else None), self.names[self.name[span]]
+
+    def host_words(self, row: int) -> tuple[str | None, str, int]:
+        """Layer, name and phase of a host piece's row."""
+        layer, name = int(self._host.layer[row]), int(self._host.name[row])
+        words_of = (self.layers[layer] if layer >= 0 else None), (self.names[name] if name >= 0 else "")
+        return (*words_of, int(self._host.phase[row]))
+
+    def _releases(self, marks: Int64) -> tuple[Int64, Int64]:
+        """When the host was let go on, sorted, and the spans that ended then."""
+        edges = np.unique(np.concatenate((self._host.edges, self.launch[self.launch >= 0], marks)))
+        if not len(edges) or not len(self.start):
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        after = np.searchsorted(edges, self.end, side="left")
+        inside = (after > 0) & (after < len(edges))
+        last, following = edges[np.maximum(after - 1, 0)], edges[np.minimum(after, len(edges) - 1)]
+        quiet = inside & (self.end - last >= QUIET_NS) & (following - self.end <= WAKE_NS)
+        # Nothing left to do: whatever was launched until then has ended.
+        by_launch = np.argsort(self.launch, kind="stable")
+        reach = np.maximum.accumulate(self.end[by_launch])
+        place = np.searchsorted(self.launch[by_launch], self.end, side="right") - 1
+        drained = reach[np.maximum(place, 0)] <= self.end
+        copied = np.array(["DtoH" in name for name in self.names], dtype=bool)[self.name]
+        found = np.flatnonzero(quiet & (drained | ((self.kind == COPY) & copied)))
+        found = found[np.argsort(self.end[found], kind="stable")]
+        return self.end[found], found
+
+
+def _previous(stream: NDArray[np.intp]) -> Int64:
+    """For each span, in order of start, the one before it on its stream; -1 = none."""
+    result = np.full(len(stream), -1, dtype=np.int64)
+    order = np.argsort(stream, kind="stable")
+    same = stream[order][1:] == stream[order][:-1]
+    result[order[1:][same]] = order[:-1][same]
+    return result
+
+
+def _outermost(lane: Int64, strength: NDArray[np.int64], start: Int64, end: Int64) -> NDArray[np.intp]:
+    """Those that lie in no other of their lane and strength."""
+    order = np.lexsort((-end, start, strength, lane))
+    kept = np.ones(len(order), dtype=bool)
+    inside: tuple[int, int] | None = None
+    reach = 0
+    for place, at in enumerate(order.tolist()):
+        of = (int(lane[at]), int(strength[at]))
+        kept[place] = of != inside or int(start[at]) >= reach
+        if kept[place]:
+            inside, reach = of, int(end[at])
+    return order[kept]
+
+
+class _HostLine:
+    """The host's outermost operators as consecutive pieces, of whichever thread runs one."""
+
+    def __init__(
+        self,
+        spans: Spans,
+        layer: NDArray[np.int32],
+        name: NDArray[np.int32],
+        clocks: ClockFit,
+        host: str,
+    ) -> None:
+        self.layer, self.name, self.phase = layer, name, spans.phase
+        told = (spans.device < 0) & np.isin(spans.kind, (HOST, COMPUTE, COMM, COPY, INPUT, OPTIMIZER))
+        rows = np.flatnonzero(told)
+        start = clocks.to_reference(host, spans.start[rows])
+        end = clocks.to_reference(host, spans.end[rows])
+        # An optimizer's mark spans its whole step: its edges say nothing of when the host is busy.
+        operators = spans.kind[rows] != OPTIMIZER
+        self.edges = np.unique(np.concatenate((start[operators], end[operators])))
+        # The strongest is written first: input before all, operators before the optimizer's mark.
+        strength = np.where(spans.kind[rows] == INPUT, 2, np.where(operators, 1, 0))
+        outer = _outermost(spans.lane[rows], strength, start, end)
+        rows, start, end, strength = rows[outer], start[outer], end[outer], strength[outer]
+        cuts = np.unique(np.concatenate((start, end)))
+        row = np.full(max(len(cuts) - 1, 0), -1, dtype=np.int64)
+        for at in np.lexsort((start - end, -strength)).tolist():
+            left, right = np.searchsorted(cuts, (start[at], end[at]))
+            row[left:right] = np.where(row[left:right] < 0, rows[at], row[left:right])
+        self.start, self.end = cuts[:-1], cuts[1:]
+        self.row = row
+        self.kind = np.where(row >= 0, spans.kind[np.maximum(row, 0)], -1) if len(row) else row
+
+    def pieces(self, start: int, end: int) -> list[HostPiece]:
+        if end <= start:
+            return []
+        if not len(self.start):
+            return [HostPiece(start=start, end=end, kind=-1, row=-1)]
+        found: list[HostPiece] = []
+        first, last = int(self.start[0]), int(self.end[-1])
+        if end > last:
+            found.append(HostPiece(start=max(last, start), end=end, kind=-1, row=-1))
+        place = int(np.searchsorted(self.start, min(end, last), side="left")) - 1
+        while place >= 0 and self.end[place] > start:
+            found.append(
+                HostPiece(
+                    start=max(int(self.start[place]), start),
+                    end=min(int(self.end[place]), end),
+                    kind=int(self.kind[place]),
+                    row=int(self.row[place]),
+                )
+            )
+            place -= 1
+        if start < first:
+            found.append(HostPiece(start=start, end=min(first, end), kind=-1, row=-1))
+        return found

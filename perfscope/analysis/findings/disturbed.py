@@ -1,0 +1,146 @@
+"""Something outside the training that disturbed it, and whether it is the verdict itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from perfscope.analysis.findings.evidence import Evidence
+from perfscope.analysis.machine.effects import windows_in_words
+from perfscope.analysis.machine.results import Disturbance
+from perfscope.analysis.results import Finding
+from perfscope.units import format_count, format_ns
+
+DECISIVE = 0.25  # of the mean step lost to disturbances: the code's own causes come after them
+WORTH = 0.1  # of the mean step lost: what slow computation is laid at the disturbance
+SLOWER = 1.02  # steps this many times longer than the others are slower
+SEVERE = 0.1  # of a host's CPUs (or other resource): doubt about every figure
+_SLOWED_BY = {
+    "cpu_neighbour": "Somebody else's processes slow",
+    "gpu_neighbour": "Somebody else's processes on the GPU slow",
+    "steal": "The hypervisor slows",
+    "cgroup_throttling": "The CPU quota slows",
+    "throttling": "Lowered clocks slow",
+    "pressure": "A machine short of CPUs or memory slows",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disturbed:
+    """The finding that the run was disturbed, in the list that says where it belongs."""
+
+    first: list[Finding] = field(default_factory=list)  # it costs more than the verdict's cause
+    doubt: list[Finding] = field(default_factory=list)  # it may explain the figures
+    minor: list[Finding] = field(default_factory=list)
+
+
+def disturbed(evidence: Evidence, verdict: Finding) -> Disturbed:
+    """Whether something else disturbed the run, and what its absence would bring.
+
+    Args:
+        evidence: of the run.
+        verdict: the finding that stands first without it.
+    """
+    machine = evidence.machine
+    if machine is None or machine.clean is not False:
+        return Disturbed()
+    inside = [one for one in machine.disturbances if one.within_steps]
+    ratio, gain_ns = machine.disturbed_ratio, machine.disturbed_ns
+    causes_it = _causes(evidence, verdict, inside)
+    if (
+        ratio is None and causes_it
+    ):  # all of the run was disturbed: what the verdict's cause costs is its doing
+        ratio, gain_ns = verdict.gain_ratio, verdict.gain_ns
+    first = causes_it or (ratio is not None and ratio >= DECISIVE and ratio > (verdict.gain_ratio or 0.0))
+    worst = max(
+        inside, key=lambda one: (_lost(one) if first else 0, one.severity * (one.end_ns - one.start_ns))
+    )
+    where = f"on {worst.host} " if len(evidence.hosts) > 1 else ""
+    told = f"{where}{worst.title[:1].lower()}{worst.title[1:].removesuffix('.')}"
+    effect = _effect(worst)
+    if first and effect:
+        title = f"{_SLOWED_BY.get(worst.kind, 'Something else slows')} the steps: {effect}; {told}."
+    else:
+        title = f"Something outside the training disturbed it: {told}{'; ' if effect else ''}{effect}."
+    rank = _hit_rank(evidence) if causes_it else None
+    title = f"{title.removesuffix('.')}; rank {rank} is slowed by it." if rank is not None else title
+    hit = {number for one in inside for number in one.windows}
+    traced = f" {windows_in_words(sorted(hit))}." if hit or machine.traced_disturbed is False else ""
+    finding = Finding(
+        id="disturbed",
+        title=title,
+        detail=_evidence(worst, inside, traced),
+        action=_what_to_do(worst),
+        gain_ns=gain_ns,
+        gain_ratio=ratio,
+        rank=rank,
+    )
+    if first:
+        return Disturbed(first=[finding])
+    severe = worst.severity >= SEVERE or (ratio or 0.0) >= DECISIVE
+    return Disturbed(doubt=[finding]) if severe else Disturbed(minor=[finding])
+
+
+def _causes(evidence: Evidence, verdict: Finding, inside: Sequence[Disturbance]) -> bool:
+    """Whether the verdict is what the disturbance does: slow computation where it was, in traced steps."""
+    machine = evidence.machine
+    assert machine is not None
+    severe = [one for one in inside if one.severity >= SEVERE and _slowed(one)]
+    lost = machine.disturbed_ratio
+    if not severe or machine.traced_disturbed is False or (lost is not None and lost < WORTH):
+        return False
+    if verdict.id == "straggler":
+        host = next((rank.host for rank in evidence.ranks if rank.rank == verdict.rank), "")
+        return any(one.host == host for one in severe)
+    return verdict.id in ("imbalance", "compute_bound")
+
+
+def _slowed(one: Disturbance) -> bool:
+    """Whether steps were slower in it than otherwise, or there are no others to compare them with."""
+    if one.step_ns_during is None or one.step_ns_otherwise is None:
+        return True
+    return one.step_ns_during >= SLOWER * one.step_ns_otherwise
+
+
+def _hit_rank(evidence: Evidence) -> int | None:
+    """The rank that the disturbance slowed, where it is one."""
+    slow = evidence.what_ifs.slow
+    return slow[0].rank if len(slow) == 1 else None
+
+
+def _lost(one: Disturbance) -> int:
+    """Time that steps of one rank lost in it, ns."""
+    if one.step_ns_during is None or one.step_ns_otherwise is None:
+        return 0
+    return one.num_steps_during * max(0, one.step_ns_during - one.step_ns_otherwise)
+
+
+def _effect(one: Disturbance) -> str:
+    """``203 steps took 25.4 ms instead of 13.4 ms``; '' where that is not known."""
+    if one.step_ns_during is None or one.step_ns_otherwise is None:
+        return ""
+    count, during = format_count(one.num_steps_during), format_ns(one.step_ns_during)
+    if one.step_ns_during >= SLOWER * one.step_ns_otherwise:
+        return f"{count} steps took {during} instead of {format_ns(one.step_ns_otherwise)}"
+    return f"its {count} steps were hardly slower ({during}, {format_ns(one.step_ns_otherwise)} otherwise)"
+
+
+def _evidence(worst: Disturbance, inside: list[Disturbance], traced: str) -> str:
+    lines = "; ".join(worst.evidence)
+    others = len(inside) - 1
+    more = (
+        f" {format_count(others)} other disturbance{'s' if others > 1 else ''} on the machine's timeline."
+        if others
+        else ""
+    )
+    return f"Seen: {lines}.{traced}{more} Compare such figures with another run's only after a quiet run."
+
+
+def _what_to_do(worst: Disturbance) -> str:
+    return {
+        "cpu_neighbour": "Repeat it on a quiet machine before blaming the code, or give it CPUs of its own.",
+        "steal": "Repeat it on a host that is not shared: the hypervisor gave this machine's CPUs to others.",
+        "cgroup_throttling": "Raise the CPU quota of the job's control group, or compute with fewer threads.",
+        "throttling": "Check cooling, power supply and power limits before comparing step times.",
+        "gpu_neighbour": "End the other processes on that GPU, or set CUDA_VISIBLE_DEVICES to another one.",
+    }.get(worst.kind, "Free memory on that host (other jobs, page cache, a smaller batch) and run again.")

@@ -1,0 +1,136 @@
+"""Ranks whose memory, or GPU, lies on another NUMA node than their CPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from perfscope.analysis.findings.evidence import Evidence
+from perfscope.analysis.findings.numactl import how_to_bind
+from perfscope.analysis.machine.host import Host
+from perfscope.analysis.machine.results import MachineAnalysis, RankPlacement
+from perfscope.analysis.results import Finding
+from perfscope.units import format_ns, format_ratio
+
+REMOTE = 0.2  # of a rank's pages on another node
+
+
+def uncosted(evidence: Evidence) -> list[Finding]:
+    """Ranks that are kept to some nodes' CPUs while their memory lies on others."""
+    assert evidence.machine is not None
+    hosts = {host.name: host for host in evidence.hosts}
+    remote = [one for one in evidence.machine.placements if _is_remote(one, hosts[one.host])]
+    if not remote:
+        return []
+    worst = min(remote, key=lambda one: (one.local_ratio or 0.0, one.rank))
+    elsewhere = {node: share for node, share in worst.memory_nodes.items() if node not in worst.cpu_nodes}
+    most = max(elsewhere, key=lambda node: elsewhere[node])
+    how = how_to_bind(evidence.run, hosts[worst.host], _targets(evidence, worst.host))
+    policy = f" Its memory policy is {worst.policy}." if worst.policy not in ("", "default") else ""
+    return [
+        Finding(
+            id="numa_remote",
+            title=(
+                f"Rank {worst.rank} runs on NUMA {_nodes(worst.cpu_nodes)}, but "
+                f"{format_ratio(1 - (worst.local_ratio or 0.0), 0)} of its memory lies elsewhere "
+                f"({format_ratio(elsewhere[most], 0)} on node {most}){_and_more(len(remote) - 1)}."
+            ),
+            detail=(
+                f"{worst.source}; CPUs {worst.cpus} on {worst.host}.{policy} Every access to that memory "
+                "crosses the link between the nodes: less bandwidth, more latency."
+            ),
+            action=f"Keep CPUs and memory together: {how}.",
+            gain_ns=None,
+            gain_ratio=None,
+            rank=worst.rank,
+        )
+    ]
+
+
+def remote_ranks(machine: MachineAnalysis | None, hosts: Sequence[Host]) -> tuple[int, ...]:
+    """Ranks that are kept to some nodes' CPUs while much of their memory lies on others."""
+    of_name = {host.name: host for host in hosts}
+    places = machine.placements if machine is not None else ()
+    return tuple(sorted(place.rank for place in places if _is_remote(place, of_name[place.host])))
+
+
+def remote_memory(evidence: Evidence, verdict: bool) -> Finding | None:
+    """Remote memory with what it costs, where ranks with local memory do the same work faster."""
+    one = evidence.what_ifs.of("local_memory")
+    found = uncosted(evidence) if one is not None else []
+    if one is None or not found:
+        return None
+    told = (
+        f" Ranks with local memory do the same faster: with it the step would take {format_ns(one.step_ns)}."
+    )
+    return replace(found[0], detail=found[0].detail + told, gain_ns=one.gain_ns, gain_ratio=one.gain_ratio)
+
+
+def all_remote(evidence: Evidence) -> Finding | None:
+    """Remote memory that no rank does without: what it costs cannot be told, but nothing else comes first."""
+    if evidence.machine is None or len(remote_ranks(evidence.machine, evidence.hosts)) < len(evidence.ranks):
+        return None
+    found = uncosted(evidence)
+    if not found:
+        return None
+    told = " Every rank has it, so nothing in this run says what it costs."
+    return replace(found[0], detail=found[0].detail + told)
+
+
+def _is_remote(placement: RankPlacement, host: Host) -> bool:
+    ratio, own = placement.local_ratio, set(placement.cpu_nodes)
+    with_cpus = {node.number for node in host.topology.nodes.values() if node.cpus}
+    bound = bool(own) and own < with_cpus
+    # A rank that may run anywhere is remote only where nobody runs: on a node without CPUs.
+    anywhere = own == with_cpus and len(host.topology.nodes) > len(with_cpus)
+    return ratio is not None and 1 - ratio >= REMOTE and (bound or anywhere) and not placement.note
+
+
+def _targets(evidence: Evidence, host: str) -> dict[int, tuple[int, ...]]:
+    """Rank -> the nodes that it should have: its GPU's, else its CPUs'."""
+    assert evidence.machine is not None
+    return {
+        one.rank: (one.device_node,) if one.device_node is not None else one.cpu_nodes
+        for one in evidence.machine.placements
+        if one.host == host
+    }
+
+
+def gpu_remote(evidence: Evidence) -> list[Finding]:
+    assert evidence.machine is not None
+    hosts = {host.name: host for host in evidence.hosts}
+    remote = [
+        one
+        for one in evidence.machine.placements
+        if one.device_node is not None and one.cpu_nodes and one.device_node not in one.cpu_nodes
+    ]
+    if not remote:
+        return []
+    first = min(remote, key=lambda one: one.rank)
+    how = how_to_bind(evidence.run, hosts[first.host], _targets(evidence, first.host))
+    return [
+        Finding(
+            id="gpu_remote",
+            title=(
+                f"Rank {first.rank} runs on NUMA {_nodes(first.cpu_nodes)}, its GPU is attached to node "
+                f"{first.device_node}{_and_more(len(remote) - 1)}."
+            ),
+            detail=(
+                f"CPUs {first.cpus} on {first.host}. Copies and launches cross the link between the nodes."
+            ),
+            action=f"Bind it beside its GPU: {how}.",
+            gain_ns=None,
+            gain_ratio=None,
+            rank=first.rank,
+        )
+    ]
+
+
+def _nodes(nodes: tuple[int, ...]) -> str:
+    return f"node{'s' if len(nodes) > 1 else ''} {', '.join(map(str, nodes))}"
+
+
+def _and_more(count: int) -> str:
+    return (
+        f"; so {'are' if count > 1 else 'is'} {count} other rank{'s' if count > 1 else ''}" if count else ""
+    )

@@ -1,0 +1,268 @@
+"""Ranks as the cause: one that is slower than its peers, a model that is split unevenly, work that varies."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from perfscope.analysis.findings.evidence import Evidence
+from perfscope.analysis.results import Finding
+from perfscope.analysis.whatif.analyse import in_words
+from perfscope.analysis.whatif.peers import SLOWER, Slow
+from perfscope.analysis.whatif.results import WhatIf
+from perfscope.units import format_count, format_ns, format_ratio
+
+CLEARLY = 2.4  # standard deviations of a fair draw above which a rank is last too often
+HOLDS_UP = 0.8  # one rank last in so many of the calls holds the others up
+IMBALANCE = 0.03  # busiest rank over the mean, as a share of the step
+UNEVEN = 0.1  # of one layer's parameters by which two ranks' shares of it differ
+_DOMINANT = 0.5  # of the excess of all slow ranks that the worst has, to be the one
+
+
+def slow_rank(evidence: Evidence, verdict: bool) -> Finding | None:
+    """A rank that does the same as others and takes longer; its gain is what the replay says."""
+    one = evidence.what_ifs.of("no_stragglers")
+    if one is None or evidence.uneven is not None:
+        return None
+    slow = [rank for rank in evidence.what_ifs.slow if rank.rank not in servers(evidence)]
+    if not slow or slow[0].excess_ns < _DOMINANT * sum(rank.excess_ns for rank in slow):
+        return None
+    worst = slow[0]
+    waited = held_up(evidence)
+    if waited is not None and waited[0] == worst.rank:
+        _, cost, times = waited
+        title = (
+            f"Rank {worst.rank} holds the others up: they wait {evidence.of_step(cost)} for it; it enters "
+            f"last in {format_count(times)} of {format_count(len(evidence.calls))} collectives."
+        )
+    else:
+        usual = format_ratio(worst.excess_ns / worst.peers_ns, 0) if worst.peers_ns else "all of it"
+        title = f"Rank {worst.rank} is slow: {usual} more for the same work, and the others wait for it."
+    detail = in_words(worst)
+    return Finding(
+        id="straggler",
+        title=title,
+        detail=f"{detail[:1].upper()}{detail[1:]}.{_prediction(one)}",
+        action=_why_slow(worst),
+        gain_ns=one.gain_ns,
+        gain_ratio=one.gain_ratio,
+        layer=worst.layer,
+        rank=worst.rank,
+    )
+
+
+def _why_slow(worst: Slow) -> str:
+    if worst.part == "idle":
+        return (
+            f"Find out what rank {worst.rank} does outside operators: logging, checkpoints, other processes "
+            "on its cores (see Machine), its core binding."
+        )
+    if worst.layer is not None and worst.part_excess_ns > 0.6 * worst.excess_ns:
+        return (
+            f"Look at {worst.layer} on rank {worst.rank}: its data, shapes and code path against the others'."
+        )
+    return f"Find out what rank {worst.rank} does differently: its data, code path, clocks, core binding."
+
+
+def _prediction(one: WhatIf) -> str:
+    doubt = f" ({one.caution})" if one.caution else ""
+    return f" With {one.title} the step would take {format_ns(one.step_ns)}{doubt}."
+
+
+def model_split(evidence: Evidence, verdict: bool) -> Finding | None:
+    """A model split over ranks so that one has more to compute."""
+    one = evidence.what_ifs.of("perfect_balance")
+    uneven = evidence.uneven
+    if one is None or not (evidence.what_ifs.different_work or uneven is not None):
+        return None
+    busy = {rank.rank: part.compute + part.optimizer for rank, part in evidence.traced}
+    busy = {rank: time for rank, time in busy.items() if rank not in servers(evidence)}
+    if len(busy) < 2:
+        return None
+    most, least = max(busy, key=lambda rank: busy[rank]), min(busy, key=lambda rank: busy[rank])
+    mean = sum(busy.values()) / len(busy)
+    how = "Ranks run different layers."
+    if uneven is not None:
+        how = (
+            f"Rank {uneven.most_rank} holds {format_ratio(uneven.most / uneven.least - 1, 0)} more "
+            f"parameters of {uneven.layer} than rank {uneven.least_rank}."
+        )
+    return Finding(
+        id="model_split",
+        title=(
+            f"The model is split unevenly: rank {most} computes {format_ns(busy[most])} per step, rank "
+            f"{least} {format_ns(busy[least])}, the mean rank {format_ns(mean)}."
+        ),
+        detail=f"{how} The others wait for rank {most}.{_prediction(one)}",
+        action=f"Move layers (or parts of them) from rank {most} to rank {least}.",
+        gain_ns=one.gain_ns,
+        gain_ratio=one.gain_ratio,
+        rank=most,
+    )
+
+
+def late_start(evidence: Evidence, verdict: bool) -> Finding | None:
+    """A rank that begins the traced steps after the others, who wait for it in their first call."""
+    one = evidence.what_ifs.of("equal_start")
+    if one is None:
+        return None
+    times = sum(call.late_rank == one.rank for call in evidence.calls)
+    count = format_count(len(evidence.calls))
+    return Finding(
+        id="late_start",
+        title=(
+            f"Rank {one.rank} begins the traced steps late, and the others wait for it in their first call; "
+            f"it enters last in {format_count(times)} of {count} calls."
+        ),
+        detail=(
+            f"{one.evidence[:1].upper()}{one.evidence[1:]}.{_prediction(one)} {wait_or_transfer(evidence)}"
+        ),
+        action=(
+            f"Look at what rank {one.rank} does before: its input, logging, the step before. Trace several "
+            "steps to see whether it is so in each."
+        ),
+        gain_ns=one.gain_ns,
+        gain_ratio=one.gain_ratio,
+        rank=one.rank,
+    )
+
+
+def imbalance(evidence: Evidence, verdict: bool) -> Finding | None:
+    """Unequal work without a rank that is slower than its peers: some have less to do, or they take turns."""
+    one = evidence.what_ifs.of("perfect_balance")
+    if one is None or evidence.what_ifs.different_work or evidence.uneven is not None or servers(evidence):
+        return None
+    if evidence.what_ifs.of("no_stragglers") is not None:
+        return None
+    busy = _busy(evidence)
+    mean = sum(busy.values()) / max(len(busy), 1)
+    worst = max(busy, key=lambda rank: busy[rank], default=None)
+    if worst is not None and busy[worst] > (1 + SLOWER) * mean:
+        title = (
+            f"Work is spread unevenly: rank {worst} is busy {format_ns(busy[worst])} per step, the mean rank "
+            f"{format_ns(mean)}; equal work would save {format_ratio(one.gain_ratio)} of the step."
+        )
+        detail, action = (
+            "Busy is computation, optimizer and input.",
+            "Give ranks with less to do a larger share.",
+        )
+    else:
+        title = (
+            "Ranks take turns at being slow: equal computation in every step would save "
+            f"{format_ratio(one.gain_ratio)} of it."
+        )
+        detail = "No rank is slower than the others over all traced steps."
+        action = "Look for work that varies: sample lengths, caches, other processes, clocks."
+    return Finding(
+        id="imbalance",
+        title=title,
+        detail=detail + _prediction(one),
+        action=action,
+        gain_ns=one.gain_ns,
+        gain_ratio=one.gain_ratio,
+    )
+
+
+def _busy(evidence: Evidence) -> dict[int, int]:
+    """Rank -> what it does per step besides waiting for others, ns; without ranks that only serve."""
+    serving = servers(evidence)
+    return {
+        rank.rank: part.compute + part.optimizer + part.input_wait
+        for rank, part in evidence.traced
+        if rank.rank not in serving
+    }
+
+
+def busiest(evidence: Evidence) -> list[Finding]:
+    """Unequal work between collectives, by the breakdown alone, where nothing could be replayed."""
+    if len(evidence.traced) < 2 or not evidence.step or evidence.what_ifs.check is not None:
+        return []
+    busy = _busy(evidence)
+    if len(busy) < 2:
+        return []
+    mean = sum(busy.values()) / len(busy)
+    worst = max(busy, key=lambda rank: busy[rank])
+    excess = busy[worst] - mean
+    gain = min(excess, evidence.mean("exposed_comm")) if evidence.collectives else excess
+    if gain < IMBALANCE * evidence.step:
+        return []
+    return [
+        Finding(
+            id="straggler",
+            title=(
+                f"In the traced steps rank {worst} is busy {format_ns(busy[worst])} per step, "
+                f"the mean rank {format_ns(mean)}; equal work would save up to {evidence.of_step(gain)}."
+            ),
+            detail="Busy is computation, optimizer and input; the others wait for it in collectives.",
+            action=f"Compare rank {worst}'s data, layers, clocks and core binding with the others'.",
+            gain_ns=round(gain),
+            gain_ratio=gain / evidence.step,
+            rank=worst,
+        )
+    ]
+
+
+def held_up(evidence: Evidence) -> tuple[int, float, int] | None:
+    """(rank that nearly always enters last, what the others wait for it per step in ns, how often).
+
+    The mean over all ranks would halve it: what is waiting on the others is other work, or idle, on that one.
+    """
+    rank, times = late(evidence)
+    if rank is None or not evidence.in_calls_ns or evidence.waiting_ns is None:
+        return None
+    others = [part.exposed_comm for one, part in evidence.traced if one.rank != rank]
+    mostly_waiting = evidence.waiting_ns > evidence.in_calls_ns / 2
+    if times < HOLDS_UP * len(evidence.calls) or not mostly_waiting or not others:
+        return None
+    waited = evidence.waiting_ns / max(evidence.steps_per_rank, 1) * len(evidence.traced) / len(others)
+    return rank, min(waited, sum(others) / len(others)), times  # the late rank itself waits for nobody
+
+
+def late(evidence: Evidence) -> tuple[int | None, int]:
+    """The rank that enters last clearly more often than its share, on enough calls, and how often."""
+    counts = Counter(call.late_rank for call in evidence.calls)
+    if len(evidence.calls) < 5 or len(evidence.ranks) < 2:
+        return None, 0
+    rank, times = counts.most_common(1)[0]
+    share = 1 / len(evidence.ranks)
+    usual = share * len(evidence.calls)
+    by_chance = usual + CLEARLY * math.sqrt(usual * (1 - share))
+    return (rank, times) if times >= by_chance else (None, times)
+
+
+def _transfer(evidence: Evidence) -> int:
+    """Sum of the matched calls' transfers, ns."""
+    return sum(call.transfer_ns for call in evidence.calls)
+
+
+def wait_or_transfer(evidence: Evidence) -> str:
+    """How much of the time in calls is waiting for the last rank, and how much transfer."""
+    in_calls, waiting = evidence.in_calls_ns, evidence.waiting_ns
+    if not in_calls or waiting is None:
+        return "Waiting cannot be told from transfer: that needs the traces of every rank of a group."
+    steps = max(evidence.steps_per_rank, 1)
+    unit, transfer = "step" if evidence.breakdown_of == "step" else "file", _transfer(evidence)
+    at_once = ", some of them at the same time" if transfer > 1.1 * (in_calls - waiting) else ""
+    return (
+        f"The mean rank is in collectives for {format_ns(in_calls / steps)} per {unit}, "
+        f"{format_ratio(waiting / in_calls)} of it ({format_ns(waiting / steps)}) waiting for the last "
+        f"rank to enter; the transfers themselves take {format_ns(transfer / steps)}{at_once}."
+    )
+
+
+def servers(evidence: Evidence) -> set[int]:
+    """Ranks of a bench run that only serve: they wait by design."""
+    groups = scheme(evidence).get("groups")
+    return {
+        group["ranks"][0]
+        for group in (groups if isinstance(groups, list) else [])
+        if isinstance(group, dict) and group.get("axis") == "server" and group.get("ranks")
+    }
+
+
+def scheme(evidence: Evidence) -> Mapping[str, Any]:
+    """The scheme of a bench run; empty of any other."""
+    found = evidence.run.get("scheme")
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,147 @@
+"""All windows of a run, ready to be replayed with something changed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from perfscope.analysis.clocks.fit import ClockFit
+from perfscope.analysis.judged import JudgedCalls
+from perfscope.analysis.mainline import MainLine
+from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.replay.build import build_program
+from perfscope.analysis.replay.engine import Replayed, Schedule, replay, schedule
+from perfscope.analysis.replay.program import Change, Program
+
+DISTORTED = 0.25  # of the usual step by which a window may be off before nearer ones are preferred
+CLOSE = 0.05  # of the measured time by which a replay may be off
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Window:
+    """One window's program, how to run it, and what it gives unchanged."""
+
+    program: Program
+    plan: Schedule
+    base: Replayed
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.program.steps)
+
+    @property
+    def measured_ns(self) -> float:
+        """Until the last rank's last step was over, since ranks began (`Program.begin`)."""
+        return float(self.program.measured[:, -1].max())
+
+    @property
+    def error_ns(self) -> float:
+        """How far the unchanged replay is off."""
+        return abs(self.base.wall_ns - self.measured_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Replays:
+    """Windows that all traced ranks share; at least one."""
+
+    windows: tuple[Window, ...]
+
+    @property
+    def num_steps(self) -> int:
+        return sum(window.num_steps for window in self.windows)
+
+    @property
+    def measured_ns(self) -> float:
+        """The mean traced step."""
+        return sum(window.measured_ns for window in self.windows) / self.num_steps
+
+    @property
+    def base_ns(self) -> float:
+        """The mean step as replayed without any change."""
+        return sum(window.base.wall_ns for window in self.windows) / self.num_steps
+
+    @property
+    def error_ratio(self) -> float:
+        """|replayed - measured| / measured of the unchanged replay, mean over the windows' time."""
+        off = sum(window.error_ns for window in self.windows)
+        total = sum(window.measured_ns for window in self.windows)
+        return off / total if total else 0.0
+
+    @property
+    def num_calls(self) -> int:
+        """Matched calls in all windows together."""
+        return sum(int((window.program.kind >= 0).sum()) for window in self.windows)
+
+    def nearest(self, usual_ns: float | None) -> Replays:
+        """Without windows that a profiler or chance distorted, where others are near the usual step.
+
+        Args:
+            usual_ns: the usual (untraced) step; None: not known, all windows stay.
+        """
+        if usual_ns is None or len(self.windows) < 2:
+            return self
+        off = [abs(window.measured_ns / window.num_steps / usual_ns - 1) for window in self.windows]
+        most = max(DISTORTED, 2 * min(off))
+        kept = tuple(window for window, one in zip(self.windows, off, strict=True) if one <= most)
+        return replace(self, windows=kept)
+
+    def step_ns(self, change: Callable[[Program], Change | None]) -> float | None:
+        """The mean step with a change; None where the change does not apply to any window."""
+        changes = [change(window.program) for window in self.windows]
+        if all(one is None for one in changes):
+            return None
+        walls = (
+            window.base.wall_ns if one is None else replay(window.program, window.plan, one).wall_ns
+            for window, one in zip(self.windows, changes, strict=True)
+        )
+        return sum(walls) / self.num_steps
+
+
+def _better(program: Program, plan: Schedule) -> Window:
+    """With ranks that begin together; as they really began where only that gives the measured times."""
+    together = Window(program=program, plan=plan, base=replay(program, plan))
+    if together.error_ns <= CLOSE * together.measured_ns or not program.skew.any():
+        return together
+    apart = program.with_skew()
+    skewed = Window(program=apart, plan=plan, base=replay(apart, plan))
+    return skewed if skewed.error_ns < together.error_ns else together
+
+
+def make_replays(
+    lines: Mapping[int, Mapping[int, MainLine]], matches: Sequence[JudgedCalls], clocks: ClockFit
+) -> tuple[Replays | None, tuple[MissingFigure, ...]]:
+    """Programs of all windows, and which windows could not be made one.
+
+    Args:
+        lines: window -> rank -> main line.
+        matches: every matched call.
+        clocks: how the hosts' clocks stand to each other.
+    """
+    of_window: dict[int, list[JudgedCalls]] = defaultdict(list)
+    for one in matches:
+        of_window[one.window].append(one)
+    most = max((len(ranks) for ranks in lines.values()), default=0)
+    windows, missing = [], []
+    for number, ranks in sorted(lines.items()):
+        reason = None
+        program = None
+        if len(ranks) < most:
+            reason = f"{len(ranks)} of {most} ranks traced it"
+        else:
+            program = build_program(ranks, of_window[number], clocks)
+            reason = "its ranks did not trace the same steps" if program is None else None
+        if program is None:
+            missing.append(MissingFigure(what=f"replay of window {number}", reason=str(reason)))
+            continue
+        plan = schedule(program)
+        if plan.num_stuck:
+            missing.append(
+                MissingFigure(
+                    what=f"replay of window {number}",
+                    reason=f"{plan.num_stuck} calls wait for each other in a circle, by the trace's times",
+                )
+            )
+            continue
+        windows.append(_better(program, plan))
+    return (Replays(windows=tuple(windows)) if windows else None), tuple(missing)

@@ -1,0 +1,294 @@
+"""Conducts the analysis of wait states: from the ranks' lines and the matched calls to `WaitAnalysis`."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from perfscope.analysis import intervals as iv
+from perfscope.analysis.buckets import LayerParams
+from perfscope.analysis.comm_record import UNKNOWN_GROUP
+from perfscope.analysis.intervals import Int64
+from perfscope.analysis.judged import JudgedCalls
+from perfscope.analysis.mainline import LineRecord
+from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.waits.common_start import SEND
+from perfscope.analysis.waits.line_table import Clocks, line_table
+from perfscope.analysis.waits.results import GroupWait, RankWait, ReasonShare, WaitAnalysis, WaitCall
+from perfscope.analysis.waits.splits import Sums, split_rows
+from perfscope.analysis.waits.stragglers import StepTimes, input_waits, pattern_of, step_stragglers
+from perfscope.analysis.waits.surroundings import Surroundings
+from perfscope.analysis.waits.why_late import Late, why_late
+
+_MOST_REASONS = 5  # per collective and group
+
+
+def analyse_waits(
+    lines: LineRecord,
+    matches: Sequence[JudgedCalls],
+    clocks: Clocks,
+    hosts: Mapping[int, str],
+    *,
+    around: Surroundings | None = None,
+    times: Mapping[int, StepTimes] | None = None,
+    world_size: int | None = None,
+    parameters: Sequence[LayerParams] = (),
+) -> WaitAnalysis:
+    """Everything about who waited for whom, and why.
+
+    Args:
+        lines: every rank's steps.
+        matches: `CommAnalysis.matches`.
+        clocks: `CommAnalysis.clocks`.
+        hosts: rank -> host.
+        around: what the machine says; None = nothing was recorded of it.
+        times: rank -> its always-on steps; None or empty where there are none.
+        world_size: ranks of the job; None = not known.
+        parameters: the model's (`ModelFacts.shapes`), to tell what gradient buckets carry; () = not known.
+    """
+    steps_of: dict[int, int] = defaultdict(int)
+    for of_window in lines.lines.values():
+        for rank, line in of_window.items():
+            steps_of[rank] += len(line.steps)
+    missing = _missing(lines, matches, steps_of, world_size)
+    sums = Sums.of(len(lines.layers))
+    by_window: dict[int, list[JudgedCalls]] = defaultdict(list)
+    for one in matches:
+        if one.enter.shape[1]:
+            by_window[one.window].append(one)
+    before = {line.steps[0].step - 1 for own in lines.lines.values() for line in own.values() if line.steps}
+    input_of = input_waits(times or {}, before)
+    windows: list[tuple[int, Sequence[JudgedCalls], Sequence[Late]]] = []
+    for window in sorted(by_window):
+        table = line_table(lines.lines.get(window, {}), clocks)
+        mine = by_window[window]
+        judged = why_late(window, mine, table, lines.layers, hosts, around or Surroundings(), input_of)
+        sums.add(mine, table, clocks, lines.layers, parameters)
+        windows.append((window, mine, judged))
+    num_steps = max(steps_of.values(), default=0)
+    calls = _calls(windows)
+    stragglers = step_stragglers(windows)
+    num_ranks = len({rank for one in matches if one.key.collective != SEND for rank in one.ranks})
+    pattern = pattern_of(stragglers, max(num_ranks, 1), times or {})
+    return WaitAnalysis(
+        num_steps=num_steps,
+        calls=calls,
+        groups=_groups(calls, windows, max(num_steps, 1)),
+        ranks=_ranks(windows, sums, steps_of),
+        stragglers=stragglers,
+        persistent=pattern.persistent,
+        pattern=pattern.pattern,
+        pattern_reason=pattern.reason,
+        split=split_rows(sums, lines.layers, steps_of),
+        num_uncertain=sum(call.uncertain for call in calls),
+        missing=tuple(missing),
+    )
+
+
+def _missing(
+    lines: LineRecord, matches: Sequence[JudgedCalls], steps_of: Mapping[int, int], world_size: int | None
+) -> list[MissingFigure]:
+    what = "wait states"
+    traced = len(steps_of)
+    if not traced:
+        return [MissingFigure(what=what, reason="no step was traced")]
+    missing = []
+    if world_size is not None and traced < world_size:
+        reason = f"{traced} of {world_size} ranks were traced; who waited for the others is not known"
+        missing.append(MissingFigure(what="waits for ranks without a trace", reason=reason))
+    if traced < 2:
+        alone = "the job has one rank, which waits for nobody" if world_size == 1 else "one rank was traced"
+        return [*missing, MissingFigure(what=what, reason=alone)]
+    if not any(one.enter.shape[1] for one in matches):
+        return [*missing, MissingFigure(what=what, reason="no call could be matched across ranks")]
+    uneven = [
+        window
+        for window, own in sorted(lines.lines.items())
+        if len({tuple(step.step for step in line.steps) for line in own.values()}) > 1
+    ]
+    if uneven:
+        reason = "the ranks traced different steps there; only calls that all members made are compared"
+        named = ", ".join(str(window) for window in uneven[:8])
+        missing.append(MissingFigure(what=f"some waits of window {named}", reason=reason))
+    if any(one.key.group == UNKNOWN_GROUP for one in matches):
+        reason = (
+            "the trace does not say which process group these calls are of; they were matched as if all "
+            "their ranks were one group, so a rank may seem to wait for one that it shares no group with"
+        )
+        missing.append(MissingFigure(what="process groups of some waits", reason=reason))
+    unlined = {rank for one in matches for rank in one.ranks if rank not in lines.lines.get(one.window, {})}
+    if unlined:
+        named = ", ".join(str(rank) for rank in sorted(unlined)[:8])
+        reason = f"no step of rank {named} was traced in the same window"
+        missing.append(MissingFigure(what="why some ranks were late", reason=reason))
+    return missing
+
+
+def _calls(
+    windows: Sequence[tuple[int, Sequence[JudgedCalls], Sequence[Late]]],
+) -> tuple[WaitCall, ...]:
+    result: list[WaitCall] = []
+    for window, matches, judged in windows:
+        for one, late in zip(matches, judged, strict=True):
+            result.extend(_of_match(window, one, late))
+    return tuple(sorted(result, key=lambda call: (call.window, call.start_ns, call.group, call.seq)))
+
+
+def _of_match(window: int, one: JudgedCalls, late: Late) -> list[WaitCall]:
+    at = np.arange(one.enter.shape[1])
+    step = one.step[one.late_row, at].tolist()
+    start = one.enter.min(axis=0).tolist()
+    wait = np.rint(one.wait.mean(axis=0)).astype(np.int64).tolist()
+    worst, transfer = one.wait.max(axis=0).tolist(), one.transfer.tolist()
+    behind, rows, seq = late.lateness.tolist(), one.late_row.tolist(), one.seq.tolist()
+    is_late, uncertain = late.is_late.tolist(), late.uncertain.tolist()
+    return [
+        WaitCall(
+            window=window,
+            step=step[call],
+            seq=seq[call],
+            collective=one.key.collective,
+            group=one.key.group,
+            ranks=one.ranks,
+            start_ns=start[call],
+            wait_ns=wait[call],
+            max_wait_ns=worst[call],
+            transfer_ns=transfer[call],
+            late_rank=one.ranks[rows[call]] if is_late[call] else None,
+            lateness_ns=behind[call],
+            cause=late.causes.get(call),
+            uncertain=uncertain[call],
+        )
+        for call in range(len(seq))
+    ]
+
+
+@dataclass(slots=True, eq=False)
+class _Share:
+    """One reason so far."""
+
+    num_calls: int = 0
+    wait: int = 0
+    worst: int = -1
+    sentence: str = ""
+    meanwhile: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """One collective on one group so far."""
+
+    ranks: set[int] = field(default_factory=set)
+    num_calls: int = 0
+    rank_wait: int = 0  # summed over ranks and calls
+    transfer: int = 0  # likewise
+    worst: int = 0
+    late: Counter[int] = field(default_factory=Counter)
+    num_uncertain: int = 0
+    call_wait: int = 0  # mean rank's, summed over calls
+    reasons: dict[tuple[str, int, str | None, str | None], _Share] = field(
+        default_factory=lambda: defaultdict(_Share)
+    )
+
+
+def _groups(
+    calls: Sequence[WaitCall],
+    windows: Sequence[tuple[int, Sequence[JudgedCalls], Sequence[Late]]],
+    num_steps: int,
+) -> tuple[GroupWait, ...]:
+    found: dict[tuple[str, str], _Group] = defaultdict(_Group)
+    for _, matches, _ in windows:
+        for one in matches:
+            group = found[one.key.collective, one.key.group]
+            group.ranks.update(one.ranks)
+            group.rank_wait += int(one.wait.sum())
+            group.transfer += int(one.transfer.sum()) * len(one.ranks)
+    for call in calls:
+        _count(found[call.collective, call.group], call)
+    result = [
+        GroupWait(
+            collective=collective,
+            group=name,
+            num_ranks=len(group.ranks),
+            num_calls=group.num_calls,
+            wait_ns=round(group.rank_wait / len(group.ranks) / num_steps),
+            transfer_ns=round(group.transfer / len(group.ranks) / num_steps),
+            max_wait_ns=group.worst,
+            late_counts=tuple(sorted(group.late.items(), key=lambda item: (-item[1], item[0]))),
+            num_uncertain=group.num_uncertain,
+            reasons=_reasons(group),
+        )
+        for (collective, name), group in found.items()
+    ]
+    return tuple(sorted(result, key=lambda one: (-one.wait_ns, one.collective, one.group)))
+
+
+def _count(group: _Group, call: WaitCall) -> None:
+    group.num_calls += 1
+    group.worst = max(group.worst, call.max_wait_ns)
+    group.num_uncertain += call.uncertain
+    group.call_wait += call.wait_ns
+    if call.late_rank is not None:
+        group.late[call.late_rank] += 1
+    cause = call.cause
+    if cause is None:
+        return
+    share = group.reasons[cause.reason, cause.rank, cause.layer, cause.phase]
+    share.num_calls += 1
+    share.wait += call.wait_ns
+    if call.wait_ns > share.worst:
+        share.worst, share.sentence, share.meanwhile = call.wait_ns, cause.sentence, cause.meanwhile
+
+
+def _reasons(group: _Group) -> tuple[ReasonShare, ...]:
+    ordered = sorted(group.reasons.items(), key=lambda item: -item[1].wait)
+    return tuple(
+        ReasonShare(
+            reason=reason,
+            rank=rank,
+            layer=layer,
+            phase=phase,
+            num_calls=share.num_calls,
+            wait_ns=share.wait,
+            share=share.wait / group.call_wait,
+            sentence=share.sentence,
+            meanwhile=share.meanwhile,
+        )
+        for (reason, rank, layer, phase), share in ordered[:_MOST_REASONS]
+        if share.wait
+    )
+
+
+def _ranks(
+    windows: Sequence[tuple[int, Sequence[JudgedCalls], Sequence[Late]]],
+    sums: Sums,
+    steps_of: Mapping[int, int],
+) -> tuple[RankWait, ...]:
+    times: Counter[int] = Counter()
+    held: Counter[int] = Counter()
+    for _, matches, judged in windows:
+        behind: dict[int, list[tuple[Int64, Int64]]] = defaultdict(list)
+        for one, late in zip(matches, judged, strict=True):
+            if one.key.collective == SEND:
+                continue
+            for row in np.unique(one.late_row[late.is_late]).tolist():
+                mine = late.is_late & (one.late_row == row)
+                times[one.ranks[row]] += int(mine.sum())
+                entered = one.last_entry[mine]
+                behind[one.ranks[row]].append((entered - late.lateness[mine], entered))
+        for rank, parts in behind.items():
+            since, until = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+            held[rank] += iv.length(iv.union(since, until))
+    return tuple(
+        RankWait(
+            rank=rank,
+            wait_ns=round(sums.wait[rank] / max(steps_of.get(rank, 0), 1)),
+            exposed_wait_ns=round(sums.exposed_wait[rank] / max(steps_of.get(rank, 0), 1)),
+            num_late=times[rank],
+            held_ns=round(held[rank] / max(steps_of.get(rank, 0), 1)),
+        )
+        for rank in sorted(sums.wait)
+    )

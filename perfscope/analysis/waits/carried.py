@@ -1,0 +1,86 @@
+"""What gradient buckets carry, where `buckets` can tell: they belong to these layers' backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfscope.analysis.buckets import Bucket, LayerParams, match_buckets
+from perfscope.analysis.intervals import Int64
+from perfscope.analysis.judged import JudgedCalls
+from perfscope.analysis.spans import BACKWARD, FORWARD
+from perfscope.analysis.waits.line_table import LineTable
+from perfscope.rundir.schema import PHASES
+
+_WIDTHS = (4, 2, 8)  # bytes of an element; the sizes fit the parameters exactly with the right one only
+
+Shares = tuple[NDArray[np.int64], NDArray[np.float64]]  # codes as in `splits`, and shares that add up to 1
+
+
+def carried(
+    one: JudgedCalls, table: LineTable, layers: Sequence[str], parameters: Sequence[LayerParams]
+) -> list[Shares | None] | None:
+    """One entry per call of an all-reduce; None where they are no buckets, of any step.
+
+    Args:
+        one: the calls.
+        table: the window's lines.
+        layers: names that codes stand for.
+        parameters: the model's layers in order of registration.
+    """
+    if one.key.collective != "all_reduce" or not parameters or (one.size <= 0).any():
+        return None
+    code_of = {name: code for code, name in enumerate(layers)}
+    orders = _orders(table, code_of, parameters)
+    for width in _WIDTHS:
+        if not (one.size % width).any():
+            found = _match(one, orders, width)
+            if found is not None:
+                return [_shares(bucket, code_of) for bucket in found]
+    return None
+
+
+def _match(
+    one: JudgedCalls, orders: Sequence[Sequence[LayerParams]], width: int
+) -> list[Bucket | None] | None:
+    result: list[Bucket | None] = [None] * len(one.size)
+    for step in np.unique(one.step[0]).tolist():
+        at = np.flatnonzero(one.step[0] == step)
+        at = at[np.argsort(one.enter[0, at], kind="stable")]
+        found = match_buckets(orders, (one.size[at] // width).tolist())
+        if found is None:
+            return None
+        for call, bucket in zip(at.tolist(), found, strict=True):
+            result[call] = bucket
+    return result
+
+
+def _orders(
+    table: LineTable, code_of: Mapping[str, int], parameters: Sequence[LayerParams]
+) -> list[list[LayerParams]]:
+    """Registration backwards, then execution backwards."""
+    forward = np.flatnonzero(table.is_named() & (table.phase == FORWARD))
+    codes, first = np.unique(table.layer[forward], return_index=True)
+    seen = dict(zip(codes.tolist(), first.tolist(), strict=True))
+    last = len(forward)
+    executed = sorted(parameters, key=lambda item: seen.get(code_of.get(item[0], -1), last), reverse=True)
+    return [list(reversed(parameters)), executed]
+
+
+def _shares(bucket: Bucket | None, code_of: Mapping[str, int]) -> Shares | None:
+    known = {layer: elements for layer, elements in (bucket or {}).items() if layer in code_of}
+    if not known or not bucket or len(known) < len(bucket):
+        return None
+    codes = [1 + code_of[layer] * len(PHASES) + BACKWARD for layer in known]
+    elements = np.array(list(known.values()), dtype=np.float64)
+    return np.array(codes, dtype=np.int64), elements / elements.sum()
+
+
+def shared_out(total: int, shares: NDArray[np.float64]) -> Int64:
+    """`total` in whole parts that add up to it."""
+    edges = np.rint(np.cumsum(shares) * total).astype(np.int64)
+    edges[-1] = total
+    result: Int64 = np.diff(edges, prepend=0)
+    return result

@@ -1,0 +1,200 @@
+"""What the analysis of wait states yields. Reports draw these and nothing else. Times are integer ns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfscope.analysis.missing import MissingFigure
+
+# Why a rank entered a call later than the others; in words in `why_late`.
+REASONS = (
+    "compute",  # computing `layer` took it longer
+    "model_split",  # it computes layers that most of the others do not have
+    "upstream",  # point to point: the other end needs what it was computing
+    "numa_remote",  # all of its layers alike, and its memory lies on another NUMA node
+    "disturbed",  # OS noise: another process, a quota, heat on its host
+    "oversubscribed",  # the job's own threads share its CPUs
+    "input_wait",  # waiting for the data loader
+    "optimizer",
+    "copy",
+    "idle",  # no operator ran: Python, sleeping, another process
+    "exposed_comm",  # it was still in another call
+    "left_late",  # it left the previous call later than the others did
+    "started_late",  # its step began later: the cause lies before it
+    "untraced",  # time outside the traced steps
+    "together",  # it came with most of the others: those who waited were early
+    "unclear",  # several small things
+    "uncertain",  # the hosts' clocks leave open who was late
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hop:
+    """A call in which one rank waited for another, on the way to a cause."""
+
+    collective: str
+    group: str
+    waiting_rank: int
+    late_rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateCause:
+    """Why a rank was late.
+
+    Attributes:
+        reason: one of REASONS.
+        rank: whose doing it is; not the late rank where that one had waited for somebody else (`through`).
+        excess_ns: by how much `rank` spent more on it than the lower median of the others did.
+        layer, phase: of what was computed; None where it is nobody's, or no computation.
+        group: for exposed_comm the other call's process group.
+        through: the calls that handed the delay on, nearest first; () = the late rank's own doing.
+        sentence: all of that in words.
+        meanwhile: what disturbed that rank's host in the window, where it is not the reason; "" = nothing.
+    """
+
+    reason: str
+    rank: int
+    excess_ns: int
+    sentence: str
+    layer: str | None = None
+    phase: str | None = None
+    group: str | None = None
+    through: tuple[Hop, ...] = ()
+    meanwhile: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitCall:
+    """One matched collective, or one message (its sends and receives)."""
+
+    window: int
+    step: int  # of the late rank; -1 = outside every step
+    seq: int
+    collective: str  # "send" = a message from the first of `ranks` to the second
+    group: str
+    ranks: tuple[int, ...]
+    start_ns: int  # first entry, reference clock
+    wait_ns: int  # the mean rank's
+    max_wait_ns: int
+    transfer_ns: int
+    late_rank: int | None  # None: nobody, or the clocks leave it open
+    lateness_ns: int  # behind the lower median of the others' entries
+    cause: LateCause | None  # None with `late_rank`, or where the late rank has no line
+    uncertain: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasonShare:
+    """One reason of the waiting in one group's calls."""
+
+    reason: str
+    rank: int
+    layer: str | None
+    phase: str | None
+    num_calls: int
+    wait_ns: int  # the mean rank's, summed over these calls
+    share: float  # of all waiting in the group's calls
+    sentence: str  # of the call that cost most
+    meanwhile: str = ""  # likewise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupWait:
+    """All calls of one collective on one group, per step, on the mean member rank."""
+
+    collective: str
+    group: str
+    num_ranks: int
+    num_calls: int  # matched, in all windows
+    wait_ns: int  # per step
+    transfer_ns: int  # per step
+    max_wait_ns: int  # of one call
+    late_counts: tuple[tuple[int, int], ...]  # (rank, times late), most often first
+    num_uncertain: int  # calls of which the clocks leave open who was late
+    reasons: tuple[ReasonShare, ...]  # most waiting first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankWait:
+    """One rank, per traced step."""
+
+    rank: int
+    wait_ns: int  # union over its calls
+    exposed_wait_ns: int  # the part of it that no computation hid
+    num_late: int  # collectives that it entered last, all windows
+    held_ns: int  # time in which the others had entered one of these and it had not (union), per step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStraggler:
+    """Who held up one traced step's collectives most."""
+
+    window: int
+    step: int
+    rank: int
+    times: int  # collectives of the step it entered last
+    num_calls: int  # collectives of the step in which it can be told who was last
+    held_ns: int  # union over these calls: from the lower median of the others' entries to its own
+    reason: str | None  # of the call in which it was latest
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlwaysOn:
+    """What the untraced steps say of one rank."""
+
+    rank: int
+    what: str  # "outside the backward pass", "waiting for input"
+    num_steps: int
+    times: int  # steps in which it spent the most of all ranks on that
+    excess_ns: int  # median over steps, against the lower median of the other ranks
+    p_value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistentStraggler:
+    """A rank that holds up more steps than chance would have it do."""
+
+    rank: int
+    num_steps: int  # traced steps with a straggler
+    times: int  # of them its own
+    p_value: float  # binomial, times the number of ranks
+    held_ns: int  # per traced step
+    always_on: AlwaysOn | None  # None: untraced steps do not say so
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitRow:
+    """Per step, mean member rank of a group.
+
+    Computation is its layer's and stands in the row of every group that has calls behind that layer, so it
+    does not add up over groups; the other columns do. `group` None: computation with no call behind it.
+    """
+
+    group: str | None
+    layer: str | None  # None: not known
+    phase: str | None
+    num_ranks: int
+    compute_ns: int | None  # None: the calls' layer is not known
+    exposed_comm_ns: int
+    wait_ns: int
+    transfer_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitAnalysis:
+    """Every wait state of one run."""
+
+    num_steps: int  # traced, of the rank with most
+    calls: tuple[WaitCall, ...] = ()  # by window and start
+    groups: tuple[GroupWait, ...] = ()  # most waiting first
+    ranks: tuple[RankWait, ...] = ()
+    stragglers: tuple[StepStraggler, ...] = ()  # by window and step
+    persistent: tuple[PersistentStraggler, ...] = ()
+    pattern: str | None = None  # persistent, varying, none; None: too few steps to tell
+    pattern_reason: str = ""  # one sentence
+    split: tuple[SplitRow, ...] = ()
+    num_uncertain: int = 0  # calls of which the clocks leave open who was late
+    missing: tuple[MissingFigure, ...] = ()

@@ -1,0 +1,224 @@
+"""Where communication and waiting belong: process group, layer, phase (METRICS §2), and rank.
+
+A call that is a gradient bucket belongs to the layers whose gradients it carries, by their size; another one
+to the layer and phase that its rank was computing last before it asked for it (device: before it could
+begin). Of calls that overlap on one rank each instant is the first one's exposure.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfscope.analysis import intervals as iv
+from perfscope.analysis.buckets import LayerParams
+from perfscope.analysis.intervals import Int64
+from perfscope.analysis.judged import JudgedCalls
+from perfscope.analysis.mainline import LINE_COMPUTE, LINE_EXPOSED
+from perfscope.analysis.waits.carried import Shares, carried, shared_out
+from perfscope.analysis.waits.line_table import Clocks, LineTable
+from perfscope.analysis.waits.results import SplitRow
+from perfscope.rundir.schema import PHASES
+
+
+@dataclass(slots=True, eq=False)
+class GroupSums:
+    """One process group so far."""
+
+    sums: Int64  # shape (3, codes): exposed, wait, transfer over all ranks and calls; code 0 = no layer
+    ranks: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True, eq=False)
+class Sums:
+    """All windows so far. A code is 1 + layer x phases + phase; 0 = not known."""
+
+    num_codes: int
+    groups: dict[str, GroupSums] = field(default_factory=dict)
+    compute: dict[int, Int64] = field(default_factory=dict)  # rank -> shape (codes,)
+    wait: dict[int, int] = field(default_factory=lambda: defaultdict(int))  # rank -> union
+    exposed_wait: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+
+    @classmethod
+    def of(cls, num_layers: int) -> Sums:
+        return cls(num_codes=1 + num_layers * len(PHASES))
+
+    def add(
+        self,
+        matches: Sequence[JudgedCalls],
+        table: LineTable,
+        clocks: Clocks,
+        layers: Sequence[str] = (),
+        parameters: Sequence[LayerParams] = (),
+    ) -> None:
+        """Takes in one window.
+
+        Args:
+            matches: of that window.
+            table: its lines.
+            clocks: of all hosts.
+            layers: names that the lines' codes stand for.
+            parameters: the model's, in order of registration, to tell what buckets carry; () = not known.
+        """
+        self._add_compute(table)
+        codes = _codes(matches, table, clocks)
+        buckets = [carried(one, table, layers, parameters) for one in matches]
+        rows: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for index, one in enumerate(matches):
+            group = self._group(one)
+            group.ranks.update(one.ranks)
+            transfer = np.minimum(one.transfer[None, :], one.duration - one.wait)
+            for place, values in ((1, one.wait), (2, transfer)):
+                group.sums[place] += _by_code(codes[index], values, self.num_codes, buckets[index])
+            for row, rank in enumerate(one.ranks):
+                rows[rank].append((index, row))
+        mask = table.part == LINE_EXPOSED
+        total = table.cumulated(mask)
+        for rank, own in rows.items():
+            if not own:
+                continue
+            enter = np.concatenate([matches[index].enter[row] for index, row in own])
+            waited = enter + np.concatenate([matches[index].wait[row] for index, row in own])
+            waits = iv.union(enter, waited)
+            self.wait[rank] += iv.length(waits)
+            if rank not in table.row_of:
+                continue
+            leave = enter + np.concatenate([matches[index].duration[row] for index, row in own])
+            exposed = _masked(table, rank, mask, total, *iv.disjoint_parts(enter, leave))
+            first = 0
+            for index, row in own:
+                size = len(matches[index].seq)
+                mine = codes[index][row : row + 1], exposed[None, first : first + size]
+                self._group(matches[index]).sums[0] += _by_code(*mine, self.num_codes, buckets[index])
+                first += size
+            self.exposed_wait[rank] += int(_masked(table, rank, mask, total, waits[:, 0], waits[:, 1]).sum())
+
+    def _group(self, one: JudgedCalls) -> GroupSums:
+        name = one.key.group
+        if name not in self.groups:
+            self.groups[name] = GroupSums(np.zeros((3, self.num_codes), dtype=np.int64))
+        return self.groups[name]
+
+    def _add_compute(self, table: LineTable) -> None:
+        chosen = table.part == LINE_COMPUTE
+        code = np.where(table.is_named(), 1 + table.layer.astype(np.int64) * len(PHASES) + table.phase, 0)
+        flat = table.rows()[chosen] * self.num_codes + code[chosen]
+        spent = np.zeros(len(table.row_of) * self.num_codes, dtype=np.int64)
+        np.add.at(spent, flat, (table.end - table.start)[chosen])
+        for rank, row in table.row_of.items():
+            own = spent[row * self.num_codes : (row + 1) * self.num_codes]
+            self.compute[rank] = self.compute[rank] + own if rank in self.compute else own
+
+
+def _codes(matches: Sequence[JudgedCalls], table: LineTable, clocks: Clocks) -> list[Int64]:
+    """Of each call on each rank, shape (ranks, calls) per match."""
+    last_named = table.last_named()
+    result = []
+    for one in matches:
+        code = np.zeros(one.enter.shape, dtype=np.int64)
+        rows = [row for row, rank in enumerate(one.ranks) if rank in table.row_of]
+        if rows:
+            ranks = tuple(one.ranks[row] for row in rows)
+            asked = np.stack([_asked(one, row, table, clocks) for row in rows])
+            code[rows] = 1 + table.layer_before(ranks, asked, last_named)
+        result.append(code)
+    return result
+
+
+def _asked(one: JudgedCalls, row: int, table: LineTable, clocks: Clocks) -> Int64:
+    """From when on a rank's calls could run, reference clock; their entry where the trace does not say."""
+    line = table.lines[table.row_of[one.ranks[row]]]
+    launch = one.launch[row]
+    known = launch >= 0
+    entry: Int64 = one.enter[row]
+    if not known.any():
+        return entry
+    asked = clocks.to_reference(line.host, line.ready(np.maximum(launch, 0)))
+    result: Int64 = np.where(known, np.minimum(asked, entry), entry)
+    return result
+
+
+def _by_code(code: Int64, values: Int64, num_codes: int, buckets: Sequence[Shares | None] | None) -> Int64:
+    """Values (ranks, calls) summed by code; those of a call that is a bucket by what it carries."""
+    result = np.zeros(num_codes, dtype=np.int64)
+    known = np.array([bucket is not None for bucket in buckets or [None] * values.shape[1]], dtype=bool)
+    np.add.at(result, code[:, ~known].ravel(), values[:, ~known].ravel())
+    totals = values.sum(axis=0)
+    for call in np.flatnonzero(known).tolist():
+        bucket = buckets[call] if buckets is not None else None
+        if bucket is not None:
+            np.add.at(result, bucket[0], shared_out(int(totals[call]), bucket[1]))
+    return result
+
+
+def _masked(
+    table: LineTable, rank: int, mask: NDArray[np.bool_], total: Int64, start: Int64, end: Int64
+) -> Int64:
+    """How much of each span [start, end) of a rank lies in masked segments."""
+    both = np.stack((start, end))
+    places = table.places((rank, rank), both)
+    until = table.until(total, mask, places, both)
+    result: Int64 = np.maximum(until[1] - until[0], 0)
+    return result
+
+
+def split_rows(sums: Sums, layers: Sequence[str], steps_of: Mapping[int, int]) -> tuple[SplitRow, ...]:
+    """Rows per step and mean member rank, groups with most communication first.
+
+    Args:
+        sums: of all windows.
+        layers: names that codes stand for.
+        steps_of: rank -> its traced steps.
+    """
+    result: list[SplitRow] = []
+    tied = np.zeros(sums.num_codes, dtype=bool)
+    order = sorted(sums.groups, key=lambda name: (-int(sums.groups[name].sums[1:].sum()), name))
+    for name in order:
+        group = sums.groups[name]
+        used = np.flatnonzero(group.sums.any(axis=0))
+        tied[used[used > 0]] = True
+        result.extend(_rows(name, group.sums, group.ranks, used, sums, layers, steps_of))
+    alone = np.flatnonzero(~tied)
+    none = np.zeros((3, sums.num_codes), dtype=np.int64)
+    result.extend(_rows(None, none, set(sums.compute), alone, sums, layers, steps_of))
+    return tuple(result)
+
+
+def _rows(
+    name: str | None,
+    communication: Int64,
+    ranks: set[int],
+    codes: NDArray[np.int64],
+    sums: Sums,
+    layers: Sequence[str],
+    steps_of: Mapping[int, int],
+) -> list[SplitRow]:
+    num_steps = max((steps_of.get(rank, 0) for rank in ranks), default=0)
+    if not num_steps:
+        return []
+    compute = sum((sums.compute[rank] for rank in ranks if rank in sums.compute), np.zeros(sums.num_codes))
+    rows = []
+    for code in codes.tolist():
+        is_tied = code > 0 or name is None
+        values = [int(compute[code]) if is_tied else 0, *communication[:, code].tolist()]
+        means = [round(value / len(ranks) / num_steps) for value in values]
+        if not any(means):
+            continue
+        layer, phase = divmod(code - 1, len(PHASES))
+        rows.append(
+            SplitRow(
+                group=name,
+                layer=layers[layer] if code else None,
+                phase=PHASES[phase] if code else None,
+                num_ranks=len(ranks),
+                compute_ns=means[0] if is_tied else None,
+                exposed_comm_ns=means[1],
+                wait_ns=means[2],
+                transfer_ns=means[3],
+            )
+        )
+    return sorted(rows, key=lambda row: (-(row.exposed_comm_ns + row.wait_ns), -(row.compute_ns or 0)))

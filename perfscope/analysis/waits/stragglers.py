@@ -1,0 +1,263 @@
+"""Who holds up which step, and whether it is always the same rank.
+
+A step's straggler is the rank that was behind the others for longest in the collectives that it entered
+last. It is persistent where it holds up more steps than a fair draw among the ranks would have it do (tail of
+the binomial, times the number of ranks, below 5 %). The always-on figures of the untraced steps can confirm
+it: what they time outside the backward pass has no waiting for gradients in it, so the late rank's is most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from perfscope.analysis import intervals as iv
+from perfscope.analysis.intervals import Int64
+from perfscope.analysis.judged import JudgedCalls
+from perfscope.analysis.spans import whole_numbers
+from perfscope.analysis.steps import counted_steps
+from perfscope.analysis.waits.common_start import SEND
+from perfscope.analysis.waits.excess import others_median
+from perfscope.analysis.waits.results import AlwaysOn, LateCause, PersistentStraggler, StepStraggler
+from perfscope.analysis.waits.why_late import Late
+from perfscope.units import format_count, format_ns
+
+LIKELY = 0.05
+_FEWEST_STEPS = 3  # below this nothing is said about persistence
+_FEWEST_UNTRACED = 10
+_CONFIRMS = 0.25  # of the lateness in a traced step; a smaller excess in the untraced ones is another matter
+_OUTSIDE, _INPUT = "outside the backward pass", "waiting for input"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepTimes:
+    """One rank's always-on figures; arrays of shape (steps,)."""
+
+    step: Int64
+    outside_backward: Int64  # ns; -1 = not measured
+    input_wait: Int64  # ns; -1 = not measured
+    is_usual: NDArray[np.bool_]  # neither warm-up nor traced
+
+
+def step_times(table: pa.Table) -> StepTimes:
+    """Reads one rank's schema.STEPS."""
+    duration, backward = whole_numbers(table, "dur_ns"), whole_numbers(table, "backward_ns")
+    window = whole_numbers(table, "window")
+    return StepTimes(
+        step=whole_numbers(table, "step"),
+        outside_backward=np.where(backward >= 0, np.maximum(duration - backward, 0), -1),
+        input_wait=whole_numbers(table, "input_ns"),
+        is_usual=counted_steps(window) & (window < 0),
+    )
+
+
+def input_waits(times: Mapping[int, StepTimes], steps: Set[int]) -> dict[int, dict[int, int]]:
+    """step -> rank -> its wait for input, where that was measured."""
+    result: dict[int, dict[int, int]] = {step: {} for step in steps}
+    for rank, one in times.items():
+        known = (one.input_wait >= 0) & np.isin(one.step, list(steps))
+        for step, waited in zip(one.step[known].tolist(), one.input_wait[known].tolist(), strict=True):
+            result[step][rank] = waited
+    return result
+
+
+@dataclass(slots=True, eq=False)
+class _Tally:
+    """One rank in one step's collectives."""
+
+    since: list[int] = field(default_factory=list)  # the others' entries of each call it came last to ...
+    until: list[int] = field(default_factory=list)  # ... and its own
+    worst: int = -1
+    cause: LateCause | None = None
+
+    @property
+    def held(self) -> int:
+        """As a union: two calls at the same time are late by the same delay."""
+        return iv.length(iv.union(np.array(self.since, np.int64), np.array(self.until, np.int64)))
+
+
+def step_stragglers(
+    windows: Sequence[tuple[int, Sequence[JudgedCalls], Sequence[Late]]],
+) -> tuple[StepStraggler, ...]:
+    """One for each traced step with collectives of which it can be told who was late.
+
+    Args:
+        windows: (window, its matches, what `why_late` says of them).
+    """
+    result = []
+    for window, matches, judged in windows:
+        tallies: dict[int, dict[int, _Tally]] = defaultdict(lambda: defaultdict(_Tally))
+        num_calls: Counter[int] = Counter()
+        for one, late in zip(matches, judged, strict=True):
+            if one.key.collective != SEND:
+                _count(one, late, tallies, num_calls)
+        for step in sorted(tallies):
+            held = {rank: tally.held for rank, tally in tallies[step].items()}
+            rank = max(held, key=lambda one: (held[one], len(tallies[step][one].since), -one))
+            own = tallies[step][rank]
+            result.append(
+                StepStraggler(
+                    window=window,
+                    step=step,
+                    rank=rank,
+                    times=len(own.since),
+                    num_calls=num_calls[step],
+                    held_ns=held[rank],
+                    reason=own.cause.reason if own.cause else None,
+                    sentence=own.cause.sentence if own.cause else "",
+                )
+            )
+    return tuple(result)
+
+
+def _count(
+    one: JudgedCalls, late: Late, tallies: dict[int, dict[int, _Tally]], num_calls: Counter[int]
+) -> None:
+    calls = np.flatnonzero(late.is_late)
+    rows = one.late_row[calls]
+    steps = one.step[rows, calls]
+    for call, row, step in zip(calls.tolist(), rows.tolist(), steps.tolist(), strict=True):
+        tally, behind = tallies[step][one.ranks[row]], int(late.lateness[call])
+        num_calls[step] += 1
+        tally.since.append(int(one.last_entry[call]) - behind)
+        tally.until.append(int(one.last_entry[call]))
+        if behind > tally.worst:
+            tally.worst, tally.cause = behind, late.causes.get(call)
+
+
+def binomial_tail(times: int, trials: int, chance: float) -> float:
+    """Probability of `times` or more out of `trials`."""
+    if times <= 0 or chance >= 1:
+        return 1.0
+    logs = [
+        math.lgamma(trials + 1)
+        - math.lgamma(k + 1)
+        - math.lgamma(trials - k + 1)
+        + k * math.log(chance)
+        + (trials - k) * math.log1p(-chance)
+        for k in range(times, trials + 1)
+    ]
+    return min(1.0, math.fsum(math.exp(value) for value in logs))
+
+
+def always_on(times: Mapping[int, StepTimes]) -> dict[int, list[AlwaysOn]]:
+    """Ranks that stand out over the untraced steps that all ranks have."""
+    if len(times) < 2:
+        return {}
+    common = set.intersection(*(set(one.step[one.is_usual].tolist()) for one in times.values()))
+    ranks = sorted(times)
+    if len(common) < _FEWEST_UNTRACED:
+        return {}
+    kept = np.array(sorted(common), dtype=np.int64)
+    result: dict[int, list[AlwaysOn]] = defaultdict(list)
+    for what, column in ((_OUTSIDE, "outside_backward"), (_INPUT, "input_wait")):
+        values = np.stack([_at(getattr(times[rank], column), times[rank].step, kept) for rank in ranks])
+        whole = (values >= 0).all(axis=0)
+        values = values[:, whole]
+        if values.shape[1] < _FEWEST_UNTRACED:
+            continue
+        late_row = values.argmax(axis=0)
+        excess = values.max(axis=0) - others_median(values, late_row)
+        counts = np.bincount(late_row, minlength=len(ranks))
+        row = int(counts.argmax())
+        p_value = min(1.0, len(ranks) * binomial_tail(int(counts[row]), values.shape[1], 1 / len(ranks)))
+        own = excess[late_row == row]
+        if p_value < LIKELY and 2 * counts[row] > values.shape[1] and np.median(own) > 0:
+            result[ranks[row]].append(
+                AlwaysOn(
+                    rank=ranks[row],
+                    what=what,
+                    num_steps=values.shape[1],
+                    times=int(counts[row]),
+                    excess_ns=round(float(np.median(own))),
+                    p_value=p_value,
+                )
+            )
+    return dict(result)
+
+
+def _at(values: Int64, steps: Int64, wanted: Int64) -> Int64:
+    order = np.argsort(steps, kind="stable")
+    result: Int64 = values[order[np.searchsorted(steps[order], wanted)]]
+    return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pattern:
+    """Whether it is always the same rank."""
+
+    persistent: tuple[PersistentStraggler, ...]
+    pattern: str | None  # as WaitAnalysis.pattern
+    reason: str
+
+
+def pattern_of(
+    stragglers: Sequence[StepStraggler], num_ranks: int, times: Mapping[int, StepTimes]
+) -> Pattern:
+    """Tells a rank that is always late from noise that hits one rank now, another then.
+
+    Args:
+        stragglers: of the traced steps.
+        num_ranks: that took part in collectives.
+        times: rank -> its untraced steps; empty where there are none.
+    """
+    if not stragglers:
+        return Pattern(persistent=(), pattern=None, reason="No traced step tells who came last.")
+    counts = Counter(one.rank for one in stragglers)
+    standing_out = always_on(times)
+    found = []
+    for rank, count in counts.most_common():
+        p_value = min(1.0, num_ranks * binomial_tail(count, len(stragglers), 1 / num_ranks))
+        held = sum(one.held_ns for one in stragglers if one.rank == rank)
+        seen = _confirms(standing_out.get(rank, ()), held / count)
+        often = 2 * count > len(stragglers)
+        if not ((p_value < LIKELY and len(stragglers) >= _FEWEST_STEPS) or (often and seen is not None)):
+            continue
+        found.append(_persistent(rank, count, len(stragglers), p_value, held // len(stragglers), seen))
+    if found:
+        return Pattern(persistent=tuple(found), pattern="persistent", reason=found[0].sentence)
+    if len(stragglers) < _FEWEST_STEPS:
+        said = "1 traced step is" if len(stragglers) == 1 else f"{len(stragglers)} traced steps are"
+        reason = f"{said} too few to tell a lasting straggler from chance."
+        return Pattern(persistent=(), pattern=None, reason=reason)
+    rank, count = counts.most_common(1)[0]
+    return Pattern(
+        persistent=(),
+        pattern="varying",
+        reason=(
+            f"No rank is late more often than by chance: {len(counts)} ranks held up {len(stragglers)} "
+            f"traced steps, rank {rank} most often ({count} times); that is noise, not one slow rank."
+        ),
+    )
+
+
+def _confirms(standing_out: Sequence[AlwaysOn], held: float) -> AlwaysOn | None:
+    """What stands out by an amount that can be the lateness of a traced step."""
+    enough = [one for one in standing_out if one.excess_ns >= _CONFIRMS * held]
+    return max(enough, key=lambda one: one.excess_ns, default=None)
+
+
+def _persistent(
+    rank: int, times: int, num_steps: int, p_value: float, held: int, seen: AlwaysOn | None
+) -> PersistentStraggler:
+    text = f"Rank {rank} held up {times} of {num_steps} traced steps, by {format_ns(held)} a step on average"
+    if seen is not None:
+        text += (
+            f"; over all {format_count(seen.num_steps)} untraced steps it spends most time {seen.what} in "
+            f"{format_count(seen.times)}, typically {format_ns(seen.excess_ns)} more than the others"
+        )
+    return PersistentStraggler(
+        rank=rank,
+        num_steps=num_steps,
+        times=times,
+        p_value=p_value,
+        held_ns=held,
+        always_on=seen,
+        sentence=f"{text}.",
+    )

@@ -1,0 +1,75 @@
+"""What the machine says that could make a rank late: remote memory, neighbours, too few CPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from perfscope.analysis.machine.host import Host
+from perfscope.analysis.machine.oversubscription import oversubscriptions
+from perfscope.analysis.machine.results import MachineAnalysis, RankPlacement
+
+_REMOTE = 0.2  # of a rank's pages on another node
+# Disturbances that slow down what runs on the CPUs, and GPUs.
+_SLOWS = frozenset(
+    {"cpu_neighbour", "steal", "throttling", "cgroup_throttling", "pressure", "gpu_neighbour", "swap"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """Empty where nothing of the machine was recorded: then none of these is ever named as a reason."""
+
+    remote: Mapping[int, str] = field(default_factory=dict)  # rank -> where its memory lies, in words
+    disturbed: Mapping[tuple[str, int], str] = field(default_factory=dict)  # (host, window) -> by what
+    crowded: Mapping[int, str] = field(default_factory=dict)  # rank -> how many threads share which CPUs
+    is_known: bool = False
+
+
+def surroundings(machine: MachineAnalysis | None, hosts: Sequence[Host]) -> Surroundings:
+    """What is of use here.
+
+    Args:
+        machine: the run's; None = nothing was recorded.
+        hosts: as `analyse_machine` gives them.
+    """
+    if machine is None:
+        return Surroundings()
+    disturbed: dict[tuple[str, int], str] = {}
+    for one in sorted(machine.disturbances, key=lambda found: -found.severity):
+        if one.within_steps and one.kind in _SLOWS:
+            for window in one.windows:
+                disturbed.setdefault((one.host, window), one.title.removesuffix("."))
+    crowded = {
+        rank: f"{found.threads} threads of {len(found.ranks)} ranks share {found.where}"
+        for host in hosts
+        for found in oversubscriptions(host)
+        for rank in found.ranks
+    }
+    with_cpus = {
+        host.name: {node.number for node in host.topology.nodes.values() if node.cpus} for host in hosts
+    }
+    return Surroundings(
+        remote={
+            one.rank: _where(one)
+            for one in machine.placements
+            if _is_remote(one, with_cpus.get(one.host, set()))
+        },
+        disturbed=disturbed,
+        crowded=crowded,
+        is_known=True,
+    )
+
+
+def _is_remote(one: RankPlacement, with_cpus: set[int]) -> bool:
+    """Kept to some nodes' CPUs while its memory lies on others, and not on purpose."""
+    kept = bool(one.cpu_nodes) and set(one.cpu_nodes) < with_cpus
+    return one.local_ratio is not None and 1 - one.local_ratio >= _REMOTE and kept and not one.note
+
+
+def _where(one: RankPlacement) -> str:
+    away = {node: share for node, share in one.memory_nodes.items() if node not in one.cpu_nodes}
+    most = max(away, key=lambda node: away[node], default=None)
+    nodes = ", ".join(str(node) for node in one.cpu_nodes)
+    on = "" if most is None else f", most of it on node {most}"
+    return f"{100 * (1 - (one.local_ratio or 0.0)):.0f} % of its memory is not on its NUMA node {nodes}{on}"

@@ -1,0 +1,412 @@
+"""Why the rank that entered last was late.
+
+Each member's main line is followed from where all of them last stood at the same place (`common_start`) to
+its entry. What the late rank spent more on than the lower median of the others did is the reason: the parts'
+excesses add up to about its lateness, and the largest is named, if it is a third of it at least. Of
+computation it is the layer and phase with the largest excess. Where the excess is communication with somebody
+else, in which the rank waited itself, the reason is that other rank's, and so on up the chain.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfscope.analysis.intervals import Int64
+from perfscope.analysis.judged import JudgedCalls
+from perfscope.analysis.mainline import (
+    LINE_COMPUTE,
+    LINE_COPY,
+    LINE_EXPOSED,
+    LINE_IDLE,
+    LINE_INPUT,
+    LINE_OPTIMIZER,
+)
+from perfscope.analysis.waits.common_start import SEND, CommonStart, common_starts
+from perfscope.analysis.waits.excess import (
+    SKEW,
+    UNTRACED,
+    Computing,
+    Excess,
+    LayerExcess,
+    excesses,
+    layer_excesses,
+)
+from perfscope.analysis.waits.late_words import Told, sentence
+from perfscope.analysis.waits.line_table import LineTable
+from perfscope.analysis.waits.results import Hop, LateCause
+from perfscope.analysis.waits.surroundings import Surroundings
+from perfscope.rundir.schema import PHASES
+
+_CLEAR = 1 / 3  # of the lateness; a smaller excess explains nothing
+_TOGETHER = 1 / 4  # of the mean wait; who is that little behind the median came with the others
+_STRETCHED = 1.05  # computation too takes longer, by so much at least, where the operating system is to blame
+_LITTLE = 0.1  # a share of computation in the others' time too small to show whether it is stretched
+_SINGLED_OUT = 0.6  # share of its host's lateness that one rank has, where chance is not to blame
+_MOST_HOPS = 6
+_SIMPLE = {
+    LINE_OPTIMIZER: "optimizer",
+    LINE_COPY: "copy",
+    LINE_INPUT: "input_wait",
+    LINE_IDLE: "idle",
+    UNTRACED: "untraced",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Late:
+    """Who was late to the calls of one match, and why; arrays of shape (calls,)."""
+
+    is_late: NDArray[np.bool_]  # somebody was, and it can be told who
+    uncertain: NDArray[np.bool_]  # somebody may have been; the hosts' clocks leave open who
+    lateness: Int64
+    causes: Mapping[int, LateCause]  # call -> why; without those whose members are not all traced
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Scene:
+    """One window, and everything there is to know about it."""
+
+    window: int
+    matches: Sequence[JudgedCalls]
+    table: LineTable
+    layers: tuple[str, ...]
+    hosts: Mapping[int, str]
+    around: Surroundings
+    input_of: Mapping[int, Mapping[int, int]]
+    late: Sequence[NDArray[np.bool_]]
+    starts: Mapping[int, CommonStart]
+    excess: Mapping[int, Excess]
+    singled_out: frozenset[int] = frozenset()
+    own: dict[tuple[int, int], LateCause] = field(default_factory=dict)
+
+
+def why_late(
+    window: int,
+    matches: Sequence[JudgedCalls],
+    table: LineTable,
+    layers: tuple[str, ...],
+    hosts: Mapping[int, str],
+    around: Surroundings,
+    input_of: Mapping[int, Mapping[int, int]],
+) -> list[Late]:
+    """One entry per match.
+
+    Args:
+        window: which.
+        matches: of that window.
+        table: the window's lines.
+        layers: names that the lines' codes stand for.
+        hosts: rank -> host.
+        around: what the machine says.
+        input_of: step -> rank -> its wait for input by the always-on figures, ns; may be empty.
+    """
+    usable = [len(one.ranks) > 1 and all(rank in table.row_of for rank in one.ranks) for one in matches]
+    uncertain = [_uncertain(one) for one in matches]
+    starts = common_starts(matches, table, usable)
+    excess = excesses(matches, starts, table)
+    late = [
+        (one.start_skew > 0) & ~open_ if len(one.ranks) > 1 else np.zeros(len(one.seq), dtype=bool)
+        for one, open_ in zip(matches, uncertain, strict=True)
+    ]
+    scene = _Scene(
+        window=window,
+        matches=matches,
+        table=table,
+        layers=layers,
+        hosts=hosts,
+        around=around,
+        input_of=input_of,
+        late=late,
+        starts=starts,
+        excess=excess,
+    )
+    scene.singled_out = _singled_out(scene)
+    _own_causes(scene)
+    causes = _follow(scene)
+    return [
+        Late(
+            is_late=late[index],
+            uncertain=uncertain[index],
+            lateness=lateness(one),
+            causes=causes[index],
+        )
+        for index, one in enumerate(matches)
+    ]
+
+
+def lateness(one: JudgedCalls) -> Int64:
+    """How far the last entry lies behind the lower median of the others'. Shape (calls,), ns."""
+    if len(one.ranks) < 2:
+        return np.zeros(len(one.seq), dtype=np.int64)
+    ordered = np.sort(one.enter, axis=0)
+    result: Int64 = ordered[-1] - ordered[(len(one.ranks) - 2) // 2]
+    return result
+
+
+def _uncertain(one: JudgedCalls) -> NDArray[np.bool_]:
+    """Calls in which half of the others may have been as late: it is not one rank that was."""
+    if len(one.ranks) < 2:
+        return np.zeros(len(one.seq), dtype=bool)
+    result: NDArray[np.bool_] = 2 * one.uncertain.sum(axis=0) >= len(one.ranks) - 1
+    return result & one.uncertain.any(axis=0)
+
+
+def _singled_out(scene: _Scene) -> frozenset[int]:
+    """Ranks with most of their host's lateness in collectives: what disturbs a host does not pick one."""
+    held: dict[int, int] = defaultdict(int)
+    for one, late in zip(scene.matches, scene.late, strict=True):
+        if one.key.collective != SEND:
+            total = np.bincount(one.late_row, np.where(late, lateness(one), 0), minlength=len(one.ranks))
+            for rank, amount in zip(one.ranks, total.tolist(), strict=True):
+                held[rank] += int(amount)
+    of_host: dict[str, int] = defaultdict(int)
+    for rank, amount in held.items():
+        of_host[scene.hosts.get(rank, "")] += amount
+    mates: dict[str, int] = defaultdict(int)
+    for rank in scene.table.row_of:
+        mates[scene.hosts.get(rank, "")] += 1
+    return frozenset(
+        rank
+        for rank, amount in held.items()
+        if mates[scene.hosts.get(rank, "")] > 1
+        and amount >= _SINGLED_OUT * of_host[scene.hosts.get(rank, "")] > 0
+    )
+
+
+def _own_causes(scene: _Scene) -> None:
+    """What each late rank itself did longer; chains are followed later."""
+    computing = Computing.of(scene.table, scene.layers)
+    for index, excess in scene.excess.items():
+        one = scene.matches[index]
+        top = excess.by_class.argmax(axis=0)
+        clear = excess.by_class[top, np.arange(len(top))] >= _CLEAR * excess.lateness
+        together = excess.lateness < _TOGETHER * one.wait.mean(axis=0)
+        calls = np.flatnonzero(scene.late[index])
+        for call in calls[together[calls]].tolist():
+            scene.own[index, call] = _came_together(one, excess, call)
+        calls = calls[~together[calls]]
+        computes = calls[clear[calls] & (top[calls] == LINE_COMPUTE)]
+        by_layer = layer_excesses(one, scene.starts[index], computes, scene.table, computing)
+        for call in calls.tolist():
+            told = _told(scene, index, call, int(top[call]) if clear[call] else None)
+            if call in by_layer:
+                _add_layer(scene, told, one, by_layer[call])
+            scene.own[index, call] = _cause(told)
+
+
+def _came_together(one: JudgedCalls, excess: Excess, call: int) -> LateCause:
+    early = int(one.wait[:, call].argmax())
+    behind = int(excess.lateness[call])
+    return _cause(
+        Told(
+            reason="together",
+            rank=one.ranks[int(one.late_row[call])],
+            lateness_ns=behind,
+            excess_ns=behind,
+            early_rank=one.ranks[early],
+            early_ns=int(one.wait[early, call]),
+        )
+    )
+
+
+def _told(scene: _Scene, index: int, call: int, top: int | None) -> Told:
+    """Everything but computation, of which the layers say more."""
+    one, excess = scene.matches[index], scene.excess[index]
+    rank = one.ranks[int(one.late_row[call])]
+    noise = scene.around.disturbed.get((scene.hosts.get(rank, ""), scene.window), "")
+    told = Told(
+        reason="unclear",
+        rank=rank,
+        lateness_ns=int(excess.lateness[call]),
+        excess_ns=int(excess.lateness[call]),
+        meanwhile=noise,
+        on_device=scene.table.lines[scene.table.row_of[rank]].has_device,
+    )
+    if top is None:
+        return told
+    told.excess_ns = int(excess.by_class[top, call])
+    if top == SKEW:
+        source = int(excess.source[call])
+        told.reason = "started_late" if source < 0 else "left_late"
+        if source >= 0:
+            key = scene.matches[source].key
+            told.collective, told.group = key.collective, key.group
+        else:
+            _look_before(scene, told, one, call)
+    elif top == LINE_EXPOSED:
+        told.reason = "exposed_comm"
+    else:
+        told.reason = _SIMPLE.get(top, "compute")
+        if top == LINE_IDLE and _is_stretched(excess, call):
+            _blame_noise(scene, told, one)
+    return told
+
+
+def _look_before(scene: _Scene, told: Told, one: JudgedCalls, call: int) -> None:
+    """A step that began late: the always-on figures know how long the step before it waited for input."""
+    step = int(one.step[one.late_row[call], call]) - 1
+    waited = scene.input_of.get(step, {})
+    others = sorted(waited[rank] for rank in one.ranks if rank in waited and rank != told.rank)
+    if told.rank not in waited or len(others) < len(one.ranks) - 1:
+        return
+    excess = waited[told.rank] - others[(len(others) - 1) // 2]
+    if excess >= _CLEAR * told.lateness_ns:
+        told.reason, told.excess_ns, told.before = "input_wait", excess, True
+
+
+def _is_stretched(excess: Excess, call: int) -> bool:
+    """Whether computation took longer as well, as it does when another process has the CPU at times."""
+    usual, late = int(excess.usual[LINE_COMPUTE, call]), int(excess.late[LINE_COMPUTE, call])
+    known = usual >= _LITTLE * int(excess.usual[:UNTRACED, call].sum())
+    return late >= _STRETCHED * usual if known else True
+
+
+def _blame_noise(scene: _Scene, told: Told, one: JudgedCalls) -> None:
+    """Where the machine explains that a rank did the same in more time, that becomes the reason."""
+    rank = told.rank
+    same_host = sum(scene.hosts.get(rank) == scene.hosts.get(other) for other in one.ranks) - 1
+    if rank in scene.singled_out and same_host > 0:
+        return
+    if told.meanwhile:
+        told.reason, told.by = "disturbed", told.meanwhile
+    elif rank in scene.around.crowded:
+        told.reason, told.by = "oversubscribed", scene.around.crowded[rank]
+
+
+def _add_layer(scene: _Scene, told: Told, one: JudgedCalls, found: LayerExcess) -> None:
+    """Which layer, and whether it is the layer or the rank that is slow."""
+    told.part_ns, told.ratio = found.excess_ns, found.ratio
+    if found.alike or found.spread:
+        told.alike, told.spread = found.alike, True
+        if found.alike and told.rank in scene.around.remote:
+            told.reason, told.by = "numa_remote", scene.around.remote[told.rank]
+        else:
+            _blame_noise(scene, told, one)
+        return
+    told.layer = scene.layers[found.layer] if found.layer >= 0 else None
+    told.phase = PHASES[found.phase] if found.phase >= 0 else None
+    if found.is_own_layer and found.layer >= 0:
+        told.reason = "upstream" if one.key.collective == SEND else "model_split"
+
+
+def _cause(told: Told) -> LateCause:
+    return LateCause(
+        reason=told.reason,
+        rank=told.rank,
+        excess_ns=told.excess_ns,
+        sentence=sentence(told),
+        layer=told.layer,
+        phase=told.phase,
+        group=told.group,
+        meanwhile="" if told.reason == "disturbed" else told.meanwhile,
+    )
+
+
+def _follow(scene: _Scene) -> list[dict[int, LateCause]]:
+    """Every call's cause, through the calls in which the late rank waited for somebody else."""
+    result: list[dict[int, LateCause]] = [{} for _ in scene.matches]
+    before = _calls_before(scene)
+    for (index, call), own in scene.own.items():
+        at, cause, hops = (index, call), own, list[Hop]()
+        while cause.reason == "exposed_comm" and len(hops) < _MOST_HOPS and at in before:
+            other, is_wait = before[at]
+            one = scene.matches[other[0]]
+            if not is_wait or other not in scene.own:
+                cause = dataclasses.replace(cause, group=one.key.group, sentence=_busy(cause, one))
+                break
+            next_cause = scene.own[other]
+            late_rank = one.ranks[int(one.late_row[other[1]])]
+            hops.append(
+                Hop(
+                    collective=one.key.collective,
+                    group=one.key.group,
+                    waiting_rank=cause.rank,
+                    late_rank=late_rank,
+                )
+            )
+            at, cause = other, next_cause
+        if hops:
+            way = " which waited for ".join(
+                f"rank {hop.late_rank} in {hop.collective} on group {hop.group}" for hop in hops
+            )
+            text = f"Rank {own.rank} had waited for {way}: {cause.sentence[:1].lower()}{cause.sentence[1:]}"
+            cause = dataclasses.replace(cause, through=tuple(hops), group=hops[0].group, sentence=text)
+        result[index][call] = cause
+    return result
+
+
+def _busy(cause: LateCause, one: JudgedCalls) -> str:
+    told = Told(
+        reason="exposed_comm",
+        rank=cause.rank,
+        lateness_ns=cause.excess_ns,
+        excess_ns=cause.excess_ns,
+        collective=one.key.collective,
+        group=one.key.group,
+    )
+    return sentence(told)
+
+
+_At = tuple[int, int]  # (match, call)
+
+
+def _calls_before(scene: _Scene) -> dict[_At, tuple[_At, bool]]:
+    """For calls whose late rank was in another call meanwhile: which one, and whether it waited there."""
+    asked = [at for at, cause in scene.own.items() if cause.reason == "exposed_comm"]
+    rows: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    if asked:
+        for index, one in enumerate(scene.matches):
+            for row, rank in enumerate(one.ranks):
+                rows[rank].append((index, row))
+    result = {}
+    of_rank: dict[int, _RankCalls] = {}
+    for index, call in asked:
+        one = scene.matches[index]
+        row = int(one.late_row[call])
+        rank = one.ranks[row]
+        if rank not in of_rank:
+            of_rank[rank] = _RankCalls.of(scene.matches, rows[rank])
+        begin, end = int(scene.excess[index].begin[call]), int(one.enter[row, call])
+        found = of_rank[rank].longest(begin, end, (index, call))
+        if found is not None:
+            result[index, call] = found
+    return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _RankCalls:
+    """All matched calls of one rank; arrays of shape (calls,), reference clock."""
+
+    enter: Int64
+    leave: Int64
+    waited: Int64  # until when it waited for the last rank
+    match: NDArray[np.int64]
+    call: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, matches: Sequence[JudgedCalls], rows: Sequence[tuple[int, int]]) -> _RankCalls:
+        enter = [matches[index].enter[row] for index, row in rows]
+        wait = [matches[index].wait[row] for index, row in rows]
+        return cls(
+            enter=np.concatenate(enter),
+            leave=np.concatenate([matches[index].exit[row] for index, row in rows]),
+            waited=np.concatenate(enter) + np.concatenate(wait),
+            match=np.concatenate([np.full(len(matches[index].seq), index) for index, _ in rows]),
+            call=np.concatenate([np.arange(len(matches[index].seq)) for index, _ in rows]),
+        )
+
+    def longest(self, begin: int, end: int, but: _At) -> tuple[_At, bool] | None:
+        """The call with most of its time in between, and whether more than half of that was waiting."""
+        within = np.minimum(self.leave, end) - np.maximum(self.enter, begin)
+        within = np.where((self.match == but[0]) & (self.call == but[1]), 0, within)
+        top = int(within.argmax())
+        if within[top] <= 0:
+            return None
+        waited = min(int(self.waited[top]), end) - max(int(self.enter[top]), begin)
+        return (int(self.match[top]), int(self.call[top])), 2 * waited >= int(within[top])

@@ -1,0 +1,308 @@
+"""The what-ifs of one run (METRICS §6): each cause removed in the replay, as a predicted step.
+
+The replay is of traced steps. What is saved of computation is put on the scale of the usual step by their
+ratio; what is saved of waiting and transfers stays as it is: a profiler stretches operators, not the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from perfscope.analysis.machine.results import Roofline
+from perfscope.analysis.mainline import LINE_IDLE, LINE_INPUT
+from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.replay.program import Change, Program
+from perfscope.analysis.replay.replays import Replays
+from perfscope.analysis.whatif import changes
+from perfscope.analysis.whatif.latency import CallCost, call_costs
+from perfscope.analysis.whatif.peers import Slow, Work, as_fast_as_peers, splits_differently
+from perfscope.analysis.whatif.results import ReplayCheck, WhatIf
+from perfscope.units import format_ns, format_ratio
+
+TRUSTED_ERROR = 0.05  # replay off by more: said beside every what-if
+UNTRUSTED_ERROR = 0.25  # replay off by more: no what-if is given
+TOP_LAYERS = 3
+NAMED_RANKS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIfs:
+    """What-ifs with what findings need beside them."""
+
+    what_ifs: tuple[WhatIf, ...]  # largest gain first
+    check: ReplayCheck | None
+    slow: tuple[Slow, ...]  # ranks slower than their peers, the worst first
+    latency_ns: float  # per step and rank: part of the transfers that no bandwidth shortens
+    transfer_ns: float  # per step and rank
+    missing: tuple[MissingFigure, ...]
+    different_work: bool = False  # ranks run different layers: the model is split over them
+
+    @property
+    def usable(self) -> bool:
+        """Whether the run could be replayed, closely enough to go by."""
+        return self.check is not None and not self.missing
+
+    def of(self, slug: str) -> WhatIf | None:
+        """The what-if of that id."""
+        return next((one for one in self.what_ifs if one.id == slug), None)
+
+    def gain_ns(self, slug: str) -> int:
+        """Its gain; 0 where there is none."""
+        one = self.of(slug)
+        return one.gain_ns if one else 0
+
+
+NOTHING = WhatIfs(what_ifs=(), check=None, slow=(), latency_ns=0.0, transfer_ns=0.0, missing=())
+
+
+def analyse_what_ifs(
+    replays: Replays | None,
+    usual_ns: float | None,
+    layers: Sequence[str],
+    rooflines: Sequence[Roofline] = (),
+    remote: Sequence[int] = (),
+) -> WhatIfs:
+    """Replays the run without each of its costs.
+
+    Args:
+        replays: its windows; None: none could be made, and why has been said.
+        usual_ns: the usual (untraced) step; None: the traced one.
+        layers: names of the layers that the programs' codes stand for.
+        rooflines: of the machine, for layers at their roof.
+        remote: ranks whose memory lies on other NUMA nodes than their CPUs.
+    """
+    if replays is None or replays.base_ns <= 0:
+        return NOTHING
+    check = ReplayCheck(
+        num_steps=replays.num_steps,
+        measured_ns=round(replays.measured_ns),
+        replayed_ns=round(replays.base_ns),
+        error_ratio=replays.error_ratio,
+    )
+    if check.error_ratio > UNTRUSTED_ERROR:
+        reason = (
+            f"the replay of the traced steps is off by {format_ratio(check.error_ratio, 0)}: "
+            "what ties the ranks together is not in the trace"
+        )
+        missing = (MissingFigure(what="what-ifs", reason=reason),)
+        return WhatIfs(what_ifs=(), check=check, slow=(), latency_ns=0, transfer_ns=0, missing=missing)
+    costs = call_costs(replays)
+    work = Work.of(replays)
+    slow = work.slow(layers)
+    asked = _Asked(replays=replays, usual_ns=usual_ns or replays.measured_ns, check=check)
+    found = [*_questions(asked, costs, work, slow), *_roofs(asked, layers, rooflines)]
+    if remote:
+        found += asked.what_if(
+            "local_memory",
+            f"{_listed(sorted(remote))} as fast as ranks with local memory",
+            "their CPUs reach most of their memory through another node",
+            lambda program: as_fast_as_peers(program, work, remote),
+        )
+    fixed, moved = _transfers(replays, costs)
+    return WhatIfs(
+        what_ifs=tuple(sorted((one for one in found if one.gain_ns > 0), key=lambda one: -one.gain_ns)),
+        check=check,
+        slow=tuple(slow),
+        latency_ns=fixed,
+        transfer_ns=moved,
+        missing=(),
+        different_work=splits_differently(work),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """Asks one question of the replay."""
+
+    replays: Replays
+    usual_ns: float
+    check: ReplayCheck
+
+    def what_if(
+        self,
+        slug: str,
+        title: str,
+        evidence: str,
+        change: Callable[[Program], Change | None],
+        *,
+        keeps: bool = False,
+        layer: str | None = None,
+        rank: int | None = None,
+    ) -> list[WhatIf]:
+        """`keeps`: the saved time is not the computation's, so tracing did not stretch it."""
+        step = self.replays.step_ns(change)
+        if step is None:
+            return []
+        saved = max(self.replays.base_ns - step, 0.0)
+        if not keeps:
+            saved *= self.usual_ns / self.replays.base_ns
+        predicted = round(max(self.usual_ns - saved, 0.0))
+        gain = round(self.usual_ns) - predicted
+        off = self.check.error_ratio
+        caution = f"the replay itself is off by {format_ratio(off, 0)}" if off > TRUSTED_ERROR else ""
+        return [
+            WhatIf(
+                id=slug,
+                title=title,
+                step_ns=predicted,
+                gain_ns=max(gain, 0),
+                gain_ratio=max(gain, 0) / self.usual_ns,
+                evidence=evidence,
+                caution=caution,
+                layer=layer,
+                rank=rank,
+            )
+        ]
+
+
+def _questions(
+    asked: _Asked, costs: Mapping[tuple[str, str], CallCost], work: Work, slow: Sequence[Slow]
+) -> list[WhatIf]:
+    replays = asked.replays
+    input_ns, idle_ns = _time_of(replays, LINE_INPUT), _time_of(replays, LINE_IDLE)
+    found = [
+        *asked.what_if(
+            "no_input_wait",
+            "the next batch always ready",
+            f"the mean rank waits {format_ns(input_ns)} per step for its data loader",
+            changes.no_input_wait,
+            keeps=True,
+        ),
+        *asked.what_if(
+            "no_idle",
+            "no gap without work (Python between operators, late launches)",
+            f"the mean rank runs nothing for {format_ns(idle_ns)} per step while it waits for no call",
+            changes.no_idle,
+        ),
+    ]
+    if len(work.ranks) < 2:
+        return found
+    fixed, moved = _transfers(replays, costs)
+    transfers = (
+        f"the mean rank's transfers take {format_ns(moved)} per step, {format_ns(fixed)} of it latency"
+    )
+    last, apart = _last_to_begin(replays)
+    found += asked.what_if(
+        "equal_start",
+        "all ranks beginning the traced steps together",
+        f"rank {last} begins {format_ns(apart)} after the first",
+        changes.equal_start,
+        keeps=True,
+        rank=last,
+    )
+    found += asked.what_if(
+        "zero_transfer", "instantaneous transfers", transfers, changes.zero_transfer, keeps=True
+    )
+    found += asked.what_if(
+        "double_bandwidth",
+        "links of twice the bandwidth",
+        transfers,
+        lambda program: changes.faster_links(program, costs, 2.0),
+        keeps=True,
+    )
+    found += asked.what_if(
+        "full_overlap",
+        "all communication hidden behind computation",
+        f"{transfers}; lines wait for nothing before the window's end",
+        changes.full_overlap,
+    )
+    found += asked.what_if(
+        "one_bucket",
+        "small all_reduce calls merged into buckets",
+        f"calls below {changes.SMALL_BYTES // 1024} KiB pay their latency once per bucket",
+        lambda program: changes.merged_calls(program, costs),
+        keeps=True,
+    )
+    found += asked.what_if(
+        "perfect_balance",
+        "computation spread evenly over the ranks",
+        "every step's computation takes each rank the mean of all",
+        changes.perfect_balance,
+    )
+    if slow:
+        ranks = [one.rank for one in slow]
+        found += asked.what_if(
+            "no_stragglers",
+            f"{_listed(ranks)} as fast as the ranks that do the same work",
+            in_words(slow[0]),
+            lambda program: as_fast_as_peers(program, work, ranks),
+            rank=slow[0].rank,
+            layer=slow[0].layer,
+        )
+    return found
+
+
+def _last_to_begin(replays: Replays) -> tuple[int, float]:
+    """(rank that begins a window last, how long after the first), of the window where it is most."""
+    program = max((window.program for window in replays.windows), key=lambda one: float(one.begin.max()))
+    return program.ranks[int(program.begin.argmax())], float(program.begin.max())
+
+
+def in_words(slow: Slow) -> str:
+    """``rank 3 takes 6.00 ms more per step than its peers, 5.90 ms of it in conv2 (forward)``"""
+    where = f"{slow.layer} ({slow.phase})" if slow.layer else _PART_WORDS[slow.part]
+    return (
+        f"rank {slow.rank} takes {format_ns(slow.excess_ns)} more per step than its peers for its own work, "
+        f"{format_ns(slow.part_excess_ns)} of it in {where}"
+    )
+
+
+_PART_WORDS = {
+    "compute": "operators of no layer",
+    "optimizer": "the optimizer",
+    "copy": "copies",
+    "idle": "no operator at all (Python, sleeping, or another process on its core)",
+}
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    shown = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, sorted(ranks[:NAMED_RANKS])))}"
+    return f"{shown} and {len(ranks) - NAMED_RANKS} more" if len(ranks) > NAMED_RANKS else shown
+
+
+def _roofs(asked: _Asked, layers: Sequence[str], rooflines: Sequence[Roofline]) -> list[WhatIf]:
+    """The longest layers at what the machine's ceilings allow them."""
+    factors: dict[str, dict[str, float]] = {}
+    times: dict[str, int] = {}
+    for point in rooflines[0].points if rooflines else ():
+        times[point.layer] = times.get(point.layer, 0) + point.time_ns
+        factors.setdefault(point.layer, {})[point.phase] = min(max(point.fraction, 0.0), 1.0)
+    found = []
+    for layer in sorted(times, key=lambda name: -times[name])[:TOP_LAYERS]:
+        if layer not in layers:
+            continue
+        code = list(layers).index(layer)
+        told = ", ".join(
+            f"{format_ratio(share, 0)} of the roof {phase}" for phase, share in factors[layer].items()
+        )
+        found += asked.what_if(
+            f"roofline:{layer}",
+            f"layer {layer} at its roofline",
+            f"it takes {format_ns(times[layer])} per step and reaches {told}",
+            partial(changes.layer_faster, layer=code, factor=factors[layer]),
+            layer=layer,
+        )
+    return found
+
+
+def _time_of(replays: Replays, part: int) -> float:
+    """Of the mean rank, per step."""
+    total = sum(
+        float(window.program.cells.local[window.program.cells.part == part].sum()) / len(window.program.ranks)
+        for window in replays.windows
+    )
+    return total / replays.num_steps
+
+
+def _transfers(replays: Replays, costs: Mapping[tuple[str, str], CallCost]) -> tuple[float, float]:
+    """(latency, all) of the transfers, per step of the mean rank."""
+    fixed = moved = 0.0
+    for window in replays.windows:
+        program = window.program
+        transfer = program.events.transfer
+        of_call = changes.latency_of(program, costs)
+        fixed += float(transfer.clip(max=of_call).sum()) / len(program.ranks)
+        moved += float(transfer.sum()) / len(program.ranks)
+    return fixed / replays.num_steps, moved / replays.num_steps

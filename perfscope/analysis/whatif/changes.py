@@ -1,0 +1,128 @@
+"""What is changed in a replay for each question. A change is None where there is nothing of its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from perfscope.analysis.mainline import (
+    LINE_COMPUTE,
+    LINE_IDLE,
+    LINE_INPUT,
+    LINE_OPTIMIZER,
+    NO_LAYER,
+)
+from perfscope.analysis.replay.program import Change, Float, Program
+from perfscope.analysis.whatif.latency import CallCost
+from perfscope.rundir.schema import PHASES
+
+SMALL_BYTES = 256 * 1024  # a call below this pays mostly latency
+BUCKET_BYTES = 25 * 1024 * 1024  # DistributedDataParallel's default bucket
+
+
+def zero_transfer(program: Program) -> Change | None:
+    """Instantaneous transfer: the ideal network of T_id."""
+    if not program.events.transfer.any():
+        return None
+    return Change(transfer=np.zeros_like(program.events.transfer))
+
+
+def no_input_wait(program: Program) -> Change | None:
+    """The data loader always has the next batch."""
+    return _without(program, LINE_INPUT)
+
+
+def no_idle(program: Program) -> Change | None:
+    """Work always lies ready: no Python between operators, no launch that comes late."""
+    return _without(program, LINE_IDLE)
+
+
+def _without(program: Program, part: int) -> Change | None:
+    cells = program.cells
+    mask = (cells.part == part) & (cells.local > 0)
+    return Change(local=np.where(mask, 0.0, cells.local)) if mask.any() else None
+
+
+def equal_start(program: Program) -> Change | None:
+    """All ranks begin the window together; None where the replay has them so anyway."""
+    return Change(begin=np.zeros(len(program.ranks))) if program.begin.any() else None
+
+
+def full_overlap(program: Program) -> Change | None:
+    """No line waits for a call before the window's end: all communication runs beside the computation."""
+    return Change(waits=False) if (program.kind >= 0).any() else None
+
+
+def perfect_balance(program: Program) -> Change | None:
+    """Every rank's computation takes the mean over the ranks, step by step."""
+    cells = program.cells
+    if len(program.ranks) < 2:
+        return None
+    useful = np.isin(cells.part, (LINE_COMPUTE, LINE_OPTIMIZER))
+    steps, column = np.unique(cells.step, return_inverse=True)
+    total = np.zeros((len(program.ranks), len(steps)))
+    np.add.at(total, (cells.rank[useful], column[useful]), cells.local[useful])
+    factor = np.divide(total.mean(axis=0), total, out=np.ones_like(total), where=total > 0)
+    return Change(local=np.where(useful, cells.local * factor[cells.rank, column], cells.local))
+
+
+def faster_links(program: Program, costs: Mapping[tuple[str, str], CallCost], factor: float) -> Change | None:
+    """Links of `factor` times the bandwidth; what is latency stays.
+
+    Args:
+        program: a window.
+        costs: (collective, group) -> what a call costs.
+        factor: 2 = twice as fast.
+    """
+    if not program.events.transfer.any():
+        return None
+    fixed = latency_of(program, costs)
+    transfer = program.events.transfer
+    moved = np.maximum(transfer - fixed, 0)
+    return Change(transfer=transfer - moved * (1 - 1 / factor))
+
+
+def latency_of(program: Program, costs: Mapping[tuple[str, str], CallCost]) -> Float:
+    """Latency of each event's call, ns. Shape (events,)."""
+    known = [costs[name].latency_ns if name in costs else 0.0 for name in program.names]
+    result: Float = np.array([*known, 0.0])[program.kind[program.events.call]]
+    return result
+
+
+def merged_calls(program: Program, costs: Mapping[tuple[str, str], CallCost]) -> Change | None:
+    """Small all_reduce calls merged into buckets, which alone pay latency, step by step."""
+    reduces = np.array([*(name == "all_reduce" for name, _ in program.names), False])[program.kind]
+    small = reduces & (program.size >= 0) & (program.size < SMALL_BYTES)
+    if not small.any():
+        return None
+    events = program.events
+    step = np.zeros(program.num_calls, dtype=np.int64)
+    step[events.call] = program.cells.step[events.cell]
+    spared = np.zeros(program.num_calls, dtype=bool)
+    for one in np.unique(step[small]).tolist():
+        calls = np.flatnonzero(small & (step == one))
+        needed = max(1, int(-(-program.size[calls].sum() // BUCKET_BYTES)))
+        spared[calls[:-needed]] = True  # the last one carries them all
+    if not spared.any():
+        return None
+    # Of a merged call only what its bytes cost remains, as part of the call that carries them all.
+    per_byte = np.array([*(costs[name].ns_per_byte if name in costs else 0.0 for name in program.names), 0.0])
+    moved = (per_byte[program.kind] * np.maximum(program.size, 0))[events.call]
+    return Change(transfer=np.where(spared[events.call], np.minimum(moved, events.transfer), events.transfer))
+
+
+def layer_faster(program: Program, layer: int, factor: Mapping[str, float]) -> Change | None:
+    """One layer's computation takes `factor` of its time, by phase.
+
+    Args:
+        program: a window.
+        layer: its code.
+        factor: phase -> new time over old.
+    """
+    cells = program.cells
+    own = (cells.layer == layer) & (cells.part == LINE_COMPUTE) & (layer != NO_LAYER)
+    if not own.any():
+        return None
+    table = np.array([*(factor.get(phase, 1.0) for phase in PHASES), 1.0])
+    return Change(local=np.where(own, cells.local * table[cells.phase], cells.local))

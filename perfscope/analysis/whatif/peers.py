@@ -1,0 +1,182 @@
+"""Ranks that do the same work, and which of them take longer for it.
+
+Ranks are peers if they run the same layers (all ranks of data parallelism; the replicas of one stage of a
+pipeline). A rank's own time is what its line takes but for waiting: computation, optimizer, copies and idle
+time (Python, sleeping, a core shared with somebody else). Waiting for input is another cause and left out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfscope.analysis.mainline import (
+    LINE_COMPUTE,
+    LINE_COPY,
+    LINE_IDLE,
+    LINE_OPTIMIZER,
+    LINE_PARTS,
+    NO_LAYER,
+)
+from perfscope.analysis.replay.program import Change, Float, Index, Program
+from perfscope.analysis.replay.replays import Replays
+from perfscope.rundir.schema import PHASES
+
+OWN_PARTS = (LINE_COMPUTE, LINE_OPTIMIZER, LINE_COPY, LINE_IDLE)
+SLOWER = 0.05  # of the peers' own time by which a straggler takes longer
+_FEW = 0.5  # of the layers of two ranks that must be the same for them to be peers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slow:
+    """A rank that takes longer for its own work than its peers.
+
+    `where` is (part, layer, phase) of the largest part of the excess; layer and phase None: not a layer's.
+    """
+
+    rank: int
+    excess_ns: float  # per step
+    peers_ns: float  # the peers' own time per step
+    part: str
+    layer: str | None
+    phase: str | None
+    part_excess_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Work:
+    """Own time by rank and kind of work, summed over windows; `total` has shape (ranks, kinds)."""
+
+    ranks: tuple[int, ...]
+    kinds: tuple[tuple[int, int, int], ...]  # (part, layer, phase)
+    total: Float
+    num_steps: int
+
+    @classmethod
+    def of(cls, replays: Replays) -> Work:
+        """Adds up all windows."""
+        sums: dict[tuple[int, int, int], dict[int, float]] = defaultdict(dict)
+        for window in replays.windows:
+            program = window.program
+            kinds, place = _kinds(program)
+            total = np.zeros((len(program.ranks), len(kinds)))
+            own = np.isin(program.cells.part, OWN_PARTS)
+            np.add.at(total, (program.cells.rank[own], place[own]), program.cells.local[own])
+            for column, kind in enumerate(kinds):
+                for row, rank in enumerate(program.ranks):
+                    if total[row, column]:
+                        sums[kind][rank] = sums[kind].get(rank, 0.0) + float(total[row, column])
+        ranks = tuple(sorted({rank for window in replays.windows for rank in window.program.ranks}))
+        kinds_seen = tuple(sorted(sums))
+        matrix = np.array([[sums[kind].get(rank, 0.0) for kind in kinds_seen] for rank in ranks])
+        return cls(
+            ranks=ranks,
+            kinds=kinds_seen,
+            total=matrix.reshape(len(ranks), len(kinds_seen)),
+            num_steps=replays.num_steps,
+        )
+
+    def groups(self) -> list[list[int]]:
+        """Rows of ranks that are peers of each other."""
+        layers = [
+            frozenset(kind[1] for column, kind in enumerate(self.kinds) if kind[1] >= 0 and row[column] > 0)
+            for row in self.total
+        ]
+        groups: list[list[int]] = []
+        for row, own in enumerate(layers):
+            for group in groups:
+                other = layers[group[0]]
+                if own == other or len(own & other) > _FEW * len(own | other):
+                    group.append(row)
+                    break
+            else:
+                groups.append([row])
+        return groups
+
+    def target(self, rows: Sequence[int], slow: Sequence[int]) -> Float | None:
+        """What the peers that are not slow take for each kind of work, their median. Shape (kinds,).
+
+        None where all are slow.
+
+        Args:
+            rows: the peers.
+            slow: rows that are not to be copied.
+        """
+        others = [one for one in rows if one not in slow]
+        if not others:
+            return None
+        result: Float = np.median(self.total[others], axis=0)
+        return result
+
+    def slow(self, layers: Sequence[str]) -> list[Slow]:
+        """Ranks clearly slower than their peers, the worst first.
+
+        Of two peers the slower one; of more, those above the median of all by SLOWER.
+        """
+        found = []
+        for rows in self.groups():
+            own = self.total[rows].sum(axis=1)
+            usual = float(np.sort(own)[(len(rows) - 1) // 2])
+            for place, row in enumerate(rows):
+                if len(rows) > 1 and own[place] > (1 + SLOWER) * usual:
+                    others = [one for one in rows if one != row]
+                    found.append(self._explained(row, np.median(self.total[others], axis=0), layers))
+        return sorted(found, key=lambda one: -one.excess_ns)
+
+    def _explained(self, row: int, target: Float, layers: Sequence[str]) -> Slow:
+        excess = (self.total[row] - target) / self.num_steps
+        part, layer, phase = self.kinds[int(excess.argmax())]
+        return Slow(
+            rank=self.ranks[row],
+            excess_ns=float(excess.sum()),
+            peers_ns=float(target.sum()) / self.num_steps,
+            part=LINE_PARTS[part],
+            layer=layers[layer] if layer >= 0 else None,
+            phase=PHASES[phase] if phase >= 0 else None,
+            part_excess_ns=float(excess.max()),
+        )
+
+
+def _kinds(program: Program) -> tuple[list[tuple[int, int, int]], Index]:
+    """(part, layer, phase) of the cells: the different ones, and which of them each cell has."""
+    cells = program.cells
+    table = np.stack((cells.part, cells.layer, cells.phase), axis=1).astype(np.int64)
+    found, place = np.unique(table, axis=0, return_inverse=True)
+    return [(row[0], row[1], row[2]) for row in found.tolist()], place.ravel()
+
+
+def as_fast_as_peers(program: Program, work: Work, slow: Sequence[int]) -> Change | None:
+    """The slow ranks take for each kind of work what their peers take.
+
+    Work that only a slow rank does (idle time among it) becomes what the peers have of it: nothing.
+    """
+    groups = {row: rows for rows in work.groups() for row in rows}
+    kinds, place = _kinds(program)
+    column = {kind: number for number, kind in enumerate(work.kinds)}
+    factor = np.ones((len(program.ranks), len(kinds)))
+    slow_rows = [work.ranks.index(rank) for rank in slow if rank in work.ranks]
+    for row, rank in enumerate(program.ranks):
+        if rank not in slow:
+            continue
+        own = work.ranks.index(rank)
+        target = work.target(groups[own], slow_rows)
+        if target is None:
+            continue
+        for number, kind in enumerate(kinds):
+            at = column.get(kind)
+            if at is not None and work.total[own, at] > 0:
+                factor[row, number] = target[at] / work.total[own, at]
+    if (factor == 1).all():
+        return None
+    cells = program.cells
+    mine: NDArray[np.bool_] = np.isin(cells.part, OWN_PARTS)
+    return Change(local=np.where(mine, cells.local * factor[cells.rank, place], cells.local))
+
+
+def splits_differently(work: Work) -> bool:
+    """Whether ranks run different layers: a model split over ranks."""
+    return len(work.groups()) > 1 and any(kind[1] != NO_LAYER for kind in work.kinds)

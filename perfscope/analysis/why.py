@@ -1,0 +1,110 @@
+"""Why a run does not scale: all that is drawn from its main lines and matched calls together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from perfscope.analysis.buckets import LayerParams
+from perfscope.analysis.collectives import CommAnalysis
+from perfscope.analysis.critical.path import analyse_critical
+from perfscope.analysis.critical.results import CriticalPath
+from perfscope.analysis.efficiency.pop import efficiency
+from perfscope.analysis.efficiency.results import Efficiency
+from perfscope.analysis.findings.numa import remote_ranks
+from perfscope.analysis.machine.host import Host
+from perfscope.analysis.machine.results import MachineAnalysis
+from perfscope.analysis.mainline import LineRecord
+from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.replay.replays import make_replays
+from perfscope.analysis.source import RunSource
+from perfscope.analysis.waits.analyse import analyse_waits
+from perfscope.analysis.waits.results import WaitAnalysis
+from perfscope.analysis.waits.stragglers import StepTimes
+from perfscope.analysis.waits.surroundings import surroundings
+from perfscope.analysis.whatif.analyse import NOTHING, WhatIfs, analyse_what_ifs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Why:
+    """What the replay of a run says."""
+
+    efficiency: Efficiency | None = None
+    what_ifs: WhatIfs = NOTHING
+    waits: WaitAnalysis | None = None
+    critical_paths: tuple[CriticalPath, ...] = ()
+    missing: tuple[MissingFigure, ...] = ()
+
+
+@dataclass(slots=True)
+class Traced:
+    """What the ranks' windows and steps say, gathered rank by rank.
+
+    Attributes:
+        lines: every rank's main lines.
+        times: rank -> its always-on step times.
+        parameters: layers of the model with their parameters' sizes, in order of registration.
+    """
+
+    lines: LineRecord = field(default_factory=LineRecord)
+    times: dict[int, StepTimes] = field(default_factory=dict)
+    parameters: tuple[LayerParams, ...] = ()
+
+
+def analyse_why(
+    source: RunSource,
+    traced: Traced,
+    comm: CommAnalysis,
+    usual_ns: float | None,
+    machine: tuple[MachineAnalysis | None, Sequence[Host]],
+) -> Why:
+    """Replays a run, explains its waits, finds its critical path; nothing where no window was traced.
+
+    Args:
+        source: the run.
+        traced: of every rank.
+        comm: matched calls and clocks.
+        usual_ns: the usual (untraced) step; None: only traced ones are known.
+        machine: what is known of the hosts.
+    """
+    lines = traced.lines
+    if not lines.lines:
+        return Why()
+    hosts = {line.rank: line.host for ranks in lines.lines.values() for line in ranks.values()}
+    replays, no_replay = make_replays(lines.lines, comm.matches, comm.clocks)
+    analysed, machines = machine
+    what_ifs = analyse_what_ifs(
+        replays.nearest(usual_ns) if replays is not None else None,
+        usual_ns,
+        lines.layers,
+        analysed.rooflines if analysed is not None else (),
+        remote_ranks(analysed, machines),
+    )
+    pop, no_pop = efficiency(replays, hosts, communicates=bool(comm.collectives))
+    waits = analyse_waits(
+        lines,
+        comm.matches,
+        comm.clocks,
+        hosts,
+        around=surroundings(analysed, machines),
+        times=traced.times,
+        world_size=world_size(source),
+        parameters=traced.parameters,
+    )
+    paths, no_path = analyse_critical(lines, comm.matches, comm.clocks, source)
+    return Why(
+        efficiency=pop,
+        what_ifs=what_ifs,
+        waits=waits,
+        critical_paths=paths,
+        missing=(*no_replay, *no_pop, *what_ifs.missing, *waits.missing, *no_path),
+    )
+
+
+def world_size(source: RunSource) -> int | None:
+    """Ranks of the job, by run.json, else by what the ranks themselves say."""
+    known = [
+        source.run.get("world_size"),
+        *(source.rank_meta(rank).get("world_size") for rank in source.ranks),
+    ]
+    return next((size for size in known if isinstance(size, int) and size > 0), None)
