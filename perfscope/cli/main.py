@@ -17,8 +17,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("perfscope.cli.run", "Run a training command and record where its steps go."),
     "import": ("perfscope.cli.import_", "Turn traces of torch.profiler into a run directory."),
     "report": ("perfscope.cli.report", "Write the report of a run: text, HTML, PDF or JSON."),
+    "compare": ("perfscope.cli.compare", "Hold several runs against each other: scaling, schemes, a diff."),
     "export": ("perfscope.cli.export", "Write a run's timeline as Perfetto, Parquet or CSV."),
     "bench": ("perfscope.cli.bench", "Train a model under one of many parallel schemes, or compare them."),
+    "predict": ("perfscope.cli.predict", "Predict step time and efficiency for machines not at hand."),
     "doctor": ("perfscope.cli.doctor", "Show what can be measured on this machine, and why not."),
 }
 

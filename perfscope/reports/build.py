@@ -13,6 +13,8 @@ from perfscope.reports.document import build_document
 from perfscope.reports.model import KeyFigure, Report, Section, Table, Unit, Verdict, format_value
 from perfscope.reports.sections.collectives import collectives_section
 from perfscope.reports.sections.counters import counters_section
+from perfscope.reports.sections.critical_path import critical_path_section
+from perfscope.reports.sections.efficiency import efficiency_section
 from perfscope.reports.sections.findings import LONGEST_SENTENCE, findings_section
 from perfscope.reports.sections.layers import layers_section
 from perfscope.reports.sections.machine import machine_figures, machine_notices, machine_section
@@ -30,6 +32,8 @@ from perfscope.reports.sections.steps import (
 )
 from perfscope.reports.sections.timeline import timeline_section
 from perfscope.reports.sections.traffic import stacks_section, traffic_section
+from perfscope.reports.sections.waits import waits_section
+from perfscope.reports.sections.what_ifs import what_ifs_section
 
 NOTABLE_GAIN = 0.05  # below this share of the step a finding is not worth a caution colour
 
@@ -45,10 +49,14 @@ def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Rep
         findings_section(analysis),
         scheme_section(analysis),
         breakdown_section(analysis),
-        timeline_section(timeline, analysis.machine),
+        what_ifs_section(analysis),
+        efficiency_section(analysis),
+        timeline_section(timeline, analysis.machine, analysis.critical_paths),
+        critical_path_section(analysis.critical_paths),
         layers_section(analysis),
         roofline_section(analysis),
         collectives_section(analysis),
+        waits_section(analysis),
         device_section(analysis),
         series_section(analysis),
         machine_section(analysis),

@@ -8,12 +8,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from perfscope.reports import geometry
+from perfscope.reports.charts_curves import draw_curves, draw_intervals
 from perfscope.reports.charts_machine import draw_counters, draw_roofline
+from perfscope.reports.charts_path import draw_path, path_handle
 from perfscope.reports.display import path_end
-from perfscope.reports.model import Counters, RooflineChart, Series, StackedBars, Timeline
+from perfscope.reports.model import (
+    Counters,
+    CurveChart,
+    IntervalBars,
+    RooflineChart,
+    Series,
+    StackedBars,
+    Timeline,
+)
 from perfscope.reports.palette import light_palette
 from perfscope.reports.paper import HATCH, bare, keep_inside, new_figure, paper_style, time_axis
-from perfscope.reports.timeline_picture import LEGEND, PictureLane, picture_lanes
+from perfscope.reports.timeline_picture import LEGEND, PictureLane, picture_lanes, picture_path
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +33,9 @@ if TYPE_CHECKING:
 LONGEST_LABEL = 30
 
 
-def chart_svg(block: StackedBars | Series | Counters | RooflineChart | Timeline) -> str:
+def chart_svg(
+    block: StackedBars | Series | Counters | RooflineChart | CurveChart | IntervalBars | Timeline,
+) -> str:
     """The chart as an SVG document, WIDTH inches wide, its text as text in DejaVu Sans."""
     with paper_style():
         if isinstance(block, StackedBars):
@@ -34,6 +46,10 @@ def chart_svg(block: StackedBars | Series | Counters | RooflineChart | Timeline)
             figure = draw_counters(block)
         elif isinstance(block, RooflineChart):
             figure = draw_roofline(block)
+        elif isinstance(block, CurveChart):
+            figure = draw_curves(block)
+        elif isinstance(block, IntervalBars):
+            figure = draw_intervals(block)
         else:
             figure = _timeline(block)
         buffer = io.StringIO()
@@ -126,7 +142,9 @@ def _legend(figure: Figure, entries: list[tuple[str, str]], left: float) -> None
 
     palette = light_palette()
     handles = [
-        Patch(
+        path_handle()
+        if key == "path"
+        else Patch(
             facecolor=palette.get(f"part-{key}", palette["surface"]),
             edgecolor=_hatch_colour(key) if key != "outline" else palette["line-2"],
             hatch=HATCH.get(key),
@@ -215,10 +233,13 @@ def _timeline(block: Timeline) -> Figure:
                 linewidth=0,
                 hatch="\\\\",
             )
-    top = 0.0
+    top, tops = 0.0, {}
     for lane, tall in zip(lanes, heights, strict=True):
         _lane(axes, lane, top, start, duration)
+        tops[lane.index] = top
         top += tall
+    path = picture_path(block)
+    draw_path(axes, path, tops, duration)
     time_axis(axes, start, start + duration, 7)
     # The axis counts from the step's start: that is what a reader of paper can use.
     ticks = geometry.time_ticks(0, duration, 7)
@@ -228,7 +249,8 @@ def _timeline(block: Timeline) -> Figure:
     axes.grid(axis="x", color=palette["line"], linewidth=0.5)
     axes.set_axisbelow(True)
     used = {key for lane in lanes for key in lane.pieces}
-    _legend(figure, [(key, title) for key, title in LEGEND if key in used], 0.013)
+    entries = [("path", "Critical path")] if path else []
+    _legend(figure, entries + [(key, title) for key, title in LEGEND if key in used], 0.013)
     return figure
 
 

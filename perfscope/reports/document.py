@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping
 
 from perfscope import __version__
+from perfscope.analysis.clocks.fit import ClockFit
 from perfscope.analysis.results import (
     Breakdown,
     CollectiveResult,
@@ -23,6 +24,8 @@ from perfscope.analysis.results import (
     RunAnalysis,
 )
 from perfscope.reports.document_machine import machine_document
+from perfscope.reports.document_path import path_document
+from perfscope.reports.document_waits import waits_document
 
 REPORT_SCHEMA_VERSION = 1
 
@@ -48,11 +51,28 @@ def build_document(analysis: RunAnalysis) -> Json:
         "missing": [{"what": gap.what, "reason": gap.reason} for gap in analysis.missing],
         "provenance": [dataclasses.asdict(source) for source in analysis.provenance],
         "machine": machine_document(analysis.machine),
+        "efficiency": dataclasses.asdict(analysis.efficiency) if analysis.efficiency else None,
+        "what_ifs": [dataclasses.asdict(one) for one in analysis.what_ifs],
+        "replay": dataclasses.asdict(analysis.replay) if analysis.replay else None,
+        "waits": waits_document(analysis.waits),
+        "critical_path": path_document(analysis.critical_paths),
+        "clocks": _clocks(analysis.clocks),
         "bench": dataclasses.asdict(analysis.bench) if analysis.bench else None,
     }
     finite = without_nan(document)
     assert isinstance(finite, dict)
     return finite
+
+
+def _clocks(clocks: ClockFit) -> Json:
+    """Each host's clock against the reference's; an unlinked host has none."""
+    return {
+        "reference": clocks.reference,
+        "offset_ns": dict(clocks.offset_ns),
+        "drift_ppm": dict(clocks.drift_ppm),
+        "residual_ns": dict(clocks.residual_ns),
+        "unlinked": list(clocks.unlinked),
+    }
 
 
 def render_json(document: Mapping[str, object]) -> str:

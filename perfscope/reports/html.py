@@ -17,11 +17,14 @@ from typing import TYPE_CHECKING
 from perfscope import units
 from perfscope.reports import geometry
 from perfscope.reports.display import path_end
+from perfscope.reports.html_curves import curve_globals, curves_payload
 from perfscope.reports.html_machine import counters_payload, machine_globals
 from perfscope.reports.model import (
     Block,
     Column,
     Counters,
+    CurveChart,
+    IntervalBars,
     Line,
     Report,
     Series,
@@ -41,12 +44,15 @@ SCRIPTS = (
     "timeline_data.js",
     "timeline_text.js",
     "timeline_machine.js",
+    "timeline_path.js",
     "timeline_view.js",
     "timeline_input.js",
     "start.js",
 )
-STYLES = ("report.css", "machine.css")
-TEMPLATES = ("report.html.j2", "blocks.html.j2", "machine.html.j2")
+STYLES = ("report.css", "machine.css", "timeline.css")
+# Only in reports that compare: the others stay small.
+CURVE_SCRIPT, CURVE_STYLE = "curves.js", "curves.css"
+TEMPLATES = ("report.html.j2", "blocks.html.j2", "curves.html.j2", "machine.html.j2")
 # Parts that carry a hatch beside their colour, so that no two neighbours differ by colour alone.
 PATTERNED = frozenset(
     {
@@ -66,7 +72,9 @@ def render_html(report: Report) -> str:
     """The whole report as one HTML document."""
     from markupsafe import Markup
 
-    script, style = script_text(), "\n".join(asset(name) for name in STYLES)
+    compares = _compares(report)
+    timeline = any(isinstance(block, Timeline) for section in report.sections for block in section.blocks)
+    script, style = script_text(compares, timeline), style_text(compares)
     return (
         _environment()
         .get_template("report.html.j2")
@@ -87,10 +95,26 @@ def asset(name: str) -> str:
     return files("perfscope.reports").joinpath("assets", name).read_text(encoding="utf-8")
 
 
+def _compares(report: Report) -> bool:
+    """Whether the report has what curves.css and curves.js are for."""
+    blocks = [block for section in report.sections for block in section.blocks]
+    return any(isinstance(block, (CurveChart, IntervalBars)) or _is_heat(block) for block in blocks)
+
+
+def _is_heat(block: Block) -> bool:
+    return isinstance(block, Table) and bool(block.heat)
+
+
+def style_text(compares: bool = False) -> str:
+    """The style sheets as one."""
+    return "\n".join(asset(name) for name in (*STYLES, *([CURVE_STYLE] if compares else [])))
+
+
 @cache
-def script_text() -> str:
-    """All scripts as one, sharing one private scope."""
-    parts = "\n".join(asset(name) for name in SCRIPTS)
+def script_text(compares: bool = False, timeline: bool = True) -> str:
+    """The scripts that a report needs as one, sharing one private scope."""
+    named = (*([CURVE_SCRIPT] if compares else []), *SCRIPTS)
+    parts = "\n".join(asset(name) for name in named if timeline or not name.startswith("timeline_"))
     return f'(() => {{\n"use strict";\n{parts}}})();\n'
 
 
@@ -140,6 +164,7 @@ def _environment() -> jinja2.Environment:
         sort_state=_sort_state,
     )
     environment.globals.update(machine_globals())
+    environment.globals.update(curve_globals())
     return environment
 
 
@@ -156,7 +181,13 @@ def _data(report: Report) -> dict[str, object]:
         if isinstance(block, Series)
     }
     counters = {block.id: counters_payload(block) for block in blocks if isinstance(block, Counters)}
-    return {"series": series, "counters": counters, "timeline": timelines[0] if timelines else None}
+    curves = {block.id: curves_payload(block) for block in blocks if isinstance(block, CurveChart)}
+    return {
+        "series": series,
+        "counters": counters,
+        "curves": curves,
+        "timeline": timelines[0] if timelines else None,
+    }
 
 
 def _percent(value: float) -> str:

@@ -1,9 +1,10 @@
 """The report as data. `build.py` makes one, every renderer draws the same one.
 
 A Report holds sections, a section holds blocks: Table, Chart, Note, Facts, FindingList, Topology or
-Timeline. Cells keep the raw value (ns, bytes, ratio ...) so that tables sort by value; `Column.text` is the
-only way a value becomes text. Every string in a Report has gone through `display.visible`: control and
-direction-changing characters are spelled out and monstrous names are shortened, whatever the renderer.
+Timeline. Charts with two axes of figures stand in `curves.py`, units in `values.py`. Cells keep the raw value
+(ns, bytes, ratio ...) so that tables sort by value; `Column.text` is the only way a value becomes text. Every
+string in a Report has gone through `display.visible`: control and direction-changing characters are spelled
+out and monstrous names are shortened, whatever the renderer.
 """
 
 from __future__ import annotations
@@ -12,76 +13,24 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from perfscope import units
+from perfscope.reports.curves import Curve as Curve
+from perfscope.reports.curves import CurveChart as CurveChart
+from perfscope.reports.curves import IntervalBar as IntervalBar
+from perfscope.reports.curves import IntervalBars as IntervalBars
+from perfscope.reports.values import PREFIXED as PREFIXED
+from perfscope.reports.values import Unit as Unit
+from perfscope.reports.values import Value as Value
+from perfscope.reports.values import format_value as format_value
 
 if TYPE_CHECKING:
+    from perfscope.analysis.critical.results import CriticalPath
     from perfscope.analysis.timeline_extract import TimelineExtract
 
-Value = str | int | float | None
-
-
-class Unit(Enum):
-    """What a column's values are, which decides how they look. Base units: ns, bytes, per second, ratio."""
-
-    TEXT = "text"
-    CODE = "code"  # set in a fixed-width face: layer paths, files, commands
-    TIME = "time"
-    BYTES = "bytes"
-    COUNT = "count"
-    RATIO = "ratio"
-    RATE = "rate"
-    FLOPS = "flops"
-    FLOP_RATE = "flop_rate"
-    NUMBER = "number"  # a plain figure with up to two decimals, such as calls per step
-    FACTOR = "factor"  # one figure over another, always with two decimals
-    POWER = "watts"
-    ENERGY = "joules"
-    FREQUENCY = "hz"
-    TEMPERATURE = "celsius"
-    EVENTS = "per_s"
-
-
-def format_value(unit: Unit, value: Value) -> str:
-    """`value` as a person reads it. None, NaN and infinities become an en dash, never 0."""
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return units.MISSING
-    if isinstance(value, str):
-        return value
-    return _format_number(unit, value)
-
-
-# Units whose figures carry a decimal prefix.
-PREFIXED = {
-    Unit.FLOPS: "FLOP",
-    Unit.FLOP_RATE: "FLOP/s",
-    Unit.POWER: "W",
-    Unit.ENERGY: "J",
-    Unit.FREQUENCY: "Hz",
-    Unit.EVENTS: "/s",
-}
-
-
-def _format_number(unit: Unit, value: float) -> str:
-    if unit is Unit.TIME:
-        return units.format_ns(value)
-    if unit is Unit.BYTES:
-        return units.format_bytes(value)
-    if unit is Unit.RATIO:
-        return units.format_ratio(value)
-    if unit is Unit.RATE:
-        return units.format_rate(value)
-    if unit in PREFIXED:
-        return units.format_si(value, PREFIXED[unit])
-    if unit is Unit.FACTOR:
-        return f"{value:,.2f}"
-    if unit is Unit.TEMPERATURE:
-        return f"{value:.0f} °C"
-    if unit is Unit.NUMBER and value != int(value):
-        return f"{value:,.2f}".rstrip("0").rstrip(".")
-    return units.format_count(value)
+# Of heat tables, best to worst. Blue against orange, each darker the farther from the middle.
+HEAT_TONES = ("good3", "good2", "good1", "bad1", "bad2", "bad3")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +48,7 @@ class Column:
     modelled: bool = False
     bar: str | None = None
     primary: bool = False  # kept where there is room for few columns (terminal, narrow screens)
+    signed: bool = False  # a change: what is more carries a plus
 
     @property
     def align(self) -> str:
@@ -109,7 +59,9 @@ class Column:
         return True
 
     def text(self, value: Value) -> str:
-        return format_value(self.unit, value)
+        text = format_value(self.unit, value)
+        more = self.signed and isinstance(value, (int, float)) and value > 0 and text != units.MISSING
+        return f"+{text}" if more else text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +69,8 @@ class Table:
     """Rows of raw values, one per column. `sorted_by`: (column key, descending) of their order, or None.
 
     `cards`: on narrow screens each row stands as a card, its cells one under the other with their titles.
+    `heat`: a tone of HEAT_TONES or "" for each cell, parallel to `rows`; () = a table without colours. Every
+    coloured cell holds its number, and `heat_mark` stands behind those of a good tone: colour is never alone.
     """
 
     id: str
@@ -128,6 +82,18 @@ class Table:
     sorted_by: tuple[str, bool] | None = None
     print_rows: int = 60  # rows on paper; the rest is counted there and stands in the HTML and JSON
     cards: bool = False
+    heat: tuple[tuple[str, ...], ...] = ()
+    heat_mark: str = ""
+
+    def tone(self, row: int, column: int) -> str:
+        """The cell's tone, or ""."""
+        return self.heat[row][column] if self.heat else ""
+
+    def cell(self, row: int, column: int) -> str:
+        """The cell as a person reads it, with the mark of good tones."""
+        text = self.columns[column].text(self.rows[row][column])
+        marked = self.heat_mark and self.tone(row, column).startswith("good")
+        return f"{text} {self.heat_mark}" if marked else text
 
     def trimmed(self) -> Table:
         """Without columns that are empty in every row, main ones excepted."""
@@ -142,6 +108,7 @@ class Table:
             self,
             columns=tuple(self.columns[index] for index in kept),
             rows=tuple(tuple(row[index] for index in kept) for row in self.rows),
+            heat=tuple(tuple(row[index] for index in kept) for row in self.heat),
         )
 
     def maximum(self, index: int) -> float:
@@ -213,7 +180,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """A sentence. `tone`: plain, caution."""
+    """A sentence. `tone`: plain, good, caution, refuse (what follows may not be compared)."""
 
     text: str
     tone: str = "plain"
@@ -408,11 +375,23 @@ class Timeline:
     caption: str = ""
     lanes: tuple[TimelineLane, ...] = ()
     disturbances: tuple[tuple[int, Mark], ...] = ()  # (window, mark since the window's start)
+    paths: tuple[CriticalPath, ...] = ()
 
 
-Chart = StackedBars | Series | Counters | RooflineChart
+Chart = StackedBars | Series | Counters | RooflineChart | CurveChart | IntervalBars
 Block = (
-    Table | StackedBars | Series | Counters | RooflineChart | Topology | Note | Facts | FindingList | Timeline
+    Table
+    | StackedBars
+    | Series
+    | Counters
+    | RooflineChart
+    | CurveChart
+    | IntervalBars
+    | Topology
+    | Note
+    | Facts
+    | FindingList
+    | Timeline
 )
 
 

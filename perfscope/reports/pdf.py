@@ -22,8 +22,10 @@ from perfscope.reports.model import (
     Block,
     Column,
     Counters,
+    CurveChart,
     Facts,
     FindingList,
+    IntervalBars,
     Note,
     Report,
     RooflineChart,
@@ -111,7 +113,7 @@ def _section(section: Section) -> Json:
 def _block(block: Block) -> list[Json]:
     if isinstance(block, Table):
         return [_table(block)]
-    if isinstance(block, (StackedBars, RooflineChart)):
+    if isinstance(block, (StackedBars, RooflineChart, CurveChart, IntervalBars)):
         return [_picture(block.title, chart_svg(block), block.caption)]
     if isinstance(block, Counters):
         return _counters(block)
@@ -181,11 +183,17 @@ def _timeline(block: Timeline) -> list[Json]:
         return []
     window, _, duration = block.focus
     ranks = {lane.rank for w in block.extract.windows if w.window == window for lane in w.lanes}
-    shown = f"the first {MOST_RANKS} of {len(ranks)} ranks" if len(ranks) > MOST_RANKS else "all ranks"
+    which = f"{MOST_RANKS} of {len(ranks)} ranks, those on the critical path before others"
+    which = which if block.paths else f"the first {MOST_RANKS} of {len(ranks)} ranks"
+    shown = which if len(ranks) > MOST_RANKS else "all ranks"
     caption = (
         f"One step ({units.format_ns(duration)}) of window {window}, {shown}; spans finer than the print are "
         "merged, and nesting is left out where there are many lanes."
     )
+    if any(path.window == window for path in block.paths):
+        caption += (
+            " The dark line is the critical path, an arrow what had to end before the next could go on."
+        )
     if any(number == window for number, _ in block.disturbances):
         caption += " The hatched band: something else took part of the machine."
     return [_picture("A step, one row per rank and thread or stream", chart_svg(block), caption)]
@@ -209,7 +217,7 @@ def _findings(block: FindingList) -> Json:
 def _table(table: Table) -> Json:
     rows = table.rows[: table.print_rows]
     columns = list(table.columns)
-    cells = [[soft(c.text(v)) for c, v in zip(columns, row, strict=True)] for row in rows]
+    cells = [[soft(table.cell(row, i)) for i in range(len(columns))] for row in range(len(rows))]
     left_out = len(table.rows) - len(rows)
     caption = (
         f"{table.caption} {left_out:,} further rows stand in the HTML report." if left_out else table.caption
@@ -225,7 +233,14 @@ def _table(table: Table) -> Json:
         "widths": _widths(columns, cells),
         "size": 7.2 if len(columns) <= 7 else 6.3 if len(columns) <= 10 else 5.6,
         "rows": cells,
+        "fills": _fills(table, len(rows)),
     }
+
+
+def _fills(table: Table, count: int) -> list[list[str]]:
+    """The colour behind each cell, "" for none; [] for a table without colours."""
+    palette = light_palette()
+    return [[palette.get(f"heat-{tone}", "") for tone in row] for row in table.heat[:count]]
 
 
 def _widths(columns: list[Column], rows: list[list[str]]) -> list[int]:

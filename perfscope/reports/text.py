@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 import os
 import textwrap
-import unicodedata
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TextIO
 
 from perfscope import units
@@ -16,7 +14,9 @@ from perfscope.reports.model import (
     Block,
     CounterLine,
     Counters,
+    CurveChart,
     FindingList,
+    IntervalBars,
     Note,
     Part,
     Report,
@@ -29,6 +29,13 @@ from perfscope.reports.model import (
     Value,
     format_value,
 )
+from perfscope.reports.terminal import Style as Style
+from perfscope.reports.terminal import cells as cells
+from perfscope.reports.terminal import fit as fit
+from perfscope.reports.terminal import head as head
+from perfscope.reports.terminal import pad as pad
+from perfscope.reports.terminal import wrapped
+from perfscope.reports.text_curves import curve_lines, interval_lines
 
 NARROWEST, WIDEST = 80, 120
 MOST_BARS = 16
@@ -39,6 +46,9 @@ MOST_DISTURBANCES = 5
 TABLE_ROWS = {
     "layers-table": 8,
     "collectives-table": 6,
+    "what-ifs": 8,
+    "pop": 8,
+    "wait-reasons-table": 4,
     "ceilings-table": 8,
     "roofline-table-0": 6,
     "placement-table": 8,
@@ -49,6 +59,11 @@ TABLE_ROWS = {
 }
 
 AIRY = ("machine", "traffic")  # sections of several tables, with a blank line between
+STUDY = "study-"  # how ids of a comparison's tables begin: all of them are worth a terminal
+MOST_STUDY_ROWS = 24
+PROBLEMS = "study-problems"
+DIFF = "study-diff-"
+SAID = ("study-fits-table", "study-turns-table")  # their sentences say it all: a table would cut them
 
 # Each part has its own character, so that bars read without colour.
 FILL = {
@@ -62,30 +77,6 @@ FILL = {
     "idle_kernel_wait": ".",
     "idle_other": "·",
 }
-COLOUR = {
-    "compute": "34",
-    "exposed_comm": "31",
-    "copy": "35",
-    "input_wait": "33",
-    "optimizer": "32",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Style:
-    """Terminal styling, or none."""
-
-    on: bool
-
-    def bold(self, text: str) -> str:
-        return f"\x1b[1m{text}\x1b[0m" if self.on else text
-
-    def quiet(self, text: str) -> str:
-        return f"\x1b[2m{text}\x1b[0m" if self.on else text
-
-    def part(self, key: str, text: str) -> str:
-        code = COLOUR.get(key, "90")
-        return f"\x1b[{code}m{text}\x1b[0m" if self.on and text else text
 
 
 def render_text(report: Report, *, width: int = 100, color: bool = False) -> str:
@@ -94,52 +85,19 @@ def render_text(report: Report, *, width: int = 100, color: bool = False) -> str
     style = Style(color)
     lines = [*_head(report, width, style), ""]
     for section in report.sections:
+        if section.id == PROBLEMS and _all_told(section, report):
+            continue
         body = list(_section(section, report.verdict.headline, width, style))
         if body:
             lines += [style.bold(section.title), *body, ""]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def cells(text: str) -> int:
-    """Terminal columns `text` takes: wide East Asian characters take two, combining marks none."""
-    return sum(
-        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
-    )
-
-
-def fit(text: str, width: int) -> str:
-    """`text` in at most `width` columns: a long path keeps its end, which tells it from its neighbours."""
-    if cells(text) <= width:
-        return text
-    kept = text
-    while kept and cells(kept) > width - 1:
-        kept = kept[1:]
-    return f"…{kept}"
-
-
-def head(text: str, width: int) -> str:
-    """`text` in at most `width` columns: a sentence keeps its beginning."""
-    if cells(text) <= width or " " not in text:
-        return fit(text, width)
-    kept = text
-    while kept and cells(kept) > width - 1:
-        kept = kept[:-1]
-    return f"{kept.rstrip()}…"
-
-
-def pad(text: str, width: int, *, right: bool = False) -> str:
-    space = " " * max(width - cells(text), 0)
-    return space + text if right else text + space
-
-
-def _wrapped(text: str, width: int, indent: str = "  ", first: str | None = None) -> list[str]:
-    return textwrap.wrap(
-        text,
-        width,
-        initial_indent=indent if first is None else first,
-        subsequent_indent=indent,
-        break_on_hyphens=False,
-    )
+def _all_told(section: Section, report: Report) -> bool:
+    """Whether each problem of a comparison stands under the verdict already."""
+    rows = [row for block in section.blocks if isinstance(block, Table) for row in block.rows]
+    told = " ".join(notice.text for notice in report.notices)
+    return all(str(row[1]) in told for row in rows)
 
 
 def _head(report: Report, width: int, style: Style) -> Iterator[str]:
@@ -149,52 +107,62 @@ def _head(report: Report, width: int, style: Style) -> Iterator[str]:
         shown = textwrap.shorten(report.subtitle, width, placeholder=" …")
         yield style.quiet(shown if cells(shown) <= width else fit(shown, width))
     yield ""
-    yield from (style.bold(line) for line in _wrapped(verdict.headline, width, ""))
+    yield from (style.bold(line) for line in wrapped(verdict.headline, width, ""))
     if verdict.action:
-        yield from _wrapped(verdict.action, width, "    ", "  → ")
+        yield from wrapped(verdict.action, width, "    ", "  → ")
     if verdict.detail:
-        yield from _wrapped(verdict.detail, width)
+        yield from wrapped(verdict.detail, width)
     for notice in report.notices:
         yield ""
-        yield from (style.bold(line) for line in _wrapped(notice.text, width, "    ", "  ! "))
+        yield from (style.bold(line) for line in wrapped(notice.text, width, "    ", "  ! "))
+    if not report.figures:
+        return
     yield ""
-    names = max(cells(figure.title) for figure in report.figures)
-    values = max(cells(figure.value) for figure in report.figures)
+    names = min(max(cells(figure.title) for figure in report.figures), width // 2 - 8)
+    values = min(max(cells(figure.value) for figure in report.figures), width // 2 - 4)
     for figure in report.figures:
-        line = f"  {pad(figure.title, names)}  {pad(figure.value, values, right=True)}"
+        title, value = fit(figure.title, names), fit(figure.value, values)
+        line = f"  {pad(title, names)}  {pad(value, values, right=True)}"
         rest = width - cells(line) - 2
-        yield line + (style.quiet(f"  {head(figure.note, rest)}") if figure.note else "")
+        yield line + (style.quiet(f"  {head(figure.note, rest)}") if figure.note and rest > 4 else "")
 
 
 def _section(section: Section, headline: str, width: int, style: Style) -> Iterator[str]:
     if section.id in ("run", "steps", "provenance"):
         if section.id == "provenance" and section.lead:
-            yield from _wrapped(section.lead, width)
+            yield from wrapped(section.lead, width)
         return
     if section.lead and section.id not in ("findings", "counters"):
-        yield from _wrapped(section.lead, width)
+        yield from wrapped(section.lead, width)
     said = bool(section.lead)
     for block in section.blocks:
         if isinstance(block, FindingList):
             yield from _findings(block, headline, width, style)
             continue
         lines = list(_block(block, width, style))
-        if lines and said and section.id in AIRY:
+        compares = section.id.startswith(STUDY)
+        if lines and said and (section.id in AIRY or compares):
             yield ""
+        if lines and compares and not isinstance(block, Note):
+            yield f"  {style.bold(head(getattr(block, 'title', ''), width - 2))}"
         said = said or bool(lines)
         yield from lines
 
 
 def _block(block: Block, width: int, style: Style) -> Iterator[str]:
     if isinstance(block, Note):
-        yield from _wrapped(block.text, width)
+        yield from wrapped(block.text, width)
     elif isinstance(block, StackedBars) and all(part.key in FILL for part in block.parts):
         yield from _bars(block, width, style)
+    elif isinstance(block, CurveChart):
+        yield from curve_lines(block, width, style)
+    elif isinstance(block, IntervalBars):
+        yield from interval_lines(block, width, style)
     elif isinstance(block, Table):
         yield from _table_or_list(block, width, style)
     elif isinstance(block, Topology):
         for machine in block.machines:
-            yield from _wrapped(f"{machine.title}: {machine.summary}", width)
+            yield from wrapped(f"{machine.title}: {machine.summary}", width)
     elif isinstance(block, Counters):
         yield from _counters(block, width, style)
     elif isinstance(block, Timeline):
@@ -218,7 +186,7 @@ def _counters(block: Counters, width: int, style: Style) -> Iterator[str]:
         sparks = _sparks(line, chart.unit, block.span_ns, columns)
         yield f"  {pad(fit(line.label, names), names)}  {sparks}  mean {mean}"
     scale = "Shares are drawn from 0 to 100 %, other lines from 0 to their largest value; means"
-    yield from (style.quiet(line) for line in _wrapped(f"{scale} are over all {_span(block)}.", width))
+    yield from (style.quiet(line) for line in wrapped(f"{scale} are over all {_span(block)}.", width))
     left = sum(len(chart.lines) + chart.num_left_out for chart in block.charts) - len(rows)
     if left > 0:
         yield style.quiet(f"  {left:,} more in the HTML report.")
@@ -254,19 +222,19 @@ def _sparks(line: CounterLine, unit: Unit, span_ns: int, columns: int) -> str:
 
 def _findings(block: FindingList, headline: str, width: int, style: Style) -> Iterator[str]:
     if not block.cards:
-        yield from _wrapped(block.empty, width)
+        yield from wrapped(block.empty, width)
     # The verdict is the first finding: where nothing is added to it, it is not said again.
     cards = [c for c in block.cards if c.title != headline or c.detail or c.gain]
     for number, card in enumerate(cards[:MOST_FINDINGS], 1):
         gain = f" [saves at most {card.gain}{', ' + card.share if card.share else ''}]" if card.gain else ""
         told = card.title == headline
         title = "The verdict above" if told else card.title
-        lines = _wrapped(f"{title}{gain}", width, "     ", f"  {number}. ")
+        lines = wrapped(f"{title}{gain}", width, "     ", f"  {number}. ")
         yield from (style.bold(line) if n == 0 else line for n, line in enumerate(lines))
         if card.detail:
-            yield from (style.quiet(line) for line in _wrapped(card.detail, width, "     "))
+            yield from (style.quiet(line) for line in wrapped(card.detail, width, "     "))
         if card.action and not told:
-            yield from _wrapped(card.action, width, "       ", "     → ")
+            yield from wrapped(card.action, width, "       ", "     → ")
     left = len(cards) - MOST_FINDINGS
     if left > 0:
         yield style.quiet(f"  {left} more in the HTML report.")
@@ -319,10 +287,17 @@ def bar_columns(values: tuple[float, ...], longest: float, room: int) -> list[in
 
 
 def _table_or_list(table: Table, width: int, style: Style) -> Iterator[str]:
-    if table.id == "missing-table":
+    if table.id in ("missing-table", f"{PROBLEMS}-table"):
         yield from _missing(table, width, style)
     elif table.id == "disturbance-table":
         yield from _disturbances(table, width, style)
+    elif table.id.startswith(SAID) and table.rows:
+        yield from _sayings(table, width, style)
+    elif table.id.startswith(DIFF) and table.rows and len(table.columns) <= 4 and _is_wordy(table):
+        yield from _changes(table, width, style)
+    elif table.id.startswith(STUDY) and table.rows:
+        yield from _table(table, width, style, MOST_STUDY_ROWS)
+        yield from (style.quiet(line) for line in wrapped(table.caption, width))
     elif table.id in TABLE_ROWS and table.rows:
         yield from _table(table, width, style, TABLE_ROWS[table.id])
 
@@ -337,21 +312,54 @@ def _disturbances(table: Table, width: int, style: Style) -> Iterator[str]:
     """The sentence of each with its figures below: a table would cut the one or the other."""
     for number, row in enumerate(table.rows[:MOST_DISTURBANCES], 1):
         cell = _by_key(table, row)
-        yield from _wrapped(cell.get("what", ""), width, "     ", f"  {number}. ")
+        yield from wrapped(cell.get("what", ""), width, "     ", f"  {number}. ")
         told = [f"from {cell.get('from', '0 s')} for {cell.get('for', '0 s')}"]
         told += [f"{cell['severity']} taken"] if "severity" in cell else []
         told += [f"on {cell['host']}"] if "host" in cell else []
         if "during" in cell:
             told.append(f"step during it {cell['during']}, otherwise {cell.get('otherwise', units.MISSING)}")
         told += [f"traced: {cell['windows']} hit"] if "windows" in cell else []
-        yield from (style.quiet(line) for line in _wrapped("; ".join(told), width, "     "))
+        yield from (style.quiet(line) for line in wrapped("; ".join(told), width, "     "))
     if len(table.rows) > MOST_DISTURBANCES:
         yield style.quiet(f"  {len(table.rows) - MOST_DISTURBANCES:,} more in the HTML report.")
 
 
+def _is_wordy(table: Table) -> bool:
+    return not any(column.key == "change" for column in table.columns)
+
+
+def _changes(table: Table, width: int, style: Style) -> Iterator[str]:
+    """Words before and after, one under the other where they are long: columns would cut them."""
+    for number in range(min(len(table.rows), MOST_STUDY_ROWS)):
+        what, before, after = (table.cell(number, at) for at in range(3))
+        if cells(what) + cells(before) + cells(after) + 9 <= width:
+            yield f"  - {what}: {before} → {after}"
+            continue
+        yield from wrapped(f"{what}:", width, "    ", "  - ")
+        for mark, text in (("-", before), ("+", after)):
+            yield from wrapped(
+                textwrap.shorten(text, 3 * width, placeholder=" …"), width, "      ", f"    {mark} "
+            )
+    left = len(table.rows) - MOST_STUDY_ROWS
+    if left > 0:
+        yield style.quiet(f"  {left:,} more in the HTML report.")
+    yield from (style.quiet(line) for line in wrapped(table.caption, width))
+
+
+def _sayings(table: Table, width: int, style: Style) -> Iterator[str]:
+    """The sentence of each row under its first cell's name, parameters below."""
+    for row in table.rows:
+        cell = _by_key(table, row)
+        first = table.columns[0].text(row[0])
+        yield from wrapped(f"{first}: {cell.get('sentence', units.MISSING)}", width, "    ", "  - ")
+        if "parameters" in cell:
+            yield from (style.quiet(line) for line in wrapped(cell["parameters"], width, "    "))
+    yield from (style.quiet(line) for line in wrapped(table.caption, width))
+
+
 def _missing(table: Table, width: int, style: Style) -> Iterator[str]:
-    for what, reason in table.rows[:MOST_MISSING]:
-        yield from _wrapped(f"{what}: {reason}", width, "    ", "  - ")
+    for what, reason, *_ in table.rows[:MOST_MISSING]:
+        yield from wrapped(f"{what}: {reason}", width, "    ", "  - ")
     if len(table.rows) > MOST_MISSING:
         yield style.quiet(f"  {len(table.rows) - MOST_MISSING} more in the HTML report.")
 
@@ -361,7 +369,7 @@ NARROWEST_COLUMN = 8
 
 def _table(table: Table, width: int, style: Style, most: int) -> Iterator[str]:
     chosen = [index for index, column in enumerate(table.columns) if column.primary]
-    rows = [[table.columns[i].text(row[i]) for i in chosen] for row in table.rows[:most]]
+    rows = [[table.cell(number, i) for i in chosen] for number in range(min(len(table.rows), most))]
     titles = [table.columns[i].title for i in chosen]
     right = [table.columns[i].align == "right" for i in chosen]
     wanted = [max(cells(title), *(cells(row[n]) for row in rows)) for n, title in enumerate(titles)]
@@ -376,7 +384,7 @@ def _table(table: Table, width: int, style: Style, most: int) -> Iterator[str]:
         yield line(values)
         cell = _by_key(table, row)
         if table.id == "wire-table" and "wire" not in cell and "reason" in cell:
-            yield from (style.quiet(told) for told in _wrapped(cell["reason"], width, "    "))
+            yield from (style.quiet(told) for told in wrapped(cell["reason"], width, "    "))
     if len(table.rows) > most:
         yield style.quiet(f"  {len(table.rows) - most:,} more in the HTML report.")
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from perfscope.analysis.timeline_extract import LaneExtract, WindowExtract
 from perfscope.reports.display import visible
 from perfscope.reports.model import Timeline
+from perfscope.reports.timeline_path import path_pieces
 
 DEFINITION = ("name", "layer", "kind", "phase", "depth", "flops", "bytes", "count")
 
@@ -34,7 +35,9 @@ def timeline_payload(timeline: Timeline) -> Json:
         "definitions": {key: unique[:, index].tolist() for index, key in enumerate(DEFINITION)},
         "focus": timeline.focus,
         "windows": [
-            _window(window, [next(numbers) for _ in window.lanes]) | _machine(timeline, window.window)
+            _window(window, [next(numbers) for _ in window.lanes])
+            | _machine(timeline, window.window)
+            | {"path": _path(timeline, window)}
             for window in extract.windows
             if window.lanes
         ],
@@ -74,6 +77,22 @@ def _machine(timeline: Timeline, window: int) -> Json:
             for number, mark in timeline.disturbances
             if number == window
         ],
+    }
+
+
+def _path(timeline: Timeline, window: WindowExtract) -> Json | None:
+    """The critical path as columns (timeline_path.js); None where none is known."""
+    pieces = path_pieces(timeline.paths, window)
+    if not pieces:
+        return None
+    reasons = {reason: at for at, reason in enumerate(dict.fromkeys(piece.reason for piece in pieces))}
+    return {
+        "lane": [piece.lane for piece in pieces],
+        "start": [piece.start_ns for piece in pieces],
+        "dur": [piece.end_ns - piece.start_ns for piece in pieces],
+        "step": [piece.step for piece in pieces],
+        "reason": [reasons[piece.reason] for piece in pieces],
+        "reasons": list(reasons),
     }
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from perfscope.analysis.timeline_extract import LaneExtract, TimelineExtract
+from perfscope.analysis.timeline_extract import LaneExtract, TimelineExtract, WindowExtract
 from perfscope.reports.display import visible
 from perfscope.reports.model import Timeline
+from perfscope.reports.timeline_path import PathPiece, path_pieces
 
 MOST_RANKS = 8
 MOST_ROWS = 64  # beyond this each lane is one row
@@ -35,6 +36,7 @@ _KIND_KEYS = {"comm": "exposed_comm", "copy": "copy", "input": "input_wait", "op
 class PictureLane:
     """One lane: per legend key an array of (left ns, right ns, row, is a layer's mark)."""
 
+    index: int  # of WindowExtract.lanes
     rank: int
     label: str
     first: bool  # first lane of its rank
@@ -49,12 +51,13 @@ def picture_lanes(block: Timeline) -> list[PictureLane]:
         return []
     number, start, duration = block.focus
     window = next(w for w in block.extract.windows if w.window == number)
-    ranks = sorted({lane.rank for lane in window.lanes})[:MOST_RANKS]
-    shown = [lane for lane in window.lanes if lane.rank in ranks]
+    ranks = shown_ranks(block, window)
+    places = [at for at, lane in enumerate(window.lanes) if lane.rank in ranks]
+    shown = [window.lanes[at] for at in places]
     if sum(len(set(lane.depth.tolist())) for lane in shown) > MOST_ROWS:
-        shown = _compact(shown, block.extract)
+        places, shown = _compact(places, shown, block.extract)
     lanes: list[PictureLane] = []
-    for lane in shown:
+    for place, lane in zip(places, shown, strict=True):
         pieces = _pieces(lane, block.extract, start, duration)
         if not pieces:
             continue
@@ -63,12 +66,52 @@ def picture_lanes(block: Timeline) -> list[PictureLane]:
         names = _names(lane, block, start, duration)
         label = visible(lane.label)
         lanes.append(
-            PictureLane(rank=lane.rank, label=label, first=first, num_rows=rows, pieces=pieces, names=names)
+            PictureLane(
+                index=place,
+                rank=lane.rank,
+                label=label,
+                first=first,
+                num_rows=rows,
+                pieces=pieces,
+                names=names,
+            )
         )
     return lanes
 
 
-def _compact(lanes: list[LaneExtract], extract: TimelineExtract) -> list[LaneExtract]:
+def shown_ranks(block: Timeline, window: WindowExtract) -> list[int]:
+    """The first ranks, and of many those that the critical path runs on instead of the last of these."""
+    ranks = sorted({lane.rank for lane in window.lanes})
+    if len(ranks) <= MOST_RANKS:
+        return ranks
+    on_path = {one.rank for path in block.paths if path.window == window.window for one in path.segments}
+    first = sorted(ranks, key=lambda rank: (rank not in on_path, rank))[:MOST_RANKS]
+    return sorted(first)
+
+
+def picture_path(block: Timeline) -> list[PathPiece]:
+    """The critical path within `block.focus`, of the step that fills it; times since the window's start."""
+    if block.focus is None:
+        return []
+    number, start, duration = block.focus
+    window = next(w for w in block.extract.windows if w.window == number)
+    pieces = [
+        dataclasses.replace(
+            piece, start_ns=max(piece.start_ns, start), end_ns=min(piece.end_ns, start + duration)
+        )
+        for piece in path_pieces(block.paths, window)
+        if piece.start_ns < start + duration and piece.end_ns > start
+    ]
+    time: dict[int, int] = {}
+    for piece in pieces:
+        time[piece.step] = time.get(piece.step, 0) + piece.end_ns - piece.start_ns
+    step = max(time, key=lambda one: time[one], default=None)
+    return [piece for piece in pieces if piece.step == step]
+
+
+def _compact(
+    places: list[int], lanes: list[LaneExtract], extract: TimelineExtract
+) -> tuple[list[int], list[LaneExtract]]:
     """One nesting level per lane, the same for all ranks: the topmost that says nearly as much as any.
 
     Steps and other bare marks do not count; timeline_view.js chooses likewise.
@@ -85,7 +128,8 @@ def _compact(lanes: list[LaneExtract], extract: TimelineExtract) -> list[LaneExt
         role: min(depth for depth, busy in depths.items() if busy >= 0.6 * max(depths.values()))
         for role, depths in said.items()
     }
-    return [_at_depth(lane, chosen[lane.role]) for lane in lanes if lane.role in chosen]
+    kept = [(at, lane) for at, lane in zip(places, lanes, strict=True) if lane.role in chosen]
+    return [at for at, _ in kept], [_at_depth(lane, chosen[lane.role]) for _, lane in kept]
 
 
 def _at_depth(lane: LaneExtract, depth: int) -> LaneExtract:

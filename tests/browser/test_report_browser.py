@@ -20,8 +20,10 @@ from perfscope.reports.build import build_report
 from perfscope.reports.html import render_html
 from perfscope.reports.model import format_value
 from perfscope.reports.sections.counters import UNITS
+from perfscope.reports.sections.timeline import timeline_section
 from tests.unit.synthetic_machine import vm_machine
 from tests.unit.test_report_html import HOSTILE, hostile_page
+from tests.unit.test_report_path import timeline_paths
 from tests.unit.test_report_synthetic import synthetic_analysis, synthetic_timeline
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -532,3 +534,29 @@ def test_long_tables_fold_filter_and_unfold(browser: Browser, tmp_path: Path) ->
     assert browser.js(shown) == 60
     browser.find('[data-filter="layers-table"]').send_keys("blocks.7.")
     assert browser.js(shown) == 1
+
+
+def test_the_critical_path_is_drawn_told_and_switched_off(browser: Browser, tmp_path: Path) -> None:
+    extract = synthetic_timeline()
+    plain = build_report(synthetic_analysis(), extract)
+    section = timeline_section(extract, None, timeline_paths(extract))
+    sections = tuple(section if one.id == "timeline" else one for one in plain.sections)
+    path = tmp_path / "path.html"
+    path.write_text(render_html(dataclasses.replace(plain, sections=sections)), encoding="utf-8")
+    browser.open(path)
+    canvas = browser.driver.find_element(By.ID, "tl-canvas")
+    browser.view()
+    assert int(browser.canvas("path")) >= 3
+    assert "Critical path" in browser.driver.find_element(By.ID, "tl-legend").text
+    browser.js("arguments[0].focus()", canvas)
+    canvas.send_keys(Keys.ENTER)
+    assert "Critical path" in browser.driver.find_element(By.ID, "tl-details").text
+    canvas.send_keys("c")
+    browser.view()
+    assert browser.canvas("path") == "0"
+    button = browser.driver.find_element(By.CSS_SELECTOR, '[data-act="path"]')
+    assert button.get_attribute("aria-pressed") == "false"
+    button.click()
+    browser.view()
+    assert int(browser.canvas("path")) >= 3
+    assert not browser.complaints()

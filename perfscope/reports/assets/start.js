@@ -35,6 +35,7 @@ function startTimeline(raw) {
     item.prepend(swatch("disturbed"));
     legend.append(item);
   }
+  startPath(view);
   view.canvas.dataset.ready = "1";
 }
 
@@ -84,6 +85,7 @@ function start() {
   for (const chart of document.querySelectorAll("[data-series]")) startSeries(chart, data.series[chart.dataset.series]);
   for (const figure of document.querySelectorAll("[data-counters]")) startCounters(figure, data.counters[figure.dataset.counters]);
   for (const figure of document.querySelectorAll("[data-roofline]")) startRoofline(figure);
+  for (const figure of document.querySelectorAll("[data-curves]")) startCurves(figure, data.curves[figure.dataset.curves]);
   for (const table of document.querySelectorAll("[data-table]")) startTable(table);
   if (data.timeline) startTimeline(data.timeline);
   document.documentElement.dataset.ready = "1";

@@ -89,7 +89,8 @@ class TimelineData {
       const ends = lanes.flatMap((lane) => lane.rows.map((row) => row.end[row.end.length - 1] || 0));
       const steps = raw.steps.map(([rank, step, start, dur]) => ({ rank, step, start, end: start + dur }));
       const { counters, disturbed } = raw;
-      this.windows.set(index, { window: raw.window, lanes, steps, counters, disturbed, dur: Math.max(raw.dur, 1, ...ends) });
+      const path = unpackPath(raw.path);
+      this.windows.set(index, { window: raw.window, lanes, steps, counters, disturbed, path, dur: Math.max(raw.dur, 1, ...ends) });
     }
     return this.windows.get(index);
   }

@@ -25,6 +25,7 @@ function spanFacts(view, span) {
   if (bytes && dur > 0) facts.push([comm ? "Bytes / duration" : "Rate, modelled", formatSi((bytes * 1e9) / dur, "B/s")]);
   const count = data.definitions.count[def];
   if (count > 1) facts.push(["Stands for", `${formatCount(count)} merged spans`]);
+  facts.splice(2, 0, ...pathFacts(view, lane, start, start + dur));
   facts.push(...disturbanceFacts(view, start, start + dur));
   return { title: data.name(def), facts };
 }
@@ -212,6 +213,7 @@ class TimelineInput {
     if (name === "out") view.zoom(1 / 0.6);
     if (name === "fit") view.show(0, view.window.dur);
     if (name === "step") this.nextStep();
+    if (name === "path") this.togglePath();
     if (name === "dense") {
       view.dense = !view.dense;
       view.picked = null;
@@ -219,6 +221,13 @@ class TimelineInput {
       button.setAttribute("aria-pressed", String(view.dense));
       view.layOut();
     }
+  }
+
+  togglePath() {
+    const { view } = this;
+    view.showPath = !view.showPath;
+    document.querySelector('[data-act="path"]').setAttribute("aria-pressed", String(view.showPath));
+    view.redraw();
   }
 
   // Fits the next step of all ranks into the picture, then starts over.
@@ -250,6 +259,7 @@ class TimelineInput {
       Home: () => view.show(0, view.t1 - view.t0),
       End: () => view.show(view.window.dur - (view.t1 - view.t0), view.window.dur),
       s: () => this.nextStep(),
+      c: () => this.togglePath(),
       Enter: () => (picked ? this.zoomTo(picked) : this.pickFirst()),
     };
     if (picked) {

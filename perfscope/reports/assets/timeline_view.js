@@ -23,6 +23,7 @@ class TimelineView {
     this.hover = null; // {row, n}
     this.picked = null;
     this.cursor = null; // time under the pointer
+    this.showPath = true;
     this.queued = false;
     this.readTheme();
     this.openWindow(0);
@@ -208,6 +209,7 @@ class TimelineView {
     }
     drawCounters(this, pen);
     this.drawSteps(pen);
+    drawPath(this, pen);
     this.outlineSpan(pen, this.hover, this.colour.ink, 1.5);
     this.outlineSpan(pen, this.picked, this.colour.ink, 2.5);
     pen.restore();
@@ -467,6 +469,7 @@ class TimelineView {
     set.t1 = String(this.t1);
     set.window = String(this.window.window);
     set.drawn = String(this.drawn);
+    set.path = String(this.pathDrawn);
     set.hover = this.hover ? this.spanName(this.hover) : "";
     set.picked = this.picked ? this.spanName(this.picked) : "";
   }

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from perfscope import units
+from perfscope.analysis.critical.results import CriticalPath
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.timeline_extract import StepMark, TimelineExtract, WindowExtract
 from perfscope.reports.display import visible
@@ -12,7 +15,11 @@ from perfscope.reports.sections.counters import timeline_disturbances, timeline_
 LONGEST_NAME = 200
 
 
-def timeline_section(extract: TimelineExtract | None, machine: MachineAnalysis | None = None) -> Section:
+def timeline_section(
+    extract: TimelineExtract | None,
+    machine: MachineAnalysis | None = None,
+    paths: Sequence[CriticalPath] = (),
+) -> Section:
     if extract is None or not any(window.lanes for window in extract.windows):
         note = Note(text="No window was traced, so there is no timeline to draw.", tone="caution")
         return Section(id="timeline", title="Timeline", blocks=(note,))
@@ -25,6 +32,7 @@ def timeline_section(extract: TimelineExtract | None, machine: MachineAnalysis |
         caption=_what_is_drawn(extract),
         lanes=timeline_lanes(machine, extract),
         disturbances=timeline_disturbances(machine, extract),
+        paths=tuple(paths),
     )
     blocks: list[Block] = [timeline]
     left_out = sorted({rank for window in extract.windows for rank in window.ranks_left_out})

@@ -1,0 +1,324 @@
+"""Conducts the comparison of several runs: gathers them, says which may be compared, and compares those."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.study.comparable import (
+    batch_difference,
+    forbidding_differences,
+    problems_of_runs,
+    shared_differences,
+    usable,
+    without_bad_factors,
+)
+from perfscope.analysis.study.diff import run_diff
+from perfscope.analysis.study.gather import gather
+from perfscope.analysis.study.results import (
+    REFUSE,
+    STRONG,
+    WARN,
+    WEAK,
+    Problem,
+    RunDiff,
+    RunEntry,
+    ScalingSeries,
+    ScalingStudy,
+    SchemeStudy,
+    StudyAnalysis,
+    StudyRun,
+)
+from perfscope.analysis.study.scaling import scaling_study
+from perfscope.analysis.study.schemes import comparison_class, scheme_studies
+from perfscope.analysis.study.words import named, ranks
+
+WORLD_SIZE, SCHEME, LABEL = "world_size", "scheme", "label:"
+
+
+@dataclass(slots=True)
+class _Views:
+    """What has been built so far."""
+
+    scaling: ScalingStudy | None = None
+    schemes: tuple[SchemeStudy, ...] = ()
+    diff: RunDiff | None = None
+    problems: list[Problem] = field(default_factory=list)
+    missing: list[MissingFigure] = field(default_factory=list)
+
+
+def analyse_study(
+    entries: Sequence[RunEntry],
+    by: str | None = None,
+    mode: str | None = None,
+    reference: str | None = None,
+) -> StudyAnalysis:
+    """Everything `perfscope compare` shows.
+
+    Args:
+        entries: the runs; their order matters for the diff of two alone.
+        by: "world_size", "scheme" or "label:K"; None: by what differs, said in `by_reason`.
+        mode: "strong" or "weak"; None: read from the samples per rank.
+        reference: a run's label or name: the number of ranks that speedups are against, and the diff's
+            first run.
+
+    Raises:
+        ValueError: `by` or `mode` is none of these, no entry, or `reference` names no run, or several.
+    """
+    _check(entries, by, mode)
+    runs = gather(entries)
+    asked = _reference(runs, reference)
+    by, by_reason = (by, "stated with --by") if by else _what_differs(runs)
+    runs = tuple(replace(run, group=_group(run, by)) for run in runs)
+    views = _Views(problems=problems_of_runs(runs, entries))
+    runs = tuple(map(without_bad_factors, runs))
+    good = usable(runs, entries)
+    chosen = by_reason != "stated with --by"
+    if len(runs) == 1:
+        text = (
+            f"A study compares runs; {runs[0].label} is the only one: add others, or use `perfscope report`."
+        )
+        views.problems.append(Problem(severity=REFUSE, id="one_run", text=text, runs=(runs[0].label,)))
+    else:
+        if len(runs) == 2:
+            _diff(views, runs, entries, asked)
+        if by == WORLD_SIZE:
+            _scaling(views, good, mode, asked)
+            if chosen and len({run.scheme for run in good}) > 1:
+                _schemes(views, good, SCHEME, planned=True)
+        elif by:
+            _schemes(views, [run for run in good if run.group], by, planned=False)
+            _unlabelled(views, runs, by)
+        elif views.diff is None:
+            views.problems += forbidding_differences(runs, WARN, "everything")
+            views.problems += batch_difference(runs, WARN, "everything")
+        _common(views, runs)
+    problems = _ordered(views.problems)
+    return StudyAnalysis(
+        by=by,
+        by_reason=by_reason,
+        headline=_headline(runs, views),
+        runs=runs,
+        scaling=views.scaling,
+        schemes=views.schemes,
+        diff=views.diff,
+        problems=problems,
+        missing=tuple(dict.fromkeys(views.missing)),
+    )
+
+
+def _check(entries: Sequence[RunEntry], by: str | None, mode: str | None) -> None:
+    if not entries:
+        raise ValueError("no run was given")
+    if mode not in (None, STRONG, WEAK):
+        raise ValueError(f"mode {mode!r} is neither strong nor weak")
+    if by is not None and by not in (WORLD_SIZE, SCHEME) and not (by.startswith(LABEL) and by != LABEL):
+        raise ValueError(f"runs cannot be compared by {by!r}: world_size, scheme or label:NAME")
+
+
+def _reference(runs: Sequence[StudyRun], reference: str | None) -> StudyRun | None:
+    if reference is None:
+        return None
+    wanted = reference.rstrip("/")
+    found = [run for run in runs if wanted in (run.label, run.name.rstrip("/"))]
+    if len(found) > 1:
+        raise ValueError(f"reference {reference} is the name of {len(found)} runs: name one by its path")
+    if not found:
+        raise ValueError(f"reference {reference} is none of the runs: {named([run.label for run in runs])}")
+    return found[0]
+
+
+def _group(run: StudyRun, by: str) -> str:
+    if by == WORLD_SIZE:
+        return ranks(run.world_size) if run.world_size else ""
+    if by == SCHEME:
+        return run.scheme
+    return run.labels.get(by.removeprefix(LABEL), "") if by else ""
+
+
+def _what_differs(runs: Sequence[StudyRun]) -> tuple[str, str]:
+    """What runs are compared by where the user has not said, and why."""
+    sizes: dict[tuple[str, str], set[int | None]] = defaultdict(set)
+    for run in runs:
+        sizes[run.scheme, run.model].add(run.world_size)
+    serial = {model for scheme, model in sizes if scheme == "serial"}
+    scales = any(
+        len(of) > 1 or (scheme != "serial" and model in serial and of - {1})
+        for (scheme, model), of in sizes.items()
+    )
+    schemes = {run.scheme for run in runs if run.scheme}
+    if scales and len(schemes - {"serial"}) > 1:
+        return WORLD_SIZE, "the runs differ in number of ranks and in scheme: both are compared"
+    if scales:
+        return WORLD_SIZE, "the runs differ in their number of ranks"
+    if len(schemes) > 1:
+        return SCHEME, "the runs differ in their scheme"
+    names = sorted({name for run in runs for name in run.labels})
+    telling = [name for name in names if len({run.labels.get(name) for run in runs}) > 1]
+    if len(telling) == 1:
+        return f"{LABEL}{telling[0]}", f"the runs differ in their label {telling[0]}"
+    if len(telling) > 1:
+        return (
+            "",
+            f"the runs differ in several labels ({', '.join(telling)}): choose one with --by label:NAME",
+        )
+    if len({run.world_size for run in runs}) > 1:
+        return WORLD_SIZE, "the runs differ in their number of ranks"
+    return "", "nothing that runs are grouped by differs: number of ranks, scheme or labels"
+
+
+def _diff(
+    views: _Views, runs: Sequence[StudyRun], entries: Sequence[RunEntry], asked: StudyRun | None
+) -> None:
+    """As given, or from the reference to the other."""
+    left = list(runs)
+    pairs = []
+    for entry in entries:
+        run = next(one for one in left if one.name == entry.name)
+        left.remove(run)
+        pairs.append((run, entry))
+    if asked is not None and pairs[1][0].label == asked.label:
+        pairs.reverse()
+    views.diff = run_diff(pairs[0], pairs[1])
+    views.problems += forbidding_differences(runs, WARN, "diff")
+    views.problems += batch_difference(runs, WARN, "diff")
+
+
+def _scaling(views: _Views, runs: Sequence[StudyRun], mode: str | None, asked: StudyRun | None) -> None:
+    views.scaling, problems = scaling_study(runs, mode, asked)
+    views.problems += problems
+    views.problems += forbidding_differences(runs, REFUSE, "scaling")
+    if views.scaling is None:
+        reason = "no usable run has more than one rank" if runs else "no run is usable: see the problems"
+        views.missing.append(MissingFigure(what="scaling", reason=reason))
+        return
+    for series in views.scaling.series:
+        if series.refused:
+            what = f"scaling of {series.name}" if series.name else "scaling"
+            views.missing.append(MissingFigure(what=what, reason=series.refused))
+            text = f"{what[:1].upper()}{what[1:]} is not shown: {series.refused}."
+            views.problems.append(Problem(severity=REFUSE, id=_refusal(series), text=text, affects="scaling"))
+
+
+def _refusal(series: ScalingSeries) -> str:
+    """The problem's id."""
+    if "not repeats of one setting" in series.refused:
+        return "mixed_settings"
+    return "no_scaling" if series.mode else "no_mode"
+
+
+def _schemes(views: _Views, runs: Sequence[StudyRun], by: str, planned: bool) -> None:
+    """`planned`: several numbers of ranks are what the study is about."""
+    views.schemes = scheme_studies(
+        [replace(run, group=_group(run, by)) for run in runs] if planned else runs, by
+    )
+    if not planned:
+        views.problems += forbidding_differences(runs, REFUSE, "schemes")
+        views.problems += _unequal_sizes(runs, by)
+        for size in {run.world_size for run in runs}:
+            same = [run for run in runs if run.world_size == size]
+            views.problems += batch_difference(same, REFUSE, "schemes")
+    for study in views.schemes:
+        if study.refused:
+            views.missing.append(MissingFigure(what="which setting wins", reason=study.refused))
+    if not views.schemes:
+        reason = "no usable run belongs to a group: see the problems"
+        views.missing.append(MissingFigure(what="which setting wins", reason=reason))
+    compared = {label for study in views.schemes for row in study.rows for label in row.runs}
+    alone = [run.label for run in runs if run.label not in compared]
+    if alone:
+        reason = "no other setting has their model, data type, batch, machine and number of ranks"
+        views.missing.append(MissingFigure(what=f"ratios of {named(alone)}", reason=reason))
+
+
+def _unequal_sizes(runs: Sequence[StudyRun], by: str) -> list[Problem]:
+    """Groups whose runs have several numbers of ranks, and groups that have others than their fellows."""
+    groups: dict[str, set[int | None]] = defaultdict(set)
+    for run in runs:
+        groups[run.group].add(run.world_size)
+    if len({run.world_size for run in runs}) < 2:
+        return []
+    listed = "; ".join(
+        f"{name}: {', '.join(str(size) for size in sorted(sizes, key=lambda one: one or 0))} ranks"
+        for name, sizes in sorted(groups.items())
+    )
+    classes: dict[object, set[str]] = defaultdict(set)
+    for run in runs:
+        classes[comparison_class(run)].add(run.repeat_key)
+    some = any(len(keys) > 1 for keys in classes.values())
+    end = "only runs on equally many are compared" if some else "none of them can be compared"
+    text = f"The runs of one {by.removeprefix(LABEL)} have unequal numbers of ranks ({listed}); {end}."
+    if all(len(sizes) == 1 for sizes in groups.values()):
+        text = f"The runs have unequal numbers of ranks ({listed}); {end}."
+    return [
+        Problem(
+            severity=WARN if some else REFUSE,
+            id="unequal_world_sizes",
+            text=text,
+            runs=tuple(run.label for run in runs),
+            affects="schemes",
+        )
+    ]
+
+
+def _unlabelled(views: _Views, runs: Sequence[StudyRun], by: str) -> None:
+    without = tuple(run.label for run in runs if not run.group)
+    if without:
+        what = f"no label {by.removeprefix(LABEL)}" if by.startswith(LABEL) else "no scheme"
+        has = "has" if len(without) == 1 else "have"
+        text = f"{named(without)} {has} {what}: left out of the comparison by {by.removeprefix(LABEL)}."
+        severity = REFUSE if len(without) == len(runs) else WARN
+        views.problems.append(
+            Problem(severity=severity, id="no_label", text=text, runs=without, affects="schemes")
+        )
+
+
+def _common(views: _Views, runs: Sequence[StudyRun]) -> None:
+    """What all of the study's figures rest on."""
+    views.problems += shared_differences(runs, "everything")
+    commands: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+    for run in runs:
+        if not run.scheme:
+            commands[run.repeat_key].add(run.command)
+    keys = {key for key, of in commands.items() if len(of) > 1}
+    if keys and views.diff is None:
+        labels = tuple(run.label for run in runs if run.repeat_key in keys)
+        text = (
+            f"{named(labels)} count as repeats of one setting, but their commands differ: if they are none, "
+            "give each setting a label (perfscope run --label) and compare with --by label:NAME."
+        )
+        views.problems.append(Problem(severity=WARN, id="other_command", text=text, runs=labels))
+
+
+def _ordered(problems: Sequence[Problem]) -> tuple[Problem, ...]:
+    """Refusals first, each said once with all that it affects."""
+    distinct: dict[tuple[str, str, str], Problem] = {}
+    for one in problems:
+        key = (one.severity, one.id, one.text)
+        said = distinct.get(key)
+        affects = dict.fromkeys((said.affects if said else one.affects).split(", ") + one.affects.split(", "))
+        distinct[key] = replace(one, affects=", ".join(affects))
+    return tuple(sorted(distinct.values(), key=lambda one: one.severity != REFUSE))
+
+
+def _headline(runs: Sequence[StudyRun], views: _Views) -> str:
+    """The one sentence over the whole study."""
+    if views.scaling is not None:
+        told = [series for series in views.scaling.series if not series.refused]
+        if told:
+            best = max(
+                told, key=lambda series: (series.points[-1].world_size, series.points[-1].samples_per_s)
+            )
+            return f"{best.name}: {best.sentence}" if len(told) > 1 else best.sentence
+    for study in sorted(views.schemes, key=lambda one: -len(one.rows)):
+        if study.verdict is not None:
+            return study.verdict.headline
+    if views.diff is not None:
+        return views.diff.headline
+    refusals = sum(problem.severity == REFUSE for problem in views.problems)
+    if refusals:
+        said = "a reason" if refusals == 1 else f"{refusals} reasons"
+        return f"{len(runs)} run{'' if len(runs) == 1 else 's'}, not compared, for {said} given below."
+    return f"{len(runs)} runs; choose what to compare them by with --by."

@@ -1,0 +1,303 @@
+"""Which runs may be compared, and what is wrong with those that may not. Everything is said in words."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from perfscope.analysis.bench import COUNTED
+from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.study.results import REFUSE, WARN, Problem, RunEntry, Severity, StudyRun
+from perfscope.analysis.study.words import named, ranks
+
+FIGURES = "scaling, schemes"
+MOST = 1.005  # of a share; half a per cent beyond 1 is what the replay is off by
+_SHARES = ("load_balance", "lb_in", "lb_out", "comm_efficiency", "serialisation", "transfer")
+
+
+def machine_key(run: StudyRun) -> str:
+    """What must be the same of two machines; "" where nothing of it was recorded.
+
+    The number of hosts is not in it (scaling changes it), the speed of an emulated cluster is; one rank uses
+    no network at all.
+    """
+    facts = run.machine
+    if not (facts.cpu or facts.gpus):
+        return ""
+    link = facts.cluster.partition("@")[2] if facts.cluster and run.world_size != 1 else ""
+    parts = [
+        facts.cpu,
+        f"{facts.num_cpus} CPUs" if facts.num_cpus else "",
+        f"{facts.num_nodes} NUMA nodes" if (facts.num_nodes or 1) > 1 else "",
+        *sorted(set(facts.gpus)),
+        f"on {facts.device}" if facts.device else "",
+        f"links of {link}" if link else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def placed_machine_key(run: StudyRun) -> str:
+    """As machine_key, with the shape of the emulated cluster: for runs with as many ranks."""
+    shape = run.machine.cluster.partition("@")[0] if run.world_size != 1 else ""
+    return machine_key(run) + (f", {shape} hosts x ranks" if shape and machine_key(run) else "")
+
+
+def usable(runs: Sequence[StudyRun], entries: Sequence[RunEntry]) -> tuple[StudyRun, ...]:
+    """Runs whose speed may enter a figure: closed, whole, with a speed, and each run once."""
+    twice = set(_second_copies(runs, entries))
+    return tuple(
+        run
+        for run in runs
+        if not run.running
+        and not _lacks_ranks(run)
+        and run.samples_per_s is not None
+        and run.label not in twice
+    )
+
+
+def _lacks_ranks(run: StudyRun) -> bool:
+    """Of an import it is no loss: people trace one rank of many, and its steps are those of the job."""
+    return run.origin != "import" and _unseen(run) > 0
+
+
+def _unseen(run: StudyRun) -> int:
+    return 0 if run.world_size is None else run.world_size - run.num_ranks_seen
+
+
+def _second_copies(runs: Sequence[StudyRun], entries: Sequence[RunEntry]) -> list[str]:
+    """Labels of runs that stand in the study already: same start to the nanosecond, name and command."""
+    of_name = defaultdict(list)
+    for entry in entries:
+        of_name[entry.name].append(entry.analysis.run)
+    seen, found = set(), []
+    for run in runs:
+        document = of_name[run.name][0]
+        start = document.get("start_unix_ns")
+        identity = (start, str(document.get("name")), run.command, run.world_size)
+        if isinstance(start, int) and start > 0:
+            if identity in seen:
+                found.append(run.label)
+            seen.add(identity)
+    return found
+
+
+def problems_of_runs(runs: Sequence[StudyRun], entries: Sequence[RunEntry]) -> list[Problem]:
+    """What is wrong with single runs."""
+    found = []
+    for run in runs:
+        found += _incomplete(run)
+        if run.samples_per_s is None and not run.running:
+            why = next((one.reason for one in run.missing if one.what in ("samples/s", "throughput")), "")
+            text = f"{run.label} has no samples/s{': ' + why if why else ''}; it is left out of every ratio."
+            found.append(
+                Problem(severity=REFUSE, id="no_speed", text=text, runs=(run.label,), affects=FIGURES)
+            )
+        found += _negative(run)
+    for label in _second_copies(runs, entries):
+        text = f"{label} is a run that stands in the study already: it counts once, not as a repeat."
+        found.append(Problem(severity=REFUSE, id="same_run", text=text, runs=(label,), affects=FIGURES))
+    return [*found, *_shared(runs, entries)]
+
+
+def _incomplete(run: StudyRun) -> list[Problem]:
+    label, found = (run.label,), []
+    if run.running:
+        text = (
+            f"{run.label} was not closed: it is still being written, or perfscope was killed. What it has so "
+            "far is listed, but no ratio uses it; compare again when it has ended."
+        )
+        return [Problem(severity=REFUSE, id="running", text=text, runs=label, affects=FIGURES)]
+    if _lacks_ranks(run):
+        size = run.world_size or 0
+        text = (
+            f"{run.label} recorded {run.num_ranks_seen} of {ranks(size)}: its figures would be those of a "
+            "part of the job, so that no ratio uses it."
+        )
+        found.append(Problem(severity=REFUSE, id="missing_ranks", text=text, runs=label, affects=FIGURES))
+    elif _unseen(run) > 0:
+        text = (
+            f"{run.label} is imported from the traces of {run.num_ranks_seen} of {ranks(run.world_size)}: "
+            "what it tells of the others is not known."
+        )
+        found.append(Problem(severity=WARN, id="missing_ranks", text=text, runs=label, affects=FIGURES))
+    others = [reason for reason in run.incomplete if "ranks are missing" not in reason]
+    if others:
+        text = f"{run.label} is incomplete: {'; '.join(others)}. Its figures cover what was written."
+        found.append(Problem(severity=WARN, id="incomplete", text=text, runs=label))
+    return found
+
+
+def _negative(run: StudyRun) -> list[Problem]:
+    """Shares that are none. They are shown as missing."""
+    if run.efficiency is None:
+        return []
+    bad = bad_factors(run)
+    if not bad:
+        return []
+    figures = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in bad.items())
+    text = (
+        f"{run.label}: {figures} cannot be a share of anything (0 to 1); the clocks or the traces of this "
+        "run disagree. These are shown as missing."
+    )
+    return [
+        Problem(severity=REFUSE, id="negative_efficiency", text=text, runs=(run.label,), affects="efficiency")
+    ]
+
+
+def without_bad_factors(run: StudyRun) -> StudyRun:
+    """The run with an efficiency that holds shares, or with none and the reason."""
+    if run.efficiency is None or not bad_factors(run):
+        return run
+    reason = f"{run.label} has factors below 0 or above 1: its clocks or traces disagree"
+    lost = MissingFigure(what="parallel efficiency", reason=reason)
+    return replace(run, efficiency=None, missing=(*run.missing, lost))
+
+
+def bad_factors(run: StudyRun) -> dict[str, float]:
+    """Factors of its efficiency that are below 0 or above 1."""
+    found = {}
+    for name in (*_SHARES, "parallel_efficiency"):
+        value = getattr(run.efficiency, name, None)
+        if value is not None and not 0 <= value <= MOST:
+            found[name] = float(value)
+    return found
+
+
+def _shared(runs: Sequence[StudyRun], entries: Sequence[RunEntry]) -> list[Problem]:
+    """What several runs have in common."""
+    benches = {entry.name: entry.analysis.bench for entry in entries}
+    found = []
+
+    def add(id_: str, affected: Sequence[StudyRun], text: str, affects: str = FIGURES) -> None:
+        labels = tuple(run.label for run in affected)
+        if labels:
+            said = text.format(names=named(labels), were="was" if len(labels) == 1 else "were")
+            found.append(Problem(severity=WARN, id=id_, text=said, runs=labels, affects=affects))
+
+    add(
+        "disturbed",
+        [run for run in runs if run.disturbed],
+        "{names} {were} disturbed by something else on the machine: repeat, or read with care.",
+    )
+    add(
+        "no_windows",
+        [run for run in runs if run.composition is None],
+        "{names} {were} recorded without a traced step: step composition, efficiency factors and what grew "
+        "are missing there.",
+        "composition",
+    )
+    traced = [
+        run
+        for run in runs
+        if (bench := benches.get(run.name)) is not None
+        and bench.traced_steps == COUNTED
+        and run.samples_per_s is not None
+    ]
+    add(
+        "traced_speed",
+        traced,
+        "{names} {were} too short: the steps their samples/s count were traced, which slows them; train more "
+        "steps.",
+    )
+    add("diverged", [run for run in runs if run.diverged], "{names} diverged: that speed trains nothing.")
+    return found
+
+
+def shared_differences(runs: Sequence[StudyRun], affects: str) -> list[Problem]:
+    """What makes comparing doubtful without forbidding it: versions, libraries, threads, steps, kernels."""
+    found = []
+    for id_, what, of in _DOUBTS:
+        sets = _sets(runs, of)
+        if len(sets) > 1:
+            text = f"{what} differ: {_listed(sets)}. A difference in speed may come from there."
+            if id_ == "step_counts":
+                text = (
+                    f"The runs trained unequal numbers of steps: {_listed(sets)}; compare losses by samples."
+                )
+            found.append(_problem(WARN, id_, text, runs, affects))
+    return found
+
+
+def forbidding_differences(runs: Sequence[StudyRun], severity: Severity, affects: str) -> list[Problem]:
+    """Other model, data type or machine: no ratio is formed across them (scaling, schemes), or, with WARN, it
+    is shown and said."""
+    end = (
+        "no ratio is formed between them."
+        if severity == REFUSE
+        else "the figures stand side by side, but not like for like."
+    )
+    found = []
+    networked = {machine_key(replace(run, world_size=1)) for run in runs if run.world_size != 1}
+    # One rank uses no network, so that its machine is that of any cluster of the same hosts.
+    on_links = [run for run in runs if run.world_size != 1 or machine_key(run) not in networked]
+    for id_, what, of in FORBIDDING:
+        sets = _sets(on_links if id_ == "other_machine" else runs, of)
+        if len(sets) > 1:
+            found.append(
+                _problem(severity, id_, f"The runs' {what} differ: {_listed(sets)}; {end}", runs, affects)
+            )
+    unknown = [run for run in runs if not machine_key(run)]
+    if unknown and len(runs) > 1:
+        text = (
+            f"The machine of {named([run.label for run in unknown])} was not recorded: whether it is that of "
+            "the others cannot be told."
+        )
+        found.append(_problem(WARN, "unknown_machine", text, unknown, affects))
+    return found
+
+
+def batch_difference(runs: Sequence[StudyRun], severity: Severity, affects: str) -> list[Problem]:
+    """Other samples per step, at the same number of ranks."""
+    sets = _sets(runs, lambda run: "" if run.batch is None else f"{run.batch:,} samples per step")
+    if len(sets) < 2:
+        return []
+    end = "no ratio is formed between them." if severity == REFUSE else "not like for like."
+    return [
+        _problem(severity, "other_batch", f"The runs' batches differ: {_listed(sets)}; {end}", runs, affects)
+    ]
+
+
+def packages_of(run: StudyRun) -> str:
+    """Versions that decide speed, in words."""
+    return ", ".join(f"{name} {version}" for name, version in sorted(run.packages.items()))
+
+
+def _threads(run: StudyRun) -> str:
+    return "" if run.threads is None else f"{run.threads} thread{'' if run.threads == 1 else 's'} per rank"
+
+
+def _steps(run: StudyRun) -> str:
+    return "" if run.num_steps is None else f"{run.num_steps:,} steps"
+
+
+FORBIDDING: tuple[tuple[str, str, Callable[[StudyRun], str]], ...] = (
+    ("other_model", "models", lambda run: run.model),
+    ("other_dtype", "data types", lambda run: run.dtype),
+    ("other_machine", "machines", machine_key),
+)
+_DOUBTS: tuple[tuple[str, str, Callable[[StudyRun], str]], ...] = (
+    ("other_version", "Versions of perfscope", lambda run: run.perfscope_version),
+    ("other_packages", "Versions of libraries", packages_of),
+    ("other_threads", "Threads per rank", _threads),
+    ("other_kernel", "Kernels", lambda run: run.machine.kernel),
+    ("step_counts", "Steps", _steps),
+)
+
+
+def _sets(runs: Sequence[StudyRun], of: Callable[[StudyRun], str]) -> dict[str, list[str]]:
+    """Known value -> labels; runs that do not know theirs are in none."""
+    sets: dict[str, list[str]] = defaultdict(list)
+    for run in runs:
+        if of(run):
+            sets[of(run)].append(run.label)
+    return dict(sorted(sets.items()))
+
+
+def _listed(sets: dict[str, list[str]]) -> str:
+    return "; ".join(f"{value} ({named(labels)})" for value, labels in sets.items())
+
+
+def _problem(severity: Severity, id_: str, text: str, runs: Sequence[StudyRun], affects: str) -> Problem:
+    labels = tuple(run.label for run in runs)
+    return Problem(severity=severity, id=id_, text=text, runs=labels, affects=affects)

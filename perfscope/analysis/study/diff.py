@@ -1,0 +1,320 @@
+"""Two runs, one beside the other: what changed, largest change first."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from perfscope.analysis.results import RunAnalysis
+from perfscope.analysis.study.gather import mapping
+from perfscope.analysis.study.results import (
+    PARTS,
+    DiffRow,
+    DiffSection,
+    RunDiff,
+    RunEntry,
+    StudyRun,
+)
+from perfscope.analysis.study.words import PART_TITLES, faster_than, named, percent, ranks
+from perfscope.units import format_ns
+
+Value = float | str | None
+Side = dict[str, Value]
+IN_CALLS = "time in calls"
+NO_NOISE = "one run of each, so that nothing says how much of this is noise"
+_SCHEME_LEFT_OUT = frozenset({"predicted", "places", "groups", "summary", "layout", "criterion"})
+
+
+def run_diff(before: tuple[StudyRun, RunEntry], after: tuple[StudyRun, RunEntry]) -> RunDiff:
+    """What changed from one run to the other: step, parts, layers, collectives, machine, surroundings."""
+    (first, first_entry), (second, second_entry) = before, after
+    one, other = first_entry.analysis, second_entry.analysis
+    sections = [
+        _step_section(first, second, one, other),
+        _parts_section(first, second),
+        _section("layers", "Layers, per step", _layers(one), _layers(other), "time"),
+        _collective_section(one, other),
+        _mixed("machine", "Machine", _machine(first, one), _machine(second, other)),
+        _texts("packages", "Packages", first.packages, second.packages),
+        _texts("environment", "Environment", first.environment, second.environment),
+        _texts("options", "Options of perfscope", first.options, second.options),
+        _texts("command", "Command", {"command": _command(first)}, {"command": _command(second)}),
+        _texts("scheme", "Scheme and labels", _scheme(first, one), _scheme(second, other)),
+    ]
+    return RunDiff(
+        before=first.label,
+        after=second.label,
+        headline=_headline(first, second),
+        sections=tuple(sections),
+    )
+
+
+def _headline(first: StudyRun, second: StudyRun) -> str:
+    moved = _moved_most(first, second)
+    if first.samples_per_s and second.samples_per_s:
+        ratio = second.samples_per_s / first.samples_per_s
+        quicker, slower = (second, first) if ratio >= 1 else (first, second)
+        speed = f"{quicker.label} trains {faster_than(max(ratio, 1 / ratio))} {slower.label}"
+        if abs(ratio - 1) < 0.0005:
+            speed = f"{first.label} and {second.label} train equally fast"
+        speed += f" ({first.samples_per_s:,.4g} → {second.samples_per_s:,.4g} samples/s)"
+    elif first.step_ns and second.step_ns:
+        share = second.step_ns.median / first.step_ns.median - 1
+        than = "longer" if share >= 0 else "shorter"
+        speed = f"a step of {second.label} takes {percent(abs(share))} {than} than one of {first.label}"
+        speed += f" ({format_ns(first.step_ns.median)} → {format_ns(second.step_ns.median)})"
+    else:
+        lacking = [run.label for run in (first, second) if run.step_ns is None]
+        return f"The speed of {named(lacking or [first.label])} is not known: it cannot be compared."
+    return f"{speed}{moved}; {NO_NOISE}."
+
+
+def _moved_most(first: StudyRun, second: StudyRun) -> str:
+    if first.composition is None or second.composition is None:
+        return ""
+    changes = {part: getattr(second.composition, part) - getattr(first.composition, part) for part in PARTS}
+    part = max(PARTS, key=lambda name: abs(changes[name]))
+    if not changes[part]:
+        return ""
+    sign = "+" if changes[part] > 0 else "−"
+    return f"; {PART_TITLES[part]} moved most: {sign}{format_ns(abs(changes[part]))} in a traced step"
+
+
+def _step_section(first: StudyRun, second: StudyRun, one: RunAnalysis, other: RunAnalysis) -> DiffSection:
+    return _mixed("step", "Step and result", _step(first, one), _step(second, other))
+
+
+def _step(run: StudyRun, analysis: RunAnalysis) -> dict[tuple[str, str], Value]:
+    """(what, unit) -> figure."""
+    step = run.step_ns
+    share = run.composition.share("exposed_comm") if run.composition else None
+    factors = {
+        (f"POP: {name.replace('_', ' ')}", "ratio"): getattr(run.efficiency, name, None)
+        for name in ("parallel_efficiency", "load_balance", "serialisation", "transfer")
+    }
+    return {
+        ("samples/s", "rate"): run.samples_per_s,
+        ("median step", "time"): step.median if step else None,
+        ("fast step (10th percentile)", "time"): step.p10 if step else None,
+        ("slow step (90th percentile)", "time"): step.p90 if step else None,
+        ("steps", "count"): run.num_steps,
+        ("ranks", "count"): run.world_size,
+        ("hosts", "count"): run.num_hosts,
+        ("samples per step", "count"): run.batch,
+        ("samples per update", "count"): run.effective_batch,
+        ("exposed communication of the traced step", "ratio"): share,
+        ("overhead of perfscope", "ratio"): analysis.overhead_ratio,
+        ("largest memory of a rank", "bytes"): run.peak_memory_bytes,
+        ("first loss", "number"): run.first_loss,
+        ("last loss", "number"): run.last_loss,
+        ("held-out loss", "number"): run.held_out_loss,
+        **factors,
+        **{(f"sent over {link.link_class}, per step", "bytes"): _sent(link) for link in run.links},
+    }
+
+
+def _sent(link: object) -> float | None:
+    recorded = getattr(link, "recorded", None)
+    return float(recorded) if recorded is not None else None
+
+
+def _parts_section(first: StudyRun, second: StudyRun) -> DiffSection:
+    lacking = [run.label for run in (first, second) if run.composition is None]
+    title = "Parts of the traced step"
+    if lacking:
+        reason = f"no step of {named(lacking)} was traced"
+        return DiffSection(id="parts", title=title, rows=(), num_same=0, reason=reason)
+    sides: list[Side] = [
+        {PART_TITLES[part]: getattr(run.composition, part) for part in PARTS}
+        | {"step": run.composition.step if run.composition else None}
+        for run in (first, second)
+    ]
+    return _section("parts", title, sides[0], sides[1], "time")
+
+
+def _layers(analysis: RunAnalysis) -> Side:
+    side: Side = {}
+    for layer in analysis.layers:
+        name = layer.layer or "(the model itself)"
+        side[f"{name}, forward"] = layer.forward_ns
+        side[f"{name}, backward"] = layer.backward_ns
+        if layer.exposed_comm_ns is not None:
+            side[f"{name}, exposed communication"] = layer.exposed_comm_ns
+    return side
+
+
+def _collective_section(one: RunAnalysis, other: RunAnalysis) -> DiffSection:
+    """Rows of one collective stand together, weighed by the time in its calls."""
+    before, after = _collectives(one), _collectives(other)
+    section = _mixed("collectives", "Collectives, per step", before, after)
+    moved: dict[str, float] = defaultdict(float)
+    for what, unit in {**before, **after}:
+        if what.endswith(IN_CALLS):
+            sides = [side.get((what, unit)) for side in (before, after)]
+            known = [value if isinstance(value, float) else 0.0 for value in sides]
+            moved[what.partition(": ")[0]] = abs(known[1] - known[0])
+    rows = [replace(row, weight=moved[row.what.partition(": ")[0]]) for row in section.rows]
+    rows.sort(key=lambda row: (-row.weight, row.what.partition(": ")[0]))
+    return replace(section, rows=tuple(rows))
+
+
+def _collectives(analysis: RunAnalysis) -> dict[tuple[str, str], Value]:
+    """Per step of a rank, by collective and group size: groups of two runs need not have the same names."""
+    traced = [rank.num_traced_steps for rank in analysis.ranks if rank.num_traced_steps]
+    steps = max(traced, default=0)
+    sums: dict[tuple[str, str], list[float | None]] = defaultdict(list)
+    for one in analysis.collectives if steps else ():
+        name = f"{one.collective} over {ranks(one.group_size)}"
+        for what, unit, value in (
+            ("calls", "count", one.count),
+            ("bytes", "bytes", one.bytes),
+            (IN_CALLS, "time", one.duration_ns),
+            ("transfer", "time", one.transfer_ns),
+            ("waiting for the last rank", "time", one.wait_ns),
+        ):
+            sums[f"{name}: {what}", unit].append(None if value is None else value / steps)
+    return {
+        key: None if None in values else math.fsum(value for value in values if value is not None)
+        for key, values in sums.items()
+    }
+
+
+def _machine(run: StudyRun, analysis: RunAnalysis) -> dict[tuple[str, str], Value]:
+    facts = run.machine
+    side: dict[tuple[str, str], Value] = {
+        ("CPU", "text"): facts.cpu or None,
+        ("CPUs", "count"): facts.num_cpus,
+        ("NUMA nodes", "count"): facts.num_nodes,
+        ("memory", "bytes"): facts.memory_bytes,
+        ("GPUs", "text"): ", ".join(facts.gpus) or None,
+        ("kernel", "text"): facts.kernel or None,
+        ("hosts", "text"): ", ".join(facts.hosts) or None,
+        ("emulated cluster", "text"): facts.cluster or None,
+        ("device", "text"): facts.device or None,
+        ("threads per rank", "count"): run.threads,
+        ("disturbed", "text"): None if run.disturbed is None else "yes" if run.disturbed else "no",
+    }
+    for at, disturbance in enumerate(run.disturbances[:3]):
+        side[f"disturbance {at + 1}", "text"] = disturbance
+    for ceiling in analysis.machine.ceilings if analysis.machine else ():
+        threads = f", {ceiling.threads} threads" if ceiling.threads else ""
+        unit = "rate" if ceiling.unit == "bytes_per_s" else "flops"
+        side[f"{ceiling.host}: {ceiling.what}, {ceiling.where}{threads} ({ceiling.source})", unit] = (
+            ceiling.value
+        )
+    return side
+
+
+def _command(run: StudyRun) -> str | None:
+    return " ".join(run.command) or None
+
+
+def _scheme(run: StudyRun, analysis: RunAnalysis) -> dict[str, object]:
+    scheme = mapping(analysis.run.get("scheme"))
+    facts: dict[str, object] = {
+        str(name): value
+        for name, value in scheme.items()
+        if name not in _SCHEME_LEFT_OUT and not isinstance(value, Mapping)
+    }
+    nested = {
+        f"{name}.{key}": value
+        for name in ("axes", "mesh", "learning_rate")
+        for key, value in mapping(scheme.get(name)).items()
+    }
+    git = mapping(analysis.run.get("git"))
+    commit = {f"git {name}": value for name, value in git.items()}
+    labels = {f"label {name}": value for name, value in run.labels.items()}
+    version = {"perfscope": run.perfscope_version or None}
+    return {**facts, **nested, **commit, **labels, **version}
+
+
+def _texts(id_: str, title: str, before: Mapping[str, object], after: Mapping[str, object]) -> DiffSection:
+    sides: list[Side] = [
+        {name: None if value is None else _text(value) for name, value in side.items()}
+        for side in (before, after)
+    ]
+    return _section(id_, title, sides[0], sides[1], "text")
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={_text(one)}" for name, one in sorted(value.items()))
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_text, value))
+    return str(value)
+
+
+def _section(id_: str, title: str, before: Side, after: Side, unit: str) -> DiffSection:
+    names = dict.fromkeys((*before, *after))
+    rows = (_row(name, unit, before.get(name), after.get(name), relative=False) for name in names)
+    return _sorted(id_, title, rows)
+
+
+def _mixed(
+    id_: str,
+    title: str,
+    before: dict[tuple[str, str], Value],
+    after: dict[tuple[str, str], Value],
+) -> DiffSection:
+    """Of several units, by (what, unit): ordered by relative change."""
+    keys = dict.fromkeys((*before, *after))
+    rows = (
+        _row(what, unit, before.get((what, unit)), after.get((what, unit)), relative=True)
+        for what, unit in keys
+    )
+    return _sorted(id_, title, rows)
+
+
+def _sorted(id_: str, title: str, rows: Iterable[DiffRow | None]) -> DiffSection:
+    every = list(rows)
+    known = [row for row in every if row is not None]
+    changed = [row for row in known if row.before != row.after]
+    changed.sort(key=lambda row: -row.weight)  # stable: what belongs together stays in order
+    reason = "" if known else "neither run has any"
+    return DiffSection(
+        id=id_, title=title, rows=tuple(changed), num_same=len(known) - len(changed), reason=reason
+    )
+
+
+def _row(what: str, unit: str, first: Value, second: Value, *, relative: bool) -> DiffRow | None:
+    """None where neither side knows it."""
+    if first is None and second is None:
+        return None
+    only = "" if first is not None and second is not None else "after" if first is None else "before"
+    if isinstance(first, str) or isinstance(second, str):
+        return DiffRow(
+            what=what, unit="text", before=first, after=second, change=None, ratio=None, weight=1.0, only=only
+        )
+    if first is None or second is None:
+        alone = abs(first if first is not None else second or 0.0)
+        weight = (alone if unit == "ratio" else 1.0) if relative else alone
+        return DiffRow(
+            what=what,
+            unit=unit,
+            before=first,
+            after=second,
+            change=None,
+            ratio=None,
+            weight=weight,
+            only=only,
+        )
+    change = second - first
+    ratio = second / first if first else None
+    return DiffRow(
+        what=what,
+        unit=unit,
+        before=first,
+        after=second,
+        change=change,
+        ratio=ratio,
+        weight=_relative(unit, first, change) if relative else abs(change),
+    )
+
+
+def _relative(unit: str, before: float, change: float) -> float:
+    """How much a change weighs among rows of several units: relative, of shares as it is."""
+    if unit == "ratio":
+        return abs(change)
+    return abs(change / before) if before else 1.0

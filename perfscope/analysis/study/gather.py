@@ -1,0 +1,393 @@
+"""One run as the study sees it: RunAnalysis -> StudyRun."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.results import RunAnalysis
+from perfscope.analysis.study.results import (
+    PARTS,
+    Composition,
+    Document,
+    LossCurve,
+    MachineFacts,
+    RunEntry,
+    StudyRun,
+)
+
+SEPARATOR = " · "  # between the facts of a repeat key
+BETWEEN_HOSTS = ("ethernet", "fabric")  # link classes
+# What calls carry, in the words of the schemes: of each sample (asked first), or of the weights.
+_OF_SAMPLES = ("activation", "input of", "logits", "output", "halo")
+_OF_WEIGHTS = ("gradients", "bucket", "weights", "centre", "parameters")
+REPEAT = "repeat"  # the label that numbers repeats
+GROWN = 10.0  # a last loss that many times the first has diverged, as `perfscope bench` has it
+_CLUSTER = re.compile(r"@(\d+(?:\.\d+)?)([kmg])bit", re.IGNORECASE)
+_BIT = {"k": 1e3, "m": 1e6, "g": 1e9}
+
+
+def gather(entries: Sequence[RunEntry]) -> tuple[StudyRun, ...]:
+    """The runs in an order of their own (world size, scheme, name), whatever the order they came in."""
+    runs = [
+        _study_run(entry, label)
+        for entry, label in zip(entries, _labels([entry.name for entry in entries]), strict=True)
+    ]
+    runs.sort(key=lambda run: (run.world_size or 0, run.scheme, run.mesh, run.name, run.label))
+    seen: Counter[str] = Counter()
+    numbered = []
+    for run in runs:
+        seen[run.repeat_key] += 1
+        numbered.append(replace(run, repeat=seen[run.repeat_key]))
+    return tuple(numbered)
+
+
+def _labels(names: Sequence[str]) -> list[str]:
+    """As much of each path's end as tells them apart; the same path twice gets a number."""
+    parts = [[part for part in name.replace("\\", "/").split("/") if part] or [name] for name in names]
+    depth = [1] * len(names)
+    while True:
+        labels = ["/".join(of[-num:]) for of, num in zip(parts, depth, strict=True)]
+        count = Counter(labels)
+        grow = [at for at, label in enumerate(labels) if count[label] > 1 and depth[at] < len(parts[at])]
+        if not grow:
+            break
+        for at in grow:
+            depth[at] += 1
+    seen: Counter[str] = Counter()
+    unique = []
+    for label in labels:
+        seen[label] += 1
+        unique.append(label if seen[label] == 1 else f"{label} ({seen[label]})")
+    return unique
+
+
+def _study_run(entry: RunEntry, label: str) -> StudyRun:
+    analysis = entry.analysis
+    run = analysis.run
+    bench = analysis.bench
+    scheme = mapping(run.get("scheme"))
+    world = _world_size(entry)
+    hosts = Counter(rank.host for rank in analysis.ranks if rank.host)
+    batch = bench.batch if bench else _batch(analysis)
+    composition, no_composition = _composition(analysis)
+    curve = _loss_curve(entry, batch)
+    memory = _memory(entry.bench_records)
+    machine, facts = analysis.machine, _machine(entry)
+    speed = analysis.throughput_samples_per_s
+    usable = speed is not None and math.isfinite(speed) and speed > 0
+    key = _repeat_key(entry, facts, world, batch)
+    return StudyRun(
+        label=label,
+        name=entry.name,
+        group="",
+        repeat_key=key,
+        repeat=1,
+        world_size=world,
+        num_hosts=len(hosts) or None,
+        ranks_per_host=tuple(hosts[host] for host in sorted(hosts)),
+        num_ranks_seen=len(analysis.ranks),
+        scheme=bench.scheme if bench else str(scheme.get("full_name") or ""),
+        axes={str(name): str(value) for name, value in mapping(scheme.get("axes")).items()},
+        mesh=bench.mesh if bench else "",
+        model=_model(entry),
+        dtype=str(scheme.get("dtype") or ""),
+        threads=_threads(entry),
+        batch=batch,
+        effective_batch=bench.effective_batch if bench else None,
+        samples_per_s=speed if usable else None,
+        samples_source=analysis.samples_source,
+        step_ns=analysis.step_ns,
+        num_steps=_num_steps(analysis),
+        composition=composition,
+        efficiency=analysis.efficiency,
+        peak_memory=memory,
+        peak_memory_bytes=max((value for _, value in memory), default=None)
+        or (bench.peak_rss_bytes if bench else None),
+        links=bench.links if bench else (),
+        first_loss=bench.first_loss if bench else None,
+        last_loss=bench.last_loss if bench else None,
+        held_out_loss=bench.held_out_loss if bench else None,
+        loss_curve=curve,
+        diverged=_diverged(analysis),
+        disturbed=None if machine is None or machine.clean is None else not machine.clean,
+        disturbances=tuple(one.title for one in machine.disturbances if one.within_steps) if machine else (),
+        incomplete=_incomplete(analysis, world),
+        running=run.get("status") == "running",
+        machine=facts,
+        perfscope_version=str(run.get("perfscope_version") or ""),
+        packages=texts(run.get("packages")),
+        environment=texts(run.get("environment")),
+        options=dict(mapping(run.get("options"))),
+        command=tuple(map(str, sequence(run.get("command")))),
+        labels=texts(run.get("labels")),
+        missing=_missing(analysis, no_composition, entry, curve),
+        origin=str(run.get("origin") or ""),
+        fixed_share=_fixed_share(scheme),
+    )
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """`value` where it is a mapping, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def sequence(value: object) -> Sequence[Any]:
+    """`value` where it is a list or tuple, else an empty one."""
+    return value if isinstance(value, list | tuple) else ()
+
+
+def texts(value: object) -> dict[str, str]:
+    """A mapping's values as text, without those that are None."""
+    return {str(name): str(one) for name, one in mapping(value).items() if one is not None}
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _world_size(entry: RunEntry) -> int | None:
+    """Ranks of the job, by run.json, the scheme, the ranks themselves, and last what was launched."""
+    run, bench = entry.analysis.run, entry.analysis.bench
+    known = [
+        _whole(run.get("world_size")),
+        bench.num_ranks if bench else None,
+        *(_whole(meta.get("world_size")) for meta in entry.metas.values()),
+        _whole(run.get("expected_ranks")),
+        len(entry.analysis.ranks) or None,
+    ]
+    return next((size for size in known if size), None)
+
+
+def _batch(analysis: RunAnalysis) -> int | None:
+    """Samples of a step over all ranks, of a run that is no bench run."""
+    option = _whole(mapping(analysis.run.get("options")).get("samples_per_step"))
+    if option:
+        return option
+    speed, step = analysis.throughput_samples_per_s, analysis.step_ns
+    return round(speed * step.median / 1e9) or None if speed and step else None
+
+
+def _model(entry: RunEntry) -> str:
+    scheme = mapping(entry.analysis.run.get("scheme"))
+    if entry.analysis.bench:
+        shape = "x".join(str(size) for size in sequence(scheme.get("input_shape")))
+        return entry.analysis.bench.model + (f", input {shape}" if shape else "")
+    for _, meta in sorted(entry.metas.items()):
+        kind = mapping(meta.get("root")).get("type")
+        if kind:
+            return str(kind)
+    return ""
+
+
+def _threads(entry: RunEntry) -> int | None:
+    asked = _whole(mapping(entry.analysis.run.get("scheme")).get("threads"))
+    said = {_whole(meta.get("num_threads")) for meta in entry.metas.values()}
+    return asked or (said.pop() if len(said) == 1 else None)
+
+
+def _num_steps(analysis: RunAnalysis) -> int | None:
+    recorded = max((rank.num_steps for rank in analysis.ranks), default=0)
+    return recorded or (analysis.bench.num_steps if analysis.bench else 0) or None
+
+
+def _repeat_key(entry: RunEntry, machine: MachineFacts, world: int | None, batch: int | None) -> str:
+    """Everything that must be the same for two runs to be repeats of one setting.
+
+    Labels are the user's own way of telling settings apart, so that they count, too, REPEAT excepted.
+    """
+    run, bench = entry.analysis.run, entry.analysis.bench
+    options = mapping(run.get("options"))
+    facts = [
+        bench.scheme if bench else "",
+        bench.mesh if bench else "",
+        _model(entry),
+        f"{world} ranks",
+        f"batch {batch}",
+        f"{_threads(entry)} threads",
+        str(options.get("cluster") or ""),
+        machine.text,
+        *(f"{name}={value}" for name, value in sorted(texts(run.get("labels")).items()) if name != REPEAT),
+    ]
+    if bench is not None:
+        scheme = mapping(run.get("scheme"))
+        facts += [str(scheme.get(name)) for name in ("period", "bind", "dtype", "backend")]
+    return SEPARATOR.join(facts)
+
+
+def _composition(analysis: RunAnalysis) -> tuple[Composition | None, str]:
+    """The mean rank's mean traced step, and why there is none."""
+    found = [rank.breakdown_ns for rank in analysis.ranks if rank.breakdown_ns is not None]
+    if analysis.breakdown_of == "file":
+        return None, "its traces have no step marks: what they hold is not a step"
+    if not found:
+        return None, "no window of it was traced"
+    means = {part: math.fsum(getattr(one, part) for one in found) / len(found) for part in PARTS}
+    step = math.fsum(one.step for one in found) / len(found)
+    return Composition(step=step, num_steps=min(one.num_steps for one in found), **means), ""
+
+
+def _loss_curve(entry: RunEntry, batch: int | None) -> LossCurve | None:
+    """By step the mean over the ranks that know a loss; the time is that of the last of them to get there.
+
+    Each rank's time counts from its own first step, so that clocks of hosts need not agree.
+    """
+    ranks = []
+    for _, record in sorted(entry.bench_records.items()):
+        losses, ends = sequence(record.get("losses")), sequence(record.get("step_ends_ns"))
+        if losses and len(ends) > 1:
+            ranks.append((losses, ends))
+    steps, samples, seconds, values = [], [], [], []
+    for step in range(max((len(losses) for losses, _ in ranks), default=0)):
+        known = [
+            (float(losses[step]), (ends[step + 1] - ends[0]) / 1e9)
+            for losses, ends in ranks
+            if step < len(losses) and step + 1 < len(ends) and _is_number(losses[step])
+        ]
+        if known:
+            steps.append(step + 1)
+            samples.append((step + 1) * (batch or 0))
+            seconds.append(max(time for _, time in known))
+            values.append(math.fsum(loss for loss, _ in known) / len(known))
+    if not steps:
+        return None
+    return LossCurve(
+        steps=tuple(steps),
+        samples=tuple(samples) if batch else (),
+        seconds=tuple(seconds),
+        losses=tuple(values),
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _memory(records: Mapping[int, Document]) -> tuple[tuple[int, int], ...]:
+    found = [(rank, _whole(record.get("peak_rss_bytes"))) for rank, record in sorted(records.items())]
+    return tuple((rank, size) for rank, size in found if size)
+
+
+def _diverged(analysis: RunAnalysis) -> bool:
+    """As `perfscope bench` tells it: a loss that is no number at the end, or one that has grown tenfold."""
+    bench = analysis.bench
+    if bench is None:
+        return False
+    losses = (bench.first_loss, bench.last_loss, bench.held_out_loss)
+    if any(loss is None or not math.isfinite(loss) for loss in losses):
+        return bench.num_ranks_recorded == bench.num_ranks and bench.num_steps > 0
+    return (bench.last_loss or 0.0) > GROWN * abs(bench.first_loss or 0.0)
+
+
+def _incomplete(analysis: RunAnalysis, world: int | None) -> tuple[str, ...]:
+    run, reasons = analysis.run, []
+    if run.get("status") == "running":
+        reasons.append("it was not closed: still being written, or perfscope was killed")
+    ended = mapping(run.get("exit"))
+    if ended.get("signal"):
+        reasons.append(f"it was ended by signal {ended['signal']}")
+    elif ended.get("code"):
+        reasons.append(f"it ended with exit code {ended['code']}")
+    seen = len(analysis.ranks)
+    if world and seen < world:
+        reasons.append(f"{world - seen} of {world} ranks are missing")
+    cut = [rank.rank for rank in analysis.ranks if rank.finished is False]
+    if cut and run.get("status") != "running":
+        reasons.append(f"rank {', '.join(map(str, cut[:8]))} did not close its files")
+    return tuple(reasons)
+
+
+def _machine(entry: RunEntry) -> MachineFacts:
+    run, machine = entry.analysis.run, entry.analysis.machine
+    topologies = dict(sorted(machine.topologies.items())) if machine else {}
+    first: Mapping[str, object] = next(iter(topologies.values()), {})
+    hosts = tuple(sorted({rank.host for rank in entry.analysis.ranks if rank.host})) or tuple(topologies)
+    gpus = [
+        str(row.get("name") or "GPU")
+        for topology in topologies.values()
+        for row in sequence(topology.get("gpus"))
+        if isinstance(row, Mapping)
+    ]
+    devices = {str(meta.get("device")) for meta in entry.metas.values() if meta.get("device")}
+    cluster = str(mapping(run.get("options")).get("cluster") or "")
+    return MachineFacts(
+        hosts=hosts,
+        cpu=" and ".join(
+            sorted({str(one["cpu_model"]) for one in topologies.values() if one.get("cpu_model")})
+        ),
+        num_cpus=_whole(first.get("logical_cpus")),
+        num_nodes=len(sequence(first.get("numa_nodes"))) or None,
+        memory_bytes=_whole(first.get("memory_bytes")),
+        gpus=tuple(gpus),
+        kernel=str(first.get("kernel") or ""),
+        cluster=cluster,
+        device=" and ".join(sorted(devices)),
+        link_bytes_per_s=_link_speed(cluster, topologies),
+    )
+
+
+def _link_speed(cluster: str, topologies: Mapping[str, Mapping[str, object]]) -> float | None:
+    """One host's link to the others, byte/s: the emulated cluster's, else that of the one real interface."""
+    found = _CLUSTER.search(cluster)
+    if found:
+        return float(found[1]) * _BIT[found[2].lower()] / 8
+    if cluster:
+        return None
+    speeds = {
+        row["speed_bits_per_s"]
+        for topology in topologies.values()
+        for row in sequence(topology.get("nics"))
+        if isinstance(row, Mapping)
+        and row.get("speed_bits_per_s")
+        and row.get("state") == "up"
+        and not row.get("virtual")
+    }
+    return float(speeds.pop()) / 8 if len(speeds) == 1 else None
+
+
+def _fixed_share(scheme: Mapping[str, Any]) -> float | None:
+    """Of the bytes that the scheme's formulas send between hosts, those that do not grow with the batch.
+
+    What a call carries is told by the scheme's own words. None: nothing is sent, or a word is not known.
+    """
+    sums = {True: 0.0, False: 0.0}
+    calls = mapping(mapping(scheme.get("predicted")).get("calls_of_rank"))
+    for row in (mapping(row) for rows in calls.values() for row in sequence(rows)):
+        what = str(row.get("what"))
+        grows = any(word in what for word in _OF_SAMPLES)
+        if not grows and not any(word in what for word in _OF_WEIGHTS):
+            return None
+        for link, size in mapping(row.get("links")).items():
+            if link in BETWEEN_HOSTS and _is_number(size) and _is_number(row.get("count")):
+                sums[grows] += size * row["count"] / (_whole(row.get("every")) or 1)
+    total = sums[True] + sums[False]
+    return sums[False] / total if total else None
+
+
+def _missing(
+    analysis: RunAnalysis, no_composition: str, entry: RunEntry, curve: LossCurve | None
+) -> tuple[MissingFigure, ...]:
+    missing = list(analysis.missing)
+    if no_composition:
+        missing.append(MissingFigure(what="step composition", reason=no_composition))
+    if analysis.throughput_samples_per_s is None:
+        reason = "how many samples a step holds is not known"
+        if analysis.step_ns is None:
+            reason = "no step was recorded"
+        missing.append(MissingFigure(what="samples/s", reason=reason))
+    if curve is None:
+        reason = "no rank recorded a loss that is a number"
+        if analysis.bench is None:
+            reason = "only runs of `perfscope bench` record their losses"
+        elif not entry.bench_records:
+            reason = "the ranks' records (bench.json) were not read"
+        missing.append(MissingFigure(what="loss curve", reason=reason))
+    if not entry.bench_records and analysis.bench is None:
+        reason = "only runs of `perfscope bench` record it"
+        missing.append(MissingFigure(what="peak memory and bytes per link class", reason=reason))
+    return tuple(dict.fromkeys(missing))

@@ -1,0 +1,109 @@
+"""Scaling laws fitted to a series (analysis/scaling), as the study shows them: in speedups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from perfscope.analysis.scaling.fit import EXTRAPOLATION_LIMIT, Fit
+from perfscope.analysis.scaling.fits import fit_all
+from perfscope.analysis.scaling.points import ScalePoint
+from perfscope.analysis.study.results import STRONG, FitCurvePoint, FitParameter, ScalingFit
+
+NUM_CURVE = 25  # points of a curve, beside the measured ones
+_TITLES = {
+    "amdahl": "Amdahl's law",
+    "gustafson": "Gustafson's law",
+    "usl": "Universal Scalability Law",
+    "pmnf": "Performance model normal form",
+    "constant": "Performance model normal form: a constant",
+}
+_LAWS = {
+    "amdahl": "S = 1 / (f + (1 - f) / N)",
+    "gustafson": "S = N - f (N - 1)",
+    "usl": "X = gamma N / (1 + alpha (N - 1) + beta N (N - 1))",
+    "pmnf": "t = c0 + c1 N^i log2(N)^j",
+    "constant": "t = c0",
+}
+_MEANINGS = {
+    ("amdahl", "f"): "serial part: what more ranks do not shorten",
+    ("gustafson", "f"): "part of the work that does not grow with N",
+    ("usl", "alpha"): "contention: waiting for one another",
+    ("usl", "beta"): "coherency: what every pair of ranks costs",
+    ("usl", "gamma"): "samples/s of one rank",
+    ("usl", "N_peak"): "ranks beyond which more are slower",
+}
+
+
+def fitted_laws(points: Sequence[ScalePoint], mode: str, reference: float) -> tuple[ScalingFit, ...]:
+    """Amdahl (strong) or Gustafson (weak), USL and PMNF; those that were refused say why.
+
+    Args:
+        points: by number of ranks; the law that the mode does not speak of is left out.
+        mode: STRONG or WEAK.
+        reference: samples/s that are speedup 1.
+    """
+    other = "gustafson" if mode == STRONG else "amdahl"
+    return tuple(_shown(fit, points, reference) for fit in fit_all(points) if fit.name != other)
+
+
+def _shown(fit: Fit, points: Sequence[ScalePoint], reference: float) -> ScalingFit:
+    title, formula = _TITLES.get(fit.name, fit.name), _LAWS.get(fit.name, "")
+    if fit.refused is not None:
+        return ScalingFit(law=fit.name, title=title, formula=formula, refused=fit.refused)
+    parameters = []
+    for name, value in fit.parameters.items():
+        interval = fit.intervals.get(name)
+        if value is not None:
+            parameters.append(
+                FitParameter(
+                    name=name,
+                    meaning=_MEANINGS.get((fit.name, name), ""),
+                    value=value,
+                    low=interval.low if interval else None,
+                    high=interval.high if interval else None,
+                )
+            )
+    return ScalingFit(
+        law=fit.name,
+        title=title,
+        formula=fit.formula or formula,
+        parameters=tuple(parameters),
+        curve=_curve(fit, points, reference),
+        error_ratio=fit.smape,
+        sentence=". ".join(note[:1].upper() + note[1:] for note in fit.notes),
+    )
+
+
+def _curve(fit: Fit, points: Sequence[ScalePoint], reference: float) -> tuple[FitCurvePoint, ...]:
+    """From the fewest measured ranks to as far as the fit may be stretched."""
+    first, last = min(fit.measured_ranks), max(fit.measured_ranks)
+    grid = np.geomspace(first, EXTRAPOLATION_LIMIT * last, NUM_CURVE).tolist()
+    curve = []
+    for size in sorted({*map(float, fit.measured_ranks), *grid[:-1], float(EXTRAPOLATION_LIMIT * last)}):
+        value, low, high = fit.predict(size)
+        if value is None or low is None or high is None:
+            continue
+        if fit.what.startswith("time"):  # a time: the longer, the slower
+            work = _samples(points, size) if "step" in fit.what else 1.0
+            value, low, high = (work / one if one > 0 else float("nan") for one in (value, high, low))
+        if not np.isfinite((value, low, high)).all():
+            continue
+        curve.append(
+            FitCurvePoint(
+                world_size=size,
+                speedup=value / reference,
+                low=low / reference,
+                high=high / reference,
+                extrapolated=size > last,
+            )
+        )
+    return tuple(curve)
+
+
+def _samples(points: Sequence[ScalePoint], size: float) -> float:
+    """Samples of a step at `size` ranks: those of all (strong), or of each rank, times ranks (weak)."""
+    each = [(point.samples_per_rank or 0.0, point.num_ranks) for point in points]
+    is_weak = max(one for one, _ in each) <= 1.01 * min(one for one, _ in each)
+    return each[0][0] * (size if is_weak else each[0][1])

@@ -1,0 +1,126 @@
+"""POP's factors by number of ranks (METRICS §3): the heat table of a series."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from perfscope.analysis.efficiency.results import Efficiency
+from perfscope.analysis.study.averages import middle_efficiency
+from perfscope.analysis.study.results import POP_ROWS, WEAK, PopRow, PopTree, StudyRun
+from perfscope.analysis.study.words import ranks
+
+_DEPTHS = {
+    "global_efficiency": 0,
+    "parallel_efficiency": 1,
+    "computation_scaling": 1,
+    "load_balance": 2,
+    "serialisation": 2,
+    "transfer": 2,
+    "lb_in": 3,
+    "lb_out": 3,
+}
+_ALONE = {
+    "lb_in": "one host: all of the load balance is inside it",
+    "lb_out": "one host: there is nothing between nodes",
+    "serialisation": "needs the ideal-network replay of the traced steps",
+    "transfer": "needs the ideal-network replay of the traced steps",
+}
+
+
+def pop_tree(
+    runs_at: Mapping[int, Sequence[StudyRun]], reference: int, mode: str
+) -> tuple[PopTree | None, str]:
+    """The tree, and why there is none.
+
+    computation_scaling = sum U_0 / sum U, in weak scaling times N / N_0; global_efficiency =
+    parallel_efficiency x computation_scaling. Each column is of one run (see middle_efficiency), so that its
+    factors multiply exactly.
+    """
+    sizes = tuple(sorted(runs_at))
+    found = {
+        size: middle_efficiency(runs_at[size] if size > 1 else [_alone(run) for run in runs_at[size]])
+        for size in sizes
+    }
+    if not any(found.values()):
+        return None, _why_none([run for size in sizes for run in runs_at[size]])
+    columns = [_column(size, found[size], found[reference], reference, mode, runs_at[size]) for size in sizes]
+    rows = tuple(
+        PopRow(
+            factor=factor,
+            depth=_DEPTHS[factor],
+            values=tuple(column[factor][0] for column in columns),
+            reasons=tuple(column[factor][1] for column in columns),
+        )
+        for factor in POP_ROWS
+    )
+    return PopTree(world_sizes=sizes, rows=rows), ""
+
+
+def _alone(run: StudyRun) -> StudyRun:
+    """One rank shares nothing, so that its run has no efficiency of its own; the definitions hold.
+
+    U = compute and optimizer of its traced step, T_id = T: there is no network.
+    """
+    step = run.composition
+    if run.efficiency is not None or step is None or step.step <= 0:
+        return run
+    useful = (step.compute + step.optimizer) / step.step
+    known = Efficiency(
+        num_steps=step.num_steps,
+        step_ns=round(step.step),
+        ideal_step_ns=round(step.step),
+        useful_ns=((0, round(step.compute + step.optimizer)),),
+        load_balance=1.0,
+        lb_in=None,
+        lb_out=None,
+        comm_efficiency=useful,
+        serialisation=useful,
+        transfer=1.0,
+        parallel_efficiency=useful,
+    )
+    return replace(run, efficiency=known)
+
+
+def _column(
+    size: int,
+    own: Efficiency | None,
+    first: Efficiency | None,
+    reference: int,
+    mode: str,
+    runs: Sequence[StudyRun],
+) -> dict[str, tuple[float | None, str]]:
+    """Factor -> value and why it is missing."""
+    if own is None:
+        return dict.fromkeys(POP_ROWS, (None, _why_none(runs)))
+    column: dict[str, tuple[float | None, str]] = {}
+    for factor in POP_ROWS[:-2]:
+        value = getattr(own, factor)
+        column[factor] = (value, "" if value is not None else _why_factor(factor, runs))
+    useful, before = _total(own), _total(first)
+    if useful and before:
+        scaling = before / useful * (size / reference if mode == WEAK else 1.0)
+        column["computation_scaling"] = (scaling, "")
+        column["global_efficiency"] = (scaling * own.parallel_efficiency, "")
+    else:
+        why = f"needs the useful time of {ranks(reference)} and of {ranks(size)}"
+        column["computation_scaling"] = column["global_efficiency"] = (None, why)
+    return column
+
+
+def _total(efficiency: Efficiency | None) -> float:
+    return 0.0 if efficiency is None else math.fsum(time for _, time in efficiency.useful_ns)
+
+
+def _why_none(runs: Sequence[StudyRun]) -> str:
+    if all(run.composition is None for run in runs):
+        return "no step was traced"
+    said = (one.reason for run in runs for one in run.missing if "efficienc" in one.what.lower())
+    return next(said, "the traced steps do not tell them")
+
+
+def _why_factor(factor: str, runs: Sequence[StudyRun]) -> str:
+    name = factor.replace("_", " ")
+    said = (one.reason for run in runs for one in run.missing if name in one.what.lower())
+    return next(said, _ALONE.get(factor, "the traced steps do not tell it"))

@@ -1,0 +1,501 @@
+"""What the comparison of several runs yields. Reports draw these and nothing else.
+
+`None` means missing; why stands in the `reason` beside it or in `StudyAnalysis.missing`. Missing is never 0
+or 100 %. Times are integer nanoseconds unless a mean makes them float; rates are per second, sizes bytes,
+shares ratios. The drawing side was written against these names: add fields with a default, rename none.
+
+A figure that rests on repeats carries an `Interval`; the runs are its unit, never their steps (the steps of
+one run share its placement, its cache and its neighbours).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from perfscope.analysis.bench_bytes import LinkBytes
+from perfscope.analysis.efficiency.results import Efficiency
+from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.results import Quantiles, RunAnalysis
+
+Severity = Literal["refuse", "warn"]
+REFUSE: Severity = "refuse"
+WARN: Severity = "warn"
+STRONG, WEAK = "strong", "weak"
+Document = Mapping[str, Any]
+
+PARTS = ("compute", "exposed_comm", "copy", "input_wait", "optimizer", "idle")
+POP_ROWS = (
+    "parallel_efficiency",
+    "load_balance",
+    "lb_in",
+    "lb_out",
+    "serialisation",
+    "transfer",
+    "computation_scaling",
+    "global_efficiency",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunEntry:
+    """One run as it goes in: its analysis under a name, usually its path as the user gave it.
+
+    Attributes:
+        bench_records: reader.bench_records(); loss curves and memory per rank come from it. {} where the run
+            is no bench run, or where they are not wanted.
+        metas: rank -> reader.rank_meta(rank); threads, device and library versions come from it.
+    """
+
+    name: str
+    analysis: RunAnalysis
+    bench_records: Mapping[int, Document] = field(default_factory=dict)
+    metas: Mapping[int, Document] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """95 % interval of a median over repeats, or of a ratio of two such."""
+
+    low: float
+    high: float
+    num_repeats: int  # of the side with fewer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Why a comparison is refused, or must be read with care. Loud: shown before any figure.
+
+    Attributes:
+        severity: REFUSE: the figures named in `affects` are missing for it. WARN: they stand, with doubt.
+        id: stable slug: other_model, other_batch, other_machine, other_dtype, other_version, other_threads,
+            other_packages, unknown_machine, disturbed, incomplete, running, missing_ranks, no_windows,
+            traced_speed, step_counts, unequal_world_sizes, negative_efficiency, superlinear, no_reference,
+            one_run, no_speed, no_label, same_run, mixed_settings, diverged,
+            other_kernel, other_command, no_mode, no_scaling.
+        text: one sentence for a person, with the figures.
+        runs: labels of the runs it is about.
+        affects: what of the study: "everything", "scaling", "schemes", "diff", "efficiency".
+    """
+
+    severity: Severity
+    id: str
+    text: str
+    runs: tuple[str, ...] = ()
+    affects: str = "everything"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composition:
+    """Where the mean traced step went, mean over ranks (METRICS §1). The parts add up to `step`."""
+
+    step: float
+    compute: float
+    exposed_comm: float
+    copy: float
+    input_wait: float
+    optimizer: float
+    idle: float
+    num_steps: int  # traced steps of the rank with fewest
+
+    def share(self, part: str) -> float | None:
+        """`part` of PARTS over the step; None where the step is 0."""
+        return float(getattr(self, part)) / self.step if self.step > 0 else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossCurve:
+    """Training loss after each step, mean over the ranks that know theirs; the four are equally long.
+
+    `samples`: seen until then by all ranks; `seconds`: since the first step's start. Empty: not known.
+    """
+
+    steps: tuple[int, ...]
+    samples: tuple[int, ...]
+    seconds: tuple[float, ...]
+    losses: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineFacts:
+    """What the runs' machines are, as far as comparison goes. "" or None: not recorded."""
+
+    hosts: tuple[str, ...]
+    cpu: str = ""  # models of all hosts
+    num_cpus: int | None = None  # of the first host
+    num_nodes: int | None = None  # NUMA nodes of the first host
+    memory_bytes: int | None = None
+    gpus: tuple[str, ...] = ()  # models, of all hosts
+    kernel: str = ""
+    cluster: str = ""  # the emulated cluster of `perfscope bench`, "2x2@1gbit"
+    device: str = ""  # what the ranks compute on: "cpu", "cuda"
+    link_bytes_per_s: float | None = None  # a host's link to the others, as told by the cluster or the NIC
+
+    @property
+    def text(self) -> str:
+        """The machine in one phrase; "" where nothing is known."""
+        parts = [self.cpu, f"{self.num_cpus} CPUs" if self.num_cpus else "", *dict.fromkeys(self.gpus)]
+        parts.append(f"emulated cluster {self.cluster}" if self.cluster else "")
+        return ", ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyRun:
+    """One run of the study."""
+
+    label: str  # unique within the study, short: what tables and charts call it
+    name: str  # as given to RunEntry
+    group: str  # value of what runs are grouped by; "" = none
+    repeat_key: str  # runs with the same key are repeats of one setting
+    repeat: int  # 1 is the first of its key
+    world_size: int | None
+    num_hosts: int | None
+    ranks_per_host: tuple[int, ...]
+    num_ranks_seen: int
+    scheme: str  # full name with modifiers; "" = not a bench run
+    axes: Mapping[str, str]  # the scheme's DDLS axes: parallelism, optimisation, synchrony, topology
+    mesh: str
+    model: str  # bench: the model and its input; else the root module's type; "" = not known
+    dtype: str
+    threads: int | None  # of each rank
+    batch: int | None  # samples of a step over all ranks
+    effective_batch: int | None  # samples in one update
+    samples_per_s: float | None
+    samples_source: str | None
+    step_ns: Quantiles | None
+    num_steps: int | None  # of the rank with most
+    composition: Composition | None
+    efficiency: Efficiency | None
+    peak_memory: tuple[tuple[int, int], ...]  # (rank, bytes); empty = not known
+    peak_memory_bytes: int | None  # of the rank with most
+    links: tuple[LinkBytes, ...]  # bytes per step by link class; bench runs only
+    first_loss: float | None
+    last_loss: float | None
+    held_out_loss: float | None
+    loss_curve: LossCurve | None
+    diverged: bool
+    disturbed: bool | None  # None: cannot be told
+    disturbances: tuple[str, ...]
+    incomplete: tuple[str, ...]  # reasons; () = complete
+    running: bool
+    machine: MachineFacts
+    perfscope_version: str
+    packages: Mapping[str, str]
+    environment: Mapping[str, str]
+    options: Mapping[str, object]
+    command: tuple[str, ...]
+    labels: Mapping[str, str]
+    missing: tuple[MissingFigure, ...] = ()  # what of this run is not there
+    origin: str = ""  # "run", "import"
+    fixed_share: float | None = None  # of the bytes between hosts: what does not grow with the batch
+
+    @property
+    def samples_per_rank(self) -> float | None:
+        """Samples of a step over the ranks: what tells strong from weak scaling."""
+        return self.batch / self.world_size if self.batch and self.world_size else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingPoint:
+    """One number of ranks: median over its repeats (composition: mean).
+
+    `is_reference` has speedup and efficiency exactly 1. `ideal_speedup` is N / N_0 for both modes (weak:
+    throughput grows with N). `efficiency` = speedup N_0 / N. `karp_flatt`: strong scaling against one rank
+    only; None else, and for the reference.
+    """
+
+    world_size: int
+    runs: tuple[str, ...]
+    is_reference: bool
+    samples_per_s: float
+    samples_per_s_interval: Interval | None
+    step_ns: float | None  # median step, median over repeats
+    speedup: float
+    speedup_interval: Interval | None
+    efficiency: float
+    efficiency_interval: Interval | None
+    ideal_speedup: float
+    karp_flatt: float | None
+    no_interval: str  # why there is none; "" = there is
+    composition: Composition | None
+    disturbed: int = 0  # of its runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitParameter:
+    name: str  # "f", "alpha", "beta"
+    meaning: str  # "serial part"
+    value: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitCurvePoint:
+    """Predicted speedup at `world_size`; `extrapolated` = beyond the largest measured."""
+
+    world_size: float
+    speedup: float
+    low: float | None
+    high: float | None
+    extrapolated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingFit:
+    """One law fitted to a series' points. `refused`: why it is not drawn, with no parameters; "" = it is."""
+
+    law: str  # "amdahl", "gustafson", "usl", "pmnf"
+    title: str  # "Amdahl's law"
+    formula: str  # "S = 1 / (f + (1 - f) / N)"
+    parameters: tuple[FitParameter, ...] = ()
+    curve: tuple[FitCurvePoint, ...] = ()
+    error_ratio: float | None = None  # SMAPE of the fit over the points
+    sentence: str = ""  # what it says, in words
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PopRow:
+    """One factor of the POP hierarchy; `values` are in the order of PopTree.world_sizes, None = missing."""
+
+    factor: str  # of POP_ROWS
+    depth: int  # 0: global_efficiency; how far it stands indented
+    values: tuple[float | None, ...]
+    reasons: tuple[str, ...]  # why a value is missing, in the same order; "" = it is there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PopTree:
+    """The heat table: factors by number of ranks (METRICS §3). Acceptable: >= 0.8."""
+
+    world_sizes: tuple[int, ...]
+    rows: tuple[PopRow, ...]  # in the order of POP_ROWS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """One part of the step between the reference and the largest N. Times per step, mean over ranks.
+
+    `expected_ns`: what ideal scaling would leave (strong: before x N_0 / N; weak: before);
+    `excess_ns` = after - expected: what the part costs the efficiency. Largest excess first.
+    """
+
+    part: str  # of PARTS
+    title: str  # "exposed communication"
+    before_ns: float
+    after_ns: float
+    expected_ns: float
+    excess_ns: float
+    excess_share: float | None  # of the step at the largest N
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingSeries:
+    """Runs that differ in the number of ranks alone, and what follows from the mode.
+
+    Where `refused` is not "", it says why there is no scaling figure: points is () and nothing was guessed.
+    """
+
+    name: str  # what they share, where the study has several: scheme, model
+    mode: str | None  # STRONG or WEAK; None: cannot be told
+    mode_reason: str  # "stated with --mode", "256 samples in every step whatever the ranks"
+    reference: str  # label of a run at the reference number of ranks
+    reference_world_size: int | None
+    reference_reason: str  # "fewest ranks of the study", "stated with --reference"
+    points: tuple[ScalingPoint, ...] = ()  # by world size
+    fits: tuple[ScalingFit, ...] = ()
+    pop: PopTree | None = None
+    pop_missing: str = ""
+    what_grew: tuple[Growth, ...] = ()
+    what_grew_missing: str = ""
+    sentence: str = ""  # "4 ranks are 2.9 times as fast as 1 (72 %); exposed communication grew most"
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingStudy:
+    series: tuple[ScalingSeries, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemeRow:
+    """One setting (scheme, or label value): medians over its repeats, composition and bytes means.
+
+    Fastest first.
+    """
+
+    key: str  # the repeat key
+    title: str  # what tables call it: the scheme, with the mesh where two rows share the scheme
+    group: str
+    scheme: str
+    mesh: str
+    axes: Mapping[str, str]
+    runs: tuple[str, ...]
+    num_repeats: int
+    samples_per_s: float | None
+    samples_per_s_values: tuple[float, ...]
+    samples_per_s_interval: Interval | None
+    step_ns: float | None
+    composition: Composition | None
+    efficiency: Efficiency | None  # of the first repeat that has one
+    links: tuple[LinkBytes, ...]
+    peak_memory_bytes: float | None
+    batch: int | None
+    effective_batch: int | None
+    first_loss: float | None
+    last_loss: float | None
+    held_out_loss: float | None
+    num_disturbed: int
+    num_diverged: int
+    missing: tuple[MissingFigure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Samples/s of `a` over those of `b` (row titles). Antisymmetric: the pair (b, a) has 1 / ratio.
+
+    `level`: the interval holds 1, so that neither is faster for certain; None: no interval.
+    """
+
+    a: str
+    b: str
+    ratio: float
+    interval: Interval | None
+    p_value: float | None  # permutation test over runs; None as the interval
+    level: bool | None
+    reason: str  # why there is no interval; "" = there is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """Where the winner would change, as modelled: exposed communication goes as 1 / bandwidth, nothing else.
+
+    Either `bandwidth_factor` and the rest, or None and `reason`. `challenger` overtakes the winner once the
+    links of `link_class` are `bandwidth_factor` times as fast (> 1) or as slow (< 1) as now.
+    """
+
+    challenger: str
+    link_class: str
+    bandwidth_factor: float | None
+    bandwidth_bytes_per_s: float | None  # that factor x what the winner's links carried; None: not known
+    step_ns: float | None  # of both, there
+    sentence: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchTurn:
+    """Where the winner would change with the batch, as modelled (see turning.py); only those that would.
+
+    `challenger` overtakes the winner at about `batch` samples per step, `batch_factor` times those of now.
+    """
+
+    challenger: str
+    batch_factor: float
+    batch: int
+    step_ns: float  # of both, there
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemeVerdict:
+    """Which wins, by how much, why, and where the order would turn: four plain sentences."""
+
+    winner: str  # row title; "" = none
+    runner_up: str
+    ratio: float | None
+    level: bool | None  # the repeats do not tell the two apart; None: no repeats to say
+    headline: str
+    why: str
+    turn: str
+    caution: str  # what the samples/s do not say (losses, effective batch, disturbed runs); "" = nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemeStudy:
+    """Settings that may be compared: same model, batch, machine and number of ranks.
+
+    `title` names what they share. `refused`: why no winner is named; rows stand all the same.
+    """
+
+    title: str
+    by: str  # "scheme" or "label:K"
+    rows: tuple[SchemeRow, ...]
+    pairs: tuple[Pair, ...]  # each unordered pair once, rows' order
+    verdict: SchemeVerdict | None
+    turns: tuple[Turn, ...] = ()  # against the winner, most likely first
+    refused: str = ""
+    batch_turns: tuple[BatchTurn, ...] = ()  # the sentence of the nearest stands in `verdict.turn`, too
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffRow:
+    """One thing before and after. Figures: base units of `unit`; else text.
+
+    `unit`: time, bytes, count, ratio, rate (per second), text. `change` = after - before; `ratio` = after /
+    before; None where one side is missing or no number. `weight` orders rows:
+    |change|, in a section of several units |change| / before (of shares |change|), for text 1; in
+    `collectives` what the time in the calls of that collective changed by.
+    `only`: "before" or "after" where the other side has nothing of the kind.
+    """
+
+    what: str
+    unit: str
+    before: float | str | None
+    after: float | str | None
+    change: float | None
+    ratio: float | None
+    weight: float
+    note: str = ""
+    only: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffSection:
+    """`id`: step, parts, layers, collectives, machine, packages, environment, options, command, scheme."""
+
+    id: str
+    title: str
+    rows: tuple[DiffRow, ...]  # changed ones, largest change first
+    num_same: int  # rows left out because nothing changed
+    reason: str = ""  # why there is nothing to compare; "" = there is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDiff:
+    """Exactly two runs. `before` is the first given, or the reference."""
+
+    before: str  # label
+    after: str
+    headline: str  # how much slower or faster, and the part that moved most
+    sections: tuple[DiffSection, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StudyAnalysis:
+    """The study. Show `problems` first; a refusal there explains what is missing further down."""
+
+    by: str  # "world_size", "scheme", "label:K", "" = nothing differs that runs could be grouped by
+    by_reason: str  # "stated with --by", "the runs differ in their number of ranks"
+    headline: str  # one sentence over the whole study
+    runs: tuple[StudyRun, ...]
+    scaling: ScalingStudy | None
+    schemes: tuple[SchemeStudy, ...]  # one per set of settings that may be compared; () = none asked for
+    diff: RunDiff | None
+    problems: tuple[Problem, ...]  # refusals first
+    missing: tuple[MissingFigure, ...]
+
+    @property
+    def refused(self) -> bool:
+        """Whether something asked for is refused."""
+        return any(problem.severity == REFUSE for problem in self.problems)
+
+    def run(self, label: str) -> StudyRun:
+        """The run with that label. Raises KeyError."""
+        for run in self.runs:
+            if run.label == label:
+                return run
+        raise KeyError(label)

@@ -1,0 +1,234 @@
+"""How the runs scale: speedup, efficiency, laws, POP's factors and what grew (METRICS §3, §4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from perfscope.analysis.scaling.points import ScalePoint
+from perfscope.analysis.scaling.speedup import efficiency_of, karp_flatt_of, speedup_of
+from perfscope.analysis.study.averages import known_centre, mean_composition
+from perfscope.analysis.study.laws import fitted_laws
+from perfscope.analysis.study.pop import pop_tree
+from perfscope.analysis.study.repeats import ONE_REPEAT, centre, centre_interval, ratio_interval
+from perfscope.analysis.study.results import (
+    PARTS,
+    STRONG,
+    WARN,
+    Composition,
+    Growth,
+    Interval,
+    Problem,
+    ScalingPoint,
+    ScalingSeries,
+    ScalingStudy,
+    StudyRun,
+)
+from perfscope.analysis.study.series import Series, find_series
+from perfscope.analysis.study.words import PART_TITLES, percent, ranks, times
+from perfscope.units import format_ns
+
+SUPERLINEAR = 1.01  # above it more than the ranks must have helped
+
+
+def scaling_study(
+    runs: Sequence[StudyRun], mode: str | None, reference: StudyRun | None
+) -> tuple[ScalingStudy | None, list[Problem]]:
+    """Scaling of every series of `runs` (which are all usable); None where no run has more than one rank."""
+    found = [_Line(series=one, asked=reference).result() for one in find_series(runs, mode)]
+    found.sort(key=lambda one: (bool(one.refused), -max((p.world_size for p in one.points), default=0)))
+    if not found:
+        return None, []
+    return ScalingStudy(series=tuple(found)), _problems(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    series: Series
+    asked: StudyRun | None  # --reference
+
+    def result(self) -> ScalingSeries:
+        series = self.series
+        refused = series.refused or self._why_not()
+        if refused or series.mode is None:
+            return ScalingSeries(
+                name=series.name,
+                mode=series.mode,
+                mode_reason=series.mode_reason,
+                reference="",
+                reference_world_size=None,
+                reference_reason="",
+                refused=refused or series.mode_reason,
+            )
+        size, reason = self._reference()
+        points = _points(series, size)
+        pop, pop_missing = pop_tree({n: series.at(n) for n in series.sizes}, size, series.mode)
+        grew, grew_missing = _what_grew(points, size, series.mode)
+        throughputs = [
+            ScalePoint(
+                num_ranks=n,
+                throughputs=tuple(sorted(_speeds(series.at(n)))),
+                samples_per_rank=series.at(n)[0].samples_per_rank,
+            )
+            for n in series.sizes
+        ]
+        return ScalingSeries(
+            name=series.name,
+            mode=series.mode,
+            mode_reason=series.mode_reason,
+            reference=series.at(size)[0].label,
+            reference_world_size=size,
+            reference_reason=reason,
+            points=points,
+            fits=fitted_laws(throughputs, series.mode, centre(_speeds(series.at(size)))),
+            pop=pop,
+            pop_missing=pop_missing,
+            what_grew=grew,
+            what_grew_missing=grew_missing,
+            sentence=_sentence(points, size, grew),
+        )
+
+    def _why_not(self) -> str:
+        sizes = self.series.sizes
+        if len(sizes) < 2:
+            only = ranks(sizes[0]) if sizes else "no known number of ranks"
+            return f"all its usable runs have {only}: scaling needs two numbers of ranks of one kind"
+        if self.asked is not None and self.asked.label not in {run.label for run in self.series.runs}:
+            return f"the reference {self.asked.label} is not of this series: no speedup against it is formed"
+        return ""
+
+    def _reference(self) -> tuple[int, str]:
+        if self.asked is not None and self.asked.world_size:
+            return self.asked.world_size, "stated with --reference"
+        size = self.series.sizes[0]
+        if self.series.borrowed and size == 1:
+            return size, "the runs of serial: this scheme has none on one rank"
+        return size, "the fewest ranks of the series"
+
+
+def _speeds(runs: Sequence[StudyRun]) -> list[float]:
+    return [run.samples_per_s for run in runs if run.samples_per_s is not None]
+
+
+def _points(series: Series, reference: int) -> tuple[ScalingPoint, ...]:
+    base = _speeds(series.at(reference))
+    return tuple(_point(size, series.at(size), base, reference) for size in series.sizes)
+
+
+def _point(size: int, runs: Sequence[StudyRun], base: Sequence[float], reference: int) -> ScalingPoint:
+    speeds, is_reference = _speeds(runs), size == reference
+    speedup = 1.0 if is_reference else speedup_of(centre(speeds), centre(base))
+    interval = None if is_reference else ratio_interval(speeds, base)
+    share = reference / size
+    scaled = None
+    if interval is not None:
+        scaled = Interval(
+            low=interval.low * share, high=interval.high * share, num_repeats=interval.num_repeats
+        )
+    return ScalingPoint(
+        world_size=size,
+        runs=tuple(run.label for run in runs),
+        is_reference=is_reference,
+        samples_per_s=centre(speeds),
+        samples_per_s_interval=centre_interval(speeds),
+        step_ns=known_centre([run.step_ns.median if run.step_ns else None for run in runs]),
+        speedup=speedup,
+        speedup_interval=interval,
+        efficiency=1.0 if is_reference else efficiency_of(speedup, size, reference),
+        efficiency_interval=scaled,
+        ideal_speedup=size / reference,
+        karp_flatt=karp_flatt_of(speedup, size) if reference == 1 and not is_reference else None,
+        no_interval="" if interval else ("it is the reference itself" if is_reference else ONE_REPEAT),
+        composition=mean_composition(runs),
+        disturbed=sum(bool(run.disturbed) for run in runs),
+    )
+
+
+def _what_grew(points: Sequence[ScalingPoint], reference: int, mode: str) -> tuple[tuple[Growth, ...], str]:
+    """Parts of the step at the largest N against what ideal scaling would leave of the reference's."""
+    last = points[-1]
+    first = next(point for point in points if point.is_reference)
+    if last is first:
+        return (), "the reference has the most ranks: nothing is larger than it"
+    for point in (first, last):
+        if point.composition is None:
+            return (), f"the runs on {ranks(point.world_size)} have no traced step"
+    before, after = first.composition, last.composition
+    assert before is not None and after is not None
+    share = reference / last.world_size if mode == STRONG else 1.0
+    grown = [_growth(part, before, after, share, last.world_size) for part in PARTS]
+    grown.sort(key=lambda one: (-one.excess_ns, one.part))
+    return tuple(grown), ""
+
+
+def _growth(part: str, before: Composition, after: Composition, share: float, size: int) -> Growth:
+    first, then = float(getattr(before, part)), float(getattr(after, part))
+    excess = then - first * share
+    of_step = excess / after.step if after.step > 0 else None
+    title = PART_TITLES[part]
+    told = f"{title[:1].upper()}{title[1:]}: {format_ns(first)} → {format_ns(then)} a step, "
+    told += f"ideal would be {format_ns(first * share)}"
+    if of_step is not None and abs(of_step) >= 0.005:
+        kind = "costs" if excess > 0 else "saves"
+        told += f"; {kind} {percent(abs(of_step))} of the step on {ranks(size)}"
+    return Growth(
+        part=part,
+        title=title,
+        before_ns=first,
+        after_ns=then,
+        expected_ns=first * share,
+        excess_ns=excess,
+        excess_share=of_step,
+        sentence=f"{told}.",
+    )
+
+
+def _sentence(points: Sequence[ScalingPoint], reference: int, grew: Sequence[Growth]) -> str:
+    last = points[-1] if not points[-1].is_reference else points[0]
+    than = ranks(reference)
+    if last.speedup < 1 and last.world_size > reference:
+        text = f"{ranks(last.world_size)} are slower than {than}: {percent(last.speedup)} of its speed "
+    else:
+        text = f"{ranks(last.world_size)} train {times(last.speedup)} as fast as {than} "
+    text += f"(ideal {last.ideal_speedup:g}, efficiency {percent(last.efficiency)})"
+    worst = grew[0] if grew else None
+    if worst is not None and worst.excess_ns > 0 and (worst.excess_share or 0) >= 0.01:
+        text += f"; {worst.title} grew most: {percent(worst.excess_share or 0)} of the step beyond ideal"
+    return f"{text}."
+
+
+def _problems(series: Sequence[ScalingSeries]) -> list[Problem]:
+    found = []
+    for one in series:
+        name = f"{one.name}: " if one.name else ""
+        if one.reference_world_size and one.reference_world_size > 1:
+            text = (
+                f"{name}there is no run on 1 rank to compare with: speedup and efficiency are "
+                f"against {ranks(one.reference_world_size)}, whose own losses are not counted, and "
+                "Karp–Flatt is missing."
+            )
+            if one.reference_reason.startswith("stated"):
+                text = (
+                    f"{name}the reference has {ranks(one.reference_world_size)}: what these lose against 1 "
+                    "rank is not counted, and Karp–Flatt is missing."
+                )
+            found.append(
+                Problem(severity=WARN, id="no_reference", text=text, runs=(one.reference,), affects="scaling")
+            )
+        above = [point for point in one.points if point.efficiency > SUPERLINEAR]
+        if above:
+            sizes = ", ".join(str(point.world_size) for point in above)
+            text = (
+                f"{name}efficiency above 100 % on {sizes} ranks: more than the ranks helped (caches that "
+                "now fit, other threads per rank, or a slow reference)."
+            )
+            found.append(
+                Problem(
+                    severity=WARN,
+                    id="superlinear",
+                    text=text,
+                    runs=tuple(label for point in above for label in point.runs),
+                    affects="scaling",
+                )
+            )
+    return found

@@ -1,0 +1,191 @@
+"""Settings side by side: schemes, or values of a label, and the ratio of each two."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.study.averages import (
+    known_centre,
+    mean_composition,
+    mean_links,
+    middle_efficiency,
+)
+from perfscope.analysis.study.comparable import placed_machine_key
+from perfscope.analysis.study.repeats import (
+    ONE_REPEAT,
+    Floats,
+    centre,
+    centre_interval,
+    log_centres,
+    permutation_p,
+    ratio_interval,
+)
+from perfscope.analysis.study.results import Interval, Pair, SchemeRow, SchemeStudy, StudyRun
+from perfscope.analysis.study.series import apart
+from perfscope.analysis.study.verdict import verdict_of
+from perfscope.analysis.study.words import ranks
+
+Class = tuple[str, str, str, int | None, int | None]
+
+
+def comparison_class(run: StudyRun) -> Class:
+    """What must be the same of two runs for a ratio of their samples/s to mean anything."""
+    return (run.model, run.dtype, placed_machine_key(run), run.world_size, run.batch)
+
+
+def scheme_studies(runs: Sequence[StudyRun], by: str) -> tuple[SchemeStudy, ...]:
+    """One study per set of runs that may be compared and holds two settings or more.
+
+    Args:
+        runs: all usable, `group` set.
+        by: "scheme" or "label:K".
+    """
+    classes: dict[Class, list[StudyRun]] = defaultdict(list)
+    for run in runs:
+        classes[comparison_class(run)].append(run)
+    several = {key: of for key, of in classes.items() if len({run.repeat_key for run in of}) > 1}
+    if not several:
+        return (_refused(runs, by),) if runs else ()
+    order = sorted(several, key=lambda key: tuple(str(part).rjust(12) for part in key))
+    return tuple(_study(several[key], by, _title(key, list(several))) for key in order)
+
+
+def _title(key: Class, keys: Sequence[Class]) -> str:
+    """What the set shares, as far as the sets differ in it."""
+    model, dtype, machine, size, batch = key
+    words = (model, dtype, machine, ranks(size), "" if batch is None else f"{batch:,} samples per step")
+    kept = [
+        word
+        for at, word in enumerate(words)
+        if word and (at in (0, 3, 4) or len({one[at] for one in keys}) > 1)
+    ]
+    return ", ".join(kept)
+
+
+def _study(runs: Sequence[StudyRun], by: str, title: str) -> SchemeStudy:
+    rows = _rows(runs)
+    drawn = _Draws()
+    pairs = tuple(_pair(a, b, drawn) for at, a in enumerate(rows) for b in rows[at + 1 :])
+    verdict, turns, by_batch = verdict_of(rows, pairs, {run.label: run for run in runs})
+    return SchemeStudy(
+        title=title, by=by, rows=rows, pairs=pairs, verdict=verdict, turns=turns, batch_turns=by_batch
+    )
+
+
+def _refused(runs: Sequence[StudyRun], by: str) -> SchemeStudy:
+    rows = _rows(runs)
+    if len(rows) == 1:
+        why = f"all usable runs are of one setting ({rows[0].title}): nothing to compare it with"
+    else:
+        why = (
+            "no two settings share model, data type, batch, machine and number of ranks: no ratio is formed "
+            "and no winner is named"
+        )
+    return SchemeStudy(title="", by=by, rows=rows, pairs=(), verdict=None, refused=why)
+
+
+def _rows(runs: Sequence[StudyRun]) -> tuple[SchemeRow, ...]:
+    settings: dict[str, list[StudyRun]] = defaultdict(list)
+    for run in runs:
+        settings[run.repeat_key].append(run)
+    titles = _titles(settings)
+    rows = [_row(key, titles[key], of) for key, of in settings.items()]
+    rows.sort(key=lambda row: (-(row.samples_per_s or 0.0), row.title))
+    return tuple(rows)
+
+
+def _titles(settings: dict[str, list[StudyRun]]) -> dict[str, str]:
+    """The group's name, with what tells two settings of one group apart."""
+    by_name: dict[str, list[str]] = defaultdict(list)
+    for key, of in settings.items():
+        by_name[of[0].group or of[0].scheme or of[0].label].append(key)
+    titles = {}
+    for name, keys in by_name.items():
+        told = apart(sorted(keys)) if len(keys) > 1 else [""]
+        for key, facts in zip(sorted(keys), told, strict=True):
+            titles[key] = f"{name} ({facts})" if facts else name
+    return titles
+
+
+def _row(key: str, title: str, runs: Sequence[StudyRun]) -> SchemeRow:
+    first = runs[0]
+    speeds = tuple(sorted(run.samples_per_s for run in runs if run.samples_per_s is not None))
+    missing: dict[MissingFigure, None] = {}
+    for run in runs:
+        missing.update(dict.fromkeys(run.missing))
+    return SchemeRow(
+        key=key,
+        title=title,
+        group=first.group,
+        scheme=first.scheme,
+        mesh=first.mesh,
+        axes=first.axes,
+        runs=tuple(run.label for run in runs),
+        num_repeats=len(runs),
+        samples_per_s=centre(speeds) if speeds else None,
+        samples_per_s_values=speeds,
+        samples_per_s_interval=centre_interval(speeds),
+        step_ns=known_centre([run.step_ns.median if run.step_ns else None for run in runs]),
+        composition=mean_composition(runs),
+        efficiency=middle_efficiency(runs),
+        links=mean_links(runs),
+        peak_memory_bytes=known_centre([run.peak_memory_bytes for run in runs]),
+        batch=first.batch,
+        effective_batch=first.effective_batch,
+        first_loss=known_centre([run.first_loss for run in runs]),
+        last_loss=known_centre([run.last_loss for run in runs]),
+        held_out_loss=known_centre([run.held_out_loss for run in runs]),
+        num_disturbed=sum(bool(run.disturbed) for run in runs),
+        num_diverged=sum(run.diverged for run in runs),
+        missing=tuple(missing),
+    )
+
+
+class _Draws:
+    """Bootstrap draws of the rows, each drawn once though it is in many pairs."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int], Floats] = {}
+
+    def of(self, row: SchemeRow, stream: int) -> Floats:
+        if (row.key, stream) not in self._known:
+            self._known[row.key, stream] = log_centres(row.samples_per_s_values, stream)
+        return self._known[row.key, stream]
+
+
+def _pair(a: SchemeRow, b: SchemeRow, drawn: _Draws) -> Pair:
+    """Of two rows with a speed each; computed one way round, so that (b, a) is exactly its inverse."""
+    if a.key > b.key:
+        return inverse(_pair(b, a, drawn))
+    above, below = a.samples_per_s_values, b.samples_per_s_values
+    interval = ratio_interval(above, below, (drawn.of(a, 0), drawn.of(b, 1)))
+    return Pair(
+        a=a.title,
+        b=b.title,
+        ratio=centre(above) / centre(below),
+        interval=interval,
+        p_value=permutation_p(above, below),
+        level=None if interval is None else interval.low <= 1 <= interval.high,
+        reason="" if interval else ONE_REPEAT,
+    )
+
+
+def inverse(pair: Pair) -> Pair:
+    """The same pair the other way round."""
+    interval = pair.interval
+    turned = (
+        None
+        if interval is None
+        else Interval(low=1 / interval.high, high=1 / interval.low, num_repeats=interval.num_repeats)
+    )
+    return Pair(
+        a=pair.b,
+        b=pair.a,
+        ratio=1 / pair.ratio,
+        interval=turned,
+        p_value=pair.p_value,
+        level=pair.level,
+        reason=pair.reason,
+    )

@@ -1,0 +1,182 @@
+"""Sorts runs into series that differ in the number of ranks alone, and tells each one's scaling mode."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from perfscope.analysis.scaling.speedup import detect_mode
+from perfscope.analysis.study.comparable import machine_key
+from perfscope.analysis.study.gather import SEPARATOR
+from perfscope.analysis.study.results import STRONG, WEAK, StudyRun
+from perfscope.analysis.study.words import named, ranks
+
+SERIAL = "serial"
+UNLIKE_SERIAL = "; the runs of serial have other batches and are left out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Runs of one line: `refused` says why it is none. `borrowed`: its one-rank runs are of `serial`."""
+
+    name: str
+    runs: tuple[StudyRun, ...]
+    mode: str | None
+    mode_reason: str
+    borrowed: bool = False
+    refused: str = ""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(sorted({run.world_size for run in self.runs if run.world_size}))
+
+    def at(self, world_size: int) -> tuple[StudyRun, ...]:
+        """Its runs with so many ranks."""
+        return tuple(run for run in self.runs if run.world_size == world_size)
+
+
+def find_series(runs: Sequence[StudyRun], mode: str | None) -> list[Series]:
+    """One series per scheme, model, data type and machine, and per batch where several were run.
+
+    Runs on one rank use no network: they belong to every series of their kind, those of `serial` to every
+    scheme that has no one-rank run of its own.
+    """
+    single = [run for run in runs if run.world_size == 1]
+    lines: dict[tuple[str, ...], list[StudyRun]] = defaultdict(list)
+    for run in runs:
+        if run.world_size and run.world_size > 1:
+            lines[_kind(run), run.scheme, machine_key(run)].append(run)
+    found = []
+    for (kind, scheme, _), members in sorted(lines.items()):
+        own = [run for run in single if _kind(run) == kind and run.scheme == scheme]
+        serial = [run for run in single if _kind(run) == kind and run.scheme == SERIAL]
+        joined = _by_batch([*(own or serial), *members], mode, scheme, bool(serial) and not own)
+        if serial and not own and all(one.refused for one in joined):
+            alone = _by_batch(members, mode, scheme, False)
+            if not all(one.refused or len(one.sizes) < 2 for one in alone):  # serial trained something else
+                joined = [replace(one, mode_reason=one.mode_reason + UNLIKE_SERIAL) for one in alone]
+        found += joined
+    return _name_apart(found)
+
+
+def _kind(run: StudyRun) -> str:
+    return "\n".join((run.model, run.dtype, machine_key(replace(run, world_size=1))))
+
+
+def _by_batch(runs: Sequence[StudyRun], mode: str | None, scheme: str, borrowed: bool) -> list[Series]:
+    """The series of one scheme: one, or one per batch (strong) or per samples per rank (weak)."""
+    of_size: dict[int, set[int | None]] = defaultdict(set)
+    for run in runs:
+        of_size[run.world_size or 0].add(run.batch)
+    if mode is None and all(len(batches) == 1 for batches in of_size.values()):
+        told, reason = detect_mode({run.world_size or 0: run.samples_per_rank for run in runs})
+        refused = "" if told or len(of_size) < 2 else reason
+        return [_series(runs, scheme, told, reason, borrowed, refused)]
+    if mode is None:
+        mode, reason = _mode_of_sweep(runs)
+        if mode is None:
+            return [_series(runs, scheme, None, reason, borrowed, reason)]
+    else:
+        reason = f"stated: {mode} scaling"
+    parts: dict[float, list[StudyRun]] = defaultdict(list)
+    unknown = [run.label for run in runs if run.batch is None]
+    if unknown:
+        refused = f"the samples per step of {named(unknown)} are not known: {mode} scaling cannot be checked"
+        return [_series(runs, scheme, mode, reason, borrowed, refused)]
+    for run in runs:
+        parts[(run.batch if mode == STRONG else run.samples_per_rank) or 0].append(run)
+    found = []
+    for samples, members in sorted(parts.items()):
+        kept = f"{samples:g} samples per {'step' if mode == STRONG else 'rank'}"
+        title = f"{scheme}, {kept}".strip(", ") if len(parts) > 1 else scheme
+        own = borrowed and any(run.world_size == 1 for run in members)
+        found.append(_series(members, title, mode, f"{reason} ({kept})", own))
+    several = [one for one in found if len(one.sizes) > 1]
+    if several or len(found) == 1:
+        return several or found
+    kept = "samples per step" if mode == STRONG else "samples per rank"
+    had = ", ".join(f"{run.batch} on {ranks(run.world_size)}" for run in runs)
+    refused = f"{mode} scaling means equal {kept}, but no two numbers of ranks have them ({had} per step)"
+    return [_series(runs, scheme, mode, reason, borrowed, refused)]
+
+
+def _mode_of_sweep(runs: Sequence[StudyRun]) -> tuple[str | None, str]:
+    """The mode where several batches were run at some number of ranks."""
+    totals, shares = defaultdict(set), defaultdict(set)
+    for run in runs:
+        totals[run.world_size].add(run.batch)
+        shares[run.world_size].add(run.samples_per_rank)
+    if len({frozenset(batches) for batches in totals.values()}) == 1:
+        return STRONG, "strong scaling: the same batches were run on every number of ranks"
+    if len({frozenset(each) for each in shares.values()}) == 1:
+        return WEAK, "weak scaling: the same samples per rank were run on every number of ranks"
+    listed = "; ".join(
+        f"{ranks(size)}: {', '.join(str(batch) for batch in sorted(batches, key=lambda one: one or 0))}"
+        for size, batches in sorted(totals.items(), key=lambda pair: pair[0] or 0)
+    )
+    return None, f"neither strong nor weak: samples per step are {listed}; give --mode"
+
+
+def _series(
+    runs: Sequence[StudyRun],
+    name: str,
+    mode: str | None,
+    reason: str,
+    borrowed: bool,
+    refused: str = "",
+) -> Series:
+    return Series(
+        name=name,
+        runs=tuple(runs),
+        mode=mode,
+        mode_reason=reason,
+        borrowed=borrowed,
+        refused=refused or _mixed(runs),
+    )
+
+
+def _mixed(runs: Sequence[StudyRun]) -> str:
+    """Why the runs of one number of ranks are no repeats of each other; "" = they are."""
+    of_size: dict[int, dict[str, str]] = defaultdict(dict)
+    for run in runs:
+        if run.scheme != SERIAL:
+            of_size[run.world_size or 0].setdefault(run.repeat_key, run.label)
+    for size, keys in sorted(of_size.items()):
+        if len(keys) > 1:
+            told = differing(list(keys))
+            return (
+                f"the runs on {ranks(size)} are not repeats of one setting ({told}): compare fewer, or put "
+                "them apart with --by label:KEY or --by scheme"
+            )
+    return ""
+
+
+def differing(keys: Sequence[str]) -> str:
+    """The facts of repeat keys that are not in all of them."""
+    return " against ".join(text or "nothing of the kind" for text in apart(keys))
+
+
+def apart(keys: Sequence[str]) -> list[str]:
+    """Of each repeat key the facts that are not in all of them."""
+    facts = [dict.fromkeys(key.split(SEPARATOR)) for key in keys]
+    return [
+        ", ".join(fact for fact in one if fact and not all(fact in other for other in facts)) for one in facts
+    ]
+
+
+def _name_apart(found: list[Series]) -> list[Series]:
+    """Adds what tells series of one name apart: the model, else the machine."""
+    taken: dict[str, int] = defaultdict(int)
+    for one in found:
+        taken[one.name] += 1
+    models = {run.model for one in found for run in one.runs}
+    named_ = []
+    for one in found:
+        name = one.name
+        if taken[one.name] > 1 or (len(models) > 1 and not name):
+            last = one.runs[-1]
+            more = [last.model if len(models) > 1 else "", last.machine.cluster or last.machine.text]
+            name = ", ".join(part for part in (name, *more) if part)
+        named_.append(replace(one, name=name))
+    return named_

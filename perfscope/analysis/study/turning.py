@@ -1,0 +1,167 @@
+"""At which bandwidth another scheme would win, as modelled.
+
+Time of one batch at b times the bandwidth: t(b) = rest + max(0, e + w (1 / b - 1)), with e = exposed
+communication, rest = everything else, w = time the host's link needs for its bytes (wire bytes of a host over
+the link's speed), so that latency stays as it is and what hides now comes out on slower links. Where the
+bytes or the link's speed are not known, w = e: all exposed communication goes as 1 / b.
+
+At k times the batch: t(k) = optimizer + k (rest - optimizer) + max(0, e + w (f + (1 - f) k - 1)). f is the
+share of the bytes that does not grow with the batch: weights and gradients do not, activations do. Only where
+bytes and link speed are known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfscope.analysis.study.gather import BETWEEN_HOSTS
+from perfscope.analysis.study.results import BatchTurn, SchemeRow, StudyRun, Turn
+from perfscope.analysis.study.words import times
+from perfscope.units import format_ns, format_rate
+
+FARTHEST = 16.0  # times the bandwidth, either way: farther off the model says nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Modelled:
+    """One row's batch; ns. `link_class` "" = its bytes between hosts are not known."""
+
+    title: str
+    rest: float
+    exposed: float
+    wire: float
+    is_known: bool  # `wire` follows from bytes and the link's speed
+    link_class: str
+    link_bytes_per_s: float | None
+    optimizer: float = 0.0  # part of `rest`
+    fixed_share: float | None = None
+
+    def at(self, slowness: float) -> float:
+        """Time of a batch with 1 / `slowness` of the bandwidth."""
+        return self.rest + max(0.0, self.exposed + self.wire * (slowness - 1))
+
+    def at_batch(self, factor: float) -> float:
+        """Time of a batch `factor` times as large; `fixed_share` must be known."""
+        fixed = self.fixed_share or 0.0
+        sent = self.wire * (fixed + (1 - fixed) * factor - 1)
+        return self.optimizer + factor * (self.rest - self.optimizer) + max(0.0, self.exposed + sent)
+
+
+def model_of(row: SchemeRow, run: StudyRun) -> Modelled | str:
+    """The row as modelled, or why it cannot be. `run` is one of its runs."""
+    if (run.num_hosts or 1) < 2:
+        return "all its ranks are on one host: no link between hosts whose bandwidth could change"
+    if not row.samples_per_s or not row.batch:
+        return "its time per batch is not known"
+    share = row.composition.share("exposed_comm") if row.composition else None
+    if share is None:
+        return "none of its steps was traced: how much of its communication is exposed is not known"
+    batch = row.batch / row.samples_per_s * 1e9
+    exposed = share * batch
+    links = [link for link in row.links if link.link_class in BETWEEN_HOSTS]
+    sent = max((link.wire or link.predicted_wire for link in links), default=None)
+    speed = run.machine.link_bytes_per_s
+    is_known = sent is not None and speed is not None
+    wire = sent / (run.num_hosts or 1) / speed * 1e9 if sent is not None and speed is not None else exposed
+    return Modelled(
+        title=row.title,
+        rest=batch - exposed,
+        exposed=exposed,
+        wire=min(wire, batch),  # it cannot have taken longer than the batch did
+        is_known=is_known,
+        link_class=max(links, key=lambda one: one.predicted_wire).link_class if links else "",
+        link_bytes_per_s=speed,
+        optimizer=(row.composition.share("optimizer") or 0.0) * batch if row.composition else 0.0,
+        fixed_share=run.fixed_share,
+    )
+
+
+def turns_against(winner: Modelled, others: Sequence[Modelled]) -> tuple[Turn, ...]:
+    """Where each of the others would overtake `winner`, nearest first; those that nowhere would, say so."""
+    turns = [_turn(winner, other) for other in others]
+    turns.sort(key=lambda one: (abs(math.log(one.bandwidth_factor or math.inf)), one.challenger))
+    return tuple(turns)
+
+
+def _turn(winner: Modelled, other: Modelled) -> Turn:
+    link_class = winner.link_class or other.link_class or "network"
+    slowness = _crossing(winner.at, other.at)
+    if slowness is None:
+        reason = (
+            f"{other.title} stays behind {winner.title} from {FARTHEST:.0f} times slower to "
+            f"{FARTHEST:.0f} times faster links (modelled)"
+        )
+        return Turn(
+            challenger=other.title,
+            link_class=link_class,
+            bandwidth_factor=None,
+            bandwidth_bytes_per_s=None,
+            step_ns=None,
+            sentence=f"{reason}.",
+            reason=reason,
+        )
+    factor = 1 / slowness
+    speed = factor * winner.link_bytes_per_s if winner.link_bytes_per_s else None
+    how = f"{times(factor)} as fast" if factor > 1 else f"{times(slowness)} as slow"
+    rate = f" ({format_rate(speed)} per host)" if speed else ""
+    both = winner.is_known and other.is_known
+    basis = "the bytes each sends" if both else "all exposed communication going as 1 / bandwidth"
+    sentence = (
+        f"{other.title} would overtake {winner.title} with {link_class} {how} as here{rate}, where both need "
+        f"{format_ns(winner.at(slowness))} for a batch; modelled from {basis}."
+    )
+    return Turn(
+        challenger=other.title,
+        link_class=link_class,
+        bandwidth_factor=factor,
+        bandwidth_bytes_per_s=speed,
+        step_ns=winner.at(slowness),
+        sentence=sentence,
+    )
+
+
+def batch_turns(winner: Modelled, others: Sequence[Modelled], batch: int) -> tuple[BatchTurn, ...]:
+    """Who would overtake `winner` at another batch than `batch`, nearest first."""
+    found = []
+    for other in others:
+        if not all(one.is_known and one.fixed_share is not None for one in (winner, other)):
+            continue
+        factor = _crossing(winner.at_batch, other.at_batch)
+        if factor is None or round(factor * batch) in (0, batch):
+            continue
+        at = round(factor * batch)
+        sentence = (
+            f"With about {at:,} samples per step in place of {batch:,}, {other.title} would overtake "
+            f"{winner.title}: activations and compute grow with the batch, weights do not (modelled)."
+        )
+        found.append(
+            BatchTurn(
+                challenger=other.title,
+                batch_factor=factor,
+                batch=at,
+                step_ns=winner.at_batch(factor),
+                sentence=sentence,
+            )
+        )
+    return tuple(sorted(found, key=lambda one: (abs(math.log(one.batch_factor)), one.challenger)))
+
+
+def _crossing(winner: Callable[[float], float], other: Callable[[float], float]) -> float | None:
+    """The factor nearest to 1 (as a ratio) at which `other` is no slower any more."""
+    grid = np.geomspace(1 / FARTHEST, FARTHEST, 401)
+    grid[200] = 1.0
+    if other(1.0) <= winner(1.0):
+        return None
+    behind = [float(one) for one in grid if other(float(one)) <= winner(float(one))]
+    if not behind:
+        return None
+    far = min(behind, key=lambda one: abs(math.log(one)))
+    near = 1.0
+    for _ in range(60):
+        middle = math.sqrt(near * far)
+        near, far = (near, middle) if other(middle) <= winner(middle) else (middle, far)
+    return far

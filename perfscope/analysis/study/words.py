@@ -1,0 +1,53 @@
+"""How the study speaks of its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perfscope.units import format_ratio
+
+PART_TITLES = {
+    "compute": "compute",
+    "exposed_comm": "exposed communication",
+    "copy": "copies",
+    "input_wait": "waiting for input",
+    "optimizer": "optimizer",
+    "idle": "idle time",
+}
+_NAMED = 6
+
+
+def on_part(part: str) -> str:
+    """A part of PARTS as "spends 3 ms on ..." goes on."""
+    return "the optimizer" if part == "optimizer" else PART_TITLES[part]
+
+
+def named(labels: Sequence[str]) -> str:
+    """ "a, b and c"; of many the first few and how many more."""
+    shown = list(labels[:_NAMED])
+    rest = len(labels) - len(shown)
+    if rest:
+        return f"{', '.join(shown)} and {rest} more"
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}" if shown else "none"
+
+
+def ranks(num: int | None) -> str:
+    """ "1 rank", "4 ranks"."""
+    return "an unknown number of ranks" if num is None else f"{num:,} rank{'' if num == 1 else 's'}"
+
+
+def times(ratio: float) -> str:
+    """A ratio of speeds: "1.32 times", "16.6 times"."""
+    return f"{ratio:.2f} times" if ratio < 10 else f"{ratio:.1f} times"
+
+
+def faster_than(ratio: float) -> str:
+    """How much faster, `ratio` >= 1: "12 % faster than", "3.20 times as fast as"."""
+    if ratio >= 2:
+        return f"{times(ratio)} as fast as"
+    return f"{format_ratio(ratio - 1, 0 if ratio >= 1.1 else 1)} faster than"
+
+
+def percent(value: float) -> str:
+    """A share without decimals."""
+    return format_ratio(value, 0)

@@ -1,0 +1,250 @@
+"""`perfscope compare`: parse, read the runs, call, print."""
+
+from __future__ import annotations
+
+import gc
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from perfscope.cli.output import print_result
+from perfscope.cli.report import check_outputs, ingest, print_text, write_document
+from perfscope.errors import PerfscopeError, RunDirectoryError, UsageError
+from perfscope.rundir.layout import RUN_JSON
+
+if TYPE_CHECKING:
+    from perfscope.analysis.study.results import RunEntry, StudyAnalysis
+
+STUDY_JSON = "study.json"
+FILES = (("html", "compare.html"), ("pdf", "compare.pdf"), ("json", "compare.json"))  # of -o
+_BY = re.compile(r"world_size|scheme|label:.+", re.DOTALL)
+
+
+@click.command("compare")
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
+@click.option(
+    "--by", metavar="WHAT", help="Group runs by world_size, scheme or label:K [default: what differs]."
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["strong", "weak"]),
+    help="What scaling is meant [default: read from the batch of each run, and said].",
+)
+@click.option(
+    "--reference", metavar="RUN", help="The run that others are held against [default: the smallest]."
+)
+@click.option(
+    "--html", "html_file", type=click.Path(path_type=Path), metavar="FILE", help="Write HTML to FILE."
+)
+@click.option("--pdf", "pdf_file", type=click.Path(path_type=Path), metavar="FILE", help="Write PDF to FILE.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+@click.option("--text", "as_text", is_flag=True, help="Print the text report.")
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write compare.html, compare.pdf and compare.json into DIR.",
+)
+def command(
+    runs: tuple[Path, ...],
+    by: str | None,
+    mode: str | None,
+    reference: str | None,
+    html_file: Path | None,
+    pdf_file: Path | None,
+    as_json: bool,
+    as_text: bool,
+    folder: Path | None,
+) -> None:
+    """Hold several runs against each other: how they scale, which scheme wins, what changed.
+
+    RUN is a run directory, or the directory of a study by `perfscope bench sweep`, which stands for all its
+    runs. Two runs give a diff, runs of several world sizes their scaling, runs of several schemes a ranking.
+    Runs that may not be compared (another model, batch, machine) are said so first.
+
+    Without options the text report goes to the terminal. Options for output combine; with --json and --text
+    together the text goes to stderr, so that stdout stays JSON.
+
+    \b
+    Examples:
+      perfscope compare before after
+      perfscope compare run-n1 run-n2 run-n4 --mode strong -o scaling
+      perfscope compare my-study --by scheme --html schemes.html
+      perfscope compare runs/* --by label:bucket_mb --json | jq .headline
+    """
+    if by is not None and not _BY.fullmatch(by):
+        raise UsageError(f"--by {by!r} is not known; use world_size, scheme or label:K (a label's name)")
+    check_outputs(html_file, pdf_file)
+    places = find_runs(runs)
+    wanted = _reference_name(reference, places)
+    entries, started = _read(places)
+    if len(entries) < 2:
+        raise RunDirectoryError(_too_few(len(entries), len(places)))
+    study = analyse(entries, by=by, mode=mode, reference=wanted)
+    del entries
+    gc.collect()
+    chosen = bool(html_file or pdf_file or as_json)
+    _print_and_write(
+        study, started, html_file, pdf_file, folder, as_json=as_json, as_text=as_text or not chosen
+    )
+
+
+def _too_few(read: int, named: int) -> str:
+    if not read:
+        return "none of the runs can be read, so there is nothing to compare"
+    if named == 1:
+        return "only one run was named: name a second one to compare it with, or use `perfscope report`"
+    return f"only one of {named:,} runs can be read: there is nothing to compare it with"
+
+
+def analyse(
+    entries: Sequence[RunEntry], *, by: str | None, mode: str | None, reference: str | None
+) -> StudyAnalysis:
+    """The comparison of the runs that were read."""
+    from perfscope.analysis.study.analyse import analyse_study
+
+    return analyse_study(entries, by=by, mode=mode, reference=reference)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A run directory under the name that the user knows it by."""
+
+    name: str
+    path: Path
+
+
+def find_runs(named: Sequence[Path]) -> list[Place]:
+    """The runs that are meant, each once: studies stand for the runs they finished.
+
+    What of a study has not been run is said in a line each on stderr. Raises RunDirectoryError: a study that
+    cannot be read.
+    """
+    found: dict[Path, Place] = {}
+    for path in named:
+        for place in _of_study(path) if _is_study(path) else (Place(name=str(path), path=path),):
+            found.setdefault(place.path.resolve(), place)
+    return list(found.values())
+
+
+def _is_study(path: Path) -> bool:
+    return (path / STUDY_JSON).is_file() and not (path / RUN_JSON).is_file()
+
+
+def _of_study(folder: Path) -> Iterator[Place]:
+    from perfscope.runners.sweep.state import DONE, load_study
+
+    study = load_study(folder)
+    for cell in study.wanted if study else ():
+        if cell.impossible:
+            _say(f"{folder / cell.name}: left out, it cannot be run: {cell.impossible}")
+        for run in cell.runs:
+            path = folder / run.path
+            if run.status == DONE:
+                yield Place(name=str(path), path=path)
+            elif not cell.impossible:
+                _say(f"{path}: left out, {run.status}{f': {run.error}' if run.error else ''}")
+
+
+def _reference_name(reference: str | None, places: Sequence[Place]) -> str | None:
+    """The reference as the study knows it. Raises UsageError: it is none of the runs."""
+    if reference is None:
+        return None
+    same = [p for p in places if p.path.resolve() == Path(reference).resolve()]
+    same = same or [place for place in places if reference in (place.name, place.path.name)]
+    if len(same) == 1:
+        return same[0].name
+    if same:
+        raise UsageError(f"--reference {reference} is the name of {len(same)} runs; name its directory")
+    raise UsageError(f"--reference {reference} is none of the runs named; name it among them, too")
+
+
+def _read(places: Sequence[Place]) -> tuple[list[RunEntry], dict[str, int]]:
+    """The runs that can be read, one after the other, and when each started (Unix ns, by name)."""
+    shown = sys.stderr.isatty()
+    entries: list[RunEntry] = []
+    started: dict[str, int] = {}
+    for number, place in enumerate(places, 1):
+        if shown:
+            click.echo(f"\r\x1b[Kreading run {number} of {len(places)}", nl=False, err=True)
+        try:
+            entry = _entry(place)
+        except PerfscopeError as error:
+            _clear(shown)
+            _say(f"{place.name}: left out, {error}")
+            continue
+        start = entry.analysis.run.get("start_unix_ns")
+        if isinstance(start, int):
+            started[place.name] = start
+        entries.append(entry)
+        gc.collect()
+    _clear(shown)
+    return entries, started
+
+
+def _entry(place: Place) -> RunEntry:
+    """Reads and analyses one run. Raises RunDirectoryError, TraceError."""
+    from perfscope.analysis.run import analyse_run
+    from perfscope.analysis.study.results import RunEntry
+    from perfscope.rundir.reader import RunReader
+
+    path = RunReader(place.path).path
+    reader = RunReader(ingest(path))
+    return RunEntry(
+        name=place.name,
+        analysis=analyse_run(reader),
+        bench_records=reader.bench_records(),
+        metas={rank: reader.rank_meta(rank) for rank in reader.ranks},
+    )
+
+
+def _clear(shown: bool) -> None:
+    if shown:
+        click.echo("\r\x1b[K", nl=False, err=True)
+
+
+def _say(text: str) -> None:
+    from perfscope.reports.display import visible
+
+    click.echo(f"perfscope: {visible(text, 600)}", err=True)
+
+
+def _print_and_write(
+    study: StudyAnalysis,
+    started: dict[str, int],
+    html_file: Path | None,
+    pdf_file: Path | None,
+    folder: Path | None,
+    *,
+    as_json: bool,
+    as_text: bool,
+) -> None:
+    from perfscope.reports.document import render_json
+    from perfscope.reports.study.build import build_study_report
+
+    report = build_study_report(study, started)
+    if as_json:
+        print_result(render_json(report.document))
+    if as_text:
+        print_text(report, err=as_json)
+    if html_file is not None:
+        write_document(report, "html", html_file)
+        _say(f"HTML report in {html_file}")
+    if pdf_file is not None:
+        write_document(report, "pdf", pdf_file)
+        _say(f"PDF report in {pdf_file}")
+    if folder is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise PerfscopeError(f"{folder} cannot be made: {error.strerror}") from error
+        for name, file in FILES:
+            write_document(report, name, folder / file)
+        _say(f"{', '.join(file for _, file in FILES)} in {folder}")

@@ -1,0 +1,55 @@
+"""Section "What if": the step without each of its costs, as the replay predicts it."""
+
+from __future__ import annotations
+
+from perfscope import units
+from perfscope.analysis.results import RunAnalysis
+from perfscope.reports.display import visible
+from perfscope.reports.model import Column, Note, Section, Table, Unit
+
+
+def what_ifs_section(analysis: RunAnalysis) -> Section | None:
+    """None where nothing could be replayed; why stands with what was not collected."""
+    check = analysis.replay
+    if check is None or not analysis.what_ifs:
+        return None
+    best = analysis.what_ifs[0]
+    notes = tuple(
+        Note(
+            text=f"{visible(caution[:1].upper() + caution[1:])}: trust the order more than the figures.",
+            tone="caution",
+        )
+        for caution in sorted({one.caution for one in analysis.what_ifs if one.caution})
+    )
+    table = Table(
+        id="what-ifs",
+        title="Predicted step, one thing changed at a time",
+        columns=(
+            Column(key="what", title="What if", primary=True),
+            Column(key="step", title="Step", unit=Unit.TIME, modelled=True, bar="compute", primary=True),
+            Column(key="gain", title="Saved", unit=Unit.TIME, modelled=True),
+            Column(key="share", title="Saved", unit=Unit.RATIO, modelled=True, primary=True),
+            Column(key="evidence", title="Rests on"),
+        ),
+        rows=tuple(
+            (visible(one.title), one.step_ns, one.gain_ns, one.gain_ratio, visible(one.evidence))
+            for one in analysis.what_ifs
+        ),
+        caption=(
+            f"Each row replays {units.format_count(check.num_steps)} traced "
+            f"step{'s' if check.num_steps != 1 else ''} with one thing changed, on the scale of the median "
+            f"step. Unchanged, the replay gives {units.format_ns(check.replayed_ns)} for "
+            f"{units.format_ns(check.measured_ns)} measured. Savings overlap and do not add up."
+        ),
+        sorted_by=("gain", True),
+        cards=True,
+    )
+    return Section(
+        id="what-if",
+        title="What if",
+        lead=(
+            f"With {visible(best.title)} the step would take {units.format_ns(best.step_ns)}, "
+            f"{units.format_ratio(best.gain_ratio)} less."
+        ),
+        blocks=(*notes, table),
+    )

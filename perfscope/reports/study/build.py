@@ -1,0 +1,250 @@
+"""Turns a study into the one Report that every renderer draws: the verdict first, then why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from perfscope import __version__, units
+from perfscope.analysis.study.results import REFUSE, Problem, ScalingSeries, SchemeStudy, StudyAnalysis
+from perfscope.reports.display import visible
+from perfscope.reports.model import KeyFigure, Note, Report, Section, Unit, Verdict, format_value
+from perfscope.reports.sections.scheme import LINK_WORDS
+from perfscope.reports.study.diff import diff_sections
+from perfscope.reports.study.document import build_study_document
+from perfscope.reports.study.runs import missing_section, problems_section, runs_section
+from perfscope.reports.study.scaling import points_reference, scaling_sections
+from perfscope.reports.study.schemes import scheme_sections
+from perfscope.reports.study.words import LONGEST, listed, times
+
+_SENTENCE = re.compile(r"(?<=[\w)])\. +(?=[A-Z])")
+_PER_CENT = re.compile(r"(?<=\d) %")
+MOST_WARNINGS = 3  # above the figures; all of them stand in their section
+NO_TIMES: Mapping[str, int] = MappingProxyType({})
+
+
+def build_study_report(study: StudyAnalysis, started: Mapping[str, int] = NO_TIMES) -> Report:
+    """The report of several runs.
+
+    Args:
+        study: the figures.
+        started: name of a run -> when it started, Unix time in ns.
+    """
+    scaling, schemes = scaling_sections(study), scheme_sections(study)
+    sections: list[Section | None] = [
+        *diff_sections(study),
+        *([*scaling, *schemes] if study.by == "world_size" else [*schemes, *scaling]),
+        problems_section(study),
+        missing_section(study),
+        runs_section(study, started),
+    ]
+    return Report(
+        title=_title(study),
+        subtitle=_subtitle(study),
+        verdict=_verdict(study),
+        overview=None,
+        figures=tuple(_figures(study)),
+        sections=tuple(section for section in sections if section is not None),
+        document=build_study_document(study, started),
+        version=__version__,
+        notices=tuple(_notices(study)),
+    )
+
+
+def _title(study: StudyAnalysis) -> str:
+    if study.diff is not None:
+        return f"{visible(study.diff.before, 80)} against {visible(study.diff.after, 80)}"
+    return f"{len(study.runs):,} runs compared"
+
+
+def _subtitle(study: StudyAnalysis) -> str:
+    """What the runs share."""
+    if len(study.schemes) == 1 and study.schemes[0].title:
+        return visible(study.schemes[0].title, LONGEST)
+    models = list(dict.fromkeys(run.model for run in study.runs if run.model))
+    machines = list(dict.fromkeys(run.machine.text for run in study.runs if run.machine.text))
+    return visible(", ".join(one[0] for one in (models, machines) if len(one) == 1), LONGEST)
+
+
+def _verdict(study: StudyAnalysis) -> Verdict:
+    refused = any(problem.severity == REFUSE for problem in study.problems)
+    first, rest = first_sentence(study.headline)
+    return Verdict(
+        headline=together(visible(first, LONGEST)),
+        detail=visible(" ".join([*([rest] if rest else []), *_details(study)]), 2 * LONGEST),
+        action="",
+        tone="caution" if refused else "plain",
+    )
+
+
+def first_sentence(text: str) -> tuple[str, str]:
+    """The sentence that becomes the title, and the rest."""
+    found = _SENTENCE.search(text)
+    return (text, "") if found is None else (text[: found.start() + 1], text[found.end() :])
+
+
+def together(text: str) -> str:
+    """`text` with figures that keep their unit on the same line."""
+    return _PER_CENT.sub("\u00a0%", text)
+
+
+def _details(study: StudyAnalysis) -> Iterator[str]:
+    """Why, and where it would turn; what the headline says already is not said again."""
+    said = [study.headline]
+    for text in _sentences(study):
+        if text and text not in said:
+            said.append(text)
+            yield f"{text[0].upper()}{text[1:]}" if _is_lower_word(text) else text
+
+
+def _is_lower_word(text: str) -> bool:
+    """Whether it begins with a plain word: names, such as dp.ddp, keep their letters."""
+    return re.match(r"[a-z]+[ :]", text) is not None
+
+
+def _sentences(study: StudyAnalysis) -> Iterator[str]:
+    for schemes in study.schemes[:1]:
+        if schemes.verdict is not None:
+            yield from (schemes.verdict.why, schemes.verdict.turn)
+    for series in study.scaling.series[:1] if study.scaling else ():
+        yield series.sentence
+        yield from (one.sentence for one in series.what_grew[:1])
+    if study.diff is not None and not study.schemes and study.scaling is None:
+        yield study.diff.headline
+
+
+def _notices(study: StudyAnalysis) -> Iterator[Note]:
+    """Refusals, all of them, then the first warnings."""
+    for problem in study.problems:
+        if problem.severity == REFUSE:
+            yield Note(text=f"May not be compared: {_problem(problem)}", tone="refuse")
+    refused = len(study.problems) > 0 and study.refused
+    where = "What may not be compared" if refused else "What to mind"
+    warnings = [problem for problem in study.problems if problem.severity != REFUSE]
+    for problem in warnings[:MOST_WARNINGS]:
+        yield Note(text=_problem(problem), tone="caution")
+    if len(warnings) > MOST_WARNINGS:
+        yield Note(text=f"{len(warnings) - MOST_WARNINGS} more to mind: see “{where}”.")
+    told = " ".join(problem.text for problem in study.problems)
+    cautions = [one.verdict.caution for one in study.schemes if one.verdict]
+    cautions = [text for text in cautions if text and text not in told]
+    yield from (Note(text=visible(text, LONGEST), tone="caution") for text in dict.fromkeys(cautions))
+
+
+def _problem(problem: Problem) -> str:
+    told = any(run in problem.text for run in problem.runs)
+    return visible(problem.text, LONGEST) + (
+        f" ({listed(problem.runs)})" if problem.runs and not told else ""
+    )
+
+
+def _figures(study: StudyAnalysis) -> Iterator[KeyFigure]:
+    if study.diff is not None:
+        yield from _diff_figures(study)
+    else:
+        for series in study.scaling.series[:1] if study.scaling else ():
+            yield from _scaling_figures(series)
+        for schemes in study.schemes[:1]:
+            yield from _scheme_figures(schemes)
+    keys = {run.repeat_key for run in study.runs}
+    per = f"{len(keys):,} setting{'s' if len(keys) != 1 else ''}"
+    disturbed = sum(bool(run.disturbed) for run in study.runs)
+    note = f"{per}; {disturbed:,} disturbed by something else" if disturbed else per
+    yield KeyFigure(id="runs", title="Runs", value=f"{len(study.runs):,}", note=note)
+
+
+def _scaling_figures(series: ScalingSeries) -> Iterator[KeyFigure]:
+    if not series.points:
+        return
+    last = series.points[-1]
+    yield KeyFigure(
+        id="speedup",
+        title=f"Speedup at {last.world_size:,} ranks",
+        value=times(last.speedup),
+        note=f"ideal {times(last.ideal_speedup)}, over {points_reference(series)}",
+    )
+    interval = last.efficiency_interval
+    note = f"{series.mode or 'unknown'} scaling"
+    if interval is not None:
+        note += f"; {units.format_ratio(interval.low)} to {units.format_ratio(interval.high)}"
+    yield KeyFigure(
+        id="efficiency",
+        title=f"Efficiency at {last.world_size:,} ranks",
+        value=units.format_ratio(last.efficiency),
+        note=note,
+    )
+    if series.what_grew and series.what_grew[0].excess_ns > 0:
+        grew = series.what_grew[0]
+        yield KeyFigure(
+            id="grew",
+            title="Grew most",
+            value=f"+{units.format_ns(grew.excess_ns)}",
+            note=f"{visible(grew.title, 80)}, per step, over the ideal",
+        )
+
+
+def _scheme_figures(schemes: SchemeStudy) -> Iterator[KeyFigure]:
+    verdict = schemes.verdict
+    row = next((one for one in schemes.rows if verdict and one.title == verdict.winner), None)
+    if verdict is None or row is None:
+        return
+    yield KeyFigure(
+        id="winner",
+        title="Fastest",
+        value=visible(row.title, 40),
+        note=f"{format_value(Unit.SAMPLES, row.samples_per_s)} samples/s",
+    )
+    if verdict.ratio is not None:
+        sure = {True: "; repeats do not tell them apart", None: "; no repeats to say how sure"}
+        yield KeyFigure(
+            id="lead",
+            title="Ahead of the next",
+            value=times(verdict.ratio),
+            note=f"the samples/s of {visible(verdict.runner_up, 60)}" + sure.get(verdict.level, ""),
+        )
+    share = row.composition.share("exposed_comm") if row.composition else None
+    if share is not None and row.composition is not None:
+        yield KeyFigure(
+            id="exposed_comm",
+            title="Its exposed communication",
+            value=units.format_ratio(share),
+            note=f"{units.format_ns(row.composition.exposed_comm)} of the traced step",
+        )
+    for link in row.links[:1]:
+        sent = link.recorded if link.recorded is not None else link.predicted
+        yield KeyFigure(
+            id="bytes",
+            title=f"It sends {LINK_WORDS.get(link.link_class, visible(link.link_class, 40))}",
+            value=units.format_bytes(sent),
+            note="per step, all ranks, " + ("recorded" if link.recorded is not None else "by formula"),
+        )
+
+
+def _diff_figures(study: StudyAnalysis) -> Iterator[KeyFigure]:
+    assert study.diff is not None
+    before, after = study.run(study.diff.before), study.run(study.diff.after)
+    if before.step_ns and after.step_ns:
+        change = after.step_ns.median / before.step_ns.median - 1 if before.step_ns.median else None
+        yield KeyFigure(
+            id="step",
+            title="Median step",
+            value=f"{units.format_ns(before.step_ns.median)} → {units.format_ns(after.step_ns.median)}",
+            note=units.MISSING if change is None else f"{100 * change:+.1f} %",
+        )
+    if before.samples_per_s and after.samples_per_s:
+        rates = [format_value(Unit.SAMPLES, run.samples_per_s) for run in (before, after)]
+        yield KeyFigure(
+            id="rate",
+            title="Samples/s",
+            value=" → ".join(rates),
+            note=f"{times(after.samples_per_s / before.samples_per_s)} as many",
+        )
+    shares = [run.composition.share("exposed_comm") if run.composition else None for run in (before, after)]
+    if None not in shares:
+        yield KeyFigure(
+            id="exposed_comm",
+            title="Exposed communication",
+            value=" → ".join(units.format_ratio(share) for share in shares),
+            note="of the mean traced step",
+        )

@@ -1,0 +1,118 @@
+"""Section "What changed": two runs, largest change first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perfscope.analysis.study.results import DiffRow, DiffSection, RunDiff, StudyAnalysis
+from perfscope.reports.display import visible
+from perfscope.reports.model import Block, Column, Note, Section, Table, Unit, Value, format_value
+from perfscope.reports.study.words import LONGEST, compositions, ratio_tone
+
+UNITS = {
+    "time": Unit.TIME,
+    "bytes": Unit.BYTES,
+    "count": Unit.NUMBER,
+    "ratio": Unit.RATIO,
+    "rate": Unit.SAMPLES,
+    "text": Unit.TEXT,
+}
+MOST_ROWS = 40  # on paper
+
+
+def diff_sections(study: StudyAnalysis) -> list[Section]:
+    diff = study.diff
+    if diff is None:
+        return []
+    blocks: list[Block | None] = [_composition(study, diff)]
+    blocks += [_table(section, diff) for section in diff.sections if section.rows]
+    blocks += [
+        Note(text=f"{visible(section.title, 120)}: {visible(section.reason, LONGEST)}.")
+        for section in diff.sections
+        if section.reason
+    ]
+    same = [
+        f"{visible(section.title, 120)} ({section.num_same:,})"
+        for section in diff.sections
+        if not section.rows and not section.reason and section.num_same
+    ]
+    if same:
+        blocks.append(Note(text=f"Without any change: {', '.join(same)}."))
+    shown = tuple(block for block in blocks if block is not None)
+    return [
+        Section(
+            id="study-diff",
+            title="What changed",
+            lead=visible(diff.headline, LONGEST),
+            blocks=shown or (Note(text="Nothing of the two runs differs."),),
+        )
+    ]
+
+
+def _composition(study: StudyAnalysis, diff: RunDiff) -> Block | None:
+    runs = [study.run(label) for label in (diff.before, diff.after)]
+    return compositions(
+        "study-diff-composition",
+        "Where the step goes",
+        [(run.label, run.composition) for run in runs],
+        "Mean over ranks and traced steps.",
+    )
+
+
+def _table(section: DiffSection, diff: RunDiff) -> Table:
+    kinds = {row.unit for row in section.rows}
+    single = UNITS.get(next(iter(kinds)), Unit.TEXT) if len(kinds) == 1 else None
+    same = f"{section.num_same:,} without a change are left out." if section.num_same else ""
+    wordy = kinds == {"text"}
+    columns = [
+        Column(key="what", title="What", primary=True),
+        Column(key="before", title="Before", unit=single or Unit.TEXT, primary=True),
+        Column(key="after", title="After", unit=single or Unit.TEXT, primary=True),
+    ]
+    if not wordy:
+        columns += [
+            Column(key="change", title="Change", unit=single or Unit.TEXT, signed=True, primary=True),
+            Column(key="ratio", title="After over before", unit=Unit.FACTOR, primary=True),
+        ]
+    columns.append(Column(key="note", title="Note"))
+    return Table(
+        id=f"study-diff-{visible(section.id, 40)}",
+        title=visible(section.title, 120),
+        columns=tuple(columns),
+        rows=tuple(_row(row, single, wordy) for row in section.rows),
+        heat=() if wordy else tuple(_heat(row) for row in section.rows),
+        caption=same,
+        print_rows=MOST_ROWS,
+    ).trimmed()
+
+
+def _row(row: DiffRow, single: Unit | None, wordy: bool) -> tuple[Value, ...]:
+    unit = UNITS.get(row.unit, Unit.TEXT)
+    note = visible(row.note, LONGEST)
+    if row.only:
+        note = "; ".join(filter(None, (f"only {row.only}", note)))
+    sides: Sequence[Value] = [row.before, row.after]
+    if single is None or single is Unit.TEXT:
+        sides = [None if side is None else visible(_text(unit, side), LONGEST) for side in sides]
+    if wordy:
+        return (visible(row.what, 160), *sides, note or None)
+    change: Value = row.change
+    if single is None:
+        text = None if row.change is None else _text(unit, row.change)
+        if text and unit is Unit.RATIO:
+            text = text.replace("%", "points")  # of per cent: +1.5 % would be of the share itself
+        change = f"+{text}" if text and row.change and row.change > 0 else text
+    return (visible(row.what, 160), *sides, change, row.ratio, note or None)
+
+
+def _text(unit: Unit, value: Value) -> str:
+    """As everywhere, but of small plain figures, such as losses, as many digits as tell them apart."""
+    if isinstance(value, float) and unit in (Unit.TEXT, Unit.NUMBER) and value != round(value):
+        return f"{value:,.4g}"
+    return format_value(unit, value)
+
+
+def _heat(row: DiffRow) -> tuple[str, ...]:
+    """Times tell what is worse: longer. Of everything else more is neither good nor bad."""
+    tone = ratio_tone(row.ratio, less_is_good=True) if row.unit == "time" else ""
+    return ("", "", "", tone, tone, "")

@@ -1,0 +1,51 @@
+"""The JSON of a comparison: the study's own dataclasses, raw, in base units.
+
+Fields and units are those of `analysis/study/results.py`. Missing figures are null, never NaN and never 0;
+the reason stands in a field beside them or in `missing`. Fields are only ever added within a
+`schema_version`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from perfscope import __version__
+from perfscope.analysis.study.results import StudyAnalysis
+from perfscope.reports.document import without_nan
+
+STUDY_SCHEMA_VERSION = 1
+
+Json = dict[str, object]
+
+
+def build_study_document(study: StudyAnalysis, started: Mapping[str, int]) -> Json:
+    """The comparison as JSON-ready data: str, int, finite float, bool, None, list and dict only.
+
+    `started`: name of a run -> when it started, Unix time in ns.
+    """
+    document: Json = {
+        "schema_version": STUDY_SCHEMA_VERSION,
+        "kind": "study",
+        "perfscope_version": __version__,
+    }
+    for field in dataclasses.fields(study):
+        document[field.name] = plain(getattr(study, field.name))
+    runs = document["runs"]
+    assert isinstance(runs, list)
+    for run in runs:
+        run["start_unix_ns"] = started.get(run["name"])
+    finite = without_nan(document)
+    assert isinstance(finite, dict)
+    return finite
+
+
+def plain(value: object) -> object:
+    """Dataclasses as dicts and mappings of any kind as dicts, all the way down."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in value]
+    return value

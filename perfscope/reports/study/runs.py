@@ -1,0 +1,181 @@
+"""Sections on the comparison itself: what may not be compared, what is missing, and which runs these are."""
+
+from __future__ import annotations
+
+import datetime
+import shlex
+from collections.abc import Mapping
+
+from perfscope.analysis.study.results import REFUSE, StudyAnalysis, StudyRun
+from perfscope.reports.display import beginning, visible
+from perfscope.reports.model import Block, Column, Facts, Note, Section, Table, Unit
+from perfscope.reports.study.words import LONGEST, listed
+
+LONGEST_COMMAND = 200  # the whole of it stands in the JSON
+
+
+def problems_section(study: StudyAnalysis) -> Section | None:
+    """None where everything may be compared."""
+    if not study.problems:
+        return None
+    table = Table(
+        id="study-problems-table",
+        title="Read before the figures",
+        columns=(
+            Column(key="what", title="What it means", primary=True),
+            Column(key="text", title="Why", primary=True),
+            Column(key="affects", title="Affects"),
+            Column(key="runs", title="Runs", unit=Unit.CODE),
+        ),
+        rows=tuple(
+            (
+                "not compared" if problem.severity == REFUSE else "with care",
+                visible(problem.text, LONGEST),
+                visible(problem.affects, 80),
+                visible(", ".join(problem.runs), LONGEST),
+            )
+            for problem in study.problems
+        ),
+        cards=True,
+    )
+    refused = any(problem.severity == REFUSE for problem in study.problems)
+    title = "What may not be compared" if refused else "What to mind"
+    return Section(id="study-problems", title=title, blocks=(table,))
+
+
+def missing_section(study: StudyAnalysis) -> Section:
+    """Of the study first, then of its runs; the same gap of several runs is told once."""
+    title = "What could not be told"
+    gaps: dict[tuple[str, str], list[str]] = {(gap.what, gap.reason): [] for gap in study.missing}
+    for run in study.runs:
+        for gap in run.missing:
+            labels = gaps.setdefault((gap.what, gap.reason), [])
+            labels.append(run.label)
+    if not gaps:
+        note = Note(text="Every figure this report can show was there.")
+        return Section(id="study-missing", title=title, blocks=(note,))
+    everywhere = len(study.runs)
+    table = Table(
+        id="missing-table",
+        title="Figures that are missing, and why",
+        columns=(
+            Column(key="what", title="What", primary=True),
+            Column(key="reason", title="Why", primary=True),
+        ),
+        rows=tuple(
+            (
+                visible(what, LONGEST),
+                visible(reason, LONGEST) + _of_runs(labels, everywhere),
+            )
+            for (what, reason), labels in gaps.items()
+        ),
+    )
+    return Section(id="study-missing", title=title, blocks=(table,))
+
+
+def _of_runs(labels: list[str], everywhere: int) -> str:
+    if not labels:
+        return ""
+    return " (all runs)" if len(labels) == everywhere else f" ({listed(labels, 3)})"
+
+
+def runs_section(study: StudyAnalysis, started: Mapping[str, int]) -> Section:
+    table = Table(
+        id="study-runs-table",
+        title="What was compared",
+        columns=(
+            Column(key="label", title="Run", primary=True),
+            Column(key="group", title="Group"),
+            Column(key="ranks", title="Ranks", unit=Unit.COUNT, primary=True),
+            Column(key="hosts", title="Hosts", unit=Unit.COUNT),
+            Column(key="model", title="Model", primary=True),
+            Column(key="batch", title="Batch", unit=Unit.COUNT, primary=True),
+            Column(key="rate", title="Samples/s", unit=Unit.SAMPLES, primary=True),
+            Column(key="step", title="Median step", unit=Unit.TIME, primary=True),
+            Column(key="steps", title="Steps", unit=Unit.COUNT),
+            Column(key="state", title="State", primary=True),
+            Column(key="when", title="Started"),
+        ),
+        rows=tuple(
+            (
+                visible(run.label, 80),
+                visible(run.group, 60) or None,
+                run.world_size,
+                run.num_hosts,
+                visible(run.model, 80) or None,
+                run.batch,
+                run.samples_per_s,
+                run.step_ns.median if run.step_ns else None,
+                run.num_steps,
+                _state(run),
+                when(started.get(run.name)),
+            )
+            for run in study.runs
+        ),
+    ).trimmed()
+    places = Table(
+        id="runs-places",
+        title="Where they ran, and how",
+        columns=(
+            Column(key="label", title="Run", primary=True),
+            Column(key="path", title="Directory", unit=Unit.CODE, primary=True),
+            Column(key="hosts", title="Hosts", primary=True),
+            Column(key="machine", title="Machine"),
+            Column(key="versions", title="Versions"),
+        ),
+        rows=tuple(
+            (
+                visible(run.label, 80),
+                visible(run.name, LONGEST),
+                visible(listed(run.machine.hosts, 4), LONGEST) or None,
+                visible(run.machine.text, LONGEST) or None,
+                visible(_versions(run), LONGEST) or None,
+            )
+            for run in study.runs
+        ),
+        cards=True,
+    ).trimmed()
+    blocks: list[Block] = [table, places]
+    commands = tuple(
+        (visible(run.label, 80), visible(beginning(shlex.join(run.command), LONGEST_COMMAND), LONGEST))
+        for run in study.runs
+        if run.command
+    )
+    if commands:
+        blocks.append(Facts(id="runs-commands", title="Their commands", pairs=commands))
+    grouping = visible(study.by_reason, LONGEST)
+    return Section(
+        id="study-runs",
+        title="The runs",
+        lead=f"Grouped by {_by(study.by)}: {grouping}." if study.by and grouping else "",
+        blocks=tuple(blocks),
+    )
+
+
+def _by(by: str) -> str:
+    return visible({"world_size": "number of ranks", "scheme": "scheme"}.get(by, by), 80)
+
+
+def _versions(run: StudyRun) -> str:
+    packages = [f"{name} {version}" for name, version in sorted(run.packages.items())]
+    own = [f"perfscope {run.perfscope_version}"] if run.perfscope_version else []
+    return ", ".join([*own, *packages])
+
+
+def _state(run: StudyRun) -> str:
+    words = ["still running"] if run.running else []
+    words += list(run.incomplete) if not run.running else []
+    words += ["diverged"] if run.diverged else []
+    words += ["disturbed"] if run.disturbed else []
+    return visible("; ".join(words), 200) or "complete"
+
+
+def when(started_ns: int | None) -> str | None:
+    """``2026-11-21 18:10 UTC``."""
+    if started_ns is None:
+        return None
+    try:
+        moment = datetime.datetime.fromtimestamp(started_ns // 1_000_000_000, datetime.UTC)
+    except (OverflowError, ValueError, OSError):  # an edited record: no date is better than no report
+        return None
+    return moment.strftime("%Y-%m-%d %H:%M UTC")

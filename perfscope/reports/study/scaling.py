@@ -1,0 +1,426 @@
+"""Section "How it scales": speedup and efficiency, the POP tree by number of ranks, what grew."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+from perfscope import units
+from perfscope.analysis.study.results import (
+    WEAK,
+    Interval,
+    PopTree,
+    ScalingFit,
+    ScalingPoint,
+    ScalingSeries,
+    StudyAnalysis,
+)
+from perfscope.reports.curve_places import WIDEST_INTERVAL
+from perfscope.reports.display import visible
+from perfscope.reports.model import (
+    Block,
+    Column,
+    Curve,
+    CurveChart,
+    Facts,
+    Note,
+    Section,
+    Table,
+    Unit,
+    Value,
+    format_value,
+)
+from perfscope.reports.study.words import (
+    ACCEPTABLE,
+    LONGEST,
+    MARK,
+    compositions,
+    efficiency_tone,
+    interval_text,
+    ratio_tone,
+)
+
+LOG_SPAN = 8.0  # largest over smallest N: beyond it the axis of ranks is logarithmic
+POP_TITLES = {
+    "global_efficiency": "Global efficiency",
+    "parallel_efficiency": "Parallel efficiency",
+    "load_balance": "Load balance",
+    "lb_in": "inside hosts",
+    "lb_out": "across hosts",
+    "comm_efficiency": "Communication efficiency",
+    "serialisation": "Serialisation",
+    "transfer": "Transfer",
+    "computation_scaling": "Computation scaling",
+}
+INDENT = "\u2003"
+
+
+def scaling_sections(study: StudyAnalysis) -> list[Section]:
+    series = study.scaling.series if study.scaling else ()
+    several = len(series) > 1
+    return [
+        _section(one, f"-{number}" if several else "", study.headline) for number, one in enumerate(series, 1)
+    ]
+
+
+def _section(series: ScalingSeries, suffix: str, said: str) -> Section:
+    blocks: list[Block | None] = []
+    if series.refused:
+        blocks.append(Note(text=visible(series.refused, LONGEST), tone="refuse"))
+    if series.points:
+        blocks += [
+            _speedup_chart(series, suffix),
+            _efficiency_chart(series, suffix),
+            _points_table(series, suffix),
+            *_pop(series, suffix),
+            _composition(series, suffix),
+            *_grew(series, suffix),
+            _fits_table(series, suffix),
+        ]
+    blocks.append(_facts(series, suffix))
+    title = "How it scales"
+    return Section(
+        id=f"study-scaling{suffix}",
+        title=f"{title}: {visible(series.name, 120)}" if suffix and series.name else title,
+        lead=visible(series.sentence, LONGEST) if series.sentence != said else "",
+        blocks=tuple(block for block in blocks if block is not None),
+    )
+
+
+def _facts(series: ScalingSeries, suffix: str) -> Facts:
+    mode = f"{series.mode} scaling" if series.mode else "not known"
+    reference = visible(series.reference, 120) if series.reference else "none"
+    if series.reference_world_size:
+        count = series.reference_world_size
+        reference += f" ({count:,} rank{'s' if count != 1 else ''})"
+    return Facts(
+        id=f"study-scaling-facts{suffix}",
+        title="What was compared with what",
+        pairs=(
+            ("Mode", _because(mode, series.mode_reason)),
+            ("Reference", _because(reference, series.reference_reason)),
+        ),
+    )
+
+
+def _because(what: str, reason: str) -> str:
+    if reason.startswith(what):
+        return visible(reason, LONGEST)
+    return f"{what}: {visible(reason, LONGEST)}" if reason else what
+
+
+def _edges(
+    points: Sequence[ScalingPoint], interval: Callable[[ScalingPoint], Interval | None], value: str
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Lower and upper edges, nan where there is no interval; ((), ()) where no point has one.
+
+    The reference is 1 by definition: its edge is itself, so that the band starts there.
+    """
+    known = [interval(point) for point in points]
+    if not any(known):
+        return (), ()
+    own = [getattr(point, value) if point.is_reference else math.nan for point in points]
+    low = tuple(one.low if one else at for one, at in zip(known, own, strict=True))
+    return low, tuple(one.high if one else at for one, at in zip(known, own, strict=True))
+
+
+def _axis(series: ScalingSeries, curves: Sequence[Curve]) -> tuple[bool, tuple[float, ...]]:
+    """(logarithmic, ticks): at the numbers of ranks measured, and where curves end."""
+    measured = {float(point.world_size) for point in series.points}
+    ends = {curve.x[-1] for curve in curves if curve.x}
+    span = max(measured | ends) / max(min(measured), 1.0)
+    return span > LOG_SPAN, tuple(sorted(measured | ends))
+
+
+def _speedup_chart(series: ScalingSeries, suffix: str) -> CurveChart:
+    points = series.points
+    fits = [fit for fit in series.fits if fit.curve and not fit.refused]
+    largest = float(points[-1].world_size)
+    low, high = _edges(points, lambda point: point.speedup_interval, "speedup")
+    base = points[0].ideal_speedup / points[0].world_size
+    # Points where the others have theirs: the pointer then tells all of one place.
+    places = {float(point.world_size) for point in points}
+    line = tuple(sorted(places | {float(one.world_size) for fit in fits for one in fit.curve}))
+    curves = [
+        Curve(
+            label="measured",
+            x=tuple(float(point.world_size) for point in points),
+            y=tuple(point.speedup for point in points),
+            low=low,
+            high=high,
+        ),
+        Curve(label="ideal", x=line, y=tuple(base * x for x in line), kind="ideal"),
+        *(_fitted(fit, largest) for fit in fits),
+    ]
+    log, marks = _axis(series, curves)
+    told = [_band_words(points, high, "speedup")] if low else [_no_interval(points)]
+    if any(fit.curve[-1].extrapolated for fit in fits):
+        told.append("Dashed: beyond the largest number of ranks measured, as the law has it.")
+    return CurveChart(
+        id=f"study-speedup{suffix}",
+        title="Speedup",
+        x_title="ranks",
+        y_title=f"throughput over that of {points_reference(series)}",
+        curves=tuple(curves),
+        y_unit=Unit.FACTOR,
+        x_log=log,
+        y_log=log,
+        x_marks=marks,
+        caption=" ".join(filter(None, told)),
+    )
+
+
+def points_reference(series: ScalingSeries) -> str:
+    count = series.reference_world_size
+    return f"{count:,} rank{'s' if count != 1 else ''}" if count else "the reference"
+
+
+def _fitted(fit: ScalingFit, largest: float) -> Curve:
+    known = [point for point in fit.curve if math.isfinite(point.speedup)]
+    some = any(point.low is not None for point in known)
+    return Curve(
+        label=visible(fit.title, 60),
+        x=tuple(float(point.world_size) for point in known),
+        y=tuple(point.speedup for point in known),
+        low=tuple(math.nan if point.low is None else point.low for point in known) if some else (),
+        high=tuple(math.nan if point.high is None else point.high for point in known) if some else (),
+        kind="fit",
+        dashed_from=largest,
+    )
+
+
+def _band_words(points: Sequence[ScalingPoint], high: Sequence[float], value: str) -> str:
+    text = "The band is the 95 % interval of the mean over repeats"
+    top = WIDEST_INTERVAL * max(getattr(point, value) for point in points)
+    if any(edge > top for edge in high):
+        text += "; it leaves the chart where it is wider than all that was measured"
+    return f"{text}."
+
+
+def _no_interval(points: Sequence[ScalingPoint]) -> str:
+    reasons = dict.fromkeys(point.no_interval for point in points if point.no_interval)
+    return f"No interval: {visible('; '.join(reasons), LONGEST)}." if reasons else ""
+
+
+def _efficiency_chart(series: ScalingSeries, suffix: str) -> CurveChart:
+    points = series.points
+    x = tuple(float(point.world_size) for point in points)
+    low, high = _edges(points, lambda point: point.efficiency_interval, "efficiency")
+    curves = (
+        Curve(label="measured", x=x, y=tuple(p.efficiency for p in points), low=low, high=high),
+        Curve(label="ideal", x=(x[0], x[-1]), y=(1.0, 1.0), kind="ideal"),
+        Curve(label="acceptable (80 %)", x=(x[0], x[-1]), y=(ACCEPTABLE, ACCEPTABLE), kind="level"),
+    )
+    log, marks = _axis(series, curves)
+    weak = series.mode == WEAK
+    return CurveChart(
+        id=f"study-efficiency{suffix}",
+        title="Scaling efficiency",
+        x_title="ranks",
+        y_title="throughput per rank, of the reference's" if weak else "speedup over the ideal one",
+        curves=curves,
+        y_unit=Unit.RATIO,
+        x_log=log,
+        x_marks=marks,
+    )
+
+
+def _points_table(series: ScalingSeries, suffix: str) -> Table:
+    told = "Karp–Flatt: the part that does not scale, as if it were serial. "
+    told += "Rising with the ranks it is overhead, level it is a serial part."
+    has = any(point.karp_flatt is not None for point in series.points)
+    return Table(
+        id=f"study-scaling-table{suffix}",
+        title="By number of ranks",
+        columns=(
+            Column(key="ranks", title="Ranks", unit=Unit.COUNT, primary=True),
+            Column(key="runs", title="Runs", unit=Unit.COUNT),
+            Column(key="rate", title="Samples/s", unit=Unit.SAMPLES, primary=True),
+            Column(key="rate_interval", title="95 % interval"),
+            Column(key="step", title="Median step", unit=Unit.TIME, primary=True),
+            Column(key="speedup", title="Speedup", unit=Unit.FACTOR, primary=True),
+            Column(key="speedup_interval", title="Its interval"),
+            Column(key="ideal", title="Ideal", unit=Unit.FACTOR, primary=True),
+            Column(key="efficiency", title="Efficiency", unit=Unit.RATIO, primary=True),
+            Column(key="efficiency_interval", title="Its interval"),
+            Column(key="karp", title="Karp–Flatt", unit=Unit.RATIO, primary=has),
+        ),
+        rows=tuple(
+            (
+                point.world_size,
+                len(point.runs),
+                point.samples_per_s,
+                interval_text(Unit.SAMPLES, point.samples_per_s_interval),
+                point.step_ns,
+                point.speedup,
+                interval_text(Unit.FACTOR, point.speedup_interval),
+                point.ideal_speedup,
+                point.efficiency,
+                interval_text(Unit.RATIO, point.efficiency_interval),
+                point.karp_flatt,
+            )
+            for point in series.points
+        ),
+        heat=tuple(("",) * 8 + (efficiency_tone(point.efficiency), "", "") for point in series.points),
+        caption=told if has else "",
+    ).trimmed()
+
+
+def _pop(series: ScalingSeries, suffix: str) -> Iterator[Block]:
+    if series.pop is None:
+        if series.pop_missing:
+            yield Note(text=f"No efficiency tree: {visible(series.pop_missing, LONGEST)}.", tone="caution")
+        return
+    yield _pop_table(series.pop, suffix)
+
+
+def _pop_table(tree: PopTree, suffix: str) -> Table:
+    order = list(POP_TITLES)
+    shown = [row for row in tree.rows if any(value is not None for value in row.values)]
+    shown.sort(key=lambda row: order.index(row.factor) if row.factor in order else len(order))
+    rows: list[tuple[Value, ...]] = [
+        (INDENT * row.depth + POP_TITLES.get(row.factor, visible(row.factor)), *row.values) for row in shown
+    ]
+    reasons = _pop_reasons(tree)
+    told = "Each factor is the product of those indented below it. "
+    told += f"{MARK} marks 80 % and more, which counts as acceptable"
+    told += f"; {units.MISSING} is not known, never 0." if reasons else "."
+    told += "".join(f" {visible(one, 300)}." for one in reasons)
+    return Table(
+        id=f"study-pop-table{suffix}",
+        title="Where efficiency is lost, by number of ranks",
+        columns=(
+            Column(key="factor", title="Factor", primary=True),
+            *(
+                Column(
+                    key=f"n{count}",
+                    title=f"{count:,} rank{'s' if count != 1 else ''}",
+                    unit=Unit.RATIO,
+                    primary=True,
+                )
+                for count in tree.world_sizes
+            ),
+        ),
+        rows=tuple(rows),
+        heat=tuple(("", *(efficiency_tone(value) for value in row.values)) for row in shown),
+        heat_mark=MARK,
+        caption=told,
+    )
+
+
+def _pop_reasons(tree: PopTree) -> list[str]:
+    """``Serialisation, transfer at 1: no window was traced``, once for each reason and set of ranks."""
+    found: dict[tuple[str, tuple[int, ...]], list[str]] = {}
+    for row in tree.rows:
+        gaps: dict[str, list[int]] = {}
+        for count, value, reason in zip(tree.world_sizes, row.values, row.reasons, strict=True):
+            if value is None and reason:
+                gaps.setdefault(reason, []).append(count)
+        for reason, counts in gaps.items():
+            title = POP_TITLES.get(row.factor, row.factor)
+            found.setdefault((reason, tuple(counts)), []).append(title)
+    told = []
+    for (reason, at), titles in found.items():
+        ranks = "" if at == tree.world_sizes else f" at {', '.join(f'{count:,}' for count in at)}"
+        words = ", ".join([titles[0], *(title.lower() for title in titles[1:])])
+        told.append(f"{words[0].upper()}{words[1:]}{ranks}: {reason}")
+    return told
+
+
+def _composition(series: ScalingSeries, suffix: str) -> Block | None:
+    labelled = [
+        (f"{point.world_size:,} rank{'s' if point.world_size != 1 else ''}", point.composition)
+        for point in series.points
+    ]
+    return compositions(
+        f"study-scaling-composition{suffix}",
+        "Where the step goes, by number of ranks",
+        labelled,
+        "Mean over ranks and traced steps.",
+    )
+
+
+def _grew(series: ScalingSeries, suffix: str) -> Iterator[Block]:
+    if not any(one.before_ns or one.after_ns for one in series.what_grew):
+        if series.what_grew_missing:
+            yield Note(text=f"What grew is not known: {visible(series.what_grew_missing, LONGEST)}.")
+        return
+    last = series.points[-1].world_size
+    rows: list[tuple[Value, ...]] = [
+        (
+            visible(one.title.capitalize(), 80),
+            one.before_ns,
+            one.expected_ns,
+            one.after_ns,
+            one.excess_ns,
+            one.excess_share,
+            visible(one.sentence, LONGEST),
+        )
+        for one in series.what_grew
+        if one.before_ns or one.after_ns
+    ]
+    yield Table(
+        id=f"study-grew-table{suffix}",
+        title=f"What grew from {points_reference(series)} to {last:,}",
+        columns=(
+            Column(key="part", title="Part of the step", primary=True),
+            Column(key="before", title="Before", unit=Unit.TIME, primary=True),
+            Column(key="expected", title="Ideal", unit=Unit.TIME, hint="what ideal scaling would leave"),
+            Column(key="after", title=f"At {last:,}", unit=Unit.TIME, primary=True),
+            Column(key="excess", title="Over the ideal", unit=Unit.TIME, signed=True, primary=True),
+            Column(key="share", title="Of the step", unit=Unit.RATIO, signed=True, primary=True),
+            Column(key="sentence", title="In words"),
+        ),
+        rows=tuple(rows),
+        heat=tuple(
+            ("", "", "", "", *((ratio_tone(_share_ratio(row[5]), less_is_good=True),) * 2), "")
+            for row in rows
+        ),
+        caption="Times of the mean traced step, mean over ranks. Over the ideal: what the part costs.",
+        cards=True,
+    ).trimmed()
+
+
+def _share_ratio(share: Value) -> float | None:
+    """An excess' share of the step as a ratio for its tone: 20 % of the step equal twice the time."""
+    return max(1 + 5 * share, 0.2) if isinstance(share, (int, float)) else None
+
+
+def _fits_table(series: ScalingSeries, suffix: str) -> Table | None:
+    if not series.fits:
+        return None
+    return Table(
+        id=f"study-fits-table{suffix}",
+        title="Laws fitted to these points",
+        columns=(
+            Column(key="law", title="Law", primary=True),
+            Column(key="formula", title="Formula", unit=Unit.CODE),
+            Column(key="parameters", title="Parameters, 95 % interval", primary=True),
+            Column(key="error", title="Error (SMAPE)", unit=Unit.RATIO, primary=True),
+            Column(key="sentence", title="What it says", primary=True),
+        ),
+        rows=tuple(
+            (
+                visible(fit.title, 80),
+                visible(fit.formula, 120),
+                "; ".join(_parameter(*p) for p in _parameters(fit)) or None,
+                fit.error_ratio,
+                visible(f"Not fitted: {fit.refused}" if fit.refused else fit.sentence, LONGEST),
+            )
+            for fit in series.fits
+        ),
+        cards=True,
+    ).trimmed()
+
+
+def _parameters(fit: ScalingFit) -> list[tuple[str, float, float | None, float | None]]:
+    return [(f"{one.name}, {one.meaning}", one.value, one.low, one.high) for one in fit.parameters]
+
+
+def _parameter(name: str, value: float, low: float | None, high: float | None) -> str:
+    text = f"{visible(name, 80)}: {_short(value)}"
+    return text if low is None or high is None else f"{text} ({_short(low)} to {_short(high)})"
+
+
+def _short(value: float) -> str:
+    return format_value(Unit.TEXT, f"{value:.3g}")

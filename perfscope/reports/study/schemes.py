@@ -1,0 +1,460 @@
+"""Section "Which is fastest": settings side by side, their bytes, memory and losses, and pairs of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perfscope import units
+from perfscope.analysis.study.results import Pair, SchemeRow, SchemeStudy, StudyAnalysis, Turn
+from perfscope.reports.display import visible
+from perfscope.reports.model import (
+    Block,
+    Column,
+    IntervalBar,
+    IntervalBars,
+    Note,
+    Section,
+    Table,
+    Unit,
+    Value,
+)
+from perfscope.reports.sections.scheme import LINK_WORDS
+from perfscope.reports.study.losses import loss_charts
+from perfscope.reports.study.words import (
+    LONGEST,
+    MARK,
+    compositions,
+    efficiency_tone,
+    interval_text,
+    listed,
+    ratio_tone,
+)
+
+MOST_PAIRED = 16  # settings in the matrix; it must fit a page
+
+
+def scheme_sections(study: StudyAnalysis) -> list[Section]:
+    several = len(study.schemes) > 1
+    return [
+        _section(study, one, f"-{number}" if several else "") for number, one in enumerate(study.schemes, 1)
+    ]
+
+
+def _section(study: StudyAnalysis, schemes: SchemeStudy, suffix: str) -> Section:
+    word = "scheme" if schemes.by == "scheme" else "setting"
+    title = f"{word.capitalize()}s side by side"
+    blocks: list[Block | None] = [
+        *_sentences(schemes, study.headline),
+        _speeds(schemes, suffix),
+        _composition(schemes, suffix),
+        _speed_table(schemes, word, suffix),
+        _bytes_table(schemes, word, suffix),
+        _learning_table(schemes, word, suffix),
+        _pop_table(schemes, word, suffix),
+        *_turns(schemes, suffix),
+        *loss_charts(study, schemes, suffix),
+        _matrix(schemes, word, suffix),
+        _pairs_table(schemes, suffix),
+    ]
+    return Section(
+        id=f"study-schemes{suffix}",
+        title=f"{title}: {visible(schemes.title, 160)}" if suffix and schemes.title else title,
+        lead=visible(schemes.title, LONGEST),
+        blocks=tuple(block for block in blocks if block is not None),
+    )
+
+
+def _sentences(schemes: SchemeStudy, said: str) -> Iterator[Block]:
+    """What stands above the report's figures already is not said again."""
+    if schemes.refused:
+        yield Note(text=visible(schemes.refused, LONGEST), tone="refuse")
+    verdict = schemes.verdict
+    if verdict is None or verdict.headline == said:
+        return
+    words = (visible(text, LONGEST) for text in (verdict.headline, verdict.why, verdict.turn) if text)
+    yield Note(text=" ".join(words))
+
+
+def _winner(schemes: SchemeStudy) -> str:
+    return schemes.verdict.winner if schemes.verdict else ""
+
+
+def _speeds(schemes: SchemeStudy, suffix: str) -> IntervalBars | None:
+    if all(row.samples_per_s is None for row in schemes.rows):
+        return None
+    some = any(row.samples_per_s_interval for row in schemes.rows)
+    caption = (
+        "The line across a bar's end is the 95 % interval of the mean over repeats."
+        if some
+        else "No setting has repeats enough for an interval: how far these figures scatter is not known."
+    )
+    return IntervalBars(
+        id=f"study-speed-bars{suffix}",
+        title="Throughput, mean over repeats",
+        axis_title="samples per second",
+        unit=Unit.SAMPLES,
+        bars=tuple(
+            IntervalBar(
+                label=visible(row.title, 80),
+                value=row.samples_per_s,
+                low=row.samples_per_s_interval.low if row.samples_per_s_interval else None,
+                high=row.samples_per_s_interval.high if row.samples_per_s_interval else None,
+                note=f"{row.num_repeats} repeat{'s' if row.num_repeats != 1 else ''}",
+                leading=row.title == _winner(schemes),
+            )
+            for row in schemes.rows
+        ),
+        caption=caption,
+    )
+
+
+def _composition(schemes: SchemeStudy, suffix: str) -> Block | None:
+    return compositions(
+        f"study-composition{suffix}",
+        "Where the step goes",
+        ((row.title, row.composition) for row in schemes.rows),
+        "Mean over ranks and traced steps.",
+    )
+
+
+def _against_best(schemes: SchemeStudy) -> dict[str, tuple[float, str | None]]:
+    """Title -> (samples/s over those of the fastest, interval in words)."""
+    known = [row for row in schemes.rows if row.samples_per_s]
+    if not known:
+        return {}
+    best = known[0]
+    found: dict[str, tuple[float, str | None]] = {best.title: (1.0, None)}
+    for pair in schemes.pairs:
+        one = _seen_from(pair, best.title)
+        if one is not None:
+            found[one[0]] = (one[1], _words(one[2], one[3]))
+    return found
+
+
+def _words(low: float | None, high: float | None) -> str | None:
+    return None if low is None or high is None else f"{low:.2f} to {high:.2f}"
+
+
+def _seen_from(pair: Pair, title: str) -> tuple[str, float, float | None, float | None] | None:
+    """(other, ratio of the other over `title`, its interval); None where `title` is not of the pair."""
+    interval = pair.interval
+    if pair.b == title:
+        return (pair.a, pair.ratio, *((interval.low, interval.high) if interval else (None, None)))
+    if pair.a != title or pair.ratio <= 0:
+        return None
+    turned = (1 / interval.high, 1 / interval.low) if interval and interval.low > 0 else (None, None)
+    return (pair.b, 1 / pair.ratio, *turned)
+
+
+def _speed_table(schemes: SchemeStudy, word: str, suffix: str) -> Table:
+    against = _against_best(schemes)
+    rows: list[tuple[Value, ...]] = []
+    for row in schemes.rows:
+        ratio, interval = against.get(row.title, (None, None))
+        exposed = row.composition.share("exposed_comm") if row.composition else None
+        rows.append(
+            (
+                visible(row.title, 80),
+                row.samples_per_s,
+                interval_text(Unit.SAMPLES, row.samples_per_s_interval),
+                ratio,
+                interval,
+                row.step_ns,
+                row.composition.exposed_comm if row.composition else None,
+                exposed,
+                visible(row.mesh, 40),
+                row.num_repeats,
+            )
+        )
+    return Table(
+        id=f"study-schemes-table{suffix}",
+        title="Speed",
+        columns=(
+            Column(key="title", title=word.capitalize(), primary=True),
+            Column(key="rate", title="Samples/s", unit=Unit.SAMPLES, primary=True),
+            Column(key="interval", title="95 % interval"),
+            Column(key="ratio", title="Of the fastest", unit=Unit.FACTOR, primary=True),
+            Column(key="ratio_interval", title="Its interval", hint="95 %, from repeats"),
+            Column(key="step", title="Median step", unit=Unit.TIME, primary=True),
+            Column(key="exposed", title="Exposed comm.", unit=Unit.TIME, hint="of the mean traced step"),
+            Column(
+                key="share", title="Exposed share", unit=Unit.RATIO, hint="of the traced step", primary=True
+            ),
+            Column(key="mesh", title="Mesh"),
+            Column(key="repeats", title="Repeats", unit=Unit.COUNT),
+        ),
+        rows=tuple(rows),
+    ).trimmed()
+
+
+def _bytes_table(schemes: SchemeStudy, word: str, suffix: str) -> Table | None:
+    rows = tuple(
+        (
+            visible(row.title, 80),
+            LINK_WORDS.get(link.link_class, visible(link.link_class)),
+            link.predicted,
+            link.recorded,
+            link.predicted_wire,
+            link.wire,
+            None if link.wire is None or link.predicted_wire <= 0 else link.wire / link.predicted_wire,
+            visible(link.reason, LONGEST) or None,
+        )
+        for row in schemes.rows
+        for link in row.links
+    )
+    if not rows:
+        return None
+    return Table(
+        id=f"study-bytes-table{suffix}",
+        title="Bytes per step over each class of link, all ranks together",
+        columns=(
+            Column(key="title", title=word.capitalize(), primary=True),
+            Column(key="link", title="Link", primary=True),
+            Column(key="predicted", title="By formula", unit=Unit.BYTES, primary=True),
+            Column(
+                key="recorded",
+                title="Recorded",
+                unit=Unit.BYTES,
+                hint="of the calls that were made",
+                primary=True,
+            ),
+            Column(
+                key="predicted_wire",
+                title="Wire, by formula",
+                unit=Unit.BYTES,
+                hint="what the backend's algorithm sends",
+            ),
+            Column(key="wire", title="Wire", unit=Unit.BYTES, hint="as the interfaces counted", primary=True),
+            Column(key="factor", title="Wire over formula", unit=Unit.FACTOR),
+            Column(key="reason", title="Why a figure is missing"),
+        ),
+        rows=rows,
+    ).trimmed()
+
+
+def _learning_table(schemes: SchemeStudy, word: str, suffix: str) -> Table:
+    return Table(
+        id=f"study-learning-table{suffix}",
+        title="Memory, batch and losses",
+        columns=(
+            Column(key="title", title=word.capitalize(), primary=True),
+            Column(
+                key="memory",
+                title="Memory per rank",
+                unit=Unit.BYTES,
+                hint="peak of the rank with most",
+                primary=True,
+            ),
+            Column(key="batch", title="Batch", unit=Unit.COUNT, hint="samples in a step, all ranks"),
+            Column(
+                key="effective",
+                title="Effective batch",
+                unit=Unit.COUNT,
+                hint="samples behind one update",
+                primary=True,
+            ),
+            Column(key="first", title="First loss", unit=Unit.LOSS),
+            Column(key="last", title="Last loss", unit=Unit.LOSS, primary=True),
+            Column(
+                key="held_out",
+                title="Held-out loss",
+                unit=Unit.LOSS,
+                hint="on samples it never saw",
+                primary=True,
+            ),
+            Column(key="notes", title="Notes"),
+        ),
+        rows=tuple(
+            (
+                visible(row.title, 80),
+                row.peak_memory_bytes,
+                row.batch,
+                row.effective_batch,
+                row.first_loss,
+                row.last_loss,
+                row.held_out_loss,
+                _notes(row),
+            )
+            for row in schemes.rows
+        ),
+    ).trimmed()
+
+
+def _notes(row: SchemeRow) -> str | None:
+    notes = [f"{row.num_diverged} of {row.num_repeats} diverged"] if row.num_diverged else []
+    notes += [f"{row.num_disturbed} of {row.num_repeats} disturbed"] if row.num_disturbed else []
+    return "; ".join(notes) or None
+
+
+POP_COLUMNS = (
+    ("parallel_efficiency", "Parallel efficiency"),
+    ("load_balance", "Load balance"),
+    ("lb_in", "inside hosts"),
+    ("lb_out", "across hosts"),
+    ("serialisation", "Serialisation"),
+    ("transfer", "Transfer"),
+)
+
+
+def _pop_table(schemes: SchemeStudy, word: str, suffix: str) -> Table | None:
+    known = [row for row in schemes.rows if row.efficiency is not None]
+    if not known:
+        return None
+    rows: list[tuple[Value, ...]] = [
+        (visible(row.title, 80), *(getattr(row.efficiency, key, None) for key, _ in POP_COLUMNS))
+        for row in schemes.rows
+    ]
+    return Table(
+        id=f"study-pop-table{suffix}",
+        title="Where efficiency is lost",
+        columns=(
+            Column(key="title", title=word.capitalize(), primary=True),
+            *(
+                Column(key=key, title=title, unit=Unit.RATIO, primary=not key.startswith("lb_"))
+                for key, title in POP_COLUMNS
+            ),
+        ),
+        rows=tuple(rows),
+        heat=tuple(("", *(efficiency_tone(value) for value in row[1:])) for row in rows),
+        heat_mark=MARK,
+        caption="Parallel efficiency = load balance × serialisation × transfer. "
+        f"{MARK} marks 80 % and more, which counts as acceptable; {units.MISSING} is not known, never 0.",
+    ).trimmed()
+
+
+def _turns(schemes: SchemeStudy, suffix: str) -> Iterator[Block]:
+    """Those that would overtake the winner. Where none would, the verdict says so."""
+    turning = [turn for turn in schemes.turns if turn.bandwidth_factor is not None]
+    if turning:
+        yield _turns_table(turning, suffix)
+        others = [turn.challenger for turn in schemes.turns if turn.bandwidth_factor is None]
+        if others:
+            yield Note(text=f"Not overtaking within what is modelled: {listed(others, 12)}.")
+    if schemes.batch_turns:
+        yield _batch_turns_table(schemes, suffix)
+
+
+def _turns_table(turning: list[Turn], suffix: str) -> Table:
+    return Table(
+        id=f"study-turns-table{suffix}",
+        title="Where the order would turn",
+        columns=(
+            Column(key="challenger", title="Challenger", primary=True),
+            Column(key="link", title="Link"),
+            Column(key="factor", title="Its bandwidth × now", unit=Unit.FACTOR, modelled=True, primary=True),
+            Column(key="rate", title="Bandwidth there", unit=Unit.RATE, modelled=True),
+            Column(key="step", title="Step of both there", unit=Unit.TIME, modelled=True, primary=True),
+            Column(key="sentence", title="In words"),
+        ),
+        rows=tuple(
+            (
+                visible(turn.challenger, 80),
+                LINK_WORDS.get(turn.link_class, visible(turn.link_class)),
+                turn.bandwidth_factor,
+                turn.bandwidth_bytes_per_s,
+                turn.step_ns,
+                visible(turn.sentence or turn.reason, LONGEST),
+            )
+            for turn in turning
+        ),
+        caption="As modelled: exposed communication goes as 1 over the bandwidth, nothing else changes.",
+        cards=True,
+    ).trimmed()
+
+
+def _batch_turns_table(schemes: SchemeStudy, suffix: str) -> Table:
+    return Table(
+        id=f"study-turns-table-batch{suffix}",
+        title="Where the order would turn with the batch",
+        columns=(
+            Column(key="challenger", title="Challenger", primary=True),
+            Column(key="batch", title="Samples per step", unit=Unit.COUNT, modelled=True, primary=True),
+            Column(key="factor", title="Times now", unit=Unit.FACTOR, modelled=True),
+            Column(key="step", title="Step of both there", unit=Unit.TIME, modelled=True, primary=True),
+            Column(key="sentence", title="In words"),
+        ),
+        rows=tuple(
+            (
+                visible(turn.challenger, 80),
+                turn.batch,
+                turn.batch_factor,
+                turn.step_ns,
+                visible(turn.sentence, LONGEST),
+            )
+            for turn in schemes.batch_turns
+        ),
+        caption="As modelled: compute and activations grow with the batch, weights do not.",
+        cards=True,
+    ).trimmed()
+
+
+def _matrix(schemes: SchemeStudy, word: str, suffix: str) -> Table | None:
+    titles = [row.title for row in schemes.rows if row.samples_per_s]
+    if len(titles) < 3 or not schemes.pairs:  # of two the speeds' table says it all
+        return None
+    shown = titles[:MOST_PAIRED]
+    found = {(pair.a, pair.b): (pair.ratio, pair.level) for pair in schemes.pairs}
+    found |= {(p.b, p.a): (1 / p.ratio, p.level) for p in schemes.pairs if p.ratio > 0}
+    rows: list[tuple[Value, ...]] = []
+    heat: list[tuple[str, ...]] = []
+    for number, row in enumerate(shown, 1):
+        cells = [found.get((row, column)) for column in shown]
+        rows.append((f"{number}  {visible(row, 60)}", *(cell[0] if cell else None for cell in cells)))
+        heat.append(("", *("" if cell is None or cell[1] else ratio_tone(cell[0]) for cell in cells)))
+    sure = any(pair.level is not None for pair in schemes.pairs)
+    caption = "Samples/s of the row over those of the numbered column; blue: the row is faster. " + (
+        "Cells without colour: the repeats do not tell the two apart."
+        if sure
+        else "Without repeats there is no interval: small differences may be noise."
+    )
+    left = len(titles) - len(shown)
+    return Table(
+        id=f"study-matrix{suffix}",
+        title=f"Every {word} against every other",
+        columns=(
+            Column(key="title", title=word.capitalize(), primary=True),
+            *(
+                Column(
+                    key=f"c{number}",
+                    title=str(number),
+                    unit=Unit.FACTOR,
+                    hint=visible(title, 80),
+                    primary=True,
+                )
+                for number, title in enumerate(shown, 1)
+            ),
+        ),
+        rows=tuple(rows),
+        heat=tuple(heat),
+        caption=f"{caption} The {left} slowest are left to the JSON." if left > 0 else caption,
+    )
+
+
+def _pairs_table(schemes: SchemeStudy, suffix: str) -> Table | None:
+    known = [pair for pair in schemes.pairs if pair.interval is not None]
+    if not known:
+        return None
+    return Table(
+        id=f"study-pairs-table{suffix}",
+        title="Pairs with their intervals",
+        columns=(
+            Column(key="a", title="This", primary=True),
+            Column(key="b", title="over that", primary=True),
+            Column(key="ratio", title="Ratio of samples/s", unit=Unit.FACTOR, primary=True),
+            Column(key="interval", title="95 % interval", primary=True),
+            Column(key="p", title="p", unit=Unit.LOSS, hint="permutation test over runs"),
+            Column(key="level", title="Told apart", primary=True),
+        ),
+        rows=tuple(
+            (
+                visible(pair.a, 80),
+                visible(pair.b, 80),
+                pair.ratio,
+                interval_text(Unit.FACTOR, pair.interval),
+                pair.p_value,
+                "no" if pair.level else "yes",
+            )
+            for pair in known
+        ),
+        print_rows=30,
+    )

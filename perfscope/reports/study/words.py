@@ -1,0 +1,85 @@
+"""What several sections of a comparison share: tones of heat tables, intervals in words, compositions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from perfscope import units
+from perfscope.analysis.study.results import Composition, Interval
+from perfscope.reports.display import visible
+from perfscope.reports.model import Bar, StackedBars, Unit, Value, format_value
+from perfscope.reports.sections.steps import BREAKDOWN_PARTS
+
+ACCEPTABLE = 0.8  # METRICS §3
+MARK = "✓"
+# Bars of which one is so many times as long as another are drawn as shares: the short ones would vanish.
+MOST_RATIO = 6.0
+_EFFICIENCY_TONES = ((0.95, "good3"), (0.9, "good2"), (ACCEPTABLE, "good1"), (0.6, "bad1"), (0.4, "bad2"))
+LONGEST = 600
+
+
+def efficiency_tone(value: Value) -> str:
+    """The heat of an efficiency; "" where there is none."""
+    if not isinstance(value, (int, float)) or not math.isfinite(value):
+        return ""
+    return next((tone for least, tone in _EFFICIENCY_TONES if value >= least), "bad3")
+
+
+def ratio_tone(ratio: float | None, *, less_is_good: bool = False) -> str:
+    """The heat of one figure over another: the farther from 1, the darker. "" at 1 and for None."""
+    if ratio is None or not math.isfinite(ratio) or ratio <= 0 or abs(ratio - 1) < 0.005:
+        return ""
+    far = max(ratio, 1 / ratio)
+    strength = 3 if far >= 2 else 2 if far >= 1.2 else 1
+    return f"{'good' if (ratio < 1) == less_is_good else 'bad'}{strength}"
+
+
+def interval_text(unit: Unit, interval: Interval | None) -> str | None:
+    """``58.9 to 61.2``; None where there is none."""
+    if interval is None:
+        return None
+    return f"{format_value(unit, interval.low)} to {format_value(unit, interval.high)}"
+
+
+def times(ratio: float) -> str:
+    """``1.32 ×``."""
+    return f"{format_value(Unit.FACTOR, ratio)} ×"
+
+
+def listed(names: Sequence[str], most: int = 4) -> str:
+    """``a, b and 3 more``."""
+    shown = [visible(name, 80) for name in names[:most]]
+    left = len(names) - len(shown)
+    if left:
+        return f"{', '.join(shown)} and {left:,} more"
+    return " and ".join(filter(None, (", ".join(shown[:-1]), *shown[-1:])))
+
+
+def compositions(
+    identity: str, title: str, labelled: Iterable[tuple[str, Composition | None]], caption: str = ""
+) -> StackedBars | None:
+    """Where the mean traced step goes, a bar each; shares where steps differ much. None: nothing traced."""
+    known = [(visible(label, 80), one) for label, one in labelled if one is not None and one.step > 0]
+    if not known:
+        return None
+    steps = [one.step for _, one in known]
+    shares = max(steps) > MOST_RATIO * min(steps)
+    bars = tuple(
+        Bar(
+            label=label,
+            values=tuple(getattr(one, p.key) / (one.step if shares else 1) for p in BREAKDOWN_PARTS),
+            note=f"{one.num_steps} traced steps",
+            end=units.format_ns(one.step),
+        )
+        for label, one in known
+    )
+    told = "Shares of the mean traced step, whose length stands behind the bar. " if shares else ""
+    return StackedBars(
+        id=identity,
+        title=title,
+        parts=BREAKDOWN_PARTS,
+        bars=bars,
+        caption=f"{told}{caption}".strip(),
+        unit=Unit.RATIO if shares else Unit.TIME,
+    )

@@ -1,0 +1,84 @@
+"""What a figure is, and how it becomes text: units of columns and axes.
+
+Base units everywhere: ns, bytes, per second, ratio. `format_value` is the only way a value becomes text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from enum import Enum
+
+from perfscope import units
+
+Value = str | int | float | None
+
+
+class Unit(Enum):
+    """What a column's values are, which decides how they look. Base units: ns, bytes, per second, ratio."""
+
+    TEXT = "text"
+    CODE = "code"  # set in a fixed-width face: layer paths, files, commands
+    TIME = "time"
+    BYTES = "bytes"
+    COUNT = "count"
+    RATIO = "ratio"
+    RATE = "rate"
+    FLOPS = "flops"
+    FLOP_RATE = "flop_rate"
+    NUMBER = "number"  # a plain figure with up to two decimals, such as calls per step
+    FACTOR = "factor"  # one figure over another, always with two decimals
+    POWER = "watts"
+    ENERGY = "joules"
+    FREQUENCY = "hz"
+    TEMPERATURE = "celsius"
+    EVENTS = "per_s"
+    SAMPLES = "samples_per_s"  # the title says so: cells hold the figure alone
+    LOSS = "loss"
+
+
+def format_value(unit: Unit, value: Value) -> str:
+    """`value` as a person reads it. None, NaN and infinities become an en dash, never 0."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return units.MISSING
+    if isinstance(value, str):
+        return value
+    return _format_number(unit, value)
+
+
+# Units whose figures carry a decimal prefix.
+PREFIXED = {
+    Unit.FLOPS: "FLOP",
+    Unit.FLOP_RATE: "FLOP/s",
+    Unit.POWER: "W",
+    Unit.ENERGY: "J",
+    Unit.FREQUENCY: "Hz",
+    Unit.EVENTS: "/s",
+}
+
+
+def _three_digits(value: float) -> str:
+    magnitude = abs(value)
+    return f"{value:,.{0 if magnitude >= 100 else 1 if magnitude >= 10 else 2}f}"
+
+
+FORMATS: dict[Unit, Callable[[float], str]] = {
+    Unit.TIME: units.format_ns,
+    Unit.BYTES: units.format_bytes,
+    Unit.RATIO: units.format_ratio,
+    Unit.RATE: units.format_rate,
+    Unit.SAMPLES: _three_digits,
+    Unit.LOSS: lambda value: f"{value:,.3f}",
+    Unit.FACTOR: lambda value: f"{value:,.2f}",
+    Unit.TEMPERATURE: lambda value: f"{value:.0f} °C",
+}
+
+
+def _format_number(unit: Unit, value: float) -> str:
+    if unit in FORMATS:
+        return FORMATS[unit](value)
+    if unit in PREFIXED:
+        return units.format_si(value, PREFIXED[unit])
+    if unit is Unit.NUMBER and value != int(value):
+        return f"{value:,.2f}".rstrip("0").rstrip(".")
+    return units.format_count(value)

@@ -1,0 +1,245 @@
+"""What may not be compared, and what is broken: said in words, guessed nowhere."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from perfscope.analysis.bench import COUNTED
+from perfscope.analysis.study.analyse import analyse_study
+from perfscope.analysis.study.results import Problem, RunEntry, StudyAnalysis
+from tests.unit.study_entries import entry
+
+
+def problem(study: StudyAnalysis, id_: str) -> Problem:
+    found = [one for one in study.problems if one.id == id_]
+    assert len(found) == 1, [(one.id, one.text) for one in study.problems]
+    return found[0]
+
+
+def without_ranks(one: RunEntry, kept: int) -> RunEntry:
+    analysis = dataclasses.replace(one.analysis, ranks=one.analysis.ranks[:kept])
+    return dataclasses.replace(one, analysis=analysis)
+
+
+def test_one_run_alone_is_refused() -> None:
+    study = analyse_study([entry("runs/only")])
+    assert study.refused
+    assert problem(study, "one_run").text.startswith("A study compares runs; only is the only one")
+    assert (study.scaling, study.schemes, study.diff) == (None, (), None)
+    assert study.headline == "1 run, not compared, for a reason given below."
+    assert [run.label for run in study.runs] == ["only"]
+
+
+def test_no_run_and_unknown_options_are_errors() -> None:
+    with pytest.raises(ValueError, match="no run was given"):
+        analyse_study([])
+    with pytest.raises(ValueError, match="by 'colour': world_size, scheme or label:NAME"):
+        analyse_study([entry("a"), entry("b")], by="colour")
+    with pytest.raises(ValueError, match="by 'label:'"):
+        analyse_study([entry("a"), entry("b")], by="label:")
+    with pytest.raises(ValueError, match="neither strong nor weak"):
+        analyse_study([entry("a"), entry("b")], mode="both")
+
+
+def test_missing_ranks_put_a_run_out_of_every_ratio() -> None:
+    runs = [entry("p1", ranks=1), entry("p2", ranks=2, speed=150), entry("p4", ranks=4, speed=900)]
+    study = analyse_study([*runs[:2], without_ranks(runs[2], 3)])
+    said = problem(study, "missing_ranks")
+    assert said.severity == "refuse"
+    assert "p4 recorded 3 of 4 ranks" in said.text
+    assert study.scaling is not None
+    assert [point.world_size for point in study.scaling.series[0].points] == [1, 2]
+    assert study.run("p4").incomplete == ("1 of 4 ranks are missing",)
+
+
+def test_traces_of_some_ranks_may_be_compared_and_it_is_said() -> None:
+    """People trace rank 0 alone; its steps are those of the job."""
+    run = {"origin": "import"}
+    ranks = [entry(f"p{p}", ranks=p, scheme="", speed=50.0 * p, run=run) for p in (2, 4)]
+    study = analyse_study([without_ranks(one, 1) for one in ranks])
+    said = [one for one in study.problems if one.id == "missing_ranks"]
+    assert [one.severity for one in said] == ["warn", "warn"]
+    assert "p4 is imported from the traces of 1 of 4 ranks" in said[1].text
+    assert study.scaling is not None
+    assert len(study.scaling.series[0].points) == 2
+
+
+def test_a_run_still_being_written_is_listed_but_not_compared() -> None:
+    going_on = entry("b", scheme="b", speed=500, run={"status": "running", "exit": None})
+    study = analyse_study([entry("a", scheme="a"), entry("c", scheme="c"), going_on])
+    said = problem(study, "running")
+    assert "still being written, or perfscope was killed" in said.text
+    assert "compare again when it has ended" in said.text
+    assert study.run("b").running
+    assert [row.title for row in study.schemes[0].rows] == ["a", "c"]
+
+
+def test_runs_without_windows_keep_their_speed_and_lack_the_rest() -> None:
+    study = analyse_study([entry("a", scheme="a"), entry("b", scheme="b", speed=90, traced=False)])
+    assert problem(study, "no_windows").runs == ("b",)
+    assert "recorded without a traced step" in problem(study, "no_windows").text
+    assert study.schemes[0].rows[1].composition is None
+    assert study.schemes[0].pairs[0].ratio == pytest.approx(100 / 90)
+
+
+def test_unequal_step_counts_are_said() -> None:
+    short = entry("b", scheme="b")
+    ranks = tuple(dataclasses.replace(rank, num_steps=5) for rank in short.analysis.ranks)
+    short = dataclasses.replace(short, analysis=dataclasses.replace(short.analysis, ranks=ranks))
+    said = problem(analyse_study([entry("a", scheme="a"), short]), "step_counts")
+    assert "20 steps (a); 5 steps (b)" in said.text
+    assert "compare losses by samples" in said.text
+
+
+def test_unequal_world_sizes_that_leave_nothing_to_compare_are_refused() -> None:
+    study = analyse_study([entry("a", scheme="a", ranks=2), entry("b", scheme="b", ranks=4)], by="scheme")
+    said = problem(study, "unequal_world_sizes")
+    assert said.severity == "refuse"
+    assert "unequal numbers of ranks (a: 2 ranks; b: 4 ranks); none of them can be compared" in said.text
+    assert study.schemes[0].pairs == ()
+    assert study.schemes[0].verdict is None
+    assert "no winner is named" in study.schemes[0].refused
+
+
+def test_unequal_world_sizes_inside_one_label_are_said() -> None:
+    def labelled(name: str, value: str, ranks: int, speed: float) -> RunEntry:
+        return entry(name, scheme="", ranks=ranks, speed=speed, run={"labels": {"net": value}})
+
+    runs = [labelled("a", "ib", 2, 100), labelled("b", "ib", 4, 190), labelled("c", "eth", 2, 80)]
+    study = analyse_study(runs, by="label:net")
+    said = problem(study, "unequal_world_sizes")
+    assert "one net have unequal numbers of ranks (eth: 2 ranks; ib: 2, 4 ranks)" in said.text
+    assert [row.runs for row in study.schemes[0].rows] == [("a",), ("c",)]
+    assert any(one.what == "ratios of b" for one in study.missing)
+
+
+@pytest.mark.parametrize(
+    ("other", "id_", "words"),
+    [
+        (
+            {"bench": {"model": "resnet50"}},
+            "other_model",
+            "models differ: resnet50, input 3x16x16 (b); smallcnn",
+        ),
+        ({"batch": 64}, "other_batch", "batches differ: 32 samples per step (a); 64 samples per step (b)"),
+        ({"cpu": "Xeon"}, "other_machine", "machines differ: Epyc, 8 CPUs (a); Xeon"),
+    ],
+)
+def test_what_may_not_be_compared_is_loud_and_has_no_winner(
+    other: dict[str, Any], id_: str, words: str
+) -> None:
+    study = analyse_study([entry("a", scheme="a"), entry("b", scheme="b", **other)], by="scheme")
+    said = [one for one in study.problems if one.id == id_]
+    assert {one.severity for one in said} == {"refuse", "warn"}  # no winner; the diff stands, with a warning
+    assert all(words in one.text for one in said)
+    assert said[0].text.endswith("no ratio is formed between them.")
+    assert study.problems[0].severity == "refuse"  # refusals come first
+    assert study.schemes[0].verdict is None
+    assert study.diff is not None
+
+
+def test_runs_that_nothing_groups_are_still_said_to_differ() -> None:
+    models = [entry(name, bench={"model": name}) for name in ("alexnet", "resnet50", "vgg16")]
+    study = analyse_study(models)
+    assert study.by == ""
+    assert problem(study, "other_model").text.startswith("The runs' models differ: alexnet, input 3x16x16 (a")
+
+
+def test_another_data_type_is_refused() -> None:
+    half = entry("b", scheme="b")
+    scheme = {**half.analysis.run["scheme"], "dtype": "float64"}  # type: ignore[dict-item]
+    half = entry("b", scheme="b", run={"scheme": scheme})
+    study = analyse_study([entry("a", scheme="a"), half], by="scheme")
+    assert "float32 (a); float64 (b)" in next(one.text for one in study.problems if one.id == "other_dtype")
+    assert study.schemes[0].verdict is None
+
+
+def test_doubts_are_warnings_and_the_figures_stand() -> None:
+    run = {"perfscope_version": "0.2.0", "packages": {"torch": "2.12.0"}}
+    study = analyse_study([entry("a", scheme="a"), entry("b", scheme="b", run=run, clean=False)])
+    assert "0.1.0 (a); 0.2.0 (b)" in problem(study, "other_version").text
+    assert "torch 2.12.0 (b); torch 2.13.0 (a)" in problem(study, "other_packages").text
+    assert problem(study, "disturbed").text.startswith("b was disturbed by something else")
+    assert {one.severity for one in study.problems} == {"warn"}
+    assert study.schemes[0].verdict is not None
+
+
+def test_a_run_that_failed_is_incomplete() -> None:
+    run = {"exit": {"code": 3, "signal": None}}
+    said = problem(analyse_study([entry("a", scheme="a"), entry("b", scheme="b", run=run)]), "incomplete")
+    assert "b is incomplete: it ended with exit code 3" in said.text
+
+
+def test_speeds_of_traced_steps_are_doubtful() -> None:
+    study = analyse_study([entry("a", scheme="a"), entry("b", scheme="b", bench={"traced_steps": COUNTED})])
+    assert (
+        "b was too short: the steps their samples/s count were traced" in problem(study, "traced_speed").text
+    )
+
+
+def test_an_unknown_machine_is_said() -> None:
+    study = analyse_study([entry("a", scheme="a"), entry("b", scheme="b", analysis={"machine": None})])
+    assert "The machine of b was not recorded" in problem(study, "unknown_machine").text
+    assert study.run("b").disturbed is None
+
+
+def test_the_same_run_twice_is_no_repeat() -> None:
+    first = entry("runs/a", scheme="a", speed=100)
+    again = dataclasses.replace(first, name="copy/a")
+    study = analyse_study([first, again, entry("b", scheme="b", speed=90)])
+    assert "stands in the study already" in problem(study, "same_run").text
+    assert [row.num_repeats for row in study.schemes[0].rows] == [1, 1]
+    assert {run.label for run in study.runs} == {"runs/a", "copy/a", "b"}
+
+
+def test_runs_without_the_label_are_named_and_left_out() -> None:
+    def labelled(name: str, speed: float) -> RunEntry:
+        return entry(name, scheme="", speed=speed, run={"labels": {"loader": name}})
+
+    bare = entry("bare", scheme="", speed=1000)
+    study = analyse_study([labelled("old", 100), labelled("new", 110), bare], by="label:loader")
+    assert (
+        problem(study, "no_label").text == "bare has no label loader: left out of the comparison by loader."
+    )
+    assert [row.title for row in study.schemes[0].rows] == ["new", "old"]
+
+
+def test_a_label_that_no_run_has_is_refused() -> None:
+    study = analyse_study([entry("a"), entry("b")], by="label:colour")
+    assert problem(study, "no_label").severity == "refuse"
+    assert any(one.what == "which setting wins" for one in study.missing)
+
+
+def test_runs_that_differ_in_nothing_are_not_grouped_by_a_guess() -> None:
+    study = analyse_study([entry("a"), entry("b"), entry("c")])
+    assert study.by == ""
+    assert study.by_reason.startswith("nothing that runs are grouped by differs")
+    assert study.headline == "3 runs; choose what to compare them by with --by."
+
+
+def test_commands_that_differ_are_no_silent_repeats() -> None:
+    runs = [
+        entry(f"p{ranks}{name}", ranks=ranks, scheme="", run={"command": ["python", name]})
+        for ranks, name in ((1, "x.py"), (2, "x.py"), (2, "y.py"))
+    ]
+    said = problem(analyse_study(runs), "other_command")
+    assert "p2x.py and p2y.py count as repeats of one setting, but their commands differ" in said.text
+
+
+def test_a_broken_record_does_not_stop_the_study() -> None:
+    odd = {
+        "labels": None,
+        "packages": ["torch"],
+        "options": None,
+        "exit": None,
+        "command": "python",
+        "world_size": "two",
+    }
+    study = analyse_study(
+        [entry("a", scheme="a"), entry("b", scheme="b", run=odd, records={0: {"losses": "none"}})]
+    )
+    assert len(study.runs) == 2
+    assert study.schemes[0].verdict is not None

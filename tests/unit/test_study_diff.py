@@ -1,0 +1,174 @@
+"""Two runs: what changed, largest change first."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from perfscope.analysis.results import CollectiveResult, LayerResult
+from perfscope.analysis.study.analyse import analyse_study
+from perfscope.analysis.study.results import DiffSection, RunDiff, RunEntry
+from tests.unit.study_entries import entry, parts
+
+MS = 1_000_000
+
+
+def diff(before: RunEntry, after: RunEntry, reference: str | None = None) -> RunDiff:
+    found = analyse_study([before, after], reference=reference).diff
+    assert found is not None
+    return found
+
+
+def section(of: RunDiff, id_: str) -> DiffSection:
+    return next(one for one in of.sections if one.id == id_)
+
+
+def layer(name: str, forward: int, backward: int) -> LayerResult:
+    return LayerResult(
+        layer=name,
+        module_type="Conv2d",
+        calls=1,
+        forward_ns=forward,
+        backward_ns=backward,
+        exposed_comm_ns=None,
+        flops=None,
+        bytes=None,
+        order=0,
+    )
+
+
+def collective(name: str, transfer: int | None, size: int, duration: int) -> CollectiveResult:
+    return CollectiveResult(
+        collective=name,
+        group="0",
+        group_size=2,
+        dtype="float",
+        count=4,
+        bytes=size,
+        duration_ns=duration,
+        transfer_ns=transfer,
+        wait_ns=None,
+        max_wait_ns=None,
+        algbw_bytes_per_s=None,
+        busbw_bytes_per_s=None,
+        busbw_with_wait_bytes_per_s=None,
+        late_counts=(),
+        num_matched=4,
+    )
+
+
+def test_the_headline_tells_the_speed_and_the_part_that_moved_most() -> None:
+    found = diff(
+        entry("old", speed=100, breakdown=parts(320, 0.5)), entry("new", speed=125, breakdown=parts(256, 0.1))
+    )
+    assert found.headline == (
+        "new trains 25 % faster than old (100 → 125 samples/s); exposed communication moved most: −134 ms "
+        "in a traced step; one run of each, so that nothing says how much of this is noise."
+    )
+
+
+def test_parts_are_ordered_by_their_change() -> None:
+    found = section(
+        diff(entry("a", breakdown=parts(100, 0.1)), entry("b", breakdown=parts(130, 0.3))), "parts"
+    )
+    assert [row.what for row in found.rows] == ["step", "exposed communication", "compute"]
+    assert found.rows[1].change == pytest.approx(29 * MS)
+    assert found.rows[1].ratio == pytest.approx(3.9)
+    assert found.num_same == 4
+
+
+def test_parts_that_were_not_traced_are_missing_not_zero() -> None:
+    found = section(diff(entry("a"), entry("b", traced=False)), "parts")
+    assert (found.rows, found.reason) == ((), "no step of b was traced")
+
+
+def test_layers_are_matched_by_name_and_those_of_one_side_are_marked() -> None:
+    before = entry("a", analysis={"layers": (layer("conv1", 5 * MS, 9 * MS), layer("fc", MS, MS))})
+    after = entry("b", analysis={"layers": (layer("conv1", 5 * MS, 4 * MS), layer("head", 2 * MS, MS))})
+    found = section(diff(before, after), "layers")
+    assert [(row.what, row.only) for row in found.rows] == [
+        ("conv1, backward", ""),
+        ("head, forward", "after"),
+        ("fc, forward", "before"),
+        ("fc, backward", "before"),
+        ("head, backward", "after"),
+    ]
+    assert found.rows[1].before is None
+    assert found.rows[1].change is None
+    assert found.num_same == 1
+
+
+def test_collectives_are_per_step_and_stand_together() -> None:
+    """Two traced steps each."""
+    before = entry(
+        "a",
+        analysis={
+            "collectives": (
+                collective("all_reduce", 8 * MS, 4000, 10 * MS),
+                collective("broadcast", MS, 10, MS),
+            )
+        },
+    )
+    after = entry(
+        "b",
+        analysis={
+            "collectives": (
+                collective("all_reduce", 8 * MS, 4000, 30 * MS),
+                collective("broadcast", None, 30, MS),
+            )
+        },
+    )
+    found = section(diff(before, after), "collectives")
+    told = {row.what: (row.before, row.after) for row in found.rows}
+    assert told["all_reduce over 2 ranks: time in calls"] == (5 * MS, 15 * MS)
+    assert told["broadcast over 2 ranks: bytes"] == (5, 15)
+    assert told["broadcast over 2 ranks: transfer"] == (MS / 2, None)
+    assert found.rows[0].what.startswith("all_reduce")  # its calls changed most in time
+    assert found.num_same == 5
+
+
+def test_surroundings_are_compared_as_text() -> None:
+    before = entry("a", run={"packages": {"torch": "2.12"}, "environment": {"OMP_NUM_THREADS": "1"}})
+    after = entry("b", run={"packages": {"torch": "2.13"}, "options": {"windows": 2}}, cpu="Xeon")
+    found = diff(before, after)
+    (package,) = section(found, "packages").rows
+    assert (package.what, package.before, package.after) == ("torch", "2.12", "2.13")
+    (variable,) = section(found, "environment").rows
+    assert (variable.before, variable.after, variable.only) == ("1", None, "before")
+    assert {row.what for row in section(found, "options").rows} == {"windows", "samples_per_step"}
+    assert [(row.before, row.after) for row in section(found, "machine").rows] == [("Epyc", "Xeon")]
+
+
+def test_runs_of_different_models_are_shown_and_loudly_said() -> None:
+    study = analyse_study([entry("a"), entry("b", bench={"model": "resnet50"})])
+    assert study.diff is not None
+    loud = [one for one in study.problems if one.id == "other_model" and one.affects == "diff"]
+    assert len(loud) == 1
+    assert loud[0].text.endswith("the figures stand side by side, but not like for like.")
+
+
+def test_the_reference_is_the_first_of_the_two_whatever_the_order() -> None:
+    runs = entry("x/a", speed=100), entry("x/b", speed=50)
+    assert (diff(*runs).before, diff(*runs).after) == ("a", "b")
+    assert (diff(*runs, reference="b").before, diff(*runs, reference="x/b").after) == ("b", "a")
+    assert diff(*runs).headline.startswith("a trains 2.00 times as fast as b (100 → 50")
+
+
+def test_the_same_run_beside_itself_shows_no_change() -> None:
+    run = entry("a")
+    found = diff(run, dataclasses.replace(run, name="b/a"))
+    assert all(not part.rows for part in found.sections)
+    assert "train equally fast" in found.headline
+
+
+def test_without_samples_the_steps_are_compared() -> None:
+    before = entry("a", speed=None, scheme="", breakdown=parts(100))
+    after = entry("b", speed=None, scheme="", breakdown=parts(150))
+    assert diff(before, after).headline.startswith(
+        "a step of b takes 50 % longer than one of a (100 ms → 150 ms)"
+    )
+
+
+def test_three_runs_have_no_diff() -> None:
+    assert analyse_study([entry("a"), entry("b"), entry("c")]).diff is None
