@@ -1,0 +1,370 @@
+"""Conducts a prediction: fits once for the point and once per draw, composes every plan, ranks them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfscope.analysis.predict.compute import ComputeModel, fit_compute, layers_at
+from perfscope.analysis.predict.fitting import Floats, expected_maximum, interval
+from perfscope.analysis.predict.links import NUM_DRAWS, FittedLink, fit_link, given_link
+from perfscope.analysis.predict.networks import Network
+from perfscope.analysis.predict.records import (
+    BETWEEN_HOSTS,
+    LINK_WORDS,
+    MeasuredCall,
+    MeasuredRun,
+    Plan,
+    Refusal,
+)
+from perfscope.analysis.predict.results import Interval, Prediction, PredictionReport, Reference
+from perfscope.analysis.predict.step_model import (
+    Link,
+    RankTerms,
+    StepParts,
+    Traits,
+    compose,
+    rank_terms,
+    traits_of,
+    transfer_by_link,
+)
+from perfscope.analysis.predict.words import best_sentences, general_warnings, plan_warnings
+from perfscope.errors import UsageError
+
+FURTHEST = 4  # times the largest measured N
+_BLOCK = 5  # steps that are drawn together: neighbours are alike
+_MORE_FIXED = 0.3  # of the layers' time, at most, that draws take as not growing with the samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is to be predicted.
+
+    Attributes:
+        plans: what is possible.
+        refusals: what planning refused.
+        mode: strong or weak.
+        network: of the links between hosts; None: as measured.
+        extrapolate: beyond FURTHEST.
+        cores_per_rank: of the target; None: as in the runs.
+        backend: of the runs and the target.
+        seed: of the draws.
+    """
+
+    plans: Sequence[Plan]
+    refusals: Sequence[Refusal] = ()
+    mode: str = "strong"
+    network: Network | None = None
+    extrapolate: bool = False
+    cores_per_rank: float | None = None
+    backend: str | None = "gloo"
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Fits:
+    """Everything fitted once, and its draws."""
+
+    runs: Sequence[MeasuredRun]
+    own: Mapping[str, Link]  # links as fitted to the runs
+    target: Mapping[str, FittedLink]  # links of the machine asked about
+    compute: ComputeModel
+    draws: tuple[ComputeModel, ...]
+    noise: Floats  # shape (NUM_DRAWS,), factor of a run as such
+    chance: Floats  # shape (NUM_DRAWS, 3), uniform in [0, 1): ratio, overlap, growth
+    slowdown: float
+    misfit: float  # the worst of the links' median residuals, as ratios
+    backend: str | None
+
+
+def predict(runs: Sequence[MeasuredRun], question: Question) -> PredictionReport:
+    """Predicts every plan that the data carry.
+
+    Args:
+        runs: usable ones, of one model.
+        question: see Question.
+
+    Raises:
+        UsageError: no run, or runs of several models.
+    """
+    _require_one_model(runs)
+    fits = _fit(runs, question)
+    largest = max(run.plan.num_ranks for run in runs)
+    refusals, made = list(question.refusals), []
+    for plan in question.plans:
+        reason = _why_not(plan, fits, largest, question.extrapolate)
+        if reason:
+            refusals.append(Refusal(scheme=plan.scheme, num_ranks=plan.num_ranks, reason=reason))
+        else:
+            made.append((plan, *_steps(plan, fits)))
+    reference, base = _reference(runs, fits, [plan for plan, *_ in made], question.mode)
+    predictions = [
+        _prediction(plan, parts, draws, fits, traits, reference, base, largest)
+        for plan, parts, draws, traits in made
+    ]
+    predictions.sort(key=lambda one: (one.num_ranks, one.step_ns / (one.batch or 1)))
+    return PredictionReport(
+        model=runs[0].model,
+        mode=question.mode,
+        num_runs=len(runs),
+        max_measured_ranks=largest,
+        reference=reference,
+        links=tuple(fits.target[name].used for name in sorted(fits.target)),
+        predictions=tuple(predictions),
+        refusals=tuple(refusals),
+        best=best_sentences(predictions),
+        warnings=general_warnings(runs, fits.target, fits.slowdown, question.cores_per_rank),
+    )
+
+
+def _require_one_model(runs: Sequence[MeasuredRun]) -> None:
+    if not runs:
+        raise UsageError("no run can serve for a prediction; record one with `perfscope bench run` or `run`")
+    models = list(dict.fromkeys(run.model for run in runs))
+    if len(models) > 1:
+        raise UsageError(
+            f"these runs are of different models ({' | '.join(models[:3])}); predict from runs of one model"
+        )
+
+
+def _fit(runs: Sequence[MeasuredRun], question: Question) -> _Fits:
+    rng = np.random.default_rng(question.seed)
+    by_class: dict[str, list[MeasuredCall]] = defaultdict(list)
+    for run in runs:
+        for call in run.calls:
+            by_class[call.link_class].append(call)
+    own = {name: fit_link(name, calls, question.backend, rng) for name, calls in by_class.items()}
+    target = dict(own)
+    if question.network is not None:
+        target[BETWEEN_HOSTS] = given_link(BETWEEN_HOSTS, question.network.link, question.network.name)
+    draws = []
+    for _ in range(NUM_DRAWS):
+        steps = np.array([run.step_ns * _drawn_pace(run, rng) for run in runs])
+        draws.append(fit_compute(runs, steps, rng.uniform(0, _MORE_FIXED)))
+    return _Fits(
+        runs=runs,
+        own={name: (one.used.cost.alpha_s, one.used.cost.beta_s_per_byte) for name, one in own.items()},
+        target=target,
+        compute=fit_compute(runs),
+        draws=tuple(draws),
+        noise=np.maximum(rng.normal(1.0, between_runs(runs) or 0.0, NUM_DRAWS), 0.1),
+        chance=rng.uniform(size=(NUM_DRAWS, 3)),
+        slowdown=_slowdown(runs, question.cores_per_rank),
+        misfit=max((one.used.residual_ratio or 0.0 for one in own.values()), default=0.0),
+        backend=question.backend,
+    )
+
+
+def _drawn_pace(run: MeasuredRun, rng: np.random.Generator) -> float:
+    """Median of resampled blocks of steps over the median of all."""
+    steps = np.array(run.steps_ns)
+    if len(steps) < 2 * _BLOCK:
+        return 1.0
+    first = rng.integers(0, len(steps) - _BLOCK + 1, -(-len(steps) // _BLOCK))
+    picked = steps[(first[:, None] + np.arange(_BLOCK)).ravel()]
+    return float(np.median(picked) / np.median(steps))
+
+
+def between_runs(runs: Sequence[MeasuredRun]) -> float | None:
+    """Relative standard deviation of equal runs' steps, pooled over cells; None without repeats."""
+    cells: dict[tuple[str, int, float], list[float]] = defaultdict(list)
+    for run in runs:
+        cells[run.cell].append(run.step_ns)
+    squares, degrees = 0.0, 0
+    for steps in cells.values():
+        relative = np.array(steps) / np.mean(steps)
+        squares += float(np.sum((relative - 1) ** 2))
+        degrees += len(steps) - 1
+    return float(np.sqrt(squares / degrees)) if degrees else None
+
+
+def _slowdown(runs: Sequence[MeasuredRun], cores_per_rank: float | None) -> float:
+    """How much longer arithmetic takes where a rank has fewer cores than threads, against the runs."""
+    measured = [
+        max(1.0, (run.threads or 1) / run.cores_per_rank) for run in runs if run.cores_per_rank is not None
+    ]
+    if cores_per_rank is None or not measured:
+        return 1.0
+    threads = max(run.threads or 1 for run in runs)
+    return max(1.0, threads / cores_per_rank) / float(np.median(measured))
+
+
+def _why_not(plan: Plan, fits: _Fits, largest: int, extrapolate: bool) -> str:
+    """Why the data do not carry this plan; "" if they do."""
+    if plan.num_ranks > FURTHEST * largest and not extrapolate:
+        return (
+            f"{plan.num_ranks} ranks are more than {FURTHEST} x the {largest} measured; "
+            f"record larger runs, or give --extrapolate"
+        )
+    classes = {call.link_class for calls in plan.ranks for call in calls}
+    unknown = sorted(classes - set(fits.target))
+    if BETWEEN_HOSTS in unknown:
+        return (
+            "it sends between hosts, and no run has a traced call between hosts; "
+            "give --network, or --ranks-per-host for one host"
+        )
+    if unknown:
+        return f"no run has a traced call {LINK_WORDS.get(unknown[0], unknown[0])}; record one that has"
+    return ""
+
+
+def _steps(plan: Plan, fits: _Fits) -> tuple[StepParts, Floats, Traits]:
+    """The point and the draws of a plan's step."""
+    traits = traits_of(plan.scheme, fits.runs, fits.own, fits.backend, fits.misfit)
+    ranks = rank_terms(plan, fits.backend)
+    point = compose(
+        plan,
+        sum(transfer_by_link(ranks, _point(fits.target)).values()),
+        fits.compute,
+        traits,
+        slowdown=fits.slowdown,
+        ratio=traits.ratio,
+        hidden=traits.hidden,
+    )
+    draws = np.array([_draw(plan, ranks, traits, fits, row) for row in range(NUM_DRAWS)])
+    return point, draws, traits
+
+
+def _draw(plan: Plan, ranks: Sequence[RankTerms], traits: Traits, fits: _Fits, row: int) -> float:
+    links = {name: (float(one.draws[row, 0]), float(one.draws[row, 1])) for name, one in fits.target.items()}
+    of_ratio, of_hidden, of_growth = fits.chance[row].tolist()
+    parts = compose(
+        plan,
+        sum(transfer_by_link(ranks, links).values()),
+        fits.draws[row],
+        traits,
+        slowdown=fits.slowdown,
+        ratio=_between(traits.ratio_bounds, of_ratio),
+        hidden=_between(traits.hidden_bounds, of_hidden),
+        growth=lambda num: _growth(num, fits.runs, of_growth),
+    )
+    return parts.step * float(fits.noise[row])
+
+
+def _growth(num_ranks: int, runs: Sequence[MeasuredRun], chance: float) -> float:
+    """e_N between that of the runs (stragglers do not grow) and as much beyond e_N (they have long tails)."""
+    measured = expected_maximum(max(run.plan.num_ranks for run in runs))
+    here = expected_maximum(num_ranks)
+    return here + (2 * chance - 1) * max(here - measured, 0.0)
+
+
+def _between(bounds: tuple[float, float], chance: float) -> float:
+    return bounds[0] + (bounds[1] - bounds[0]) * chance
+
+
+def _point(target: Mapping[str, FittedLink]) -> dict[str, Link]:
+    return {name: (one.used.cost.alpha_s, one.used.cost.beta_s_per_byte) for name, one in target.items()}
+
+
+def _reference(
+    runs: Sequence[MeasuredRun], fits: _Fits, plans: Sequence[Plan], mode: str
+) -> tuple[Reference | None, Floats | None]:
+    """The fastest of the runs with the fewest ranks, and its samples/s in the draws.
+
+    In strong mode at the plans' batch: predicted where no run had it.
+    """
+    known = [run for run in runs if run.plan.batch]
+    batches = {plan.batch for plan in plans if plan.batch}
+    if not known or not batches:
+        return None, None
+    fewest = min(run.plan.num_ranks for run in known)
+    few = [run for run in known if run.plan.num_ranks == fewest]
+    wanted = next(iter(batches)) if mode == "strong" and len(batches) == 1 else None
+    same = [run for run in few if wanted is None or run.plan.batch == wanted]
+    if same:
+        of_scheme: dict[str, list[float]] = defaultdict(list)
+        for run in same:
+            of_scheme[run.plan.scheme].append((run.plan.batch or 0.0) * 1e9 / run.step_ns)
+        scheme = max(of_scheme, key=lambda name: float(np.median(of_scheme[name])))
+        speed, batch = float(np.median(of_scheme[scheme])), float(same[0].plan.batch or 0)
+        paces = np.full(NUM_DRAWS, speed) / fits.noise[::-1]
+        measured = True
+    else:
+        run = few[0]
+        batch, scheme = float(wanted or 0), run.plan.scheme
+        plan = Plan(
+            scheme=scheme,
+            num_ranks=fewest,
+            mesh=run.plan.mesh,
+            batch=batch,
+            work=run.plan.work * batch / (run.plan.batch or 1),
+            ranks=run.plan.ranks,
+        )
+        if any(call.link_class not in fits.target for calls in plan.ranks for call in calls):
+            return None, None
+        parts, draws, _ = _steps(plan, fits)
+        speed, paces, measured = batch * 1e9 / parts.step, batch * 1e9 / draws, False
+    found = Reference(scheme=scheme, num_ranks=fewest, batch=batch, samples_per_s=speed, measured=measured)
+    return found, paces
+
+
+def _prediction(
+    plan: Plan,
+    parts: StepParts,
+    draws: Floats,
+    fits: _Fits,
+    traits: Traits,
+    reference: Reference | None,
+    base: Floats | None,
+    largest: int,
+) -> Prediction:
+    compute, straggling = round(parts.compute), round(parts.straggling)
+    hidden = round(parts.hidden)
+    exposed = max(round(parts.transfer) - hidden, 0)
+    step = compute + straggling + exposed
+    links = {
+        name: value * traits.ratio
+        for name, value in transfer_by_link(rank_terms(plan, fits.backend), _point(fits.target)).items()
+    }
+    speed = efficiency = None
+    if plan.batch:
+        speed = plan.batch * 1e9 / step
+        if reference is not None and base is not None:
+            share = reference.num_ranks / plan.num_ranks
+            efficiency = speed / reference.samples_per_s * share
+            spread = interval(plan.batch * 1e9 / draws / base * share, efficiency)
+    own = [run for run in fits.runs if run.plan.scheme == plan.scheme] or list(fits.runs)
+    fixed = float(np.median([run.fixed_share for run in own]))
+    return Prediction(
+        scheme=plan.scheme,
+        num_ranks=plan.num_ranks,
+        mesh=plan.mesh,
+        batch=plan.batch,
+        step_ns=step,
+        step_interval_ns=interval(draws, float(step)),
+        samples_per_s=speed,
+        samples_interval=None if speed is None else interval((plan.batch or 0) * 1e9 / draws, speed),
+        efficiency=efficiency,
+        efficiency_interval=None if efficiency is None else spread,
+        compute_ns=compute,
+        straggler_ns=straggling,
+        exposed_comm_ns=exposed,
+        hidden_comm_ns=hidden,
+        links_ns=tuple((name, round(value)) for name, value in sorted(links.items())),
+        bytes_by_link=_bytes_by_link(plan),
+        layers_ns=tuple(
+            (name, round(value)) for name, value in layers_at(own, plan.work, compute * (1 - fixed))
+        ),
+        measured=traits.observed or any(run.plan.scheme == plan.scheme for run in fits.runs),
+        warnings=plan_warnings(plan, fits.runs, traits, fits.compute, largest),
+    )
+
+
+def _bytes_by_link(plan: Plan) -> tuple[tuple[str, float], ...]:
+    sums = []
+    for calls in plan.ranks:
+        one: dict[str, float] = defaultdict(float)
+        for call in calls:
+            one[call.link_class] += call.count * call.bytes
+        sums.append(one)
+    busiest = max(sums, key=lambda one: sum(one.values()), default={})
+    return tuple(sorted(busiest.items()))
+
+
+def step_error(predicted: Prediction, measured_ns: float) -> tuple[float, bool]:
+    """(predicted / measured - 1, whether the interval holds the measured step)."""
+    span: Interval = predicted.step_interval_ns
+    return predicted.step_ns / measured_ns - 1, span.low <= measured_ns <= span.high

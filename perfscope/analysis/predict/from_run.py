@@ -1,0 +1,294 @@
+"""One analysed run as the figures that predictions start from."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfscope.analysis.predict.costs import algorithms
+from perfscope.analysis.predict.records import (
+    BETWEEN_HOSTS,
+    INSIDE_HOST,
+    LayerTime,
+    MeasuredCall,
+    MeasuredRun,
+    Plan,
+    PlannedCall,
+)
+from perfscope.analysis.results import CollectiveCall, RankResult, RunAnalysis
+
+_LEFT_OUT = 3  # first steps
+_MOST_WAITING = 0.5  # of a step: more is a traced window's own doing
+Document = Mapping[str, object]
+
+
+class NotUsable(Exception):
+    """The run cannot serve for predictions; the reason is one line that says what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CallKind:
+    """Matched calls of one kind in the traced windows."""
+
+    collective: str
+    members: tuple[int, ...] | None  # None: the run does not tell
+    num_ranks: int
+    bytes: int
+    per_step: float  # how many a mean rank takes part in per traced step
+    transfers_ns: tuple[int, ...]
+    skews_ns: tuple[int, ...]
+
+
+def measured_run(
+    name: str, analysis: RunAnalysis, metas: Mapping[int, Document], plan: Plan | None = None
+) -> MeasuredRun:
+    """What predictions need of a run.
+
+    Args:
+        name: for messages.
+        analysis: of the run.
+        metas: rank.json by rank.
+        plan: what the run was, by the formulas; None: the script's own calls as recorded stand for it.
+
+    Raises:
+        NotUsable: it is not finished, lost ranks, or was never traced.
+    """
+    traced = _require_traced(analysis)
+    steps = sum(rank.num_traced_steps for rank in traced) / len(traced)
+    step_ns, steps_ns = _typical_step(analysis)
+    kinds = call_kinds(analysis, metas, steps)
+    own = plan or recorded_plan(analysis, kinds, _hosts(analysis))
+    breakdowns = [rank.breakdown_ns for rank in traced if rank.breakdown_ns is not None]
+    whole = sum(one.step for one in breakdowns)
+    exposed = sum(one.exposed_comm for one in breakdowns)
+    apart = sum(one.optimizer + one.idle + one.copy + one.input_wait for one in breakdowns)
+    pace = min(1.0, step_ns * len(breakdowns) / whole)
+    wait = sum(kind.per_step * float(np.median(kind.skews_ns)) / 2 for kind in kinds) * pace
+    comm = sum(kind.per_step * float(np.median(kind.transfers_ns)) for kind in kinds)
+    passes = sum(one.forward_ns + one.backward_ns for one in analysis.layers)
+    return MeasuredRun(
+        name=name,
+        plan=own,
+        model=_model(analysis),
+        ranks_per_host=_ranks_per_host(analysis),
+        cores_per_rank=_cores_per_rank(analysis, metas),
+        threads=_threads(metas),
+        step_ns=step_ns,
+        steps_ns=steps_ns,
+        comm_ns=comm * _at_once(analysis),
+        wait_ns=min(wait, _MOST_WAITING * step_ns),
+        overlap_ratio=_overlap(traced),
+        backward_share=sum(one.backward_ns for one in analysis.layers) / passes if passes else 0.5,
+        fixed_share=min(1.0, apart / (whole - exposed)) if whole > exposed else 0.0,
+        layers=tuple(
+            LayerTime(layer=one.layer, forward_ns=one.forward_ns, backward_ns=one.backward_ns)
+            for one in sorted(analysis.layers, key=lambda layer: layer.order)
+        ),
+        calls=tuple(_measured_calls(kinds, own, _hosts(analysis))),
+        problems=_problems(analysis),
+    )
+
+
+def _require_traced(analysis: RunAnalysis) -> list[RankResult]:
+    status = analysis.run.get("status")
+    if status not in (None, "finished"):
+        raise NotUsable(f"it is {status}, not finished; record it again to the end")
+    if not analysis.ranks:
+        raise NotUsable("no rank was recorded; record it again")
+    expected = analysis.run.get("world_size")
+    if isinstance(expected, int) and expected > len(analysis.ranks):
+        raise NotUsable(f"{expected - len(analysis.ranks)} of {expected} ranks are missing; record it again")
+    if analysis.step_ns is None:
+        raise NotUsable("it has no step; record more steps")
+    if analysis.breakdown_of != "step":
+        raise NotUsable("its traces have no step marks; call the profiler's step() and record again")
+    traced = [rank for rank in analysis.ranks if rank.breakdown_ns is not None]
+    if not traced:
+        raise NotUsable("it has no traced window; record it again without --no-trace, long enough for one")
+    return traced
+
+
+def _typical_step(analysis: RunAnalysis) -> tuple[float, tuple[float, ...]]:
+    """The slowest rank's typical step, and that rank's steps without the first."""
+    if analysis.step_ns is None:
+        raise NotUsable("it has no step; record more steps")
+    series = {rank: values for rank, values in analysis.step_series.items() if values}
+    medians = {rank: float(np.median(values[_LEFT_OUT:] or values)) for rank, values in series.items()}
+    slowest = max(medians, key=lambda rank: medians[rank]) if medians else None
+    steps = series[slowest][_LEFT_OUT:] or series[slowest] if slowest is not None else ()
+    bench = analysis.bench
+    if bench is not None and bench.samples_per_s:
+        return bench.batch * 1e9 / bench.samples_per_s, tuple(map(float, steps))
+    return float(analysis.step_ns.median), tuple(map(float, steps))
+
+
+def call_kinds(analysis: RunAnalysis, metas: Mapping[int, Document], steps: float) -> tuple[_CallKind, ...]:
+    """Matched calls by collective, members and size; those of unknown size or formula are left out.
+
+    Args:
+        analysis: of the run.
+        metas: rank.json by rank.
+        steps: traced steps of a mean rank.
+    """
+    sizes = {(one.collective, one.group): one.group_size for one in analysis.collectives}
+    found: dict[tuple[str, str, tuple[int, ...] | None, int], list[CollectiveCall]] = defaultdict(list)
+    for call in analysis.calls:
+        if call.bytes is not None and call.bytes >= 0 and algorithms(call.collective):
+            members = _members(metas.get(call.late_rank, {}), call.group)
+            found[call.collective, call.group, members, call.bytes].append(call)
+    kinds = []
+    for (collective, group, members, num_bytes), calls in found.items():
+        size = len(members) if members else sizes.get((collective, group), 0)
+        size = 2 if collective in ("send", "recv") else size
+        if size > 1 and steps:
+            kinds.append(
+                _CallKind(
+                    collective=collective,
+                    members=members,
+                    num_ranks=size,
+                    bytes=num_bytes,
+                    per_step=len(calls) / steps * size / len(analysis.ranks),
+                    transfers_ns=tuple(call.transfer_ns for call in calls),
+                    skews_ns=tuple(call.start_skew_ns for call in calls),
+                )
+            )
+    return tuple(kinds)
+
+
+def _members(meta: Document, group: str) -> tuple[int, ...] | None:
+    rows = meta.get("groups")
+    for row in rows if isinstance(rows, list) else ():
+        if isinstance(row, dict) and str(row.get("name")) == group and isinstance(row.get("ranks"), list):
+            return tuple(row["ranks"])
+    return None
+
+
+def recorded_plan(analysis: RunAnalysis, kinds: Sequence[_CallKind], hosts: Mapping[int, str]) -> Plan:
+    """A script's own calls; only those of all ranks, which say what other numbers of ranks would send."""
+    num, batch = len(analysis.ranks), None
+    if analysis.throughput_samples_per_s and analysis.step_ns:
+        batch = analysis.throughput_samples_per_s * analysis.step_ns.median / 1e9
+    calls = tuple(
+        PlannedCall(
+            collective=kind.collective,
+            num_ranks=num,
+            bytes=float(kind.bytes),
+            count=kind.per_step,
+            link_class=link_class([hosts.get(rank, "") for rank in range(num)]),
+            what="as recorded",
+        )
+        for kind in kinds
+        if kind.num_ranks == num
+    )
+    work = 1.0 if batch is None else batch / num
+    scheme = "serial" if num == 1 else "dp.ddp"
+    return Plan(scheme=scheme, num_ranks=num, mesh=str(num), batch=batch, work=work, ranks=(calls,))
+
+
+def link_class(hosts: Sequence[object]) -> str:
+    """Of a call among ranks on these hosts."""
+    return BETWEEN_HOSTS if len(set(hosts)) > 1 else INSIDE_HOST
+
+
+def _measured_calls(kinds: Sequence[_CallKind], plan: Plan, hosts: Mapping[int, str]) -> list[MeasuredCall]:
+    planned = {
+        (call.collective, call.num_ranks, round(call.bytes)): call for calls in plan.ranks for call in calls
+    }
+    found = []
+    for kind in kinds:
+        row = planned.get((kind.collective, kind.num_ranks, kind.bytes))
+        if kind.members is not None:
+            of_links = link_class([hosts.get(rank, "") for rank in kind.members])
+        elif row is not None:
+            of_links = row.link_class
+        elif len(set(hosts.values())) == 1:
+            of_links = INSIDE_HOST
+        elif kind.num_ranks == len(hosts):
+            of_links = BETWEEN_HOSTS
+        else:
+            continue
+        found += [
+            MeasuredCall(
+                collective=kind.collective,
+                num_ranks=kind.num_ranks,
+                bytes=float(kind.bytes),
+                link_class=of_links,
+                transfer_ns=float(transfer),
+                sharing=row.sharing if row is not None else 1.0,
+            )
+            for transfer in kind.transfers_ns
+        ]
+    return found
+
+
+def _at_once(analysis: RunAnalysis) -> float:
+    """|union| of a rank's calls / their sum: below 1 where several are under way at once."""
+    num = len(analysis.ranks)
+    total = sum(one.duration_ns * one.group_size for one in analysis.collectives) / max(num, 1)
+    return min(1.0, analysis.in_calls_ns / total) if analysis.in_calls_ns and total else 1.0
+
+
+def _overlap(traced: Sequence[RankResult]) -> float | None:
+    known = [
+        (rank.overlap_ratio, rank.comm_ns)
+        for rank in traced
+        if rank.overlap_ratio is not None and rank.comm_ns
+    ]
+    total = sum(comm for _, comm in known)
+    return sum(ratio * comm for ratio, comm in known) / total if total else None
+
+
+def _hosts(analysis: RunAnalysis) -> dict[int, str]:
+    return {rank.rank: rank.host for rank in analysis.ranks}
+
+
+def _ranks_per_host(analysis: RunAnalysis) -> int:
+    hosts = [rank.host for rank in analysis.ranks]
+    return max(hosts.count(host) for host in set(hosts))
+
+
+def _cores_per_rank(analysis: RunAnalysis, metas: Mapping[int, Document]) -> float | None:
+    """Usable CPUs of a host over its ranks; the hosts of an emulated cluster are one machine."""
+    options = analysis.run.get("options")
+    one_machine = isinstance(options, dict) and bool(options.get("cluster"))
+    cpus: dict[str, set[int]] = defaultdict(set)
+    ranks: dict[str, int] = defaultdict(int)
+    for rank in analysis.ranks:
+        affinity = metas.get(rank.rank, {}).get("affinity")
+        if not isinstance(affinity, list) or not affinity:
+            return None
+        host = "" if one_machine else rank.host
+        cpus[host].update(affinity)
+        ranks[host] += 1
+    return min(len(cpus[host]) / ranks[host] for host in ranks) if ranks else None
+
+
+def _threads(metas: Mapping[int, Document]) -> int | None:
+    known = [meta["num_threads"] for meta in metas.values() if isinstance(meta.get("num_threads"), int)]
+    return max(int(str(one)) for one in known) if known else None
+
+
+def _model(analysis: RunAnalysis) -> str:
+    """What must not differ among the runs that one prediction is made of."""
+    scheme = analysis.run.get("scheme")
+    if isinstance(scheme, dict) and "model" in scheme:
+        size = "x".join(map(str, scheme.get("input_shape") or ()))
+        return f"{scheme['model']} at {size} in {scheme.get('dtype')}, {scheme.get('num_classes')} classes"
+    params = sum(one.num_params or 0 for one in analysis.layers)
+    return f"{len(analysis.layers)} layers with {params:,} parameters"
+
+
+def _problems(analysis: RunAnalysis) -> tuple[str, ...]:
+    problems = []
+    if analysis.machine is not None and analysis.machine.clean is False:
+        kinds = sorted({one.kind for one in analysis.machine.disturbances if one.within_steps})
+        problems.append(f"was disturbed ({', '.join(kinds) or 'see its report'})")
+    if any(rank.finished is False for rank in analysis.ranks):
+        problems.append("has ranks that did not end by themselves")
+    traced = min((rank.num_traced_steps for rank in analysis.ranks), default=0)
+    if traced < 4:
+        problems.append(f"has {traced} traced step(s) on some rank; 4 or more tell more")
+    return tuple(problems)

@@ -1,0 +1,133 @@
+"""What a prediction starts from: runs as measured, and the calls of runs that are only planned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+BETWEEN_HOSTS = "ethernet"  # the words of a bench run's link classes
+INSIDE_HOST = "loopback"
+LINK_WORDS = {BETWEEN_HOSTS: "between hosts", INSIDE_HOST: "inside a host"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedCall:
+    """Calls of one kind that one rank takes part in.
+
+    Attributes:
+        collective: canonical name.
+        num_ranks: P of its group (a send: 2).
+        bytes: S of one call, as `perfscope.volumes` defines it.
+        count: calls per step, the mean over a scheme's period.
+        link_class: the slowest that it crosses: BETWEEN_HOSTS or INSIDE_HOST.
+        sharing: how many such calls' bytes go through the busiest host's link at once, >= 1 (`crossings`).
+        what: for people: "gradients", "input of fc1" ...
+    """
+
+    collective: str
+    num_ranks: int
+    bytes: float
+    count: float
+    link_class: str
+    sharing: float = 1.0
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A scheme on so many ranks, before it is run.
+
+    Attributes:
+        scheme: with modifiers.
+        num_ranks: N.
+        mesh: for people: "4" or "2 x 2".
+        batch: B, samples of one step over all ranks; None: not known.
+        work: samples of the whole model that the busiest rank's arithmetic amounts to in one step: B/N where
+            all is divided evenly, times (m+S-1)/m in a pipeline of S stages and m microbatches.
+        ranks: the calls of each rank; equal ranks may stand for each other.
+        notes: what the plan assumes that the user should know.
+    """
+
+    scheme: str
+    num_ranks: int
+    mesh: str
+    batch: float | None
+    work: float
+    ranks: tuple[tuple[PlannedCall, ...], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A (scheme, world size) that is not predicted, and why: one line that says what to do."""
+
+    scheme: str
+    num_ranks: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredCall:
+    """One matched collective of a traced window; its transfer, without waiting for the last rank, ns."""
+
+    collective: str
+    num_ranks: int
+    bytes: float
+    link_class: str
+    transfer_ns: float
+    sharing: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTime:
+    """One layer's operators in a mean traced step, ns, mean over ranks."""
+
+    layer: str
+    forward_ns: float
+    backward_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRun:
+    """One run, as far as predictions need it. Times in ns.
+
+    Attributes:
+        name: for messages.
+        plan: what it was: scheme, N, batch, work, and the calls that the formulas say it makes.
+        model: what must be equal among runs; for messages, too.
+        ranks_per_host: of the run.
+        cores_per_rank: of its host's usable cores; None: not recorded.
+        threads: per rank; None: not recorded.
+        step_ns: its typical untraced step (the slowest rank's, where a bench run tells).
+        steps_ns: untraced steps that the typical one is taken from.
+        comm_ns: per traced step, |union| of a rank's calls without waiting for others, mean over ranks.
+        wait_ns: per traced step, waiting for the last rank to enter, mean over ranks, brought to the pace of
+            untraced steps.
+        overlap_ratio: share of communication under compute, mean over ranks; None: no communication.
+        backward_share: of the operators' time, what runs while gradients can be sent.
+        fixed_share: of a traced step without communication, the part that no layer has (optimizer, idle).
+        layers: of the mean traced step, in the order of execution.
+        calls: every matched call of known size.
+        problems: said with every prediction: disturbed, short of steps ...
+    """
+
+    name: str
+    plan: Plan
+    model: str
+    ranks_per_host: int
+    cores_per_rank: float | None
+    threads: int | None
+    step_ns: float
+    steps_ns: tuple[float, ...]
+    comm_ns: float
+    wait_ns: float
+    overlap_ratio: float | None
+    backward_share: float
+    fixed_share: float
+    layers: tuple[LayerTime, ...]
+    calls: tuple[MeasuredCall, ...] = ()
+    problems: tuple[str, ...] = field(default=())
+
+    @property
+    def cell(self) -> tuple[str, int, float]:
+        """What repeats of a run have in common."""
+        return self.plan.scheme, self.plan.num_ranks, self.plan.work

@@ -1,0 +1,92 @@
+"""What a prediction yields. Times are integer nanoseconds; None = missing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfscope.analysis.predict.costs import LinkCost
+from perfscope.analysis.predict.records import Refusal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """95 % of the bootstrap draws lie in it, the point always does."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkUsed:
+    """What one message over one class of links costs here.
+
+    Attributes:
+        link_class: BETWEEN_HOSTS or INSIDE_HOST.
+        cost: the point.
+        alpha_s, beta_s_per_byte: intervals; None for a network that was given.
+        given: its name where it was given, None where it was fitted.
+        num_calls: fitted on so many.
+        residual_ratio: median |measured - fitted| / fitted of those; None: given.
+        separable: latency and bandwidth could be told apart (two sizes or group sizes at least).
+    """
+
+    link_class: str
+    cost: LinkCost
+    alpha_s: Interval | None = None
+    beta_s_per_byte: Interval | None = None
+    given: str | None = None
+    num_calls: int = 0
+    residual_ratio: float | None = None
+    separable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """One scheme on one number of ranks. compute + stragglers + exposed_comm = step exactly."""
+
+    scheme: str
+    num_ranks: int
+    mesh: str
+    batch: float | None
+    step_ns: int
+    step_interval_ns: Interval
+    samples_per_s: float | None
+    samples_interval: Interval | None
+    efficiency: float | None  # against the report's reference; None: no batch, or no reference
+    efficiency_interval: Interval | None
+    compute_ns: int  # all that a rank does itself: layers, optimizer, loading, gaps
+    straggler_ns: int  # more waiting for the last of N ranks than in the runs measured
+    exposed_comm_ns: int
+    hidden_comm_ns: int  # under compute
+    links_ns: tuple[tuple[str, int], ...]  # exposed and hidden communication by link class
+    bytes_by_link: tuple[tuple[str, float], ...]  # S summed over the busiest rank's calls of a step
+    layers_ns: tuple[tuple[str, int], ...]  # part of compute, in the order of execution
+    measured: bool  # the scheme itself was among the runs
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """What efficiency is relative to."""
+
+    scheme: str
+    num_ranks: int
+    batch: float
+    samples_per_s: float
+    measured: bool  # False: predicted, as no run had this batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictionReport:
+    """Everything `perfscope predict` prints."""
+
+    model: str
+    mode: str  # strong or weak
+    num_runs: int
+    max_measured_ranks: int
+    reference: Reference | None
+    links: tuple[LinkUsed, ...]
+    predictions: tuple[Prediction, ...]  # by N, then the fastest first
+    refusals: tuple[Refusal, ...]
+    best: tuple[tuple[int, str], ...]  # (N, a sentence)
+    warnings: tuple[str, ...]

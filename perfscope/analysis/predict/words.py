@@ -1,0 +1,120 @@
+"""What is said with a prediction: what it assumes, what the data do not carry, which scheme is best."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from perfscope.analysis.predict.compute import ComputeModel
+from perfscope.analysis.predict.links import FittedLink
+from perfscope.analysis.predict.records import LINK_WORDS, MeasuredRun, Plan
+from perfscope.analysis.predict.results import Prediction
+from perfscope.analysis.predict.step_model import Traits
+
+_POOR_FIT = 0.3
+_ODD_RATIO = 2.0
+
+
+def plan_warnings(
+    plan: Plan, runs: Sequence[MeasuredRun], traits: Traits, compute: ComputeModel, largest: int
+) -> tuple[str, ...]:
+    """What the user should know of one prediction."""
+    said = list(plan.notes)
+    if plan.num_ranks > largest:
+        said.append(f"{plan.num_ranks} ranks are beyond the {largest} measured")
+    own = [run for run in runs if run.plan.scheme == plan.scheme]
+    if not own:
+        said.append(f"{plan.scheme} did not run: its compute is taken from the other schemes' runs")
+    if not compute.is_affine(plan.scheme):
+        said.append(
+            "only one local batch was measured: layers are taken as proportional to the samples; "
+            "record another batch per rank"
+        )
+    works = [run.plan.work for run in (own or runs)]
+    if compute.is_affine(plan.scheme) and not 0.5 * min(works) <= plan.work <= 2 * max(works):
+        said.append(
+            f"{plan.work:g} samples per rank are far from the {min(works):g} to {max(works):g} measured"
+        )
+    if any(plan.ranks) and not traits.observed:
+        taken = f"that of {traits.overlap_from}.*" if traits.overlap_from else "none"
+        said.append(
+            f"no run shows how {plan.scheme} overlaps on several ranks: its overlap is taken as {taken}"
+        )
+    if traits.observed and not 1 / _ODD_RATIO <= traits.ratio <= _ODD_RATIO:
+        said.append(
+            f"its recorded communication takes {traits.ratio:.1f} x what the formulas say; carried over"
+        )
+    return tuple(said)
+
+
+def general_warnings(
+    runs: Sequence[MeasuredRun],
+    links: Mapping[str, FittedLink],
+    slowdown: float,
+    cores_per_rank: float | None,
+) -> tuple[str, ...]:
+    """What holds for all predictions."""
+    said = [f"{run.name} {problem}" for run in runs for problem in run.problems]
+    for name, link in sorted(links.items()):
+        where = LINK_WORDS.get(name, name)
+        if not link.used.separable:
+            said.append(
+                f"the calls {where} have one size and one group size: "
+                "latency and bandwidth cannot be told apart"
+            )
+        if (link.used.residual_ratio or 0) > _POOR_FIT:
+            said.append(
+                f"the calls {where} scatter by {link.used.residual_ratio:.0%} around their fit (median)"
+            )
+    shares = {round(run.cores_per_rank, 3) for run in runs if run.cores_per_rank is not None}
+    if len(shares) > 1:
+        said.append(
+            f"the runs have {_listed(shares)} cores per rank: their compute is not comparable; "
+            f"use runs with equal shares"
+        )
+    if any(run.cores_per_rank is None for run in runs):
+        said.append("some runs do not tell how many cores a rank had: the target's share is taken as theirs")
+    if slowdown != 1:
+        said.append(
+            f"with {cores_per_rank:g} cores per rank compute is taken as {slowdown:.2f} x that of the runs; "
+            f"memory bandwidth that ranks share is not modelled"
+        )
+    cells: dict[tuple[str, int, float], int] = defaultdict(int)
+    for run in runs:
+        cells[run.cell] += 1
+    if max(cells.values()) < 2:
+        said.append(
+            "every run stands alone: the intervals hold no run-to-run spread; record repeats to widen them"
+        )
+    return tuple(said)
+
+
+def best_sentences(predictions: Sequence[Prediction]) -> tuple[tuple[int, str], ...]:
+    """(N, which scheme has most samples/s, by how much, and whether the intervals decide)."""
+    by_size: dict[int, list[Prediction]] = defaultdict(list)
+    for one in predictions:
+        by_size[one.num_ranks].append(one)
+    return tuple((num, _best(num, by_size[num])) for num in sorted(by_size))
+
+
+def _best(num: int, found: Sequence[Prediction]) -> str:
+    first, *others = sorted(found, key=lambda one: one.step_ns / (one.batch or 1))
+    ranks = f"{num} rank{'s' if num > 1 else ''}"
+    if not others:
+        return f"At {ranks} only {first.scheme} could be predicted."
+    second = others[0]
+    ahead = second.step_ns / (second.batch or 1) / (first.step_ns / (first.batch or 1)) - 1
+    open_ones = [
+        one.scheme
+        for one in others
+        if one.step_interval_ns.low / (one.batch or 1) < first.step_interval_ns.high / (first.batch or 1)
+    ]
+    text = f"At {ranks} {first.scheme} is predicted best, {ahead:.0%} ahead of {second.scheme}"
+    if open_ones:
+        return f"{text}; its interval overlaps with {_listed(open_ones)}, so this is not decided."
+    return f"{text}; no interval overlaps with its own."
+
+
+def _listed(items: Sequence[str] | set[float]) -> str:
+    words = [f"{item:g}" if isinstance(item, float) else item for item in items]
+    return " and ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else words[0]

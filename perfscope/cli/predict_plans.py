@@ -1,0 +1,174 @@
+"""Plans of the bench runners as pure rows for predictions: where runners meet `analysis/predict`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from perfscope.analysis.predict.crossings import sharing
+from perfscope.analysis.predict.from_run import link_class
+from perfscope.analysis.predict.records import BETWEEN_HOSTS, Plan, PlannedCall, Refusal
+from perfscope.runners.config import BenchConfig, BenchError, parse_scheme
+from perfscope.runners.identity import all_traffic
+from perfscope.runners.job import Job
+from perfscope.runners.planning import plan
+from perfscope.runners.schemes.registry import find_scheme
+from perfscope.runners.traffic import Traffic
+
+_Kind = tuple[str, str, int, str]
+
+
+def plan_of(config: BenchConfig, hosts: Sequence[int]) -> Plan:
+    """A bench run as predictions see it.
+
+    Args:
+        config: of the run.
+        hosts: of each rank, any numbers.
+
+    Raises:
+        BenchError: it cannot be.
+    """
+    job = plan(config, writes=False)
+    scheme = find_scheme(config.scheme)
+    traffic = all_traffic(job)
+    shared = _sharing(traffic, hosts)
+    lists: dict[int, list[PlannedCall]] = {rank: [] for rank in traffic}
+    for rank, calls in traffic.items():
+        for call in calls:
+            if len(call.members) < 2 or not call.count:
+                continue
+            row = _row(call, hosts, shared)
+            lists[rank].append(row)
+            if call.collective == "send":  # its receiver lists nothing, and is as long in it
+                lists[call.members[1]].append(row)
+    mesh = job.mesh
+    pieces = max(scheme.num_parts(mesh), 1) * mesh.model * mesh.stage
+    return Plan(
+        scheme=config.full_name,
+        num_ranks=config.num_ranks,
+        mesh=" x ".join(str(one) for one in (mesh.data, mesh.model, mesh.stage) if one > 1) or "1",
+        batch=float(config.batch),
+        work=config.batch / pieces * _bubble(job),
+        ranks=tuple(dict.fromkeys(tuple(calls) for calls in lists.values())),
+        notes=_notes(scheme.axes.parallelism, scheme.axes.synchrony),
+    )
+
+
+def _bubble(job: Job) -> float:
+    """(m+S-1)/m: how much longer a pipeline of S stages takes over m microbatches than its work alone."""
+    stages = job.mesh.stage
+    pieces = find_scheme(job.config.scheme).num_microbatches(job)
+    return (pieces + stages - 1) / pieces if stages > 1 else 1.0
+
+
+def _notes(parallelism: str, synchrony: str) -> tuple[str, ...]:
+    notes = []
+    if "model" in parallelism:  # held-out runs were up to twice as long, see docs/validation.md
+        notes.append(
+            "layers are divided: what every rank does with gathered activations is taken as divided, too, "
+            "so the step may be longer than predicted"
+        )
+    if synchrony == "asynchronous":
+        notes.append(
+            "its workers step by themselves: waiting at the server is not modelled, only its traffic is"
+        )
+    return tuple(notes)
+
+
+def _kind(call: Traffic) -> _Kind:
+    return call.collective, call.axis, call.bytes, call.what
+
+
+def _sharing(traffic: Mapping[int, Sequence[Traffic]], hosts: Sequence[int]) -> dict[_Kind, float]:
+    """Of each kind of call: groups of one axis make the same call at the same time."""
+    groups: dict[_Kind, set[tuple[int, ...]]] = defaultdict(set)
+    for calls in traffic.values():
+        for call in calls:
+            if len(call.members) > 1 and call.collective != "send":
+                groups[_kind(call)].add(call.members)
+    return {
+        kind: sharing(kind[0], [[hosts[rank] for rank in members] for members in found])
+        for kind, found in groups.items()
+    }
+
+
+def _row(call: Traffic, hosts: Sequence[int], shared: Mapping[_Kind, float]) -> PlannedCall:
+    where = link_class([hosts[rank] for rank in call.members])
+    return PlannedCall(
+        collective=call.collective,
+        num_ranks=len(call.members),
+        bytes=float(call.bytes),
+        count=call.count / call.every,
+        link_class=where,
+        sharing=shared.get(_kind(call), 1.0) if where == BETWEEN_HOSTS else 1.0,
+        what=call.what,
+    )
+
+
+def bench_plans(
+    configs: Mapping[str, BenchConfig],
+    schemes: Sequence[str],
+    sizes: Sequence[int],
+    ranks_per_host: int,
+    batch_of: Mapping[int, int],
+) -> tuple[list[Plan], list[Refusal]]:
+    """Every scheme on every world size.
+
+    Args:
+        configs: of the measured runs by scheme; the first stands for schemes that did not run.
+        schemes: with modifiers.
+        sizes: world sizes.
+        ranks_per_host: of the target; fewer ranks share one host.
+        batch_of: world size -> B.
+
+    Returns:
+        What is possible, and why the others are not.
+
+    Raises:
+        BenchError: a scheme that nobody knows.
+    """
+    plans, refusals = [], []
+    for scheme in schemes:
+        name, modifiers = parse_scheme(scheme)
+        find_scheme(name)
+        for size in sizes:
+            if name == "serial" and size > 1:
+                continue
+            like = configs.get(scheme) or next(iter(configs.values()))
+            per_host = min(ranks_per_host, size)
+            try:
+                if size % per_host:
+                    raise BenchError(
+                        f"{size} ranks do not divide into hosts of {per_host}; change --ranks-per-host"
+                    )
+                config = replace(
+                    like,
+                    scheme=name,
+                    modifiers=modifiers,
+                    num_ranks=size,
+                    num_hosts=size // per_host,
+                    mesh=_mesh(configs.get(scheme), size),
+                    batch=batch_of[size],
+                    save_weights=None,
+                )
+                plans.append(plan_of(config, [rank // per_host for rank in range(size)]))
+            except BenchError as error:
+                refusals.append(Refusal(scheme=scheme, num_ranks=size, reason=str(error)))
+    return plans, refusals
+
+
+def _mesh(measured: BenchConfig | None, size: int) -> tuple[int, int, int] | None:
+    """The measured run's model and pipeline parts, with more data parts; None: the scheme's default.
+
+    Raises:
+        BenchError: they do not divide the ranks.
+    """
+    if measured is None or measured.mesh is None or len(find_scheme(measured.scheme).splits) < 2:
+        return None
+    _, model, stage = measured.mesh
+    if size % (model * stage):
+        raise BenchError(
+            f"{size} ranks do not hold {model} model x {stage} pipeline parts; choose another world size"
+        )
+    return size // (model * stage), model, stage
