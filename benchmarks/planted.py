@@ -1,0 +1,344 @@
+"""Does `perfscope report` name the cause that was planted, and do its what-ifs come true?
+
+Really trains benchmarks/planted/train.py with one cause planted, reads the report, then trains without the
+cause. A hit is a first finding with the cause's id (and its rank where it has one). A what-if's error is its
+predicted step against the median step of the training without the cause; A/A, the same training against
+itself, is the error that no prediction can beat here.
+
+    python benchmarks/planted.py                                  # every cause, 2 repeats, about 6 minutes
+    python benchmarks/planted.py --causes straggler,input_bound --repeats 5 --json
+
+Needs two CPUs; slow_link runs in the emulated cluster (root or user namespaces, `ip`,
+`tc`). Remote memory needs two NUMA nodes and is planted in tests/planted only, where the machine is emulated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import multiprocessing
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TRAIN = Path(__file__).parent / "planted" / "train.py"
+PERFSCOPE = (sys.executable, "-m", "perfscope")
+# Several windows, whatever they cost: the first one falls into the warm-up of a training as short as this.
+RECORDING = ("--ceilings", "off", "--overhead", "0.5", "--windows", "6")
+BUSY_CPUS = 0.25  # used by others: such a run says little
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """One way to train. `cluster`: SPEC of the emulated cluster, "" = this machine."""
+
+    arguments: tuple[str, ...] = ()
+    cluster: str = ""
+    neighbour: bool = False
+
+    def command(self) -> list[str]:
+        training = [str(TRAIN), *self.arguments]
+        if self.cluster:
+            cluster = [sys.executable, "-m", "perfscope.runners.cluster", "--quiet", self.cluster]
+            return [*cluster, "--", sys.executable, *training]
+        return [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            "2",
+            *training,
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """`what_if`: the id whose prediction is held against a training without the cause."""
+
+    planted: Setup
+    removed: Setup
+    what_if: str
+    rank: int | None = None
+    layer: str | None = None
+
+
+CLEAN = Setup(arguments=("--pin",))
+EVEN = Setup(arguments=("--pin", "--pipeline"))
+LONGER = ("--pin", "--steps", "200")
+CAUSES = {
+    "straggler": Cause(
+        planted=Setup(arguments=("--pin", "--plant", "straggler")),
+        removed=CLEAN,
+        what_if="no_stragglers",
+        rank=1,
+        layer="body.5",
+    ),
+    "slow_link": Cause(
+        planted=Setup(cluster="2x1@200mbit", arguments=("--steps", "60")),
+        removed=Setup(cluster="2x1@400mbit", arguments=("--steps", "60")),
+        what_if="double_bandwidth",
+    ),
+    "input_bound": Cause(
+        planted=Setup(arguments=("--pin", "--steps", "60", "--plant", "input_bound")),
+        removed=CLEAN,
+        what_if="no_input_wait",
+    ),
+    "model_split": Cause(
+        planted=Setup(arguments=("--pin", "--pipeline", "--plant", "model_split")),
+        removed=EVEN,
+        what_if="perfect_balance",
+        rank=0,
+    ),
+    "small_collectives": Cause(
+        planted=Setup(arguments=("--pin", "--deep", "--steps", "50", "--plant", "small_collectives")),
+        removed=Setup(arguments=("--pin", "--deep")),
+        what_if="one_bucket",
+    ),
+    "disturbed": Cause(planted=Setup(arguments=LONGER, neighbour=True), removed=CLEAN, what_if="", rank=None),
+}
+IMPOSSIBLE = {"numa_remote": "this needs a machine of two NUMA nodes; see tests/planted"}
+
+
+def main() -> None:
+    args = _arguments()
+    causes = args.causes.split(",") if args.causes else [*CAUSES]
+    for name in causes:
+        if name not in CAUSES:
+            why = IMPOSSIBLE.get(name, f"choose from {', '.join(CAUSES)}")
+            sys.exit(f"planted.py: cannot plant {name!r}: {why}")
+    setups = [CLEAN, EVEN] if not args.causes else [CLEAN]
+    for name in causes:
+        setups += [CAUSES[name].planted, CAUSES[name].removed]
+    setups = list(dict.fromkeys(setups))
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(args.out or scratch)
+        results = _all(setups, args.repeats, out)
+    document = {
+        "causes": {name: _judge(name, CAUSES[name], results) for name in causes},
+        "clean": [_verdict(run) for setup in (CLEAN, EVEN) for run in results.get(setup, [])],
+        "aa_errors": [error for runs in results.values() for error in _noise(runs)],
+        "not_planted": IMPOSSIBLE,
+    }
+    document["summary"] = _summary(document)
+    print(json.dumps(document, indent=1)) if args.json else _print(document)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--causes", help=f"comma-separated: {', '.join(CAUSES)} (all)")
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--out", help="keep the run directories here")
+    return parser.parse_args()
+
+
+# -- training ------------------------------------------------------------------------------------------------
+
+
+def _all(setups: list[Setup], repeats: int, out: Path) -> dict[Setup, list[dict[str, Any]]]:
+    """Every setup once, then every setup again: a machine that drifts drifts for all."""
+    results: dict[Setup, list[dict[str, Any]]] = {setup: [] for setup in setups}
+    for repeat in range(repeats):
+        for number, setup in enumerate(setups):
+            began = time.monotonic()
+            results[setup].append(_train(setup, out / f"{number:02d}-{repeat}"))
+            what = " ".join((setup.cluster, *setup.arguments)) + (
+                " beside a neighbour" if setup.neighbour else ""
+            )
+            print(f"  {repeat + 1}/{repeats} {what}: {time.monotonic() - began:.0f} s", file=sys.stderr)
+    return results
+
+
+def _train(setup: Setup, folder: Path) -> dict[str, Any]:
+    """Trains and reads the report. `busy`: CPUs that others used meanwhile."""
+    command = [*PERFSCOPE, "run", *RECORDING, "--force", "-o", str(folder), "--", *setup.command()]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    began, used, own = time.monotonic(), _busy_s(), _children_s()
+    with _neighbour() if setup.neighbour else _nobody():
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    wall = time.monotonic() - began
+    busy = (_busy_s() - used - (_children_s() - own)) / wall
+    if done.returncode:
+        sys.exit(f"planted.py: training failed ({done.returncode}): {done.stderr.strip()[-2000:]}")
+    report = subprocess.run(
+        [*PERFSCOPE, "report", str(folder), "--json"], capture_output=True, text=True, check=False
+    )
+    if report.returncode:
+        sys.exit(f"planted.py: perfscope report failed: {report.stderr.strip()[-2000:]}")
+    document: dict[str, Any] = json.loads(report.stdout)
+    return {**document, "busy": 0.0 if setup.neighbour else busy, "mean_step_ns": _mean_step_ns(folder)}
+
+
+@contextmanager
+def _nobody() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _neighbour() -> Iterator[None]:
+    """Somebody who computes on the last CPU, from some seconds after the start on."""
+    process = multiprocessing.Process(target=_burn, args=(9.0,), daemon=True)
+    process.start()
+    try:
+        yield
+    finally:
+        process.kill()
+        process.join()
+
+
+def _burn(after_s: float) -> None:
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    time.sleep(after_s)
+    while True:
+        sum(range(10_000))
+
+
+def _busy_s() -> float:
+    """CPU time that all processes of the machine have used."""
+    fields = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    user, nice, system, _idle, _iowait, irq, softirq, _steal = fields
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+def _children_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+# -- judging -------------------------------------------------------------------------------------------------
+
+
+def _judge(name: str, cause: Cause, results: dict[Setup, list[dict[str, Any]]]) -> dict[str, Any]:
+    rows = []
+    pairs = zip(results[cause.planted], results[cause.removed], strict=True)
+    for repeat, (planted, removed) in enumerate(pairs, start=1):
+        found = _verdict(planted)
+        there = cause.rank is None or found["rank"] == cause.rank
+        named = None if cause.layer is None else str(found["layer"] or "").startswith(cause.layer)
+        predicted, measured = _predicted(planted, name, cause.what_if), removed["step_ns"]["median"]
+        rows.append(
+            {
+                **found,
+                "hit": found["id"] == name and there,
+                "layer_hit": named,
+                "repeat": repeat,
+                "step_ns": planted["step_ns"]["median"],
+                "predicted_ns": predicted,
+                "measured_ns": measured,
+                "removed_overshadowed": removed["busy"] > BUSY_CPUS,
+                "error": abs(predicted - measured) / measured if predicted is not None else None,
+            }
+        )
+    return {"what_if": cause.what_if or "gain of the finding", "runs": rows}
+
+
+def _verdict(run: dict[str, Any]) -> dict[str, Any]:
+    first = run["findings"][0]
+    found = {key: first[key] for key in ("id", "title", "rank", "layer")}
+    return {**found, "busy": run["busy"], "overshadowed": run["busy"] > BUSY_CPUS}
+
+
+def _predicted(run: dict[str, Any], cause: str, what_if: str) -> int | None:
+    """The step without the cause, as the report of the run with it says; None where it says nothing."""
+    for one in run.get("what_ifs") or []:
+        if one["id"] == what_if:
+            return int(one["step_ns"])
+    for finding in run["findings"]:
+        if finding["id"] == cause and finding["gain_ns"] is not None:
+            return int(_usual_ns(run, cause) - finding["gain_ns"])
+    return None
+
+
+def _usual_ns(run: dict[str, Any], cause: str) -> float:
+    """Median step; what disturbances cost is told of the mean one, as they come and go."""
+    return float(run["mean_step_ns"] if cause == "disturbed" else run["step_ns"]["median"])
+
+
+def _mean_step_ns(folder: Path) -> float:
+    """Mean of the steps that were neither traced nor warm-up, over all ranks."""
+    steps = []
+    for path in sorted(folder.glob("ranks/*/steps.jsonl")):
+        columns, *rows = map(json.loads, path.read_text().splitlines())
+        length, window = columns["columns"].index("dur_ns"), columns["columns"].index("window")
+        steps += [row[length] for row in rows[3:] if row[window] < 0]
+    return statistics.fmean(steps)
+
+
+def _noise(runs: list[dict[str, Any]]) -> list[float]:
+    steps = [run["step_ns"]["median"] for run in runs]
+    return [abs(a - b) / b for a, b in itertools.pairwise(steps)]
+
+
+def _summary(document: dict[str, Any]) -> dict[str, Any]:
+    """Over the runs that nobody else overshadowed: with others on the machine, they are the cause."""
+    rows = [row for judged in document["causes"].values() for row in judged["runs"]]
+    counted = [row for row in rows if not row["overshadowed"]]
+    clean = [run for run in document["clean"] if not run["overshadowed"]]
+    errors = [row["error"] for row in counted if row["error"] is not None and not row["removed_overshadowed"]]
+    return {
+        "planted": len(counted),
+        "named_first": sum(row["hit"] for row in counted),
+        "clean": len(clean),
+        "false_alarms": sum(run["id"] in CAUSES or run["id"] in IMPOSSIBLE for run in clean),
+        "overshadowed": len(rows) + len(document["clean"]) - len(counted) - len(clean),
+        "what_if_errors": errors,
+        "median_what_if_error": statistics.median(errors) if errors else None,
+    }
+
+
+def _print(document: dict[str, Any]) -> None:
+    heads = f"{'planted':18}{'repeat':>6}  {'said first':20}{'':7}"
+    print(f"\n{heads}{'step ms':>9}{'predicted':>11}{'measured':>10}{'error':>8}{'layer':>7}")
+    rows = [(name, row) for name, judged in document["causes"].items() for row in judged["runs"]]
+    for name, row in rows:
+        mark = ("hit" if row["hit"] else "miss") + ("*" if row["overshadowed"] else "")
+        layer = "" if row["layer_hit"] is None else "yes" if row["layer_hit"] else "no"
+        print(
+            f"{name:18}{row['repeat']:6}  {row['id']:20}{mark:7}{_ms(row['step_ns'], 9)}"
+            f"{_ms(row['predicted_ns'], 11)}{_ms(row['measured_ns'], 10)}{_percent(row['error'])}{layer:>7}"
+        )
+        if not row["hit"]:
+            print(f"{'':26}{row['title'][:120]}")
+    for one in document["clean"]:
+        print(f"{'nothing':24}  {one['id']}{'*' if one['overshadowed'] else ''}: {one['title'][:90]}")
+    summary = document["summary"]
+    print(f"\nnamed first: {summary['named_first']} of {summary['planted']}")
+    print(f"false alarms on clean runs: {summary['false_alarms']} of {summary['clean']}")
+    if summary["overshadowed"]:
+        print(
+            f"* not counted: {summary['overshadowed']} runs, others used more than {BUSY_CPUS} CPUs meanwhile"
+        )
+    _print_spread(f"what-ifs ({len(summary['what_if_errors'])} of {len(rows)})", summary["what_if_errors"])
+    _print_spread("A/A", document["aa_errors"])
+    for name, why in IMPOSSIBLE.items():
+        print(f"not planted here: {name}: {why}")
+
+
+def _print_spread(what: str, errors: list[float]) -> None:
+    if errors:
+        print(f"{what}: median error {statistics.median(errors):.1%}, largest {max(errors):.1%}")
+
+
+def _ms(value: float | None, width: int) -> str:
+    return f"{'–':>{width}}" if value is None else f"{value / 1e6:{width}.1f}"
+
+
+def _percent(value: float | None) -> str:
+    return f"{'–':>8}" if value is None else f"{value:8.1%}"
+
+
+if __name__ == "__main__":
+    main()
