@@ -70,7 +70,7 @@ class _Parts:
 class _Calls:
     """All calls of a window; arrays of shape (calls,)."""
 
-    key: Int64  # latest entry
+    key: Int64  # latest entry: calls are run in this order
     kind: Int64
     size: Int64
     after: Int64

@@ -8,6 +8,7 @@ is changed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ class Schedule:
         bounds: (first event, last + 1, first call, last + 1) of each level, in this order.
         first: shape (scheduled calls,): a call's first event, in this order.
         num_stuck: calls that wait for each other in a circle and are left out.
+        in_order: `events` is 0, 1, 2 ...: nothing need be moved.
     """
 
     events: Index
@@ -32,18 +34,22 @@ class Schedule:
     bounds: tuple[tuple[int, int, int, int], ...]
     first: Index
     num_stuck: int
+    in_order: bool
 
 
 def schedule(program: Program) -> Schedule:
     """Finds the levels. O(events), with numpy operations per level."""
     events, call_first = program.events, program.call_first
     num = len(events.rank)
-    order = np.lexsort((events.call, events.rank))  # one rank after the other, each in its order
-    following = np.full(num, -1, dtype=np.int64)
-    same = events.rank[order[1:]] == events.rank[order[:-1]]
-    following[order[:-1][same]] = order[1:][same]
+    # One rank after the other, each in its order: events stand by call already. Short keys sort by radix.
+    few = len(program.ranks) <= np.iinfo(np.uint16).max
+    short: NDArray[np.integer[Any]] = events.rank.astype(np.uint16) if few else events.rank
+    order = np.argsort(short, kind="stable")
+    width = np.int32 if num < np.iinfo(np.int32).max else np.int64
+    following: NDArray[np.signedinteger[Any]] = np.full(num, -1, dtype=width)
     begins = np.ones(num, dtype=bool)
-    begins[1:] = ~same
+    np.not_equal(short[order[1:]], short[order[:-1]], out=begins[1:])
+    following[order[:-1][~begins[1:]]] = order[1:][~begins[1:]]
     need = np.diff(call_first) + (program.after >= 0)
     then = np.full(program.num_calls, -1, dtype=np.int64)
     has_after = np.flatnonzero(program.after >= 0)
@@ -77,6 +83,7 @@ def schedule(program: Program) -> Schedule:
         bounds=tuple(bounds),
         first=np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(sizes)))[:-1],
         num_stuck=program.num_calls - len(calls),
+        in_order=len(done) == num and bool((np.diff(done) == 1).all()),
     )
 
 
@@ -96,7 +103,7 @@ class Replayed:
 
     Attributes:
         ready: shape (events,), when each member was there; nan where the schedule left it out.
-        end: shape (events,).
+        end: shape (events,); -inf where it left it out.
         step_ends: shape (ranks, steps).
     """
 
@@ -115,87 +122,86 @@ class Replayed:
         return self.wall_ns / float(self.step_ends.shape[1])
 
 
-def positions(program: Program, local: Float) -> tuple[Float, Float, Float]:
-    """(position of each event, of each stretch's wait, of each rank's first cell) on the ranks' lines."""
-    before = np.concatenate((np.zeros(1), np.cumsum(local)))
-    events = program.events
-    work = np.append(local, 0.0)
-    launched = before[events.cell] + events.fraction * work[events.cell]
-    return launched, before[program.stretches.cell], before[program.cells.first[:-1]]
-
-
 def replay(program: Program, plan: Schedule, change: Change | None = None) -> Replayed:
     """Runs the program, with something changed or as it was measured."""
     change = change or Change()
-    events, stretches = program.events, program.stretches
-    local = program.cells.local if change.local is None else change.local
-    transfer = events.transfer if change.transfer is None else change.transfer
-    delay = events.delay if change.delay is None else change.delay
-    launched, wait_at, begin = positions(program, local)
-    order = plan.events
-    stretch = events.stretch[order]
-    awaited = np.where(change.waits, stretches.awaited[stretch], -1)
-    before = np.where(awaited >= 0, stretch - 1, stretch)
-    if not change.waits:
-        before = _first_stretch(stretches.rank)[stretch]
-        stretch = before
-    # One place more than there are events: index -1 is "nothing awaited".
-    place = np.full(len(events.rank) + 1, len(order), dtype=np.int64)
-    place[order] = np.arange(len(order))
-    awaited = place[awaited]
+    cells, events, stretches = program.cells, program.events, program.stretches
+    local = cells.local if change.local is None else change.local
+    position = np.zeros(len(local) + 1)
+    np.cumsum(local, out=position[1:])
     lag = np.full(len(stretches.rank), -np.inf)
     first = np.flatnonzero(np.diff(stretches.rank, prepend=-1))
-    at = program.begin if change.begin is None else change.begin
-    lag[first] = (at - begin)[stretches.rank[first]]
-    columns = (launched[order], wait_at[events.stretch[order]], delay[order], transfer[order])
-    ready, end = _run(program, plan, (stretch, before, awaited, events.slot[order]), columns, lag)
-    all_ready, all_end = np.full(len(events.rank), np.nan), np.full(len(events.rank), np.nan)
-    all_ready[order], all_end[order] = ready, end
-    step_ends = all_end[program.ends]
+    begin = program.begin if change.begin is None else change.begin
+    lag[first] = (begin - position[cells.first[:-1]])[stretches.rank[first]]
+    run = _Run(
+        order=None if plan.in_order else plan.events,
+        position=position,
+        local=np.append(local, 0.0),
+        transfer=events.transfer if change.transfer is None else change.transfer,
+        delay=events.delay if change.delay is None else change.delay,
+        # Without waits every event is in its rank's first stretch, and nothing is awaited.
+        stretch=events.stretch if change.waits else _first_stretch(stretches.rank)[events.stretch],
+        awaited=stretches.awaited if change.waits else np.full(len(stretches.rank), -1, dtype=np.int64),
+        lag=lag,
+        ready=np.full(len(events.rank), np.nan),
+        # One place more than there are events: index -1 is "nothing awaited".
+        # What is awaited before it was run (by clocks compared badly) delays nobody.
+        end=np.full(len(events.rank) + 1, -np.inf),
+    )
+    _levels(program, plan, run)
+    end = run.end[:-1]
+    step_ends = end[program.ends]
     if not change.waits:
-        step_ends = _with_calls(program, all_end, step_ends)
-    return Replayed(ready=all_ready, end=all_end, step_ends=step_ends)
+        step_ends = _with_calls(program, end, step_ends)
+    return Replayed(ready=run.ready, end=end, step_ends=step_ends)
 
 
-def _run(
-    program: Program,
-    plan: Schedule,
-    places: tuple[Index, Index, Index, Index],
-    columns: tuple[Float, Float, Float, Float],
-    lag: Float,
-) -> tuple[Float, Float]:
-    """The loop over levels; all arrays in the schedule's order. Returns ready and end of each event."""
-    stretch, before, awaited, slot = places
-    launched, wait_at, delay, transfer = columns
-    num = len(stretch)
-    end = np.full(num + 1, -np.inf)
-    ready = np.empty(num)
-    free = np.full(int(program.events.slot.max(initial=-1)) + 1, -np.inf)
-    after = program.after[plan.calls]
-    any_after = bool((after >= 0).any())
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Run:
+    """Arrays of one replay; shapes as in Program. `order` None: levels follow the events as they stand."""
+
+    order: Index | None
+    position: Float  # shape (cells + 1,), where each cell begins on the ranks' lines, one after the other
+    local: Float  # shape (cells + 1,)
+    transfer: Float
+    delay: Float
+    stretch: Index
+    awaited: Index
+    lag: Float
+    ready: Float
+    end: Float
+
+
+def _levels(program: Program, plan: Schedule, run: _Run) -> None:
+    """The loop over levels; fills `ready` and `end`."""
+    events, wait_cell = program.events, program.stretches.cell
+    free = np.full(int(events.slot.max(initial=-1)) + 1, -np.inf)
+    any_after = bool((program.after >= 0).any())
     start = np.full(program.num_calls + 1, -np.inf)
-    sizes = np.diff(np.append(plan.first, num))
+    sizes = np.diff(np.append(plan.first, len(plan.events)))
     for a, b, c, d in plan.bounds:
-        own, lane = stretch[a:b], slot[a:b]
-        lags = np.maximum(lag[before[a:b]], end[awaited[a:b]] - wait_at[a:b])
-        lag[own] = lags
-        there = np.maximum(lags + launched[a:b], free[lane]) + delay[a:b]
-        ready[a:b] = there
+        at: slice | Index = slice(a, b) if run.order is None else run.order[a:b]
+        own, cell, lane = run.stretch[at], events.cell[at], events.slot[at]
+        awaited = run.awaited[own]
+        lags = np.maximum(run.lag[own - (awaited >= 0)], run.end[awaited] - run.position[wait_cell[own]])
+        run.lag[own] = lags
+        launched = lags + run.position[cell] + events.fraction[at] * run.local[cell]
+        there = np.maximum(launched, free[lane]) + run.delay[at]
+        run.ready[at] = there
         if d - c == 1:
             began: NDArray[np.float64] | float = there.max()
             if any_after:
-                began = max(float(began), float(start[after[c]]))
-                start[plan.calls[c]] = began
-            ended = began + transfer[a:b]
+                call = plan.calls[c]
+                began = start[call] = max(float(began), float(start[program.after[call]]))
+            ended = began + run.transfer[at]
         else:
             began = np.maximum.reduceat(there, plan.first[c:d] - a)
             if any_after:
-                began = np.maximum(began, start[after[c:d]])
-                start[plan.calls[c:d]] = began
-            ended = np.repeat(began, sizes[c:d]) + transfer[a:b]
-        end[a:b] = ended
+                calls = plan.calls[c:d]
+                began = start[calls] = np.maximum(began, start[program.after[calls]])
+            ended = np.repeat(began, sizes[c:d]) + run.transfer[at]
+        run.end[at] = ended
         free[lane] = ended
-    return ready, end[:-1]
 
 
 def _first_stretch(rank: Index) -> Index:
@@ -208,7 +214,7 @@ def _first_stretch(rank: Index) -> Index:
 def _with_calls(program: Program, end: Float, step_ends: Float) -> Float:
     """Step ends, the last of which also waits for every call of the window."""
     latest = np.full(len(program.ranks), -np.inf)
-    known = ~np.isnan(end)
+    known = end > -np.inf
     np.maximum.at(latest, program.events.rank[known], end[known])
     result = step_ends.copy()
     result[:, -1] = np.maximum(result[:, -1], latest)
