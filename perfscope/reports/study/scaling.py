@@ -190,7 +190,7 @@ def _fitted(fit: ScalingFit, largest: float) -> Curve:
 
 
 def _band_words(points: Sequence[ScalingPoint], high: Sequence[float], value: str) -> str:
-    text = "The band is the 95 % interval of the mean over repeats"
+    text = "The band is the 95 % interval of the median over repeats"
     top = WIDEST_INTERVAL * max(getattr(point, value) for point in points)
     if any(edge > top for edge in high):
         text += "; it leaves the chart where it is wider than all that was measured"

@@ -84,13 +84,13 @@ def _speeds(schemes: SchemeStudy, suffix: str) -> IntervalBars | None:
         return None
     some = any(row.samples_per_s_interval for row in schemes.rows)
     caption = (
-        "The line across a bar's end is the 95 % interval of the mean over repeats."
+        "The line across a bar's end is the 95 % interval of the median over repeats."
         if some
         else "No setting has repeats enough for an interval: how far these figures scatter is not known."
     )
     return IntervalBars(
         id=f"study-speed-bars{suffix}",
-        title="Throughput, mean over repeats",
+        title="Throughput, median over repeats",
         axis_title="samples per second",
         unit=Unit.SAMPLES,
         bars=tuple(
