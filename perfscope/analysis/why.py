@@ -11,8 +11,8 @@ from perfscope.analysis.critical.path import analyse_critical
 from perfscope.analysis.critical.results import CriticalPath
 from perfscope.analysis.efficiency.pop import efficiency
 from perfscope.analysis.efficiency.results import Efficiency
-from perfscope.analysis.findings.numa import remote_ranks
 from perfscope.analysis.machine.host import Host
+from perfscope.analysis.machine.placement import remote_ranks
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.mainline import LineRecord
 from perfscope.analysis.missing import MissingFigure

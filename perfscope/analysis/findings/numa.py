@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.findings.numactl import how_to_bind
-from perfscope.analysis.machine.host import Host
-from perfscope.analysis.machine.results import MachineAnalysis, RankPlacement
+from perfscope.analysis.machine.placement import lies_elsewhere, remote_ranks
 from perfscope.analysis.results import Finding
 from perfscope.units import format_ns, format_ratio
-
-REMOTE = 0.2  # of a rank's pages on another node
 
 
 def uncosted(evidence: Evidence) -> list[Finding]:
     """Ranks that are kept to some nodes' CPUs while their memory lies on others."""
     assert evidence.machine is not None
     hosts = {host.name: host for host in evidence.hosts}
-    remote = [one for one in evidence.machine.placements if _is_remote(one, hosts[one.host])]
+    remote = [one for one in evidence.machine.placements if lies_elsewhere(one, hosts[one.host])]
     if not remote:
         return []
     worst = min(remote, key=lambda one: (one.local_ratio or 0.0, one.rank))
@@ -47,13 +43,6 @@ def uncosted(evidence: Evidence) -> list[Finding]:
     ]
 
 
-def remote_ranks(machine: MachineAnalysis | None, hosts: Sequence[Host]) -> tuple[int, ...]:
-    """Ranks that are kept to some nodes' CPUs while much of their memory lies on others."""
-    of_name = {host.name: host for host in hosts}
-    places = machine.placements if machine is not None else ()
-    return tuple(sorted(place.rank for place in places if _is_remote(place, of_name[place.host])))
-
-
 def remote_memory(evidence: Evidence, verdict: bool) -> Finding | None:
     """Remote memory with what it costs, where ranks with local memory do the same work faster."""
     one = evidence.what_ifs.of("local_memory")
@@ -75,15 +64,6 @@ def all_remote(evidence: Evidence) -> Finding | None:
         return None
     told = " Every rank has it, so nothing in this run says what it costs."
     return replace(found[0], detail=found[0].detail + told)
-
-
-def _is_remote(placement: RankPlacement, host: Host) -> bool:
-    ratio, own = placement.local_ratio, set(placement.cpu_nodes)
-    with_cpus = {node.number for node in host.topology.nodes.values() if node.cpus}
-    bound = bool(own) and own < with_cpus
-    # A rank that may run anywhere is remote only where nobody runs: on a node without CPUs.
-    anywhere = own == with_cpus and len(host.topology.nodes) > len(with_cpus)
-    return ratio is not None and 1 - ratio >= REMOTE and (bound or anywhere) and not placement.note
 
 
 def _targets(evidence: Evidence, host: str) -> dict[int, tuple[int, ...]]:

@@ -127,7 +127,11 @@ def analyse_machine(source: RunSource, training: Training) -> tuple[MachineAnaly
         return None, []
     windows = _windows(training.windows)
     bounds = tuple((one.window, one.start_ns, one.end_ns) for one in windows)
-    effects = with_effects([one for own in found.looks for one in own.disturbances], found.sampled, bounds)
+    own_bounds = {
+        host.name: tuple((one.window, *one.on(host.name)) for one in windows) for host in found.hosts
+    }
+    disturbances = [one for own in found.looks for one in own.disturbances]
+    effects = with_effects(disturbances, found.sampled, own_bounds)
     verdict = judge(found.looks, effects.disturbances, len(windows))
     num_hosts = len({str(source.rank_meta(rank).get("host") or "") for rank in source.ranks})
     energy = tuple(found.energy)
@@ -183,6 +187,13 @@ def _windows(facts: Sequence[WindowFacts]) -> tuple[Window, ...]:
             start_ns=min(one.steps[0].start_ns for one in members),
             end_ns=max(one.steps[-1].end_ns for one in members),
             num_steps=max(len(one.steps) for one in members),
+            of_host={
+                host: (
+                    min(one.steps[0].start_ns for one in members if one.host == host),
+                    max(one.steps[-1].end_ns for one in members if one.host == host),
+                )
+                for host in {one.host for one in members}
+            },
         )
         for number, members in sorted(found.items())
     )

@@ -7,7 +7,7 @@ slows the job.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -65,14 +65,16 @@ def step_times(host: Host) -> StepTimes:
 
 
 def with_effects(
-    found: Sequence[Disturbance], hosts: Sequence[Host], windows: Sequence[tuple[int, int, int]]
+    found: Sequence[Disturbance],
+    hosts: Sequence[Host],
+    windows: Mapping[str, Sequence[tuple[int, int, int]]],
 ) -> Effects:
     """What disturbances of all hosts did.
 
     Args:
         found: disturbances of all hosts.
         hosts: those that were sampled.
-        windows: (window, start, end), Unix ns.
+        windows: host -> (window, start, end), Unix ns on that host's clock.
     """
     steps = {host.name: step_times(host) for host in hosts}
     inside = [one for one in found if one.within_steps]
@@ -82,7 +84,8 @@ def with_effects(
     )
     quiet = {name: own.where(~_overlaps(own, busy)) for name, own in steps.items()}
     known = tuple(
-        replace(_compared(one, steps[one.host], quiet[one.host]), windows=_hit(one, windows)) for one in found
+        replace(_compared(one, steps[one.host], quiet[one.host]), windows=_hit(one, windows[one.host]))
+        for one in found
     )
     lost = _lost(list(steps.values()), list(quiet.values()))
     return Effects(

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from perfscope.analysis.machine.counters import middle_ns
 from perfscope.analysis.machine.host import Host, HostRank
-from perfscope.analysis.machine.results import RankPlacement
+from perfscope.analysis.machine.results import MachineAnalysis, RankPlacement
 from perfscope.analysis.machine.topology import cpu_list, cpu_set
 from perfscope.analysis.source import Document
 from perfscope.rundir.samples import SampleFact, SampleSeries
 
+REMOTE = 0.2  # of a rank's pages on another node
 _FAST = frozenset({"mcdram", "fast"})
 
 
@@ -157,3 +158,25 @@ def _meant(host: Host, policy: str) -> str:
         return ""
     kinds = ", ".join(sorted({node.kind.replace("_", " ") for node in known}))
     return f"its memory is bound to {kinds} on purpose ({policy})"
+
+
+def lies_elsewhere(placement: RankPlacement, host: Host) -> bool:
+    """Whether a rank is kept to some nodes' CPUs while its memory lies on others, and not on purpose."""
+    ratio, own = placement.local_ratio, set(placement.cpu_nodes)
+    with_cpus = {node.number for node in host.topology.nodes.values() if node.cpus}
+    bound = bool(own) and own < with_cpus
+    # A rank that may run anywhere is remote only where nobody runs: on a node without CPUs.
+    anywhere = own == with_cpus and len(host.topology.nodes) > len(with_cpus)
+    return ratio is not None and 1 - ratio >= REMOTE and (bound or anywhere) and not placement.note
+
+
+def remote_ranks(machine: MachineAnalysis | None, hosts: Sequence[Host]) -> tuple[int, ...]:
+    """Ranks whose memory `lies_elsewhere`.
+
+    Args:
+        machine: the run's; None = nothing was recorded.
+        hosts: as `analyse_machine` gives them.
+    """
+    of_name = {host.name: host for host in hosts}
+    places = machine.placements if machine is not None else ()
+    return tuple(sorted(place.rank for place in places if lies_elsewhere(place, of_name[place.host])))

@@ -38,12 +38,17 @@ _SEEN = 0.5  # a link that carried less than this part of the formula's bytes di
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """One traced window on Unix time, with its number of steps."""
+    """One traced window with its number of steps, on Unix time as each host's own clock has it."""
 
     window: int
-    start_ns: int
+    start_ns: int  # over all hosts
     end_ns: int
     num_steps: int
+    of_host: Mapping[str, tuple[int, int]]  # host -> (start, end)
+
+    def on(self, host: str) -> tuple[int, int]:
+        """(start, end) by that host's clock; over all hosts where its ranks traced nothing."""
+        return self.of_host.get(host, (self.start_ns, self.end_ns))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +252,7 @@ def _one_window(
     formula = sent = 0.0
     widest = 0
     for host in hosts:
-        start, end = _monotonic(host, window.start_ns), _monotonic(host, window.end_ns)
+        start, end = (_monotonic(host, one) for one in window.on(host.name))
         edges = _edges(host)
         first = int(np.searchsorted(edges, start, side="right")) - 1
         last = int(np.searchsorted(edges, end, side="left"))

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.oversubscription import oversubscriptions
+from perfscope.analysis.machine.placement import remote_ranks
 from perfscope.analysis.machine.results import MachineAnalysis, RankPlacement
 
-_REMOTE = 0.2  # of a rank's pages on another node
 # Disturbances that slow down what runs on the CPUs, and GPUs.
 _SLOWS = frozenset(
     {"cpu_neighbour", "steal", "throttling", "cgroup_throttling", "pressure", "gpu_neighbour", "swap"}
@@ -46,25 +46,13 @@ def surroundings(machine: MachineAnalysis | None, hosts: Sequence[Host]) -> Surr
         for found in oversubscriptions(host)
         for rank in found.ranks
     }
-    with_cpus = {
-        host.name: {node.number for node in host.topology.nodes.values() if node.cpus} for host in hosts
-    }
+    remote = remote_ranks(machine, hosts)
     return Surroundings(
-        remote={
-            one.rank: _where(one)
-            for one in machine.placements
-            if _is_remote(one, with_cpus.get(one.host, set()))
-        },
+        remote={one.rank: _where(one) for one in machine.placements if one.rank in remote},
         disturbed=disturbed,
         crowded=crowded,
         is_known=True,
     )
-
-
-def _is_remote(one: RankPlacement, with_cpus: set[int]) -> bool:
-    """Kept to some nodes' CPUs while its memory lies on others, and not on purpose."""
-    kept = bool(one.cpu_nodes) and set(one.cpu_nodes) < with_cpus
-    return one.local_ratio is not None and 1 - one.local_ratio >= _REMOTE and kept and not one.note
 
 
 def _where(one: RankPlacement) -> str:
