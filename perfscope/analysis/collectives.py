@@ -19,6 +19,7 @@ import numpy as np
 
 from perfscope.analysis import intervals as iv
 from perfscope.analysis.clocks.fit import SYNCHRONISING, ClockFit, fit_clocks
+from perfscope.analysis.comm_groups import name_groups
 from perfscope.analysis.comm_record import CommRecord, GroupCalls, GroupKey
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.judged import JudgedCalls, judge
@@ -49,10 +50,11 @@ def analyse_collectives(record: CommRecord, hosts: Mapping[int, str], world_size
     """Matches all calls and sums them up per collective and group.
 
     Args:
-        record: calls of every rank.
+        record: calls of every rank; calls without a group are given theirs where it is certain.
         hosts: rank -> host.
         world_size: ranks of the job, for groups whose size the trace does not name.
     """
+    name_groups(record, hosts)
     missing: list[MissingFigure] = []
     matched: dict[GroupKey, _Matched] = dict(match_pairs(record.groups))
     for key, group in sorted(record.groups.items()):

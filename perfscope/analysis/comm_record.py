@@ -48,6 +48,7 @@ class CommRecord:
     """Every rank's calls so far."""
 
     groups: dict[GroupKey, GroupCalls] = field(default_factory=lambda: defaultdict(GroupCalls))
+    listed: dict[str, tuple[int, ...]] = field(default_factory=dict)  # process group -> ranks
     num_nameless: int = 0  # communication spans of which the trace does not say what they are
 
     def add(self, table: pa.Table, rank: int, window: int, members: Mapping[str, tuple[int, ...]]) -> None:
@@ -59,6 +60,7 @@ class CommRecord:
             window: which.
             members: process group name -> ranks, where the trace lists them.
         """
+        self.listed.update(members)
         device = whole_numbers(table, "device")
         is_comm = known_words(table, "kind", KINDS) == COMM
         if (is_comm & (device >= 0)).any():

@@ -49,6 +49,7 @@ class JudgedCalls:
         return result
 
     def calls(self) -> list[CollectiveCall]:
+        doubted: list[bool] = self.uncertain.any(axis=0).tolist()
         transfer, late = self.transfer.tolist(), [self.ranks[row] for row in self.late_row.tolist()]
         return [
             CollectiveCall(
@@ -62,6 +63,7 @@ class JudgedCalls:
                 start_skew_ns=int(self.start_skew[k]),
                 end_skew_ns=int(self.end_skew[k]),
                 bytes=int(self.size[k]) if self.size[k] >= 0 else None,
+                late_uncertain=doubted[k],
             )
             for k in range(len(transfer))
         ]

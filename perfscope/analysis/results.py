@@ -141,6 +141,7 @@ class CollectiveCall:
     start_skew_ns: int
     end_skew_ns: int
     bytes: int | None
+    late_uncertain: bool = False  # another host's rank came within the doubt of the clocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

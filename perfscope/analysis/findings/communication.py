@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from perfscope.analysis.findings.evidence import Evidence
-from perfscope.analysis.findings.ranks import late, scheme, wait_or_transfer
+from perfscope.analysis.findings.ranks import certain_calls, late, scheme, wait_or_transfer
 from perfscope.analysis.results import Finding
 from perfscope.analysis.whatif.changes import SMALL_BYTES
 from perfscope.units import format_bytes, format_count, format_ns, format_ratio
@@ -29,7 +29,7 @@ def exposed(evidence: Evidence, verdict: bool) -> Finding | None:
     title = f"{lead}: {evidence.of_step(cost)} is {what}"
     late_rank, times = late(evidence)
     if late_rank is not None:
-        calls = format_count(len(evidence.calls))
+        calls = format_count(len(certain_calls(evidence)))
         title += f"; rank {late_rank} enters last in {format_count(times)} of {calls} calls"
     return Finding(
         id=kind.slug if kind else "comm_bound",

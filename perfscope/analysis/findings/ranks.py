@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from perfscope.analysis.findings.evidence import Evidence
-from perfscope.analysis.results import Finding
+from perfscope.analysis.results import CollectiveCall, Finding
 from perfscope.analysis.whatif.analyse import in_words
 from perfscope.analysis.whatif.peers import SLOWER, Slow
 from perfscope.analysis.whatif.results import WhatIf
@@ -35,7 +35,7 @@ def slow_rank(evidence: Evidence, verdict: bool) -> Finding | None:
         _, cost, times = waited
         title = (
             f"Rank {worst.rank} holds the others up: they wait {evidence.of_step(cost)} for it; it enters "
-            f"last in {format_count(times)} of {format_count(len(evidence.calls))} collectives."
+            f"last in {format_count(times)} of {format_count(len(certain_calls(evidence)))} collectives."
         )
     else:
         usual = format_ratio(worst.excess_ns / worst.peers_ns, 0) if worst.peers_ns else "all of it"
@@ -108,8 +108,8 @@ def late_start(evidence: Evidence, verdict: bool) -> Finding | None:
     one = evidence.what_ifs.of("equal_start")
     if one is None:
         return None
-    times = sum(call.late_rank == one.rank for call in evidence.calls)
-    count = format_count(len(evidence.calls))
+    calls = certain_calls(evidence)
+    times, count = sum(call.late_rank == one.rank for call in calls), format_count(len(calls))
     return Finding(
         id="late_start",
         title=(
@@ -214,20 +214,25 @@ def held_up(evidence: Evidence) -> tuple[int, float, int] | None:
         return None
     others = [part.exposed_comm for one, part in evidence.traced if one.rank != rank]
     mostly_waiting = evidence.waiting_ns > evidence.in_calls_ns / 2
-    if times < HOLDS_UP * len(evidence.calls) or not mostly_waiting or not others:
+    if times < HOLDS_UP * len(certain_calls(evidence)) or not mostly_waiting or not others:
         return None
     waited = evidence.waiting_ns / max(evidence.steps_per_rank, 1) * len(evidence.traced) / len(others)
     return rank, min(waited, sum(others) / len(others)), times  # the late rank itself waits for nobody
 
 
+def certain_calls(evidence: Evidence) -> list[CollectiveCall]:
+    """Calls of which it is certain who came last."""
+    return [call for call in evidence.calls if not call.late_uncertain]
+
+
 def late(evidence: Evidence) -> tuple[int | None, int]:
     """The rank that enters last clearly more often than its share, on enough calls, and how often."""
-    counts = Counter(call.late_rank for call in evidence.calls)
-    if len(evidence.calls) < 5 or len(evidence.ranks) < 2:
+    calls = certain_calls(evidence)
+    if len(calls) < 5 or len(evidence.ranks) < 2:
         return None, 0
-    rank, times = counts.most_common(1)[0]
+    rank, times = Counter(call.late_rank for call in calls).most_common(1)[0]
     share = 1 / len(evidence.ranks)
-    usual = share * len(evidence.calls)
+    usual = share * len(calls)
     by_chance = usual + CLEARLY * math.sqrt(usual * (1 - share))
     return (rank, times) if times >= by_chance else (None, times)
 

@@ -39,14 +39,17 @@ class WorkCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeModel:
-    """Curves by scheme and for all runs together; `spread` of the ranks' times, relative to M."""
+    """Curves and spreads of the ranks' times (relative to M) by scheme, and for all runs together."""
 
     curves: Mapping[str, WorkCurve]
-    spread: float
+    spreads: Mapping[str, float]
     affine: frozenset[str]  # schemes that have a curve of two or more amounts of work, their own or borrowed
 
     def curve(self, scheme: str) -> WorkCurve:
         return self.curves.get(scheme) or self.curves[_ALL]
+
+    def spread(self, scheme: str) -> float:
+        return self.spreads.get(scheme, self.spreads[_ALL])
 
     def is_affine(self, scheme: str) -> bool:
         return (scheme if scheme in self.curves else _ALL) in self.affine
@@ -74,8 +77,6 @@ def fit_compute(
     waits = np.array([min(run.wait_ns, 0.5 * own) for run, own in zip(runs, host.tolist(), strict=True)])
     mean = host - waits
     e_of = np.array([expected_maximum(run.plan.num_ranks) for run in runs])
-    several = e_of > 0
-    spread = float(np.median(waits[several] / (e_of[several] * mean[several]))) if several.any() else 0.0
     work = np.array([run.plan.work for run in runs])
     everything = _curve(work, mean)
     curves: dict[str, WorkCurve] = {}
@@ -86,7 +87,11 @@ def fit_compute(
     of_scheme: dict[str, list[int]] = defaultdict(list)
     for row, run in enumerate(runs):
         of_scheme[run.plan.scheme].append(row)
+    spreads = {_ALL: _spread(waits, e_of * mean) or 0.0}
     for scheme, rows in of_scheme.items():
+        observed = _spread(waits[rows], e_of[rows] * mean[rows])
+        if observed is not None:
+            spreads[scheme] = observed
         own = _curve(work[rows], mean[rows])
         if own is not None or everything is not None:
             affine.add(scheme)
@@ -97,7 +102,13 @@ def fit_compute(
                 else _proportional(work[rows], mean[rows], [runs[row] for row in rows], more_fixed)
             )
         curves[scheme] = own
-    return ComputeModel(curves=curves, spread=spread, affine=frozenset(affine))
+    return ComputeModel(curves=curves, spreads=spreads, affine=frozenset(affine))
+
+
+def _spread(waits: Floats, units: Floats) -> float | None:
+    """Median of waiting per e_N * M; None where nobody ran with others."""
+    several = units > 0
+    return float(np.median(waits[several] / units[several])) if several.any() else None
 
 
 def _curve(work: Floats, mean: Floats) -> WorkCurve | None:

@@ -21,7 +21,7 @@ from perfscope.analysis.predict.records import (
 from perfscope.analysis.results import CollectiveCall, RankResult, RunAnalysis
 
 _LEFT_OUT = 3  # first steps
-_MOST_WAITING = 0.5  # of a step: more is a traced window's own doing
+_MOST_WAITING = 0.7  # of the time in calls: the skews are of other calls than those that last
 Document = Mapping[str, object]
 
 
@@ -66,8 +66,9 @@ def measured_run(
     exposed = sum(one.exposed_comm for one in breakdowns)
     apart = sum(one.optimizer + one.idle + one.copy + one.input_wait for one in breakdowns)
     pace = min(1.0, step_ns * len(breakdowns) / whole)
-    wait = sum(kind.per_step * float(np.median(kind.skews_ns)) / 2 for kind in kinds) * pace
-    comm = sum(kind.per_step * float(np.median(kind.transfers_ns)) for kind in kinds)
+    in_calls = sum(rank.comm_ns or 0 for rank in traced) / len(traced) * pace
+    entering = sum(kind.per_step * float(np.mean(kind.skews_ns)) / 2 for kind in kinds) * pace
+    wait = min(entering, _MOST_WAITING * in_calls)
     passes = sum(one.forward_ns + one.backward_ns for one in analysis.layers)
     return MeasuredRun(
         name=name,
@@ -78,8 +79,8 @@ def measured_run(
         threads=_threads(metas),
         step_ns=step_ns,
         steps_ns=steps_ns,
-        comm_ns=comm * _at_once(analysis),
-        wait_ns=min(wait, _MOST_WAITING * step_ns),
+        comm_ns=max(in_calls - wait, 0.0),
+        wait_ns=wait,
         overlap_ratio=_overlap(traced),
         backward_share=sum(one.backward_ns for one in analysis.layers) / passes if passes else 0.5,
         fixed_share=min(1.0, apart / (whole - exposed)) if whole > exposed else 0.0,
@@ -222,13 +223,6 @@ def _measured_calls(kinds: Sequence[_CallKind], plan: Plan, hosts: Mapping[int, 
             for transfer in kind.transfers_ns
         ]
     return found
-
-
-def _at_once(analysis: RunAnalysis) -> float:
-    """|union| of a rank's calls / their sum: below 1 where several are under way at once."""
-    num = len(analysis.ranks)
-    total = sum(one.duration_ns * one.group_size for one in analysis.collectives) / max(num, 1)
-    return min(1.0, analysis.in_calls_ns / total) if analysis.in_calls_ns and total else 1.0
 
 
 def _overlap(traced: Sequence[RankResult]) -> float | None:

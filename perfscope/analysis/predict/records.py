@@ -99,9 +99,9 @@ class MeasuredRun:
         threads: per rank; None: not recorded.
         step_ns: its typical untraced step (the slowest rank's, where a bench run tells).
         steps_ns: untraced steps that the typical one is taken from.
-        comm_ns: per traced step, |union| of a rank's calls without waiting for others, mean over ranks.
-        wait_ns: per traced step, waiting for the last rank to enter, mean over ranks, brought to the pace of
-            untraced steps.
+        comm_ns: |union| of a rank's calls in a traced step without `wait_ns`, mean over ranks, brought to the
+            pace of untraced steps: transfers, leaving one after the other, and what calls lack of a CPU.
+        wait_ns: likewise, waiting in them for the last rank to enter.
         overlap_ratio: share of communication under compute, mean over ranks; None: no communication.
         backward_share: of the operators' time, what runs while gradients can be sent.
         fixed_share: of a traced step without communication, the part that no layer has (optimizer, idle).

@@ -106,7 +106,7 @@ def compose(
     transfer = transfer_ns * ratio
     return StepParts(
         compute=own,
-        straggling=own * compute.spread * growth(plan.num_ranks),
+        straggling=own * compute.spread(plan.scheme) * growth(plan.num_ranks),
         transfer=transfer,
         hidden=min(hidden * transfer, traits.hideable * own),
     )
