@@ -1,30 +1,31 @@
 """Process groups of calls whose trace does not name them, where only one group can be meant.
 
-A rank's calls without a group (within one window) are on group g if
+A backend's thread serves one group. That group is one of those listed that the rank is in, and while a call
+that waits for all is under way on one member, a call of its kind and size is under way on every other member.
+Where this leaves one group for all calls of a thread, they are that group's; but only if in the end all its
+members have as many calls of each kind and size on it. What stays open keeps the group "unknown".
 
-- every member of g has as many of them, of each kind and size,
-- nobody leaves the k-th call of a kind that waits for all before the last member has entered it, and
-- this holds for no other listed group of any of its members.
-
-Times of two hosts cannot be compared that finely: groups over several hosts are never named so. Point-to-point
-calls are not looked at. What stays open keeps the group "unknown".
+Times of two hosts cannot be compared that finely: a group over several hosts is always possible.
+Point-to-point calls are not looked at.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
 import numpy as np
 
 from perfscope.analysis.comm_record import UNKNOWN_GROUP, CommRecord, GroupKey
+from perfscope.analysis.intervals import Int64
 from perfscope.analysis.matching import RankCalls
 
 _POINT_TO_POINT = frozenset({"send", "recv"})
 _WAITS_FOR_ALL = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
 _PER_RANK = frozenset({"all_gather", "gather", "scatter"})  # of a group of unknown size S is one rank's part
 _Own = dict[str, RankCalls]  # kind -> a rank's calls without a group
+_Lanes = dict[tuple[int, int], str]  # (rank, lane) -> group
 
 
 def name_groups(record: CommRecord, hosts: Mapping[int, str]) -> None:
@@ -34,65 +35,154 @@ def name_groups(record: CommRecord, hosts: Mapping[int, str]) -> None:
         record: of all ranks; changed.
         hosts: rank -> host.
     """
+    for window, ranks in _unnamed(record).items():
+        named = {name: _named(record, window, name) for name in record.listed}
+        lanes: _Lanes = {}
+        for rank, own in ranks.items():
+            for lane in np.unique(np.concatenate([calls.lane for calls in own.values()])).tolist():
+                possible = _possible(record.listed, hosts, rank, lane, ranks, named)
+                if len(possible) == 1:
+                    lanes[rank, lane] = possible[0]
+        for name in sorted(set(lanes.values())):
+            chosen = {pair for pair, group_name in lanes.items() if group_name == name}
+            if _even(record.listed[name], chosen, ranks, named[name]):
+                _move(record, window, name, ranks, chosen)
+
+
+def _unnamed(record: CommRecord) -> dict[int, dict[int, _Own]]:
+    """window -> rank -> kind -> calls without a group."""
     windows: dict[int, dict[int, _Own]] = defaultdict(lambda: defaultdict(dict))
     for key, group in record.groups.items():
         if key.group == UNKNOWN_GROUP and key.collective not in _POINT_TO_POINT:
             for window, every in group.windows.items():
                 for calls in every:
                     windows[window][calls.rank][key.collective] = calls
-    for window, ranks in windows.items():
-        fitting = {
-            name: members
-            for name, members in record.listed.items()
-            if len({hosts.get(rank) for rank in members}) == 1 and _fits(members, ranks)
-        }
-        of_rank = {rank: [name for name in fitting if rank in fitting[name]] for rank in ranks}
-        for name, members in fitting.items():
-            if all(of_rank[rank] == [name] for rank in members):
-                _move(record, window, name, {rank: ranks[rank] for rank in members})
+    return windows
 
 
-def _fits(members: tuple[int, ...], ranks: Mapping[int, _Own]) -> bool:
-    """Whether all calls without a group of these ranks may be calls among them."""
-    if len(members) < 2 or any(rank not in ranks for rank in members):
-        return False
-    if len({frozenset(ranks[rank]) for rank in members}) != 1:
-        return False
-    return all(_one_by_one(kind, [ranks[rank][kind] for rank in members]) for kind in ranks[members[0]])
+def _possible(
+    listed: Mapping[str, tuple[int, ...]],
+    hosts: Mapping[int, str],
+    rank: int,
+    lane: int,
+    ranks: Mapping[int, _Own],
+    named: Mapping[str, Mapping[int, _Own]],
+) -> list[str]:
+    """Groups that a rank's thread may serve."""
+    return [
+        name
+        for name, members in listed.items()
+        if rank in members
+        and (
+            len({hosts.get(member) for member in members}) > 1
+            or not _impossible(rank, lane, members, ranks, named[name])
+        )
+    ]
 
 
-def _one_by_one(kind: str, every: list[RankCalls]) -> bool:
-    if len({len(calls.enter) for calls in every}) != 1:
-        return False
-    # Two threads may start two calls in another order on each rank: sizes keep these apart.
-    orders = [np.lexsort((calls.enter, calls.size)) for calls in every]
-    sizes = np.stack([calls.size[order] for calls, order in zip(every, orders, strict=True)])
-    if (sizes != sizes[0]).any():
-        return False
-    enter = np.stack([calls.enter[order] for calls, order in zip(every, orders, strict=True)])
-    leave = np.stack([calls.exit[order] for calls, order in zip(every, orders, strict=True)])
-    return kind not in _WAITS_FOR_ALL or bool((enter.max(axis=0) <= leave.min(axis=0)).all())
+def _named(record: CommRecord, window: int, name: str) -> dict[int, _Own]:
+    """rank -> kind -> calls that the trace itself puts on a group."""
+    found: dict[int, _Own] = defaultdict(dict)
+    for key, group in record.groups.items():
+        if key.group == name:
+            for calls in group.windows.get(window, ()):
+                found[calls.rank][key.collective] = calls
+    return found
 
 
-def _move(record: CommRecord, window: int, name: str, ranks: Mapping[int, _Own]) -> None:
+def _impossible(
+    rank: int,
+    lane: int,
+    members: tuple[int, ...],
+    ranks: Mapping[int, _Own],
+    named: Mapping[int, _Own],
+) -> bool:
+    """Whether a call on a rank's thread has no counterpart on some other member."""
+    for kind, calls in ranks[rank].items():
+        mine = np.flatnonzero(calls.lane == lane).tolist()
+        for other in members:
+            theirs = [own[other][kind] for own in (ranks, named) if kind in own.get(other, {})]
+            if other != rank and not all(any(_met(kind, calls, one, t) for t in theirs) for one in mine):
+                return True
+    return len(members) < 2
+
+
+def _met(kind: str, calls: RankCalls, one: int, theirs: RankCalls) -> bool:
+    # The size of a call on a group that is known is of the whole group.
+    alike = np.ones(len(theirs.size), np.bool_) if kind in _PER_RANK else theirs.size == calls.size[one]
+    if kind in _WAITS_FOR_ALL:
+        alike = alike & (theirs.enter <= calls.exit[one]) & (theirs.exit >= calls.enter[one])
+    return bool(alike.any())
+
+
+def _even(
+    members: tuple[int, ...],
+    chosen: set[tuple[int, int]],
+    ranks: Mapping[int, _Own],
+    named: Mapping[int, _Own],
+) -> bool:
+    """Whether all members have as many calls of each kind and size on the group."""
+    counts: dict[int, Counter[tuple[str, int]]] = {rank: Counter() for rank in members}
+    for rank in members:
+        for kind, calls in ranks.get(rank, {}).items():
+            scale = len(members) if kind in _PER_RANK else 1
+            sizes = calls.size[_on(calls, chosen)] * scale
+            counts[rank].update((kind, size) for size in sizes.tolist())
+        for kind, calls in named.get(rank, {}).items():
+            counts[rank].update((kind, size) for size in calls.size.tolist())
+    return all(count == counts[members[0]] for count in counts.values())
+
+
+def _on(calls: RankCalls, chosen: set[tuple[int, int]]) -> Int64:
+    """Places of the calls on chosen threads."""
+    lanes = [lane for rank, lane in chosen if rank == calls.rank]
+    places: Int64 = np.flatnonzero(np.isin(calls.lane, lanes))
+    return places
+
+
+def _move(
+    record: CommRecord, window: int, name: str, ranks: Mapping[int, _Own], chosen: set[tuple[int, int]]
+) -> None:
+    """Moves the calls on the chosen threads to a group."""
     members = record.listed[name]
-    for rank, own in ranks.items():
-        for kind, calls in own.items():
-            source = record.groups[GroupKey(kind, UNKNOWN_GROUP, ())]
-            source.windows[window] = [one for one in source.windows[window] if one.rank != rank]
-            source.windows = defaultdict(list, {w: every for w, every in source.windows.items() if every})
+    for rank in members:
+        for kind in list(ranks[rank]):
+            unnamed = GroupKey(kind, UNKNOWN_GROUP, ())
+            source, whole = record.groups[unnamed], ranks[rank][kind]
+            places = _on(whole, chosen)
+            if not len(places):
+                continue
+            left = [one for one in source.windows.pop(window) if one.rank != rank]
+            rest = np.setdiff1d(np.arange(len(whole.enter)), places)
+            if len(rest):
+                ranks[rank][kind] = _picked(whole, rest)
+                left.append(ranks[rank][kind])
+            else:
+                del ranks[rank][kind]
+            if left:
+                source.windows[window] = left
             source.ranks = {one.rank for every in source.windows.values() for one in every}
-            if kind in _PER_RANK:
-                calls = replace(calls, size=np.where(calls.size >= 0, calls.size * len(members), -1))
-            target = record.groups[GroupKey(kind, name, members)]
-            target.size = max(target.size, len(members))
-            target.dtypes |= source.dtypes
-            target.ranks.add(rank)
-            every = target.windows[window]
-            named = [one for one in every if one.rank == rank]
-            target.windows[window] = [one for one in every if one.rank != rank] + [_together([*named, calls])]
             if not source.windows:
-                del record.groups[GroupKey(kind, UNKNOWN_GROUP, ())]
+                del record.groups[unnamed]
+            _add(record, GroupKey(kind, name, members), window, _picked(whole, places), source.dtypes)
+
+
+def _add(record: CommRecord, key: GroupKey, window: int, calls: RankCalls, dtypes: set[str]) -> None:
+    if key.collective in _PER_RANK:
+        size = np.where(calls.size >= 0, calls.size * len(key.members), -1)
+        calls = replace(calls, size=size)
+    group = record.groups[key]
+    group.size = max(group.size, len(key.members))
+    group.dtypes |= dtypes
+    group.ranks.add(calls.rank)
+    named = [one for one in group.windows[window] if one.rank == calls.rank]
+    others = [one for one in group.windows[window] if one.rank != calls.rank]
+    group.windows[window] = [*others, _together([*named, calls])]
+
+
+def _picked(calls: RankCalls, places: Int64) -> RankCalls:
+    columns = {column.name: getattr(calls, column.name) for column in fields(RankCalls)}
+    return RankCalls(**{name: value if name == "rank" else value[places] for name, value in columns.items()})
 
 
 def _together(parts: list[RankCalls]) -> RankCalls:

@@ -56,10 +56,13 @@ class Host(IntEnum):
     COMM_PARAMETERS = 14  # record_param_comms: carries sizes and group, no row
     ANNOTATION = 15
     OTHER = 16
+    GROUP = 17  # names the process group of the call inside: no row
+    SOURCE = 18  # says who sent what was just received: no row
+    FUNCTIONAL = 19  # _c10d_functional::*: starts a c10d call, or waits for one: no work of its own
 
 
 FIRST_SCOPE = Host.WRAPPER
-COMM_CLASSES = (Host.COMM, Host.COLLECTIVE_OP, Host.LAUNCH_NOTE, Host.COMM_PARAMETERS)
+COMM_CLASSES = (Host.COMM, Host.COLLECTIVE_OP, Host.LAUNCH_NOTE, Host.COMM_PARAMETERS, Host.GROUP)
 
 # Communication kernels: (prefix of the name, where it comes from). Case matters.
 COMM_PREFIXES = (
@@ -160,13 +163,15 @@ def host_class(category: str, name: str) -> Host:
 _PREFIXES = (
     (layout.MARK_LAYER, Host.LAYER),
     (layout.MARK_STEP, Host.STEP),
+    (layout.MARK_GROUP, Host.GROUP),
+    (layout.MARK_SOURCE, Host.SOURCE),
     ("ProfilerStep#", Host.PROFILER_STEP),
     ("Optimizer.step#", Host.OPTIMIZER),
     ("Optimizer.zero_grad#", Host.ZERO_GRAD),
     ("enumerate(DataLoader)#", Host.INPUT),
     *((backend, Host.COMM) for backend in _BACKENDS),
     ("c10d::", Host.COLLECTIVE_OP),
-    ("_c10d_functional", Host.OTHER),  # starts a c10d call, or waits for one: no work of its own
+    ("_c10d_functional", Host.FUNCTIONAL),
     ("nccl:", Host.LAUNCH_NOTE),
     (_WRAPPER, Host.WRAPPER),
 )

@@ -15,6 +15,7 @@ from perfscope.ingest.classify import COMM_CLASSES, Device, Host
 from perfscope.ingest.collectives import Collective, from_args
 from perfscope.ingest.cost_model import Cost, cost, known
 from perfscope.ingest.events import NO_ARGS, Args, Event
+from perfscope.ingest.groups import is_call
 from perfscope.ingest.spill import DEVICE, HOST, LAUNCH, Rows, Spill
 from perfscope.ingest.timestamps import parse_us, to_ns
 from perfscope.ingest.words import Lanes, Words
@@ -46,6 +47,7 @@ class Facts:
         default_factory=lambda: np.zeros((0, _NUM_HOST_CODES), np.int64)
     )
     steps: list[tuple[int, int, int, int]] = field(default_factory=list)  # start, end, word, lane
+    calls: list[Rows] = field(default_factory=list)  # host rows that `groups` needs
     num_device: int = 0  # kernels, copies and sets
     num_launches: int = 0
     dropped: int = 0  # events with no usable time
@@ -70,6 +72,7 @@ class Collector:
         self._spill = spill
         self._flush_rows = flush_rows
         self._launching = _Launching()
+        self._are_calls: list[bool] = []  # per host word
         self._cost_numbers: dict[tuple[int, bytes], int] = {}
         self._collective_numbers: dict[Collective, int] = {}
         self._open: dict[tuple[int | str, int | str], list[Event | tuple[Any, ...]]] = defaultdict(list)
@@ -227,7 +230,17 @@ class Collector:
         for row in rows[(codes == Host.STEP) | (codes == Host.PROFILER_STEP)]:
             start = int(row["start"])
             self.facts.steps.append((start, start + int(row["dur"]), int(row["name"]), int(row["lane"])))
+        self._keep_calls(rows)
         self._spill.add(HOST_ROWS, rows)
+
+    def _keep_calls(self, rows: Rows) -> None:
+        words, known = self.host_words, len(self._are_calls)
+        self._are_calls += [
+            is_call(*word) for word in zip(words.codes[known:], words.texts[known:], strict=True)
+        ]
+        chosen = np.array(self._are_calls, np.bool_)[rows["name"]]
+        if chosen.any():
+            self.facts.calls.append(rows[chosen])
 
     def _count_codes(self, lanes: npt.NDArray[Any], codes: npt.NDArray[Any]) -> None:
         counts = np.bincount(

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from perfscope.ingest.events import Args
+from perfscope.rundir import layout
 
 # Spellings met in kernel names, annotations and `Collective name`, without case, `_` and a backend's prefix.
 _CANONICAL = {
@@ -61,7 +62,9 @@ class Collective:
     in_bytes: int | None = None
     out_bytes: int | None = None
     dtype: str | None = None
-    peer: int | None = None
+    peer: int | None = None  # global rank
+    group_peer: int | None = None  # the same as a rank within the group
+    elements: int | None = None  # of the input, to tell the calls of a CPU backend from each other
 
     def filled_from(self, outer: Collective | None) -> Collective:
         """This one, with what it lacks taken from `outer`, unless that is another collective."""
@@ -86,6 +89,7 @@ class Collective:
         return replace(self, in_bytes=given, out_bytes=taken)
 
 
+_SPANS = "gloo:"
 _FIELDS = tuple(Collective.__dataclass_fields__)
 
 
@@ -104,6 +108,8 @@ def from_kernel_name(name: str) -> str | None:
 
 def from_args(name: str, args: Args) -> Collective:
     """A collective from an event's name and arguments (host annotation or device kernel)."""
+    if name.startswith(layout.MARK_GROUP):
+        return _from_mark(name[len(layout.MARK_GROUP) :])
     told = _text(args.collective)
     dtype = _dtype(_text(args.dtype))
     size = _SIZES.get(dtype or "")
@@ -119,9 +125,31 @@ def from_args(name: str, args: Args) -> Collective:
     if found.name in ("send", "recv"):
         peer = _int(args.target_rank if found.name == "send" else args.source_rank)
         found = replace(found, peer=peer if peer is not None and peer >= 0 else None)
+        found = replace(found, group_peer=_group_peer(name, args))
     if found.in_bytes is None and not told:
         found = _sized_by_shapes(found, args)
+    if name in _INPUT or name.startswith(_SPANS):
+        found = replace(found, elements=_elements(name, args))
     return found
+
+
+def _from_mark(text: str) -> Collective:
+    """What the probe's mark around a call tells: `<group>` or `<group>:peer=<global rank>`."""
+    group, has_peer, peer = text.rpartition(layout.MARK_PEER)
+    if has_peer and peer.isdigit():
+        return Collective(group=group, peer=int(peer))
+    return Collective(group=text)
+
+
+def _group_peer(name: str, args: Args) -> int | None:
+    """The other end of `c10d::send(tensors, group, to, tag)` or `c10d::recv_`, as a rank within the group."""
+    if name not in ("c10d::send", "c10d::recv_"):
+        return None
+    try:
+        peer = int(msgspec.json.decode(bytes(args.concrete))[2])
+    except (ValueError, TypeError, IndexError, KeyError, RecursionError):
+        return None
+    return peer if peer >= 0 else None
 
 
 def _sized_by_shapes(found: Collective, args: Args) -> Collective:
@@ -141,6 +169,27 @@ def _sized_by_shapes(found: Collective, args: Args) -> Collective:
     if dtype is None:
         return found
     return replace(found, in_bytes=total, dtype=dtype)
+
+
+# Which argument of an operator holds what gloo's span will show as its input.
+_INPUT = {
+    **{f"c10d::{name}": 0 for name in ("allreduce_", "allreduce_coalesced_", "broadcast_", "reduce_")},
+    **{f"c10d::{name}": 1 for name in ("_allgather_base_", "allgather_", "_reduce_scatter_base_")},
+    "c10d::alltoall_base_": 1,
+}
+
+
+def _elements(name: str, args: Args) -> int | None:
+    """Elements of all tensors of the input of an operator, or of a backend's span; None if not told."""
+    try:
+        dims = msgspec.json.decode(bytes(args.dims))
+        shapes = dims if name.startswith(_SPANS) else dims[_INPUT[name]]
+    except (ValueError, TypeError, IndexError, KeyError, RecursionError):
+        return None
+    shapes = [shapes] if _is_shape(shapes) else shapes
+    if not isinstance(shapes, list) or not shapes or not all(_is_shape(shape) for shape in shapes):
+        return None
+    return sum(int(prod(shape)) for shape in shapes)
 
 
 def _is_shape(value: Any) -> bool:
@@ -178,16 +227,28 @@ class ProcessGroups:
     """
 
     def __init__(self, groups: list[dict[str, Any]], world_size: int | None) -> None:
-        self._sizes = {str(group["pg_name"]): _size_of(group) for group in groups if "pg_name" in group}
+        named = [group for group in groups if "pg_name" in group]
+        self._sizes = {str(group["pg_name"]): _size_of(group) for group in named}
+        self._ranks = {str(group["pg_name"]): _ranks_of(group) for group in named}
         self._world_size = world_size
 
-    def complete(self, found: Collective) -> Collective:
-        """`found` with group, group size and the sizes that follow from it.
+    @property
+    def sizes(self) -> dict[str, int | None]:
+        """Group -> number of its ranks."""
+        return dict(self._sizes)
+
+    def complete(self, found: Collective, group: str | None = None, source: int | None = None) -> Collective:
+        """`found` with group, group size, peer and the sizes that follow.
+
+        Args:
+            found: what the event and those around it tell.
+            group: what is known of its thread.
+            source: the sender, as a rank within the group, of a receive from anybody.
 
         Where the event names no group: the only group there is; "default" with the world's size if
         the file lists none; "unknown" without a size if there are several.
         """
-        name, size = found.group, found.group_size
+        name, size = found.group if found.group is not None else group, found.group_size
         if name is None and len(self._sizes) == 1:
             name = next(iter(self._sizes))
         if name is None:
@@ -195,7 +256,11 @@ class ProcessGroups:
             size = size if size is not None or self._sizes else self._world_size
         elif size is None:
             size = self._sizes.get(name)
-        return replace(found, group=name, group_size=size).completed()
+        peer, inside = found.peer, found.group_peer if found.group_peer is not None else source
+        ranks = self._ranks.get(name, ())
+        if peer is None and inside is not None and inside < len(ranks):
+            peer = ranks[inside]
+        return replace(found, group=name, group_size=size, peer=peer).completed()
 
 
 def _size_of(group: dict[str, Any]) -> int | None:
@@ -204,3 +269,8 @@ def _size_of(group: dict[str, Any]) -> int | None:
         return size
     ranks = group.get("ranks")
     return len(ranks) if isinstance(ranks, list) else None
+
+
+def _ranks_of(group: dict[str, Any]) -> tuple[int, ...]:
+    ranks = group.get("ranks")
+    return tuple(ranks) if isinstance(ranks, list) and all(isinstance(rank, int) for rank in ranks) else ()

@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from perfscope.rundir import layout
+
 # Looked up by themselves when the text around them is damaged.
 _OBJECT_KEYS = ("distributedInfo",)
 _NUMBER_KEYS = ("baseTimeNanoseconds",)
@@ -22,6 +24,7 @@ class Metadata:
     world_size: int | None = None
     backend: str | None = None
     groups: list[dict[str, Any]] = field(default_factory=list)  # distributedInfo.pg_config
+    reducers: list[str] = field(default_factory=list)  # groups of DDP's reducers, of a model recorded by us
     base_ns: int = 0  # to be added to every timestamp: baseTimeNanoseconds
     host: str | None = None
     devices: dict[int, str] = field(default_factory=dict)  # GPU index -> name
@@ -40,11 +43,13 @@ def parse_metadata(outside: list[bytes]) -> Metadata:
     info = info if isinstance(info, dict) else {}
     groups = info.get("pg_config")
     devices = fields.get("deviceProperties")
+    reducers = fields.get(layout.TRACE_REDUCERS)
     return Metadata(
         rank=_int(info.get("rank")),
         world_size=_int(info.get("world_size")),
         backend=str(info["backend"]) if info.get("backend") else None,
         groups=[g for g in groups if isinstance(g, dict)] if isinstance(groups, list) else [],
+        reducers=[str(name) for name in reducers] if isinstance(reducers, list) else [],
         base_ns=_int(fields.get("baseTimeNanoseconds")) or 0,
         host=str(fields["host_name"]) if fields.get("host_name") else None,
         devices=_device_names(devices if isinstance(devices, list) else []),

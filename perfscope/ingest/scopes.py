@@ -41,6 +41,7 @@ _WRAPPERS = (
 SCOPES = frozenset(
     {Host.WRAPPER, Host.LAYER, Host.MODULE, Host.STEP, Host.PROFILER_STEP, Host.OPTIMIZER}
     | {Host.ZERO_GRAD, Host.INPUT, Host.COMM, Host.COLLECTIVE_OP, Host.LAUNCH_NOTE, Host.COMM_PARAMETERS}
+    | {Host.GROUP}
 )
 
 
@@ -202,6 +203,9 @@ class Scopes:
             phase = OPTIMIZER
         elif code == Host.INPUT:
             phase = OTHER
+        elif code == Host.GROUP:
+            # A send that is still under way may seem to be around the next call: the mark knows better.
+            collective = detail
         else:
             collective = self.merge(detail, collective)
         return phase, layer, collective

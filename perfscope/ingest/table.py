@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from perfscope.ingest.collectives import Collective, ProcessGroups
 from perfscope.ingest.cost_model import Cost
+from perfscope.ingest.groups import CallGroups
 from perfscope.ingest.timeline import ABSENT, COPY, Small, Table
 from perfscope.rundir.schema import KINDS, PHASES, TIMELINE
 
@@ -39,6 +40,8 @@ class TimelineFile:
         layers: layer number -> name; may grow while slices are written.
         lanes: (device, lane) per `Table.lane`.
         collectives: may grow while slices are written.
+        groups: that the file lists.
+        call_groups: what was found out about calls that do not name theirs.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class TimelineFile:
         costs: Sequence[Cost],
         collectives: Sequence[Collective],
         groups: ProcessGroups,
+        call_groups: CallGroups,
     ) -> None:
         self.num_rows = 0
         self._path = path
@@ -65,6 +69,7 @@ class TimelineFile:
         self._costs = np.array([(c.flops, c.read, c.written) for c in costs] or [(0, 0, 0)], np.int64)
         self._collectives = collectives
         self._groups = groups
+        self._call_groups = call_groups
         self._counts: dict[tuple[str | None, str | None], int] = defaultdict(int)
         self._writer = pq.ParquetWriter(
             self._aside,
@@ -139,8 +144,12 @@ class TimelineFile:
         """Columns only communication has. Counts `seq`, so each slice must come exactly once."""
         places = np.flatnonzero(rows.collective >= 0)
         told: list[tuple[Any, ...]] = []
-        for number in rows.collective[places].tolist():
-            found = self._groups.complete(self._collectives[number])
+        lanes, starts = rows.lane[places].tolist(), rows.start[places].tolist()
+        known = self._call_groups
+        for number, lane, start in zip(rows.collective[places].tolist(), lanes, starts, strict=True):
+            found = self._groups.complete(
+                self._collectives[number], known.of_lane.get(lane), known.sources.get((lane, start))
+            )
             key = (found.group, found.name)
             sizes = (found.group_size, found.in_bytes, found.out_bytes)
             told.append((found.name, found.group, *sizes, found.dtype, found.peer, self._counts[key]))

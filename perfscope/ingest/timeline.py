@@ -21,7 +21,7 @@ COMPUTE, COMM, COPY, INPUT, OPTIMIZER, HOST, ANNOTATION = range(7)  # as schema.
 # A device clock mapped onto the host's may put a kernel a little before its own launch.
 _CLOCK_SLACK_NS = 2_000_000
 ABSENT = int(np.iinfo(np.int64).max)
-_NO_ROW_CODES = (Host.WRAPPER, Host.COMM_PARAMETERS)
+_NO_ROW_CODES = (Host.WRAPPER, Host.COMM_PARAMETERS, Host.GROUP, Host.SOURCE)
 
 
 @dataclass(slots=True)
@@ -276,6 +276,7 @@ def _kinds_of_codes(has_device: bool, has_backend: bool) -> Small:
     kinds = np.full(len(Host), ANNOTATION, np.int32)
     kinds[[Host.OPERATOR, Host.REGION]] = HOST if has_device else COMPUTE
     kinds[[Host.NODE, Host.LAUNCH_NOTE, Host.OTHER, Host.WRAPPER, Host.COMM_PARAMETERS]] = HOST
+    kinds[Host.FUNCTIONAL] = HOST
     kinds[[Host.OPTIMIZER, Host.ZERO_GRAD]] = OPTIMIZER
     kinds[Host.INPUT] = INPUT
     kinds[Host.COMM] = COMM

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
+
 from perfscope.errors import TraceError
 from perfscope.ingest.classify import Host, mark_text
 from perfscope.ingest.collect import Collector
 from perfscope.ingest.collectives import ProcessGroups
 from perfscope.ingest.files import WindowFile
+from perfscope.ingest.groups import CallGroups, find_groups
 from perfscope.ingest.lanes import describe_lanes
 from perfscope.ingest.metadata import parse_metadata
 from perfscope.ingest.reader import EventReader
@@ -75,6 +78,7 @@ class _Window:
         collector = self._collector
         main = main_lane(self._facts, collector.lanes)
         timeline = Timeline(collector, self._scopes, self._steps, main=main, use_modules=self._use_modules)
+        groups = ProcessGroups(self._metadata.groups, self._metadata.world_size)
         host_words = collector.host_words
         words = [
             mark_text(Host(code), text) for code, text in zip(host_words.codes, host_words.texts, strict=True)
@@ -95,11 +99,23 @@ class _Window:
             ],
             costs=collector.costs,
             collectives=collector.collectives,
-            groups=ProcessGroups(self._metadata.groups, self._metadata.world_size),
+            groups=groups,
+            call_groups=self._call_groups(groups),
         ) as table:
             for until, (host, launches, device) in spill.slices():
                 table.write(timeline.tables(until, host, launches, device))
         return self._summary(table.num_rows, timeline, main)
+
+    def _call_groups(self, groups: ProcessGroups) -> CallGroups:
+        words = self._collector.host_words
+        if not self._facts.calls:
+            return CallGroups()
+        calls = np.concatenate(self._facts.calls)
+        self._facts.calls.clear()
+        codes = np.array(words.codes, np.int64)[calls["name"]]
+        return find_groups(
+            calls, codes, words.texts, self._collector.collectives, groups.sizes, self._metadata.reducers
+        )
 
     def _summary(self, num_rows: int, timeline: Timeline, main: int | None) -> IngestSummary:
         counts, facts, metadata = self._counts, self._facts, self._metadata

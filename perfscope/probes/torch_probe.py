@@ -28,6 +28,7 @@ from .ranks import identify
 from .recorder import Recorder
 from .steps import Step, StepTracker
 from .torch_compile import CompileWatch
+from .torch_groups import GroupMarks
 from .torch_trace import TorchTrace
 from .windows import Windows
 
@@ -78,6 +79,7 @@ class TorchProbe:
         self._run_dir = run_dir
         self._config = config
         self._trace: Optional[TorchTrace] = None
+        self._group_marks: Optional[GroupMarks] = None
         self._compile = CompileWatch(self._compiled_entered, self._compiled_left)
         self._forward_hooks: list = []
         self.reset()
@@ -234,6 +236,9 @@ class TorchProbe:
         trace.yield_to_training(functools.partial(self._guarded, "yield", self._cut_window))
         self._windows = Windows(recorder, self._config, trace.start, trace.stop, trace.new_mark)
         self._marks = LayerMarks(trace.new_mark, layout.MARK_LAYER)
+        self._group_marks = GroupMarks(
+            trace.new_mark, self._unseen, functools.partial(self._fault, "group marks")
+        )
         recorder.anchor()
         recorder.save_meta(**torch_describe.framework(), **torch_describe.groups())
         self._guarded("sampler", self._start_sampler, recorder)
@@ -416,8 +421,12 @@ class TorchProbe:
             hooks.register_module_forward_pre_hook(self._layer_pre),
             hooks.register_module_forward_hook(self._layer_post, always_call=True),
         ]
+        if self._group_marks is not None:
+            self._group_marks.install(self._root() if self._root is not None else None)
 
     def _remove_layer_hooks(self) -> None:
+        if self._group_marks is not None:
+            self._group_marks.remove()
         hooks, self._forward_hooks = self._forward_hooks, []
         for hook in hooks:
             hook.remove()

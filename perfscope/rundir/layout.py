@@ -56,6 +56,10 @@ INGEST = "ingest"
 MARK_STEP = "perfscope.step:"
 MARK_LAYER = "perfscope.layer:"
 MARK_INPUT = "perfscope.input"
+MARK_GROUP = "perfscope.group:"  # + name of a process group, + MARK_PEER + global rank of the other end
+MARK_PEER = ":peer="
+TRACE_REDUCERS = "perfscope.reducer_groups"  # key of a trace: groups of DistributedDataParallel's reducers
+MARK_SOURCE = "perfscope.source:"  # + rank within its group of whoever sent what was received from anybody
 
 # Environment through which the launcher talks to the agent. All are plain strings.
 ENV_RUN_DIR = "PERFSCOPE_RUN_DIR"  # absolute path of the run directory

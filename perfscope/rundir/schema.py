@@ -44,7 +44,7 @@ TIMELINE = pa.schema(
         ("bytes_read", pa.int64()),  # modelled from shapes; null = unknown
         ("bytes_written", pa.int64()),
         ("collective", _WORD),  # all_reduce, all_gather, reduce_scatter, broadcast, ..., send, recv, barrier
-        ("group", _WORD),  # process group name (from the trace) or "default"
+        ("group", _WORD),  # process group name; "default" = none listed; "unknown" = one of several
         ("group_size", pa.int32()),
         ("in_bytes", pa.int64()),  # per-rank input tensor bytes
         ("out_bytes", pa.int64()),  # per-rank output tensor bytes

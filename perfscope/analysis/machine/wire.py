@@ -29,7 +29,7 @@ from perfscope.volumes import edges
 WHOLE_RUN = -1
 NOTHING_TO_COMPARE = (
     "the links were not read twice within the steps, or no traced collective tells its bytes and members "
-    "(gloo's traces do not where there are several process groups)"
+    "(traces of CPU backends do not where several process groups are in use and a call passes no Python)"
 )
 _WIDEST = 2.0  # readings around a window may reach over this many times its length
 METRICS = frozenset({"net_tx_bytes", "fabric_tx_bytes", "nvlink_tx_bytes", "pcie_tx_bytes"})
@@ -65,7 +65,7 @@ class Job:
         if known is None and group == DEFAULT_GROUP and len(self.groups) == 1:
             known = next(iter(self.groups.values()))
         if known is None and group == UNKNOWN_GROUP:
-            return ()  # gloo's spans do not say which of several groups they are of
+            return ()  # one of several groups, and the trace does not say which
         return known or tuple(sorted(self.host_of))
 
 

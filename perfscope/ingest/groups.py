@@ -1,0 +1,225 @@
+"""Which process group a CPU backend's spans are on, where neither they nor their operators name it.
+
+The probe runs calls of torch.distributed inside marks that name the group (`perfscope.group:<name>`). A send
+or receive begins inside its mark, on the same thread. A collective is queued and runs later on a thread of
+gloo's; each group has threads of its own, so what is to be found is the group of each such thread:
+
+Operators queue, spans start. Of the operators of a kind and size (all_reduce of 1000 elements, say) that are
+queued and not yet seen to start, one must be the span's that starts next. Are these all on one group, the
+thread is that group's. Are they on several, the thread belongs to one of them; what all its spans have in
+common remains. A thread whose spans contradict each other gets no group: nothing is guessed.
+
+Operators without a mark come from C++ (functional collectives, say) and may be on any group. Only an
+all-reduce that begins while a parameter's gradient is accumulated is known to be DistributedDataParallel's,
+and its group is, where the trace names one group of reducers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from perfscope.ingest.classify import Host
+from perfscope.ingest.collectives import Collective, canonical
+from perfscope.ingest.spill import Rows
+from perfscope.rundir import layout
+
+_CALL_CODES = (Host.COMM, Host.COLLECTIVE_OP, Host.GROUP, Host.SOURCE, Host.FUNCTIONAL)
+_ACCUMULATE = "torch::autograd::AccumulateGrad"
+_BACKEND = "gloo:"  # the one that is known to give each group its own threads
+_SEEN_AS = {"reduce_scatter": "all_reduce"}  # gloo adds up, and each rank takes its part
+_ONE_SPAN = frozenset(
+    {"allreduce_", "allreduce_coalesced_", "broadcast_", "reduce_", "allgather_", "_allgather_base_"}
+    | {"allgather_coalesced_", "gather_", "scatter_", "alltoall_", "alltoall_base_", "barrier"}
+    | {"_reduce_scatter_base_"}
+)
+_SPAN_PER_RANK = "reduce_scatter_"
+_OF_REDUCERS = "c10d::allreduce_"
+_ANYBODY = "recv_any_source_"
+_QUEUED, _STARTED = 0, 1
+_Event = tuple[int, Any, float, int | None]
+
+
+@dataclass(slots=True)
+class CallGroups:
+    """What the calls of a file tell together.
+
+    Attributes:
+        of_lane: lane -> group of every backend span on it.
+        sources: (lane, start) of a receive from anybody -> sender's rank within the group.
+    """
+
+    of_lane: dict[int, str] = field(default_factory=dict)
+    sources: dict[tuple[int, int], int] = field(default_factory=dict)
+
+
+def is_call(code: int, text: str) -> bool:
+    """Whether `find_groups` needs host rows of this class and name."""
+    return code in _CALL_CODES or (code == Host.WRAPPER and text.endswith(_ACCUMULATE))
+
+
+def find_groups(
+    calls: Rows,
+    codes: npt.NDArray[np.int64],
+    texts: Sequence[str],
+    collectives: Sequence[Collective],
+    sizes: Mapping[str, int | None],
+    reducers: Sequence[str] = (),
+) -> CallGroups:
+    """Groups of backend threads and senders of receives from anybody.
+
+    Args:
+        calls: HOST rows for which `is_call` holds, in any order.
+        codes: class of each row.
+        texts: host words.
+        collectives: what `detail` points to.
+        sizes: group -> number of ranks.
+        reducers: groups of DistributedDataParallel's reducers.
+    """
+    order = np.argsort(calls["start"], kind="stable")
+    calls, codes = calls[order], codes[order]
+    if not np.isin(codes, (Host.GROUP, Host.SOURCE)).any() and not reducers:
+        return CallGroups()
+    calls_of = _Calls(texts, collectives, sizes, reducers[0] if len(reducers) == 1 else None)
+    columns = (calls[name].tolist() for name in ("start", "dur", "name", "detail", "lane"))
+    for start, dur, name, detail, lane, code in zip(*columns, codes.tolist(), strict=True):
+        calls_of.add(code, texts[name], lane, start, start + dur, detail)
+    return CallGroups(
+        _lanes([part for events in calls_of.events.values() for part in _by_size(events)]), calls_of.sources
+    )
+
+
+@dataclass(slots=True)
+class _Thread:
+    """Where a thread's calls have got to."""
+
+    mark: tuple[int, str | None] = (-1, None)  # end and group of the last mark
+    operator: tuple[int, str] = (-1, "")  # end and name of the last operator
+    accumulating: int = -1  # end of the last accumulation of a gradient
+    functional: int = -1  # end of the last functional collective
+    anybody: list[int] = field(default_factory=list)  # receives whose source is not yet told
+
+
+class _Calls:
+    """Sorts calls, in order of start, into what was queued and what was started.
+
+    Attributes:
+        events: kind of collective -> (_QUEUED, group or None, number of spans, number of elements or None) or
+            (_STARTED, lane, 1, elements).
+        sources: see `CallGroups`.
+    """
+
+    def __init__(
+        self,
+        texts: Sequence[str],
+        collectives: Sequence[Collective],
+        sizes: Mapping[str, int | None],
+        reducer: str | None,
+    ) -> None:
+        self.events: dict[str, list[_Event]] = defaultdict(list)
+        self.sources: dict[tuple[int, int], int] = {}
+        self._collectives = collectives
+        self._sizes = sizes
+        self._reducer = reducer
+        self._threads: dict[int, _Thread] = defaultdict(_Thread)
+
+    def add(self, code: int, text: str, lane: int, start: int, end: int, detail: int) -> None:
+        """The next call."""
+        thread = self._threads[lane]
+        if code == Host.GROUP:
+            thread.mark = (end, self._collectives[detail].group)
+        elif code == Host.SOURCE:
+            told = text[len(layout.MARK_SOURCE) :]
+            if len(thread.anybody) == 1 and told.isdigit():  # of several it could be any
+                self.sources[lane, thread.anybody[0]] = int(told)
+            thread.anybody.clear()
+        elif code == Host.FUNCTIONAL:
+            thread.functional = end
+        elif code == Host.WRAPPER:
+            thread.accumulating = end
+        elif code == Host.COLLECTIVE_OP:
+            thread.operator = (end, text)
+            self._queue(text, self._group_of(thread, text, start), self._collectives[detail].elements)
+        elif text.startswith(_BACKEND):
+            self._start(thread, text, lane, start, self._collectives[detail].elements)
+
+    def _group_of(self, thread: _Thread, text: str, start: int) -> str | None:
+        """Of an operator that starts now."""
+        if start < thread.mark[0]:
+            return thread.mark[1]
+        by_reducer = text == _OF_REDUCERS and start < thread.accumulating and start >= thread.functional
+        return self._reducer if by_reducer else None
+
+    def _start(self, thread: _Thread, text: str, lane: int, start: int, elements: int | None) -> None:
+        if start >= thread.operator[0]:
+            self.events[canonical(text) or text].append((_STARTED, lane, 1, elements))
+        elif thread.operator[1].endswith(_ANYBODY):
+            thread.anybody.append(start)
+
+    def _queue(self, text: str, group: str | None, elements: int | None) -> None:
+        operator = text.rpartition(":")[2]
+        kind = canonical(text) or text
+        if kind in ("send", "recv") or operator == "monitored_barrier_":
+            return  # on the caller's own thread
+        number: float = inf
+        if operator in _ONE_SPAN:
+            number = 1
+        elif operator == _SPAN_PER_RANK and group is not None:
+            number = self._sizes.get(group) or inf
+        self.events[_SEEN_AS.get(kind, kind)].append((_QUEUED, group, number, elements))
+
+
+def _by_size(events: list[_Event]) -> list[list[_Event]]:
+    """Events of one kind by number of elements, where each has one; else as they are."""
+    if any(number != 1 or elements is None for _, _, number, elements in events):
+        return [events]
+    parts: dict[int | None, list[_Event]] = defaultdict(list)
+    for event in events:
+        parts[event[3]].append(event)
+    return list(parts.values())
+
+
+def _lanes(kinds: Sequence[Sequence[_Event]]) -> dict[int, str]:
+    """The group of each lane for which all its spans leave exactly one."""
+    possible: dict[int, set[str]] = {}
+    while True:
+        before = {lane: len(groups) for lane, groups in possible.items()}
+        for events in kinds:
+            _narrow(events, possible)
+        if before == {lane: len(groups) for lane, groups in possible.items()}:
+            return {lane: next(iter(groups)) for lane, groups in possible.items() if len(groups) == 1}
+
+
+def _narrow(events: Sequence[_Event], possible: dict[int, set[str]]) -> None:
+    """Follow one kind of collective: each span leaves its lane the groups that had one queued."""
+    waiting: dict[str | None, float] = defaultdict(
+        float
+    )  # group -> queued, not seen to start; None: without a mark
+    doubtful = 0  # started, but of which group is open: `waiting` holds that many too many
+    for what, which, number, _ in events:
+        if what == _QUEUED:
+            waiting[which] += number
+            continue
+        open_groups = {group for group, left in waiting.items() if left > 0}
+        if not open_groups:
+            continue  # its operator is not in the file
+        known = {group for group in open_groups if group is not None}
+        if None not in open_groups:
+            possible[which] = possible.get(which, known) & known
+        own = possible.get(which, known)
+        one = next(iter(own)) if len(own) == 1 else None
+        if len(open_groups) == 1:
+            waiting[next(iter(open_groups))] -= 1
+        elif one is not None and one in known and None not in open_groups:
+            waiting[one] -= 1
+        else:
+            doubtful += 1
+        if sum(waiting.values()) <= doubtful:
+            waiting.clear()
+            doubtful = 0
