@@ -49,7 +49,7 @@ class JudgedCalls:
         return result
 
     def calls(self) -> list[CollectiveCall]:
-        doubted: list[bool] = self.uncertain.any(axis=0).tolist()
+        doubted = np.asarray(self.uncertain.any(axis=0)).tolist()
         transfer, late = self.transfer.tolist(), [self.ranks[row] for row in self.late_row.tolist()]
         return [
             CollectiveCall(

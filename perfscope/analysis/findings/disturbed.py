@@ -104,7 +104,7 @@ def _slowed(one: Disturbance) -> bool:
 
 def _hit_rank(evidence: Evidence) -> int | None:
     """The rank that the disturbance slowed, where it is one."""
-    slow = evidence.what_ifs.slow
+    slow = evidence.what_ifs.slow_at_times
     return slow[0].rank if len(slow) == 1 else None
 
 

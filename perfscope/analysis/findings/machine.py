@@ -16,6 +16,11 @@ SATURATED_LINK = 0.85  # of its peak, at the 95th percentile
 COMM_BOUND = 0.1  # of the step must be exposed communication for a full link to matter
 MEMORY_BOUND = 0.1  # of the step in layers at the memory roof
 POWER_CAPPED = 0.1  # of the steps' time
+CROWDED = 1.5  # threads per CPU from which ...
+STARVING = 0.5  # ... waiting for a CPU in so much of the steps' time is what bounds them
+_STARVED = frozenset(
+    {"slow_link", "comm_bound", "no_overlap", "small_collectives", "compute_bound", "straggler", "imbalance"}
+)
 WAITED = 0.02  # of the time some task must have waited for a CPU for oversubscription to matter
 
 
@@ -31,6 +36,18 @@ def findings(evidence: Evidence) -> list[Finding]:
         *_link_saturated(evidence),
         *_memory_roof(evidence),
     ]
+
+
+def starved(evidence: Evidence, verdict: Finding) -> Finding | None:
+    """Too few CPUs as what comes before the verdict: slow computation, and waiting for it, are its doing."""
+    if evidence.machine is None or verdict.id not in _STARVED:
+        return None
+    found = [one for host in evidence.hosts for one in oversubscriptions(host)]
+    severe = [one for one in found if one.threads >= CROWDED * one.cpus and (one.wait_ratio or 0) >= STARVING]
+    one_host = len({rank.host for rank in evidence.ranks}) == 1  # else a real link may be behind it
+    if not severe or not (one_host or verdict.id in ("compute_bound", "straggler", "imbalance")):
+        return None
+    return next(iter(_oversubscribed(evidence)), None)
 
 
 def _oversubscribed(evidence: Evidence) -> list[Finding]:

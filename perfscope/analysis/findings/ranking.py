@@ -99,7 +99,10 @@ def _largest(evidence: Evidence) -> Finding | None:
 
 def _in_order(evidence: Evidence, verdict: Finding, others: Sequence[Finding]) -> tuple[Finding, ...]:
     found = disturbed.disturbed(evidence, verdict)
-    return (*found.first, verdict, *found.doubt, *_by_gain([*others, *found.minor]))
+    starved = machine.starved(evidence, verdict)
+    before = [*found.first, *([starved] if starved is not None else [])]
+    rest = [one for one in (*others, *found.minor) if starved is None or one.id != starved.id]
+    return (*before, verdict, *found.doubt, *_by_gain(rest))
 
 
 def _basis(evidence: Evidence) -> str:

@@ -28,6 +28,7 @@ from perfscope.rundir.schema import PHASES
 
 OWN_PARTS = (LINE_COMPUTE, LINE_OPTIMIZER, LINE_COPY, LINE_IDLE)
 SLOWER = 0.05  # of the peers' own time by which a straggler takes longer
+NEARLY_EACH = 0.75  # of the traced steps in which it must be so
 _FEW = 0.5  # of the layers of two ranks that must be the same for them to be peers
 
 
@@ -55,6 +56,7 @@ class Work:
     kinds: tuple[tuple[int, int, int], ...]  # (part, layer, phase)
     total: Float
     num_steps: int
+    by_step: Float  # own time, shape (ranks, steps)
 
     @classmethod
     def of(cls, replays: Replays) -> Work:
@@ -78,6 +80,7 @@ class Work:
             kinds=kinds_seen,
             total=matrix.reshape(len(ranks), len(kinds_seen)),
             num_steps=replays.num_steps,
+            by_step=_by_step(replays, ranks),
         )
 
     def groups(self) -> list[list[int]]:
@@ -112,17 +115,26 @@ class Work:
         result: Float = np.median(self.total[others], axis=0)
         return result
 
-    def slow(self, layers: Sequence[str]) -> list[Slow]:
+    def slow(self, layers: Sequence[str], *, nearly_each: bool = True) -> list[Slow]:
         """Ranks clearly slower than their peers, the worst first.
 
-        Of two peers the slower one; of more, those above the median of all by SLOWER.
+        Of two peers the slower one; of more, those above the median of all by SLOWER. Over all steps together,
+        and in nearly each of them: a rank that was slow once had bad luck.
+
+        Args:
+            layers: names that layer codes stand for.
+            nearly_each: False: also ranks that were slow in some steps only.
         """
+        least = NEARLY_EACH if nearly_each else 0.0
         found = []
         for rows in self.groups():
             own = self.total[rows].sum(axis=1)
-            usual = float(np.sort(own)[(len(rows) - 1) // 2])
+            middle = (len(rows) - 1) // 2
+            usual = float(np.sort(own)[middle])
+            steps = self.by_step[rows]
+            often = (steps > (1 + SLOWER) * np.sort(steps, axis=0)[middle]).mean(axis=1)
             for place, row in enumerate(rows):
-                if len(rows) > 1 and own[place] > (1 + SLOWER) * usual:
+                if len(rows) > 1 and own[place] > (1 + SLOWER) * usual and often[place] >= least:
                     others = [one for one in rows if one != row]
                     found.append(self._explained(row, np.median(self.total[others], axis=0), layers))
         return sorted(found, key=lambda one: -one.excess_ns)
@@ -139,6 +151,20 @@ class Work:
             phase=PHASES[phase] if phase >= 0 else None,
             part_excess_ns=float(excess.max()),
         )
+
+
+def _by_step(replays: Replays, ranks: Sequence[int]) -> Float:
+    """Each rank's own time in each traced step, ns. Shape (ranks, steps)."""
+    columns = []
+    for window in replays.windows:
+        program = window.program
+        own = np.isin(program.cells.part, OWN_PARTS)
+        steps, column = np.unique(program.cells.step, return_inverse=True)
+        times = np.zeros((len(ranks), len(steps)))
+        row = np.array([ranks.index(rank) for rank in program.ranks])[program.cells.rank]
+        np.add.at(times, (row[own], column[own]), program.cells.local[own])
+        columns.append(times)
+    return np.concatenate(columns, axis=1)
 
 
 def _kinds(program: Program) -> tuple[list[tuple[int, int, int]], Index]:
