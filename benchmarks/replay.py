@@ -69,7 +69,10 @@ def blocking_job(
             transfer=np.where(turn < num, 1e5, 0.0),
         ),
         stretches=Stretches(
-            rank=np.repeat(np.arange(num_ranks), num + 1), awaited=awaited, cell=np.arange(cells)
+            rank=np.repeat(np.arange(num_ranks), num + 1),
+            awaited=awaited,
+            cell=np.arange(cells),
+            early=np.zeros(cells),
         ),
         after=np.full(first + num_ranks, -1, dtype=np.int64),
         kind=np.concatenate((np.zeros(first, dtype=np.int64), np.full(num_ranks, -1))),

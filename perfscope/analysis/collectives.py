@@ -20,7 +20,7 @@ import numpy as np
 from perfscope.analysis import intervals as iv
 from perfscope.analysis.clocks.fit import SYNCHRONISING, ClockFit, fit_clocks
 from perfscope.analysis.comm_groups import name_groups
-from perfscope.analysis.comm_record import CommRecord, GroupCalls, GroupKey
+from perfscope.analysis.comm_record import UNKNOWN_GROUP, CommRecord, GroupCalls, GroupKey
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.judged import JudgedCalls, judge
 from perfscope.analysis.matching import MatchedCalls, match_calls
@@ -122,6 +122,8 @@ def _match_group(
     """The matched calls, or None and why there are none."""
     if key.collective in {SEND, RECV}:
         return None, "the other end was not traced, or the trace does not name the peers"
+    if key.group == UNKNOWN_GROUP:
+        return None, "the trace does not say which of several process groups they are on"
     size = group.size or world_size or len(group.ranks)
     if len(group.ranks) < size:
         return None, f"{len(group.ranks)} of the group's {size} ranks were traced"

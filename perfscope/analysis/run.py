@@ -278,6 +278,7 @@ def _missing_of_run(
     missing.extend(dropped_parts(source.notes))
     missing.extend(empty_windows(source.summaries(), source.ranks))
     missing.extend(_ranks_without(run))
+    missing.extend(_uneven_steps(run.ranks))
     if run.whole_files:
         reason = "the trace has no step marks (ProfilerStep): its figures cover the whole file as one"
         missing.append(MissingFigure(what="step boundaries", reason=reason))
@@ -314,6 +315,21 @@ def _ranks_without(run: _Run) -> list[MissingFigure]:
     if stepless:
         missing.append(MissingFigure(what=f"step time of {_named(stepless)}", reason="no step was recorded"))
     return missing
+
+
+def _uneven_steps(ranks: Sequence[RankResult]) -> list[MissingFigure]:
+    """Ranks that recorded fewer steps than others, in words."""
+    counts = {rank.rank: rank.num_steps for rank in ranks if rank.num_steps}
+    most = max(counts.values(), default=0)
+    fewer = [rank for rank, count in sorted(counts.items()) if count < most - 1]
+    if not fewer:
+        return []
+    least = min(counts[rank] for rank in fewer)
+    reason = (
+        f"{'they' if len(fewer) > 1 else 'it'} recorded {least:,} steps at least, others {most:,}: "
+        "their medians are of different stretches of the run"
+    )
+    return [MissingFigure(what=f"the later steps of {_named(fewer)}", reason=reason)]
 
 
 def _named(ranks: Sequence[int]) -> str:

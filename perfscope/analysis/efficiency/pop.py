@@ -15,8 +15,9 @@ from perfscope.analysis.efficiency.results import Efficiency
 from perfscope.analysis.mainline import LINE_COMPUTE, LINE_OPTIMIZER
 from perfscope.analysis.missing import MissingFigure
 from perfscope.analysis.replay.program import Float
-from perfscope.analysis.replay.replays import Replays
+from perfscope.analysis.replay.replays import UNEXPLAINED, Replays
 from perfscope.analysis.whatif.changes import zero_transfer
+from perfscope.units import format_ratio
 
 WHAT = "parallel efficiency"
 
@@ -53,15 +54,18 @@ def efficiency(
     if values.max() <= 0:
         return None, (MissingFigure(what=WHAT, reason="no rank's computation is in the trace"),)
     steps = replays.num_steps
-    wall = replays.measured_ns * steps
+    wall = replays.measured_rank_ns * steps
     missing: list[MissingFigure] = []
     ideal = None
     if communicates and not replays.num_calls:
         reason = "no call could be matched across ranks, so an ideal network cannot be replayed"
         missing.append(MissingFigure(what="serialisation and transfer efficiency", reason=reason))
+    elif communicates and replays.unexplained_ratio > UNEXPLAINED:
+        share = format_ratio(replays.unexplained_ratio, 0)
+        reason = f"{share} of the ranks' time is communication that no call matched across ranks explains"
+        missing.append(MissingFigure(what="serialisation and transfer efficiency", reason=reason))
     else:
-        replayed = replays.step_ns(zero_transfer)
-        ideal = wall * (replayed or replays.base_ns) / replays.base_ns
+        ideal = wall * replays.rank_ns(zero_transfer) / replays.rank_ns()
     most = float(values.max())
     lb_in, lb_out = _split(useful, hosts)
     return Efficiency(

@@ -34,13 +34,14 @@ def compute(evidence: Evidence, verdict: bool) -> Finding:
 
 def copies(evidence: Evidence, verdict: bool) -> Finding:
     cost = evidence.mean("copy")
+    gain_ns, gain_ratio = evidence.all_of(cost)
     return Finding(
         id="copy_bound",
         title=f"Copies take {evidence.of_step(cost)}, under neither computation nor communication.",
         detail="Host-to-device, device-to-host and device-to-device copies and fills.",
         action="Pin the input's memory and copy with non_blocking=True; keep tensors on the device.",
-        gain_ns=round(cost),
-        gain_ratio=cost / evidence.step,
+        gain_ns=gain_ns,
+        gain_ratio=gain_ratio,
     )
 
 

@@ -17,9 +17,7 @@ def exposed(evidence: Evidence, verdict: bool) -> Finding | None:
     if not cost:
         return None
     kind = _kind(evidence)
-    gain_ns, gain_ratio = (
-        evidence.gain("zero_transfer", cost) if evidence.calls else (round(cost), cost / evidence.step)
-    )
+    gain_ns, gain_ratio = evidence.gain("zero_transfer", cost) if evidence.calls else evidence.all_of(cost)
     if kind is not None and kind.gain_ns is not None and kind.gain_ratio is not None:
         gain_ns, gain_ratio = kind.gain_ns, kind.gain_ratio
     top = max(evidence.collectives, key=lambda one: one.duration_ns, default=None)

@@ -13,6 +13,7 @@ from perfscope.units import format_count, format_ns
 
 DECISIVE = 0.25  # of the mean step lost to disturbances: the code's own causes come after them
 WORTH = 0.1  # of the mean step lost: what slow computation is laid at the disturbance
+ONE_PLACE = 0.6  # of a slow rank's excess in one layer, or in no operator at all
 SLOWER = 1.02  # steps this many times longer than the others are slower
 SEVERE = 0.1  # of a host's CPUs (or other resource): doubt about every figure
 _SLOWED_BY = {
@@ -90,6 +91,10 @@ def _causes(evidence: Evidence, verdict: Finding, inside: Sequence[Disturbance])
     if not severe or machine.traced_disturbed is False or (lost is not None and lost < WORTH):
         return False
     if verdict.id == "straggler":
+        slow = evidence.what_ifs.slow[:1]
+        # A neighbour slows all that a rank does; what lies in one place is the rank's own.
+        if not slow or slow[0].part_excess_ns > ONE_PLACE * slow[0].excess_ns:
+            return False
         host = next((rank.host for rank in evidence.ranks if rank.rank == verdict.rank), "")
         return any(one.host == host for one in severe)
     return verdict.id in ("imbalance", "compute_bound")
@@ -122,7 +127,8 @@ def _effect(one: Disturbance) -> str:
     count, during = format_count(one.num_steps_during), format_ns(one.step_ns_during)
     if one.step_ns_during >= SLOWER * one.step_ns_otherwise:
         return f"{count} steps took {during} instead of {format_ns(one.step_ns_otherwise)}"
-    return f"its {count} steps were hardly slower ({during}, {format_ns(one.step_ns_otherwise)} otherwise)"
+    slower = "hardly slower" if one.step_ns_during >= one.step_ns_otherwise else "not slower"
+    return f"its {count} steps were {slower} ({during}, {format_ns(one.step_ns_otherwise)} otherwise)"
 
 
 def _evidence(worst: Disturbance, inside: list[Disturbance], traced: str) -> str:

@@ -74,7 +74,13 @@ class Evidence:
         if self.what_ifs.usable:
             one = self.what_ifs.of(what_if)
             return (one.gain_ns, one.gain_ratio) if one else (0, 0.0)
-        return round(cost), cost / self.step
+        return self.all_of(cost)
+
+    def all_of(self, cost: float) -> tuple[int, float]:
+        """(ns, share of the step) of time of the mean traced step, on the scale of the usual one."""
+        share = cost / self.step
+        usual = self.step_ns.median if self.step_ns is not None else self.step
+        return round(share * usual), share
 
     def of_step(self, part_ns: float) -> str:
         """``41.0 % of the mean step (12.3 ms of 30.1 ms)``."""

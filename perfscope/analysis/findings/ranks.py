@@ -109,6 +109,8 @@ def late_start(evidence: Evidence, verdict: bool) -> Finding | None:
     if one is None:
         return None
     calls = certain_calls(evidence)
+    if not any(call.late_rank == one.rank for call in calls):
+        return None
     times, count = sum(call.late_rank == one.rank for call in calls), format_count(len(calls))
     return Finding(
         id="late_start",
@@ -197,7 +199,7 @@ def busiest(evidence: Evidence) -> list[Finding]:
             ),
             detail="Busy is computation, optimizer and input; the others wait for it in collectives.",
             action=f"Compare rank {worst}'s data, layers, clocks and core binding with the others'.",
-            gain_ns=round(gain),
+            gain_ns=evidence.all_of(gain)[0],
             gain_ratio=gain / evidence.step,
             rank=worst,
         )

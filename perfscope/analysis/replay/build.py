@@ -32,7 +32,7 @@ from perfscope.analysis.replay.program import Cells, Events, Float, Index, Progr
 
 MIN_WAIT_NS = 100_000  # exposed time that counts as waiting however long the call is
 MIN_SHARE = 0.2  # of the call's own time from which a shorter one does
-_LATE_NS = 500_000  # a backend may write a call's end down that long after whoever waited went on
+_LATE_NS = 2_500_000  # a backend may write a call's end down that long after whoever waited went on
 _QUEUED_NS = 50_000  # how soon after its lane became free a queued call begins
 _MARK = -1
 
@@ -167,7 +167,7 @@ def _pieces(line: MainLine, own: _RankCalls, asked: Int64, clocks: ClockFit) -> 
     moving = np.unique(np.concatenate((asked, _step_ends(line, clocks))))
     cell_start, cell_end, source = _cut(start, end, line.part == LINE_EXPOSED, moving)
     exposed = line.part[source] == LINE_EXPOSED
-    waits, awaited, until = _waits(cell_start, cell_end, exposed, moving, own)
+    waits, awaited, until = _waits(cell_start, cell_end, exposed, moving, own, asked)
     local = cell_end - cell_start
     wait_of = np.full(len(local), -1)
     for number, (first, last) in enumerate(waits):
@@ -231,6 +231,8 @@ def _add_rank(row: int, line: MainLine, calls: _Calls, clocks: ClockFit, parts: 
     parts.first.append(base_cell + len(pieces.local) + 1)
     parts.stretches["rank"].append(np.full(len(pieces.begins), row))
     parts.stretches["awaited"].append(np.concatenate((np.full(1, -1), parts_before + pieces.awaited)))
+    early = np.maximum(own.exit[pieces.awaited] - pieces.begins[1:], 0).astype(np.float64)
+    parts.stretches["early"].append(np.concatenate((np.zeros(1), early)))
     parts.stretches["cell"].append(base_cell + np.concatenate((np.zeros(1, dtype=np.int64), pieces.first)))
     parts.num_stretches += len(pieces.begins)
 
@@ -283,7 +285,12 @@ def _cut(start: Int64, end: Int64, exposed: NDArray[np.bool_], points: Int64) ->
 
 
 def _waits(
-    start: Int64, end: Int64, exposed: NDArray[np.bool_], launches: Int64, own: _RankCalls
+    start: Int64,
+    end: Int64,
+    exposed: NDArray[np.bool_],
+    moving: Int64,
+    own: _RankCalls,
+    asked: Int64,
 ) -> tuple[list[tuple[int, int]], Index, Int64]:
     """Where the line waited: ([first, last + 1) cells of each wait, awaited call, when it ended)."""
     rows = np.flatnonzero(exposed)
@@ -291,21 +298,48 @@ def _waits(
         return [], np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
     touches = np.zeros(len(rows), dtype=bool)
     touches[1:] = (rows[1:] == rows[:-1] + 1) & (start[rows[1:]] == end[rows[:-1]])
-    touches &= ~np.isin(start[rows], launches)
+    touches &= ~np.isin(start[rows], moving)
     first = np.flatnonzero(~touches)
     last = np.append(first[1:], len(rows)) - 1
     a, b = start[rows[first]], end[rows[last]]
-    order = np.argsort(own.exit, kind="stable")
-    late = np.minimum((b - a) // 4, np.maximum(_LATE_NS, (b - a) // 100))
-    place = np.searchsorted(own.exit[order], b + late, side="right") - 1
-    call = order[np.maximum(place, 0)]
+    call = _ends_it(a, b, asked, own.exit)
+    known = call >= 0
     until = np.minimum(own.exit[call], b)
     waited = until - a
     share = waited / np.maximum(own.exit[call] - own.enter[call], 1)
-    is_wait = (place >= 0) & (waited > 0) & ((waited >= MIN_WAIT_NS) | (share >= MIN_SHARE))
+    is_wait = known & (waited > 0) & ((waited >= MIN_WAIT_NS) | (share >= MIN_SHARE))
     chosen = np.flatnonzero(is_wait)
     cells = [(int(rows[first[one]]), int(rows[last[one]]) + 1) for one in chosen.tolist()]
     return cells, call[chosen], until[chosen]
+
+
+def _ends_it(a: Int64, b: Int64, asked: Int64, leave: Int64) -> Index:
+    """The call whose end let the line go on at b, of those launched until a: the one that ended nearest to b.
+
+    Between a and a little after b (`_LATE_NS`); -1 = none. Shape like `a`.
+
+    Args:
+        a: where exposed communication begins, shape (n,).
+        b: where it ends.
+        asked: when the line launched each call, shape (calls,).
+        leave: when each ended.
+    """
+    order = np.argsort(leave, kind="stable")
+    leave, asked = leave[order], asked[order]
+    late = np.minimum((b - a) // 2, np.maximum(_LATE_NS, (b - a) // 100))
+    after = np.searchsorted(leave, b, side="right")
+    best, distance = np.full(len(a), -1), np.full(len(a), np.iinfo(np.int64).max)
+    for way, begin in ((-1, after - 1), (1, after)):
+        place, looking = begin, np.ones(len(a), dtype=bool)
+        while looking.any():
+            at = np.clip(place, 0, len(leave) - 1)
+            looking &= (place == at) & (leave[at] > a) & (leave[at] <= b + late)
+            found = looking & (asked[at] <= a)
+            nearer = found & (np.abs(leave[at] - b) < distance)
+            best[nearer], distance[nearer] = order[at[nearer]], np.abs(leave[at] - b)[nearer]
+            looking &= ~found
+            place = place + way
+    return best
 
 
 @dataclass(slots=True, eq=False)
@@ -376,6 +410,7 @@ def _assemble(ranks: tuple[int, ...], calls: _Calls, parts: _Parts, steps: tuple
             rank=np.concatenate(parts.stretches["rank"]),
             awaited=awaited,
             cell=np.concatenate(parts.stretches["cell"]),
+            early=np.concatenate(parts.stretches["early"]),
         ),
         after=after,
         kind=kind,

@@ -174,7 +174,7 @@ class _Run:
 
 def _levels(program: Program, plan: Schedule, run: _Run) -> None:
     """The loop over levels; fills `ready` and `end`."""
-    events, wait_cell = program.events, program.stretches.cell
+    events, wait_cell, early = program.events, program.stretches.cell, program.stretches.early
     free = np.full(int(events.slot.max(initial=-1)) + 1, -np.inf)
     any_after = bool((program.after >= 0).any())
     start = np.full(program.num_calls + 1, -np.inf)
@@ -183,7 +183,9 @@ def _levels(program: Program, plan: Schedule, run: _Run) -> None:
         at: slice | Index = slice(a, b) if run.order is None else run.order[a:b]
         own, cell, lane = run.stretch[at], events.cell[at], events.slot[at]
         awaited = run.awaited[own]
-        lags = np.maximum(run.lag[own - (awaited >= 0)], run.end[awaited] - run.position[wait_cell[own]])
+        lags = np.maximum(
+            run.lag[own - (awaited >= 0)], run.end[awaited] - early[own] - run.position[wait_cell[own]]
+        )
         run.lag[own] = lags
         launched = lags + run.position[cell] + events.fraction[at] * run.local[cell]
         there = np.maximum(launched, free[lane]) + run.delay[at]

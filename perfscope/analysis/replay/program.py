@@ -4,7 +4,7 @@ A rank is a line of cells of local work. Calls are launched at positions on the 
 after the other in their lane. At a *wait* the line stands still until a call has ended; the line between two
 waits is a *stretch*. With max-plus, over the members e of a call:
 
-    H(stretch)  = max(H(stretch before), end(awaited) - position(wait))         lag of time behind position
+    H(stretch)  = max(H(stretch before), end(awaited) - early - position(wait)) lag of time behind position
     launched(e) = H(stretch of e) + position(e)
     ready(e)    = max(launched(e), end of the call before it in its lane) + delay(e)
     start(call) = max over members of ready(e)                                   and start(call.after)
@@ -24,6 +24,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+
+from perfscope.analysis.mainline import LINE_EXPOSED
 
 Float = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -70,6 +72,7 @@ class Stretches:
     rank: Index
     awaited: Index  # index into Events; -1 = none
     cell: Index  # the wait is at this cell's beginning
+    early: Float  # ns by which the line went on before the recorded end of what it awaited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -107,6 +110,11 @@ class Program:
     def with_skew(self) -> Program:
         """The same with ranks that begin when they really did."""
         return replace(self, begin=self.skew, measured=self.measured + (self.skew - self.begin)[:, None])
+
+    @property
+    def unexplained_ns(self) -> float:
+        """Exposed communication in which the line waited for no call that is known, over all ranks."""
+        return float(self.cells.local[self.cells.part == LINE_EXPOSED].sum())
 
     @property
     def num_calls(self) -> int:

@@ -15,6 +15,7 @@ from perfscope.analysis.replay.engine import Replayed, Schedule, replay, schedul
 from perfscope.analysis.replay.program import Change, Program
 
 DISTORTED = 0.25  # of the usual step by which a window may be off before nearer ones are preferred
+UNEXPLAINED = 0.15  # of the ranks' time in communication that is laid at no call: too much to go by
 CLOSE = 0.05  # of the measured time by which a replay may be off
 
 
@@ -86,6 +87,29 @@ class Replays:
         kept = tuple(window for window, one in zip(self.windows, off, strict=True) if one <= most)
         return replace(self, windows=kept)
 
+    @property
+    def unexplained_ratio(self) -> float:
+        """Communication that no matched call explains, as a share of all ranks' time."""
+        time = sum(float(window.program.cells.local.sum()) + 0.0 for window in self.windows)
+        waited = sum(window.measured_ns * len(window.program.ranks) for window in self.windows)
+        lost = sum(window.program.unexplained_ns for window in self.windows)
+        return lost / max(waited, time, 1.0)
+
+    def rank_ns(self, change: Callable[[Program], Change | None] | None = None) -> float:
+        """T of METRICS §3, the longest time of a rank, per step; as replayed, with a change or without."""
+        total = 0.0
+        for window in self.windows:
+            one = change(window.program) if change is not None else None
+            run = window.base if one is None else replay(window.program, window.plan, one)
+            total += float((run.step_ends[:, -1] - window.program.begin).max())
+        return total / self.num_steps
+
+    @property
+    def measured_rank_ns(self) -> float:
+        """The same as measured."""
+        longest = (float((w.program.measured[:, -1] - w.program.begin).max()) for w in self.windows)
+        return sum(longest) / self.num_steps
+
     def step_ns(self, change: Callable[[Program], Change | None]) -> float | None:
         """The mean step with a change; None where the change does not apply to any window."""
         changes = [change(window.program) for window in self.windows]
@@ -98,10 +122,16 @@ class Replays:
         return sum(walls) / self.num_steps
 
 
-def _better(program: Program, plan: Schedule) -> Window:
-    """With ranks that begin together; as they really began where only that gives the measured times."""
+def _better(program: Program, plan: Schedule, doubt_ns: float) -> Window:
+    """With ranks that begin together; as they really began where only that gives the measured times.
+
+    Args:
+        program: a window.
+        plan: its levels.
+        doubt_ns: residual of the hosts' clocks: ranks that seem to begin closer than twice that may not.
+    """
     together = Window(program=program, plan=plan, base=replay(program, plan))
-    if together.error_ns <= CLOSE * together.measured_ns or not program.skew.any():
+    if together.error_ns <= CLOSE * together.measured_ns or program.skew.max() <= 2 * doubt_ns:
         return together
     apart = program.with_skew()
     skewed = Window(program=apart, plan=plan, base=replay(apart, plan))
@@ -143,5 +173,7 @@ def make_replays(
                 )
             )
             continue
-        windows.append(_better(program, plan))
+        hosts = sorted({line.host for line in ranks.values()})
+        doubt = float(clocks.residuals(hosts).max()) if len(hosts) > 1 else 0.0
+        windows.append(_better(program, plan, doubt))
     return (Replays(windows=tuple(windows)) if windows else None), tuple(missing)

@@ -10,7 +10,6 @@ import numpy as np
 
 from perfscope.analysis import intervals as iv
 from perfscope.analysis.buckets import LayerParams
-from perfscope.analysis.comm_record import UNKNOWN_GROUP
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.judged import JudgedCalls
 from perfscope.analysis.mainline import LineRecord
@@ -113,12 +112,6 @@ def _missing(
         reason = "the ranks traced different steps there; only calls that all members made are compared"
         named = ", ".join(str(window) for window in uneven[:8])
         missing.append(MissingFigure(what=f"some waits of window {named}", reason=reason))
-    if any(one.key.group == UNKNOWN_GROUP for one in matches):
-        reason = (
-            "the trace does not say which process group these calls are of; they were matched as if all "
-            "their ranks were one group, so a rank may seem to wait for one that it shares no group with"
-        )
-        missing.append(MissingFigure(what="process groups of some waits", reason=reason))
     unlined = {rank for one in matches for rank in one.ranks if rank not in lines.lines.get(one.window, {})}
     if unlined:
         named = ", ".join(str(rank) for rank in sorted(unlined)[:8])

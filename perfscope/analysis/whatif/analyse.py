@@ -1,7 +1,8 @@
 """The what-ifs of one run (METRICS §6): each cause removed in the replay, as a predicted step.
 
 The replay is of traced steps. What is saved of computation is put on the scale of the usual step by their
-ratio; what is saved of waiting and transfers stays as it is: a profiler stretches operators, not the network.
+ratio; what is saved of waiting and transfers stays as it is (a profiler stretches operators, not the
+network), unless the traced steps were quite unlike the usual ones.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from perfscope.analysis.machine.results import Roofline
 from perfscope.analysis.mainline import LINE_IDLE, LINE_INPUT
 from perfscope.analysis.missing import MissingFigure
 from perfscope.analysis.replay.program import Change, Program
-from perfscope.analysis.replay.replays import Replays
+from perfscope.analysis.replay.replays import UNEXPLAINED, Replays
 from perfscope.analysis.whatif import changes
 from perfscope.analysis.whatif.latency import CallCost, call_costs
 from perfscope.analysis.whatif.peers import Slow, Work, as_fast_as_peers, splits_differently
@@ -23,6 +24,7 @@ from perfscope.units import format_ns, format_ratio
 
 TRUSTED_ERROR = 0.05  # replay off by more: said beside every what-if
 UNTRUSTED_ERROR = 0.25  # replay off by more: no what-if is given
+ALIKE = 1.35  # traced over usual step up to which time saved of waiting is taken as it is
 TOP_LAYERS = 3
 NAMED_RANKS = 4
 
@@ -142,12 +144,12 @@ class _Asked:
         if step is None:
             return []
         saved = max(self.replays.base_ns - step, 0.0)
-        if not keeps:
-            saved *= self.usual_ns / self.replays.base_ns
-        predicted = round(max(self.usual_ns - saved, 0.0))
+        stretched = self.replays.base_ns / self.usual_ns
+        alike = 1 / ALIKE <= stretched <= ALIKE
+        if not (keeps and alike):
+            saved /= stretched
+        predicted = round(self.usual_ns - saved)
         gain = round(self.usual_ns) - predicted
-        off = self.check.error_ratio
-        caution = f"the replay itself is off by {format_ratio(off, 0)}" if off > TRUSTED_ERROR else ""
         return [
             WhatIf(
                 id=slug,
@@ -156,11 +158,22 @@ class _Asked:
                 gain_ns=max(gain, 0),
                 gain_ratio=max(gain, 0) / self.usual_ns,
                 evidence=evidence,
-                caution=caution,
+                caution=self._caution(stretched if not alike else None),
                 layer=layer,
                 rank=rank,
             )
         ]
+
+    def _caution(self, stretched: float | None) -> str:
+        doubts = []
+        if self.check.error_ratio > TRUSTED_ERROR:
+            doubts.append(f"the replay itself is off by {format_ratio(self.check.error_ratio, 0)}")
+        if stretched is not None:
+            doubts.append(f"traced steps took {stretched:.2g} times the usual step")
+        if self.replays.unexplained_ratio > UNEXPLAINED:
+            share = format_ratio(self.replays.unexplained_ratio, 0)
+            doubts.append(f"{share} of the ranks' time is communication that no matched call explains")
+        return "; ".join(doubts)
 
 
 def _questions(
@@ -168,29 +181,57 @@ def _questions(
 ) -> list[WhatIf]:
     replays = asked.replays
     input_ns, idle_ns = _time_of(replays, LINE_INPUT), _time_of(replays, LINE_IDLE)
-    found = [
-        *asked.what_if(
-            "no_input_wait",
-            "the next batch always ready",
-            f"the mean rank waits {format_ns(input_ns)} per step for its data loader",
-            changes.no_input_wait,
-            keeps=True,
-        ),
-        *asked.what_if(
-            "no_idle",
-            "no gap without work (Python between operators, late launches)",
-            f"the mean rank runs nothing for {format_ns(idle_ns)} per step while it waits for no call",
-            changes.no_idle,
-        ),
-    ]
-    if len(work.ranks) < 2:
-        return found
-    fixed, moved = _transfers(replays, costs)
+    found = asked.what_if(
+        "no_input_wait",
+        "the next batch always ready",
+        f"the mean rank waits {format_ns(input_ns)} per step for its data loader",
+        changes.no_input_wait,
+        keeps=True,
+    )
+    found += asked.what_if(
+        "no_idle",
+        "no gap without work (Python between operators, late launches)",
+        f"the mean rank runs nothing for {format_ns(idle_ns)} per step while it waits for no call",
+        changes.no_idle,
+    )
+    if len(work.ranks) > 1:
+        found += [*_of_calls(asked, costs), *_of_ranks(asked, work, slow)]
+    return found
+
+
+def _of_calls(asked: _Asked, costs: Mapping[tuple[str, str], CallCost]) -> list[WhatIf]:
+    fixed, moved = _transfers(asked.replays, costs)
     transfers = (
         f"the mean rank's transfers take {format_ns(moved)} per step, {format_ns(fixed)} of it latency"
     )
-    last, apart = _last_to_begin(replays)
-    found += asked.what_if(
+    small = f"calls below {changes.SMALL_BYTES // 1024} KiB pay their latency once per bucket"
+    questions: tuple[tuple[str, str, str, Callable[[Program], Change | None]], ...] = (
+        ("zero_transfer", "instantaneous transfers", transfers, changes.zero_transfer),
+        (
+            "double_bandwidth",
+            "links of twice the bandwidth",
+            transfers,
+            partial(changes.faster_links, costs=costs, factor=2.0),
+        ),
+        (
+            "full_overlap",
+            "all communication hidden behind computation",
+            f"{transfers}; lines wait for nothing before the window's end",
+            changes.full_overlap,
+        ),
+        (
+            "one_bucket",
+            "small all_reduce calls merged into buckets",
+            small,
+            partial(changes.merged_calls, costs=costs),
+        ),
+    )
+    return [one for question in questions for one in asked.what_if(*question, keeps=True)]
+
+
+def _of_ranks(asked: _Asked, work: Work, slow: Sequence[Slow]) -> list[WhatIf]:
+    last, apart = _last_to_begin(asked.replays)
+    found = asked.what_if(
         "equal_start",
         "all ranks beginning the traced steps together",
         f"rank {last} begins {format_ns(apart)} after the first",
@@ -199,42 +240,19 @@ def _questions(
         rank=last,
     )
     found += asked.what_if(
-        "zero_transfer", "instantaneous transfers", transfers, changes.zero_transfer, keeps=True
-    )
-    found += asked.what_if(
-        "double_bandwidth",
-        "links of twice the bandwidth",
-        transfers,
-        lambda program: changes.faster_links(program, costs, 2.0),
-        keeps=True,
-    )
-    found += asked.what_if(
-        "full_overlap",
-        "all communication hidden behind computation",
-        f"{transfers}; lines wait for nothing before the window's end",
-        changes.full_overlap,
-    )
-    found += asked.what_if(
-        "one_bucket",
-        "small all_reduce calls merged into buckets",
-        f"calls below {changes.SMALL_BYTES // 1024} KiB pay their latency once per bucket",
-        lambda program: changes.merged_calls(program, costs),
-        keeps=True,
-    )
-    found += asked.what_if(
         "perfect_balance",
         "computation spread evenly over the ranks",
         "every step's computation takes each rank the mean of all",
         changes.perfect_balance,
     )
-    if slow:
-        ranks = [one.rank for one in slow]
+    ranks = [one.rank for one in slow]
+    if ranks:
         found += asked.what_if(
             "no_stragglers",
             f"{_listed(ranks)} as fast as the ranks that do the same work",
             in_words(slow[0]),
-            lambda program: as_fast_as_peers(program, work, ranks),
-            rank=slow[0].rank,
+            partial(as_fast_as_peers, work=work, slow=ranks),
+            rank=ranks[0],
             layer=slow[0].layer,
         )
     return found

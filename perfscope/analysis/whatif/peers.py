@@ -28,6 +28,7 @@ from perfscope.rundir.schema import PHASES
 
 OWN_PARTS = (LINE_COMPUTE, LINE_OPTIMIZER, LINE_COPY, LINE_IDLE)
 SLOWER = 0.05  # of the peers' own time by which a straggler takes longer
+FEW_STEPS = 0.2  # divided by the number of traced steps: with two, a straggler must be 15 % slower
 NEARLY_EACH = 0.75  # of the traced steps in which it must be so
 _FEW = 0.5  # of the layers of two ranks that must be the same for them to be peers
 
@@ -118,8 +119,8 @@ class Work:
     def slow(self, layers: Sequence[str], *, nearly_each: bool = True) -> list[Slow]:
         """Ranks clearly slower than their peers, the worst first.
 
-        Of two peers the slower one; of more, those above the median of all by SLOWER. Over all steps together,
-        and in nearly each of them: a rank that was slow once had bad luck.
+        Of two peers the slower one; of more, those above the median of all by SLOWER. Over all steps
+        together, by more where there are few, and in nearly each: a rank that was slow once had bad luck.
 
         Args:
             layers: names that layer codes stand for.
@@ -133,8 +134,9 @@ class Work:
             usual = float(np.sort(own)[middle])
             steps = self.by_step[rows]
             often = (steps > (1 + SLOWER) * np.sort(steps, axis=0)[middle]).mean(axis=1)
+            slower = SLOWER + FEW_STEPS / max(self.num_steps, 1)
             for place, row in enumerate(rows):
-                if len(rows) > 1 and own[place] > (1 + SLOWER) * usual and often[place] >= least:
+                if len(rows) > 1 and own[place] > (1 + slower) * usual and often[place] >= least:
                     others = [one for one in rows if one != row]
                     found.append(self._explained(row, np.median(self.total[others], axis=0), layers))
         return sorted(found, key=lambda one: -one.excess_ns)

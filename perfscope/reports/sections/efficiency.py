@@ -22,6 +22,8 @@ _LOSSES = {
     "load_balance": "uneven computation",
     "serialisation": "waiting that no network would remove (dependences, input, idle time)",
     "transfer": "transfers",
+    # where waiting and transfer cannot be told apart
+    "comm_efficiency": "communication and waiting (which of the two cannot be told: see what was not collected)",
 }
 
 
@@ -57,9 +59,8 @@ def efficiency_section(analysis: RunAnalysis) -> Section | None:
 
 def _lead(found: Efficiency) -> str:
     share = units.format_ratio(found.parallel_efficiency, 0)
-    known = {
-        name: value for name in _LOSSES if (value := getattr(found, name)) is not None and value < ACCEPTABLE
-    }
+    names = [*_LOSSES] if found.transfer is not None else ["load_balance", "comm_efficiency"]
+    known = {name: value for name in names if (value := getattr(found, name)) < ACCEPTABLE}
     if not known:
         mark = units.format_ratio(ACCEPTABLE, 0)
         return f"{share} of the ranks' time is computation; no factor is below {mark}."
