@@ -88,20 +88,24 @@ def simulate(
     *,
     hosts: Sequence[str] | None = None,
     late: Sequence[int] | None = None,
+    written_late_ns: int = 0,
 ) -> Recorded:
     """Runs all ranks and records them. The k-th call of a name on a group is the same on all its members.
 
-    Background calls of a rank run one after the other, in the order in which it started them.
+    Background calls of a rank run one after the other, in the order in which it started them. Their ends are
+    written down `written_late_ns` after they let their ranks go on.
     """
     job = _Job(ranks, groups, transfer, late or [0] * len(ranks))
     while any([job.advance(rank) for rank in range(len(ranks))]):
         pass
     assert all(state.done for state in job.states), "deadlock in the test's own program"
     names = list(hosts or ["node0"] * len(ranks))
-    clocks = ClockFit(reference=names[0], offset_ns={name: 0 for name in names}, residual_ns={})
+    clocks = ClockFit(
+        reference=names[0], offset_ns=dict.fromkeys(names, 0), residual_ns=dict.fromkeys(names, 0)
+    )
     return Recorded(
         lines={rank: _line(rank, state, names[rank]) for rank, state in enumerate(job.states)},
-        matches=_matches(job, names, clocks),
+        matches=_matches(job, names, clocks, written_late_ns),
         clocks=clocks,
         wall_ns=max(state.now for state in job.states) - min(state.begin for state in job.states),
         layers=tuple(job.layers),
@@ -217,13 +221,13 @@ def _line(rank: int, state: _Rank, host: str) -> MainLine:
     )
 
 
-def _matches(job: _Job, hosts: Sequence[str], clocks: ClockFit) -> list[JudgedCalls]:
+def _matches(job: _Job, hosts: Sequence[str], clocks: ClockFit, written_late_ns: int) -> list[JudgedCalls]:
     found = []
     for (name, group), calls in job.entered.items():
         members = tuple(sorted(job.groups[group]))
         launch = np.array([[call[rank][0] for call in calls] for rank in members], dtype=np.int64)
         enter = np.array([[call[rank][1] for call in calls] for rank in members], dtype=np.int64)
-        ended = [job.ended[name, group, k] for k in range(len(calls))]
+        ended = [job.ended[name, group, k] + written_late_ns for k in range(len(calls))]
         leave = np.array([ended] * len(members), dtype=np.int64)
         step_ends = [np.array(job.states[rank].step_ends) for rank in members]
         matched = MatchedCalls(

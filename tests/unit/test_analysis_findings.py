@@ -217,3 +217,12 @@ def test_a_server_that_waits_for_its_workers_is_no_imbalance(tmp_path: Path) -> 
     assert "equal work" not in " ".join(finding.title for finding in alike.findings)
     unequal = analyse(tmp_path / "b", ranks)
     assert "equal work" in " ".join(finding.title for finding in unequal.findings)
+
+
+def test_ranks_with_other_numbers_of_steps_are_said(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path, world_size=3)
+    for rank, count in ((0, 60), (1, 60), (2, 40)):
+        run.rank(rank)
+        run.steps(rank, [100] * count)
+    missing = {one.what: one.reason for one in analyse_run(run.read()).missing}
+    assert missing["the later steps of rank 2"].startswith("it recorded 40 steps at least, others 60")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from perfscope.analysis.efficiency.pop import efficiency
 from perfscope.analysis.efficiency.results import Efficiency
 from perfscope.analysis.replay.replays import Replays, make_replays
 from perfscope.analysis.whatif import changes
+from perfscope.analysis.whatif.analyse import analyse_what_ifs
 from tests.unit.programs import Recorded, simulate
 
 MS = 1_000_000
@@ -169,3 +171,56 @@ def test_calls_that_were_not_matched_stay_time_of_their_rank() -> None:
     factors, missing = efficiency(found, {0: "a", 1: "a"}, communicates=True)
     assert factors is not None and factors.transfer is None and factors.comm_efficiency == 0.5
     assert "no call could be matched" in missing[0].reason
+
+
+def test_an_end_that_is_written_down_late_is_the_end_that_was_waited_for() -> None:
+    """gloo's spans may end milliseconds after the line went on; that time is no work of the line."""
+    step = [("work", 3 * MS), ("call", "a", "world"), ("work", 4 * MS)]
+    found = replays(simulate([[step] * 3] * 2, WORLD, {"a": 5 * MS}, written_late_ns=2 * MS))
+    assert found.error_ratio == 0
+    assert found.unexplained_ratio == 0
+    assert found.step_ns(changes.zero_transfer) == pytest.approx(7 * MS, abs=MS)
+
+
+def test_no_saving_is_larger_than_the_step_however_much_tracing_stretched_it() -> None:
+    step = [("input", MS), ("work", 3 * MS), ("call", "a", "world"), ("work", MS)]
+    found = replays(simulate([[step] * 3] * 2, WORLD, {"a": 20 * MS}))
+    usual = analyse_what_ifs(found, found.base_ns / 5, ())
+    assert {one.id for one in usual.what_ifs} >= {"zero_transfer", "double_bandwidth", "no_input_wait"}
+    for one in usual.what_ifs:
+        assert 0 < one.step_ns < found.base_ns / 5
+        assert 0 < one.gain_ratio < 1
+        assert "traced steps took 5 times the usual step" in one.caution
+    ideal, faster = usual.of("zero_transfer"), usual.of("double_bandwidth")
+    assert ideal is not None and faster is not None and faster.gain_ns <= ideal.gain_ns
+
+
+def test_a_rank_that_was_slow_in_one_step_only_is_no_straggler() -> None:
+    quick, slow = [("work", 3 * MS), ("call", "a", "world")], [("work", 9 * MS), ("call", "a", "world")]
+    once = replays(simulate([[quick] * 5, [slow, *[quick] * 4]], WORLD, {"a": MS}))
+    always = replays(simulate([[quick] * 5, [slow] * 5], WORLD, {"a": MS}))
+    assert analyse_what_ifs(once, None, ()).slow == ()
+    assert [one.rank for one in analyse_what_ifs(once, None, ()).slow_at_times] == [1]
+    found = analyse_what_ifs(always, None, ())
+    assert [one.rank for one in found.slow] == [1]
+    assert found.gain_ns("no_stragglers") == 6 * MS
+
+
+def test_ranks_that_only_their_clocks_put_apart_begin_together() -> None:
+    step = [("work", 3 * MS), ("call", "a", "world"), ("work", MS)]
+    hosts = ["node0", "node1"]
+    recorded = simulate([[step], [step]], WORLD, {"a": MS}, hosts=hosts, late=[0, 6 * MS])
+    sure, _ = make_replays({0: recorded.lines}, recorded.matches, recorded.clocks)
+    doubtful = replace(recorded.clocks, residual_ns={"node0": 0, "node1": 4 * MS})
+    unsure, _ = make_replays({0: recorded.lines}, recorded.matches, doubtful)
+    assert sure is not None and unsure is not None
+    assert sure.step_ns(changes.equal_start) is not None
+    assert unsure.step_ns(changes.equal_start) is None
+
+
+def test_t_of_the_efficiencies_is_the_longest_time_of_a_rank() -> None:
+    step = [("work", 3 * MS), ("call", "a", "world"), ("work", MS)]
+    recorded = simulate([[step], [step]], WORLD, {"a": MS}, late=[0, 6 * MS])
+    found = pop(recorded)
+    assert found.step_ns == 11 * MS  # rank 0's; from its begin to rank 1's end it is no longer
+    assert found.parallel_efficiency == pytest.approx(4 / 11)
