@@ -59,7 +59,8 @@ def efficiency_section(analysis: RunAnalysis) -> Section | None:
 
 def _lead(found: Efficiency) -> str:
     share = units.format_ratio(found.parallel_efficiency, 0)
-    names = [*_LOSSES] if found.transfer is not None else ["load_balance", "comm_efficiency"]
+    split = ("serialisation", "transfer") if found.transfer is not None else ("comm_efficiency",)
+    names = ("load_balance", *split)
     known = {name: value for name in names if (value := getattr(found, name)) < ACCEPTABLE}
     if not known:
         mark = units.format_ratio(ACCEPTABLE, 0)
