@@ -12,6 +12,7 @@ from perfscope.analysis.predict.records import BETWEEN_HOSTS, Plan, PlannedCall,
 from perfscope.runners.config import BenchConfig, BenchError, parse_scheme
 from perfscope.runners.identity import all_traffic
 from perfscope.runners.job import Job
+from perfscope.runners.mesh import MODEL
 from perfscope.runners.planning import plan
 from perfscope.runners.schemes.registry import find_scheme
 from perfscope.runners.traffic import Traffic
@@ -50,9 +51,16 @@ def plan_of(config: BenchConfig, hosts: Sequence[int]) -> Plan:
         mesh=" x ".join(str(one) for one in (mesh.data, mesh.model, mesh.stage) if one > 1) or "1",
         batch=float(config.batch),
         work=config.batch / pieces * _bubble(job),
+        whole=_whole(config, traffic),
         ranks=tuple(dict.fromkeys(tuple(calls) for calls in lists.values())),
-        notes=_notes(scheme.axes.parallelism, scheme.axes.synchrony),
+        notes=_notes(scheme.axes.synchrony),
     )
+
+
+def _whole(config: BenchConfig, traffic: Mapping[int, Sequence[Traffic]]) -> float | None:
+    """Samples of a group that divides layers; None where none does."""
+    sizes = [len(call.members) for calls in traffic.values() for call in calls if call.axis == MODEL]
+    return config.batch * max(sizes) / config.num_ranks if max(sizes, default=1) > 1 else None
 
 
 def _bubble(job: Job) -> float:
@@ -62,13 +70,8 @@ def _bubble(job: Job) -> float:
     return (pieces + stages - 1) / pieces if stages > 1 else 1.0
 
 
-def _notes(parallelism: str, synchrony: str) -> tuple[str, ...]:
+def _notes(synchrony: str) -> tuple[str, ...]:
     notes = []
-    if "model" in parallelism:  # held-out runs were up to twice as long, see docs/validation.md
-        notes.append(
-            "layers are divided: what every rank does with gathered activations is taken as divided, too, "
-            "so the step may be longer than predicted"
-        )
     if synchrony == "asynchronous":
         notes.append(
             "its workers step by themselves: waiting at the server is not modelled, only its traffic is"

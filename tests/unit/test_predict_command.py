@@ -287,6 +287,20 @@ def test_schemes_of_bench_runs_are_planned_by_the_runners(tmp_path: Path) -> Non
     assert any("cannot be cut into 3 equal parts" in reason for reason in reasons)
 
 
+def test_groups_that_divide_layers_hold_all_their_samples(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from perfscope.cli.predict_plans import bench_plans
+    from perfscope.cli.predict_runs import load_runs
+
+    configs = load_runs([bench_run(tmp_path / "ddp", "dp.ddp", 2)]).configs
+    schemes = ("dp.ddp", "mp.filter", "hy.owt", "hy.filter_dp", "pp.gpipe")
+    plans, _ = bench_plans(configs, schemes, [4], 1, {4: 64})
+    held = {one.scheme: one.whole for one in plans}
+    assert held == {"dp.ddp": None, "mp.filter": 64, "hy.owt": 64, "hy.filter_dp": 32} | (
+        {"pp.gpipe": None} if "pp.gpipe" in held else {}
+    )
+
+
 def refusal_of(*words: str | Path) -> BaseException:
     error = ask(*words).exception
     assert error is not None

@@ -366,3 +366,82 @@ def test_what_goes_through_a_hosts_link(collective: str, groups: list[list[int]]
 @pytest.mark.parametrize(("num", "expected"), [(1, 0.0), (2, 0.5642), (4, 1.0294), (8, 1.4236)])
 def test_the_mean_largest_of_normal_values_is_the_tabulated_one(num: int, expected: float) -> None:
     assert expected_maximum(num) == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_fit_to_scattered_runs_does_not_lie_too_low() -> None:
+    """Twice as long and half as long cancel: residuals relative to the measured step would give 20 % less."""
+    rng = np.random.default_rng(0)
+    runs = []
+    for batch in (16, 32, 64):
+        for factor in (0.5, 2.0):
+            base = measured(2, batch, rng, noise=0.0)
+            runs.append(replace(base, step_ns=factor * (base.step_ns - base.comm_ns) + base.comm_ns))
+    curve = fit_compute(runs).curve("dp.ddp")
+    assert curve.at(16) == pytest.approx((FIXED_MS + SAMPLE_MS * 16) * MS, rel=0.02)
+
+
+def test_a_scheme_waits_as_long_as_its_own_runs_did() -> None:
+    """Not as the other schemes' runs: one that blocks often waits often."""
+    rng = np.random.default_rng(0)
+    runs = [
+        measured(2, batch, rng, scheme=scheme, spread=spread, noise=0.0)
+        for scheme, spread in (("dp.ddp", 0.02), ("mp.filter", 0.4))
+        for batch in (16, 32)
+    ]
+    plans = [plan(scheme, 4, 32) for scheme in ("dp.ddp", "mp.filter")]
+    found = {one.scheme: one for one in predict(runs, Question(plans=plans)).predictions}
+    for scheme, spread in (("dp.ddp", 0.02), ("mp.filter", 0.4)):
+        own = found[scheme].compute_ns
+        assert found[scheme].straggler_ns == pytest.approx(own * spread * expected_maximum(4), rel=0.02)
+
+
+def test_intervals_hold_runs_that_differ_although_none_was_repeated() -> None:
+    """Every run's step is off by 15 %: the fit's own residuals tell, and the intervals widen."""
+    held = 0
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        runs = []
+        for batch in (16, 24, 32, 48, 64):
+            base = measured(2, batch, rng, noise=0.01)
+            factor = float(np.exp(0.15 * rng.standard_normal()))
+            steps = tuple(factor * one for one in base.steps_ns)
+            runs.append(replace(base, step_ns=factor * base.step_ns, steps_ns=steps))
+        span = predict(runs, Question(plans=[plan("dp.ddp", 4, 64)])).predictions[0].step_interval_ns
+        held += span.low <= true_step(4, 64) * np.exp(0.15 * rng.standard_normal()) <= span.high
+    assert held >= 10
+
+
+def divided(run: MeasuredRun, whole_ms: float, batch: float) -> MeasuredRun:
+    """The run of a scheme that divides layers: each sample of its group costs every rank `whole_ms` more."""
+    more = whole_ms * MS * batch
+    return replace(
+        run,
+        plan=replace(run.plan, scheme="mp.filter", whole=batch),
+        step_ns=run.step_ns + more,
+        steps_ns=tuple(one + more for one in run.steps_ns),
+    )
+
+
+def test_what_every_rank_does_with_gathered_activations_is_not_divided_by_the_ranks() -> None:
+    rng = np.random.default_rng(0)
+    plain = [measured(2, batch, rng, noise=0.0) for batch in (32, 64)]
+    runs = [*plain, *(divided(run, 0.5, run.plan.batch or 0) for run in plain)]
+    asked = replace(plan("mp.filter", 4, 64), whole=64.0)
+    one = predict(runs, Question(plans=[asked])).predictions[0]
+    assert one.step_ns == pytest.approx(true_step(4, 64) + 0.5 * MS * 64, rel=0.02)
+    assert not any("layers are divided" in warning for warning in one.warnings)
+    alone = predict(runs[2:], Question(plans=[asked])).predictions[0]  # cannot tell, and says so
+    assert alone.step_ns < 0.9 * one.step_ns
+    assert any("layers are divided" in warning for warning in alone.warnings)
+
+
+def test_less_work_that_took_longer_is_said() -> None:
+    rng = np.random.default_rng(0)
+    runs = [measured(2, batch, rng, noise=0.0) for batch in (16, 32)]
+    asked = Question(plans=[plan("dp.ddp", 4, 32)])
+    assert not any("took longer" in one for one in predict(runs, asked).predictions[0].warnings)
+    slow = replace(runs[0], step_ns=1.5 * runs[1].step_ns)
+    assert any(
+        "8 samples per rank took longer" in one
+        for one in predict([slow, runs[1]], asked).predictions[0].warnings
+    )

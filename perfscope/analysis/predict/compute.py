@@ -2,7 +2,11 @@
 
     host part H of a run  = its untraced step - its exposed transfers
     mean part M           = H - waiting for the last rank to enter
-    M(work)               = fixed + slope * work, both >= 0, on relative residuals, over a scheme's runs
+    M(work)               = fixed + slope * work, both >= 0, on logarithms, over a scheme's runs
+
+Ranks that divide layers among them compute `work` samples each, but gather and copy the activations of all
+samples of their group: M = fixed + slope * work + whole_ns * whole, with fixed and slope from schemes that do
+not divide layers, where such ran.
 
 A scheme that ran with one amount of work only takes the shape of all runs together; if those have only one,
 too, the part that no layer has (optimizer, gaps) stays and the layers are proportional to the samples.
@@ -15,7 +19,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,18 +27,20 @@ from perfscope.analysis.predict.fitting import Floats, expected_maximum, non_neg
 from perfscope.analysis.predict.records import MeasuredRun
 
 _LEAST = 0.05  # of a step that is compute, whatever the traces say of communication
+_ROUNDS = 12  # of weights
 _ALL = ""  # the runs of all schemes together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkCurve:
-    """M(work) = fixed_ns + slope_ns * work."""
+    """M = fixed_ns + slope_ns * work + whole_ns * whole."""
 
     fixed_ns: float
     slope_ns: float
+    whole_ns: float = 0.0
 
-    def at(self, work: float) -> float:
-        return self.fixed_ns + self.slope_ns * work
+    def at(self, work: float, whole: float | None = None) -> float:
+        return self.fixed_ns + self.slope_ns * work + self.whole_ns * (whole or 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +84,9 @@ def fit_compute(
     mean = host - waits
     e_of = np.array([expected_maximum(run.plan.num_ranks) for run in runs])
     work = np.array([run.plan.work for run in runs])
-    everything = _curve(work, mean)
+    undivided = [row for row, run in enumerate(runs) if run.plan.whole is None]
+    plain = _curve(work[undivided], mean[undivided]) if undivided else None
+    everything = plain or _curve(work, mean)
     curves: dict[str, WorkCurve] = {}
     affine = set()
     if everything is not None:
@@ -92,7 +100,12 @@ def fit_compute(
         observed = _spread(waits[rows], e_of[rows] * mean[rows])
         if observed is not None:
             spreads[scheme] = observed
-        own = _curve(work[rows], mean[rows])
+        whole = [runs[row].plan.whole for row in rows]
+        own = (
+            _gathered(plain, work[rows], [one for one in whole if one is not None], mean[rows])
+            if plain is not None and None not in whole
+            else _curve(work[rows], mean[rows])
+        )
         if own is not None or everything is not None:
             affine.add(scheme)
         if own is None:
@@ -105,6 +118,15 @@ def fit_compute(
     return ComputeModel(curves=curves, spreads=spreads, affine=frozenset(affine))
 
 
+def _gathered(plain: WorkCurve, work: Floats, whole: Sequence[float], mean: Floats) -> WorkCurve:
+    """What a scheme that divides layers takes beyond undivided ones of equal work, per sample held whole.
+
+    Runs of one group size cannot tell the two apart by themselves.
+    """
+    more = mean - (plain.fixed_ns + plain.slope_ns * work)
+    return replace(plain, whole_ns=max(float(np.median(more / np.array(whole))), 0.0))
+
+
 def _spread(waits: Floats, units: Floats) -> float | None:
     """Median of waiting per e_N * M; None where nobody ran with others."""
     several = units > 0
@@ -112,12 +134,32 @@ def _spread(waits: Floats, units: Floats) -> float | None:
 
 
 def _curve(work: Floats, mean: Floats) -> WorkCurve | None:
-    """Weighted least squares; None where all runs have the same work."""
+    """Least squares on logarithms, by weights; None where all runs have the same work.
+
+    Residuals relative to what was measured would make twice too short as bad as half too long is good: fits
+    to runs that scatter would lie too low.
+    """
     if work.max() < 1.05 * work.min():
         return None
-    design = np.stack((np.ones_like(work), work), axis=1) / mean[:, None]
-    fixed, slope = non_negative(design, np.ones_like(mean)).tolist()
+    design = np.stack((np.ones_like(work), work), axis=1)
+    expected = mean
+    for _ in range(_ROUNDS):
+        near = np.maximum(expected, 1e-3 * mean)
+        # (near - mean) / logarithmic mean = log(near / mean): the sum's zero is that of the logarithms' slope
+        weights = 1 / np.sqrt(near * _logarithmic_mean(near, mean))
+        found = non_negative(design * weights[:, None], mean * weights)
+        before, expected = expected, design @ found
+        if np.abs(expected - before).max() <= 1e-4 * expected.max():
+            break
+    fixed, slope = found.tolist()
     return WorkCurve(fixed_ns=fixed, slope_ns=slope)
+
+
+def _logarithmic_mean(one: Floats, other: Floats) -> Floats:
+    logs = np.log(one / other)
+    equal = np.abs(logs) < 1e-6
+    result: Floats = np.where(equal, one, (one - other) / np.where(equal, 1.0, logs))
+    return result
 
 
 def _proportional(work: Floats, mean: Floats, runs: Sequence[MeasuredRun], more_fixed: float) -> WorkCurve:

@@ -36,6 +36,8 @@ from perfscope.errors import UsageError
 
 FURTHEST = 4  # times the largest measured N
 _BLOCK = 5  # steps that are drawn together: neighbours are alike
+_ALL = ""  # the runs of all schemes together
+_FITTED = 2  # figures of a curve
 _MORE_FIXED = 0.3  # of the layers' time, at most, that draws take as not growing with the samples
 
 
@@ -73,11 +75,17 @@ class _Fits:
     target: Mapping[str, FittedLink]  # links of the machine asked about
     compute: ComputeModel
     draws: tuple[ComputeModel, ...]
-    noise: Floats  # shape (NUM_DRAWS,), factor of a run as such
+    scatter: Mapping[str, float]  # by scheme, _ALL of all: standard deviation of a run's log ratio
+    normal: Floats  # shape (NUM_DRAWS,), standard normal: which run of those that differ so
     chance: Floats  # shape (NUM_DRAWS, 3), uniform in [0, 1): ratio, overlap, growth
     slowdown: float
     misfit: float  # the worst of the links' median residuals, as ratios
     backend: str | None
+
+    def noise(self, scheme: str) -> Floats:
+        """Factor of a run of this scheme as such. Shape (NUM_DRAWS,)."""
+        result: Floats = np.exp(self.normal * self.scatter.get(scheme, self.scatter[_ALL]))
+        return result
 
 
 def predict(runs: Sequence[MeasuredRun], question: Question) -> PredictionReport:
@@ -140,20 +148,26 @@ def _fit(runs: Sequence[MeasuredRun], question: Question) -> _Fits:
     target = dict(own)
     if question.network is not None:
         target[BETWEEN_HOSTS] = given_link(BETWEEN_HOSTS, question.network.link, question.network.name)
+    own_links = {name: (one.used.cost.alpha_s, one.used.cost.beta_s_per_byte) for name, one in own.items()}
+    compute = fit_compute(runs)
+    misfit = max((one.used.residual_ratio or 0.0 for one in own.values()), default=0.0)
+    repeats = between_runs(runs) or 0.0
+    residuals = in_sample(runs, compute, own_links, question.backend)
     draws = []
     for _ in range(NUM_DRAWS):
         steps = np.array([run.step_ns * _drawn_pace(run, rng) for run in runs])
         draws.append(fit_compute(runs, steps, rng.uniform(0, _MORE_FIXED)))
     return _Fits(
         runs=runs,
-        own={name: (one.used.cost.alpha_s, one.used.cost.beta_s_per_byte) for name, one in own.items()},
+        own=own_links,
         target=target,
-        compute=fit_compute(runs),
+        compute=compute,
         draws=tuple(draws),
-        noise=np.maximum(rng.normal(1.0, between_runs(runs) or 0.0, NUM_DRAWS), 0.1),
+        scatter={scheme: max(one, residuals[_ALL], repeats) for scheme, one in residuals.items()},
+        normal=rng.standard_normal(NUM_DRAWS),
         chance=rng.uniform(size=(NUM_DRAWS, 3)),
         slowdown=_slowdown(runs, question.cores_per_rank),
-        misfit=max((one.used.residual_ratio or 0.0 for one in own.values()), default=0.0),
+        misfit=misfit,
         backend=question.backend,
     )
 
@@ -179,6 +193,34 @@ def between_runs(runs: Sequence[MeasuredRun]) -> float | None:
         squares += float(np.sum((relative - 1) ** 2))
         degrees += len(steps) - 1
     return float(np.sqrt(squares / degrees)) if degrees else None
+
+
+def in_sample(
+    runs: Sequence[MeasuredRun], compute: ComputeModel, links: Mapping[str, Link], backend: str | None
+) -> dict[str, float]:
+    """How far another run may lie from what is predicted for it: scheme -> standard deviation of log ratios.
+
+    From how far the runs' own steps lie from theirs; _ALL is of all schemes. Fits to n runs take p figures
+    from them, so that their residuals are smaller than those of another run: sqrt((n + p) / (n - p)), with p
+    the curve's two.
+    """
+    logs: dict[str, list[float]] = defaultdict(list)
+    for run in runs:
+        if any(call.link_class not in links for calls in run.plan.ranks for call in calls):
+            continue
+        traits = traits_of(run.plan.scheme, runs, links, backend)
+        transfer = sum(transfer_by_link(rank_terms(run.plan, backend), links).values())
+        parts = compose(
+            run.plan, transfer, compute, traits, slowdown=1.0, ratio=traits.ratio, hidden=traits.hidden
+        )
+        for name in (run.plan.scheme, _ALL):
+            logs[name].append(float(np.log(parts.step / run.step_ns)))
+    found = {_ALL: 0.0}
+    for name, of_runs in logs.items():
+        taken = min(_FITTED, len(of_runs) / 2)
+        more = (len(of_runs) + taken) / (len(of_runs) - taken)
+        found[name] = float(np.sqrt(np.mean(np.square(of_runs)) * more))
+    return found
 
 
 def _slowdown(runs: Sequence[MeasuredRun], cores_per_rank: float | None) -> float:
@@ -241,7 +283,7 @@ def _draw(plan: Plan, ranks: Sequence[RankTerms], traits: Traits, fits: _Fits, r
         hidden=_between(traits.hidden_bounds, of_hidden),
         growth=lambda num: _growth(num, fits.runs, of_growth),
     )
-    return parts.step * float(fits.noise[row])
+    return parts.step * float(fits.noise(plan.scheme)[row])
 
 
 def _growth(num_ranks: int, runs: Sequence[MeasuredRun], chance: float) -> float:
@@ -280,7 +322,7 @@ def _reference(
             of_scheme[run.plan.scheme].append((run.plan.batch or 0.0) * 1e9 / run.step_ns)
         scheme = max(of_scheme, key=lambda name: float(np.median(of_scheme[name])))
         speed, batch = float(np.median(of_scheme[scheme])), float(same[0].plan.batch or 0)
-        paces = np.full(NUM_DRAWS, speed) / fits.noise[::-1]
+        paces = np.full(NUM_DRAWS, speed) / fits.noise(scheme)[::-1]
         measured = True
     else:
         run = few[0]
@@ -291,6 +333,7 @@ def _reference(
             mesh=run.plan.mesh,
             batch=batch,
             work=run.plan.work * batch / (run.plan.batch or 1),
+            whole=None if run.plan.whole is None else run.plan.whole * batch / (run.plan.batch or 1),
             ranks=run.plan.ranks,
         )
         if any(call.link_class not in fits.target for calls in plan.ranks for call in calls):

@@ -43,6 +43,8 @@ class Plan:
         batch: B, samples of one step over all ranks; None: not known.
         work: samples of the whole model that the busiest rank's arithmetic amounts to in one step: B/N where
             all is divided evenly, times (m+S-1)/m in a pipeline of S stages and m microbatches.
+        whole: samples whose activations a rank gathers or holds whole beside its share of the arithmetic,
+            where a group of ranks divides layers: those of the group. None: no layer is divided.
         ranks: the calls of each rank; equal ranks may stand for each other.
         notes: what the plan assumes that the user should know.
     """
@@ -52,6 +54,7 @@ class Plan:
     mesh: str
     batch: float | None
     work: float
+    whole: float | None = None
     ranks: tuple[tuple[PlannedCall, ...], ...] = ()
     notes: tuple[str, ...] = ()
 

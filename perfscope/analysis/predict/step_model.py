@@ -102,7 +102,7 @@ def compose(
     growth: Callable[[int], float] = expected_maximum,
 ) -> StepParts:
     """Puts a step together from one set of figures; see the module."""
-    own = compute.curve(plan.scheme).at(plan.work) * slowdown
+    own = compute.curve(plan.scheme).at(plan.work, plan.whole) * slowdown
     transfer = transfer_ns * ratio
     return StepParts(
         compute=own,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from perfscope.analysis.predict.compute import ComputeModel
 from perfscope.analysis.predict.links import FittedLink
 from perfscope.analysis.predict.records import LINK_WORDS, MeasuredRun, Plan
@@ -13,6 +15,7 @@ from perfscope.analysis.predict.step_model import Traits
 
 _POOR_FIT = 0.3
 _ODD_RATIO = 2.0
+_LONGER = 1.15
 
 
 def plan_warnings(
@@ -30,6 +33,12 @@ def plan_warnings(
             "only one local batch was measured: layers are taken as proportional to the samples; "
             "record another batch per rank"
         )
+    if plan.whole is not None and all(run.plan.whole is not None for run in runs):
+        said.append(
+            "layers are divided in all runs: what ranks do with gathered activations is taken as divided, "
+            "too, so the step may be longer; record dp.ddp as well"
+        )
+    said += _upside_down(own)
     works = [run.plan.work for run in (own or runs)]
     if compute.is_affine(plan.scheme) and not 0.5 * min(works) <= plan.work <= 2 * max(works):
         said.append(
@@ -45,6 +54,22 @@ def plan_warnings(
             f"its recorded communication takes {traits.ratio:.1f} x what the formulas say; carried over"
         )
     return tuple(said)
+
+
+def _upside_down(runs: Sequence[MeasuredRun]) -> list[str]:
+    """A line if less work on as many ranks took clearly longer: no model of compute holds that."""
+    steps: dict[tuple[int, float], list[float]] = defaultdict(list)
+    for run in runs:
+        steps[run.plan.num_ranks, run.plan.work].append(run.step_ns)
+    typical = {cell: float(np.median(found)) for cell, found in steps.items()}
+    for (ranks, less), longer in sorted(typical.items()):
+        for (others, more), shorter in typical.items():
+            if ranks == others and less < more and longer > _LONGER * shorter:
+                return [
+                    f"{less:g} samples per rank took longer than {more:g} ({longer / 1e6:.1f} and "
+                    f"{shorter / 1e6:.1f} ms): some of its runs were disturbed; record them again"
+                ]
+    return []
 
 
 def general_warnings(
