@@ -33,3 +33,13 @@ def test_overhead_benchmark_compares_perfscope_with_the_plain_training() -> None
     for kind in ("resnet", "small"):
         assert set(results[kind]) == {"plain", "A/A", "perfscope"}
         assert results[kind]["perfscope"]["p10_ratio"] > 0
+
+
+def test_replay_benchmark_runs_every_rank_and_call_of_both_jobs() -> None:
+    command = [sys.executable, str(BENCHMARKS / "replay.py"), "--ranks", "16", "--calls", "50", "--json"]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    everyone, mesh = json.loads(process.stdout)["rows"]
+    assert (everyone["calls"], mesh["calls"]) == (50, 50 * 4)
+    assert everyone["events"] == mesh["events"] == 16 * 51
+    for row in (everyone, mesh):
+        assert 0 < row["transfer_efficiency"] < 1
