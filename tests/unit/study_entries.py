@@ -10,7 +10,14 @@ from perfscope.analysis.bench import LEFT_OUT, BenchResult
 from perfscope.analysis.bench_bytes import LinkBytes
 from perfscope.analysis.efficiency.results import Efficiency
 from perfscope.analysis.machine.results import MachineAnalysis
-from perfscope.analysis.results import Breakdown, Quantiles, RankResult, RunAnalysis
+from perfscope.analysis.results import (
+    Breakdown,
+    Finding,
+    LayerResult,
+    Quantiles,
+    RankResult,
+    RunAnalysis,
+)
 from perfscope.analysis.study.results import PARTS, RunEntry
 
 MS = 1_000_000
@@ -116,6 +123,25 @@ def link(link_class: str, size: float) -> LinkBytes:
     return LinkBytes(link_class=link_class, predicted=size, recorded=size, predicted_wire=size, wire=size)
 
 
+def finding(id_: str, title: str = "Something bounds the step.", action: str = "Mend it.") -> Finding:
+    return Finding(id=id_, title=title, detail="", action=action, gain_ns=None, gain_ratio=None)
+
+
+def layer(name: str, kind: str, num_params: int | None) -> LayerResult:
+    return LayerResult(
+        layer=name,
+        module_type=kind,
+        calls=1,
+        forward_ns=MS,
+        backward_ns=MS,
+        exposed_comm_ns=None,
+        flops=None,
+        bytes=None,
+        order=0,
+        num_params=num_params,
+    )
+
+
 def entry(
     name: str,
     *,
@@ -132,6 +158,7 @@ def entry(
     clean: bool | None = True,
     analysis: dict[str, Any] | None = None,
     records: dict[int, dict[str, Any]] | None = None,
+    root: dict[str, Any] | None = None,
 ) -> RunEntry:
     """One run of `perfscope bench`; scheme "" makes it any other program, `batch` its option."""
     step = breakdown or parts()
@@ -176,5 +203,8 @@ def entry(
         "bench": bench_result(scheme, ranks, speed, batch, **(bench or {})) if scheme else None,
     }
     return RunEntry(
-        name=name, analysis=RunAnalysis(**{**values, **(analysis or {})}), bench_records=records or {}
+        name=name,
+        analysis=RunAnalysis(**{**values, **(analysis or {})}),
+        bench_records=records or {},
+        metas={rank: {"root": root} for rank in range(ranks)} if root else {},
     )

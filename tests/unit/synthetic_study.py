@@ -98,6 +98,7 @@ def run(label: str, **given: Any) -> StudyRun:
         "step_ns": Quantiles(
             median=round(step_ms * MS), p10=round(0.9 * step_ms * MS), p90=round(1.2 * step_ms * MS), count=40
         ),
+        "typical_step_ns": step_ms * MS,
         "num_steps": 40,
         "composition": composition(step_ms),
         "efficiency": None,
@@ -387,9 +388,12 @@ def scaling_study() -> StudyAnalysis:
                         ),
                     ),
                     sentence=headline,
+                    verdict="At 8 ranks perfscope's verdict: the link bounds the step.",
+                    action="Send fewer bytes.",
                 ),
             )
         ),
+        action="Send fewer bytes.",
     )
 
 

@@ -57,6 +57,25 @@ def test_scaling_is_told_from_run_directories(scaling: list[Path]) -> None:
     assert {run["start_unix_ns"] for run in document["runs"]} == {1_780_000_000_000_000_000}
 
 
+def test_two_models_in_one_wrapper_are_refused_by_their_recorded_layers(tmp_path: Path) -> None:
+    """No step was traced: what tells them apart is layers.json."""
+    runs = []
+    for count, params in ((1, 85_114), (2, 4_224_970), (4, 4_224_970)):
+        run = recorded(tmp_path / f"n{count}", count, 100.0 / count)
+        for rank in range(count):
+            root = {"name": "Net", "type": "DistributedDataParallel", "data_parallel": True, "dp_size": count}
+            meta = json.loads((run / f"ranks/{rank}/rank.json").read_text())
+            (run / f"ranks/{rank}/rank.json").write_text(json.dumps({**meta, "root": root}))
+            layers = {"root": "Net", "layers": [{"layer": "fc", "type": "Linear", "params": params}]}
+            (run / f"ranks/{rank}/layers.json").write_text(json.dumps(layers))
+        runs.append(run)
+    document = json.loads(compare(*runs, "--json").stdout)
+    refused = [one for one in document["problems"] if one["severity"] == "refuse"]
+    assert [one["id"] for one in refused] == ["other_model"]
+    assert "Net, 4,224,970 parameters (n2 and n4); Net, 85,114 parameters (n1)" in refused[0]["text"]
+    assert [point["world_size"] for point in document["scaling"]["series"][0]["points"]] == [2, 4]
+
+
 def test_two_runs_give_a_diff_and_text_is_the_default(scaling: list[Path]) -> None:
     slower = recorded(scaling[0].parent / "slower", 4, 50.0)
     text = compare(scaling[2], slower).stdout

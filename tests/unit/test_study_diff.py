@@ -9,7 +9,7 @@ import pytest
 from perfscope.analysis.results import CollectiveResult, LayerResult
 from perfscope.analysis.study.analyse import analyse_study
 from perfscope.analysis.study.results import DiffSection, RunDiff, RunEntry
-from tests.unit.study_entries import entry, parts
+from tests.unit.study_entries import entry, finding, parts
 
 MS = 1_000_000
 
@@ -152,7 +152,59 @@ def test_the_reference_is_the_first_of_the_two_whatever_the_order() -> None:
     runs = entry("x/a", speed=100), entry("x/b", speed=50)
     assert (diff(*runs).before, diff(*runs).after) == ("a", "b")
     assert (diff(*runs, reference="b").before, diff(*runs, reference="x/b").after) == ("b", "a")
-    assert diff(*runs).headline.startswith("a trains 2.00 times as fast as b (100 → 50")
+    assert diff(*runs).headline.startswith("b trains 50 % slower than a (100 → 50 samples/s)")
+    assert diff(*runs, reference="b").headline.startswith("a trains 2.00 times as fast as b (50 → 100 ")
+
+
+@pytest.mark.parametrize(
+    ("speed", "said"),
+    [
+        (88, "b trains 12 % slower than a (100 → 88 samples/s)"),
+        (31, "b trains at 31 % of the speed of a (100 → 31 samples/s)"),
+        (0.32, "b trains 312 times slower than a (100 → 0.32 samples/s)"),
+    ],
+)
+def test_the_second_run_is_told_against_the_first_as_the_arrow_goes(speed: float, said: str) -> None:
+    assert diff(entry("a", speed=100), entry("b", speed=speed)).headline.startswith(said)
+
+
+def test_losses_that_differ_by_rounding_have_not_changed() -> None:
+    before = entry("a", bench={"last_loss": 1.8651234})
+    rounded, changed = (entry("b", bench={"last_loss": loss}) for loss in (1.8651235, 1.866))
+    assert "last loss" not in [row.what for row in section(diff(before, rounded), "step").rows]
+    assert "last loss" in [row.what for row in section(diff(before, changed), "step").rows]
+
+
+def test_a_share_that_moved_by_less_than_is_shown_has_not_changed() -> None:
+    what = "exposed communication of the traced step"
+
+    def rows(share: float) -> list[str]:
+        found = diff(entry("a", breakdown=parts(100, 0.2)), entry("b", breakdown=parts(100, share)))
+        return [row.what for row in section(found, "step").rows]
+
+    assert what not in rows(0.2003)
+    assert what in rows(0.21)
+
+
+def test_beside_scaling_the_part_that_moved_most_is_told_as_time() -> None:
+    """Against the ideal another part may have grown most: the two must not read as one claim."""
+    found = analyse_study(
+        [
+            entry("n2", ranks=2, speed=100, breakdown=parts(100, 0.24)),
+            entry("n4", ranks=4, speed=60, breakdown=parts(165, 0.37)),
+        ]
+    )
+    assert found.diff is not None
+    assert "exposed communication, counted in time, moved most: +37.0 ms" in found.diff.headline
+    assert found.diff.moved.startswith("Exposed communication, counted in time, moved most")
+    assert "against ideal scaling compute grew most" in found.headline
+
+
+def test_the_slower_runs_own_verdict_tells_what_to_do_and_close_runs_are_to_be_repeated() -> None:
+    slow = entry("b", speed=50, analysis={"findings": (finding("slow_link", action="Send less."),)})
+    assert diff(entry("a"), slow).action == "What the report of b advises: Send less."
+    assert diff(slow, entry("a")).action == "What the report of b advises: Send less."
+    assert diff(entry("a"), entry("b", speed=98)).action.startswith("Repeat each three times")
 
 
 def test_the_same_run_beside_itself_shows_no_change() -> None:

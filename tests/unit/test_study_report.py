@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from perfscope.analysis.study.results import LossCurve, Pair, PopRow, StudyAnalysis
+from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.study.results import WARN, LossCurve, Pair, PopRow, Problem, StudyAnalysis
 from perfscope.reports import curve_places
 from perfscope.reports.build import build_report
 from perfscope.reports.charts import chart_svg
@@ -36,7 +37,7 @@ from perfscope.reports.palette import theme_blocks
 from perfscope.reports.pdf import pdf_data, render_pdf, section_titles
 from perfscope.reports.study.build import build_study_report, first_sentence
 from perfscope.reports.study.losses import grouped
-from perfscope.reports.study.words import efficiency_tone, ratio_tone
+from perfscope.reports.study.words import efficiency_tone, ratio_tone, times
 from perfscope.reports.text import cells, render_text
 from tests.unit.synthetic_study import COUNTS, SPEEDUPS, diff_study, scaling_study, scheme_study
 from tests.unit.test_report_golden import check, scrub
@@ -112,7 +113,7 @@ def test_pdf_is_made_of_every_kind_of_comparison_at_once() -> None:
 
 def test_refusals_stand_before_every_figure() -> None:
     html, text = render_html(made("diff")), render_text(made("diff"))
-    for page, figure in ((html, "kpi-step"), (text, "Median step")):
+    for page, figure in ((html, "kpi-step"), (text, "Typical step")):
         assert 0 < page.index("May not be compared") < page.index(figure)
     assert made("diff").notices[0].tone == "refuse"
     assert made("diff").verdict.tone == "caution"
@@ -125,6 +126,59 @@ def test_the_verdict_names_winner_lead_why_and_turn() -> None:
     assert "3.4 times this bandwidth" in report.verdict.detail
     figures = {figure.id: figure.value for figure in report.figures}
     assert (figures["winner"], figures["lead"], figures["runs"]) == ("mp.fc_tp", "1.28 ×", "12")
+
+
+def test_what_bounds_the_largest_run_and_what_to_do_stand_with_the_verdict() -> None:
+    report = made("scaling")
+    assert report.verdict.action == "Send fewer bytes."
+    assert "At 8 ranks perfscope's verdict: the link bounds the step." in report.verdict.detail
+
+
+def test_an_order_that_rests_on_traced_steps_is_doubted_beside_the_headline() -> None:
+    study = scheme_study()
+    labels = tuple(run.label for run in study.runs)
+    problem = Problem(severity=WARN, id="traced_speed", text="All 12 runs were too short.", runs=labels)
+    report = build_study_report(dataclasses.replace(study, problems=(problem,)))
+    assert "Rely on this order with care: its samples/s count traced steps" in report.verdict.detail
+    assert report.notices[0].text == "All 12 runs were too short."  # its runs are not listed once more
+    some = dataclasses.replace(problem, runs=labels[:1], text=f"{labels[0]} was too short.")
+    report = build_study_report(dataclasses.replace(study, problems=(some,)))
+    assert "some of its samples/s count traced steps" in report.verdict.detail
+    assert "Rely on" not in build_study_report(study).verdict.detail
+
+
+def test_exchanges_that_the_window_does_not_show_are_a_footnote_of_the_speeds() -> None:
+    (schemes,) = scheme_study().schemes
+    noted = dataclasses.replace(schemes, unseen="dp.x: begun before the window.")
+    report = build_study_report(dataclasses.replace(scheme_study(), schemes=(noted,)))
+    assert table(report, "study-schemes-table").caption.endswith("dp.x: begun before the window.")
+
+
+def test_one_ranks_factors_are_not_both_shown_and_missing() -> None:
+    study = scaling_study()
+    gap = MissingFigure(what="parallel efficiency", reason="one rank was traced")
+    runs = tuple(dataclasses.replace(run, missing=(gap,)) for run in study.runs)
+    report = build_study_report(dataclasses.replace(study, runs=runs))
+    told = [str(row[1]) for row in table(report, "missing-table").rows]
+    assert told == ["one rank was traced (n2, n4 and n8)"]
+    caption = table(report, "study-pop-table").caption
+    assert "One rank shares nothing and sends nothing" in caption
+    assert "the efficiency above (55.0 %) is of the throughput" in caption
+
+
+def test_what_changed_does_not_repeat_the_speeds_of_the_first_sentence() -> None:
+    study = diff_study()
+    assert study.diff is not None
+    diff = dataclasses.replace(study.diff, moved="Compute moved most: +1 ms in a traced step.")
+    shown = [section for section in made("diff").sections if section.id == "study-diff"]
+    assert shown[0].lead == ""
+    told = dataclasses.replace(study, diff=diff, headline="after wins.")
+    lead = next(one.lead for one in build_study_report(told).sections if one.id == "study-diff")
+    assert lead == "Compute moved most: +1 ms in a traced step."
+
+
+def test_a_ratio_near_zero_keeps_figures_that_count() -> None:
+    assert (times(3.65 / 1141), times(0.5), times(1234)) == ("0.0032 ×", "0.50 ×", "1,234.00 ×")
 
 
 def test_only_the_first_sentence_is_the_title() -> None:

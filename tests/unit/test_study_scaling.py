@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from perfscope.analysis.study.analyse import analyse_study
 from perfscope.analysis.study.results import RunEntry, ScalingSeries, StudyAnalysis
-from tests.unit.study_entries import efficiency, entry, parts
+from tests.unit.study_entries import efficiency, entry, finding, parts
 
 
 def series(entries: list[RunEntry], **options: Any) -> ScalingSeries:
@@ -347,3 +347,75 @@ def test_a_run_without_samples_per_second_is_left_out_and_named() -> None:
     assert study.scaling is not None
     assert [point.world_size for point in study.scaling.series[0].points] == [1, 2]
     assert dataclasses.replace(study.run("p4")).samples_per_s is None
+
+
+def found_in(*ids_: str) -> dict[str, Any]:
+    return {"analysis": {"findings": tuple(finding(id_, f"{id_} it is.", f"Mend {id_}.") for id_ in ids_)}}
+
+
+def test_the_largest_runs_own_verdict_says_why_it_does_not_scale() -> None:
+    runs = [
+        entry("p1", ranks=1, speed=100, **found_in("compute_bound")),
+        entry("p2", ranks=2, speed=150, **found_in("slow_link")),
+        entry("p4", ranks=4, speed=200, **found_in("oversubscribed", "disturbed")),
+    ]
+    found = series(runs)
+    assert found.verdict == "At 4 ranks perfscope's verdict: oversubscribed it is."
+    assert found.action == "Mend oversubscribed."
+    assert analyse_study(runs).action == "Mend oversubscribed."
+
+
+def test_a_disturbance_is_not_why_it_does_not_scale_where_the_run_tells_more() -> None:
+    runs = [
+        entry("p1", ranks=1, speed=100),
+        entry("p2", ranks=2, speed=60, **found_in("disturbed", "slow_link")),
+    ]
+    found = series(runs)
+    assert found.verdict == "At 2 ranks perfscope finds, beside what disturbed the run: slow_link it is."
+    assert found.action == "Mend slow_link. Until then 1 rank trains fastest of those measured."
+
+
+def test_of_repeats_the_cause_that_most_have_is_told() -> None:
+    runs = [entry("p1", ranks=1, speed=100)]
+    causes = ("imbalance", "slow_link", "slow_link")
+    runs += [entry(f"p2-{at}", ranks=2, speed=150 + at, **found_in(cause)) for at, cause in enumerate(causes)]
+    assert series(runs).action == "Mend slow_link."
+
+
+def test_without_findings_the_fastest_number_of_ranks_is_still_told() -> None:
+    assert series(strong({1: 100, 2: 150, 4: 120})).action == (
+        "Use fewer ranks: 2 ranks train fastest of those measured."
+    )
+    assert series(strong({1: 100, 2: 180, 4: 250})).action == ""
+
+
+def test_one_rank_against_a_larger_reference_is_said_in_the_singular_and_is_no_surprise() -> None:
+    study = analyse_study(strong({1: 114, 2: 71}), by="world_size", reference="p2")
+    assert study.scaling is not None
+    assert "1 rank trains 1.61 times as fast as 2 ranks" in study.scaling.series[0].sentence
+    assert "superlinear" not in ids(study)
+    text = next(one.text for one in study.problems if one.id == "no_reference")
+    assert text.startswith("dp.ddp: the reference has 2 ranks")
+    alone = analyse_study([entry("p2", ranks=2, scheme=""), entry("p4", ranks=4, scheme="", speed=50)])
+    assert any(one.text.startswith("There is no run on 1 rank") for one in alone.problems)
+    slower = series(strong({2: 100, 4: 50}))
+    assert "4 ranks are slower than 2 ranks: 50 % of their speed" in slower.sentence
+
+
+def test_a_throughput_that_falls_is_said_to_fall_and_laws_have_their_names() -> None:
+    refused = {fit.law: fit.refused for fit in series(strong({1: 1141, 2: 707, 4: 354})).fits}
+    assert refused["amdahl"] == (
+        "throughput falls as ranks are added (1,141 samples/s on 1 rank, 354 on 4): this law knows growth "
+        "alone"
+    )
+    assert refused["usl"].startswith("the USL needs at least 4 different numbers of ranks")
+    level = {fit.law: fit.refused for fit in series(strong({1: 100, 2: 101, 4: 100})).fits}
+    assert "fits nearly as well as Amdahl's law" in level["amdahl"]
+
+
+def test_the_step_shown_is_the_one_that_the_throughput_is_of() -> None:
+    """The slowest rank's, not the median over all: batch over it is the samples/s."""
+    point = series(strong({1: 100, 2: 160})).points[1]
+    assert point.step_ns == pytest.approx(32 / 160 * 1e9)
+    own = [entry(f"p{p}", ranks=p, speed=32 * p, scheme="") for p in (1, 2)]
+    assert series(own).points[1].step_ns == 100e6

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from perfscope.analysis.bench import COUNTED
 from perfscope.analysis.study.analyse import analyse_study
 from perfscope.analysis.study.repeats import centre_interval, permutation_p, ratio_interval
 from perfscope.analysis.study.results import RunEntry, SchemeStudy, SchemeVerdict
 from perfscope.analysis.study.schemes import inverse
 from perfscope.analysis.study.turning import FARTHEST, Modelled, turns_against
-from tests.unit.study_entries import entry, link, parts
+from tests.unit.study_entries import entry, finding, link, parts
 
 CLUSTER = {"options": {"samples_per_step": 32, "cluster": "2x1@1gbit"}}
 
@@ -305,3 +306,47 @@ def test_the_permutation_test_is_exact() -> None:
     assert permutation_p((1, 2, 3), (11, 12, 13)) == pytest.approx(2 / 20)
     assert permutation_p((1, 2), (1, 2)) == 1
     assert permutation_p((1,), (2, 3)) is None
+
+
+def test_what_to_do_is_the_winner_with_the_advice_of_its_own_report() -> None:
+    advice = {"findings": (finding("slow_link", "The link bounds b.", "Send less."),)}
+    blame = {"findings": (finding("imbalance", "Ranks of a differ.", "Balance them."),)}
+    found = verdict(
+        [
+            entry("a", scheme="a", speed=100, analysis=blame),
+            entry("b", scheme="b", speed=150, analysis=advice),
+        ]
+    )
+    assert found.action == "Use b. What the report of b advises: Send less."
+    assert "On a perfscope's verdict: Ranks of a differ." in found.why
+
+
+def test_settings_that_are_close_are_to_be_repeated_before_choosing() -> None:
+    found = verdict([entry("a", scheme="a", speed=100), entry("b", scheme="b", speed=105)])
+    assert found.action == "Repeat b and a three times each before choosing: they are close."
+
+
+def test_exchanges_begun_before_the_window_are_footnoted_where_the_step_is_much_idle() -> None:
+    def unseen(name: str, idle: float) -> str:
+        runs = [
+            entry("a", scheme="dp.ddp", breakdown=parts(100, 0.8)),
+            entry("b", scheme=name, breakdown=parts(100, 0.4, idle=idle)),
+        ]
+        return analyse_study(runs).schemes[0].unseen
+
+    assert unseen("dp.fwd_overlap", 0.31).startswith("dp.fwd_overlap: exchanges that began before the traced")
+    assert "counts as idle (31 % of the step), not as exposed" in unseen("dp.fwd_overlap+bf16", 0.31)
+    assert unseen("dp.fwd_overlap", 0.05) == ""
+    assert unseen("dp.packed", 0.31) == ""
+
+
+def test_a_warning_about_every_run_does_not_list_a_crowd() -> None:
+    runs = [
+        entry(name, scheme=name, speed=100 + at, bench={"traced_steps": COUNTED})
+        for at, name in enumerate("abcd")
+    ]
+    text = next(one.text for one in analyse_study(runs).problems if one.id == "traced_speed")
+    assert text.startswith("All 4 runs were too short")
+    assert analyse_study(runs).action.startswith("Train more steps, so that untraced ones are counted; as")
+    text = next(one.text for one in analyse_study(runs[:2]).problems if one.id == "traced_speed")
+    assert text.startswith("a and b were too short")

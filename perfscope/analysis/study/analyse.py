@@ -17,6 +17,7 @@ from perfscope.analysis.study.comparable import (
 )
 from perfscope.analysis.study.diff import run_diff
 from perfscope.analysis.study.gather import gather
+from perfscope.analysis.study.models import doubtful_models, model_of
 from perfscope.analysis.study.results import (
     REFUSE,
     STRONG,
@@ -36,6 +37,16 @@ from perfscope.analysis.study.schemes import comparison_class, scheme_studies
 from perfscope.analysis.study.words import named, ranks
 
 WORLD_SIZE, SCHEME, LABEL = "world_size", "scheme", "label:"
+_REMEDIES = {  # of refusals after which nothing is left to compare
+    "other_model": "Name runs of one model.",
+    "other_machine": "Name runs of one machine.",
+    "other_dtype": "Name runs of one data type.",
+    "other_batch": "Name runs with equal samples per step, or runs of several numbers of ranks.",
+    "running": "Compare again when the runs have ended.",
+    "missing_ranks": "Record the runs again with all their ranks.",
+    "no_speed": "Record again with --samples-per-step, so that a speed is known.",
+    "no_mode": "State what scaling was meant with --mode.",
+}
 
 
 @dataclass(slots=True)
@@ -73,6 +84,8 @@ def analyse_study(
     by, by_reason = (by, "stated with --by") if by else _what_differs(runs)
     runs = tuple(replace(run, group=_group(run, by)) for run in runs)
     views = _Views(problems=problems_of_runs(runs, entries))
+    of_name = {entry.name: model_of(entry) for entry in entries}
+    views.problems += doubtful_models(runs, {run.label: of_name[run.name] for run in runs})
     runs = tuple(map(without_bad_factors, runs))
     good = usable(runs, entries)
     chosen = by_reason != "stated with --by"
@@ -96,16 +109,18 @@ def analyse_study(
             views.problems += batch_difference(runs, WARN, "everything")
         _common(views, runs)
     problems = _ordered(views.problems)
+    headline, action = _headline(runs, views)
     return StudyAnalysis(
         by=by,
         by_reason=by_reason,
-        headline=_headline(runs, views),
+        headline=headline,
         runs=runs,
         scaling=views.scaling,
         schemes=views.schemes,
         diff=views.diff,
         problems=problems,
         missing=tuple(dict.fromkeys(views.missing)),
+        action=action,
     )
 
 
@@ -303,22 +318,35 @@ def _ordered(problems: Sequence[Problem]) -> tuple[Problem, ...]:
     return tuple(sorted(distinct.values(), key=lambda one: one.severity != REFUSE))
 
 
-def _headline(runs: Sequence[StudyRun], views: _Views) -> str:
-    """The one sentence over the whole study."""
+def _with_more_steps(study: SchemeStudy, problems: Sequence[Problem]) -> str:
+    """The verdict's action; where its speeds are of traced steps, these come first."""
+    action = study.verdict.action if study.verdict else ""
+    traced = {label for one in problems if one.id == "traced_speed" for label in one.runs}
+    if not any(traced & set(row.runs) for row in study.rows):
+        return action
+    return f"Train more steps, so that untraced ones are counted; as it stands: {action}"
+
+
+def _headline(runs: Sequence[StudyRun], views: _Views) -> tuple[str, str]:
+    """The one sentence over the whole study, and what to do about it."""
     if views.scaling is not None:
         told = [series for series in views.scaling.series if not series.refused]
         if told:
             best = max(
                 told, key=lambda series: (series.points[-1].world_size, series.points[-1].samples_per_s)
             )
-            return f"{best.name}: {best.sentence}" if len(told) > 1 else best.sentence
+            return (f"{best.name}: {best.sentence}" if len(told) > 1 else best.sentence), best.action
     for study in sorted(views.schemes, key=lambda one: -len(one.rows)):
         if study.verdict is not None:
-            return study.verdict.headline
+            return study.verdict.headline, _with_more_steps(study, views.problems)
     if views.diff is not None:
-        return views.diff.headline
+        return views.diff.headline, views.diff.action
     refusals = sum(problem.severity == REFUSE for problem in views.problems)
     if refusals:
         said = "a reason" if refusals == 1 else f"{refusals} reasons"
-        return f"{len(runs)} run{'' if len(runs) == 1 else 's'}, not compared, for {said} given below."
-    return f"{len(runs)} runs; choose what to compare them by with --by."
+        text = f"{len(runs)} run{'' if len(runs) == 1 else 's'}, not compared, for {said} given below."
+        remedies = (
+            _REMEDIES[one.id] for one in views.problems if one.severity == REFUSE and one.id in _REMEDIES
+        )
+        return text, next(remedies, "")
+    return f"{len(runs)} runs; choose what to compare them by with --by.", ""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from perfscope.analysis.bench import COUNTED
 from perfscope.analysis.missing import MissingFigure
 from perfscope.analysis.study.results import REFUSE, WARN, Problem, RunEntry, Severity, StudyRun
-from perfscope.analysis.study.words import named, ranks
+from perfscope.analysis.study.words import crowd, named, ranks
 
 FIGURES = "scaling, schemes"
 MOST = 1.005  # of a share; half a per cent beyond 1 is what the replay is off by
@@ -172,7 +172,9 @@ def _shared(runs: Sequence[StudyRun], entries: Sequence[RunEntry]) -> list[Probl
     def add(id_: str, affected: Sequence[StudyRun], text: str, affects: str = FIGURES) -> None:
         labels = tuple(run.label for run in affected)
         if labels:
-            said = text.format(names=named(labels), were="was" if len(labels) == 1 else "were")
+            who = crowd(labels, len(runs))
+            said = text.format(names=who, were="was" if len(labels) == 1 else "were")
+            said = f"A{said[1:]}" if who.startswith("all ") else said
             found.append(Problem(severity=WARN, id=id_, text=said, runs=labels, affects=affects))
 
     add(
@@ -239,10 +241,8 @@ def forbidding_differences(runs: Sequence[StudyRun], severity: Severity, affects
             )
     unknown = [run for run in runs if not machine_key(run)]
     if unknown and len(runs) > 1:
-        text = (
-            f"The machine of {named([run.label for run in unknown])} was not recorded: whether it is that of "
-            "the others cannot be told."
-        )
+        who = crowd([run.label for run in unknown], len(runs))
+        text = f"The machine of {who} was not recorded: whether it is that of the others cannot be told."
         found.append(_problem(WARN, "unknown_machine", text, unknown, affects))
     return found
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from perfscope.analysis.results import RunAnalysis
+from perfscope.analysis.study.causes import cause_of
 from perfscope.analysis.study.gather import mapping
 from perfscope.analysis.study.results import (
     PARTS,
@@ -17,12 +18,15 @@ from perfscope.analysis.study.results import (
     RunEntry,
     StudyRun,
 )
-from perfscope.analysis.study.words import PART_TITLES, faster_than, named, percent, ranks
+from perfscope.analysis.study.words import PART_TITLES, faster_than, named, percent, ranks, slower_than
 from perfscope.units import format_ns
 
 Value = float | str | None
 Side = dict[str, Value]
 IN_CALLS = "time in calls"
+SAME_NUMBER = 1e-5  # of a plain figure (losses): sums in another order differ by as much
+SAME_SHARE = 5e-4  # shares are shown with one decimal of a per cent
+CLOSE = 1.05  # of two runs' speeds: what noise may be
 NO_NOISE = "one run of each, so that nothing says how much of this is noise"
 _SCHEME_LEFT_OUT = frozenset({"predicted", "places", "groups", "summary", "layout", "criterion"})
 
@@ -43,20 +47,23 @@ def run_diff(before: tuple[StudyRun, RunEntry], after: tuple[StudyRun, RunEntry]
         _texts("command", "Command", {"command": _command(first)}, {"command": _command(second)}),
         _texts("scheme", "Scheme and labels", _scheme(first, one), _scheme(second, other)),
     ]
+    moved = _moved_most(first, second)
     return RunDiff(
         before=first.label,
         after=second.label,
-        headline=_headline(first, second),
+        headline=_headline(first, second, moved),
         sections=tuple(sections),
+        moved=f"{moved[:1].upper()}{moved[1:]}." if moved else "",
+        action=_action(first, second),
     )
 
 
-def _headline(first: StudyRun, second: StudyRun) -> str:
-    moved = _moved_most(first, second)
+def _headline(first: StudyRun, second: StudyRun, moved: str) -> str:
     if first.samples_per_s and second.samples_per_s:
         ratio = second.samples_per_s / first.samples_per_s
-        quicker, slower = (second, first) if ratio >= 1 else (first, second)
-        speed = f"{quicker.label} trains {faster_than(max(ratio, 1 / ratio))} {slower.label}"
+        speed = (
+            f"{second.label} trains {faster_than(ratio) if ratio >= 1 else slower_than(ratio)} {first.label}"
+        )
         if abs(ratio - 1) < 0.0005:
             speed = f"{first.label} and {second.label} train equally fast"
         speed += f" ({first.samples_per_s:,.4g} → {second.samples_per_s:,.4g} samples/s)"
@@ -68,7 +75,7 @@ def _headline(first: StudyRun, second: StudyRun) -> str:
     else:
         lacking = [run.label for run in (first, second) if run.step_ns is None]
         return f"The speed of {named(lacking or [first.label])} is not known: it cannot be compared."
-    return f"{speed}{moved}; {NO_NOISE}."
+    return f"{speed}; {moved}; {NO_NOISE}." if moved else f"{speed}; {NO_NOISE}."
 
 
 def _moved_most(first: StudyRun, second: StudyRun) -> str:
@@ -79,7 +86,21 @@ def _moved_most(first: StudyRun, second: StudyRun) -> str:
     if not changes[part]:
         return ""
     sign = "+" if changes[part] > 0 else "−"
-    return f"; {PART_TITLES[part]} moved most: {sign}{format_ns(abs(changes[part]))} in a traced step"
+    # Beside a scaling of the two, where the part that grew most against the ideal may be another one.
+    how = "" if first.world_size == second.world_size else ", counted in time,"
+    return f"{PART_TITLES[part]}{how} moved most: {sign}{format_ns(abs(changes[part]))} in a traced step"
+
+
+def _action(first: StudyRun, second: StudyRun) -> str:
+    """What the slower run's report advises; of runs that are close, to repeat them."""
+    if not first.samples_per_s or not second.samples_per_s:
+        return ""
+    ratio = second.samples_per_s / first.samples_per_s
+    if 1 / CLOSE < ratio < CLOSE:
+        return "Repeat each three times (`perfscope compare` groups repeats) before trusting the difference."
+    slower = second if ratio < 1 else first
+    cause = cause_of(slower)
+    return f"What the report of {slower.label} advises: {cause.action}" if cause and cause.action else ""
 
 
 def _step_section(first: StudyRun, second: StudyRun, one: RunAnalysis, other: RunAnalysis) -> DiffSection:
@@ -96,7 +117,8 @@ def _step(run: StudyRun, analysis: RunAnalysis) -> dict[tuple[str, str], Value]:
     }
     return {
         ("samples/s", "rate"): run.samples_per_s,
-        ("median step", "time"): step.median if step else None,
+        ("step of the slowest rank", "time"): run.typical_step_ns if analysis.bench else None,
+        ("median step, all ranks", "time"): step.median if step else None,
         ("fast step (10th percentile)", "time"): step.p10 if step else None,
         ("slow step (90th percentile)", "time"): step.p90 if step else None,
         ("steps", "count"): run.num_steps,
@@ -300,6 +322,8 @@ def _row(what: str, unit: str, first: Value, second: Value, *, relative: bool) -
             weight=weight,
             only=only,
         )
+    if _is_same(unit, first, second):
+        second = first
     change = second - first
     ratio = second / first if first else None
     return DiffRow(
@@ -311,6 +335,13 @@ def _row(what: str, unit: str, first: Value, second: Value, *, relative: bool) -
         ratio=ratio,
         weight=_relative(unit, first, change) if relative else abs(change),
     )
+
+
+def _is_same(unit: str, first: float, second: float) -> bool:
+    """Whether nothing of a change would be seen, or it is rounding."""
+    if unit == "ratio":
+        return abs(second - first) < SAME_SHARE
+    return unit == "number" and math.isclose(first, second, rel_tol=SAME_NUMBER)
 
 
 def _relative(unit: str, before: float, change: float) -> float:

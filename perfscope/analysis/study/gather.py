@@ -11,6 +11,8 @@ from typing import Any
 
 from perfscope.analysis.missing import MissingFigure
 from perfscope.analysis.results import RunAnalysis
+from perfscope.analysis.study.causes import KEPT
+from perfscope.analysis.study.models import Model, model_of, model_words
 from perfscope.analysis.study.results import (
     PARTS,
     Composition,
@@ -34,9 +36,11 @@ _BIT = {"k": 1e3, "m": 1e6, "g": 1e9}
 
 def gather(entries: Sequence[RunEntry]) -> tuple[StudyRun, ...]:
     """The runs in an order of their own (world size, scheme, name), whatever the order they came in."""
+    labels = _labels([entry.name for entry in entries])
+    models = [model_of(entry) for entry in entries]
     runs = [
-        _study_run(entry, label)
-        for entry, label in zip(entries, _labels([entry.name for entry in entries]), strict=True)
+        _study_run(entry, label, model, word)
+        for entry, label, model, word in zip(entries, labels, models, model_words(models), strict=True)
     ]
     runs.sort(key=lambda run: (run.world_size or 0, run.scheme, run.mesh, run.name, run.label))
     seen: Counter[str] = Counter()
@@ -67,7 +71,7 @@ def _labels(names: Sequence[str]) -> list[str]:
     return unique
 
 
-def _study_run(entry: RunEntry, label: str) -> StudyRun:
+def _study_run(entry: RunEntry, label: str, known: Model, model: str) -> StudyRun:
     analysis = entry.analysis
     run = analysis.run
     bench = analysis.bench
@@ -81,7 +85,7 @@ def _study_run(entry: RunEntry, label: str) -> StudyRun:
     machine, facts = analysis.machine, _machine(entry)
     speed = analysis.throughput_samples_per_s
     usable = speed is not None and math.isfinite(speed) and speed > 0
-    key = _repeat_key(entry, facts, world, batch)
+    key = _repeat_key(entry, model, facts, world, batch)
     return StudyRun(
         label=label,
         name=entry.name,
@@ -95,7 +99,7 @@ def _study_run(entry: RunEntry, label: str) -> StudyRun:
         scheme=bench.scheme if bench else str(scheme.get("full_name") or ""),
         axes={str(name): str(value) for name, value in mapping(scheme.get("axes")).items()},
         mesh=bench.mesh if bench else "",
-        model=_model(entry),
+        model=model,
         dtype=str(scheme.get("dtype") or ""),
         threads=_threads(entry),
         batch=batch,
@@ -129,6 +133,9 @@ def _study_run(entry: RunEntry, label: str) -> StudyRun:
         missing=_missing(analysis, no_composition, entry, curve),
         origin=str(run.get("origin") or ""),
         fixed_share=_fixed_share(scheme),
+        num_params=known.num_params or None,
+        typical_step_ns=typical_step(entry),
+        findings=analysis.findings[:KEPT],
     )
 
 
@@ -173,16 +180,16 @@ def _batch(analysis: RunAnalysis) -> int | None:
     return round(speed * step.median / 1e9) or None if speed and step else None
 
 
-def _model(entry: RunEntry) -> str:
-    scheme = mapping(entry.analysis.run.get("scheme"))
-    if entry.analysis.bench:
-        shape = "x".join(str(size) for size in sequence(scheme.get("input_shape")))
-        return entry.analysis.bench.model + (f", input {shape}" if shape else "")
-    for _, meta in sorted(entry.metas.items()):
-        kind = mapping(meta.get("root")).get("type")
-        if kind:
-            return str(kind)
-    return ""
+def typical_step(entry: RunEntry) -> float | None:
+    """The step that the run's samples/s follow from, ns.
+
+    Of a bench run the slowest rank's (asynchronous: batch over samples/s, for its ranks step by themselves);
+    else the median over all ranks' steps.
+    """
+    bench, step = entry.analysis.bench, entry.analysis.step_ns
+    if bench is not None and bench.samples_per_s and bench.batch:
+        return bench.batch * 1e9 / bench.samples_per_s
+    return float(step.median) if step else None
 
 
 def _threads(entry: RunEntry) -> int | None:
@@ -196,7 +203,9 @@ def _num_steps(analysis: RunAnalysis) -> int | None:
     return recorded or (analysis.bench.num_steps if analysis.bench else 0) or None
 
 
-def _repeat_key(entry: RunEntry, machine: MachineFacts, world: int | None, batch: int | None) -> str:
+def _repeat_key(
+    entry: RunEntry, model: str, machine: MachineFacts, world: int | None, batch: int | None
+) -> str:
     """Everything that must be the same for two runs to be repeats of one setting.
 
     Labels are the user's own way of telling settings apart, so that they count, too, REPEAT excepted.
@@ -206,7 +215,7 @@ def _repeat_key(entry: RunEntry, machine: MachineFacts, world: int | None, batch
     facts = [
         bench.scheme if bench else "",
         bench.mesh if bench else "",
-        _model(entry),
+        model,
         f"{world} ranks",
         f"batch {batch}",
         f"{_threads(entry)} threads",

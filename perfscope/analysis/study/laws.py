@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,8 +11,11 @@ from perfscope.analysis.scaling.fit import EXTRAPOLATION_LIMIT, Fit
 from perfscope.analysis.scaling.fits import fit_all
 from perfscope.analysis.scaling.points import ScalePoint
 from perfscope.analysis.study.results import STRONG, FitCurvePoint, FitParameter, ScalingFit
+from perfscope.analysis.study.words import ranks
 
 NUM_CURVE = 25  # points of a curve, beside the measured ones
+FALLS = 0.95  # times the throughput of the fewest ranks: beyond noise
+_SPOKEN = {"amdahl": "Amdahl's law", "gustafson": "Gustafson's law", "usl": "the USL"}
 _TITLES = {
     "amdahl": "Amdahl's law",
     "gustafson": "Gustafson's law",
@@ -51,7 +55,7 @@ def fitted_laws(points: Sequence[ScalePoint], mode: str, reference: float) -> tu
 def _shown(fit: Fit, points: Sequence[ScalePoint], reference: float) -> ScalingFit:
     title, formula = _TITLES.get(fit.name, fit.name), _LAWS.get(fit.name, "")
     if fit.refused is not None:
-        return ScalingFit(law=fit.name, title=title, formula=formula, refused=fit.refused)
+        return ScalingFit(law=fit.name, title=title, formula=formula, refused=_refusal(fit, points))
     parameters = []
     for name, value in fit.parameters.items():
         interval = fit.intervals.get(name)
@@ -74,6 +78,22 @@ def _shown(fit: Fit, points: Sequence[ScalePoint], reference: float) -> ScalingF
         error_ratio=fit.smape,
         sentence=". ".join(note[:1].upper() + note[1:] for note in fit.notes),
     )
+
+
+def _refusal(fit: Fit, points: Sequence[ScalePoint]) -> str:
+    """Why the law is not shown, with its name as people write it."""
+    first, last = (pick(points, key=lambda point: point.num_ranks) for pick in (min, max))
+    no_better = fit.constant_smape is not None
+    if no_better and fit.name in ("amdahl", "gustafson") and last.throughput < FALLS * first.throughput:
+        return (
+            f"throughput falls as ranks are added ({first.throughput:,.4g} samples/s on "
+            f"{ranks(first.num_ranks)}, {last.throughput:,.4g} on {last.num_ranks:,}): this law knows "
+            "growth alone"
+        )
+    refused = fit.refused or ""
+    for name, spoken in _SPOKEN.items():
+        refused = re.sub(rf"\b{name}\b", spoken, refused)
+    return refused
 
 
 def _curve(fit: Fit, points: Sequence[ScalePoint], reference: float) -> tuple[FitCurvePoint, ...]:

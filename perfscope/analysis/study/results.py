@@ -17,7 +17,7 @@ from typing import Any, Literal
 from perfscope.analysis.bench_bytes import LinkBytes
 from perfscope.analysis.efficiency.results import Efficiency
 from perfscope.analysis.missing import MissingFigure
-from perfscope.analysis.results import Quantiles, RunAnalysis
+from perfscope.analysis.results import Finding, Quantiles, RunAnalysis
 
 Severity = Literal["refuse", "warn"]
 REFUSE: Severity = "refuse"
@@ -46,12 +46,14 @@ class RunEntry:
         bench_records: reader.bench_records(); loss curves and memory per rank come from it. {} where the run
             is no bench run, or where they are not wanted.
         metas: rank -> reader.rank_meta(rank); threads, device and library versions come from it.
+        layers: rank -> reader.layers(rank); which model it was, with `analysis.layers` in its place.
     """
 
     name: str
     analysis: RunAnalysis
     bench_records: Mapping[int, Document] = field(default_factory=dict)
     metas: Mapping[int, Document] = field(default_factory=dict)
+    layers: Mapping[int, Document] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +71,10 @@ class Problem:
 
     Attributes:
         severity: REFUSE: the figures named in `affects` are missing for it. WARN: they stand, with doubt.
-        id: stable slug: other_model, other_batch, other_machine, other_dtype, other_version, other_threads,
-            other_packages, unknown_machine, disturbed, incomplete, running, missing_ranks, no_windows,
-            traced_speed, step_counts, unequal_world_sizes, negative_efficiency, superlinear, no_reference,
-            one_run, no_speed, no_label, same_run, mixed_settings, diverged,
+        id: stable slug: other_model, model_parts, other_batch, other_machine, other_dtype, other_version,
+            other_threads, other_packages, unknown_machine, disturbed, incomplete, running, missing_ranks,
+            no_windows, traced_speed, step_counts, unequal_world_sizes, negative_efficiency, superlinear,
+            no_reference, one_run, no_speed, no_label, same_run, mixed_settings, diverged,
             other_kernel, other_command, no_mode, no_scaling.
         text: one sentence for a person, with the figures.
         runs: labels of the runs it is about.
@@ -156,7 +158,7 @@ class StudyRun:
     scheme: str  # full name with modifiers; "" = not a bench run
     axes: Mapping[str, str]  # the scheme's DDLS axes: parallelism, optimisation, synchrony, topology
     mesh: str
-    model: str  # bench: the model and its input; else the root module's type; "" = not known
+    model: str  # bench: the model and its input; else see models.py; "" = not known
     dtype: str
     threads: int | None  # of each rank
     batch: int | None  # samples of a step over all ranks
@@ -189,6 +191,9 @@ class StudyRun:
     missing: tuple[MissingFigure, ...] = ()  # what of this run is not there
     origin: str = ""  # "run", "import"
     fixed_share: float | None = None  # of the bytes between hosts: what does not grow with the batch
+    num_params: int | None = None  # as far as its ranks hold them; None: not known, or a bench run
+    typical_step_ns: float | None = None  # what samples_per_s is of: see gather.typical_step
+    findings: tuple[Finding, ...] = ()  # the first of its own report, the verdict foremost
 
     @property
     def samples_per_rank(self) -> float | None:
@@ -210,7 +215,7 @@ class ScalingPoint:
     is_reference: bool
     samples_per_s: float
     samples_per_s_interval: Interval | None
-    step_ns: float | None  # median step, median over repeats
+    step_ns: float | None  # typical step, median over repeats
     speedup: float
     speedup_interval: Interval | None
     efficiency: float
@@ -312,6 +317,8 @@ class ScalingSeries:
     what_grew: tuple[Growth, ...] = ()
     what_grew_missing: str = ""
     sentence: str = ""  # "4 ranks are 2.9 times as fast as 1 (72 %); exposed communication grew most"
+    verdict: str = ""  # of a run at the largest N: what bounds its step
+    action: str = ""
     refused: str = ""
 
 
@@ -412,6 +419,7 @@ class SchemeVerdict:
     why: str
     turn: str
     caution: str  # what the samples/s do not say (losses, effective batch, disturbed runs); "" = nothing
+    action: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -429,6 +437,7 @@ class SchemeStudy:
     turns: tuple[Turn, ...] = ()  # against the winner, most likely first
     refused: str = ""
     batch_turns: tuple[BatchTurn, ...] = ()  # the sentence of the nearest stands in `verdict.turn`, too
+    unseen: str = ""  # of which rows the exposed share leaves out what was under way before the window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -472,6 +481,8 @@ class RunDiff:
     after: str
     headline: str  # how much slower or faster, and the part that moved most
     sections: tuple[DiffSection, ...]
+    moved: str = ""  # the headline without the speed
+    action: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -487,6 +498,7 @@ class StudyAnalysis:
     diff: RunDiff | None
     problems: tuple[Problem, ...]  # refusals first
     missing: tuple[MissingFigure, ...]
+    action: str = ""  # what to do; "" = nothing follows
 
     @property
     def refused(self) -> bool:

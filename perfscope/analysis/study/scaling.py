@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from perfscope.analysis.scaling.points import ScalePoint
 from perfscope.analysis.scaling.speedup import efficiency_of, karp_flatt_of, speedup_of
 from perfscope.analysis.study.averages import known_centre, mean_composition
+from perfscope.analysis.study.causes import common_cause, verdict_words
 from perfscope.analysis.study.laws import fitted_laws
 from perfscope.analysis.study.pop import pop_tree
 from perfscope.analysis.study.repeats import ONE_REPEAT, centre, centre_interval, ratio_interval
@@ -29,6 +30,7 @@ from perfscope.analysis.study.words import PART_TITLES, percent, ranks, times
 from perfscope.units import format_ns
 
 SUPERLINEAR = 1.01  # above it more than the ranks must have helped
+NOTABLY = 1.02  # times the speed of the largest N: fewer ranks are the better choice
 
 
 def scaling_study(
@@ -64,6 +66,7 @@ class _Line:
         points = _points(series, size)
         pop, pop_missing = pop_tree({n: series.at(n) for n in series.sizes}, size, series.mode)
         grew, grew_missing = _what_grew(points, size, series.mode)
+        verdict, action = _cause(series, points)
         throughputs = [
             ScalePoint(
                 num_ranks=n,
@@ -86,6 +89,8 @@ class _Line:
             what_grew=grew,
             what_grew_missing=grew_missing,
             sentence=_sentence(points, size, grew),
+            verdict=verdict,
+            action=action,
         )
 
     def _why_not(self) -> str:
@@ -131,7 +136,7 @@ def _point(size: int, runs: Sequence[StudyRun], base: Sequence[float], reference
         is_reference=is_reference,
         samples_per_s=centre(speeds),
         samples_per_s_interval=centre_interval(speeds),
-        step_ns=known_centre([run.step_ns.median if run.step_ns else None for run in runs]),
+        step_ns=known_centre([run.typical_step_ns for run in runs]),
         speedup=speedup,
         speedup_interval=interval,
         efficiency=1.0 if is_reference else efficiency_of(speedup, size, reference),
@@ -183,17 +188,38 @@ def _growth(part: str, before: Composition, after: Composition, share: float, si
     )
 
 
+def _cause(series: Series, points: Sequence[ScalingPoint]) -> tuple[str, str]:
+    """What bounds the largest number of ranks, by its run's own verdict, and what to do."""
+    last = points[-1]
+    best = max(points, key=lambda point: point.samples_per_s)
+    found = common_cause(series.at(last.world_size))
+    verdict, action = "", ""
+    if found is not None:
+        run, cause = found
+        verdict = verdict_words(f"At {ranks(last.world_size)}", run, cause)
+        action = cause.action
+    if best.samples_per_s > NOTABLY * last.samples_per_s:
+        train = "trains" if best.world_size == 1 else "train"
+        until = "Until then " if action else "Use fewer ranks: "
+        action += f"{' ' if action else ''}{until}{ranks(best.world_size)} {train} fastest of those measured."
+    return verdict, action
+
+
 def _sentence(points: Sequence[ScalingPoint], reference: int, grew: Sequence[Growth]) -> str:
     last = points[-1] if not points[-1].is_reference else points[0]
-    than = ranks(reference)
+    than, one = ranks(reference), last.world_size == 1
     if last.speedup < 1 and last.world_size > reference:
-        text = f"{ranks(last.world_size)} are slower than {than}: {percent(last.speedup)} of its speed "
+        whose = "its" if reference == 1 else "their"
+        text = f"{ranks(last.world_size)} are slower than {than}: {percent(last.speedup)} of {whose} speed "
     else:
-        text = f"{ranks(last.world_size)} train {times(last.speedup)} as fast as {than} "
+        train = "trains" if one else "train"
+        text = f"{ranks(last.world_size)} {train} {times(last.speedup)} as fast as {than} "
     text += f"(ideal {last.ideal_speedup:g}, efficiency {percent(last.efficiency)})"
     worst = grew[0] if grew else None
     if worst is not None and worst.excess_ns > 0 and (worst.excess_share or 0) >= 0.01:
-        text += f"; {worst.title} grew most: {percent(worst.excess_share or 0)} of the step beyond ideal"
+        text += (
+            f"; against ideal scaling {worst.title} grew most: {percent(worst.excess_share or 0)} of the step"
+        )
     return f"{text}."
 
 
@@ -213,9 +239,19 @@ def _problems(series: Sequence[ScalingSeries]) -> list[Problem]:
                     "rank is not counted, and Karp–Flatt is missing."
                 )
             found.append(
-                Problem(severity=WARN, id="no_reference", text=text, runs=(one.reference,), affects="scaling")
+                Problem(
+                    severity=WARN,
+                    id="no_reference",
+                    text=_begun(text, name),
+                    runs=(one.reference,),
+                    affects="scaling",
+                )
             )
-        above = [point for point in one.points if point.efficiency > SUPERLINEAR]
+        above = [
+            point
+            for point in one.points
+            if point.efficiency > SUPERLINEAR and point.world_size > (one.reference_world_size or 0)
+        ]
         if above:
             sizes = ", ".join(str(point.world_size) for point in above)
             text = (
@@ -226,9 +262,14 @@ def _problems(series: Sequence[ScalingSeries]) -> list[Problem]:
                 Problem(
                     severity=WARN,
                     id="superlinear",
-                    text=text,
+                    text=_begun(text, name),
                     runs=tuple(label for point in above for label in point.runs),
                     affects="scaling",
                 )
             )
     return found
+
+
+def _begun(text: str, name: str) -> str:
+    """A sentence that begins with the series' name keeps it as it is written."""
+    return text if name else f"{text[:1].upper()}{text[1:]}"

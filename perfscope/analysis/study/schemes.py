@@ -25,8 +25,10 @@ from perfscope.analysis.study.repeats import (
 from perfscope.analysis.study.results import Interval, Pair, SchemeRow, SchemeStudy, StudyRun
 from perfscope.analysis.study.series import apart
 from perfscope.analysis.study.verdict import verdict_of
-from perfscope.analysis.study.words import ranks
+from perfscope.analysis.study.words import named, percent, ranks
 
+BEGUN_BEFORE = ("dp.fwd_overlap", "easgd.sync_ar")  # schemes whose exchanges outlive the step they begin in
+MUCH_IDLE = 0.2  # of the step
 Class = tuple[str, str, str, int | None, int | None]
 
 
@@ -70,7 +72,38 @@ def _study(runs: Sequence[StudyRun], by: str, title: str) -> SchemeStudy:
     pairs = tuple(_pair(a, b, drawn) for at, a in enumerate(rows) for b in rows[at + 1 :])
     verdict, turns, by_batch = verdict_of(rows, pairs, {run.label: run for run in runs})
     return SchemeStudy(
-        title=title, by=by, rows=rows, pairs=pairs, verdict=verdict, turns=turns, batch_turns=by_batch
+        title=title,
+        by=by,
+        rows=rows,
+        pairs=pairs,
+        verdict=verdict,
+        turns=turns,
+        batch_turns=by_batch,
+        unseen=unseen_exchanges(rows),
+    )
+
+
+def unseen_exchanges(rows: Sequence[SchemeRow]) -> str:
+    """Of which rows the traced windows do not show the communication whole; "" = of none that is known.
+
+    What waits for an exchange that began before the window is idle in the trace: it has no span there.
+    """
+    found = [
+        (row.title, share)
+        for row in rows
+        if row.scheme.split("+")[0] in BEGUN_BEFORE
+        and row.composition is not None
+        and (share := row.composition.share("idle") or 0.0) >= MUCH_IDLE
+    ]
+    if not found:
+        return ""
+    shares = " and ".join(dict.fromkeys(percent(share) for _, share in sorted(found, key=lambda one: one[1])))
+    if len(found) > 2:
+        shares = f"{percent(min(share for _, share in found))} or more"
+    return (
+        f"{named([title for title, _ in found])}: exchanges that began before the traced window have no span "
+        f"in it, so that waiting for them counts as idle ({shares} of the step), not as exposed "
+        "communication: that share is too low, and the saving it seems to show is none."
     )
 
 
@@ -127,7 +160,7 @@ def _row(key: str, title: str, runs: Sequence[StudyRun]) -> SchemeRow:
         samples_per_s=centre(speeds) if speeds else None,
         samples_per_s_values=speeds,
         samples_per_s_interval=centre_interval(speeds),
-        step_ns=known_centre([run.step_ns.median if run.step_ns else None for run in runs]),
+        step_ns=known_centre([run.typical_step_ns for run in runs]),
         composition=mean_composition(runs),
         efficiency=middle_efficiency(runs),
         links=mean_links(runs),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from perfscope.analysis.bench_bytes import LinkBytes
+from perfscope.analysis.study.causes import common_cause, verdict_words
 from perfscope.analysis.study.gather import BETWEEN_HOSTS
 from perfscope.analysis.study.results import PARTS, BatchTurn, Pair, SchemeRow, SchemeVerdict, StudyRun, Turn
 from perfscope.analysis.study.turning import FARTHEST, Modelled, batch_turns, model_of, turns_against
@@ -13,6 +14,7 @@ from perfscope.units import format_bytes, format_ns
 
 NOTABLE = 0.02  # of the runner-up's step: smaller differences explain nothing
 WIDE = 10.0  # an interval over more than that factor says nothing
+CLOSE = 1.1  # of two settings with one run each: what noise may turn round
 LOSS_APART = 0.05  # held-out losses that far apart are not the same training
 
 
@@ -33,9 +35,10 @@ def verdict_of(
             ratio=pair.ratio,
             level=pair.level,
             headline=_headline(winner, second, last, pair),
-            why=_why(winner, second, last),
+            why=f"{_why(winner, second, last)}{_cause(last, runs)}".strip(),
             turn=" ".join(turning),
             caution=_caution(rows),
+            action=_action(winner, pair, runs),
         ),
         turns,
         by_batch,
@@ -67,6 +70,25 @@ def _why(winner: SchemeRow, second: SchemeRow, last: SchemeRow) -> str:
     if last is not second:
         text += _bytes_reason(winner, last, slowest=True)
     return text.strip()
+
+
+def _cause(last: SchemeRow, runs: Mapping[str, StudyRun]) -> str:
+    """What the report of the slowest says."""
+    found = common_cause([runs[label] for label in last.runs])
+    return f" {verdict_words(f'On {last.title}', *found)}" if found else ""
+
+
+def _action(winner: SchemeRow, pair: Pair, runs: Mapping[str, StudyRun]) -> str:
+    """What to choose, and what would make the winner faster."""
+    text = f"Use {winner.title}."
+    if pair.level:
+        text = f"Use {pair.a} or {pair.b}: these repeats do not tell them apart."
+    elif pair.interval is None and pair.ratio < CLOSE:
+        text = f"Repeat {pair.a} and {pair.b} three times each before choosing: they are close."
+    found = common_cause([runs[label] for label in winner.runs])
+    if found is not None and found[1].action:
+        text += f" What the report of {winner.title} advises: {found[1].action}"
+    return text
 
 
 def _step_reason(winner: SchemeRow, other: SchemeRow) -> str:

@@ -15,6 +15,7 @@ PART_TITLES = {
     "idle": "idle time",
 }
 _NAMED = 6
+_LISTED = 3  # so many are named, though they are all
 
 
 def on_part(part: str) -> str:
@@ -29,6 +30,13 @@ def named(labels: Sequence[str]) -> str:
     if rest:
         return f"{', '.join(shown)} and {rest} more"
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}" if shown else "none"
+
+
+def crowd(labels: Sequence[str], num_runs: int) -> str:
+    """As `named`; "all 12 runs" where these are all, and too many to list."""
+    if len(labels) == num_runs and num_runs > _LISTED:
+        return f"all {num_runs:,} runs"
+    return named(labels)
 
 
 def ranks(num: int | None) -> str:
@@ -46,6 +54,15 @@ def faster_than(ratio: float) -> str:
     if ratio >= 2:
         return f"{times(ratio)} as fast as"
     return f"{format_ratio(ratio - 1, 0 if ratio >= 1.1 else 1)} faster than"
+
+
+def slower_than(ratio: float) -> str:
+    """How much slower, `ratio` <= 1: "12 % slower than", "at 31 % of the speed of"."""
+    if ratio < 0.01:
+        return f"{1 / ratio:,.0f} times slower than"
+    if ratio < 0.5:
+        return f"at {percent(ratio)} of the speed of"
+    return f"{format_ratio(1 - ratio, 0 if ratio <= 0.9 else 1)} slower than"
 
 
 def percent(value: float) -> str:

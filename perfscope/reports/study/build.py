@@ -73,7 +73,7 @@ def _verdict(study: StudyAnalysis) -> Verdict:
     return Verdict(
         headline=together(visible(first, LONGEST)),
         detail=visible(" ".join([*([rest] if rest else []), *_details(study)]), 2 * LONGEST),
-        action="",
+        action=visible(study.action, LONGEST),
         tone="caution" if refused else "plain",
     )
 
@@ -104,14 +104,29 @@ def _is_lower_word(text: str) -> bool:
 
 
 def _sentences(study: StudyAnalysis) -> Iterator[str]:
+    yield from _undermined(study)
     for schemes in study.schemes[:1]:
         if schemes.verdict is not None:
             yield from (schemes.verdict.why, schemes.verdict.turn)
     for series in study.scaling.series[:1] if study.scaling else ():
         yield series.sentence
+        yield series.verdict
         yield from (one.sentence for one in series.what_grew[:1])
     if study.diff is not None and not study.schemes and study.scaling is None:
         yield study.diff.headline
+
+
+def _undermined(study: StudyAnalysis) -> Iterator[str]:
+    """What takes the ground from under the speeds that the headline is about."""
+    traced = {label for one in study.problems if one.id == "traced_speed" for label in one.runs}
+    points = [
+        point for series in (study.scaling.series[:1] if study.scaling else ()) for point in series.points
+    ]
+    rows = [row for schemes in study.schemes[:1] for row in schemes.rows]
+    told = {label for one in points or rows for label in one.runs}
+    if traced & told:
+        which = "its samples/s" if told <= traced else "some of its samples/s"
+        yield f"Rely on this order with care: {which} count traced steps, which tracing slows unequally."
 
 
 def _notices(study: StudyAnalysis) -> Iterator[Note]:
@@ -133,7 +148,8 @@ def _notices(study: StudyAnalysis) -> Iterator[Note]:
 
 
 def _problem(problem: Problem) -> str:
-    told = any(run in problem.text for run in problem.runs)
+    everyone = f"ll {len(problem.runs):,} runs" in problem.text  # "all", "All"
+    told = everyone or any(run in problem.text for run in problem.runs)
     return visible(problem.text, LONGEST) + (
         f" ({listed(problem.runs)})" if problem.runs and not told else ""
     )
@@ -224,12 +240,13 @@ def _scheme_figures(schemes: SchemeStudy) -> Iterator[KeyFigure]:
 def _diff_figures(study: StudyAnalysis) -> Iterator[KeyFigure]:
     assert study.diff is not None
     before, after = study.run(study.diff.before), study.run(study.diff.after)
-    if before.step_ns and after.step_ns:
-        change = after.step_ns.median / before.step_ns.median - 1 if before.step_ns.median else None
+    first, then = before.typical_step_ns, after.typical_step_ns
+    if first is not None and then is not None:
+        change = then / first - 1 if first else None
         yield KeyFigure(
             id="step",
-            title="Median step",
-            value=f"{units.format_ns(before.step_ns.median)} → {units.format_ns(after.step_ns.median)}",
+            title="Typical step",
+            value=f"{units.format_ns(first)} → {units.format_ns(then)}",
             note=units.MISSING if change is None else f"{100 * change:+.1f} %",
         )
     if before.samples_per_s and after.samples_per_s:

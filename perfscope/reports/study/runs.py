@@ -47,8 +47,11 @@ def missing_section(study: StudyAnalysis) -> Section:
     """Of the study first, then of its runs; the same gap of several runs is told once."""
     title = "What could not be told"
     gaps: dict[tuple[str, str], list[str]] = {(gap.what, gap.reason): [] for gap in study.missing}
+    shown = _single_ranks(study)
     for run in study.runs:
         for gap in run.missing:
+            if run.label in shown and gap.what == "parallel efficiency":
+                continue
             labels = gaps.setdefault((gap.what, gap.reason), [])
             labels.append(run.label)
     if not gaps:
@@ -73,6 +76,17 @@ def missing_section(study: StudyAnalysis) -> Section:
     return Section(id="study-missing", title=title, blocks=(table,))
 
 
+def _single_ranks(study: StudyAnalysis) -> set[str]:
+    """Runs on one rank whose factors the scaling shows: alone they have none, beside others they do."""
+    found: set[str] = set()
+    for series in study.scaling.series if study.scaling else ():
+        rows = {row.factor: row.values for row in series.pop.rows} if series.pop else {}
+        first = series.points[0] if series.points else None
+        if first and first.world_size == 1 and rows.get("parallel_efficiency", (None,))[0] is not None:
+            found |= set(first.runs)
+    return found
+
+
 def _of_runs(labels: list[str], everywhere: int) -> str:
     if not labels:
         return ""
@@ -91,7 +105,7 @@ def runs_section(study: StudyAnalysis, started: Mapping[str, int]) -> Section:
             Column(key="model", title="Model", primary=True),
             Column(key="batch", title="Batch", unit=Unit.COUNT, primary=True),
             Column(key="rate", title="Samples/s", unit=Unit.SAMPLES, primary=True),
-            Column(key="step", title="Median step", unit=Unit.TIME, primary=True),
+            Column(key="step", title="Typical step", unit=Unit.TIME, primary=True),
             Column(key="steps", title="Steps", unit=Unit.COUNT),
             Column(key="state", title="State", primary=True),
             Column(key="when", title="Started"),
@@ -105,7 +119,7 @@ def runs_section(study: StudyAnalysis, started: Mapping[str, int]) -> Section:
                 visible(run.model, 80) or None,
                 run.batch,
                 run.samples_per_s,
-                run.step_ns.median if run.step_ns else None,
+                run.typical_step_ns,
                 run.num_steps,
                 _state(run),
                 when(started.get(run.name)),

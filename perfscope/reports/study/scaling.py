@@ -34,6 +34,7 @@ from perfscope.reports.study.words import (
     ACCEPTABLE,
     LONGEST,
     MARK,
+    TYPICAL,
     compositions,
     efficiency_tone,
     interval_text,
@@ -198,7 +199,7 @@ def _band_words(points: Sequence[ScalingPoint], high: Sequence[float], value: st
 
 
 def _no_interval(points: Sequence[ScalingPoint]) -> str:
-    reasons = dict.fromkeys(point.no_interval for point in points if point.no_interval)
+    reasons = dict.fromkeys(p.no_interval for p in points if p.no_interval and not p.is_reference)
     return f"No interval: {visible('; '.join(reasons), LONGEST)}." if reasons else ""
 
 
@@ -237,7 +238,7 @@ def _points_table(series: ScalingSeries, suffix: str) -> Table:
             Column(key="runs", title="Runs", unit=Unit.COUNT),
             Column(key="rate", title="Samples/s", unit=Unit.SAMPLES, primary=True),
             Column(key="rate_interval", title="95 % interval"),
-            Column(key="step", title="Median step", unit=Unit.TIME, primary=True),
+            Column(key="step", title="Typical step", unit=Unit.TIME, primary=True),
             Column(key="speedup", title="Speedup", unit=Unit.FACTOR, primary=True),
             Column(key="speedup_interval", title="Its interval"),
             Column(key="ideal", title="Ideal", unit=Unit.FACTOR, primary=True),
@@ -262,7 +263,7 @@ def _points_table(series: ScalingSeries, suffix: str) -> Table:
             for point in series.points
         ),
         heat=tuple(("",) * 8 + (efficiency_tone(point.efficiency), "", "") for point in series.points),
-        caption=told if has else "",
+        caption=f"{TYPICAL} {told}" if has else TYPICAL,
     ).trimmed()
 
 
@@ -271,10 +272,10 @@ def _pop(series: ScalingSeries, suffix: str) -> Iterator[Block]:
         if series.pop_missing:
             yield Note(text=f"No efficiency tree: {visible(series.pop_missing, LONGEST)}.", tone="caution")
         return
-    yield _pop_table(series.pop, suffix)
+    yield _pop_table(series.pop, series, suffix)
 
 
-def _pop_table(tree: PopTree, suffix: str) -> Table:
+def _pop_table(tree: PopTree, series: ScalingSeries, suffix: str) -> Table:
     order = list(POP_TITLES)
     shown = [row for row in tree.rows if any(value is not None for value in row.values)]
     shown.sort(key=lambda row: order.index(row.factor) if row.factor in order else len(order))
@@ -286,6 +287,7 @@ def _pop_table(tree: PopTree, suffix: str) -> Table:
     told += f"{MARK} marks 80 % and more, which counts as acceptable"
     told += f"; {units.MISSING} is not known, never 0." if reasons else "."
     told += "".join(f" {visible(one, 300)}." for one in reasons)
+    told += _beside(tree, series)
     return Table(
         id=f"study-pop-table{suffix}",
         title="Where efficiency is lost, by number of ranks",
@@ -306,6 +308,25 @@ def _pop_table(tree: PopTree, suffix: str) -> Table:
         heat_mark=MARK,
         caption=told,
     )
+
+
+def _beside(tree: PopTree, series: ScalingSeries) -> str:
+    """How these figures go with those of the throughput, and what one rank has to do with them."""
+    rows = {row.factor: row.values for row in tree.rows}
+    last, point = rows.get("global_efficiency", (None,))[-1], series.points[-1]
+    told = ""
+    if last is not None and point.world_size == tree.world_sizes[-1]:
+        told += (
+            f" Global efficiency ({units.format_ratio(last)} on {point.world_size:,}) is of the traced steps "
+            "and counts what the reference itself loses; the efficiency above "
+            f"({units.format_ratio(point.efficiency)}) is of the throughput, over that of the reference."
+        )
+    if tree.world_sizes[0] == 1 and rows.get("parallel_efficiency", (None,))[0] is not None:
+        told += (
+            " One rank shares nothing and sends nothing: what it lacks of 100 % is time outside computation "
+            "and optimizer (input, idle)."
+        )
+    return told
 
 
 def _pop_reasons(tree: PopTree) -> list[str]:

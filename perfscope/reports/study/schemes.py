@@ -23,6 +23,7 @@ from perfscope.reports.study.losses import loss_charts
 from perfscope.reports.study.words import (
     LONGEST,
     MARK,
+    TYPICAL,
     compositions,
     efficiency_tone,
     interval_text,
@@ -175,7 +176,7 @@ def _speed_table(schemes: SchemeStudy, word: str, suffix: str) -> Table:
             Column(key="interval", title="95 % interval"),
             Column(key="ratio", title="Of the fastest", unit=Unit.FACTOR, primary=True),
             Column(key="ratio_interval", title="Its interval", hint="95 %, from repeats"),
-            Column(key="step", title="Median step", unit=Unit.TIME, primary=True),
+            Column(key="step", title="Typical step", unit=Unit.TIME, primary=True),
             Column(key="exposed", title="Exposed comm.", unit=Unit.TIME, hint="of the mean traced step"),
             Column(
                 key="share", title="Exposed share", unit=Unit.RATIO, hint="of the traced step", primary=True
@@ -184,6 +185,7 @@ def _speed_table(schemes: SchemeStudy, word: str, suffix: str) -> Table:
             Column(key="repeats", title="Repeats", unit=Unit.COUNT),
         ),
         rows=tuple(rows),
+        caption=" ".join(filter(None, (TYPICAL, visible(schemes.unseen, LONGEST)))),
     ).trimmed()
 
 

@@ -17,6 +17,7 @@ MARK = "✓"
 MOST_RATIO = 6.0
 _EFFICIENCY_TONES = ((0.95, "good3"), (0.9, "good2"), (ACCEPTABLE, "good1"), (0.6, "bad1"), (0.4, "bad2"))
 LONGEST = 600
+TYPICAL = "Typical step: of a bench run the slowest rank's, else the median over all ranks."
 
 
 def efficiency_tone(value: Value) -> str:
@@ -43,7 +44,9 @@ def interval_text(unit: Unit, interval: Interval | None) -> str | None:
 
 
 def times(ratio: float) -> str:
-    """``1.32 ×``."""
+    """``1.32 ×``; of a ratio near 0 the figures that count, ``0.0032 ×``."""
+    if 0 < ratio < 0.1:
+        return f"{ratio:.2g} ×"
     return f"{format_value(Unit.FACTOR, ratio)} ×"
 
 

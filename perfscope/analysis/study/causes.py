@@ -1,0 +1,34 @@
+"""What the runs' own reports say bounds them, as far as a comparison wants it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from perfscope.analysis.results import Finding
+from perfscope.analysis.study.results import StudyRun
+
+KEPT = 3  # findings of a run that a study carries
+# About the recording, not about what the training does; the study warns of them by itself.
+_BESIDE = ("disturbed", "overhead", "attached", "killed")
+
+
+def cause_of(run: StudyRun) -> Finding | None:
+    """The run's verdict; where that is about the recording alone, the first finding that is not, if any."""
+    return next((one for one in run.findings if one.id not in _BESIDE), next(iter(run.findings), None))
+
+
+def common_cause(runs: Sequence[StudyRun]) -> tuple[StudyRun, Finding] | None:
+    """The cause that most repeats have (of several the first run's), with a run that has it."""
+    found = [(run, cause) for run in runs if (cause := cause_of(run)) is not None]
+    if not found:
+        return None
+    count = Counter(cause.id for _, cause in found)
+    return max(found, key=lambda pair: count[pair[1].id])  # max keeps the first of equals
+
+
+def verdict_words(where: str, run: StudyRun, cause: Finding) -> str:
+    """ "At 4 ranks perfscope's verdict: 4 threads want 2 CPUs." """
+    is_first = run.findings[0] is cause
+    said = "perfscope's verdict" if is_first else "perfscope finds, beside what disturbed the run"
+    return f"{where} {said}: {cause.title}"

@@ -1,0 +1,160 @@
+"""Which model each run trained, so that two of one name are not compared as one.
+
+A bench run's record says its model. Any other program's is known by its root module's type, which says
+little ("Sequential", and "DistributedDataParallel" of every wrapped one), and by its layers: their names,
+types and own parameters. A rank of tensor- or pipeline-parallel or sharded training holds shares of them: it
+contradicts a model only where it holds more of a layer than the whole model has, or a layer of another type.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from perfscope.analysis.study.results import WARN, Problem, RunEntry, StudyRun
+from perfscope.analysis.study.words import crowd
+
+_SHARDED = ("FullyShardedDataParallel", "FSDP", "DeepSpeedEngine")  # how their root's type begins
+Layers = Mapping[str, tuple[str, int]]  # name -> type, own parameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """`layers`: those with parameters, over all ranks; empty: not known. `is_whole`: every rank has all."""
+
+    name: str
+    layers: Layers
+    is_whole: bool
+    num_ranks: int
+
+    @property
+    def num_params(self) -> int:
+        return sum(params for _, params in self.layers.values())
+
+    @property
+    def identity(self) -> str:
+        """The same for the same layers."""
+        return sha256(repr(sorted(self.layers.items())).encode()).hexdigest()[:8]
+
+
+def model_of(entry: RunEntry) -> Model:
+    """What the run tells of its model."""
+    scheme = _mapping(entry.analysis.run.get("scheme"))
+    num_ranks = len(entry.analysis.ranks)
+    if entry.analysis.bench:
+        shape = "x".join(str(size) for size in scheme.get("input_shape") or ())
+        name = entry.analysis.bench.model + (f", input {shape}" if shape else "")
+        return Model(name=name, layers={}, is_whole=False, num_ranks=num_ranks)
+    roots = [_mapping(meta.get("root")) for _, meta in sorted(entry.metas.items())]
+    root = next((one for one in roots if one.get("type") or one.get("name")), {})
+    name = str(root.get("name") or root.get("type") or "")  # the name is that of what wrappers hold
+    return Model(name=name, layers=_layers(entry), is_whole=_is_whole(roots, num_ranks), num_ranks=num_ranks)
+
+
+def _is_whole(roots: Sequence[Mapping[str, Any]], num_ranks: int) -> bool:
+    if num_ranks == 1:
+        return True
+    return bool(roots) and all(
+        root.get("data_parallel")
+        and root.get("dp_size") == num_ranks
+        and not str(root.get("type")).startswith(_SHARDED)
+        for root in roots
+    )
+
+
+def _layers(entry: RunEntry) -> Layers:
+    """By layers.json where it was read, for it lists layers that no traced step ran; else as analysed."""
+    found: dict[str, tuple[str, int]] = {}
+    for _, document in sorted(entry.layers.items()):
+        rows = document.get("layers")
+        for row in map(_mapping, rows if isinstance(rows, list) else ()):
+            _add(found, str(row.get("layer")), str(row.get("type")), row.get("params"))
+    if not entry.layers:
+        for layer in entry.analysis.layers:
+            _add(found, layer.layer, layer.module_type or "", layer.num_params)
+    return found
+
+
+def _add(found: dict[str, tuple[str, int]], name: str, kind: str, params: object) -> None:
+    if isinstance(params, int) and params > 0:
+        found[name] = (kind, max(params, found.get(name, ("", 0))[1]))
+
+
+def model_words(models: Sequence[Model]) -> list[str]:
+    """What each is called: its name, with its parameters where models of one name differ; "" = not known."""
+    by_name: dict[str, dict[str, Model]] = defaultdict(dict)
+    for one in models:
+        if one.is_whole and one.layers:
+            by_name[one.name].setdefault(one.identity, one)
+    return [_word(one, list(by_name[one.name].values())) for one in models]
+
+
+def _word(one: Model, wholes: Sequence[Model]) -> str:
+    if not one.layers or not wholes:
+        return one.name
+    if not one.is_whole:
+        fitting = [whole for whole in wholes if not _contradicts(one, whole)]
+        if not fitting:
+            return f"{one.name}, {one.num_params:,} parameters on a rank".strip(", ")
+        return _word(fitting[0], wholes) if len(fitting) == 1 else one.name
+    if len(wholes) == 1 and one.identity == wholes[0].identity:
+        return one.name
+    word = f"{one.name}, {one.num_params:,} parameters".strip(", ")
+    if sum(whole.num_params == one.num_params for whole in wholes) > 1:
+        word += f" in layers {one.identity}"
+    return word
+
+
+def _contradicts(part: Model, whole: Model) -> bool:
+    both = part.layers.keys() & whole.layers.keys()
+    return any(
+        part.layers[name][0] != whole.layers[name][0] or part.layers[name][1] > whole.layers[name][1]
+        for name in both
+    )
+
+
+def doubtful_models(runs: Sequence[StudyRun], models: Mapping[str, Model]) -> list[Problem]:
+    """Runs of one name of whose ranks it cannot be told whether they hold shares of the same model.
+
+    Args:
+        runs: of the study.
+        models: by label.
+    """
+    by_word: dict[str, list[StudyRun]] = defaultdict(list)
+    for run in runs:
+        if models[run.label].layers:
+            by_word[run.model].append(run)
+    found = []
+    for word, members in by_word.items():
+        known = [models[run.label] for run in members]
+        others = [one for one in known[1:] if _doubtful(known[0], one)]
+        if not others or all(one.is_whole for one in known):
+            continue
+        sizes = sorted({one.num_params for one in known})
+        text = (
+            f"The ranks of {crowd([run.label for run in members], len(runs))} hold {_range(sizes)} of "
+            f"{word or 'their model'}, in other layers or other shares of them: whether all trained the same "
+            "model cannot be told."
+        )
+        found.append(
+            Problem(severity=WARN, id="model_parts", text=text, runs=tuple(run.label for run in members))
+        )
+    return found
+
+
+def _doubtful(one: Model, other: Model) -> bool:
+    """Other layers, or other parts of them on as many ranks."""
+    if one.layers.keys() != other.layers.keys():
+        return True
+    return one.num_ranks == other.num_ranks and one.identity != other.identity
+
+
+def _range(sizes: Sequence[int]) -> str:
+    return " to ".join(f"{size:,}" for size in dict.fromkeys((sizes[0], sizes[-1]))) + " parameters each"
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
