@@ -16,6 +16,7 @@ from perfscope.reports.sections.counters import counters_section
 from perfscope.reports.sections.critical_path import critical_path_section
 from perfscope.reports.sections.efficiency import efficiency_section
 from perfscope.reports.sections.findings import LONGEST_SENTENCE, findings_section
+from perfscope.reports.sections.layer_names import layer_names
 from perfscope.reports.sections.layers import layers_section
 from perfscope.reports.sections.machine import machine_figures, machine_notices, machine_section
 from perfscope.reports.sections.roofline import roofline_section
@@ -52,7 +53,7 @@ def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Rep
         what_ifs_section(analysis),
         efficiency_section(analysis),
         timeline_section(timeline, analysis.machine, analysis.critical_paths),
-        critical_path_section(analysis.critical_paths),
+        critical_path_section(analysis.critical_paths, layer_names(analysis.layers)),
         layers_section(analysis),
         roofline_section(analysis),
         collectives_section(analysis),

@@ -205,6 +205,8 @@ def _series(chart: Series) -> Figure:
 
 
 ROW = 0.085  # inches for one nesting level of the timeline
+LANE_LETTERS, LANE_LETTER = 26, 0.0074  # of a lane's label at most; a letter's width, of the picture's
+LANES_RIGHT = 0.99
 
 
 def _timeline(block: Timeline) -> Figure:
@@ -218,16 +220,17 @@ def _timeline(block: Timeline) -> Figure:
     body = min(sum(heights) * ROW, 8.2)
     height = legend + body + foot
     figure = new_figure(height)
-    axes = figure.add_axes((0.145, foot / height, 0.845, body / height))
+    left = max(0.145, 0.012 + LANE_LETTER * max(min(len(lane.label), LANE_LETTERS) for lane in lanes))
+    axes = figure.add_axes((left, foot / height, LANES_RIGHT - left, body / height))
     bare(axes)
     axes.set_ylim(sum(heights), 0)
     axes.set_yticks([])
     for mark in (mark for number, mark in block.disturbances if number == window):
-        left, right = max(mark.start_ns, start), min(mark.end_ns, start + duration)
-        if right > left:
+        begin, end = max(mark.start_ns, start), min(mark.end_ns, start + duration)
+        if end > begin:
             axes.axvspan(
-                left,
-                right,
+                begin,
+                end,
                 facecolor="#faf1de",
                 edgecolor="#ead3a0",
                 linewidth=0,
@@ -235,7 +238,8 @@ def _timeline(block: Timeline) -> Figure:
             )
     top, tops = 0.0, {}
     for lane, tall in zip(lanes, heights, strict=True):
-        _lane(axes, lane, top, start, duration)
+        _lane(axes, lane, top, left / (LANES_RIGHT - left))
+        _boxes_and_names(axes, lane, top)
         tops[lane.index] = top
         top += tall
     path = picture_path(block)
@@ -254,26 +258,34 @@ def _timeline(block: Timeline) -> Figure:
     return figure
 
 
-def _lane(axes: Axes, lane: PictureLane, top: float, start: int, duration: int) -> None:
+def _lane(axes: Axes, lane: PictureLane, top: float, margin: float) -> None:
+    """What stands left of a lane; `margin` is the room there, of the lanes' own width."""
     palette = light_palette()
+    across = axes.get_yaxis_transform()
     if lane.first:
-        axes.axhline(top - 0.25, color=palette["line-2"], linewidth=0.4, xmin=-0.17, clip_on=False)
+        axes.axhline(top - 0.25, color=palette["line-2"], linewidth=0.4, xmin=-margin, clip_on=False)
         axes.text(
-            start - 0.165 * duration,
+            0.006 - margin,
             top + 0.5,
             f"rank {lane.rank}",
             fontsize=6.3,
             fontweight="bold",
             va="center",
+            transform=across,
         )
     axes.text(
-        start - 0.165 * duration,
+        0.006 - margin,
         top + (1.5 if lane.first else 0.5),
-        lane.label[:22],
+        lane.label[:LANE_LETTERS],
         fontsize=5.8,
         color=palette["ink-2"],
         va="center",
+        transform=across,
     )
+
+
+def _boxes_and_names(axes: Axes, lane: PictureLane, top: float) -> None:
+    palette = light_palette()
     for key, boxes in lane.pieces.items():
         if not len(boxes):
             continue

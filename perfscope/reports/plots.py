@@ -15,6 +15,7 @@ from perfscope.reports.model import PREFIXED, CounterChart, CounterLine, Rooflin
 LINE_COLOURS = ("compute", "exposed_comm", "optimizer", "copy", "input_wait", "host", "forward", "backward")
 LINE_DASHES = ("", "6 3", "2 2", "9 3 2 3", "", "6 3", "2 2", "9 3 2 3")
 MOST_BANDS = 4  # beyond so many lines their bands would only blur one another
+ROOF_AIR = 90.0  # per cent of the height that the roof may reach: its name stands above it
 PEAK_ROOM = 1.7  # a peak higher than this times the largest value is told, not drawn
 FLOATING = frozenset({Unit.FREQUENCY, Unit.TEMPERATURE})  # axes that need not start at 0
 # Width of a letter of the roofs' names, per cent of the plot: on paper and wide screens, on a phone.
@@ -140,11 +141,14 @@ def roof_frame(chart: RooflineChart) -> RoofFrame:
     ridge = chart.peak_flops_per_s / chart.bandwidth_bytes_per_s
     across = [point.intensity for point in chart.points] + [ridge]
     up = [point.flops_per_s for point in chart.points] + [chart.peak_flops_per_s]
+    y_low, y_high = _round_down(min(up) / 2.0), _round_up(max(up) * 1.7)
+    while math.log(chart.peak_flops_per_s / y_low) > ROOF_AIR / 100 * math.log(y_high / y_low):
+        y_high = _round_up(y_high * 1.01)
     return RoofFrame(
         x_low=_round_down(min(across) / 2.2),
         x_high=_round_up(max(across) * 4.0),
-        y_low=_round_down(min(up) / 2.0),
-        y_high=_round_up(max(up) * 1.7),
+        y_low=y_low,
+        y_high=y_high,
     )
 
 

@@ -58,6 +58,7 @@ TABLE_ROWS = {
     "stacks-table": 6,
 }
 
+TITLED = ("collectives-table",)  # their titles say over what time the sums go
 AIRY = ("machine", "traffic")  # sections of several tables, with a blank line between
 STUDY = "study-"  # how ids of a comparison's tables begin: all of them are worth a terminal
 MOST_STUDY_ROWS = 24
@@ -299,6 +300,8 @@ def _table_or_list(table: Table, width: int, style: Style) -> Iterator[str]:
         yield from _table(table, width, style, MOST_STUDY_ROWS)
         yield from (style.quiet(line) for line in wrapped(table.caption, width))
     elif table.id in TABLE_ROWS and table.rows:
+        if table.id in TITLED:
+            yield style.bold(f"  {head(table.title, width - 2)}")
         yield from _table(table, width, style, TABLE_ROWS[table.id])
 
 

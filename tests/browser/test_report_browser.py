@@ -450,6 +450,30 @@ def test_narrow_screens_do_not_scroll_sideways(browser: Browser, report: Path, w
     assert size[0] <= size[1] == width
 
 
+@pytest.mark.parametrize("width", [390, 900, 1280])
+def test_no_word_of_a_header_reaches_into_the_next_column(browser: Browser, report: Path, width: int) -> None:
+    browser.open(report, width=width)
+    script = """return [...document.querySelectorAll("th button")].filter((button) => {
+      const range = document.createRange();
+      range.selectNodeContents(button);
+      return range.getBoundingClientRect().right > button.closest("th").getBoundingClientRect().right + 1;
+    }).map((button) => button.textContent)"""
+    assert browser.js(script) == []
+
+
+def test_on_a_phone_tables_become_cards_that_name_every_cell(browser: Browser, report: Path) -> None:
+    browser.open(report, width=390, height=780)
+    wide = """return [...document.querySelectorAll(".table-scroll")].filter(
+      (box) => box.scrollWidth > box.clientWidth + 1).map((box) => box.firstElementChild.dataset.table)"""
+    assert browser.js(wide) == []
+    unnamed = """return [...document.querySelectorAll(".cards td")].filter((cell) => {
+      const header = cell.closest("table").tHead.rows[0].cells[cell.cellIndex];
+      return cell.dataset.title !== header.querySelector("button").textContent;
+    }).length"""
+    assert browser.js("return document.querySelectorAll('#layers-table .cards').length") == 1
+    assert browser.js(unnamed) == 0
+
+
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_names_do_nothing(browser: Browser, tmp_path: Path, text: str) -> None:
     path = tmp_path / "hostile.html"

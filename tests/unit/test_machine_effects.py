@@ -119,6 +119,12 @@ def test_a_neighbour_that_slows_nothing_gains_nothing(tmp_path: Path) -> None:
     assert analysis.findings[0].id == "compute_bound"
 
 
+def test_steps_that_were_faster_in_a_disturbance_are_not_called_hardly_slower(tmp_path: Path) -> None:
+    analysis = stepped(tmp_path, neighbour(between(12, 28)), (12, 28), 0.8, traced=(12, 29))
+    finding = next(one for one in analysis.findings if one.id == "disturbed")
+    assert "steps were not slower (80.0 ms, 100 ms otherwise)" in finding.title
+
+
 def facts(*rows: tuple[float, str, float, float]) -> SampleFile:
     """A disturbance of 3 CPUs from second 14 to 20; rows are (time, name, cpus, seconds)."""
     file = neighbour(between(14, 20))

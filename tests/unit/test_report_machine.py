@@ -327,6 +327,23 @@ def test_names_on_the_roofline_do_not_touch(name: str, width: int, height: int) 
             assert one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
 
 
+@pytest.mark.parametrize("peak", [5.74e10, 1e12])
+@pytest.mark.parametrize("least", [1e3, 2e5, 4e9])
+def test_there_is_room_for_the_roofs_name_above_it(peak: float, least: float) -> None:
+    block = roofline_of("vm")
+    point = dataclasses.replace(block.points[0], flops_per_s=least)
+    block = dataclasses.replace(block, peak_flops_per_s=peak, points=(point,))
+    assert plots.roof_frame(block).y(peak) <= plots.ROOF_AIR
+
+
+def test_pressure_of_ranks_says_why_it_may_exceed_all_of_the_time() -> None:
+    base = wave("h", "pressure", "rank 0 waits for a CPU", "ratio", 1.3, 0.1, 0)
+    for peak, summed in ((None, True), (1.0, False)):
+        machine = dataclasses.replace(gpu_machine(), tracks=(dataclasses.replace(base, peak=peak),))
+        (drawn,) = counters_of(build_report(with_machine(machine), None)).charts
+        assert ("of ranks summed over threads" in drawn.title) is summed
+
+
 def test_roofline_figures_are_marked_as_modelled() -> None:
     block = table(report_of("vm"), "roofline", "roofline-table-0")
     modelled = {one.key for one in block.columns if one.modelled}

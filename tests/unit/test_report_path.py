@@ -99,6 +99,27 @@ def test_the_section_adds_up_and_names_who_is_never_on_it() -> None:
     assert any("may not have been the last" in note for note in notes)
 
 
+def test_threads_of_one_role_stand_in_the_order_of_their_numbers_on_every_rank() -> None:
+    extract = synthetic_timeline()
+    window = extract.windows[0]
+    lanes = []
+    for lane in window.lanes:
+        if lane.role != "backend":
+            lanes.append(lane)
+            continue
+        for number in (10, 2) if lane.rank % 2 else (2, 10):
+            again = dataclasses.replace(lane, lane=lane.lane + number, label=f"communication thread {number}")
+            lanes.append(again)
+    mixed = dataclasses.replace(extract, windows=(dataclasses.replace(window, lanes=tuple(lanes)),))
+    (block,) = timeline_section(mixed).blocks
+    assert isinstance(block, Timeline)
+    shown: dict[int, list[str]] = {}
+    for lane in block.extract.windows[0].lanes:
+        if lane.role == "backend":
+            shown.setdefault(lane.rank, []).append(lane.label)
+    assert set(map(tuple, shown.values())) == {("communication thread 2", "communication thread 10")}
+
+
 def test_without_a_traced_step_there_is_no_section() -> None:
     assert critical_path_section([]) is None
     assert path_document([]) is None

@@ -122,7 +122,9 @@ def test_collectives_say_over_which_steps_their_sums_go() -> None:
     steps = max(rank.num_traced_steps for rank in synthetic_analysis().ranks)
     assert f"over {steps} traced steps" in section.lead
     block = next(b for b in section.blocks if isinstance(b, Table) and b.id == "collectives-table")
-    assert block.caption.startswith(f"Sums over {steps} traced steps. Overlapping calls are counted once")
+    assert block.title == f"Collectives, sums over {steps} traced steps per rank"
+    assert block.caption.startswith("Overlapping calls are counted once")
+    assert f" {block.title} " in text_of(synthetic_analysis())
 
 
 def test_text_names_exposed_communication_of_layers_where_it_is_known() -> None:

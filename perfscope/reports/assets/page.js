@@ -150,6 +150,24 @@ function startSeries(chart, data) {
   });
 }
 
+// A table that is wider than a narrow screen: each row becomes a card, as of tables that the page was made so with.
+function cardsWhereNarrow(table, headers) {
+  const box = table.parentElement;
+  const narrow = window.matchMedia("(max-width: 620px)");
+  const titles = headers.map((header) => (header.querySelector("button") || header).textContent);
+  // A matrix, its columns numbered like its rows, is read across: it scrolls.
+  if (titles.slice(1).every((title) => /^\d+$/.test(title))) return;
+  const check = () => {
+    if (!narrow.matches || box.classList.contains("cards") || box.scrollWidth <= box.clientWidth + 1) return;
+    for (const row of table.tBodies[0].rows) {
+      [...row.cells].forEach((cell, column) => { cell.dataset.title = titles[column]; });
+    }
+    box.classList.add("cards");
+  };
+  narrow.addEventListener("change", check);
+  check();
+}
+
 const FOLDED_ROWS = 20;
 
 function startTable(table) {
@@ -224,4 +242,5 @@ function startTable(table) {
     });
   }
   refresh();
+  cardsWhereNarrow(table, headers);
 }

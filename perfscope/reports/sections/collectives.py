@@ -111,10 +111,10 @@ def _table(results: list[CollectiveResult], span: str) -> Table:
     )
     return Table(
         id="collectives-table",
-        title="Collectives over the traced windows, per rank",
+        title=f"Collectives, sums over {span} per rank",
         columns=columns,
         rows=tuple(_row(result) for result in results),
-        caption=f"Sums over {span}. Overlapping calls are counted once in the sentence above, each by itself "
+        caption="Overlapping calls are counted once in the sentence above, each by itself "
         "in the table. Bandwidths use transfer time only: a late rank does not make the network look slow.",
     )
 

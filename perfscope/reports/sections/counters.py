@@ -173,9 +173,11 @@ def _chart(key: tuple[str, Unit], number: int, family: _Family, origin: int, sev
     group, unit = key
     ranked = sorted(family.tracks, key=lambda track: (-mean_of(track), track.id))
     shown = sorted(ranked[:MOST_LINES], key=family.tracks.index)
+    # Time that threads waited is added up over them, so a rank's line may exceed 100 % where others cannot.
+    summed = group == "pressure" and any(track.peak is None for track in shown)
     return CounterChart(
         id=f"counters-{_slug(group)}-{unit.value}-{number}",
-        title=family.title,
+        title=f"{family.title}; of ranks summed over threads" if summed else family.title,
         unit=unit,
         lines=tuple(
             CounterLine(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from perfscope import units
 from perfscope.analysis.critical.results import (
@@ -49,30 +50,34 @@ _KIND_WORDS = {
 }
 
 
-def critical_path_section(paths: Sequence[CriticalPath]) -> Section | None:
-    """None where no step was traced: other sections say so."""
+def critical_path_section(
+    paths: Sequence[CriticalPath], names: Mapping[str, str] | None = None
+) -> Section | None:
+    """None where no step was traced: other sections say so. `names` of layers: what to call them."""
     total = total_of(paths)
     if not paths or total <= 0:
         return None
-    blocks: list[Block] = [_bars(paths), _table(paths)]
+    blocks: list[Block] = [_bars(paths), _table(paths, names)]
     blocks += _notes(paths)
-    return Section(id="critical-path", title="Critical path", lead=path_sentence(paths), blocks=tuple(blocks))
+    return Section(
+        id="critical-path", title="Critical path", lead=path_sentence(paths, names), blocks=tuple(blocks)
+    )
 
 
-def path_sentence(paths: Sequence[CriticalPath]) -> str:
+def path_sentence(paths: Sequence[CriticalPath], names: Mapping[str, str] | None = None) -> str:
     """``Of the 3.2 s step, 81 % of the critical path is all_reduce transfer between host0 and host1, ...``"""
     mean = total_of(paths) / len(paths)
     step = f"{units.format_ns(mean)} step" if len(paths) == 1 else f"mean step of {units.format_ns(mean)}"
-    (first, share), *others = _largest(paths)
+    (first, share), *others = _largest(paths, names)
     said = [f"{units.format_ratio(share, 0)} of the critical path is {first}"]
     said += [f"{units.format_ratio(ratio, 0)} is {what}" for what, ratio in others]
     return f"Of the {step}, {', '.join(said)}."
 
 
-def _largest(paths: Sequence[CriticalPath]) -> list[tuple[str, float]]:
+def _largest(paths: Sequence[CriticalPath], names: Mapping[str, str] | None) -> list[tuple[str, float]]:
     """At most three pieces of work in words, of all ranks together, with their shares."""
     alike: dict[str, list[PathEntry]] = defaultdict(list)
-    for entry in entries(paths):
+    for entry in _named(paths, names):
         alike[_sentence_words(entry)].append(entry)
     ranked = sorted(
         ((sum(one.ratio for one in group), what, group) for what, group in alike.items()), key=_rank
@@ -88,6 +93,14 @@ def _largest(paths: Sequence[CriticalPath]) -> list[tuple[str, float]]:
         else:
             result.append((f"{what} on {_ranks(ranks)}" if many and ranks else what, ratio))
     return result
+
+
+def _named(paths: Sequence[CriticalPath], names: Mapping[str, str] | None) -> list[PathEntry]:
+    told = names or {}
+    return [
+        dataclasses.replace(one, layer=told.get(one.layer, one.layer)) if one.layer else one
+        for one in entries(paths)
+    ]
 
 
 def _sentence_words(entry: PathEntry) -> str:
@@ -169,8 +182,8 @@ def _order(path: CriticalPath) -> tuple[int, int]:
     return path.window, path.step
 
 
-def _table(paths: Sequence[CriticalPath]) -> Table:
-    every = entries(paths)
+def _table(paths: Sequence[CriticalPath], names: Mapping[str, str] | None) -> Table:
+    every = _named(paths, names)
     columns = (
         Column(key="rank", title="Rank", unit=Unit.TEXT, primary=True),
         Column(key="what", title="What", primary=True),

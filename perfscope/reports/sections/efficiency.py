@@ -23,7 +23,8 @@ _LOSSES = {
     "serialisation": "waiting that no network would remove (dependences, input, idle time)",
     "transfer": "transfers",
     # where waiting and transfer cannot be told apart
-    "comm_efficiency": "communication and waiting (which of the two cannot be told: see what was not collected)",
+    "comm_efficiency": "communication and waiting (which of the two cannot be told: "
+    "see what was not collected)",
 }
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from perfscope import units
 from perfscope.analysis.results import LayerResult, RunAnalysis
 from perfscope.reports.display import path_end, visible
 from perfscope.reports.document import per_second
 from perfscope.reports.model import Bar, Block, Column, Note, Part, Section, StackedBars, Table, Unit, Value
+from perfscope.reports.sections.layer_names import layer_names
 from perfscope.reports.sections.roofline import drawable
 from perfscope.reports.sections.steps import mean_shares, scope_of
 
@@ -29,10 +32,15 @@ def layer_name(layer: LayerResult) -> str:
     return visible(layer.layer) or ROOT_NAME
 
 
+def _told(layer: LayerResult, names: Mapping[str, str]) -> str:
+    return visible(names.get(layer.layer, layer.layer)) or ROOT_NAME
+
+
 def layers_section(analysis: RunAnalysis) -> Section:
     if not analysis.layers:
         reason = "No layer was traced; see “What was not collected”."
         return Section(id="layers", title="Layers", blocks=(Note(text=reason, tone="caution"),))
+    names = layer_names(analysis.layers)
     by_time = sorted(analysis.layers, key=lambda layer: (-layer_total_ns(layer), layer.order))
     drawn = sorted(by_time[:MOST_BARS], key=lambda layer: layer.order)
     several = f"The {MOST_BARS} longest of {len(by_time):,}, in the order in which they first run."
@@ -41,10 +49,10 @@ def layers_section(analysis: RunAnalysis) -> Section:
             id="layers-chart",
             title="Time per step of each layer",
             parts=LAYER_PARTS,
-            bars=tuple(_bar(layer) for layer in drawn),
+            bars=tuple(_bar(layer, names) for layer in drawn),
             caption=several if len(by_time) > MOST_BARS else "In the order in which they first run.",
         ),
-        _table(analysis, by_time),
+        _table(analysis, by_time, primary_type=bool(names)),
     ]
     if all(layer.exposed_comm_ns is None for layer in by_time) and _communicates(analysis):
         blocks.append(
@@ -53,34 +61,34 @@ def layers_section(analysis: RunAnalysis) -> Section:
                 "a collective carries."
             )
         )
-    return Section(id="layers", title="Layers", lead=_lead(by_time), blocks=tuple(blocks))
+    return Section(id="layers", title="Layers", lead=_lead(by_time, names), blocks=tuple(blocks))
 
 
 def _communicates(analysis: RunAnalysis) -> bool:
     return bool(analysis.collectives) or any(rank.comm_ns for rank in analysis.ranks)
 
 
-def _lead(by_time: list[LayerResult]) -> str:
+def _lead(by_time: list[LayerResult], names: Mapping[str, str]) -> str:
     total = sum(layer_total_ns(layer) for layer in by_time)
     if total <= 0:
         return ""
     top = by_time[:3]
     share = sum(layer_total_ns(layer) for layer in top) / total
-    names = ", ".join(path_end(layer_name(layer), 44) for layer in top)
+    told = ", ".join(path_end(_told(layer, names), 44) for layer in top)
     if len(by_time) <= 3:
         return f"Mean per step and rank over {len(by_time)} layers."
-    return f"Three of {len(by_time):,} layers take {units.format_ratio(share, 0)} of all layer time: {names}."
+    return f"Three of {len(by_time):,} layers take {units.format_ratio(share, 0)} of all layer time: {told}."
 
 
-def _bar(layer: LayerResult) -> Bar:
+def _bar(layer: LayerResult, names: Mapping[str, str]) -> Bar:
     return Bar(
-        label=layer_name(layer),
+        label=_told(layer, names),
         values=(layer.forward_ns, layer.backward_ns, layer.exposed_comm_ns or 0),
         note=visible(layer.module_type or ""),
     )
 
 
-def _table(analysis: RunAnalysis, by_time: list[LayerResult]) -> Table:
+def _table(analysis: RunAnalysis, by_time: list[LayerResult], *, primary_type: bool) -> Table:
     scope = scope_of(analysis)
     shares = mean_shares(analysis)
     step_ns = shares[0] if shares else None
@@ -88,7 +96,7 @@ def _table(analysis: RunAnalysis, by_time: list[LayerResult]) -> Table:
     rates = not drawable(analysis)  # else they stand beside the ceilings, and this table fits a page
     columns = (
         Column(key="layer", title="Layer", unit=Unit.CODE, primary=True),
-        Column(key="type", title="Type"),
+        Column(key="type", title="Type", primary=primary_type),
         Column(key="calls", title="Calls", unit=Unit.NUMBER, hint="forward calls per step"),
         Column(key="forward", title="Forward", unit=Unit.TIME, bar="forward", primary=True),
         Column(key="backward", title="Backward", unit=Unit.TIME, bar="backward", primary=True),

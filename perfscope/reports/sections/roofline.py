@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from perfscope import units
 from perfscope.analysis.machine.results import Roofline, RooflinePoint
 from perfscope.analysis.results import RunAnalysis
 from perfscope.reports.display import visible
 from perfscope.reports.model import Block, Column, Note, RooflineChart, RoofPoint, Section, Table, Unit, Value
+from perfscope.reports.sections.layer_names import layer_names
 
 MOST_CHARTS = 2
 MOST_POINTS = 200
@@ -22,9 +24,10 @@ def roofline_section(analysis: RunAnalysis) -> Section | None:
         return None
     rooflines.sort(key=lambda r: -sum(point.time_ns for point in r.points))
     several = len(rooflines) > 1
+    names = layer_names(analysis.layers)
     blocks: list[Block] = []
     for number, roofline in enumerate(rooflines[:MOST_CHARTS]):
-        blocks += [_chart(roofline, number, several), _table(roofline, number, several)]
+        blocks += [_chart(roofline, number, several, names), _table(roofline, number, several, names)]
         blocks += _above(roofline)
     if len(rooflines) > MOST_CHARTS:
         left = len(rooflines) - MOST_CHARTS
@@ -82,6 +85,11 @@ def _above(roofline: Roofline) -> list[Note]:
     if roofline.bandwidth_bytes_per_s * min(p.intensity for p in above) < roofline.peak_flops_per_s:
         fits = "fits the last-level cache" if roofline.cached else "may fit a cache"
         reasons.append(f"a layer's working set {fits}, which is faster than the memory that was measured")
+    if roofline.device == "cpu":
+        reasons.append(
+            "a kernel (such as the convolution library's) uses wider vectors than the measured matrix "
+            "product and triad, so that the measured ceiling is too low"
+        )
     if roofline.ranks_sharing > 1:
         reasons.append("a rank has more than its share of the host while others wait")
         reasons.append("with fewer threads at work than in the measurement the clock is higher (turbo)")
@@ -104,7 +112,7 @@ def _share(roofline: Roofline) -> str:
     return f"a rank's share of it, {ranks} of them to the host" if ranks > 1 else ""
 
 
-def _chart(roofline: Roofline, number: int, several: bool) -> RooflineChart:
+def _chart(roofline: Roofline, number: int, several: bool, names: Mapping[str, str]) -> RooflineChart:
     points = sorted((p for p in roofline.points if _plain(p)), key=lambda p: -p.time_ns)
     source = visible(roofline.ceilings_source)
     caption = [
@@ -123,7 +131,7 @@ def _chart(roofline: Roofline, number: int, several: bool) -> RooflineChart:
         bandwidth_text=f"memory {units.format_rate(roofline.bandwidth_bytes_per_s)}",
         points=tuple(
             RoofPoint(
-                label=visible(p.layer) or ROOT_NAME,
+                label=visible(names.get(p.layer, p.layer)) or ROOT_NAME,
                 phase=visible(p.phase),
                 intensity=p.intensity,
                 flops_per_s=p.flops_per_s,
@@ -137,7 +145,7 @@ def _chart(roofline: Roofline, number: int, several: bool) -> RooflineChart:
     )
 
 
-def _table(roofline: Roofline, number: int, several: bool) -> Table:
+def _table(roofline: Roofline, number: int, several: bool, names: Mapping[str, str]) -> Table:
     columns = (
         Column(key="layer", title="Layer", unit=Unit.CODE, primary=True),
         Column(key="phase", title="Pass", primary=True),
@@ -161,7 +169,7 @@ def _table(roofline: Roofline, number: int, several: bool) -> Table:
         id=f"roofline-table-{number}",
         title=f"Layers against the {_where(roofline, several)}'s ceilings",
         columns=columns,
-        rows=tuple(_row(point) for point in points),
+        rows=tuple(_row(point, names) for point in points),
         caption="Modelled: from tensor shapes; a rate is modelled work over measured time. Bound by neither: "
         "far below both roofs, so latency or overhead.",
         sorted_by=("time", True),
@@ -169,9 +177,9 @@ def _table(roofline: Roofline, number: int, several: bool) -> Table:
     )
 
 
-def _row(point: RooflinePoint) -> tuple[Value, ...]:
+def _row(point: RooflinePoint, names: Mapping[str, str]) -> tuple[Value, ...]:
     return (
-        visible(point.layer) or ROOT_NAME,
+        visible(names.get(point.layer, point.layer)) or ROOT_NAME,
         visible(point.phase),
         point.time_ns,
         point.intensity,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Sequence
 
 from perfscope import units
 from perfscope.analysis.critical.results import CriticalPath
 from perfscope.analysis.machine.results import MachineAnalysis
-from perfscope.analysis.timeline_extract import StepMark, TimelineExtract, WindowExtract
+from perfscope.analysis.timeline_extract import LaneExtract, StepMark, TimelineExtract, WindowExtract
 from perfscope.reports.display import visible
 from perfscope.reports.model import Block, Note, Section, Timeline
 from perfscope.reports.sections.counters import timeline_disturbances, timeline_lanes
@@ -23,6 +25,7 @@ def timeline_section(
     if extract is None or not any(window.lanes for window in extract.windows):
         note = Note(text="No window was traced, so there is no timeline to draw.", tone="caution")
         return Section(id="timeline", title="Timeline", blocks=(note,))
+    extract = dataclasses.replace(extract, windows=tuple(_in_order(window) for window in extract.windows))
     timeline = Timeline(
         id="timeline-chart",
         title="Traced windows, one row per rank and thread or stream",
@@ -40,6 +43,20 @@ def timeline_section(
         drawn = len({lane.rank for window in extract.windows for lane in window.lanes})
         blocks.append(Note(text=f"{drawn} ranks are drawn; {len(left_out):,} more are not read here."))
     return Section(id="timeline", title="Timeline", lead=_lead(extract), blocks=tuple(blocks))
+
+
+def _in_order(window: WindowExtract) -> WindowExtract:
+    """Lanes of one role by their labels' numbers, alike on all ranks: thread ids follow no order."""
+    groups: dict[tuple[int, int, str], int] = {}
+    for lane in window.lanes:
+        groups.setdefault((lane.rank, lane.device, lane.role), len(groups))
+
+    def key(lane: LaneExtract) -> tuple[int, list[tuple[int, str]]]:
+        pieces = re.findall(r"\d+|\D+", lane.label)
+        number = [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in pieces]
+        return groups[lane.rank, lane.device, lane.role], number
+
+    return dataclasses.replace(window, lanes=tuple(sorted(window.lanes, key=key)))
 
 
 def span_title(name: str) -> str:

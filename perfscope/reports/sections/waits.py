@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from perfscope import units
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.waits.results import GroupWait, PersistentStraggler, RankWait, SplitRow, WaitAnalysis
 from perfscope.reports.display import visible
 from perfscope.reports.model import Block, Column, Note, Section, Table, Unit, Value
+from perfscope.reports.sections.layer_names import layer_names, with_types
 
 _LONGEST = 400  # characters of a sentence with layers' names in it
 _MOST_SPLIT_ROWS = 200
@@ -19,21 +22,22 @@ def waits_section(analysis: RunAnalysis) -> Section | None:
     waits = analysis.waits
     if waits is None or not waits.groups:
         return None
+    names = layer_names(analysis.layers)
     blocks: list[Block] = [_groups_table(waits)]
-    why = _reasons_table(waits)
+    why = _reasons_table(waits, names)
     if why.rows:
         blocks.append(why)
     if waits.stragglers:
-        blocks += [_pattern(waits), _stragglers_table(waits)]
+        blocks += [_pattern(waits, names), _stragglers_table(waits, names)]
     blocks.append(_ranks_table(waits))
     if waits.num_uncertain:
         blocks.append(Note(text=_uncertain(waits), tone="caution"))
     if waits.split:
-        blocks.append(_split_table(waits))
+        blocks.append(_split_table(waits, names))
     return Section(
         id="waits",
         title="Waiting",
-        lead=_lead(waits, _step_ns(analysis), analysis.breakdown_of),
+        lead=with_types(_lead(waits, _step_ns(analysis), analysis.breakdown_of), names),
         blocks=tuple(blocks),
     )
 
@@ -115,10 +119,10 @@ def _group_row(group: GroupWait) -> tuple[Value, ...]:
     )
 
 
-def _reasons_table(waits: WaitAnalysis) -> Table:
+def _reasons_table(waits: WaitAnalysis, names: Mapping[str, str]) -> Table:
     rows: list[tuple[Value, ...]] = [
         (
-            visible(why.sentence, _LONGEST),
+            visible(with_types(why.sentence, names), _LONGEST),
             visible(group.collective),
             visible(group.group),
             why.rank,
@@ -154,17 +158,18 @@ def _by_wait(row: tuple[Value, ...]) -> float:
     return -float(wait) if isinstance(wait, (int, float)) else 0.0
 
 
-def _pattern(waits: WaitAnalysis) -> Note:
+def _pattern(waits: WaitAnalysis, names: Mapping[str, str]) -> Note:
     tone = "caution" if waits.pattern == "persistent" else "plain"
     others = [_also(one) for one in waits.persistent[1:3]]
-    return Note(text=visible(" ".join([waits.pattern_reason, *others]), _LONGEST), tone=tone)
+    text = with_types(" ".join([waits.pattern_reason, *others]), names)
+    return Note(text=visible(text, _LONGEST), tone=tone)
 
 
 def _also(one: PersistentStraggler) -> str:
     return f"Rank {one.rank} held up {one.times}, by {units.format_ns(one.held_ns)} per step."
 
 
-def _stragglers_table(waits: WaitAnalysis) -> Table:
+def _stragglers_table(waits: WaitAnalysis, names: Mapping[str, str]) -> Table:
     return Table(
         id="stragglers-table",
         title="Who held up which step",
@@ -181,7 +186,7 @@ def _stragglers_table(waits: WaitAnalysis) -> Table:
                 one.rank,
                 f"{one.times:,} of {one.num_calls:,}",
                 one.held_ns,
-                visible(one.sentence, _LONGEST) if one.sentence else None,
+                visible(with_types(one.sentence, names), _LONGEST) if one.sentence else None,
             )
             for one in waits.stragglers
         ),
@@ -220,7 +225,7 @@ def _uncertain(waits: WaitAnalysis) -> str:
     )
 
 
-def _split_table(waits: WaitAnalysis) -> Table:
+def _split_table(waits: WaitAnalysis, names: Mapping[str, str]) -> Table:
     silent = [row for row in waits.split if row.group is None][:_MOST_WITHOUT_CALL]
     shown = [*(row for row in waits.split if row.group is not None), *silent][:_MOST_SPLIT_ROWS]
     left_out = len(waits.split) - len(shown)
@@ -237,7 +242,7 @@ def _split_table(waits: WaitAnalysis) -> Table:
             Column(key="wait", title="Wait", unit=Unit.TIME, bar="wait", primary=True),
             Column(key="transfer", title="Transfer", unit=Unit.TIME, bar="transfer"),
         ),
-        rows=tuple(_split_row(row) for row in shown),
+        rows=tuple(_split_row(row, names) for row in shown),
         caption="Mean member rank. A call stands with the layer that its rank computed last before it. A "
         "layer's computation stands in the row of every group with calls behind it, and in one without a "
         f"group where no call follows: it does not add up over groups.{more}",
@@ -245,10 +250,10 @@ def _split_table(waits: WaitAnalysis) -> Table:
     )
 
 
-def _split_row(row: SplitRow) -> tuple[Value, ...]:
+def _split_row(row: SplitRow, names: Mapping[str, str]) -> tuple[Value, ...]:
     return (
         visible(row.group) if row.group is not None else "no call",
-        visible(row.layer) if row.layer is not None else _LAYER_UNKNOWN,
+        visible(names.get(row.layer, row.layer)) if row.layer is not None else _LAYER_UNKNOWN,
         row.phase,
         row.compute_ns,
         row.exposed_comm_ns,

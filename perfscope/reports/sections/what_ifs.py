@@ -6,6 +6,7 @@ from perfscope import units
 from perfscope.analysis.results import RunAnalysis
 from perfscope.reports.display import visible
 from perfscope.reports.model import Column, Note, Section, Table, Unit
+from perfscope.reports.sections.layer_names import layer_names, with_types
 
 
 def what_ifs_section(analysis: RunAnalysis) -> Section | None:
@@ -14,6 +15,7 @@ def what_ifs_section(analysis: RunAnalysis) -> Section | None:
     if check is None or not analysis.what_ifs:
         return None
     best = analysis.what_ifs[0]
+    names = layer_names(analysis.layers)
     notes = tuple(
         Note(
             text=f"{visible(caution[:1].upper() + caution[1:])}: trust the order more than the figures.",
@@ -32,7 +34,13 @@ def what_ifs_section(analysis: RunAnalysis) -> Section | None:
             Column(key="evidence", title="Rests on"),
         ),
         rows=tuple(
-            (visible(one.title), one.step_ns, one.gain_ns, one.gain_ratio, visible(one.evidence))
+            (
+                visible(with_types(one.title, names)),
+                one.step_ns,
+                one.gain_ns,
+                one.gain_ratio,
+                visible(with_types(one.evidence, names)),
+            )
             for one in analysis.what_ifs
         ),
         caption=(
@@ -48,8 +56,8 @@ def what_ifs_section(analysis: RunAnalysis) -> Section | None:
         id="what-if",
         title="What if",
         lead=(
-            f"With {visible(best.title)} the step would take {units.format_ns(best.step_ns)}, "
-            f"{units.format_ratio(best.gain_ratio)} less."
+            f"With {visible(with_types(best.title, names))} the step would take "
+            f"{units.format_ns(best.step_ns)}, {units.format_ratio(best.gain_ratio)} less."
         ),
         blocks=(*notes, table),
     )
