@@ -56,19 +56,25 @@ def analyse_collectives(record: CommRecord, hosts: Mapping[int, str], world_size
     """
     name_groups(record, hosts)
     missing: list[MissingFigure] = []
-    matched: dict[GroupKey, _Matched] = dict(match_pairs(record.groups))
+    matched: dict[GroupKey, _Matched] = {}
+    reasons: dict[GroupKey, str] = {}
     for key, group in sorted(record.groups.items()):
         found, reason = _match_group(key, group, world_size)
         if found is not None:
             matched[key] = found
-        if reason and not (key.collective in {SEND, RECV} and key._replace(collective=SEND) in matched):
+        if reason:
+            reasons[key] = reason
+    together = [one for key, found in matched.items() if key.collective in SYNCHRONISING for one in found]
+    matched |= match_pairs(record.groups, hosts, fit_clocks(together, hosts))
+    for key, reason in reasons.items():
+        if not (key.collective in {SEND, RECV} and key._replace(collective=SEND) in matched):
             what = f"transfer and wait of {key.collective} on group {key.group}"
             missing.append(MissingFigure(what=what, reason=reason))
     if record.num_nameless:
         reason = "the trace does not say which collective they are; they count as communication all the same"
         missing.append(MissingFigure(what=f"{record.num_nameless} communication spans", reason=reason))
     clocks = fit_clocks(
-        (one for key, found in matched.items() if key.collective in SYNCHRONISING for one in found),
+        together,
         hosts,
         [one for key, found in matched.items() if key.collective == SEND for one in found],
     )

@@ -42,11 +42,13 @@ def exposed(evidence: Evidence, verdict: bool) -> Finding | None:
 
 
 _LEADS = {
+    "serialised": ("Waiting for other ranks bounds the step", "Ranks wait for each other"),
     "comm_bound": ("Communication bounds the step", "Communication is exposed"),
     "slow_link": ("The link bounds the step", "The link is slow for what is sent"),
     "no_overlap": ("Communication that could be hidden bounds the step", "Communication is not overlapped"),
     "small_collectives": ("Many small calls bound the step", "Many small calls"),
 }
+SERIAL = 0.4  # of the exposed communication: an ideal network that saves less leaves mostly dependences
 _HELPS = 0.6  # of what an ideal network would bring: a remedy that brings as much is the one to name
 
 
@@ -79,6 +81,20 @@ def _kind(evidence: Evidence) -> _Kind | None:
             action=small.action,
             gain_ns=merged.gain_ns,
             gain_ratio=merged.gain_ratio,
+        )
+    share = evidence.mean("exposed_comm") / evidence.step
+    if ideal.gain_ratio < SERIAL * share:
+        return _Kind(
+            slug="serialised",
+            title=(
+                f"Ranks wait for each other's work: {evidence.of_step(share * evidence.step)} is exposed "
+                f"communication, and an ideal network would save {format_ratio(ideal.gain_ratio)} of the step"
+            ),
+            detail=told,
+            action=(
+                "Shorten what ranks wait for: more micro-batches in a pipeline, even stages, fewer points at "
+                "which all must meet. A faster link brings little."
+            ),
         )
     nothing_hidden = _hidden_share(evidence) < 0.1
     if nothing_hidden and hidden is not None and hidden.gain_ns >= 0.9 * ideal.gain_ns:
