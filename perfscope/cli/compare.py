@@ -82,12 +82,13 @@ def command(
     if by is not None and not _BY.fullmatch(by):
         raise UsageError(f"--by {by!r} is not known; use world_size, scheme or label:K (a label's name)")
     check_outputs(html_file, pdf_file)
-    places = find_runs(runs)
+    lost: list[tuple[str, str]] = []
+    places = find_runs(runs, lost)
     wanted = _reference_name(reference, places)
-    entries, started = _read(places)
+    entries, started = _read(places, lost)
     if len(entries) < 2:
         raise RunDirectoryError(_too_few(len(entries), len(places)))
-    study = analyse(entries, by=by, mode=mode, reference=wanted)
+    study = analyse(entries, by=by, mode=mode, reference=wanted, lost=lost)
     del entries
     gc.collect()
     chosen = bool(html_file or pdf_file or as_json)
@@ -105,12 +106,19 @@ def _too_few(read: int, named: int) -> str:
 
 
 def analyse(
-    entries: Sequence[RunEntry], *, by: str | None, mode: str | None, reference: str | None
+    entries: Sequence[RunEntry],
+    *,
+    by: str | None,
+    mode: str | None,
+    reference: str | None,
+    lost: Sequence[tuple[str, str]] = (),
 ) -> StudyAnalysis:
-    """The comparison of the runs that were read."""
+    """The comparison of the runs that were read; `lost`: name and reason of those that were not."""
     from perfscope.analysis.study.analyse import analyse_study
+    from perfscope.analysis.study.results import LeftOut
 
-    return analyse_study(entries, by=by, mode=mode, reference=reference)
+    left_out = [LeftOut(name=name, reason=reason) for name, reason in lost]
+    return analyse_study(entries, by=by, mode=mode, reference=reference, left_out=left_out)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,15 +129,15 @@ class Place:
     path: Path
 
 
-def find_runs(named: Sequence[Path]) -> list[Place]:
+def find_runs(named: Sequence[Path], lost: list[tuple[str, str]]) -> list[Place]:
     """The runs that are meant, each once: studies stand for the runs they finished.
 
-    What of a study has not been run is said in a line each on stderr. Raises RunDirectoryError: a study that
-    cannot be read.
+    What of a study has not been run is said in a line each on stderr, and added to `lost`, (name, reason).
+    Raises RunDirectoryError: a study that cannot be read.
     """
     found: dict[Path, Place] = {}
     for path in named:
-        for place in _of_study(path) if _is_study(path) else (Place(name=str(path), path=path),):
+        for place in _of_study(path, lost) if _is_study(path) else (Place(name=str(path), path=path),):
             found.setdefault(place.path.resolve(), place)
     return list(found.values())
 
@@ -138,19 +146,24 @@ def _is_study(path: Path) -> bool:
     return (path / STUDY_JSON).is_file() and not (path / RUN_JSON).is_file()
 
 
-def _of_study(folder: Path) -> Iterator[Place]:
+def _of_study(folder: Path, lost: list[tuple[str, str]]) -> Iterator[Place]:
     from perfscope.runners.sweep.state import DONE, load_study
 
     study = load_study(folder)
     for cell in study.wanted if study else ():
         if cell.impossible:
-            _say(f"{folder / cell.name}: left out, it cannot be run: {cell.impossible}")
+            _leave_out(lost, folder / cell.name, f"it cannot be run: {cell.impossible}")
         for run in cell.runs:
             path = folder / run.path
             if run.status == DONE:
                 yield Place(name=str(path), path=path)
             elif not cell.impossible:
-                _say(f"{path}: left out, {run.status}{f': {run.error}' if run.error else ''}")
+                _leave_out(lost, path, f"{run.status}{f': {run.error}' if run.error else ''}")
+
+
+def _leave_out(lost: list[tuple[str, str]], name: str | Path, reason: str) -> None:
+    _say(f"{name}: left out, {reason}")
+    lost.append((str(name), reason))
 
 
 def _reference_name(reference: str | None, places: Sequence[Place]) -> str | None:
@@ -166,7 +179,7 @@ def _reference_name(reference: str | None, places: Sequence[Place]) -> str | Non
     raise UsageError(f"--reference {reference} is none of the runs named; name it among them, too")
 
 
-def _read(places: Sequence[Place]) -> tuple[list[RunEntry], dict[str, int]]:
+def _read(places: Sequence[Place], lost: list[tuple[str, str]]) -> tuple[list[RunEntry], dict[str, int]]:
     """The runs that can be read, one after the other, and when each started (Unix ns, by name)."""
     shown = sys.stderr.isatty()
     entries: list[RunEntry] = []
@@ -178,7 +191,7 @@ def _read(places: Sequence[Place]) -> tuple[list[RunEntry], dict[str, int]]:
             entry = _entry(place)
         except PerfscopeError as error:
             _clear(shown)
-            _say(f"{place.name}: left out, {error}")
+            _leave_out(lost, place.name, str(error))
             continue
         start = entry.analysis.run.get("start_unix_ns")
         if isinstance(start, int):

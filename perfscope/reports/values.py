@@ -27,7 +27,7 @@ class Unit(Enum):
     FLOPS = "flops"
     FLOP_RATE = "flop_rate"
     NUMBER = "number"  # a plain figure with up to two decimals, such as calls per step
-    FACTOR = "factor"  # one figure over another, always with two decimals
+    FACTOR = "factor"  # one figure over another: two decimals, of a small one two digits that count
     POWER = "watts"
     ENERGY = "joules"
     FREQUENCY = "hz"
@@ -62,6 +62,16 @@ def _three_digits(value: float) -> str:
     return f"{value:,.{0 if magnitude >= 100 else 1 if magnitude >= 10 else 2}f}"
 
 
+def _factor(value: float) -> str:
+    """``1.32``, of a ratio near 0 the digits that count: ``0.0032``."""
+    magnitude = abs(value)
+    if not 0 < magnitude < 0.095:  # above, two decimals are two digits
+        return f"{value:,.2f}"
+    if magnitude < 1e-6:
+        return f"{value:.1e}"
+    return f"{value:.{1 - math.floor(math.log10(magnitude))}f}"
+
+
 FORMATS: dict[Unit, Callable[[float], str]] = {
     Unit.TIME: units.format_ns,
     Unit.BYTES: units.format_bytes,
@@ -69,7 +79,7 @@ FORMATS: dict[Unit, Callable[[float], str]] = {
     Unit.RATE: units.format_rate,
     Unit.SAMPLES: _three_digits,
     Unit.LOSS: lambda value: f"{value:,.3f}",
-    Unit.FACTOR: lambda value: f"{value:,.2f}",
+    Unit.FACTOR: _factor,
     Unit.TEMPERATURE: lambda value: f"{value:.0f} °C",
 }
 

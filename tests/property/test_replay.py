@@ -27,7 +27,7 @@ def jobs(draw: st.DrawFn) -> tuple[Job, dict[str, tuple[int, ...]], dict[str, in
     if num == 4:
         groups |= {"low": (0, 1), "high": (2, 3)}
     shape = draw(st.lists(st.sampled_from(("call", "start", "half")), min_size=1, max_size=5))
-    transfer = {}
+    transfer: dict[str, int] = {}
     ranks: Job = [[[] for _ in range(2)] for _ in range(num)]
     times = st.integers(LEAST // US, 5_000)
     for step in range(2):
@@ -61,7 +61,7 @@ def replays(recorded: Recorded) -> Replays:
 
 def allowed_ns(ranks: Job) -> int:
     """What waits too short to be told from chance can hide, over both steps."""
-    return CHANCE * sum(action[0] == "wait" for step in ranks[0] for action in step)
+    return CHANCE * sum(1 for step in ranks[0] for action in step if action[0] == "wait")
 
 
 def scaled(factor: float) -> Any:

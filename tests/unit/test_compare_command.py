@@ -27,9 +27,8 @@ def recorded(path: Path, world_size: int, step_ms: float, **manifest: Any) -> Pa
         expected_ranks=world_size,
         attached_ranks=world_size,
         exit={"code": 0, "signal": None},
-        options={"samples_per_step": 64},
         start_unix_ns=1_780_000_000_000_000_000,
-        **manifest,
+        **{"options": {"samples_per_step": 64}, **manifest},
     )
     for rank in range(world_size):
         run.rank(rank, world_size=world_size)
@@ -165,16 +164,40 @@ def study_of(folder: Path, runs: dict[str, str]) -> Path:
 
 def test_a_study_stands_for_the_runs_it_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = study_of(tmp_path / "study", {"n1": "done", "n2": "done", "n4": "failed", "n8": "pending"})
-    found = find_runs([study])
+    lost: list[tuple[str, str]] = []
+    found = find_runs([study], lost)
     assert [place.path for place in found] == [study / "runs" / "n1", study / "runs" / "n2"]
     told = capsys.readouterr().err.splitlines()
     assert [line.split(": ")[2] for line in told] == ["left out, failed", "left out, pending"]
+    assert lost == [
+        (str(study / "runs" / "n4"), "failed: it hung"),
+        (str(study / "runs" / "n8"), "pending: it hung"),
+    ]
+
+
+def test_runs_that_cannot_be_read_are_in_every_output(scaling: list[Path], tmp_path: Path) -> None:
+    done = compare(*scaling, tmp_path / "gone", "--json", "--text")
+    document = json.loads(done.stdout)
+    assert any(str(tmp_path / "gone") in one["what"] for one in document["missing"])
+    (said,) = (one for one in document["problems"] if one["id"] == "left_out")
+    assert said["severity"] == "warn"
+    assert "1 run that was named is not in this study" in done.stderr
+
+
+def test_two_runs_of_other_batches_print_no_ratio(tmp_path: Path) -> None:
+    runs = [
+        recorded(tmp_path / name, 2, ms, options={"samples_per_step": batch})
+        for name, ms, batch in (("a", 100.0, 64), ("b", 55.0, 32))
+    ]
+    shown = compare(*runs).stdout
+    assert "a and b are not compared: their batches differ." in shown
+    assert not any(word in shown for word in ("faster", "slower", "as many", "After over before", "45.0 %"))
 
 
 def test_a_damaged_study_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "study.json").write_text("[]")
     with pytest.raises(RunDirectoryError, match=r"study\.json is damaged"):
-        find_runs([tmp_path])
+        find_runs([tmp_path], [])
 
 
 def test_a_folder_takes_all_three_files(scaling: list[Path], tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from perfscope.analysis.bench import COUNTED
+from perfscope.analysis.missing import MissingFigure
 from perfscope.analysis.study.analyse import analyse_study
-from perfscope.analysis.study.results import Problem, RunEntry, StudyAnalysis
-from tests.unit.study_entries import entry
+from perfscope.analysis.study.results import LeftOut, Problem, RunEntry, StudyAnalysis
+from tests.unit.study_entries import efficiency, entry
 
 
 def problem(study: StudyAnalysis, id_: str) -> Problem:
@@ -133,12 +134,90 @@ def test_what_may_not_be_compared_is_loud_and_has_no_winner(
 ) -> None:
     study = analyse_study([entry("a", scheme="a"), entry("b", scheme="b", **other)], by="scheme")
     said = [one for one in study.problems if one.id == id_]
-    assert {one.severity for one in said} == {"refuse", "warn"}  # no winner; the diff stands, with a warning
+    assert {one.severity for one in said} == {"refuse"}
     assert all(words in one.text for one in said)
     assert said[0].text.endswith("no ratio is formed between them.")
     assert study.problems[0].severity == "refuse"  # refusals come first
     assert study.schemes[0].verdict is None
     assert study.diff is not None
+    assert "faster" not in study.headline
+    assert study.headline.startswith("a and b are not compared: their ")
+    assert study.diff.headline == study.headline
+    assert all(row.ratio is None for part in study.diff.sections for row in part.rows)
+
+
+def short(one: RunEntry, num_steps: int) -> RunEntry:
+    ranks = tuple(dataclasses.replace(rank, num_steps=num_steps) for rank in one.analysis.ranks)
+    return dataclasses.replace(one, analysis=dataclasses.replace(one.analysis, ranks=ranks))
+
+
+def test_a_run_of_far_fewer_steps_is_named() -> None:
+    runs = [entry("a", scheme="a"), short(entry("b", scheme="b"), 200), short(entry("c", scheme="c"), 190)]
+    said = problem(analyse_study(runs), "step_counts").text
+    assert said.endswith("The figures of a rest on fewer steps, 20 against 200.")
+    assert "fewer" not in problem(analyse_study(runs[1:]), "step_counts").text
+
+
+@pytest.mark.parametrize(
+    ("broken", "words", "action"),
+    [
+        ({"run": {"status": "running", "exit": None}}, "b is not closed", "Compare again when"),
+        ({"ranks": 3}, "b is without the records of all ranks", "Record the runs again"),
+        ({"speed": None}, "b is without a known speed", "--samples-per-step"),
+    ],
+)
+def test_two_runs_of_which_one_is_not_usable_have_no_ratio(
+    broken: dict[str, Any], words: str, action: str
+) -> None:
+    other = entry("b", **{"run": {"world_size": 2}, **broken})
+    other = without_ranks(other, 1) if "ranks" in broken else other
+    study = analyse_study([entry("a"), other])
+    assert study.diff is not None
+    assert words in study.diff.refused
+    assert study.headline.startswith("a and b are not compared: ")
+    assert action in study.action
+    assert all(row.ratio is None for part in study.diff.sections for row in part.rows)
+
+
+def test_other_batches_on_other_ranks_are_a_matter_of_scaling() -> None:
+    study = analyse_study([entry("a", batch=32), entry("b", ranks=4, batch=64, speed=190)])
+    assert not study.refused
+    assert study.diff is not None
+    assert study.diff.refused == ""
+
+
+def test_factors_that_are_none_leave_the_diff_of_two_runs_standing() -> None:
+    bad = entry("b", speed=50, analysis={"efficiency": efficiency(2, 80, 100, transfer=-0.5)})
+    study = analyse_study([entry("a"), bad])
+    assert problem(study, "negative_efficiency").severity == "refuse"
+    assert study.headline.startswith("b trains 50 % slower than a")
+
+
+def test_what_could_not_be_read_is_part_of_the_study() -> None:
+    lost = [LeftOut(name="c", reason="it is not there"), LeftOut(name="d", reason="d/run.json is broken")]
+    study = analyse_study([entry("a", scheme="a"), entry("b", scheme="b")], left_out=lost)
+    assert problem(study, "left_out").text == (
+        "2 runs that were named are not in this study: c (it is not there); d/run.json is broken."
+    )
+    assert [(one.what, one.reason) for one in study.missing[:2]] == [
+        ("the run c", "it is not there"),
+        ("the run d", "d/run.json is broken"),
+    ]
+
+
+def test_of_many_unreadable_runs_some_are_named_and_all_are_missing() -> None:
+    lost = [LeftOut(name=f"x{at}", reason="gone") for at in range(9)]
+    study = analyse_study([entry("a", scheme="a"), entry("b", scheme="b")], left_out=lost)
+    assert problem(study, "left_out").text.endswith("x2 (gone); 6 more.")
+    assert len([one for one in study.missing if one.reason == "gone"]) == 9
+
+
+def test_ranks_that_recorded_unequal_numbers_of_steps_are_said() -> None:
+    gap = MissingFigure(what="the later steps of rank 1", reason="it recorded 10 steps at least, others 20")
+    study = analyse_study([entry("a"), entry("b", speed=90, analysis={"missing": (gap,)})])
+    said = problem(study, "uneven_ranks")
+    assert (said.severity, said.runs) == ("warn", ("b",))
+    assert said.text.startswith("The ranks of b recorded unequal numbers of steps")
 
 
 def test_runs_that_nothing_groups_are_still_said_to_differ() -> None:
@@ -193,6 +272,21 @@ def test_the_same_run_twice_is_no_repeat() -> None:
     assert "stands in the study already" in problem(study, "same_run").text
     assert [row.num_repeats for row in study.schemes[0].rows] == [1, 1]
     assert {run.label for run in study.runs} == {"runs/a", "copy/a", "b"}
+    assert problem(study, "same_run").runs == ("copy/a",)  # named last, whatever the alphabet says
+
+
+@pytest.mark.parametrize("closed_first", [True, False])
+def test_of_one_run_the_copy_that_tells_most_counts(closed_first: bool) -> None:
+    start = {"start_unix_ns": 7, "name": "one"}
+    whole = entry("z", scheme="a", run=start)
+    untraced = entry("b", scheme="a", run=start, traced=False)
+    going_on = entry("a", scheme="a", run={**start, "status": "running", "exit": None})
+    copies = [whole, untraced, going_on] if closed_first else [going_on, untraced, whole]
+    study = analyse_study([*copies, entry("other", scheme="b", speed=90)])
+    twice = [one for one in study.problems if one.id == "same_run"]
+    assert {one.runs for one in twice} == {("a",), ("b",)}
+    assert all("as z:" in one.text for one in twice)
+    assert study.schemes[0].rows[0].runs == ("z",)
 
 
 def test_runs_without_the_label_are_named_and_left_out() -> None:
@@ -205,6 +299,27 @@ def test_runs_without_the_label_are_named_and_left_out() -> None:
         problem(study, "no_label").text == "bare has no label loader: left out of the comparison by loader."
     )
     assert [row.title for row in study.schemes[0].rows] == ["new", "old"]
+
+
+def test_a_label_of_one_run_alone_groups_nothing() -> None:
+    labelled = entry("a", run={"labels": {"x": "1"}})
+    two = analyse_study([labelled, entry("b", speed=90)])
+    assert two.by == ""
+    assert not [one for one in two.problems if one.id == "no_label"]
+    assert two.headline.startswith("b trains 10 % slower than a")
+    asked = analyse_study([labelled, entry("b", speed=90)], by="label:x")
+    assert problem(asked, "no_label").severity == "refuse"
+    assert asked.headline.startswith("a and b are not compared: b is without what runs are grouped by.")
+    three = analyse_study([labelled, entry("b"), entry("c")], by="label:x")
+    assert three.headline == "3 runs, not compared, for a reason given below."
+    assert three.action == "Group by what two runs or more have."
+
+
+def test_where_the_user_has_said_by_what_it_is_not_asked_again() -> None:
+    runs = [entry(name, scheme="", run={"labels": {"x": "1"}}) for name in "abc"]
+    study = analyse_study(runs, by="label:x")
+    assert study.headline.startswith("3 runs, not compared by label:x: all usable runs are of one setting")
+    assert "--by" not in study.headline
 
 
 def test_a_label_that_no_run_has_is_refused() -> None:

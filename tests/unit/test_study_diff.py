@@ -145,7 +145,11 @@ def test_runs_of_different_models_are_shown_and_loudly_said() -> None:
     assert study.diff is not None
     loud = [one for one in study.problems if one.id == "other_model" and one.affects == "diff"]
     assert len(loud) == 1
-    assert loud[0].text.endswith("the figures stand side by side, but not like for like.")
+    assert loud[0].severity == "refuse"
+    assert study.headline == (
+        "a and b are not compared: their models differ. Their facts stand side by side."
+    )
+    assert study.action == "Name runs of one model."
 
 
 def test_the_reference_is_the_first_of_the_two_whatever_the_order() -> None:
@@ -211,7 +215,26 @@ def test_the_same_run_beside_itself_shows_no_change() -> None:
     run = entry("a")
     found = diff(run, dataclasses.replace(run, name="b/a"))
     assert all(not part.rows for part in found.sections)
-    assert "train equally fast" in found.headline
+    assert "they are one and the same run" in found.headline
+
+
+def test_runs_of_one_speed_train_equally_fast() -> None:
+    assert diff(entry("a"), entry("b")).headline.startswith("a and b train equally fast")
+
+
+def test_traced_steps_that_moved_against_the_speed_explain_nothing() -> None:
+    before = entry("a", speed=100, breakdown=parts(12, idle=0.4))
+    found = diff(before, entry("b", speed=60, breakdown=parts(9, idle=0.1)))
+    assert "the traced steps do not show the difference, theirs moved the other way" in found.headline
+    assert "(12.0 ms → 9.00 ms)" in found.headline
+    assert "idle" not in found.headline
+
+
+def test_the_part_named_moved_as_the_step_did() -> None:
+    """Idle time lost most, but the step has grown: communication is what it grew by."""
+    before = entry("a", speed=320, breakdown=parts(100, 0.1, idle=0.5))
+    after = entry("b", speed=300, breakdown=parts(110, 0.4, idle=0.1))
+    assert "exposed communication grew most: +34.0 ms in a traced step" in diff(before, after).headline
 
 
 def test_without_samples_the_steps_are_compared() -> None:

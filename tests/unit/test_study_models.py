@@ -49,8 +49,8 @@ def test_two_models_in_the_same_wrapper_are_not_held_against_each_other() -> Non
 def test_two_models_side_by_side_are_said_not_to_be_like_for_like() -> None:
     study = analyse_study([script("a", 1, BIG), script("b", 1, SMALL)])
     (text,) = said(study, "other_model")
-    assert text.startswith("warn: The runs' models differ")
-    assert text.endswith("not like for like.")
+    assert text.startswith("refuse: The runs' models differ")
+    assert text.endswith("no ratio is formed between them.")
 
 
 def test_models_with_as_many_parameters_in_other_layers_are_other_models() -> None:

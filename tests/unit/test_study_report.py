@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 
 from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.study.analyse import analyse_study
 from perfscope.analysis.study.results import WARN, LossCurve, Pair, PopRow, Problem, StudyAnalysis
 from perfscope.reports import curve_places
 from perfscope.reports.build import build_report
@@ -32,6 +33,7 @@ from perfscope.reports.model import (
     StackedBars,
     Table,
     Unit,
+    format_value,
 )
 from perfscope.reports.palette import theme_blocks
 from perfscope.reports.pdf import pdf_data, render_pdf, section_titles
@@ -39,6 +41,7 @@ from perfscope.reports.study.build import build_study_report, first_sentence
 from perfscope.reports.study.losses import grouped
 from perfscope.reports.study.words import efficiency_tone, ratio_tone, times
 from perfscope.reports.text import cells, render_text
+from tests.unit.study_entries import entry
 from tests.unit.synthetic_study import COUNTS, SPEEDUPS, diff_study, scaling_study, scheme_study
 from tests.unit.test_report_golden import check, scrub
 from tests.unit.test_report_html import HOSTILE, Page, contrast
@@ -463,3 +466,32 @@ def test_an_unknown_factor_is_shown_under_its_own_name() -> None:
     scaling = dataclasses.replace(study.scaling, series=(dataclasses.replace(series, pop=pop),))
     report = build_study_report(dataclasses.replace(study, scaling=scaling))
     assert str(table(report, "study-pop-table").rows[-1][0]).strip() == "new_factor"
+
+
+def test_two_runs_that_may_not_be_compared_show_facts_and_no_ratio() -> None:
+    study = analyse_study([entry("a", scheme="a"), entry("b", scheme="b", speed=8, batch=64)])
+    report = build_study_report(study)
+    assert report.verdict.headline == "a and b are not compared: their batches differ."
+    notes = {one.id: one.note for one in report.figures}
+    assert notes["rate"] == notes["step"] == "each by itself: not compared"
+    text = render_text(report, width=120)
+    for word in ("After over before", "Of the fastest", "as many", "faster", "slower than"):
+        assert word not in text
+    assert "samples per step" in text  # the facts
+
+
+@pytest.mark.parametrize(
+    ("ratio", "shown"),
+    [
+        (0.0, "0.00"),
+        (0.00321, "0.0032"),
+        (0.0118, "0.012"),
+        (0.0949, "0.095"),
+        (0.0996, "0.10"),
+        (0.5, "0.50"),
+        (1234.5, "1,234.50"),
+        (2e-9, "2.0e-09"),
+    ],
+)
+def test_small_factors_keep_two_digits_that_count(ratio: float, shown: str) -> None:
+    assert format_value(Unit.FACTOR, ratio) == shown

@@ -18,11 +18,13 @@ from perfscope.analysis.study.comparable import (
 from perfscope.analysis.study.diff import run_diff
 from perfscope.analysis.study.gather import gather
 from perfscope.analysis.study.models import doubtful_models, model_of
+from perfscope.analysis.study.refusal import forbidding, refused_diff
 from perfscope.analysis.study.results import (
     REFUSE,
     STRONG,
     WARN,
     WEAK,
+    LeftOut,
     Problem,
     RunDiff,
     RunEntry,
@@ -37,16 +39,23 @@ from perfscope.analysis.study.schemes import comparison_class, scheme_studies
 from perfscope.analysis.study.words import named, ranks
 
 WORLD_SIZE, SCHEME, LABEL = "world_size", "scheme", "label:"
+STATED = "stated with --by"
+WINNER = "which setting wins"  # as a missing figure
 _REMEDIES = {  # of refusals after which nothing is left to compare
     "other_model": "Name runs of one model.",
     "other_machine": "Name runs of one machine.",
     "other_dtype": "Name runs of one data type.",
     "other_batch": "Name runs with equal samples per step, or runs of several numbers of ranks.",
+    "unequal_world_sizes": "Name runs on equally many ranks.",
+    "same_run": "Name two different runs.",
+    "no_label": "Group by what two runs or more have.",
     "running": "Compare again when the runs have ended.",
     "missing_ranks": "Record the runs again with all their ranks.",
     "no_speed": "Record again with --samples-per-step, so that a speed is known.",
     "no_mode": "State what scaling was meant with --mode.",
 }
+_ASKED = ("scaling", WINNER)
+_SAID = 3  # of the runs left out, with their reasons
 
 
 @dataclass(slots=True)
@@ -65,6 +74,7 @@ def analyse_study(
     by: str | None = None,
     mode: str | None = None,
     reference: str | None = None,
+    left_out: Sequence[LeftOut] = (),
 ) -> StudyAnalysis:
     """Everything `perfscope compare` shows.
 
@@ -74,6 +84,7 @@ def analyse_study(
         mode: "strong" or "weak"; None: read from the samples per rank.
         reference: a run's label or name: the number of ranks that speedups are against, and the diff's
             first run.
+        left_out: what was named, too, and could not be read; said, and told as missing.
 
     Raises:
         ValueError: `by` or `mode` is none of these, no entry, or `reference` names no run, or several.
@@ -81,14 +92,15 @@ def analyse_study(
     _check(entries, by, mode)
     runs = gather(entries)
     asked = _reference(runs, reference)
-    by, by_reason = (by, "stated with --by") if by else _what_differs(runs)
+    by, by_reason = (by, STATED) if by else _what_differs(runs)
     runs = tuple(replace(run, group=_group(run, by)) for run in runs)
-    views = _Views(problems=problems_of_runs(runs, entries))
+    views = _Views(problems=[*_left_out(left_out), *problems_of_runs(runs, entries)])
+    views.missing += [MissingFigure(what=f"the run {one.name}", reason=one.reason) for one in left_out]
     of_name = {entry.name: model_of(entry) for entry in entries}
     views.problems += doubtful_models(runs, {run.label: of_name[run.name] for run in runs})
     runs = tuple(map(without_bad_factors, runs))
     good = usable(runs, entries)
-    chosen = by_reason != "stated with --by"
+    chosen = by_reason != STATED
     if len(runs) == 1:
         text = (
             f"A study compares runs; {runs[0].label} is the only one: add others, or use `perfscope report`."
@@ -109,7 +121,10 @@ def analyse_study(
             views.problems += batch_difference(runs, WARN, "everything")
         _common(views, runs)
     problems = _ordered(views.problems)
-    headline, action = _headline(runs, views)
+    forbidden = forbidding(problems, runs)
+    if views.diff is not None and forbidden:
+        views.diff = refused_diff(views.diff, forbidden)
+    headline, action = _headline(runs, replace(views, problems=list(problems)), by if not chosen else "")
     return StudyAnalysis(
         by=by,
         by_reason=by_reason,
@@ -171,7 +186,7 @@ def _what_differs(runs: Sequence[StudyRun]) -> tuple[str, str]:
     if len(schemes) > 1:
         return SCHEME, "the runs differ in their scheme"
     names = sorted({name for run in runs for name in run.labels})
-    telling = [name for name in names if len({run.labels.get(name) for run in runs}) > 1]
+    telling = [name for name in names if len({run.labels.get(name) for run in runs} - {None}) > 1]
     if len(telling) == 1:
         return f"{LABEL}{telling[0]}", f"the runs differ in their label {telling[0]}"
     if len(telling) > 1:
@@ -197,8 +212,9 @@ def _diff(
     if asked is not None and pairs[1][0].label == asked.label:
         pairs.reverse()
     views.diff = run_diff(pairs[0], pairs[1])
-    views.problems += forbidding_differences(runs, WARN, "diff")
-    views.problems += batch_difference(runs, WARN, "diff")
+    views.problems += forbidding_differences(runs, REFUSE, "diff")
+    if len({run.world_size for run in runs}) == 1:  # of others it is a matter of strong or weak scaling
+        views.problems += batch_difference(runs, REFUSE, "diff")
 
 
 def _scaling(views: _Views, runs: Sequence[StudyRun], mode: str | None, asked: StudyRun | None) -> None:
@@ -237,10 +253,10 @@ def _schemes(views: _Views, runs: Sequence[StudyRun], by: str, planned: bool) ->
             views.problems += batch_difference(same, REFUSE, "schemes")
     for study in views.schemes:
         if study.refused:
-            views.missing.append(MissingFigure(what="which setting wins", reason=study.refused))
+            views.missing.append(MissingFigure(what=WINNER, reason=study.refused))
     if not views.schemes:
         reason = "no usable run belongs to a group: see the problems"
-        views.missing.append(MissingFigure(what="which setting wins", reason=reason))
+        views.missing.append(MissingFigure(what=WINNER, reason=reason))
     compared = {label for study in views.schemes for row in study.rows for label in row.runs}
     alone = [run.label for run in runs if run.label not in compared]
     if alone:
@@ -284,10 +300,20 @@ def _unlabelled(views: _Views, runs: Sequence[StudyRun], by: str) -> None:
         what = f"no label {by.removeprefix(LABEL)}" if by.startswith(LABEL) else "no scheme"
         has = "has" if len(without) == 1 else "have"
         text = f"{named(without)} {has} {what}: left out of the comparison by {by.removeprefix(LABEL)}."
-        severity = REFUSE if len(without) == len(runs) else WARN
+        severity = REFUSE if len(runs) - len(without) < 2 else WARN
         views.problems.append(
             Problem(severity=severity, id="no_label", text=text, runs=without, affects="schemes")
         )
+
+
+def _left_out(lost: Sequence[LeftOut]) -> list[Problem]:
+    if not lost:
+        return []
+    said = [one.reason if one.name in one.reason else f"{one.name} ({one.reason})" for one in lost[:_SAID]]
+    more = f"; {len(lost) - _SAID} more" if len(lost) > _SAID else ""
+    start = "1 run that was named is" if len(lost) == 1 else f"{len(lost):,} runs that were named are"
+    text = f"{start} not in this study: {'; '.join(said)}{more}."
+    return [Problem(severity=WARN, id="left_out", text=text)]
 
 
 def _common(views: _Views, runs: Sequence[StudyRun]) -> None:
@@ -327,8 +353,8 @@ def _with_more_steps(study: SchemeStudy, problems: Sequence[Problem]) -> str:
     return f"Train more steps, so that untraced ones are counted; as it stands: {action}"
 
 
-def _headline(runs: Sequence[StudyRun], views: _Views) -> tuple[str, str]:
-    """The one sentence over the whole study, and what to do about it."""
+def _headline(runs: Sequence[StudyRun], views: _Views, stated: str) -> tuple[str, str]:
+    """The one sentence over the whole study, and what to do about it; `stated`: --by."""
     if views.scaling is not None:
         told = [series for series in views.scaling.series if not series.refused]
         if told:
@@ -340,13 +366,18 @@ def _headline(runs: Sequence[StudyRun], views: _Views) -> tuple[str, str]:
         if study.verdict is not None:
             return study.verdict.headline, _with_more_steps(study, views.problems)
     if views.diff is not None:
-        return views.diff.headline, views.diff.action
+        return views.diff.headline, views.diff.action or (_remedy(views) if views.diff.refused else "")
     refusals = sum(problem.severity == REFUSE for problem in views.problems)
     if refusals:
         said = "a reason" if refusals == 1 else f"{refusals} reasons"
         text = f"{len(runs)} run{'' if len(runs) == 1 else 's'}, not compared, for {said} given below."
-        remedies = (
-            _REMEDIES[one.id] for one in views.problems if one.severity == REFUSE and one.id in _REMEDIES
-        )
-        return text, next(remedies, "")
+        return text, _remedy(views)
+    if stated:
+        why = next((one.reason for one in views.missing if one.what in _ASKED), "see the problems")
+        return f"{len(runs)} runs, not compared by {stated}: {why}.", ""
     return f"{len(runs)} runs; choose what to compare them by with --by.", ""
+
+
+def _remedy(views: _Views) -> str:
+    of = (_REMEDIES[one.id] for one in views.problems if one.severity == REFUSE and one.id in _REMEDIES)
+    return next(of, "")

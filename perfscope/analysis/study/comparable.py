@@ -12,6 +12,8 @@ from perfscope.analysis.study.results import REFUSE, WARN, Problem, RunEntry, Se
 from perfscope.analysis.study.words import crowd, named, ranks
 
 FIGURES = "scaling, schemes"
+FEW_STEPS = 0.5  # of the most steps of a study's runs: speeds of fewer are noisier by far
+_LATER_STEPS = "the later steps of "  # as the analysis of a run tells that its ranks step unequally often
 MOST = 1.005  # of a share; half a per cent beyond 1 is what the replay is off by
 _SHARES = ("load_balance", "lb_in", "lb_out", "comm_efficiency", "serialisation", "transfer")
 
@@ -65,20 +67,34 @@ def _unseen(run: StudyRun) -> int:
     return 0 if run.world_size is None else run.world_size - run.num_ranks_seen
 
 
-def _second_copies(runs: Sequence[StudyRun], entries: Sequence[RunEntry]) -> list[str]:
-    """Labels of runs that stand in the study already: same start to the nanosecond, name and command."""
-    of_name = defaultdict(list)
-    for entry in entries:
-        of_name[entry.name].append(entry.analysis.run)
-    seen, found = set(), []
+def _second_copies(runs: Sequence[StudyRun], entries: Sequence[RunEntry]) -> dict[str, str]:
+    """Labels of runs that stand in the study already -> that of the copy that counts.
+
+    One run: same start to the nanosecond, name and command. Of its copies the one that tells most counts,
+    among equals the one named first.
+    """
+    given = {entry.name: (at, entry.analysis.run) for at, entry in reversed(list(enumerate(entries)))}
+    copies: dict[tuple[object, ...], list[StudyRun]] = defaultdict(list)
     for run in runs:
-        document = of_name[run.name][0]
+        _, document = given[run.name]
         start = document.get("start_unix_ns")
-        identity = (start, str(document.get("name")), run.command, run.world_size)
         if isinstance(start, int) and start > 0:
-            if identity in seen:
-                found.append(run.label)
-            seen.add(identity)
+            copies[start, str(document.get("name")), run.command, run.world_size].append(run)
+
+    def rank(run: StudyRun) -> tuple[bool, bool, bool, bool, bool, int]:
+        return (
+            run.running,
+            _lacks_ranks(run),
+            run.samples_per_s is None,
+            run.composition is None,
+            bool(run.incomplete),
+            given[run.name][0],
+        )
+
+    found = {}
+    for same in copies.values():
+        kept = min(same, key=rank)
+        found.update({run.label: kept.label for run in same if run is not kept})
     return found
 
 
@@ -89,13 +105,16 @@ def problems_of_runs(runs: Sequence[StudyRun], entries: Sequence[RunEntry]) -> l
         found += _incomplete(run)
         if run.samples_per_s is None and not run.running:
             why = next((one.reason for one in run.missing if one.what in ("samples/s", "throughput")), "")
-            text = f"{run.label} has no samples/s{': ' + why if why else ''}; it is left out of every ratio."
+            why = f": {why}" if why else ""
+            text = f"{run.label} has no samples/s{why}; it is left out of every ratio of samples/s."
             found.append(
                 Problem(severity=REFUSE, id="no_speed", text=text, runs=(run.label,), affects=FIGURES)
             )
         found += _negative(run)
-    for label in _second_copies(runs, entries):
-        text = f"{label} is a run that stands in the study already: it counts once, not as a repeat."
+    for label, kept in _second_copies(runs, entries).items():
+        text = (
+            f"{label} is a run that stands in the study already, as {kept}: it counts once, not as a repeat."
+        )
         found.append(Problem(severity=REFUSE, id="same_run", text=text, runs=(label,), affects=FIGURES))
     return [*found, *_shared(runs, entries)]
 
@@ -202,6 +221,12 @@ def _shared(runs: Sequence[StudyRun], entries: Sequence[RunEntry]) -> list[Probl
         "{names} {were} too short: the steps their samples/s count were traced, which slows them; train more "
         "steps.",
     )
+    add(
+        "uneven_ranks",
+        [run for run in runs if any(one.what.startswith(_LATER_STEPS) for one in run.missing)],
+        "The ranks of {names} recorded unequal numbers of steps: what follows the shortest is not compared "
+        "between ranks.",
+    )
     add("diverged", [run for run in runs if run.diverged], "{names} diverged: that speed trains nothing.")
     return found
 
@@ -216,9 +241,23 @@ def shared_differences(runs: Sequence[StudyRun], affects: str) -> list[Problem]:
             if id_ == "step_counts":
                 text = (
                     f"The runs trained unequal numbers of steps: {_listed(sets)}; compare losses by samples."
+                    + _few_steps(runs)
                 )
             found.append(_problem(WARN, id_, text, runs, affects))
     return found
+
+
+def _few_steps(runs: Sequence[StudyRun]) -> str:
+    """Whose figures rest on far fewer steps than the others'."""
+    most = max(run.num_steps or 0 for run in runs)
+    few = [run for run in runs if run.num_steps and run.num_steps <= FEW_STEPS * most]
+    if not few:
+        return ""
+    counts = sorted({run.num_steps or 0 for run in few})
+    said = f"{counts[0]:,}" + (f" to {counts[-1]:,}" if len(counts) > 1 else "")
+    return (
+        f" The figures of {named([run.label for run in few])} rest on fewer steps, {said} against {most:,}."
+    )
 
 
 def forbidding_differences(runs: Sequence[StudyRun], severity: Severity, affects: str) -> list[Problem]:

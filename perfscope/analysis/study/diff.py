@@ -81,14 +81,23 @@ def _headline(first: StudyRun, second: StudyRun, moved: str) -> str:
 def _moved_most(first: StudyRun, second: StudyRun) -> str:
     if first.composition is None or second.composition is None:
         return ""
+    longer = second.composition.step - first.composition.step
+    typical = (first.typical_step_ns, second.typical_step_ns)
+    if None not in typical and longer * ((typical[1] or 0.0) - (typical[0] or 0.0)) < 0:
+        steps = f"{format_ns(first.composition.step)} → {format_ns(second.composition.step)}"
+        return f"the traced steps do not show the difference, theirs moved the other way ({steps})"
     changes = {part: getattr(second.composition, part) - getattr(first.composition, part) for part in PARTS}
     part = max(PARTS, key=lambda name: abs(changes[name]))
     if not changes[part]:
         return ""
+    how_much = "moved most"
+    if longer * changes[part] < 0:  # it goes against the step, which it does not explain
+        part = max(PARTS, key=lambda name: math.copysign(1, longer) * changes[name])
+        how_much = "grew most" if longer > 0 else "shrank most"
     sign = "+" if changes[part] > 0 else "−"
     # Beside a scaling of the two, where the part that grew most against the ideal may be another one.
     how = "" if first.world_size == second.world_size else ", counted in time,"
-    return f"{PART_TITLES[part]}{how} moved most: {sign}{format_ns(abs(changes[part]))} in a traced step"
+    return f"{PART_TITLES[part]}{how} {how_much}: {sign}{format_ns(abs(changes[part]))} in a traced step"
 
 
 def _action(first: StudyRun, second: StudyRun) -> str:

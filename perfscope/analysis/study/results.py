@@ -18,6 +18,9 @@ from perfscope.analysis.bench_bytes import LinkBytes
 from perfscope.analysis.efficiency.results import Efficiency
 from perfscope.analysis.missing import MissingFigure
 from perfscope.analysis.results import Finding, Quantiles, RunAnalysis
+from perfscope.analysis.study.diff_results import DiffRow as DiffRow
+from perfscope.analysis.study.diff_results import DiffSection as DiffSection
+from perfscope.analysis.study.diff_results import RunDiff as RunDiff
 
 Severity = Literal["refuse", "warn"]
 REFUSE: Severity = "refuse"
@@ -57,6 +60,14 @@ class RunEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A run that was named and cannot be read, or a cell of a study that was not run."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
     """95 % interval of a median over repeats, or of a ratio of two such."""
 
@@ -75,7 +86,7 @@ class Problem:
             other_threads, other_packages, unknown_machine, disturbed, incomplete, running, missing_ranks,
             no_windows, traced_speed, step_counts, unequal_world_sizes, negative_efficiency, superlinear,
             no_reference, one_run, no_speed, no_label, same_run, mixed_settings, diverged,
-            other_kernel, other_command, no_mode, no_scaling.
+            other_kernel, other_command, no_mode, no_scaling, left_out, uneven_ranks.
         text: one sentence for a person, with the figures.
         runs: labels of the runs it is about.
         affects: what of the study: "everything", "scaling", "schemes", "diff", "efficiency".
@@ -438,51 +449,6 @@ class SchemeStudy:
     refused: str = ""
     batch_turns: tuple[BatchTurn, ...] = ()  # the sentence of the nearest stands in `verdict.turn`, too
     unseen: str = ""  # of which rows the exposed share leaves out what was under way before the window
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiffRow:
-    """One thing before and after. Figures: base units of `unit`; else text.
-
-    `unit`: time, bytes, count, ratio, rate (per second), text. `change` = after - before; `ratio` = after /
-    before; None where one side is missing or no number. `weight` orders rows:
-    |change|, in a section of several units |change| / before (of shares |change|), for text 1; in
-    `collectives` what the time in the calls of that collective changed by.
-    `only`: "before" or "after" where the other side has nothing of the kind.
-    """
-
-    what: str
-    unit: str
-    before: float | str | None
-    after: float | str | None
-    change: float | None
-    ratio: float | None
-    weight: float
-    note: str = ""
-    only: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiffSection:
-    """`id`: step, parts, layers, collectives, machine, packages, environment, options, command, scheme."""
-
-    id: str
-    title: str
-    rows: tuple[DiffRow, ...]  # changed ones, largest change first
-    num_same: int  # rows left out because nothing changed
-    reason: str = ""  # why there is nothing to compare; "" = there is
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunDiff:
-    """Exactly two runs. `before` is the first given, or the reference."""
-
-    before: str  # label
-    after: str
-    headline: str  # how much slower or faster, and the part that moved most
-    sections: tuple[DiffSection, ...]
-    moved: str = ""  # the headline without the speed
-    action: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 
 from perfscope.analysis.results import LayerResult
-from perfscope.rundir.schema import PHASES
+
+_PHASES = ("forward", "backward", "optimizer", "other")  # as the analysis words them
 
 
 def layer_names(layers: Iterable[LayerResult]) -> dict[str, str]:
@@ -26,7 +27,7 @@ def with_types(sentence: str, names: Mapping[str, str]) -> str:
     if not names:
         return sentence
     known = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
-    phases = "|".join(PHASES)
+    phases = "|".join(_PHASES)
     pattern = (
         rf"\b(?P<lead>(?:{phases}) of|layer|above all|in) (?P<name>{known})"
         rf"(?P<phase> \((?:{phases})\))?(?!\w|\.\w)"

@@ -7,7 +7,14 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from perfscope import __version__, units
-from perfscope.analysis.study.results import REFUSE, Problem, ScalingSeries, SchemeStudy, StudyAnalysis
+from perfscope.analysis.study.results import (
+    REFUSE,
+    Problem,
+    RunDiff,
+    ScalingSeries,
+    SchemeStudy,
+    StudyAnalysis,
+)
 from perfscope.reports.display import visible
 from perfscope.reports.model import KeyFigure, Note, Report, Section, Unit, Verdict, format_value
 from perfscope.reports.sections.scheme import LINK_WORDS
@@ -20,6 +27,7 @@ from perfscope.reports.study.words import LONGEST, listed, times
 
 _SENTENCE = re.compile(r"(?<=[\w)])\. +(?=[A-Z])")
 _PER_CENT = re.compile(r"(?<=\d) %")
+NOT_COMPARED = "each by itself: not compared"
 MOST_WARNINGS = 3  # above the figures; all of them stand in their section
 NO_TIMES: Mapping[str, int] = MappingProxyType({})
 
@@ -122,7 +130,7 @@ def _undermined(study: StudyAnalysis) -> Iterator[str]:
     points = [
         point for series in (study.scaling.series[:1] if study.scaling else ()) for point in series.points
     ]
-    rows = [row for schemes in study.schemes[:1] for row in schemes.rows]
+    rows = [row for schemes in study.schemes[:1] if schemes.verdict for row in schemes.rows]
     told = {label for one in points or rows for label in one.runs}
     if traced & told:
         which = "its samples/s" if told <= traced else "some of its samples/s"
@@ -237,17 +245,22 @@ def _scheme_figures(schemes: SchemeStudy) -> Iterator[KeyFigure]:
         )
 
 
+def _change(diff: RunDiff, before: float, after: float) -> str:
+    if diff.refused:
+        return NOT_COMPARED
+    return f"{100 * (after / before - 1):+.1f} %" if before else units.MISSING
+
+
 def _diff_figures(study: StudyAnalysis) -> Iterator[KeyFigure]:
     assert study.diff is not None
     before, after = study.run(study.diff.before), study.run(study.diff.after)
     first, then = before.typical_step_ns, after.typical_step_ns
     if first is not None and then is not None:
-        change = then / first - 1 if first else None
         yield KeyFigure(
             id="step",
             title="Typical step",
             value=f"{units.format_ns(first)} → {units.format_ns(then)}",
-            note=units.MISSING if change is None else f"{100 * change:+.1f} %",
+            note=_change(study.diff, first, then),
         )
     if before.samples_per_s and after.samples_per_s:
         rates = [format_value(Unit.SAMPLES, run.samples_per_s) for run in (before, after)]
@@ -255,7 +268,11 @@ def _diff_figures(study: StudyAnalysis) -> Iterator[KeyFigure]:
             id="rate",
             title="Samples/s",
             value=" → ".join(rates),
-            note=f"{times(after.samples_per_s / before.samples_per_s)} as many",
+            note=(
+                NOT_COMPARED
+                if study.diff.refused
+                else f"{times(after.samples_per_s / before.samples_per_s)} as many"
+            ),
         )
     shares = [run.composition.share("exposed_comm") if run.composition else None for run in (before, after)]
     if None not in shares:

@@ -75,23 +75,24 @@ def _table(section: DiffSection, diff: RunDiff) -> Table:
         Column(key="after", title="After", unit=single or Unit.TEXT, primary=True),
     ]
     if not wordy:
-        columns += [
-            Column(key="change", title="Change", unit=single or Unit.TEXT, signed=True, primary=True),
-            Column(key="ratio", title="After over before", unit=Unit.FACTOR, primary=True),
-        ]
+        columns.append(
+            Column(key="change", title="Change", unit=single or Unit.TEXT, signed=True, primary=True)
+        )
+        if not diff.refused:
+            columns.append(Column(key="ratio", title="After over before", unit=Unit.FACTOR, primary=True))
     columns.append(Column(key="note", title="Note"))
     return Table(
         id=f"study-diff-{visible(section.id, 40)}",
         title=visible(section.title, 120),
         columns=tuple(columns),
-        rows=tuple(_row(row, single, wordy) for row in section.rows),
-        heat=() if wordy else tuple(_heat(row) for row in section.rows),
+        rows=tuple(_row(row, single, wordy, bool(diff.refused)) for row in section.rows),
+        heat=() if wordy or diff.refused else tuple(_heat(row) for row in section.rows),
         caption=same,
         print_rows=MOST_ROWS,
     ).trimmed()
 
 
-def _row(row: DiffRow, single: Unit | None, wordy: bool) -> tuple[Value, ...]:
+def _row(row: DiffRow, single: Unit | None, wordy: bool, refused: bool) -> tuple[Value, ...]:
     unit = UNITS.get(row.unit, Unit.TEXT)
     note = visible(row.note, LONGEST)
     if row.only:
@@ -107,7 +108,8 @@ def _row(row: DiffRow, single: Unit | None, wordy: bool) -> tuple[Value, ...]:
         if text and unit is Unit.RATIO:
             text = text.replace("%", "points")  # of per cent: +1.5 % would be of the share itself
         change = f"+{text}" if text and row.change and row.change > 0 else text
-    return (visible(row.what, 160), *sides, change, row.ratio, note or None)
+    ratio = () if refused else (row.ratio,)
+    return (visible(row.what, 160), *sides, change, *ratio, note or None)
 
 
 def _text(unit: Unit, value: Value) -> str:

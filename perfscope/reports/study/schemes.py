@@ -148,7 +148,7 @@ def _seen_from(pair: Pair, title: str) -> tuple[str, float, float | None, float 
 
 
 def _speed_table(schemes: SchemeStudy, word: str, suffix: str) -> Table:
-    against = _against_best(schemes)
+    against = _against_best(schemes) if schemes.pairs else {}  # of none may a ratio be formed
     rows: list[tuple[Value, ...]] = []
     for row in schemes.rows:
         ratio, interval = against.get(row.title, (None, None))
@@ -174,7 +174,7 @@ def _speed_table(schemes: SchemeStudy, word: str, suffix: str) -> Table:
             Column(key="title", title=word.capitalize(), primary=True),
             Column(key="rate", title="Samples/s", unit=Unit.SAMPLES, primary=True),
             Column(key="interval", title="95 % interval"),
-            Column(key="ratio", title="Of the fastest", unit=Unit.FACTOR, primary=True),
+            Column(key="ratio", title="Of the fastest", unit=Unit.FACTOR, primary=bool(schemes.pairs)),
             Column(key="ratio_interval", title="Its interval", hint="95 %, from repeats"),
             Column(key="step", title="Typical step", unit=Unit.TIME, primary=True),
             Column(key="exposed", title="Exposed comm.", unit=Unit.TIME, hint="of the mean traced step"),

@@ -1,0 +1,51 @@
+"""What the difference of two runs is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffRow:
+    """One thing before and after. Figures: base units of `unit`; else text.
+
+    `unit`: time, bytes, count, ratio, rate (per second), text. `change` = after - before; `ratio` = after /
+    before; None where one side is missing or no number. `weight` orders rows:
+    |change|, in a section of several units |change| / before (of shares |change|), for text 1; in
+    `collectives` what the time in the calls of that collective changed by.
+    `only`: "before" or "after" where the other side has nothing of the kind.
+    """
+
+    what: str
+    unit: str
+    before: float | str | None
+    after: float | str | None
+    change: float | None
+    ratio: float | None
+    weight: float
+    note: str = ""
+    only: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffSection:
+    """`id`: step, parts, layers, collectives, machine, packages, environment, options, command, scheme."""
+
+    id: str
+    title: str
+    rows: tuple[DiffRow, ...]  # changed ones, largest change first
+    num_same: int  # rows left out because nothing changed
+    reason: str = ""  # why there is nothing to compare; "" = there is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDiff:
+    """Exactly two runs. `before` is the first given, or the reference."""
+
+    before: str  # label
+    after: str
+    headline: str  # how much slower or faster, and the part that moved most
+    sections: tuple[DiffSection, ...]
+    moved: str = ""  # the headline without the speed
+    action: str = ""
+    refused: str = ""  # why they may not be compared; then no row has a ratio. "" = they may
