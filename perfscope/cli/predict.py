@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from perfscope.cli.output import print_result
-from perfscope.errors import UsageError
+from perfscope.errors import PerfscopeError, UsageError
 
 if TYPE_CHECKING:
     from perfscope.analysis.predict.records import MeasuredRun, Plan, Refusal
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MODES = ("strong", "weak")
 _MOST_RANKS = 4096
+_SAME_BATCH = 1.01
 
 
 @click.command("predict", context_settings={"help_option_names": ["-h", "--help"]})
@@ -34,7 +35,7 @@ _MOST_RANKS = 4096
     "--cores-per-rank",
     type=click.FloatRange(0, min_open=True),
     metavar="C",
-    help="Cores of each rank of the target.  [default: as in the runs]",
+    help="Cores of each rank of the target.  [default: as in the largest run]",
 )
 @click.option(
     "--network",
@@ -57,7 +58,9 @@ _MOST_RANKS = 4096
     metavar="B",
     help="Samples of a step; strong: over all ranks, weak: per rank.  [default: the runs']",
 )
-@click.option("--extrapolate", is_flag=True, help="Also beyond 4 x the largest measured number of ranks.")
+@click.option(
+    "--extrapolate", is_flag=True, help="Also beyond 4 x the ranks or the samples per rank measured."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the prediction as JSON.")
 def command(
     runs: tuple[Path, ...],
@@ -81,12 +84,13 @@ def command(
     Examples:
       perfscope predict my-study --world-sizes 2,4,8
       perfscope predict run-2 run-1 --world-sizes 8 --network edr --ranks-per-host 1
+      perfscope predict my-study --world-sizes 8,16 --network hdr --mode strong --batch 48
       perfscope predict my-study --world-sizes 4 --schemes dp.ddp,hy.owt --network 30us,1Gbit --json
     """
     from perfscope.analysis.predict.forecast import Question, predict
     from perfscope.analysis.predict.networks import parse_network
     from perfscope.cli.predict_runs import load_runs, say_notes
-    from perfscope.cli.predict_text import prediction_document, prediction_text
+    from perfscope.cli.predict_text import grouped, prediction_document, prediction_text
 
     sizes = parse_sizes(world_sizes)
     link = None if network is None else parse_network(network)
@@ -108,8 +112,8 @@ def command(
         ),
     )
     if not report.predictions:
-        reasons = dict.fromkeys(f"{one.scheme} at {one.num_ranks}: {one.reason}" for one in report.refusals)
-        raise UsageError("nothing can be predicted: " + "; ".join(reasons))
+        reasons = [f"{who}: {reason}" for who, reason in grouped(report.refusals)]
+        raise PerfscopeError("nothing can be predicted: " + "; ".join(reasons))
     notes = [*loaded.notes, *([assumed] if assumed else [])]
     print_result(
         prediction_document(report, per_host, notes)
@@ -150,18 +154,24 @@ def settle_mode(runs: Sequence[MeasuredRun], asked: str | None) -> tuple[str, st
     """(mode, what was assumed): as asked, else as the runs' batches tell."""
     if asked is not None:
         return asked, None
-    sizes = {run.plan.num_ranks for run in runs}
-    whole = {run.plan.batch for run in runs}
-    each = {None if run.plan.batch is None else run.plan.batch / run.plan.num_ranks for run in runs}
-    if None in whole:
-        return "weak", "weak scaling is taken, as the batch is not known: every rank keeps its own"
-    if len(sizes) > 1 and len(each) == 1:
-        return "weak", "weak scaling is read from the runs: each rank has the same batch in all"
-    if len(sizes) > 1 and len(whole) == 1:
-        return "strong", "strong scaling is read from the runs: all have the same batch"
+    from perfscope.analysis.scaling.speedup import detect_mode
+
+    of_size: dict[int, list[float]] = {}
+    for run in runs:
+        if run.plan.batch is None:
+            return "weak", "weak scaling is taken, as the batch is not known: every rank keeps its own"
+        of_size.setdefault(run.plan.num_ranks, []).append(run.plan.batch)
+    alike = all(max(batches) <= _SAME_BATCH * min(batches) for batches in of_size.values())
+    told, reason = None, "the runs of one number of ranks have several batches"
+    if len(of_size) > 1 and alike:
+        told, reason = detect_mode({num: batches[0] / num for num, batches in of_size.items()})
+    elif alike:
+        reason = "the runs have one number of ranks"
+    if told is not None:
+        return told, reason
     return (
         "strong",
-        "strong scaling is assumed, as the runs do not tell; --mode weak keeps the batch per rank",
+        f"strong scaling is assumed ({reason.split('; give')[0]}); --mode weak keeps the batch per rank",
     )
 
 
@@ -173,7 +183,12 @@ def _plans(
 
         found = names or tuple(name for name in loaded.configs if name != "serial" or set(sizes) == {1})
         return bench_plans(
-            loaded.configs, found or ("dp.ddp",), sizes, per_host, _batches(loaded.runs, sizes, mode, batch)
+            loaded.configs,
+            found or ("dp.ddp",),
+            sizes,
+            per_host,
+            _batches(loaded.runs, sizes, mode, batch),
+            weak=mode == "weak",
         )
     return _script_plans(loaded, names, sizes, per_host, mode, batch)
 

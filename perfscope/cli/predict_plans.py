@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import lcm
 
-from perfscope.analysis.predict.crossings import sharing
+from perfscope.analysis.predict.crossings import sharing, uses_inside
 from perfscope.analysis.predict.from_run import link_class
 from perfscope.analysis.predict.records import BETWEEN_HOSTS, Plan, PlannedCall, Refusal
 from perfscope.runners.config import BenchConfig, BenchError, parse_scheme
@@ -17,6 +19,8 @@ from perfscope.runners.planning import plan
 from perfscope.runners.schemes.registry import find_scheme
 from perfscope.runners.traffic import Traffic
 
+_CUT = "a batch of"  # how the planners begin of a batch that does not divide
+_NUMBER = re.compile(r"\d+")
 _Kind = tuple[str, str, int, str]
 
 
@@ -97,7 +101,8 @@ def _sharing(traffic: Mapping[int, Sequence[Traffic]], hosts: Sequence[int]) -> 
 
 
 def _row(call: Traffic, hosts: Sequence[int], shared: Mapping[_Kind, float]) -> PlannedCall:
-    where = link_class([hosts[rank] for rank in call.members])
+    places = [hosts[rank] for rank in call.members]
+    where = link_class(places)
     return PlannedCall(
         collective=call.collective,
         num_ranks=len(call.members),
@@ -106,6 +111,7 @@ def _row(call: Traffic, hosts: Sequence[int], shared: Mapping[_Kind, float]) -> 
         link_class=where,
         sharing=shared.get(_kind(call), 1.0) if where == BETWEEN_HOSTS else 1.0,
         what=call.what,
+        inside_too=uses_inside(call.collective, places),
     )
 
 
@@ -115,6 +121,7 @@ def bench_plans(
     sizes: Sequence[int],
     ranks_per_host: int,
     batch_of: Mapping[int, int],
+    weak: bool = False,
 ) -> tuple[list[Plan], list[Refusal]]:
     """Every scheme on every world size.
 
@@ -124,6 +131,7 @@ def bench_plans(
         sizes: world sizes.
         ranks_per_host: of the target; fewer ranks share one host.
         batch_of: world size -> B.
+        weak: the user gives batches per rank.
 
     Returns:
         What is possible, and why the others are not.
@@ -133,32 +141,74 @@ def bench_plans(
     """
     plans, refusals = [], []
     for scheme in schemes:
-        name, modifiers = parse_scheme(scheme)
+        name, _ = parse_scheme(scheme)
         find_scheme(name)
         for size in sizes:
             if name == "serial" and size > 1:
                 continue
-            like = configs.get(scheme) or next(iter(configs.values()))
-            per_host = min(ranks_per_host, size)
             try:
-                if size % per_host:
-                    raise BenchError(
-                        f"{size} ranks do not divide into hosts of {per_host}; change --ranks-per-host"
-                    )
-                config = replace(
-                    like,
-                    scheme=name,
-                    modifiers=modifiers,
-                    num_ranks=size,
-                    num_hosts=size // per_host,
-                    mesh=_mesh(configs.get(scheme), size),
-                    batch=batch_of[size],
-                    save_weights=None,
-                )
-                plans.append(plan_of(config, [rank // per_host for rank in range(size)]))
+                plans.append(_planned(configs, scheme, size, ranks_per_host, batch_of[size]))
             except BenchError as error:
                 refusals.append(Refusal(scheme=scheme, num_ranks=size, reason=str(error)))
-    return plans, refusals
+    cut = [one for one in refusals if one.reason.startswith(_CUT)]
+    if not cut:
+        return plans, refusals
+    found = None if weak else _batch_for_all(configs, cut, sizes, ranks_per_host, batch_of[cut[0].num_ranks])
+    return plans, [replace(one, reason=_say_batch(one.reason, found, weak)) for one in refusals]
+
+
+def _planned(
+    configs: Mapping[str, BenchConfig], scheme: str, size: int, ranks_per_host: int, batch: int
+) -> Plan:
+    """One scheme on one world size. Raises BenchError: it cannot be."""
+    name, modifiers = parse_scheme(scheme)
+    like = configs.get(scheme) or next(iter(configs.values()))
+    per_host = min(ranks_per_host, size)
+    if size % per_host:
+        raise BenchError(f"{size} ranks do not divide into hosts of {per_host}; change --ranks-per-host")
+    config = replace(
+        like,
+        scheme=name,
+        modifiers=modifiers,
+        num_ranks=size,
+        num_hosts=size // per_host,
+        mesh=_mesh(configs.get(scheme), size),
+        batch=batch,
+        save_weights=None,
+    )
+    return plan_of(config, [rank // per_host for rank in range(size)])
+
+
+def _batch_for_all(
+    configs: Mapping[str, BenchConfig],
+    refused: Sequence[Refusal],
+    sizes: Sequence[int],
+    ranks_per_host: int,
+    batch: int,
+) -> int | None:
+    """The smallest multiple of the batch and of all sizes that what was refused can be planned with."""
+    base = lcm(batch, *sizes)
+    for asked in (base * times for times in (1, 2, 3)):
+        try:
+            for one in refused:
+                _planned(configs, one.scheme, one.num_ranks, ranks_per_host, asked)
+        except BenchError:
+            continue
+        return asked
+    return None
+
+
+def _say_batch(reason: str, found: int | None, weak: bool) -> str:
+    """A planner's "; use 42, or other ranks" in this command's options: its number is of one size only."""
+    if not reason.startswith(_CUT):
+        return reason
+    fact, _, way_out = reason.partition("; ")
+    if found is not None:
+        return f"{fact}; --batch {found} can be cut for all sizes asked for"
+    if weak:
+        return f"{fact}; choose another batch per rank with --batch, or other --world-sizes"
+    numbers = _NUMBER.findall(way_out)
+    return f"{fact}; --batch {numbers[0]} can, or choose other --world-sizes" if numbers else fact
 
 
 def _mesh(measured: BenchConfig | None, size: int) -> tuple[int, int, int] | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -15,12 +17,13 @@ from perfscope.analysis.predict.from_run import NotUsable, measured_run
 from perfscope.analysis.predict.records import MeasuredRun, Plan
 from perfscope.analysis.predict.scripts import DDP, gradient_buckets
 from perfscope.cli.report import ingest
-from perfscope.errors import PerfscopeError, RunDirectoryError, UsageError
+from perfscope.errors import RunDirectoryError, TraceError, UsageError
 
 if TYPE_CHECKING:
     from perfscope.runners.config import BenchConfig
 
 STUDY_JSON = "study.json"
+_SMALL_BYTES = 32 << 20
 _LIBRARY_SCHEMES = frozenset({"serial", DDP})  # whose calls the traces tell well enough without torch
 
 
@@ -78,7 +81,8 @@ def load_runs(paths: Sequence[Path]) -> Loaded:
     """Opens all runs; those that cannot serve are left out with a note.
 
     Raises:
-        RunDirectoryError, UsageError: none can be used, or bench runs and scripts are mixed.
+        RunDirectoryError: none can be used.
+        UsageError: bench runs and scripts are mixed.
     """
     runs: list[MeasuredRun] = []
     configs: dict[str, BenchConfig] = {}
@@ -86,13 +90,20 @@ def load_runs(paths: Sequence[Path]) -> Loaded:
     buckets: tuple[int, ...] = ()
     backends: set[str] = set()
     is_bench: set[bool] = set()
-    for path in run_folders(paths):
+    folders = run_folders(paths)
+    shown = sys.stderr.isatty()
+    for number, path in enumerate(folders, 1):
         name = path.name
+        if shown:
+            click.echo(f"\r\x1b[Kreading run {number} of {len(folders)}", nl=False, err=True)
         try:
-            one = _load(ingest(path), name)
-        except NotUsable as error:
+            one = _load(_up_to_date(path), name)
+        except (NotUsable, RunDirectoryError, TraceError) as error:
             notes.append(f"{name} is left out: {error}")
             continue
+        finally:
+            if shown:
+                click.echo("\r\x1b[K", nl=False, err=True)
         runs.append(one.run)
         is_bench.add(one.config is not None)
         if one.config is not None:
@@ -100,13 +111,34 @@ def load_runs(paths: Sequence[Path]) -> Loaded:
         buckets = buckets or one.buckets
         backends |= {one.backend} if one.backend else set()
     if not runs:
-        raise UsageError("; ".join(notes) or "no run was named")
+        raise RunDirectoryError("no run can be used: " + "; ".join(notes))
     if len(is_bench) > 1:
         raise UsageError(
             "runs of `perfscope bench` and of scripts cannot be predicted from together; name one kind"
         )
     backend = next(iter(backends)) if len(backends) == 1 else None
     return Loaded(runs=tuple(runs), configs=configs, buckets=buckets, backend=backend, notes=tuple(notes))
+
+
+def _up_to_date(path: Path) -> Path:
+    """Where the run can be read with its derived tables, see `ingest`.
+
+    Small runs are read in this process: in a study of many, starting workers for each takes most of the time.
+
+    Raises:
+        RunDirectoryError: it cannot be brought up to date.
+    """
+    from perfscope.ingest import ingest_run
+
+    ranks = path / "ranks"
+    num_bytes = sum(file.stat().st_size for file in ranks.rglob("*") if file.is_file())
+    if num_bytes > _SMALL_BYTES or not os.access(path, os.W_OK):
+        return ingest(path)
+    try:
+        ingest_run(path, jobs=1)
+    except OSError as error:
+        raise RunDirectoryError(f"{path} cannot be brought up to date: {error}") from error
+    return path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +193,7 @@ def _own_plan(config: BenchConfig, scheme: Mapping[str, Any], name: str) -> Plan
     """What the run's own scheme says that it sends; None where only its record tells (no torch)."""
     if find_spec("torch") is None:
         if config.full_name not in _LIBRARY_SCHEMES:
-            raise PerfscopeError(
+            raise NotUsable(
                 f"what {config.full_name} sends is planned with torch, which is not installed: "
                 f'pip install "perfscope[torch]"'
             )

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
+from statistics import median
 
 from perfscope import __version__
-from perfscope.analysis.predict.records import LINK_WORDS
+from perfscope.analysis.predict.records import LINK_WORDS, Refusal
 from perfscope.analysis.predict.results import Interval, LinkUsed, Prediction, PredictionReport
 from perfscope.cli.bench_words import number, plural, table
 from perfscope.units import MISSING, format_ns, format_rate, format_ratio
 
 SCHEMA_VERSION = 1
+_NO_MISFIT = 0.005
 
 
 def prediction_document(report: PredictionReport, ranks_per_host: int, notes: Sequence[str]) -> str:
@@ -29,32 +32,36 @@ def prediction_document(report: PredictionReport, ranks_per_host: int, notes: Se
 
 def prediction_text(report: PredictionReport, ranks_per_host: int, notes: Sequence[str]) -> str:
     """Table, best schemes, links, and what to know."""
+    cores = "" if report.cores_per_rank is None else f", {_cores(report.cores_per_rank)} per rank"
     of = f"{plural(report.num_runs, 'run')} of up to {plural(report.max_measured_ranks, 'rank')}"
     lines = [
-        f"Predicted for {report.model}, {report.mode} scaling, {plural(ranks_per_host, 'rank')} per host; "
-        f"from {of}",
+        f"Predicted for {report.model}, {report.mode} scaling, {plural(ranks_per_host, 'rank')} per host"
+        f"{cores}; from {of}",
         "",
     ]
+    if report.not_comparable is not None:
+        lines = [f"WARNING: {report.not_comparable}.", "", *lines]
     numbers: dict[str, int] = {}
     for one in report.predictions:
         for warning in one.warnings:
             numbers.setdefault(warning, len(numbers) + 1)
     lines += table(
-        ("N", "scheme", "mesh", "step", "95 % interval", "samples/s", "efficiency", "notes"),
+        (
+            *("N", "scheme", "mesh", "predicted", "95 % interval", "measured", "samples/s", "efficiency"),
+            *("× best", "notes"),
+        ),
         [_row(one, numbers) for one in report.predictions],
     )
     lines += ["", "Of the step", *_composition(report.predictions)]
-    lines += ["", *(sentence for _, sentence in report.best)]
+    if report.best:
+        lines += ["", *(sentence for _, sentence in report.best)]
     lines += ["", *_reference(report), *_links(report)]
     general = [*notes, *report.warnings]
     if numbers or general or report.refusals:
         lines.append("")
     lines += [f"[{index}] {warning}" for warning, index in numbers.items()]
     lines += [f"note: {warning}" for warning in general]
-    lines += [
-        f"not predicted: {one.scheme} at {plural(one.num_ranks, 'rank')}: {one.reason}"
-        for one in report.refusals
-    ]
+    lines += [f"not predicted: {who}: {reason}" for who, reason in grouped(report.refusals)]
     return "\n".join(lines) + "\n"
 
 
@@ -66,8 +73,10 @@ def _row(one: Prediction, numbers: dict[str, int]) -> tuple[str, ...]:
         one.mesh,
         format_ns(one.step_ns),
         _span(one.step_interval_ns),
+        _measured(one),
         number(one.samples_per_s),
         _efficiency(one),
+        MISSING if one.times_best is None else f"{one.times_best:.3g}",
         f"[{marks}]" if marks else "",
     )
 
@@ -79,10 +88,42 @@ def _span(interval: Interval) -> str:
 def _efficiency(one: Prediction) -> str:
     if one.efficiency is None or one.efficiency_interval is None:
         return MISSING
-    low, high = (
-        format_ratio(value, 0) for value in (one.efficiency_interval.low, one.efficiency_interval.high)
-    )
-    return f"{format_ratio(one.efficiency, 0)} ({low} to {high})"
+    low, high = (_percent(value) for value in (one.efficiency_interval.low, one.efficiency_interval.high))
+    return f"{_percent(one.efficiency)} ({low} to {high})"
+
+
+def _percent(value: float) -> str:
+    """Two significant digits below 10 %, whole per cent above."""
+    return f"{100 * value:.0f} %" if value >= 0.0995 else f"{100 * value:.2g} %"
+
+
+def _measured(one: Prediction) -> str:
+    """`131 ms (+4 %)`: what was run, and how far the prediction is from it."""
+    if one.measured_step_ns is None or one.misfit is None:
+        return MISSING
+    return f"{format_ns(one.measured_step_ns)} ({100 * one.misfit:+.0f} %)"
+
+
+def _cores(value: float) -> str:
+    return f"{value:g} core{'' if value == 1 else 's'}"
+
+
+def grouped(refusals: Sequence[Refusal]) -> list[tuple[str, str]]:
+    """(schemes and numbers of ranks, the reason they share)."""
+    sizes: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for one in refusals:
+        sizes[one.reason, one.scheme].append(one.num_ranks)
+    schemes: dict[tuple[str, tuple[int, ...]], list[str]] = defaultdict(list)
+    for (reason, scheme), found in sizes.items():
+        schemes[reason, tuple(found)].append(scheme)
+    return [
+        (f"{_listed(names)} at {_listed([*map(str, found)])} rank{'' if found == (1,) else 's'}", reason)
+        for (reason, found), names in schemes.items()
+    ]
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else words[0]
 
 
 def _composition(predictions: Sequence[Prediction]) -> list[str]:
@@ -107,14 +148,34 @@ def _part(value: int, one: Prediction) -> str:
 
 
 def _reference(report: PredictionReport) -> list[str]:
-    base = report.reference
-    if base is None:
-        return ["Efficiency is missing: the batch of the runs is not known."]
-    how = "measured" if base.measured else "predicted, as no run of so few ranks had this batch"
-    return [
-        f"Efficiency is relative to {base.scheme} on {plural(base.num_ranks, 'rank')} at a batch of "
-        f"{base.batch:g}: {number(base.samples_per_s)} samples/s ({how})."
-    ]
+    lines = []
+    of: dict[tuple[int, float], list[str]] = defaultdict(list)
+    for base in report.references:
+        how = "" if base.measured else ", predicted"
+        of[base.num_ranks, base.batch].append(f"{base.scheme} {number(base.samples_per_s)} samples/s{how}")
+    for (num, batch), speeds in of.items():
+        lines.append(
+            f"Efficiency is relative to a scheme's own smallest run, {plural(num, 'rank')} at a batch of "
+            f"{batch:g}: {'; '.join(speeds)}."
+        )
+    if not lines:
+        lines.append("Efficiency is missing: no scheme asked for has a run of known batch to compare with.")
+    best = report.best_run
+    if best is not None:
+        lines.append(
+            f"× best: samples/s over {number(best.samples_per_s)} of {best.scheme} on "
+            f"{plural(best.num_ranks, 'rank')} at a batch of {best.batch:g}, the fastest run measured."
+        )
+    if report.fitted:
+        worst = max(report.fitted, key=lambda one: abs(one.misfit))
+        typical = median(abs(one.misfit) for one in report.fitted)
+        lines.append(
+            "The model goes through the runs that it is fitted to: how far off it is, they do not tell."
+            if abs(worst.misfit) < _NO_MISFIT
+            else f"For the runs that it is fitted to, the model is off by {_percent(typical)} (median), at "
+            f"most {_percent(abs(worst.misfit))} ({worst.name}); that is no test of it."
+        )
+    return lines
 
 
 def _links(report: PredictionReport) -> list[str]:
@@ -131,10 +192,9 @@ def _link(one: LinkUsed) -> str:
     if one.alpha_s is not None:
         alpha = f" ({format_ns(one.alpha_s.low * 1e9)} to {format_ns(one.alpha_s.high * 1e9)})"
     if one.beta_s_per_byte is not None:
-        low, high = (
-            format_rate(1 / beta) if beta > 0 else "unlimited"
-            for beta in (one.beta_s_per_byte.high, one.beta_s_per_byte.low)
-        )
-        beta = f" ({low} to {high})"
+        low, high = one.beta_s_per_byte.high, one.beta_s_per_byte.low
+        slow = format_rate(1 / low) if low > 0 else ""
+        beta = f" ({slow} to {format_rate(1 / high)})" if high > 0 else f" (at least {slow})" if slow else ""
     calls = plural(one.num_calls, "call")
-    return f"Links {where}: {late}{alpha} per message and {fast}{beta}, fitted to {calls}."
+    rate = f"{fast}{beta}" if one.cost.bandwidth_bytes_per_s else f"no time per byte to be seen{beta}"
+    return f"Links {where}: {late}{alpha} per message and {rate}, fitted to {calls}."

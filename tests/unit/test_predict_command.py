@@ -138,9 +138,10 @@ def test_the_text_has_the_table_the_best_scheme_the_links_and_the_warnings(two_r
     result = ask(two_ranks, "--world-sizes", "4")
     assert result.exit_code == 0, result.output
     for words in (
-        "strong scaling is assumed",
+        "strong scaling is assumed (the runs have one number of ranks)",
         "95 % interval",
-        "At 4 ranks only dp.ddp could be predicted.",
+        "Efficiency is relative to a scheme's own smallest run, 2 ranks at a batch of 64: dp.ddp",
+        "× best: samples/s over",
         "Links between hosts",
         "fitted to 4 calls",
         "4 ranks are beyond the 2 measured",
@@ -152,8 +153,8 @@ def test_the_text_has_the_table_the_best_scheme_the_links_and_the_warnings(two_r
 def test_the_mode_is_read_from_runs_of_several_sizes(tmp_path: Path) -> None:
     runs = [script_run(tmp_path / str(num), num) for num in (1, 2)]
     result = ask(*runs, "--world-sizes", "4")
-    assert "weak scaling is read from the runs" in result.stdout
-    assert "1 rank at a batch of 32" in result.stdout
+    assert "weak scaling: samples per rank stay the same" in result.stdout
+    assert "own smallest run, 1 rank at a batch of 32: dp.ddp" in result.stdout
 
 
 @pytest.mark.parametrize("sizes", ["0", "-2", "2,x", "", "2,,4", "5000", "1.5", "²"])

@@ -156,8 +156,8 @@ def test_the_interval_holds_the_truth_and_is_not_boundless() -> None:
 def test_efficiency_is_relative_to_the_smallest_run_at_the_same_batch() -> None:
     runs = runs_of(np.random.default_rng(0), noise=0.0)
     report = predict(runs, Question(plans=[plan("dp.ddp", 4, 32)]))
-    assert report.reference is not None
-    assert (report.reference.num_ranks, report.reference.batch, report.reference.measured) == (1, 32, True)
+    (base,) = report.references
+    assert (base.scheme, base.num_ranks, base.batch, base.measured) == ("dp.ddp", 1, 32, True)
     truth = true_step(1, 32) / true_step(4, 32) / 4
     assert report.predictions[0].efficiency == pytest.approx(truth, rel=0.05)
 

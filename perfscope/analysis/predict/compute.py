@@ -8,8 +8,12 @@ Ranks that divide layers among them compute `work` samples each, but gather and 
 samples of their group: M = fixed + slope * work + whole_ns * whole, with fixed and slope from schemes that do
 not divide layers, where such ran.
 
-A scheme that ran with one amount of work only takes the shape of all runs together; if those have only one,
-too, the part that no layer has (optimizer, gaps) stays and the layers are proportional to the samples.
+A scheme that ran with one amount of work only takes the shape of those that ran with several; if none did,
+the part that no layer has (optimizer, gaps) stays and the layers are proportional to the samples. Schemes
+with one amount each tell no shape together: what differs among them is the schemes.
+
+More samples never take no time: where runs say so (the one with fewer was disturbed, or overhead hides it),
+half of the layers' share is taken as growing with the samples, and draws take from little to all of it.
 
 The waiting is that of N ranks of which the last one counts: with independent, normally distributed times
 M * spread * e_N, e_N the mean largest of N standard normal values. The spread is the median over the runs.
@@ -29,6 +33,9 @@ from perfscope.analysis.predict.records import MeasuredRun
 _LEAST = 0.05  # of a step that is compute, whatever the traces say of communication
 _ROUNDS = 12  # of weights
 _ALL = ""  # the runs of all schemes together
+_FLAT = 0.05  # of M at the most work, below which a slope is none
+_LEAST_GROWING = 0.1  # of M, in draws
+_DIFFERENT = 1.05  # amounts of work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +45,7 @@ class WorkCurve:
     fixed_ns: float
     slope_ns: float
     whole_ns: float = 0.0
+    assumed: bool = False  # the slope: the runs say that more samples take no longer
 
     def at(self, work: float, whole: float | None = None) -> float:
         return self.fixed_ns + self.slope_ns * work + self.whole_ns * (whole or 0.0)
@@ -67,7 +75,7 @@ def exposed_transfer_ns(run: MeasuredRun) -> float:
 
 
 def fit_compute(
-    runs: Sequence[MeasuredRun], steps_ns: Floats | None = None, more_fixed: float = 0.0
+    runs: Sequence[MeasuredRun], steps_ns: Floats | None = None, more_fixed: float = 0.0, growing: float = 0.5
 ) -> ComputeModel:
     """Fits all curves.
 
@@ -75,6 +83,7 @@ def fit_compute(
         runs: at least one, of one model.
         steps_ns: shape (runs,), their typical steps in this draw; None: as measured.
         more_fixed: of the layers' share, what is taken as fixed where one amount of work is all there is.
+        growing: of the layers' share, what is taken as growing with the samples where none seems to.
     """
     typical = np.array([run.step_ns for run in runs]) if steps_ns is None else steps_ns
     host = np.array(
@@ -84,28 +93,34 @@ def fit_compute(
     mean = host - waits
     e_of = np.array([expected_maximum(run.plan.num_ranks) for run in runs])
     work = np.array([run.plan.work for run in runs])
-    undivided = [row for row, run in enumerate(runs) if run.plan.whole is None]
-    plain = _curve(work[undivided], mean[undivided]) if undivided else None
-    everything = plain or _curve(work, mean)
+    layers = np.array([1 - run.fixed_share for run in runs])
+    several = _of_several_amounts(runs)
+
+    def fitted(rows: Sequence[int]) -> WorkCurve | None:
+        if not rows:
+            return None
+        share = max(growing * float(np.median(layers[rows])), _LEAST_GROWING)
+        return _curve(work[rows], mean[rows], share)
+
+    plain = fitted([row for row in several if runs[row].plan.whole is None])
+    everything = plain or fitted(several)
     curves: dict[str, WorkCurve] = {}
     affine = set()
     if everything is not None:
         affine.add(_ALL)
-    curves[_ALL] = everything or _proportional(work, mean, runs, more_fixed)
+    usual = [row for row, run in enumerate(runs) if not run.begun_before] or list(range(len(runs)))
+    curves[_ALL] = everything or _proportional(
+        work[usual], mean[usual], [runs[row] for row in usual], more_fixed
+    )
     of_scheme: dict[str, list[int]] = defaultdict(list)
     for row, run in enumerate(runs):
         of_scheme[run.plan.scheme].append(row)
-    spreads = {_ALL: _spread(waits, e_of * mean) or 0.0}
     for scheme, rows in of_scheme.items():
-        observed = _spread(waits[rows], e_of[rows] * mean[rows])
-        if observed is not None:
-            spreads[scheme] = observed
-        whole = [runs[row].plan.whole for row in rows]
-        own = (
-            _gathered(plain, work[rows], [one for one in whole if one is not None], mean[rows])
-            if plain is not None and None not in whole
-            else _curve(work[rows], mean[rows])
-        )
+        whole = [held for row in rows if (held := runs[row].plan.whole) is not None]
+        own = None
+        if plain is not None and len(whole) == len(rows):
+            own = _gathered(plain, work[rows], whole, mean[rows])
+        own = own or fitted(rows)
         if own is not None or everything is not None:
             affine.add(scheme)
         if own is None:
@@ -115,16 +130,38 @@ def fit_compute(
                 else _proportional(work[rows], mean[rows], [runs[row] for row in rows], more_fixed)
             )
         curves[scheme] = own
+    spreads = _spreads(of_scheme, waits, e_of * mean)
     return ComputeModel(curves=curves, spreads=spreads, affine=frozenset(affine))
 
 
-def _gathered(plain: WorkCurve, work: Floats, whole: Sequence[float], mean: Floats) -> WorkCurve:
+def _spreads(of_scheme: Mapping[str, Sequence[int]], waits: Floats, units: Floats) -> dict[str, float]:
+    """By scheme where its runs tell, and of all."""
+    found = {_ALL: _spread(waits, units) or 0.0}
+    for scheme, rows in of_scheme.items():
+        observed = _spread(waits[list(rows)], units[list(rows)])
+        if observed is not None:
+            found[scheme] = observed
+    return found
+
+
+def _of_several_amounts(runs: Sequence[MeasuredRun]) -> list[int]:
+    """Rows of the schemes that ran with several amounts of work, those aside whose computing is not known."""
+    amounts: dict[str, list[float]] = defaultdict(list)
+    for run in runs:
+        amounts[run.plan.scheme].append(run.plan.work)
+    telling = {scheme for scheme, works in amounts.items() if max(works) >= _DIFFERENT * min(works)}
+    return [row for row, run in enumerate(runs) if run.plan.scheme in telling and not run.begun_before]
+
+
+def _gathered(plain: WorkCurve, work: Floats, whole: Sequence[float], mean: Floats) -> WorkCurve | None:
     """What a scheme that divides layers takes beyond undivided ones of equal work, per sample held whole.
 
-    Runs of one group size cannot tell the two apart by themselves.
+    Runs of one group size cannot tell the two apart by themselves. None where they take less than undivided
+    ones do.
     """
     more = mean - (plain.fixed_ns + plain.slope_ns * work)
-    return replace(plain, whole_ns=max(float(np.median(more / np.array(whole))), 0.0))
+    each = float(np.median(more / np.array(whole)))
+    return replace(plain, whole_ns=each) if each >= 0 else None
 
 
 def _spread(waits: Floats, units: Floats) -> float | None:
@@ -133,13 +170,13 @@ def _spread(waits: Floats, units: Floats) -> float | None:
     return float(np.median(waits[several] / units[several])) if several.any() else None
 
 
-def _curve(work: Floats, mean: Floats) -> WorkCurve | None:
+def _curve(work: Floats, mean: Floats, growing: float = 0.5) -> WorkCurve | None:
     """Least squares on logarithms, by weights; None where all runs have the same work.
 
     Residuals relative to what was measured would make twice too short as bad as half too long is good: fits
-    to runs that scatter would lie too low.
+    to runs that scatter would lie too low. Where nothing grows with the samples, the share `growing` does.
     """
-    if work.max() < 1.05 * work.min():
+    if work.max() < _DIFFERENT * work.min():
         return None
     design = np.stack((np.ones_like(work), work), axis=1)
     expected = mean
@@ -152,7 +189,12 @@ def _curve(work: Floats, mean: Floats) -> WorkCurve | None:
         if np.abs(expected - before).max() <= 1e-4 * expected.max():
             break
     fixed, slope = found.tolist()
-    return WorkCurve(fixed_ns=fixed, slope_ns=slope)
+    if slope * work.max() >= _FLAT * (fixed + slope * work.max()):
+        return WorkCurve(fixed_ns=fixed, slope_ns=slope)
+    middle = float(np.exp(np.mean(np.log(work))))
+    shape = WorkCurve(fixed_ns=1 - growing, slope_ns=growing / middle, assumed=True)
+    level = float(np.exp(np.mean(np.log(mean / (shape.fixed_ns + shape.slope_ns * work)))))
+    return replace(shape, fixed_ns=shape.fixed_ns * level, slope_ns=shape.slope_ns * level)
 
 
 def _logarithmic_mean(one: Floats, other: Floats) -> Floats:
@@ -171,7 +213,7 @@ def _proportional(work: Floats, mean: Floats, runs: Sequence[MeasuredRun], more_
 
 def _scaled(shape: WorkCurve, work: Floats, mean: Floats) -> WorkCurve:
     factor = float(np.median(mean / (shape.fixed_ns + shape.slope_ns * work)))
-    return WorkCurve(fixed_ns=shape.fixed_ns * factor, slope_ns=shape.slope_ns * factor)
+    return replace(shape, fixed_ns=shape.fixed_ns * factor, slope_ns=shape.slope_ns * factor)
 
 
 def layers_at(runs: Sequence[MeasuredRun], work: float, layers_ns: float) -> tuple[tuple[str, float], ...]:

@@ -37,6 +37,22 @@ def host_shares(collective: str, hosts: Sequence[int]) -> Mapping[int, float]:
     return {host: max(leaving[host], entering[host]) for host in {*leaving, *entering}}
 
 
+def uses_inside(collective: str, hosts: Sequence[object]) -> bool:
+    """Whether a call over several hosts sends inside one of them, too.
+
+    A ring or a tree in rank order does where two neighbours share a host; an all-to-all where any two do.
+
+    Args:
+        collective: canonical name.
+        hosts: of the group's members, in the group's order.
+    """
+    if len(set(hosts)) < 2:
+        return False
+    if collective == "all_to_all":
+        return len(set(hosts)) < len(hosts)
+    return any(one == other for one, other in zip(hosts, [*hosts[1:], hosts[0]], strict=True))
+
+
 def sharing(collective: str, groups: Sequence[Sequence[int]]) -> float:
     """How many times the formula's bytes go through the busiest host's link; 1 where nothing is shared.
 

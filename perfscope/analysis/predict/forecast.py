@@ -4,23 +4,37 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from perfscope.analysis.predict.comparing import (
+    best_run,
+    comparable_runs,
+    measured_step,
+    smallest_runs,
+)
 from perfscope.analysis.predict.compute import ComputeModel, fit_compute, layers_at
 from perfscope.analysis.predict.fitting import Floats, expected_maximum, interval
 from perfscope.analysis.predict.links import NUM_DRAWS, FittedLink, fit_link, given_link
 from perfscope.analysis.predict.networks import Network
 from perfscope.analysis.predict.records import (
     BETWEEN_HOSTS,
+    INSIDE_HOST,
     LINK_WORDS,
     MeasuredCall,
     MeasuredRun,
     Plan,
     Refusal,
 )
-from perfscope.analysis.predict.results import Interval, Prediction, PredictionReport, Reference
+from perfscope.analysis.predict.results import (
+    BestRun,
+    FittedRun,
+    Interval,
+    Prediction,
+    PredictionReport,
+    Reference,
+)
 from perfscope.analysis.predict.step_model import (
     Link,
     RankTerms,
@@ -38,6 +52,8 @@ FURTHEST = 4  # times the largest measured N
 _BLOCK = 5  # steps that are drawn together: neighbours are alike
 _ALL = ""  # the runs of all schemes together
 _FITTED = 2  # figures of a curve
+_LEAST_APART = 0.03  # standard deviation of equal runs, where no repeats tell
+_SAME_WORK = 1.01
 _MORE_FIXED = 0.3  # of the layers' time, at most, that draws take as not growing with the samples
 
 
@@ -71,6 +87,8 @@ class _Fits:
     """Everything fitted once, and its draws."""
 
     runs: Sequence[MeasuredRun]
+    alike: Sequence[MeasuredRun]  # whose compute may be put together
+    fitted: tuple[FittedRun, ...]
     own: Mapping[str, Link]  # links as fitted to the runs
     target: Mapping[str, FittedLink]  # links of the machine asked about
     compute: ComputeModel
@@ -99,31 +117,41 @@ def predict(runs: Sequence[MeasuredRun], question: Question) -> PredictionReport
         UsageError: no run, or runs of several models.
     """
     _require_one_model(runs)
-    fits = _fit(runs, question)
+    chosen = comparable_runs(runs, question.cores_per_rank)
+    fits = _fit(runs, chosen.runs, question)
     largest = max(run.plan.num_ranks for run in runs)
     refusals, made = list(question.refusals), []
     for plan in question.plans:
-        reason = _why_not(plan, fits, largest, question.extrapolate)
+        reason = _why_not(plan, fits, largest, question)
         if reason:
             refusals.append(Refusal(scheme=plan.scheme, num_ranks=plan.num_ranks, reason=reason))
         else:
             made.append((plan, *_steps(plan, fits)))
-    reference, base = _reference(runs, fits, [plan for plan, *_ in made], question.mode)
-    predictions = [
-        _prediction(plan, parts, draws, fits, traits, reference, base, largest)
-        for plan, parts, draws, traits in made
-    ]
+    best = best_run(chosen.runs)
+    bases: dict[tuple[str, float], _Base | None] = {}
+    predictions = []
+    for plan, parts, draws, traits in made:
+        key = plan.scheme, round((plan.batch or 0) / (1 if question.mode == "strong" else plan.num_ranks), 6)
+        if key not in bases:
+            bases[key] = _base(plan, fits, question.mode)
+        step = measured_step(plan, chosen.runs, question.network is not None)
+        one = _prediction(plan, parts, draws, fits, traits, bases[key], largest)
+        predictions.append(_beside(one, step, best))
     predictions.sort(key=lambda one: (one.num_ranks, one.step_ns / (one.batch or 1)))
     return PredictionReport(
         model=runs[0].model,
         mode=question.mode,
         num_runs=len(runs),
         max_measured_ranks=largest,
-        reference=reference,
+        cores_per_rank=question.cores_per_rank or chosen.cores_per_rank,
+        references=tuple(dict.fromkeys(base.reference for base in bases.values() if base is not None)),
+        best_run=best,
+        fitted=fits.fitted,
         links=tuple(fits.target[name].used for name in sorted(fits.target)),
         predictions=tuple(predictions),
         refusals=tuple(refusals),
-        best=best_sentences(predictions),
+        best=best_sentences(predictions, refusals),
+        not_comparable=chosen.warning,
         warnings=general_warnings(runs, fits.target, fits.slowdown, question.cores_per_rank),
     )
 
@@ -138,7 +166,7 @@ def _require_one_model(runs: Sequence[MeasuredRun]) -> None:
         )
 
 
-def _fit(runs: Sequence[MeasuredRun], question: Question) -> _Fits:
+def _fit(runs: Sequence[MeasuredRun], alike: Sequence[MeasuredRun], question: Question) -> _Fits:
     rng = np.random.default_rng(question.seed)
     by_class: dict[str, list[MeasuredCall]] = defaultdict(list)
     for run in runs:
@@ -149,16 +177,22 @@ def _fit(runs: Sequence[MeasuredRun], question: Question) -> _Fits:
     if question.network is not None:
         target[BETWEEN_HOSTS] = given_link(BETWEEN_HOSTS, question.network.link, question.network.name)
     own_links = {name: (one.used.cost.alpha_s, one.used.cost.beta_s_per_byte) for name, one in own.items()}
-    compute = fit_compute(runs)
+    compute = fit_compute(alike)
     misfit = max((one.used.residual_ratio or 0.0 for one in own.values()), default=0.0)
-    repeats = between_runs(runs) or 0.0
-    residuals = in_sample(runs, compute, own_links, question.backend)
+    repeats = between_runs(alike) or 0.0
+    fitted = in_sample(alike, runs, compute, own_links, question.backend)
+    residuals = scatter_of(fitted)
     draws = []
     for _ in range(NUM_DRAWS):
-        steps = np.array([run.step_ns * _drawn_pace(run, rng) for run in runs])
-        draws.append(fit_compute(runs, steps, rng.uniform(0, _MORE_FIXED)))
+        # what runs differ by moves the slope of a curve here, and its level in `noise`
+        apart = max(repeats, _LEAST_APART) * rng.standard_normal(len(alike))
+        steps = np.array([run.step_ns * _drawn_pace(run, rng) for run in alike])
+        steps *= np.exp(apart - apart.mean())
+        draws.append(fit_compute(alike, steps, rng.uniform(0, _MORE_FIXED), rng.uniform()))
     return _Fits(
         runs=runs,
+        alike=alike,
+        fitted=fitted,
         own=own_links,
         target=target,
         compute=compute,
@@ -166,7 +200,7 @@ def _fit(runs: Sequence[MeasuredRun], question: Question) -> _Fits:
         scatter={scheme: max(one, residuals[_ALL], repeats) for scheme, one in residuals.items()},
         normal=rng.standard_normal(NUM_DRAWS),
         chance=rng.uniform(size=(NUM_DRAWS, 3)),
-        slowdown=_slowdown(runs, question.cores_per_rank),
+        slowdown=_slowdown(alike, question.cores_per_rank),
         misfit=misfit,
         backend=question.backend,
     )
@@ -196,16 +230,15 @@ def between_runs(runs: Sequence[MeasuredRun]) -> float | None:
 
 
 def in_sample(
-    runs: Sequence[MeasuredRun], compute: ComputeModel, links: Mapping[str, Link], backend: str | None
-) -> dict[str, float]:
-    """How far another run may lie from what is predicted for it: scheme -> standard deviation of log ratios.
-
-    From how far the runs' own steps lie from theirs; _ALL is of all schemes. Fits to n runs take p figures
-    from them, so that their residuals are smaller than those of another run: sqrt((n + p) / (n - p)), with p
-    the curve's two.
-    """
-    logs: dict[str, list[float]] = defaultdict(list)
-    for run in runs:
+    alike: Sequence[MeasuredRun],
+    runs: Sequence[MeasuredRun],
+    compute: ComputeModel,
+    links: Mapping[str, Link],
+    backend: str | None,
+) -> tuple[FittedRun, ...]:
+    """What the model says of the runs that its compute is fitted to, those over unknown links left out."""
+    found = []
+    for run in alike:
         if any(call.link_class not in links for calls in run.plan.ranks for call in calls):
             continue
         traits = traits_of(run.plan.scheme, runs, links, backend)
@@ -213,8 +246,30 @@ def in_sample(
         parts = compose(
             run.plan, transfer, compute, traits, slowdown=1.0, ratio=traits.ratio, hidden=traits.hidden
         )
-        for name in (run.plan.scheme, _ALL):
-            logs[name].append(float(np.log(parts.step / run.step_ns)))
+        found.append(
+            FittedRun(
+                name=run.name,
+                scheme=run.plan.scheme,
+                num_ranks=run.plan.num_ranks,
+                batch=run.plan.batch,
+                measured_step_ns=round(run.step_ns),
+                modelled_step_ns=max(round(parts.step), 1),
+            )
+        )
+    return tuple(found)
+
+
+def scatter_of(fitted: Sequence[FittedRun]) -> dict[str, float]:
+    """How far another run may lie from what is predicted for it: scheme -> standard deviation of log ratios.
+
+    From how far the runs' own steps lie from theirs; _ALL is of all schemes. Fits to n runs take p figures
+    from them, so that their residuals are smaller than those of another run: sqrt((n + p) / (n - p)), with p
+    the curve's two.
+    """
+    logs: dict[str, list[float]] = defaultdict(list)
+    for one in fitted:
+        for name in (one.scheme, _ALL):
+            logs[name].append(float(np.log1p(one.misfit)))
     found = {_ALL: 0.0}
     for name, of_runs in logs.items():
         taken = min(_FITTED, len(of_runs) / 2)
@@ -234,14 +289,32 @@ def _slowdown(runs: Sequence[MeasuredRun], cores_per_rank: float | None) -> floa
     return max(1.0, threads / cores_per_rank) / float(np.median(measured))
 
 
-def _why_not(plan: Plan, fits: _Fits, largest: int, extrapolate: bool) -> str:
+def _why_not(plan: Plan, fits: _Fits, largest: int, question: Question) -> str:
     """Why the data do not carry this plan; "" if they do."""
-    if plan.num_ranks > FURTHEST * largest and not extrapolate:
+    if plan.num_ranks > FURTHEST * largest and not question.extrapolate:
         return (
             f"{plan.num_ranks} ranks are more than {FURTHEST} x the {largest} measured; "
             f"record larger runs, or give --extrapolate"
         )
+    own = [run for run in fits.alike if run.plan.scheme == plan.scheme]
+    works = [run.plan.work for run in own or fits.alike]
+    least, most = min(works) / FURTHEST, max(works) * FURTHEST
+    if not least / _SAME_WORK <= plan.work <= most * _SAME_WORK and not question.extrapolate:
+        span = (
+            f"{min(works):g}"
+            if max(works) <= _SAME_WORK * min(works)
+            else f"{min(works):g} to {max(works):g}"
+        )
+        return (
+            f"{plan.work:,.6g} samples per rank are more than {FURTHEST} x off the {span} measured; "
+            f"choose another --batch, record runs with it, or give --extrapolate"
+        )
     classes = {call.link_class for calls in plan.ranks for call in calls}
+    if question.network is not None and BETWEEN_HOSTS in classes and _begun_before(plan, fits):
+        return (
+            "in its run the traced steps idle, waiting for exchanges begun before them: what looks like "
+            "computing is that network's, and is not carried to another; leave --network out"
+        )
     unknown = sorted(classes - set(fits.target))
     if BETWEEN_HOSTS in unknown:
         return (
@@ -251,6 +324,10 @@ def _why_not(plan: Plan, fits: _Fits, largest: int, extrapolate: bool) -> str:
     if unknown:
         return f"no run has a traced call {LINK_WORDS.get(unknown[0], unknown[0])}; record one that has"
     return ""
+
+
+def _begun_before(plan: Plan, fits: _Fits) -> bool:
+    return any(run.begun_before for run in fits.runs if run.plan.scheme == plan.scheme)
 
 
 def _steps(plan: Plan, fits: _Fits) -> tuple[StepParts, Floats, Traits]:
@@ -301,47 +378,42 @@ def _point(target: Mapping[str, FittedLink]) -> dict[str, Link]:
     return {name: (one.used.cost.alpha_s, one.used.cost.beta_s_per_byte) for name, one in target.items()}
 
 
-def _reference(
-    runs: Sequence[MeasuredRun], fits: _Fits, plans: Sequence[Plan], mode: str
-) -> tuple[Reference | None, Floats | None]:
-    """The fastest of the runs with the fewest ranks, and its samples/s in the draws.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Base:
+    """What a scheme's efficiency is relative to, and its samples/s in the draws. Shape (NUM_DRAWS,)."""
 
-    In strong mode at the plans' batch: predicted where no run had it.
+    reference: Reference
+    paces: Floats
+
+
+def _base(plan: Plan, fits: _Fits, mode: str) -> _Base | None:
+    """The scheme's own smallest run, at the plan's batch (strong) or batch per rank (weak).
+
+    Predicted where none had it. None where there is no such run, no batch is known, or its links are not.
     """
-    known = [run for run in runs if run.plan.batch]
-    batches = {plan.batch for plan in plans if plan.batch}
-    if not known or not batches:
-        return None, None
-    fewest = min(run.plan.num_ranks for run in known)
-    few = [run for run in known if run.plan.num_ranks == fewest]
-    wanted = next(iter(batches)) if mode == "strong" and len(batches) == 1 else None
-    same = [run for run in few if wanted is None or run.plan.batch == wanted]
+    found = smallest_runs(plan, fits.alike, mode)
+    if found is None:
+        return None
+    run, batch, same = found
     if same:
-        of_scheme: dict[str, list[float]] = defaultdict(list)
-        for run in same:
-            of_scheme[run.plan.scheme].append((run.plan.batch or 0.0) * 1e9 / run.step_ns)
-        scheme = max(of_scheme, key=lambda name: float(np.median(of_scheme[name])))
-        speed, batch = float(np.median(of_scheme[scheme])), float(same[0].plan.batch or 0)
-        paces = np.full(NUM_DRAWS, speed) / fits.noise(scheme)[::-1]
-        measured = True
+        speed = float(np.median([(one.plan.batch or 0.0) * 1e9 / one.step_ns for one in same]))
+        paces: Floats = np.full(NUM_DRAWS, speed) / fits.noise(run.plan.scheme)[::-1]
     else:
-        run = few[0]
-        batch, scheme = float(wanted or 0), run.plan.scheme
-        plan = Plan(
-            scheme=scheme,
-            num_ranks=fewest,
-            mesh=run.plan.mesh,
-            batch=batch,
-            work=run.plan.work * batch / (run.plan.batch or 1),
-            whole=None if run.plan.whole is None else run.plan.whole * batch / (run.plan.batch or 1),
-            ranks=run.plan.ranks,
-        )
-        if any(call.link_class not in fits.target for calls in plan.ranks for call in calls):
-            return None, None
-        parts, draws, _ = _steps(plan, fits)
-        speed, paces, measured = batch * 1e9 / parts.step, batch * 1e9 / draws, False
-    found = Reference(scheme=scheme, num_ranks=fewest, batch=batch, samples_per_s=speed, measured=measured)
-    return found, paces
+        more = batch / (run.plan.batch or 1)
+        whole = None if run.plan.whole is None else run.plan.whole * more
+        asked = replace(run.plan, batch=batch, work=run.plan.work * more, whole=whole)
+        if any(call.link_class not in fits.target for calls in asked.ranks for call in calls):
+            return None
+        parts, draws, _ = _steps(asked, fits)
+        speed, paces = batch * 1e9 / parts.step, batch * 1e9 / draws
+    reference = Reference(
+        scheme=run.plan.scheme,
+        num_ranks=run.plan.num_ranks,
+        batch=batch,
+        samples_per_s=speed,
+        measured=bool(same),
+    )
+    return _Base(reference=reference, paces=paces)
 
 
 def _prediction(
@@ -350,8 +422,7 @@ def _prediction(
     draws: Floats,
     fits: _Fits,
     traits: Traits,
-    reference: Reference | None,
-    base: Floats | None,
+    base: _Base | None,
     largest: int,
 ) -> Prediction:
     compute, straggling = round(parts.compute), round(parts.straggling)
@@ -365,11 +436,11 @@ def _prediction(
     speed = efficiency = None
     if plan.batch:
         speed = plan.batch * 1e9 / step
-        if reference is not None and base is not None:
-            share = reference.num_ranks / plan.num_ranks
-            efficiency = speed / reference.samples_per_s * share
-            spread = interval(plan.batch * 1e9 / draws / base * share, efficiency)
-    own = [run for run in fits.runs if run.plan.scheme == plan.scheme] or list(fits.runs)
+        if base is not None:
+            share = base.reference.num_ranks / plan.num_ranks
+            efficiency = speed / base.reference.samples_per_s * share
+            spread = interval(plan.batch * 1e9 / draws / base.paces * share, efficiency)
+    own = [run for run in fits.alike if run.plan.scheme == plan.scheme] or list(fits.alike)
     fixed = float(np.median([run.fixed_share for run in own]))
     return Prediction(
         scheme=plan.scheme,
@@ -392,7 +463,29 @@ def _prediction(
             (name, round(value)) for name, value in layers_at(own, plan.work, compute * (1 - fixed))
         ),
         measured=traits.observed or any(run.plan.scheme == plan.scheme for run in fits.runs),
-        warnings=plan_warnings(plan, fits.runs, traits, fits.compute, largest),
+        times_best=None,
+        measured_step_ns=None,
+        misfit=None,
+        warnings=plan_warnings(plan, fits.alike, traits, fits.compute, largest, _known_links(fits)),
+    )
+
+
+def _known_links(fits: _Fits) -> frozenset[str]:
+    """Classes of links that the target's hold: links between hosts fitted to calls over both hold both."""
+    across = fits.target.get(BETWEEN_HOSTS)
+    both = any(call.inside_too for run in fits.runs for calls in run.plan.ranks for call in calls)
+    return frozenset(fits.target) | (
+        {INSIDE_HOST} if both and across and across.used.given is None else set()
+    )
+
+
+def _beside(one: Prediction, step_ns: float | None, best: BestRun | None) -> Prediction:
+    """With what was measured put beside it."""
+    return replace(
+        one,
+        times_best=one.samples_per_s / best.samples_per_s if best and one.samples_per_s else None,
+        measured_step_ns=None if step_ns is None else round(step_ns),
+        misfit=None if step_ns is None else one.step_ns / step_ns - 1,
     )
 
 

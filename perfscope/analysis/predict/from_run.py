@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfscope.analysis.predict.costs import algorithms
+from perfscope.analysis.predict.crossings import uses_inside
 from perfscope.analysis.predict.records import (
     BETWEEN_HOSTS,
     INSIDE_HOST,
@@ -22,6 +23,8 @@ from perfscope.analysis.results import CollectiveCall, RankResult, RunAnalysis
 
 _LEFT_OUT = 3  # first steps
 _MOST_WAITING = 0.7  # of the time in calls: the skews are of other calls than those that last
+_MUCH_IDLE = 0.2  # of a step
+_BEGIN_EARLY = ("dp.fwd_overlap", "easgd.sync_ar")  # whose steps wait for what the step before them sent
 Document = Mapping[str, object]
 
 
@@ -89,6 +92,8 @@ def measured_run(
             for one in sorted(analysis.layers, key=lambda layer: layer.order)
         ),
         calls=tuple(_measured_calls(kinds, own, _hosts(analysis))),
+        begun_before=own.scheme.startswith(_BEGIN_EARLY)
+        and sum(one.idle for one in breakdowns) > _MUCH_IDLE * whole,
         problems=_problems(analysis),
     )
 
@@ -171,21 +176,27 @@ def recorded_plan(analysis: RunAnalysis, kinds: Sequence[_CallKind], hosts: Mapp
     """A script's own calls; only those of all ranks, which say what other numbers of ranks would send."""
     num, batch = len(analysis.ranks), None
     if analysis.throughput_samples_per_s and analysis.step_ns:
-        batch = analysis.throughput_samples_per_s * analysis.step_ns.median / 1e9
+        # samples/s were made from samples and the median step: whole samples come out again, rounding aside
+        batch = float(max(1, round(analysis.throughput_samples_per_s * analysis.step_ns.median / 1e9)))
+    if analysis.bench is not None and analysis.bench.batch:
+        batch = float(analysis.bench.batch)
+    where = [hosts.get(rank, "") for rank in range(num)]
     calls = tuple(
         PlannedCall(
             collective=kind.collective,
             num_ranks=num,
             bytes=float(kind.bytes),
             count=kind.per_step,
-            link_class=link_class([hosts.get(rank, "") for rank in range(num)]),
+            link_class=link_class(where),
             what="as recorded",
+            inside_too=uses_inside(kind.collective, where),
         )
         for kind in kinds
         if kind.num_ranks == num
     )
     work = 1.0 if batch is None else batch / num
-    scheme = "serial" if num == 1 else "dp.ddp"
+    # a script on one rank is where its own data parallelism begins; only bench runs have a scheme "serial"
+    scheme = "serial" if num == 1 and analysis.bench is not None else "dp.ddp"
     return Plan(scheme=scheme, num_ranks=num, mesh=str(num), batch=batch, work=work, ranks=(calls,))
 
 
@@ -279,10 +290,12 @@ def _problems(analysis: RunAnalysis) -> tuple[str, ...]:
     problems = []
     if analysis.machine is not None and analysis.machine.clean is False:
         kinds = sorted({one.kind for one in analysis.machine.disturbances if one.within_steps})
-        problems.append(f"was disturbed ({', '.join(kinds) or 'see its report'})")
+        problems.append(f"disturbed ({', '.join(kinds) or 'see its report'})")
     if any(rank.finished is False for rank in analysis.ranks):
-        problems.append("has ranks that did not end by themselves")
+        problems.append("ranks that did not end by themselves")
     traced = min((rank.num_traced_steps for rank in analysis.ranks), default=0)
     if traced < 4:
-        problems.append(f"has {traced} traced step(s) on some rank; 4 or more tell more")
+        problems.append(
+            f"only {traced} traced step{'' if traced == 1 else 's'} on some rank; 4 or more tell more"
+        )
     return tuple(problems)

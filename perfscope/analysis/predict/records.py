@@ -21,6 +21,8 @@ class PlannedCall:
         link_class: the slowest that it crosses: BETWEEN_HOSTS or INSIDE_HOST.
         sharing: how many such calls' bytes go through the busiest host's link at once, >= 1 (`crossings`).
         what: for people: "gradients", "input of fc1" ...
+        inside_too: it crosses hosts, and some of its messages stay inside one: each stage of it is as slow as
+            the slower of the two links.
     """
 
     collective: str
@@ -30,6 +32,7 @@ class PlannedCall:
     link_class: str
     sharing: float = 1.0
     what: str = ""
+    inside_too: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +113,8 @@ class MeasuredRun:
         fixed_share: of a traced step without communication, the part that no layer has (optimizer, idle).
         layers: of the mean traced step, in the order of execution.
         calls: every matched call of known size.
+        begun_before: it idles for long, waiting for exchanges that its scheme began before the traced window:
+            what looks like computing is communication in part.
         problems: said with every prediction: disturbed, short of steps ...
     """
 
@@ -128,6 +133,7 @@ class MeasuredRun:
     fixed_share: float
     layers: tuple[LayerTime, ...]
     calls: tuple[MeasuredCall, ...] = ()
+    begun_before: bool = False
     problems: tuple[str, ...] = field(default=())
 
     @property

@@ -52,7 +52,9 @@ class Prediction:
     step_interval_ns: Interval
     samples_per_s: float | None
     samples_interval: Interval | None
-    efficiency: float | None  # against the report's reference; None: no batch, or no reference
+    efficiency: (
+        float | None
+    )  # against the scheme's own smallest run (`references`); None: no batch, or no run
     efficiency_interval: Interval | None
     compute_ns: int  # all that a rank does itself: layers, optimizer, loading, gaps
     straggler_ns: int  # more waiting for the last of N ranks than in the runs measured
@@ -62,18 +64,48 @@ class Prediction:
     bytes_by_link: tuple[tuple[str, float], ...]  # S summed over the busiest rank's calls of a step
     layers_ns: tuple[tuple[str, int], ...]  # part of compute, in the order of execution
     measured: bool  # the scheme itself was among the runs
+    times_best: float | None  # samples/s over those of the report's best run
+    measured_step_ns: int | None  # of runs that were just this; None: none was
+    misfit: float | None  # step_ns / measured_step_ns - 1
     warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """What efficiency is relative to."""
+    """What a scheme's efficiency is relative to: its own smallest run, or serial's if it did not run."""
 
     scheme: str
     num_ranks: int
     batch: float
     samples_per_s: float
     measured: bool  # False: predicted, as no run had this batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestRun:
+    """The measured run with most samples/s."""
+
+    scheme: str
+    num_ranks: int
+    batch: float
+    samples_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedRun:
+    """A run that the fit is made from, and what the model says of it."""
+
+    name: str
+    scheme: str
+    num_ranks: int
+    batch: float | None
+    measured_step_ns: int
+    modelled_step_ns: int
+
+    @property
+    def misfit(self) -> float:
+        """modelled / measured - 1."""
+        return self.modelled_step_ns / self.measured_step_ns - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +116,11 @@ class PredictionReport:
     mode: str  # strong or weak
     num_runs: int
     max_measured_ranks: int
-    reference: Reference | None
+    cores_per_rank: float | None  # of the target, asked for or the runs'; None: not recorded
+    references: tuple[Reference, ...]  # one per scheme and batch
+    best_run: BestRun | None
+    fitted: tuple[FittedRun, ...]  # whose links are all known
+    not_comparable: str | None  # why compute and efficiency are from some of the runs only
     links: tuple[LinkUsed, ...]
     predictions: tuple[Prediction, ...]  # by N, then the fastest first
     refusals: tuple[Refusal, ...]

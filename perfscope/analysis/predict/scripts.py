@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from perfscope.analysis.predict.crossings import uses_inside
 from perfscope.analysis.predict.from_run import link_class
 from perfscope.analysis.predict.records import MeasuredRun, Plan, PlannedCall
 
@@ -45,6 +46,20 @@ def gradient_buckets(layers: Mapping[str, object]) -> tuple[int, ...]:
     return (*buckets, filled) if filled else tuple(buckets)
 
 
+def _bucket_calls(buckets: Sequence[int], num_ranks: int, where: str) -> tuple[PlannedCall, ...]:
+    return tuple(
+        PlannedCall(
+            collective="all_reduce",
+            num_ranks=num_ranks,
+            bytes=float(size),
+            count=1.0,
+            link_class=where,
+            what=f"bucket {index}",
+        )
+        for index, size in enumerate(buckets)
+    )
+
+
 def script_plan(
     runs: Sequence[MeasuredRun],
     buckets: Sequence[int],
@@ -66,7 +81,8 @@ def script_plan(
     """
     largest = max(runs, key=lambda run: run.plan.num_ranks)
     calls = largest.plan.ranks[0] if largest.plan.ranks else ()
-    where = link_class([rank // ranks_per_host for rank in range(num_ranks)])
+    hosts = [rank // ranks_per_host for rank in range(num_ranks)]
+    where = link_class(hosts)
     others = {call.collective for call in calls} - _SAME_PAYLOAD
     if others:
         raise ValueError(
@@ -77,19 +93,19 @@ def script_plan(
     if not calls:
         if largest.plan.num_ranks > 1 or not buckets:
             raise ValueError("no call of all ranks is in the traces, and layers.json has no parameters")
-        notes = ("gradients are taken from layers.json, in DistributedDataParallel's buckets",)
-        calls = tuple(
-            PlannedCall(
-                collective="all_reduce",
-                num_ranks=num_ranks,
-                bytes=float(size),
-                count=1.0,
-                link_class=where,
-                what=f"bucket {index}",
-            )
-            for index, size in enumerate(buckets)
+        if num_ranks > 1:
+            notes = ("gradients are taken from layers.json, in DistributedDataParallel's buckets",)
+        calls = _bucket_calls(buckets, num_ranks, where)
+    calls = tuple(
+        replace(
+            call,
+            num_ranks=num_ranks,
+            link_class=where,
+            sharing=1.0,
+            inside_too=uses_inside(call.collective, hosts),
         )
-    calls = tuple(replace(call, num_ranks=num_ranks, link_class=where, sharing=1.0) for call in calls)
+        for call in calls
+    )
     return Plan(
         scheme=DDP,
         num_ranks=num_ranks,

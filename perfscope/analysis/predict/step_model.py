@@ -2,9 +2,12 @@
 
     compute    = M(work) * slowdown          slowdown: threads per core of the target over those measured
     straggling = M * spread * e_N
-    transfer   = r * max over ranks of sum over calls of (alpha messages + beta bytes) per link class
+    transfer   = r * max over ranks of sum over calls of (alpha messages + beta bytes)
     hidden     = min(h * transfer, share of compute that can hide it)
     step       = compute + straggling + transfer - hidden
+
+A call over several hosts that sends inside one, too (a ring with neighbours on a host), uses both classes of
+links at once, and its stages go at the pace of the slower: max over classes of alpha messages + beta bytes.
 
 r: recorded over formula for the scheme's own runs (what a backend or a library moves or queues beyond it);
 h: the share of communication that was hidden in the scheme's own runs, else in its family's.
@@ -20,11 +23,12 @@ import numpy as np
 from perfscope.analysis.predict.compute import ComputeModel
 from perfscope.analysis.predict.fitting import expected_maximum
 from perfscope.analysis.predict.links import terms
-from perfscope.analysis.predict.records import MeasuredRun, Plan
+from perfscope.analysis.predict.records import BETWEEN_HOSTS, INSIDE_HOST, MeasuredRun, Plan
 
 _LEAST_MISFIT, _MOST_MISFIT = 0.03, 0.5
 Link = tuple[float, float]  # (alpha s, beta s/byte)
-RankTerms = Mapping[str, Link]  # link class -> (messages, bytes) of one rank's step
+Stages = Mapping[str, Link]  # link class -> (messages, bytes); the slowest class counts
+RankTerms = tuple[Stages, ...]  # of one rank's step, one after the other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,29 +69,61 @@ class StepParts:
 
 
 def rank_terms(plan: Plan, backend: str | None) -> tuple[RankTerms, ...]:
-    """Messages and bytes of each different rank by link class."""
+    """Messages and bytes of each different rank: calls over one class of links are added up."""
     found = []
     for calls in plan.ranks:
         sums: dict[str, Link] = {}
+        both: dict[Link, tuple[Link, float]] = {}
         for call in calls:
             messages, sent = terms(call, backend)
+            if call.inside_too:
+                one = (messages, sent)
+                both[one] = (messages, sent / call.sharing), both.get(one, (one, 0.0))[1] + call.count
+                continue
             before = sums.get(call.link_class, (0.0, 0.0))
             sums[call.link_class] = (before[0] + call.count * messages, before[1] + call.count * sent)
-        found.append(sums)
+        found.append(
+            (
+                *({name: one} for name, one in sums.items()),
+                *(
+                    {BETWEEN_HOSTS: _times(across, count), INSIDE_HOST: _times(inside, count)}
+                    for across, (inside, count) in both.items()
+                ),
+            )
+        )
     return tuple(found)
 
 
+def _times(link: Link, count: float) -> Link:
+    return link[0] * count, link[1] * count
+
+
 def transfer_by_link(ranks: Sequence[RankTerms], links: Mapping[str, Link]) -> dict[str, float]:
-    """Of the rank that communicates longest: link class -> ns.
+    """Of the rank that communicates longest: link class -> ns that it sets the pace for.
+
+    Calls over both classes of links count as between hosts alone where nothing is known of those inside.
 
     Raises:
-        KeyError: a link class that `links` lacks.
+        KeyError: another link class that `links` lacks.
     """
-    costs = [
-        {name: 1e9 * (links[name][0] * part[0] + links[name][1] * part[1]) for name, part in one.items()}
-        for one in ranks
-    ]
+    costs = []
+    for stages in ranks:
+        cost: dict[str, float] = {}
+        for stage in stages:
+            name, time = _slowest(stage, links)
+            cost[name] = cost.get(name, 0.0) + time
+        costs.append(cost)
     return max(costs, key=lambda cost: sum(cost.values()), default={})
+
+
+def _slowest(stage: Stages, links: Mapping[str, Link]) -> tuple[str, float]:
+    times = {
+        name: 1e9 * (links[name][0] * part[0] + links[name][1] * part[1])
+        for name, part in stage.items()
+        if len(stage) == 1 or name in links or name == BETWEEN_HOSTS
+    }
+    name = max(times, key=lambda one: times[one])
+    return name, times[name]
 
 
 def compose(

@@ -9,17 +9,23 @@ import numpy as np
 
 from perfscope.analysis.predict.compute import ComputeModel
 from perfscope.analysis.predict.links import FittedLink
-from perfscope.analysis.predict.records import LINK_WORDS, MeasuredRun, Plan
+from perfscope.analysis.predict.records import INSIDE_HOST, LINK_WORDS, MeasuredRun, Plan, Refusal
 from perfscope.analysis.predict.results import Prediction
 from perfscope.analysis.predict.step_model import Traits
 
 _POOR_FIT = 0.3
 _ODD_RATIO = 2.0
 _LONGER = 1.15
+_LEVEL = 0.005
 
 
 def plan_warnings(
-    plan: Plan, runs: Sequence[MeasuredRun], traits: Traits, compute: ComputeModel, largest: int
+    plan: Plan,
+    runs: Sequence[MeasuredRun],
+    traits: Traits,
+    compute: ComputeModel,
+    largest: int,
+    known_links: frozenset[str],
 ) -> tuple[str, ...]:
     """What the user should know of one prediction."""
     said = list(plan.notes)
@@ -38,7 +44,12 @@ def plan_warnings(
             "layers are divided in all runs: what ranks do with gathered activations is taken as divided, "
             "too, so the step may be longer; record dp.ddp as well"
         )
-    said += _upside_down(own)
+    if INSIDE_HOST not in known_links and any(call.inside_too for calls in plan.ranks for call in calls):
+        said.append(
+            "its calls use links inside hosts, too, which no run's calls tell of: those are taken as no "
+            "slower than the ones between hosts"
+        )
+    said += _of_compute(own, plan.scheme, compute)
     works = [run.plan.work for run in (own or runs)]
     if compute.is_affine(plan.scheme) and not 0.5 * min(works) <= plan.work <= 2 * max(works):
         said.append(
@@ -54,6 +65,20 @@ def plan_warnings(
             f"its recorded communication takes {traits.ratio:.1f} x what the formulas say; carried over"
         )
     return tuple(said)
+
+
+def _of_compute(own: Sequence[MeasuredRun], scheme: str, compute: ComputeModel) -> list[str]:
+    said = []
+    if any(run.begun_before for run in own):
+        said.append(
+            "its traced steps idle, waiting for exchanges begun before them: a part of its compute is "
+            "communication"
+        )
+    if compute.curve(scheme).assumed:
+        said.append(
+            "in the runs more samples took no longer: the time per sample is assumed as half of the layers'"
+        )
+    return said + _upside_down(own)
 
 
 def _upside_down(runs: Sequence[MeasuredRun]) -> list[str]:
@@ -79,7 +104,7 @@ def general_warnings(
     cores_per_rank: float | None,
 ) -> tuple[str, ...]:
     """What holds for all predictions."""
-    said = [f"{run.name} {problem}" for run in runs for problem in run.problems]
+    said = _problems(runs)
     for name, link in sorted(links.items()):
         where = LINK_WORDS.get(name, name)
         if not link.used.separable:
@@ -91,12 +116,6 @@ def general_warnings(
             said.append(
                 f"the calls {where} scatter by {link.used.residual_ratio:.0%} around their fit (median)"
             )
-    shares = {round(run.cores_per_rank, 3) for run in runs if run.cores_per_rank is not None}
-    if len(shares) > 1:
-        said.append(
-            f"the runs have {_listed(shares)} cores per rank: their compute is not comparable; "
-            f"use runs with equal shares"
-        )
     if any(run.cores_per_rank is None for run in runs):
         said.append("some runs do not tell how many cores a rank had: the target's share is taken as theirs")
     if slowdown != 1:
@@ -114,19 +133,41 @@ def general_warnings(
     return tuple(said)
 
 
-def best_sentences(predictions: Sequence[Prediction]) -> tuple[tuple[int, str], ...]:
-    """(N, which scheme has most samples/s, by how much, and whether the intervals decide)."""
+def _problems(runs: Sequence[MeasuredRun]) -> list[str]:
+    """A line per problem with the runs that have it."""
+    having: dict[str, list[str]] = defaultdict(list)
+    for run in runs:
+        for problem in run.problems:
+            having[problem].append(run.name)
+    return [
+        (f"all {len(runs)} runs" if len(names) == len(runs) > 1 else _listed(names)) + f": {problem}"
+        for problem, names in having.items()
+    ]
+
+
+def best_sentences(
+    predictions: Sequence[Prediction], refusals: Sequence[Refusal]
+) -> tuple[tuple[int, str], ...]:
+    """(N, which scheme has most samples/s, by how much, and whether the intervals decide).
+
+    Nothing is said where one scheme was all that was asked for.
+    """
+    refused: dict[int, int] = defaultdict(int)
+    for refusal in refusals:
+        refused[refusal.num_ranks] += 1
     by_size: dict[int, list[Prediction]] = defaultdict(list)
     for one in predictions:
         by_size[one.num_ranks].append(one)
-    return tuple((num, _best(num, by_size[num])) for num in sorted(by_size))
+    return tuple(
+        (num, _best(num, by_size[num])) for num in sorted(by_size) if len(by_size[num]) > 1 or refused[num]
+    )
 
 
 def _best(num: int, found: Sequence[Prediction]) -> str:
     first, *others = sorted(found, key=lambda one: one.step_ns / (one.batch or 1))
     ranks = f"{num} rank{'s' if num > 1 else ''}"
     if not others:
-        return f"At {ranks} only {first.scheme} could be predicted."
+        return f"At {ranks} only {first.scheme} of the schemes asked for could be predicted."
     second = others[0]
     ahead = second.step_ns / (second.batch or 1) / (first.step_ns / (first.batch or 1)) - 1
     open_ones = [
@@ -134,12 +175,12 @@ def _best(num: int, found: Sequence[Prediction]) -> str:
         for one in others
         if one.step_interval_ns.low / (one.batch or 1) < first.step_interval_ns.high / (first.batch or 1)
     ]
-    text = f"At {ranks} {first.scheme} is predicted best, {ahead:.0%} ahead of {second.scheme}"
+    lead = f"{100 * ahead:.0f} % ahead of" if ahead >= _LEVEL else "level with"
+    text = f"At {ranks} {first.scheme} is predicted best, {lead} {second.scheme}"
     if open_ones:
         return f"{text}; its interval overlaps with {_listed(open_ones)}, so this is not decided."
     return f"{text}; no interval overlaps with its own."
 
 
-def _listed(items: Sequence[str] | set[float]) -> str:
-    words = [f"{item:g}" if isinstance(item, float) else item for item in items]
+def _listed(words: Sequence[str]) -> str:
     return " and ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else words[0]
