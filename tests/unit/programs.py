@@ -34,6 +34,7 @@ from perfscope.analysis.mainline import (
 from perfscope.analysis.matching import MatchedCalls
 from perfscope.analysis.spans import StepSpan
 
+FIRST_STEP = 7  # windows begin in the middle of a training
 EPOCH = 1_780_000_000_000_000_000
 Action = tuple[Any, ...]
 _PARTS = {
@@ -201,7 +202,7 @@ def _line(rank: int, state: _Rank, host: str) -> MainLine:
     table = np.array(state.segments, dtype=np.int64).reshape(-1, 5)
     starts = [state.begin, *state.step_ends[:-1]]
     steps = tuple(
-        StepSpan(step=number, start_ns=EPOCH + start, end_ns=EPOCH + end)
+        StepSpan(step=FIRST_STEP + number, start_ns=EPOCH + start, end_ns=EPOCH + end)
         for number, (start, end) in enumerate(zip(starts, state.step_ends, strict=True))
     )
     return MainLine(
@@ -213,7 +214,7 @@ def _line(rank: int, state: _Rank, host: str) -> MainLine:
         part=table[:, 2].astype(np.int8),
         layer=table[:, 3].astype(np.int32),
         phase=np.full(len(table), -1, dtype=np.int8),
-        step=table[:, 4],
+        step=FIRST_STEP + table[:, 4],
         steps=steps,
         has_device=False,
         kernel_launch=np.empty(0, dtype=np.int64),

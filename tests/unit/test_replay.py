@@ -198,7 +198,7 @@ def test_no_saving_is_larger_than_the_step_however_much_tracing_stretched_it() -
 def test_a_rank_that_was_slow_in_one_step_only_is_no_straggler() -> None:
     quick, slow = [("work", 3 * MS), ("call", "a", "world")], [("work", 9 * MS), ("call", "a", "world")]
     once = replays(simulate([[quick] * 5, [slow, *[quick] * 4]], WORLD, {"a": MS}))
-    always = replays(simulate([[quick] * 5, [slow] * 5], WORLD, {"a": MS}))
+    always = replays(simulate([[quick] * 2, [slow] * 2], WORLD, {"a": MS}))
     assert analyse_what_ifs(once, None, ()).slow == ()
     assert [one.rank for one in analyse_what_ifs(once, None, ()).slow_at_times] == [1]
     found = analyse_what_ifs(always, None, ())
