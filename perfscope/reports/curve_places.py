@@ -196,14 +196,6 @@ def marks(chart: CurveChart, curve: Curve) -> list[Point]:
     return [points[round(number * step)] for number in range(MOST_MARKS // 2 + 1)]
 
 
-def has_dashes(chart: CurveChart) -> bool:
-    """Whether some curve leaves the measured range."""
-    return any(
-        curve.dashed_from is not None and curve.x and curve.x[-1] > curve.dashed_from
-        for curve in chart.curves
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BarPlace:
     """Per cent of the axis; None: nothing to draw."""

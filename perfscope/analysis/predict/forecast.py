@@ -30,7 +30,6 @@ from perfscope.analysis.predict.records import (
 from perfscope.analysis.predict.results import (
     BestRun,
     FittedRun,
-    Interval,
     Prediction,
     PredictionReport,
     Reference,
@@ -498,9 +497,3 @@ def _bytes_by_link(plan: Plan) -> tuple[tuple[str, float], ...]:
         sums.append(one)
     busiest = max(sums, key=lambda one: sum(one.values()), default={})
     return tuple(sorted(busiest.items()))
-
-
-def step_error(predicted: Prediction, measured_ns: float) -> tuple[float, bool]:
-    """(predicted / measured - 1, whether the interval holds the measured step)."""
-    span: Interval = predicted.step_interval_ns
-    return predicted.step_ns / measured_ns - 1, span.low <= measured_ns <= span.high

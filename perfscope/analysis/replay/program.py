@@ -19,7 +19,6 @@ Positions and times are float64 ns relative to the window's beginning: exact for
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -136,8 +135,3 @@ class Change:
     delay: Float | None = None
     begin: Float | None = None  # shape (ranks,)
     waits: bool = True  # False: lines wait for nothing but, at the end, for every call
-
-
-def rows_of(ranks: Sequence[int]) -> dict[int, int]:
-    """Global rank -> row."""
-    return {rank: row for row, rank in enumerate(ranks)}
