@@ -75,6 +75,17 @@ class Activity:
     input: Intervals
     optimizer: Intervals  # the optimizer's own spans on the host
 
+    def by_precedence(self) -> tuple[tuple[str, Intervals], ...]:
+        """(part of the step, its time): an instant counts for the first that has it, for idle if none has."""
+        return (
+            ("compute", self.compute),
+            ("optimizer", self.optimizer_ops),
+            ("exposed_comm", self.comm),
+            ("copy", self.copy),
+            ("input_wait", self.input),
+            ("optimizer", self.optimizer),
+        )
+
     @property
     def useful(self) -> Intervals:
         """All operators: what communication can hide under."""
@@ -128,7 +139,7 @@ def step_totals(act: Activity, steps: tuple[StepSpan, ...], host_wait: Intervals
     left = iv.union(bounds[:, 0], bounds[:, 1])
     comm = iv.length(iv.intersect(act.comm, left))
     taken: list[int] = []
-    for part in (act.compute, act.optimizer_ops, act.comm, act.copy, act.input, act.optimizer):
+    for _, part in act.by_precedence():
         rest = iv.subtract(left, part)
         taken.append(iv.length(left) - iv.length(rest))
         left = rest

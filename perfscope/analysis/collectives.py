@@ -65,7 +65,11 @@ def analyse_collectives(record: CommRecord, hosts: Mapping[int, str], world_size
         if reason:
             reasons[key] = reason
     together = [one for key, found in matched.items() if key.collective in SYNCHRONISING for one in found]
-    matched |= match_pairs(record.groups, hosts, fit_clocks(together, hosts))
+    clocks = fit_clocks(together, hosts)
+    pairs = match_pairs(record.groups, hosts, clocks)
+    if pairs:  # they speak for hosts that no collective joins
+        clocks = fit_clocks(together, hosts, [one for found in pairs.values() for one in found])
+    matched |= pairs
     for key, reason in reasons.items():
         if not (key.collective in {SEND, RECV} and key._replace(collective=SEND) in matched):
             what = f"transfer and wait of {key.collective} on group {key.group}"
@@ -73,11 +77,6 @@ def analyse_collectives(record: CommRecord, hosts: Mapping[int, str], world_size
     if record.num_nameless:
         reason = "the trace does not say which collective they are; they count as communication all the same"
         missing.append(MissingFigure(what=f"{record.num_nameless} communication spans", reason=reason))
-    clocks = fit_clocks(
-        together,
-        hosts,
-        [one for key, found in matched.items() if key.collective == SEND for one in found],
-    )
     results: list[CollectiveResult] = []
     calls: list[CollectiveCall] = []
     matches: list[JudgedCalls] = []

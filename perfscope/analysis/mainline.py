@@ -18,7 +18,7 @@ from perfscope.analysis.breakdown import Activity
 from perfscope.analysis.intervals import Int64, Intervals
 from perfscope.analysis.spans import COMPUTE, Mask, Spans, StepSpan, whole_numbers, words
 
-# What a segment is spent on; the order is that in which `breakdown` decides.
+# What a segment is spent on.
 LINE_PARTS = ("compute", "optimizer", "exposed_comm", "copy", "input_wait", "idle")
 LINE_COMPUTE, LINE_OPTIMIZER, LINE_EXPOSED, LINE_COPY, LINE_INPUT, LINE_IDLE = range(len(LINE_PARTS))
 NO_LAYER = -1
@@ -109,11 +109,9 @@ def _line(
 ) -> MainLine:
     within = iv.union(np.array([step.start_ns for step in steps]), np.array([step.end_ns for step in steps]))
     begins = np.array([step.start_ns for step in steps], dtype=np.int64)
-    sets = (act.compute, act.optimizer_ops, act.comm, act.copy, act.input, act.optimizer)
-    parts = (LINE_COMPUTE, LINE_OPTIMIZER, LINE_EXPOSED, LINE_COPY, LINE_INPUT, LINE_OPTIMIZER)
+    ordered = [(LINE_PARTS.index(name), iv.intersect(one, within)) for name, one in act.by_precedence()]
     works = _works(spans)
-    clipped = [iv.intersect(one, within) for one in sets]
-    cuts = [within.ravel(), begins, *(one.ravel() for one in clipped)]
+    cuts = [within.ravel(), begins, *(one.ravel() for _, one in ordered)]
     cuts += [np.concatenate((spans.start[rows], spans.end[rows])) for rows in works]
     edges = np.unique(np.concatenate(cuts))
     edges = edges[(edges >= within[0, 0]) & (edges <= within[-1, 1])]
@@ -121,7 +119,7 @@ def _line(
     keep = _inside(within, start)
     start, end = start[keep], end[keep]
     part = np.full(len(start), LINE_IDLE, dtype=np.int8)
-    for one, what in zip(reversed(clipped), reversed(parts), strict=True):
+    for what, one in reversed(ordered):
         part[_inside(one, start)] = what
     layer, phase = _labels(table, spans, works, start, codes)
     working = (part == LINE_COMPUTE) | (part == LINE_OPTIMIZER)

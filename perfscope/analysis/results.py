@@ -193,7 +193,6 @@ class RunAnalysis:
     step_series: dict[int, tuple[int, ...]] = field(default_factory=dict)  # rank -> step durations, in order
     in_calls_ns: int | None = None  # mean rank: |union| of matched collective calls, over all windows
     waiting_ns: int | None = None  # part of in_calls_ns spent waiting for the last rank to enter
-    clock_offsets_ns: dict[str, int] = field(default_factory=dict)  # host -> its clock minus the first host's
     clocks: ClockFit = field(default_factory=lambda: ClockFit(reference=""))  # hosts' clocks, drift included
     clock_residual_ns: int | None = None  # doubt left in comparing hosts' clocks; None: one host, or unknown
     breakdown_of: str = (

@@ -121,7 +121,6 @@ def analyse_run(source: RunSource) -> RunAnalysis:
         in_calls_ns=comm.in_calls_ns,
         waiting_ns=comm.waiting_ns,
         clocks=comm.clocks,
-        clock_offsets_ns=dict(comm.clocks.offset_ns),
         clock_residual_ns=comm.clocks.worst_residual_ns,
         breakdown_of=breakdown_of,
         machine=machine,

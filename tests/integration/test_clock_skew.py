@@ -92,7 +92,7 @@ def truth_and_aligned(
 def check(ranks: dict[int, dict[str, Any]], path: Path, ahead_s: int) -> None:
     run = as_run(path, ranks)
     analysis = analyse_run(run.read())
-    assert round(analysis.clock_offsets_ns["host1"] / 1e9, 1) == ahead_s
+    assert round(analysis.clocks.offset_ns["host1"] / 1e9, 1) == ahead_s
     residual = analysis.clock_residual_ns
     assert residual is not None
     truth, aligned, narrow = truth_and_aligned(ranks, analysis)

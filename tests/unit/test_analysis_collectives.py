@@ -155,7 +155,7 @@ def test_clock_offsets_between_hosts_are_found_and_taken_off(tmp_path: Path) -> 
     zero = [comm(100 * k, 80, k) for k in range(10)]
     one = [comm(100 * k + late + offset + skew, 80 - late, k) for k, skew in enumerate(skews)]
     analysis = analyse(tmp_path, {0: zero, 1: one}, hosts={0: "node0", 1: "node1"})
-    assert analysis.clock_offsets_ns == {"node0": 0, "node1": offset}
+    assert analysis.clocks.offset_ns == {"node0": 0, "node1": offset}
     assert analysis.clock_residual_ns == 2
     result = only(analysis)
     assert result.late_counts == ((1, 10),)

@@ -8,6 +8,7 @@ from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.findings.ranks import certain_calls, late, scheme, wait_or_transfer
 from perfscope.analysis.results import Finding
 from perfscope.analysis.whatif.changes import SMALL_BYTES
+from perfscope.analysis.whatif.results import WhatIf
 from perfscope.units import format_bytes, format_count, format_ns, format_ratio
 
 
@@ -71,17 +72,11 @@ def _kind(evidence: Evidence) -> _Kind | None:
         return None
     merged, faster = evidence.what_ifs.of("one_bucket"), evidence.what_ifs.of("double_bandwidth")
     hidden = evidence.what_ifs.of("full_overlap")
-    small = _small(evidence)
     told = f"On an ideal network the step would take {format_ns(ideal.step_ns)}. "
-    if small and merged is not None and merged.gain_ns >= _HELPS * ideal.gain_ns:
-        return _Kind(
-            slug="small_collectives",
-            title=f"{small.title} the step would take {format_ns(merged.step_ns)}",
-            detail=f"{small.detail} {told}",
-            action=small.action,
-            gain_ns=merged.gain_ns,
-            gain_ratio=merged.gain_ratio,
-        )
+    if merged is not None and merged.gain_ns >= _HELPS * ideal.gain_ns:
+        small = _small_calls(evidence, merged, told)
+        if small is not None:
+            return small
     share = evidence.mean("exposed_comm") / evidence.step
     if ideal.gain_ratio < SERIAL * share:
         return _Kind(
@@ -106,14 +101,7 @@ def _kind(evidence: Evidence) -> _Kind | None:
     return _Kind(slug="comm_bound", detail=told)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Small:
-    title: str
-    detail: str
-    action: str
-
-
-def _small(evidence: Evidence) -> _Small | None:
+def _small_calls(evidence: Evidence, merged: WhatIf, told: str) -> _Kind | None:
     """Calls too small to use the link: merged into buckets they would pay their latency once."""
     small = [call for call in evidence.calls if call.bytes is not None and call.bytes < SMALL_BYTES]
     small = [call for call in small if call.collective == "all_reduce"]
@@ -122,13 +110,17 @@ def _small(evidence: Evidence) -> _Small | None:
         return None
     shortest = min(call.transfer_ns for call in small)
     total_bytes = sum(call.bytes or 0 for call in small)
-    return _Small(
+    return _Kind(
+        slug="small_collectives",
         title=(
             f"{format_count(len(small) / steps)} all_reduce calls per step carry only "
-            f"{format_bytes(total_bytes / len(small))} each; merged into buckets"
+            f"{format_bytes(total_bytes / len(small))} each; merged into buckets "
+            f"the step would take {format_ns(merged.step_ns)}"
         ),
-        detail=f"The shortest of them still takes {format_ns(shortest)}: latency, not bandwidth.",
+        detail=f"The shortest of them still takes {format_ns(shortest)}: latency, not bandwidth. {told}",
         action="Raise bucket_cap_mb, or reduce one flat tensor instead of many.",
+        gain_ns=merged.gain_ns,
+        gain_ratio=merged.gain_ratio,
     )
 
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from perfscope.analysis.clocks.fit import ClockFit
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.judged import JudgedCalls
-from perfscope.analysis.mainline import LINE_EXPOSED, LINE_IDLE, MainLine
+from perfscope.analysis.mainline import LINE_EXPOSED, LINE_IDLE, NO_LAYER, MainLine
 from perfscope.analysis.pairs import SEND
 from perfscope.analysis.replay.program import Cells, Events, Float, Index, Program, Stretches
 
@@ -225,9 +225,10 @@ def _add_rank(row: int, line: MainLine, calls: _Calls, clocks: ClockFit, parts: 
         "phase": line.phase[pieces.source],
         "step": line.step[pieces.source],
     }
-    # One empty cell closes the line, so that its end is a place on it.
+    # One empty cell closes the line, so that its end is a place on it: nobody's work, of the last step.
+    closing = {"local": 0, "part": LINE_IDLE, "layer": NO_LAYER, "phase": -1, "step": line.steps[-1].step}
     for name, values in cells.items():
-        parts.cells[name].append(np.append(values, np.zeros(1, dtype=values.dtype)))
+        parts.cells[name].append(np.append(values, np.array([closing[name]], dtype=values.dtype)))
     parts.first.append(base_cell + len(pieces.local) + 1)
     parts.stretches["rank"].append(np.full(len(pieces.begins), row))
     parts.stretches["awaited"].append(np.concatenate((np.full(1, -1), parts_before + pieces.awaited)))

@@ -90,7 +90,7 @@ class Replays:
     @property
     def unexplained_ratio(self) -> float:
         """Communication that no matched call explains, as a share of all ranks' time."""
-        time = sum(float(window.program.cells.local.sum()) + 0.0 for window in self.windows)
+        time = sum(float(window.program.cells.local.sum()) for window in self.windows)
         waited = sum(window.measured_ns * len(window.program.ranks) for window in self.windows)
         lost = sum(window.program.unexplained_ns for window in self.windows)
         return lost / max(waited, time, 1.0)

@@ -37,8 +37,6 @@ class WhatIfs:
     check: ReplayCheck | None
     slow: tuple[Slow, ...]  # ranks slower than their peers, the worst first
     slow_at_times: tuple[Slow, ...]  # with ranks that were slow in some of the steps only
-    latency_ns: float  # per step and rank: part of the transfers that no bandwidth shortens
-    transfer_ns: float  # per step and rank
     missing: tuple[MissingFigure, ...]
     different_work: bool = False  # ranks run different layers: the model is split over them
 
@@ -57,9 +55,7 @@ class WhatIfs:
         return one.gain_ns if one else 0
 
 
-NOTHING = WhatIfs(
-    what_ifs=(), check=None, slow=(), slow_at_times=(), latency_ns=0.0, transfer_ns=0.0, missing=()
-)
+NOTHING = WhatIfs(what_ifs=(), check=None, slow=(), slow_at_times=(), missing=())
 
 
 def analyse_what_ifs(
@@ -92,9 +88,7 @@ def analyse_what_ifs(
             "what ties the ranks together is not in the trace"
         )
         missing = (MissingFigure(what="what-ifs", reason=reason),)
-        return WhatIfs(
-            what_ifs=(), check=check, slow=(), slow_at_times=(), latency_ns=0, transfer_ns=0, missing=missing
-        )
+        return WhatIfs(what_ifs=(), check=check, slow=(), slow_at_times=(), missing=missing)
     costs = call_costs(replays)
     work = Work.of(replays)
     slow = work.slow(layers)
@@ -107,14 +101,11 @@ def analyse_what_ifs(
             "their CPUs reach most of their memory through another node",
             lambda program: as_fast_as_peers(program, work, remote),
         )
-    fixed, moved = _transfers(replays, costs)
     return WhatIfs(
         what_ifs=tuple(sorted((one for one in found if one.gain_ns > 0), key=lambda one: -one.gain_ns)),
         check=check,
         slow=tuple(slow),
         slow_at_times=tuple(work.slow(layers, nearly_each=False)),
-        latency_ns=fixed,
-        transfer_ns=moved,
         missing=(),
         different_work=splits_differently(work),
     )

@@ -160,12 +160,11 @@ def _by_step(replays: Replays, ranks: Sequence[int]) -> Float:
     columns = []
     for window in replays.windows:
         program = window.program
-        own = np.isin(program.cells.part, OWN_PARTS) & (program.cells.local > 0)
-        # Of the cells that are looked at only: those that close the lines belong to no step.
-        steps, column = np.unique(program.cells.step[own], return_inverse=True)
+        own = np.isin(program.cells.part, OWN_PARTS)
+        steps, column = np.unique(program.cells.step, return_inverse=True)
         times = np.zeros((len(ranks), len(steps)))
         row = np.array([ranks.index(rank) for rank in program.ranks])[program.cells.rank]
-        np.add.at(times, (row[own], column), program.cells.local[own])
+        np.add.at(times, (row[own], column[own]), program.cells.local[own])
         columns.append(times)
     return np.concatenate(columns, axis=1)
 
