@@ -65,6 +65,6 @@ def _lead(found: Efficiency) -> str:
     known = {name: value for name in names if (value := getattr(found, name)) < ACCEPTABLE}
     if not known:
         mark = units.format_ratio(ACCEPTABLE, 0)
-        return f"{share} of the ranks' time is computation; no factor is below {mark}."
+        return f"{share} of the ranks' time is computation; none of the causes by itself is below {mark}."
     worst = min(known, key=lambda name: known[name])
     return f"{share} of the ranks' time is computation; most is lost to {_LOSSES[worst]}."
