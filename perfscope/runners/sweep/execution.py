@@ -11,18 +11,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from perfscope.children import Signals, await_child, held_signals
 from perfscope.errors import RunDirectoryError, UsageError
 from perfscope.rundir import layout
 from perfscope.runners.sweep.state import DONE, FAILED, LOCK, PENDING, RUNS, CellState, Run, Study, save_study
 
 ENV_SWEEP = "PERFSCOPE_SWEEP"  # pid of the sweep; its runs end when it does
 _LOCK_TIMEOUT_S = 30.0
-_GRACE_S = 20.0  # a run that was told to end
 _LONGEST_ERROR = 300
 
 
@@ -94,7 +94,7 @@ def run_all(
     """
     (how.folder / RUNS).mkdir(exist_ok=True)
     order = run_order(study, only)
-    with _signals() as signals:
+    with held_signals() as signals:
         for number, (cell, run) in enumerate(order, start=1):
             begins(cell, run, number, len(order))
             _run_one(cell, run, how, signals)
@@ -173,7 +173,7 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-def _run_one(cell: CellState, run: Run, how: How, signals: _Signals) -> None:
+def _run_one(cell: CellState, run: Run, how: How, signals: Signals) -> None:
     """One run, from its command to its figures in `run`. An interrupted run stays pending."""
     if signals.received:
         return
@@ -190,7 +190,7 @@ def _run_one(cell: CellState, run: Run, how: How, signals: _Signals) -> None:
             close_fds=False,  # the study's lock
         )
         with signals.passed_to(process):
-            output, late = _await(process, how.cell_timeout_s)
+            output, late = await_child(process, how.cell_timeout_s)
     run.seconds = round(time.monotonic() - began, 3)
     if signals.received:
         return
@@ -228,62 +228,7 @@ def last_error(log: Path) -> str:
     return text[:_LONGEST_ERROR]
 
 
-def _await(process: subprocess.Popen[bytes], timeout_s: float) -> tuple[bytes, bool]:
-    """(stdout, whether it had to be ended because it took too long)."""
-    try:
-        return process.communicate(timeout=timeout_s)[0], False
-    except subprocess.TimeoutExpired:
-        return _end(process), True
-
-
-def _end(process: subprocess.Popen[bytes]) -> bytes:
-    """Asks the run to end as Ctrl-C would, and kills what does not."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with suppress(subprocess.TimeoutExpired):
-            return process.communicate(timeout=_GRACE_S)[0]
-    return b""
-
-
 def _environment(base: Mapping[str, str]) -> dict[str, str]:
     """Ours without what would make the run join something else."""
     kept = {name: value for name, value in base.items() if name != layout.ENV_RUN_DIR}
     return {**kept, ENV_SWEEP: str(os.getpid())}
-
-
-class _Signals:
-    """SIGINT and SIGTERM end the current run, a second one kills it."""
-
-    def __init__(self) -> None:
-        self.received = 0
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def handle(self, number: int, frame: object) -> None:
-        again = bool(self.received)
-        self.received = number
-        if self._process is not None and self._process.poll() is None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL if again else signal.SIGINT)
-
-    @contextmanager
-    def passed_to(self, process: subprocess.Popen[bytes]) -> Iterator[None]:
-        self._process = process
-        if self.received:  # it came between the check and the start
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGINT)
-        try:
-            yield
-        finally:
-            self._process = None
-
-
-@contextmanager
-def _signals() -> Iterator[_Signals]:
-    handler = _Signals()
-    before = {number: signal.signal(number, handler.handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield handler
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
