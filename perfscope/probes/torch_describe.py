@@ -25,6 +25,28 @@ def framework() -> Dict[str, Any]:
     }
 
 
+def memory() -> Dict[str, Any]:
+    """The most memory this process held so far, bytes; None where that cannot be read."""
+    torch = sys.modules["torch"]
+    device = None
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        device = int(torch.cuda.max_memory_allocated())
+    return {"memory": {"peak_rss_bytes": _peak_rss(), "peak_device_bytes": device}}
+
+
+def _peak_rss() -> Optional[int]:
+    # VmHWM, not ru_maxrss: the latter outlives exec, so that a small rank of a large launcher shows the
+    # launcher's.
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+            for line in file:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        return None
+    return None
+
+
 def groups() -> Dict[str, Any]:
     """Backend and process groups, empty when torch.distributed is not in use."""
     dist = sys.modules["torch"].distributed

@@ -277,7 +277,9 @@ class TorchProbe:
         windows.finish()
         recorder.anchor()
         overhead = dict(windows.cost(), always_on_ns=self._cost_ns)
-        recorder.save_meta(overhead=overhead, finished=True, **torch_describe.framework())
+        recorder.save_meta(
+            overhead=overhead, finished=True, **torch_describe.framework(), **torch_describe.memory()
+        )
 
     def _step_done(self, step: Step) -> None:
         now = _clock()
