@@ -13,11 +13,12 @@ import perfscope
 
 PACKAGE = Path(perfscope.__file__).parent
 
-# room -> rooms it may import. errors, units and volumes are leaves that every room but probes may use.
+# room -> rooms it may import. Leaves (errors, units, volumes, children) every room but probes may use.
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "units": set(),
     "volumes": set(),
+    "children": set(),
     "rundir": set(),
     "probes": {"rundir"},
     "collectors": {"rundir"},
@@ -25,14 +26,16 @@ ARROWS: dict[str, set[str]] = {
     "launch": {"rundir"},
     "analysis": {"rundir"},
     "runners": {"rundir"},
-    "reports": {"analysis"},
-    "cli": {"rundir", "ingest", "launch", "analysis", "reports", "collectors", "runners"},
+    "gate": {"rundir", "analysis"},
+    "reports": {"analysis", "gate"},
+    "cli": {"rundir", "ingest", "launch", "analysis", "gate", "reports", "collectors", "runners"},
     "__main__": {"cli"},
     "__init__": set(),
 }
-LEAVES = {"errors", "units", "volumes", "__init__"}
-SHARED = ("layout.py", "sampler_call.py")  # loaded by ranks, too
-STDLIB_ONLY = ("probes", "rundir/layout.py", "rundir/sampler_call.py", "__init__.py")
+LEAVES = {"errors", "units", "volumes", "children", "__init__"}
+SHARED = ("rundir/layout.py", "rundir/sampler_call.py")  # loaded by ranks, too
+ASKED = "launch/import_places.py"  # run by whatever Python the user's command has
+STDLIB_ONLY = ("probes", *SHARED, ASKED, "__init__.py")
 
 
 def sources() -> list[Path]:
@@ -111,7 +114,7 @@ def test_code_that_runs_inside_the_training_uses_the_standard_library_only(place
 def test_code_that_runs_inside_the_training_parses_as_python_3_8() -> None:
     for path in [
         *sorted((PACKAGE / "probes").rglob("*.py")),
-        *(PACKAGE / "rundir" / name for name in SHARED),
+        *(PACKAGE / name for name in (*SHARED, ASKED)),
     ]:
         ast.parse(path.read_text(), feature_version=(3, 8))
 

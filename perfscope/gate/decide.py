@@ -1,0 +1,328 @@
+"""From the runs of two sides to a verdict.
+
+Pairs that ran one after the other are judged by the signed-rank test on their ratios; runs made at other
+times by the rank-sum test, and then the change must also exceed twice the noise that the runs show. A
+verdict needs both: proof (p < alpha) and size (median beyond the threshold).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from perfscope.gate.metrics import DECIDES, Metric, worse_by
+from perfscope.gate.records import BASE, HEAD, RunFigures
+from perfscope.gate.results import CheckResult, LeftOut, MetricVerdict, Noise, Outcome, Side, State
+from perfscope.gate.settings import Settings
+from perfscope.gate.statistics import (
+    rank_sum_p,
+    robust_spread,
+    shift_interval,
+    signed_rank_p,
+    visible_change,
+    walsh_interval,
+)
+from perfscope.gate.verdict_words import (
+    FIELDS,
+    fingerprint_sentence,
+    headline,
+    too_few_sentence,
+    unproven_sentence,
+)
+
+Pair = tuple[RunFigures, RunFigures]
+NOISE_FACTOR = 2.0  # unpaired: the change must exceed this many times the spread of single runs
+
+
+def judge(
+    base: Side,
+    head: Side,
+    settings: Settings,
+    *,
+    name: str,
+    planned: int = 0,
+    stopped: str = "",
+    left_out: Sequence[LeftOut] = (),
+    failed: str = "",
+) -> CheckResult:
+    """The verdict on two sides, without its explanation.
+
+    Args:
+        base, head: every run that was made or named; those that cannot be judged are left out here.
+        planned: pairs or runs a side that were asked for; 0 = as many as there are.
+        stopped: why there are fewer.
+        left_out: runs that were repeated or could not be read.
+        failed: why the measurement as a whole failed; "" = it did not.
+    """
+    lost = list(left_out)
+    base = replace(base, runs=_usable(base.runs, BASE, settings, lost))
+    head = replace(head, runs=_usable(head.runs, HEAD, settings, lost))
+    pairs = pairs_of(base.runs, head.runs)
+    result = CheckResult(
+        name=name,
+        outcome=Outcome.INCONCLUSIVE,
+        headline="",
+        base=base,
+        head=head,
+        planned=planned,
+        stopped=stopped,
+        alpha=settings.alpha,
+        left_out=tuple(lost),
+        fingerprint=next((one.fingerprint for one in (*head.runs, *base.runs)), None),
+        settings=_as_written(settings),
+    )
+    refused = failed or _why_failed(base, head, lost)
+    if refused:
+        return replace(result, outcome=Outcome.FAILED, headline=refused)
+    other = fingerprint_sentence(base, head, settings.allow)
+    verdicts = tuple(_verdict(metric, base, head, pairs, settings) for metric in settings.metrics.values())
+    noise = _noise(base, head, pairs, settings)
+    result = replace(result, metrics=verdicts, pairs=_changes(pairs), noise=noise)
+    if other:
+        return replace(result, headline=other[0], reasons=tuple(other[1:]))
+    num = len(pairs) if pairs else min(len(base.runs), len(head.runs))
+    if num < settings.fewest:
+        return replace(result, headline=too_few_sentence(base, head, pairs, settings, lost, planned))
+    outcome, reasons = _outcome(verdicts, settings)
+    result = replace(result, outcome=outcome, reasons=tuple(reasons))
+    return replace(result, headline=headline(result))
+
+
+def pairs_of(base: Sequence[RunFigures], head: Sequence[RunFigures]) -> list[Pair]:
+    """Runs of the same pair number, in order; [] unless every run has one and none has it twice."""
+    sides: list[Mapping[int, RunFigures]] = []
+    for runs in (base, head):
+        numbered = {run.pair: run for run in runs if run.pair is not None}
+        if len(numbered) != len(runs):
+            return []
+        sides.append(numbered)
+    return [(sides[0][pair], sides[1][pair]) for pair in sorted(sides[0]) if pair in sides[1]]
+
+
+def ratio_of(pair: Pair) -> float:
+    """step_p10 of head over base."""
+    return pair[1].metrics[DECIDES] / pair[0].metrics[DECIDES]
+
+
+def _changes(pairs: Sequence[Pair]) -> tuple[float, ...]:
+    return tuple(ratio_of(pair) - 1 for pair in pairs)
+
+
+def why_unusable(run: RunFigures, settings: Settings) -> str:
+    """Why nothing may be concluded from the run; "" if something may."""
+    if run.problem:
+        return run.problem
+    if DECIDES not in run.metrics:
+        return run.absent.get(DECIDES, "no step was timed")
+    if run.num_steps < settings.fewest_steps:
+        steps = f"{run.num_steps:,} step{'s' if run.num_steps != 1 else ''}"
+        return (
+            f"only {steps} to judge by after warm-up, {settings.fewest_steps:,} are needed: "
+            "train longer, or set fewest_steps"
+        )
+    return ""
+
+
+def _usable(
+    runs: Sequence[RunFigures], side: str, settings: Settings, lost: list[LeftOut]
+) -> tuple[RunFigures, ...]:
+    kept = []
+    for run in runs:
+        reason = why_unusable(run, settings)
+        if not reason and run.clean is False:
+            reason = f"disturbed: {run.clean_reason}"
+        if reason:
+            lost.append(LeftOut(name=run.name, side=side, reason=reason))
+        else:
+            kept.append(run)
+    return tuple(kept)
+
+
+def _why_failed(base: Side, head: Side, lost: Sequence[LeftOut]) -> str:
+    """A side of which nothing is left but failures has not been measured."""
+    for side, own in ((BASE, base), (HEAD, head)):
+        failures = [one for one in lost if one.side == side and not one.reason.startswith("disturbed")]
+        if not own.runs and failures:
+            more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+            return f"Nothing was measured of {own.label}: {failures[0].name}: {failures[0].reason}{more}."
+    return ""
+
+
+def _verdict(
+    metric: Metric, base: Side, head: Side, pairs: Sequence[Pair], settings: Settings
+) -> MetricVerdict:
+    first = [run.metrics[metric.id] for run in base.runs if metric.id in run.metrics]
+    second = [run.metrics[metric.id] for run in head.runs if metric.id in run.metrics]
+    verdict = MetricVerdict(
+        metric=metric,
+        state="unknown",
+        base=float(np.median(first)) if first else None,
+        head=float(np.median(second)) if second else None,
+        num_base=len(first),
+        num_head=len(second),
+    )
+    if not first or not second:
+        return replace(verdict, reason=_why_absent(metric, base, head, bool(first), bool(second)))
+    step = float(np.median([run.metrics[DECIDES] for run in base.runs]))
+    if pairs:
+        changes = [
+            _change(metric, one.metrics[metric.id], other.metrics[metric.id], one.metrics[DECIDES])
+            for one, other in pairs
+            if metric.id in one.metrics and metric.id in other.metrics
+        ]
+        if None in changes:
+            return replace(verdict, reason="some of its values are zero, so there is no ratio")
+        return _paired(verdict, [one for one in changes if one is not None], settings)
+    return _unpaired(verdict, first, second, step, settings)
+
+
+def _why_absent(metric: Metric, base: Side, head: Side, has_base: bool, has_head: bool) -> str:
+    side = base if not has_base else head
+    reason = next((why for run in side.runs if (why := run.absent.get(metric.id))), "not recorded")
+    return reason if has_base == has_head else f"{side.label}: {reason}"
+
+
+def _change(metric: Metric, base: float, head: float, base_step: float) -> float | None:
+    """On the scale that is tested: logarithms where shares are of the metric itself, else the share."""
+    worse = worse_by(metric, base, head, base_step)
+    if worse is None or metric.scale == "step":
+        return worse
+    return math.log1p(worse)
+
+
+def _share(metric: Metric, tested: float) -> float:
+    return tested if metric.scale == "step" else math.expm1(tested)
+
+
+def _paired(verdict: MetricVerdict, changes: Sequence[float], settings: Settings) -> MetricVerdict:
+    if len(changes) < settings.fewest:
+        return replace(verdict, paired=True, reason=f"known of {len(changes)} pairs only")
+    metric = verdict.metric
+    interval = walsh_interval(changes)
+    shares = [_share(metric, one) for one in changes]
+    return _stated(
+        replace(verdict, paired=True),
+        worse=float(np.median(shares)),
+        interval=interval,
+        p=signed_rank_p(changes),
+        p_better=signed_rank_p([-one for one in changes]),
+        needed=metric.threshold,
+        alpha=settings.alpha,
+    )
+
+
+def _unpaired(
+    verdict: MetricVerdict,
+    first: Sequence[float],
+    second: Sequence[float],
+    step: float,
+    settings: Settings,
+) -> MetricVerdict:
+    metric = verdict.metric
+    if min(len(first), len(second)) < settings.fewest:
+        return replace(verdict, reason=f"known of {len(first)} and {len(second)} runs only")
+    centre = float(np.median(first))
+    placed = [_change(metric, centre, value, step) for value in (*first, *second)]
+    if None in placed:
+        return replace(verdict, reason="some of its values are zero, so there is no ratio")
+    values = [one for one in placed if one is not None]
+    mine, theirs = values[: len(first)], values[len(first) :]
+    spread = max(robust_spread(mine), robust_spread(theirs))
+    return _stated(
+        verdict,
+        worse=_share(metric, float(np.median(theirs)) - float(np.median(mine))),
+        interval=shift_interval(mine, theirs),
+        p=rank_sum_p(mine, theirs),
+        p_better=rank_sum_p(theirs, mine),
+        needed=max(metric.threshold, NOISE_FACTOR * spread),
+        alpha=settings.alpha,
+    )
+
+
+def _stated(
+    verdict: MetricVerdict,
+    *,
+    worse: float,
+    interval: tuple[float, float] | None,
+    p: float,
+    p_better: float,
+    needed: float,
+    alpha: float,
+) -> MetricVerdict:
+    state: State = "ok"
+    if worse > needed:
+        state = "worse" if p < alpha else "unproven"
+    elif -worse > needed / (1 + needed) and p_better < alpha:
+        state = "better"
+    metric = verdict.metric
+    low, high = interval if interval is not None else (None, None)
+    stated = replace(
+        verdict,
+        state=state,
+        worse=worse,
+        low=None if low is None else _share(metric, low),
+        high=None if high is None else _share(metric, high),
+        p=p,
+    )
+    if state == "unproven":
+        return replace(stated, reason=unproven_sentence(stated, alpha))
+    if state == "ok" and worse > metric.threshold and p < alpha:
+        return replace(
+            stated,
+            reason=f"beyond the threshold, but within twice the noise of single runs ({100 * needed:.1f} %)",
+        )
+    return stated
+
+
+def _noise(base: Side, head: Side, pairs: Sequence[Pair], settings: Settings) -> Noise | None:
+    """From the spread of pairs, which drift does not widen; else from the spread of runs."""
+    threshold = settings.metrics[DECIDES].threshold
+    if len(pairs) >= 2:
+        spread = robust_spread([math.log(ratio_of(pair)) for pair in pairs])
+        visible = visible_change(spread, max(len(pairs), settings.fewest), threshold, paired=True)
+        return Noise(spread=spread / math.sqrt(2), visible=visible)
+    sides = [
+        [math.log(run.metrics[DECIDES]) for run in side.runs] for side in (base, head) if len(side.runs) > 1
+    ]
+    if not sides:
+        return None
+    spread = max(robust_spread(values) for values in sides)
+    num = min(len(base.runs), len(head.runs))
+    needed = max(threshold, NOISE_FACTOR * spread)
+    return Noise(spread=spread, visible=visible_change(spread, num, needed, paired=False) if num else None)
+
+
+def _outcome(verdicts: Sequence[MetricVerdict], settings: Settings) -> tuple[Outcome, list[str]]:
+    failing = [one for one in verdicts if one.fails]
+    if failing:
+        return Outcome.REGRESSION, []
+    deciding = next(one for one in verdicts if one.metric.id == DECIDES)
+    if deciding.metric.severity == "error" and deciding.state == "unknown":
+        return Outcome.INCONCLUSIVE, [f"{deciding.metric.title} is not known: {deciding.reason}."]
+    unknown = [one for one in verdicts if one.metric.severity == "error" and one.state == "unknown"]
+    if unknown:
+        named = ", ".join(one.metric.title.lower() for one in unknown)
+        return Outcome.INCONCLUSIVE, [
+            f"Not measured although it is to decide: {named} ({unknown[0].reason})."
+        ]
+    unproven = [one for one in verdicts if one.metric.severity == "error" and one.state == "unproven"]
+    return Outcome.PASS, [f"{one.metric.title}: {one.reason}." for one in unproven]
+
+
+def _as_written(settings: Settings) -> dict[str, object]:
+    return {
+        "pairs": settings.pairs,
+        "alpha": settings.alpha,
+        "fewest": settings.fewest,
+        "fewest_steps": settings.fewest_steps,
+        "repeats": settings.repeats,
+        "early_stop": settings.early_stop,
+        "allow": list(settings.allow),
+        "source": str(settings.source) if settings.source else None,
+    }
+
+
+__all__ = ["FIELDS", "Pair", "judge", "pairs_of", "ratio_of", "why_unusable"]

@@ -1,0 +1,154 @@
+"""The figures that a check judges: what each is called, in what unit, which way is worse, and from when on.
+
+`step_p10`, the tenth percentile of a run's step times, decides: neighbours and the system only ever add
+time, so the fast steps are what the code costs. The others warn unless the configuration says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Direction = Literal["lower", "higher"]  # which is better
+Severity = Literal["error", "warn", "off"]
+Scale = Literal["itself", "step"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warn", "off")
+DECIDES = "step_p10"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One figure of a run.
+
+    Attributes:
+        unit: "ns", "per_s", "bytes", "ratio" or "joules".
+        better: the direction that is good.
+        threshold: worse by more than this share is a regression of this figure.
+        scale: what the share is of: the figure itself, or the base's step_p10. A wait of 0.1 ms that
+            becomes 0.2 ms has doubled and yet matters to nobody; as a share of the step it says what it
+            costs. For figures of unit "ratio" (already shares of the step) `step` means the plain difference.
+    """
+
+    id: str
+    title: str
+    unit: str
+    better: Direction
+    threshold: float
+    severity: Severity
+    scale: Scale = "itself"
+    hint: str = ""
+
+
+METRICS: Mapping[str, Metric] = {
+    one.id: one
+    for one in (
+        Metric(
+            id="step_p10",
+            title="Step time, p10",
+            unit="ns",
+            better="lower",
+            threshold=0.05,
+            severity="error",
+            hint="tenth percentile of the untraced steps after warm-up, mean over ranks",
+        ),
+        Metric(
+            id="step_mean",
+            title="Step time, mean",
+            unit="ns",
+            better="lower",
+            threshold=0.10,
+            severity="warn",
+            hint="mean of the same steps: noisier, sees stalls",
+        ),
+        Metric(
+            id="stalls",
+            title="Stalls",
+            unit="ratio",
+            better="lower",
+            threshold=0.05,
+            severity="warn",
+            scale="step",
+            hint="share of the time by which steps exceed twice the median step",
+        ),
+        Metric(
+            id="throughput",
+            title="Throughput",
+            unit="per_s",
+            better="higher",
+            threshold=0.10,
+            severity="warn",
+            hint="samples per second of all ranks, by the median step",
+        ),
+        Metric(
+            id="input_wait",
+            title="Input wait",
+            unit="ns",
+            better="lower",
+            threshold=0.03,
+            severity="warn",
+            scale="step",
+            hint="median wait for the data loader in a step; the threshold is a share of the step",
+        ),
+        Metric(
+            id="exposed_comm",
+            title="Exposed communication",
+            unit="ns",
+            better="lower",
+            threshold=0.05,
+            severity="warn",
+            scale="step",
+            hint="communication that nothing hides, per traced step; the threshold is a share of the step",
+        ),
+        Metric(
+            id="peak_memory",
+            title="Peak memory",
+            unit="bytes",
+            better="lower",
+            threshold=0.10,
+            severity="warn",
+            hint="largest resident memory of a rank",
+        ),
+        Metric(
+            id="peak_device_memory",
+            title="Peak device memory",
+            unit="bytes",
+            better="lower",
+            threshold=0.10,
+            severity="warn",
+            hint="largest memory that torch had allocated on a rank's device",
+        ),
+        Metric(
+            id="energy",
+            title="Energy per step",
+            unit="joules",
+            better="lower",
+            threshold=0.10,
+            severity="warn",
+            hint="of all measured domains of all hosts",
+        ),
+    )
+}
+
+
+def worse_by(metric: Metric, base: float, head: float, base_step: float | None) -> float | None:
+    """How much worse `head` is than `base`, as the share `metric.threshold` speaks of; negative is better.
+
+    Args:
+        base_step: the base's step_p10, ns; for metrics of scale "step".
+
+    Returns:
+        None where the share cannot be told (nothing to divide by).
+    """
+    if metric.scale == "step":
+        if metric.unit == "ratio":
+            change = head - base
+        elif base_step:
+            change = (head - base) / base_step
+        else:
+            return None
+        return change if metric.better == "lower" else -change
+    if base <= 0 or head <= 0:
+        return None
+    # Of rates the inverse is taken, so that half the throughput is twice the time: 100 % worse.
+    return head / base - 1 if metric.better == "lower" else base / head - 1

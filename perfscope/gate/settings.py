@@ -1,0 +1,44 @@
+"""How a check is made. Where the figures come from: docs/check.md; from which file: gate.config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from perfscope.gate.metrics import METRICS, Metric
+
+PAIRS, FEWEST_RUNS, FEWEST_STEPS = 8, 5, 20
+ALPHA = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What [tool.perfscope.check] and the command line can say; the defaults are measured ones.
+
+    Attributes:
+        name: the benchmark's name in baselines, histories and outputs; None = the training script's name.
+        pairs: interleaved pairs to run, at least `fewest`.
+        alpha: one-sided p value below which a difference is proven.
+        fewest: runs a side (or pairs) below which nothing is judged.
+        fewest_steps: counted steps below which a run is not judged.
+        repeats: runs in all that may be repeated because something disturbed them.
+        early_stop: end as soon as further pairs cannot, or must not, change the verdict.
+        allow: fields of the fingerprint that may differ between the sides.
+        metrics: id -> metric with this project's direction, threshold and severity.
+        baseline, history: files that `--baseline` and `--history` mean by default; None = none.
+        source: the file that this was read from; None = defaults.
+    """
+
+    name: str | None = None
+    pairs: int = PAIRS
+    alpha: float = ALPHA
+    fewest: int = FEWEST_RUNS
+    fewest_steps: int = FEWEST_STEPS
+    repeats: int = 4
+    early_stop: bool = True
+    allow: tuple[str, ...] = ()
+    metrics: Mapping[str, Metric] = field(default_factory=lambda: dict(METRICS))
+    baseline: Path | None = None
+    history: Path | None = None
+    source: Path | None = None

@@ -1,0 +1,94 @@
+"""What was around a run's steps: clocks, throttling, pressure, neighbours, versions, hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from perfscope.analysis.machine.counters import counted_between
+from perfscope.analysis.machine.host import Host, open_hosts
+from perfscope.analysis.results import RunAnalysis
+from perfscope.analysis.source import RunSource
+from perfscope.analysis.steps import RankSteps
+from perfscope.analysis.study.gather import mapping
+from perfscope.analysis.study.results import StudyRun
+from perfscope.gate.records import Surroundings
+
+# Nothing of these says anything about the speed of a run; they differ between any two.
+_NOT_OPTIONS = frozenset({"ceilings"})
+_THROTTLES = ("job_throttled", "thermal_throttle_time", "gpu_throttle_time")
+
+
+def surroundings(
+    source: RunSource, study: StudyRun, analysis: RunAnalysis, steps: Mapping[int, RankSteps]
+) -> Surroundings:
+    """Means over the steps' time; of several hosts the worst one counts (clocks: the slowest)."""
+    hosts = [one for one in open_hosts(source, steps) if one.steps_ns is not None and one.has_samples]
+    git = mapping(analysis.run.get("git"))
+    start = analysis.run.get("start_unix_ns")
+    pressures = list(analysis.machine.pressures.values()) if analysis.machine else []
+    dirty = git.get("dirty")
+    return Surroundings(
+        start_unix_ns=start if isinstance(start, int) else None,
+        commit=str(git.get("commit") or ""),
+        dirty=dirty if isinstance(dirty, bool) else None,
+        command=tuple(study.command),
+        hosts=study.machine.hosts,
+        kernel=study.machine.kernel,
+        packages=dict(study.packages),
+        environment=dict(study.environment),
+        options={name: str(value) for name, value in study.options.items() if name not in _NOT_OPTIONS},
+        cpu_hz=_over(hosts, lambda host: _gauge(host, "cpu_frequency"), min),
+        gpu_hz=_over(hosts, lambda host: _gauge(host, "gpu_sm_clock"), min),
+        throttled_ratio=_over(hosts, _throttled, max),
+        pressure_ratio=max(pressures, default=None),
+        neighbour_cpus=_over(hosts, _neighbours, max),
+        steal_ratio=_over(hosts, _steal, max),
+    )
+
+
+def _over(
+    hosts: Sequence[Host],
+    of: Callable[[Host], float | None],
+    choose: Callable[[Sequence[float]], float],
+) -> float | None:
+    known = [value for host in hosts if (value := of(host)) is not None]
+    return choose(known) if known else None
+
+
+def _gauge(host: Host, metric: str) -> float | None:
+    """Mean over the steps' time and over all series (CPUs, GPUs) of the metric."""
+    if host.steps_ns is None:
+        return None
+    means = []
+    for series in host.samples.find(metric):
+        inside = (series.t_begin_ns >= host.steps_ns[0]) & (series.t_end_ns <= host.steps_ns[1])
+        values = np.asarray(series.values, dtype=np.float64)[inside]
+        if len(values):
+            means.append(float(values.mean()) * series.scale)
+    return sum(means) / len(means) if means else None
+
+
+def _share(host: Host, metric: str, **labels: str) -> float | None:
+    """What time counters of that name counted, over the steps' time; summed over series."""
+    counters = host.counters(metric, **labels)
+    if host.steps_ns is None or not counters:
+        return None
+    total = sum(counted_between(counted, *host.steps_ns)[0] for _, counted in counters)
+    return float(total / max(1, host.steps_ns[1] - host.steps_ns[0]))
+
+
+def _throttled(host: Host) -> float | None:
+    known = [value for metric in _THROTTLES if (value := _share(host, metric)) is not None]
+    return max(known, default=None)
+
+
+def _neighbours(host: Host) -> float | None:
+    return _share(host, "neighbour_cpu")
+
+
+def _steal(host: Host) -> float | None:
+    stolen = _share(host, "cpu_steal", cpu="all")
+    cpus = host.topology.num_cpus
+    return stolen / cpus if stolen is not None and cpus else None

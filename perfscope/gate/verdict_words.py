@@ -1,0 +1,146 @@
+"""Sentences of a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from perfscope.gate.records import Fingerprint, RunFigures
+from perfscope.gate.results import CheckResult, LeftOut, MetricVerdict, Outcome, Side
+from perfscope.gate.settings import Settings
+from perfscope.units import format_ns
+
+FIELDS = {
+    "cpu": "CPU model",
+    "num_cpus": "number of CPUs",
+    "gpus": "GPUs",
+    "num_hosts": "number of hosts",
+    "torch": "torch version",
+    "perfscope": "perfscope version",
+    "world_size": "number of ranks",
+    "batch": "samples per step",
+    "scheme": "parallel scheme",
+}
+
+
+def fingerprint_sentence(base: Side, head: Side, allowed: Collection[str]) -> list[str]:
+    """Why the sides may not be compared, in sentences; [] if they may."""
+    runs = (*base.runs, *head.runs)
+    if not runs:
+        return []
+    reference = runs[0]
+    sentences: list[str] = []
+    for run in runs[1:]:
+        for field, mine, theirs in reference.fingerprint.differences(run.fingerprint, allowed):
+            text = (
+                f"Not comparable: {FIELDS[field]} differs, {_shown(mine)} in {reference.name} "
+                f"and {_shown(theirs)} in {run.name}."
+            )
+            if not any(one.startswith(f"Not comparable: {FIELDS[field]}") for one in sentences):
+                sentences.append(text)
+    if sentences:
+        sentences.append(
+            "Compare runs of the same fingerprint; where the difference is what you want to judge, "
+            "allow it with `--allow FIELD`."
+        )
+    return sentences
+
+
+def fingerprint_words(fingerprint: Fingerprint) -> str:
+    """A fingerprint for a person, in one line."""
+    parts = [
+        fingerprint.cpu,
+        _count(fingerprint.num_cpus, "CPU") if fingerprint.num_cpus else "",
+        ", ".join(fingerprint.gpus),
+        f"{fingerprint.num_hosts} hosts" if (fingerprint.num_hosts or 1) > 1 else "",
+        f"torch {fingerprint.torch}" if fingerprint.torch else "",
+        f"perfscope {fingerprint.perfscope}" if fingerprint.perfscope else "",
+        _count(fingerprint.world_size, "rank") if fingerprint.world_size else "",
+        f"batch {fingerprint.batch}" if fingerprint.batch else "",
+        fingerprint.scheme,
+    ]
+    return ", ".join(part for part in parts if part) or "nothing recorded"
+
+
+def too_few_sentence(
+    base: Side,
+    head: Side,
+    pairs: Sequence[tuple[RunFigures, RunFigures]],
+    settings: Settings,
+    lost: Sequence[LeftOut],
+    planned: int,
+) -> str:
+    """Fewer runs than a verdict needs."""
+    have = f"{_count(len(base.runs), 'run')} of {base.label} and {len(head.runs)} of {head.label}"
+    if pairs:
+        have = _count(len(pairs), "pair")
+    disturbed = sum(one.reason.startswith("disturbed") for one in lost)
+    why = f" ({_count(disturbed, 'disturbed run')} left out)" if disturbed else ""
+    unit = "pairs" if pairs else "a side"
+    advice = "make more runs"
+    if disturbed:
+        advice += ", on a quieter machine"
+    if disturbed and planned:
+        advice = "find a quieter machine, or raise `repeats`"
+    return f"Inconclusive: {have}{why}, at least {settings.fewest} {unit} are needed: {advice}."
+
+
+def unproven_sentence(verdict: MetricVerdict, alpha: float) -> str:
+    """Beyond the threshold and not proven."""
+    return (
+        f"{_signed(verdict.worse or 0.0)} is beyond the threshold of {_percent(verdict.metric.threshold)}, "
+        f"but not proven (p = {verdict.p:.3f}, needed below {alpha:g})"
+    )
+
+
+def headline(result: CheckResult) -> str:
+    """The verdict in one sentence, with its figures."""
+    deciding = result.deciding
+    assert deciding is not None
+    if result.outcome is Outcome.INCONCLUSIVE:
+        return f"Inconclusive: {result.reasons[0]}" if result.reasons else "Inconclusive."
+    failing = [one for one in result.metrics if one.fails]
+    if failing and deciding not in failing:
+        one = failing[0]
+        return f"Regression: {one.metric.title.lower()} is worse by {_percent(one.worse)}{_proof(one)}."
+    if deciding.worse is None or deciding.base is None or deciding.head is None:
+        return "Pass."
+    steps = f"{format_ns(deciding.base)} → {format_ns(deciding.head)}"
+    if failing:
+        slower = f", {sum(one > 0 for one in result.pairs)} of {_count(len(result.pairs), 'pair')} slower"
+        proof = _proof(deciding) + (slower if result.pairs else "")
+        return f"Regression: a step takes {_percent(deciding.worse)} longer ({steps}){proof}."
+    if deciding.state == "better":
+        return f"Pass: a step takes {_percent(-deciding.worse)} less time ({steps}){_interval(deciding)}."
+    if deciding.state == "unproven":
+        longer = f"a step takes {_percent(deciding.worse)} longer ({steps})"
+        return f"Pass, with doubt: {longer}, which is not proven."
+    change = f"{_signed(deciding.worse)} ({steps}){_interval(deciding)}"
+    return f"Pass: no slow-down beyond {_percent(deciding.metric.threshold)}; a step takes {change}."
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' if number != 1 else ''}"
+
+
+def _percent(value: float | None) -> str:
+    return "an unknown share" if value is None else f"{100 * value:.1f} %"
+
+
+def _signed(value: float) -> str:
+    return f"{100 * value:+.1f} %".replace("-", "−")
+
+
+def _proof(verdict: MetricVerdict) -> str:
+    return f"{_interval(verdict)}, p = {verdict.p:.3f}" if verdict.p is not None else _interval(verdict)
+
+
+def _interval(verdict: MetricVerdict) -> str:
+    if verdict.low is None or verdict.high is None:
+        return ""
+    return f", 95 % interval {_signed(verdict.low)} to {_signed(verdict.high)}"
+
+
+def _shown(value: object) -> str:
+    if value in ("", None, ()):
+        return "unknown"
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
