@@ -1,0 +1,9 @@
+"""Where figures of earlier runs are kept: a committed JSON baseline, or an SQLite history."""
+
+from __future__ import annotations
+
+from perfscope.gate.store.entries import Entry, Store
+from perfscope.gate.store.errors import BaselineError
+from perfscope.gate.store.opening import open_store
+
+__all__ = ["BaselineError", "Entry", "Store", "open_store"]
