@@ -1,0 +1,260 @@
+"""What differed around the runs, and what of it can explain a slower step by itself.
+
+A measured quantity is weighty when it lies on the slower side, further than runs of one side differ among
+themselves (its interval leaves out zero), and far enough to matter. A setting is weighty when it is one
+that decides speed and no run of one side has a value of the other side. Commits and commands are expected
+to differ: they are what is checked.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from perfscope.gate.explain.sides import Figure, Shift, Sides
+from perfscope.gate.records import RunFigures
+from perfscope.gate.results import Difference
+from perfscope.units import format_count, format_ratio, format_si
+
+CLOCK = 0.03  # a clock lower by less than this share explains nothing
+SHARE = 0.01  # of the steps' time; likewise
+CPUS = 0.02  # of the CPUs that neighbours take; likewise
+# Different in any two launches, and nothing of speed in them.
+_NO_SETTING_NAMES = """
+RANK LOCAL_RANK NODE_RANK GROUP_RANK ROLE_RANK MASTER_ADDR MASTER_PORT PYTHONHASHSEED PMI_RANK
+PMIX_RANK OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_LOCAL_RANK MV2_COMM_WORLD_RANK HOROVOD_RANK SLURM_JOB_ID
+SLURM_STEP_ID SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_JOB_NODELIST PBS_JOBID LSB_JOBID
+FLUX_JOB_ID TORCHELASTIC_RESTART_COUNT
+"""
+_NO_SETTING = frozenset(_NO_SETTING_NAMES.split())
+_LIGHT_SETTINGS_NAMES = """
+PYTHONUNBUFFERED TORCH_CPP_LOG_LEVEL TORCH_SHOW_CPP_STACKTRACES TORCHELASTIC_MAX_RESTARTS
+"""
+_LIGHT_SETTINGS = frozenset(_LIGHT_SETTINGS_NAMES.split())
+_HEAVY_OPTIONS = frozenset({"sampling"})  # stacks sampled during untraced steps cost time in them
+_SHORT_COMMIT, _SHORT_TEXT = 12, 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """What differed.
+
+    Attributes:
+        differences: weighty ones first.
+        explained: share of the base's step by which the weighty quantities would slow it down.
+        settings: weighty differences whose effect has no figure (a version, a host, a variable).
+    """
+
+    differences: tuple[Difference, ...] = ()
+    explained: float = 0.0
+    settings: tuple[Difference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Quantity:
+    what: str
+    title: str
+    figure: Figure
+    shown: Callable[[float], str]
+    cost: Callable[[Shift], float]  # share of the step; positive = slower
+    least: float
+
+
+def around(sides: Sides) -> Around:
+    """What differed between the two sides."""
+    found: list[Difference] = []
+    explained = 0.0
+    pressed_by_others = _pressed_by_others(sides)
+    for one in _quantities(sides):
+        shift = sides.shift(one.figure)
+        if shift is None:
+            continue
+        cost = one.cost(shift)
+        if not shift.is_certain or abs(cost) < one.least:
+            continue
+        weighty = cost > 0 and (one.what != "pressure" or pressed_by_others)
+        if (
+            weighty and one.what != "pressure"
+        ):  # pressure tells of what neighbours and throttling are counted for
+            explained += cost
+        found.append(_measured(one, shift, weighty))
+    settings = _settings(sides)
+    found += settings
+    return Around(
+        differences=tuple(sorted(found, key=lambda one: not one.weighty)),
+        explained=explained,
+        settings=tuple(one for one in settings if one.weighty),
+    )
+
+
+def _quantities(sides: Sides) -> Iterable[_Quantity]:
+    cpus = max((run.fingerprint.num_cpus or 1 for run in sides.runs), default=1)
+
+    def clock(shift: Shift) -> float:
+        return shift.base / shift.head - 1 if shift.head > 0 else 0.0
+
+    def lost(shift: Shift) -> float:
+        return shift.change / max(0.05, 1 - shift.head)
+
+    def hertz(value: float) -> str:
+        return format_si(value, "Hz")
+
+    yield _Quantity(
+        what="clock",
+        title="CPU clock",
+        figure=lambda run: run.surroundings.cpu_hz,
+        shown=hertz,
+        cost=clock,
+        least=CLOCK,
+    )
+    yield _Quantity(
+        what="gpu clock",
+        title="GPU clock",
+        figure=lambda run: run.surroundings.gpu_hz,
+        shown=hertz,
+        cost=clock,
+        least=CLOCK,
+    )
+    yield _Quantity(
+        what="throttling",
+        title="Time throttled",
+        figure=lambda run: run.surroundings.throttled_ratio,
+        shown=format_ratio,
+        cost=lost,
+        least=SHARE,
+    )
+    yield _Quantity(
+        what="steal",
+        title="Time taken by the hypervisor",
+        figure=lambda run: run.surroundings.steal_ratio,
+        shown=format_ratio,
+        cost=lost,
+        least=SHARE,
+    )
+    yield _Quantity(
+        what="neighbours",
+        title="CPUs taken by other processes",
+        figure=lambda run: run.surroundings.neighbour_cpus,
+        shown=lambda value: f"{value:.2f}",
+        cost=lambda shift: shift.change / cpus,
+        least=CPUS,
+    )
+    yield _Quantity(
+        what="pressure",
+        title="Time in which somebody waited for a CPU",
+        figure=lambda run: run.surroundings.pressure_ratio,
+        shown=format_ratio,
+        cost=lambda shift: shift.change,
+        least=5 * SHARE,
+    )
+
+
+def _pressed_by_others(sides: Sides) -> bool:
+    """Waiting for a CPU may be the training's own doing (more threads), unless others took CPUs."""
+    neighbours = sides.shift(lambda run: run.surroundings.neighbour_cpus)
+    steal = sides.shift(lambda run: run.surroundings.steal_ratio)
+    return any(one is not None and one.low > 0 for one in (neighbours, steal))
+
+
+def _measured(one: _Quantity, shift: Shift, weighty: bool) -> Difference:
+    base, head = one.shown(shift.base), one.shown(shift.head)
+    return Difference(
+        what=one.what, base=base, head=head, weighty=weighty, text=f"{one.title}: {base} → {head}."
+    )
+
+
+def _settings(sides: Sides) -> list[Difference]:
+    found = [
+        _setting(sides, "hosts", "Hosts", lambda run: ", ".join(run.surroundings.hosts), one_each=True),
+        _setting(sides, "kernel", "Kernel", lambda run: run.surroundings.kernel),
+        _command(sides),
+        _setting(sides, "commit", "Commit", lambda run: run.surroundings.commit[:_SHORT_COMMIT], heavy=False),
+        _setting(sides, "uncommitted changes", "Uncommitted changes", _dirty, heavy=False),
+    ]
+    for kind, title, of in (
+        ("package", "Package", lambda run: run.surroundings.packages),
+        ("environment", "Environment", lambda run: run.surroundings.environment),
+        ("option", "Option of perfscope", lambda run: run.surroundings.options),
+    ):
+        for name in _names(sides, of):
+            if kind == "environment" and name in _NO_SETTING:
+                continue
+            found.append(
+                _setting(
+                    sides,
+                    f"{kind} {name}",
+                    f"{title} {name}",
+                    lambda run, of=of, name=name: str(of(run)[name]) if name in of(run) else "unset",  # type: ignore[misc]
+                    heavy=name in _HEAVY_OPTIONS if kind == "option" else name not in _LIGHT_SETTINGS,
+                )
+            )
+    return [one for one in found if one is not None]
+
+
+def _names(sides: Sides, of: Callable[[RunFigures], Mapping[str, object]]) -> list[str]:
+    return sorted({name for run in sides.runs for name in of(run)})
+
+
+def _setting(
+    sides: Sides,
+    what: str,
+    title: str,
+    value: Callable[[RunFigures], str],
+    *,
+    heavy: bool = True,
+    one_each: bool = False,
+) -> Difference | None:
+    """None where both sides have the same values, or one of them none that is known.
+
+    Args:
+        heavy: it decides speed.
+        one_each: weighty only where each side has a single value: of several, the noise of a side tells.
+    """
+    base = {one for run in sides.base if (one := value(run))}
+    head = {one for run in sides.head if (one := value(run))}
+    if not base or not head or base == head:
+        return None
+    weighty = heavy and not base & head and (not one_each or len(base) == len(head) == 1)
+    first, second = _listed(base), _listed(head)
+    return Difference(
+        what=what, base=first, head=second, weighty=weighty, text=f"{title}: {first} → {second}."
+    )
+
+
+def _listed(values: Iterable[str]) -> str:
+    ordered = sorted(values)
+    text = ", ".join(ordered[:3]) + (
+        f" and {format_count(len(ordered) - 3)} more" if len(ordered) > 3 else ""
+    )
+    return text if len(text) <= _SHORT_TEXT else f"{text[: _SHORT_TEXT - 1]}…"
+
+
+def _dirty(run: RunFigures) -> str:
+    return {True: "yes", False: "no", None: ""}[run.surroundings.dirty]
+
+
+def _command(sides: Sides) -> Difference | None:
+    """Of two single commands only the words that differ are told."""
+    base = {run.surroundings.command for run in sides.base if run.surroundings.command}
+    head = {run.surroundings.command for run in sides.head if run.surroundings.command}
+    if len(base) != 1 or len(head) != 1:
+        return _setting(
+            sides, "command", "Command", lambda run: shlex.join(run.surroundings.command), heavy=False
+        )
+    (first,), (second,) = base, head
+    if first == second:
+        return None
+    same = 0
+    while same < min(len(first), len(second)) and first[same] == second[same]:
+        same += 1
+    tail = 0
+    while tail < min(len(first), len(second)) - same and first[-1 - tail] == second[-1 - tail]:
+        tail += 1
+    # The word before tells whose value it is: `--amount 0` says more than `0`.
+    start = max(0, same - 1) if same and first[same - 1].startswith("-") else same
+    before, after = (shlex.join(one[start : len(one) - tail]) or "nothing" for one in (first, second))
+    before, after = _listed([before]), _listed([after])
+    return Difference(
+        what="command", base=before, head=after, weighty=False, text=f"Command: {before} → {after}."
+    )
