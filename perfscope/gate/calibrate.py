@@ -1,0 +1,460 @@
+"""How often a check is wrong on this machine, and how small a slow-down it sees: from runs of the same code.
+
+No model of the noise: checks are put together from the runs themselves and judged by the gate's own rule.
+A slow-down is made by really multiplying the step times of one side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfscope.gate.decide import why_unusable
+from perfscope.gate.metrics import DECIDES
+from perfscope.gate.records import Fingerprint, RunFigures
+from perfscope.gate.results import LeftOut
+from perfscope.gate.settings import Settings
+from perfscope.gate.statistics import Floats, paired_rule, robust_spread
+from perfscope.gate.stopping import first_look
+from perfscope.gate.verdict_words import FIELDS
+
+# (ratios of head to base, shape (checks, pairs); threshold; alpha) -> whether each check is a regression.
+Rule = Callable[[Floats, float, float], NDArray[np.bool_]]
+
+FEWEST_RUNS = 10
+PAIRS = tuple(range(5, 17))
+THRESHOLDS = (0.03, 0.04, 0.05, 0.075, 0.10, 0.15)
+EFFECTS = tuple(round(0.005 * step, 3) for step in range(2, 61))  # 1 % to 30 %
+TARGET, TARGET_POWER, MOST_FALSE_ALARMS = 0.10, 0.80, 0.02
+SURE_POWER = 0.97
+_REACH = (
+    3.0  # a run is paired with one of the next few, as in a check, where both sides of a pair run in a row
+)
+_Z_95 = 1.959964
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One kind of check, tried out.
+
+    Attributes:
+        false_alarms: share of A/A checks that the rule calls a regression; low, high: 95 % Wilson interval of
+            the resampling. It does not hold what other runs would have said: see `num_apart`.
+        found: share of checks that find a slow-down, for each of EFFECTS.
+        visible, sure: smallest slow-down that is found in 80 % and in 97 % of the checks; None = beyond
+            EFFECTS.
+        num_apart: checks of that many pairs which the runs could make without sharing a run.
+    """
+
+    pairs: int
+    threshold: float
+    false_alarms: float
+    low: float
+    high: float
+    found: tuple[float, ...]
+    visible: float | None
+    sure: float | None
+    num_apart: int
+
+    def finds(self, effect: float) -> float:
+        """Share of checks that find a slow-down of `effect`; between EFFECTS by straight lines."""
+        return float(np.interp(effect, (0.0, *EFFECTS), (self.false_alarms, *self.found)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What checks on this machine are worth.
+
+    Attributes:
+        reason: why nothing could be said; "" = the rest is filled in.
+        headline: the suggestion, or what the machine can see, in one sentence.
+        sentences: what else a reader should know, weightiest first.
+        step_ns: median step_p10 of the runs.
+        spread: standard deviation of a run's step_p10 as a share, robust, drift taken out.
+        drift: change of step_p10 from the first to the last run, as a share (Theil-Sen); low, high its 95 %
+            interval.
+        session_s: from the start of the first to the start of the last run; None = not recorded.
+        trials: by pairs, then threshold. Only as many pairs as there are runs for: a check uses none twice.
+        current: the trial of the settings; None = too few runs for it.
+        suggestion: the cheapest check with few false alarms that sees +10 %; where none does, the one that
+            sees most.
+        sees_target: whether the suggestion keeps to both.
+    """
+
+    num_runs: int
+    reason: str = ""
+    headline: str = ""
+    sentences: tuple[str, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    fingerprint: Fingerprint | None = None
+    step_ns: float | None = None
+    spread: float | None = None
+    drift: float | None = None
+    drift_low: float | None = None
+    drift_high: float | None = None
+    session_s: float | None = None
+    alpha: float = 0.05
+    early_stop: bool = True
+    draws: int = 0
+    seed: int = 0
+    trials: tuple[Trial, ...] = ()
+    current: Trial | None = None
+    suggestion: Trial | None = None
+    sees_target: bool = False
+
+
+def calibrate(
+    runs: Sequence[RunFigures],
+    settings: Settings,
+    *,
+    seed: int = 0,
+    draws: int = 2000,
+    pairs: Sequence[int] = PAIRS,
+    rule: Rule | None = None,
+) -> Calibration:
+    """What the gate's rule does with checks resampled from A/A runs of this machine.
+
+    Args:
+        runs: of one and the same code, at least 10; best made in a row.
+        draws: checks for every number of pairs.
+        pairs: numbers of pairs to try, besides that of the settings.
+        rule: another rule than the gate's own.
+    """
+    usable, left_out = _usable(runs, settings)
+    if len(usable) < FEWEST_RUNS:
+        return _too_few(len(usable), left_out, settings)
+    logs = np.log([run.metrics[DECIDES] for run in usable])
+    slope, low, high = _theil_sen(logs)
+    trials = _trials(logs, settings, rule or gate_rule(settings), pairs, (seed, draws))
+    threshold = settings.metrics[DECIDES].threshold
+    current = next((t for t in trials if t.pairs == settings.pairs and t.threshold == threshold), None)
+    suggestion = _suggestion(trials)
+    length = len(logs) - 1
+    residuals = logs - slope * np.arange(len(logs))
+    found = Calibration(
+        num_runs=len(usable),
+        left_out=left_out,
+        fingerprint=usable[0].fingerprint,
+        step_ns=float(np.exp(np.median(logs))),
+        spread=robust_spread(residuals),
+        drift=math.expm1(slope * length),
+        drift_low=math.expm1(low * length),
+        drift_high=math.expm1(high * length),
+        session_s=_session(usable),
+        alpha=settings.alpha,
+        early_stop=settings.early_stop,
+        draws=draws,
+        seed=seed,
+        trials=trials,
+        current=current,
+        suggestion=suggestion,
+        sees_target=suggestion is not None and _keeps_to_both(suggestion),
+    )
+    return replace(found, headline=_headline(found), sentences=tuple(_sentences(found, settings, residuals)))
+
+
+def gate_rule(settings: Settings) -> Rule:
+    """The rule of `perfscope check`: its test on all pairs, and with `early_stop` one look before the end.
+
+    Passing early changes no verdict (`gate.stopping`), so only the early regression is here.
+    """
+
+    def rule(ratios: Floats, threshold: float, alpha: float) -> NDArray[np.bool_]:
+        worse = paired_rule(ratios, threshold, alpha)
+        num = ratios.shape[1]
+        look = max(first_look(num), settings.fewest)
+        # Where all of more pairs are slower, all of the fewer are: the first look that is allowed decides.
+        while look < num and 0.5**look >= alpha:
+            look += 1
+        if settings.early_stop and look < num:
+            worse = worse | (ratios[:, :look].min(axis=1) > 1 + threshold)
+        return worse
+
+    return rule
+
+
+def wilson(hits: int, total: int) -> tuple[float, float]:
+    """95 % interval of a share (E. B. Wilson, Probable inference, 1927)."""
+    if not total:
+        return 0.0, 1.0
+    share, squared = hits / total, _Z_95**2
+    centre = (share + squared / (2 * total)) / (1 + squared / total)
+    half = _Z_95 / (1 + squared / total) * math.sqrt(share * (1 - share) / total + squared / (4 * total**2))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def draw_pairs(logs: Floats, pairs: int, draws: int, rng: np.random.Generator) -> Floats:
+    """Log ratios of resampled A/A checks, shape (draws, pairs).
+
+    Each draw takes a stretch of 2 * `pairs` neighbouring runs and pairs those that lie close in time, no
+    run twice; a coin says which of the two is the base.
+
+    Args:
+        logs: log step_p10 in time order, shape (runs,), at least 2 * `pairs`.
+    """
+    # A few runs more than are needed, so that also which runs of a stretch are left out is drawn.
+    width = min(len(logs), 2 * pairs + int(_REACH))
+    order = np.argsort(np.arange(width) + rng.uniform(0.0, _REACH, (draws, width)), axis=1)
+    skipped = rng.integers(0, width - 2 * pairs + 1, (draws, 1))
+    places = np.take_along_axis(order, skipped + np.arange(2 * pairs), axis=1)
+    chosen = logs[rng.integers(0, len(logs) - width + 1, (draws, 1)) + places]
+    coin = rng.integers(0, 2, (draws, pairs)) * 2 - 1
+    result: Floats = (chosen[:, 1::2] - chosen[:, ::2]) * coin
+    return result
+
+
+def _trials(
+    logs: Floats, settings: Settings, rule: Rule, pairs_tried: Sequence[int], seeding: tuple[int, int]
+) -> tuple[Trial, ...]:
+    seed, draws = seeding
+    thresholds = sorted({*THRESHOLDS, settings.metrics[DECIDES].threshold})
+    trials = []
+    for pairs in sorted({*pairs_tried, settings.pairs}):
+        if 2 * pairs > len(logs) or pairs < settings.fewest:
+            continue
+        # A generator for each number of pairs: what else is tried does not change its draws.
+        ratios = np.exp(draw_pairs(logs, pairs, draws, np.random.default_rng((seed, pairs))))
+        trials += [_trial(ratios, threshold, settings.alpha, rule, len(logs)) for threshold in thresholds]
+    return tuple(trials)
+
+
+def _trial(ratios: Floats, threshold: float, alpha: float, rule: Rule, num_runs: int) -> Trial:
+    draws, pairs = ratios.shape
+    wrong = int(rule(ratios, threshold, alpha).sum())
+    low, high = wilson(wrong, draws)
+    found = _found(ratios, threshold, alpha, rule)
+    curve = (wrong / draws, *found)
+    return Trial(
+        pairs=pairs,
+        threshold=threshold,
+        false_alarms=wrong / draws,
+        low=low,
+        high=high,
+        found=found,
+        visible=_reaches(curve, TARGET_POWER),
+        sure=_reaches(curve, SURE_POWER),
+        num_apart=num_runs // (2 * pairs),
+    )
+
+
+def _found(ratios: Floats, threshold: float, alpha: float, rule: Rule) -> tuple[float, ...]:
+    """Share of checks that find each of EFFECTS.
+
+    Slower heads are never found less often than faster ones, so that of every check only the smallest of
+    EFFECTS that it finds has to be searched, by halving.
+    """
+    slower = 1 + np.asarray(EFFECTS)
+    low = np.zeros(len(ratios), dtype=np.int64)
+    high = np.full(len(ratios), len(EFFECTS), dtype=np.int64)  # the last: none of them is found
+    while (low < high).any():
+        middle = (low + high) // 2
+        is_found = rule(ratios * slower[np.minimum(middle, len(slower) - 1)][:, None], threshold, alpha)
+        is_found &= middle < len(slower)
+        searching = low < high
+        high = np.where(searching & is_found, middle, high)
+        low = np.where(searching & ~is_found, middle + 1, low)
+    counts = np.bincount(low, minlength=len(EFFECTS) + 1)[: len(EFFECTS)]
+    return tuple(float(share) for share in np.cumsum(counts) / len(ratios))
+
+
+def _reaches(curve: Sequence[float], power: float) -> float | None:
+    """The smallest slow-down that is found as often as `power`, between the points by straight lines."""
+    effects = (0.0, *EFFECTS)
+    for at in range(1, len(effects)):
+        if curve[at] >= power:
+            rise = curve[at] - curve[at - 1]
+            part = (power - curve[at - 1]) / rise if rise > 0 and curve[at - 1] < power else 0.0
+            return effects[at - 1] + part * (effects[at] - effects[at - 1])
+    return None
+
+
+def _keeps_to_both(trial: Trial) -> bool:
+    return trial.false_alarms <= MOST_FALSE_ALARMS and trial.finds(TARGET) >= TARGET_POWER
+
+
+def _suggestion(trials: Sequence[Trial]) -> Trial | None:
+    """The fewest pairs that do; of their thresholds the quietest (by half per cents), then the smallest."""
+    good = [trial for trial in trials if _keeps_to_both(trial)]
+    if good:
+        return min(good, key=lambda one: (one.pairs, math.floor(one.false_alarms / 0.005), one.threshold))
+    quiet = [trial for trial in trials if trial.false_alarms <= MOST_FALSE_ALARMS] or trials
+    # Half a per cent more that is seen is not worth another pair.
+    return min(
+        quiet,
+        key=lambda one: (
+            math.ceil(one.visible / 0.005) if one.visible is not None else math.inf,
+            one.false_alarms if one.visible is None else 0.0,
+            one.pairs,
+            one.threshold,
+        ),
+        default=None,
+    )
+
+
+def _usable(
+    runs: Sequence[RunFigures], settings: Settings
+) -> tuple[tuple[RunFigures, ...], tuple[LeftOut, ...]]:
+    """Runs a check would judge, of the commonest fingerprint, in time order where that is known."""
+    lost: list[LeftOut] = []
+    fit: list[RunFigures] = []
+    for run in runs:
+        reason = why_unusable(run, settings)
+        if not reason and run.clean is False:
+            reason = f"disturbed: {run.clean_reason}"
+        if reason:
+            lost.append(LeftOut(name=run.name, side="", reason=reason))
+        else:
+            fit.append(run)
+    prints = Counter(run.fingerprint for run in fit)
+    alike = {
+        one: sum(num for two, num in prints.items() if not one.differences(two, settings.allow))
+        for one in prints
+    }
+    common = max(alike, key=lambda one: alike[one], default=Fingerprint())
+    kept = []
+    for run in fit:
+        others = common.differences(run.fingerprint, settings.allow)
+        if others:
+            named = ", ".join(FIELDS[field] for field, _, _ in others)
+            lost.append(LeftOut(name=run.name, side="", reason=f"not of the same kind: {named} differs"))
+        else:
+            kept.append(run)
+    starts = [run.surroundings.start_unix_ns for run in kept]
+    if None not in starts:
+        kept.sort(key=lambda run: run.surroundings.start_unix_ns or 0)
+    return tuple(kept), tuple(lost)
+
+
+def _session(runs: Sequence[RunFigures]) -> float | None:
+    first, last = (runs[at].surroundings.start_unix_ns for at in (0, -1))
+    return (last - first) / 1e9 if first is not None and last is not None else None
+
+
+def _theil_sen(values: Floats) -> tuple[float, float, float]:
+    """Median of all pairwise slopes per position, its 95 % interval (Hollander, Wolfe, Chicken, 9.2-9.3)."""
+    first, second = np.triu_indices(len(values), 1)
+    slopes = np.sort((values[second] - values[first]) / (second - first))
+    num = len(values)
+    width = _Z_95 * math.sqrt(num * (num - 1) * (2 * num + 5) / 18)
+    at = min(max(0, math.floor((len(slopes) - width) / 2)), (len(slopes) - 1) // 2)
+    return float(np.median(slopes)), float(slopes[at]), float(slopes[-1 - at])
+
+
+def _too_few(num: int, left_out: tuple[LeftOut, ...], settings: Settings) -> Calibration:
+    lost = f" ({len(left_out)} left out: {left_out[0].reason})" if left_out else ""
+    wanted = max(FEWEST_RUNS, 2 * settings.pairs)
+    reason = (
+        f"{num} run{'s' if num != 1 else ''} to judge by{lost}, at least {FEWEST_RUNS} are needed, "
+        f"{wanted} for a check of {settings.pairs} pairs: make {wanted - num} more of the same code"
+    )
+    return Calibration(
+        num_runs=num,
+        reason=reason,
+        headline=f"Not calibrated: {reason}.",
+        left_out=left_out,
+        alpha=settings.alpha,
+    )
+
+
+def _headline(found: Calibration) -> str:
+    best = found.suggestion
+    if best is None:
+        return "Not calibrated: no number of pairs that the settings allow could be tried."
+    check = f"{best.pairs} pairs at {_percent(best.threshold)}"
+    wrong = _wrong(best)
+    if found.sees_target:
+        finds = " and ".join(
+            f"+{_percent(effect)} in {_percent(best.finds(effect), 0)}" for effect in (TARGET, 2 * TARGET)
+        )
+        return f"Use {check}: a check is {wrong} and finds {finds}."
+    most = max(trial.pairs for trial in found.trials)
+    sight = "not even +30 %" if best.visible is None else f"+{_percent(best.visible)}"
+    if best.false_alarms > MOST_FALSE_ALARMS:
+        return (
+            f"This machine is too noisy for a gate of up to {most} pairs: the quietest, {check}, is {wrong} "
+            f"and finds {sight} four times out of five."
+        )
+    return (
+        f"This machine cannot see +{_percent(TARGET)} reliably with up to {most} pairs: the best, {check}, "
+        f"finds {sight} four times out of five and is {wrong}."
+    )
+
+
+def _sentences(found: Calibration, settings: Settings, logs: Floats) -> list[str]:
+    """What else there is to know.
+
+    Args:
+        logs: log step_p10 without the drift, shape (runs,).
+    """
+    said = []
+    best = found.suggestion
+    if best and found.sees_target and best.visible is not None and best.sure is not None:
+        said.append(
+            f"The smallest slow-down that it finds four times out of five is +{_percent(best.visible)}; "
+            f"+{_percent(best.sure)} it finds nearly always (97 %)."
+        )
+    own = settings.metrics[DECIDES].threshold
+    if found.current is None:
+        said.append(
+            f"A check of {settings.pairs} pairs as configured needs {2 * settings.pairs} runs to be tried; "
+            f"there are {len(logs)}."
+        )
+    elif found.current is not found.suggestion:
+        said.append(f"As configured, {describe(found.current)}.")
+    most = max((trial.pairs for trial in found.trials), default=0)
+    if found.suggestion and not found.sees_target and most < PAIRS[-1]:
+        said.append(f"With more runs more pairs could be tried: {2 * PAIRS[-1]} runs for {PAIRS[-1]} pairs.")
+    if found.drift is not None and found.drift_low is not None and found.drift_high is not None:
+        drifts = found.drift_low > 0 or found.drift_high < 0
+        if drifts and abs(found.drift) > own / 2:
+            slower = "slower" if found.drift > 0 else "faster"
+            said.append(
+                f"The machine became {_percent(abs(found.drift))} {slower} over the session: interleaved "
+                "pairs bear that, runs against a stored baseline do not."
+            )
+    wild = _wild(logs)
+    if wild:
+        said.append(
+            f"{wild} of {len(logs)} runs {'lie' if wild > 1 else 'lies'} far from the others "
+            "(more than 4 standard deviations): "
+            "something disturbs this machine now and then."
+        )
+    trial = found.suggestion
+    if trial and trial.num_apart < 5:
+        apart = f"{trial.num_apart} check{'s' if trial.num_apart != 1 else ''}"
+        said.append(
+            f"The {len(logs)} runs make {apart} of {trial.pairs} pairs without using a run twice, so the "
+            "shares are estimates; more runs, at other times of the day, make them better."
+        )
+    return said
+
+
+def describe(trial: Trial) -> str:
+    """A trial in a sentence's words: "a check of 8 pairs at 5 % is wrong 1.2 % of the time and finds ..."."""
+    finds = _percent(trial.finds(TARGET), 0)
+    return (
+        f"a check of {trial.pairs} pairs at {_percent(trial.threshold)} is {_wrong(trial)} "
+        f"and finds +{_percent(TARGET)} in {finds}"
+    )
+
+
+def _wrong(trial: Trial) -> str:
+    if trial.false_alarms == 0:
+        return f"wrong less than {_percent(max(trial.high, 0.001))} of the time"
+    return f"wrong {_percent(trial.false_alarms)} of the time"
+
+
+def _wild(logs: Floats) -> int:
+    spread = robust_spread(logs)
+    return int((np.abs(logs - np.median(logs)) > 4 * spread).sum()) if spread else 0
+
+
+def _percent(value: float, digits: int = 1) -> str:
+    """5 %, 7.5 %, 0.05 -> without needless zeros."""
+    text = f"{100 * value:.{digits}f}"
+    return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %"
