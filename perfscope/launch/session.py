@@ -11,7 +11,7 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -170,6 +170,11 @@ def describe_run(request: RunRequest, environment: Mapping[str, str]) -> str:
         *(f"warning: {warning}" for warning in plan.warnings),
     ]
     return "\n".join(lines)
+
+
+def planned_name(command: Sequence[str], environment: Mapping[str, str]) -> str:
+    """What a run of the command is called where no name is given: its script's name."""
+    return _plan(RunRequest(command=tuple(command)), environment).name
 
 
 def say(message: str) -> None:
