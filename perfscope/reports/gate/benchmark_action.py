@@ -1,0 +1,97 @@
+"""The array that github-action-benchmark reads as `tool: customSmallerIsBetter`.
+
+Format: https://github.com/benchmark-action/github-action-benchmark#readme, "Custom benchmarks": an array of
+{"name", "unit", "value", "range", "extra"}, the last two optional. `range` must be a plain number after "±
+".
+
+The action calls a value worse by the ratio of the new one to the old one, and all values of one array must
+be better when smaller. Hence:
+
+- throughput is given as the time per sample, its inverse: the same information, smaller is better, and the
+  ratio that the action computes is the one perfscope computes for rates.
+- metrics whose threshold is a share of the step (input wait, exposed communication, stalls) are left out as
+  entries: the ratio of two small waits alarms where nothing is lost. They are named in `extra` of the step
+  time.
+
+Units stay the same from run to run, as the action's charts need: ms for times, µs per sample, MiB, joules.
+`range` is half of the 95 % interval of the head's centre.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perfscope.gate.metrics import DECIDES
+from perfscope.gate.results import CheckResult
+from perfscope.reports.gate import words
+from perfscope.reports.gate.document import Json, json_text
+from perfscope.reports.gate.side_figures import HeadFigure, head_figures
+
+_SCALES = {"ns": (1e6, "ms"), "bytes": (1 << 20, "MiB"), "joules": (1.0, "J"), "ratio": (0.01, "%")}
+_PER_SAMPLE = (1e6, "µs")  # microseconds in a second
+
+
+def render_benchmark_action(result: CheckResult) -> str:
+    """The head's figures as a JSON array with a newline at the end; `[]` where nothing was measured."""
+    return json_text(list(_entries(result)))
+
+
+def _entries(result: CheckResult) -> Iterator[Json]:
+    name = words.shown(result.name).strip() or "check"
+    beside = [one for one in head_figures(result) if one.metric.scale == "step"]
+    for one in head_figures(result):
+        if one.metric.scale == "step":
+            continue
+        entry = _inverse(name, one) if one.metric.better == "higher" else _as_it_is(name, one)
+        if entry is not None:
+            yield {**entry, "extra": _extra(result, one, beside)}
+
+
+def _as_it_is(name: str, one: HeadFigure) -> Json:
+    size, unit = _SCALES.get(one.metric.unit, (1.0, words.shown(one.metric.unit)))
+    return {
+        "name": f"{name}: {words.shown(one.metric.title)}",
+        "unit": unit,
+        "value": one.value / size,
+        **_range(one.low, one.high, 1 / size),
+    }
+
+
+def _inverse(name: str, one: HeadFigure) -> Json | None:
+    """The time that one sample takes; None of a rate of zero."""
+    if one.value <= 0:
+        return None
+    per, unit = _PER_SAMPLE
+    value = words.finite(per / one.value)
+    if value is None:
+        return None
+    known = one.low is not None and one.high is not None and one.low > 0
+    low, high = (per / one.high, per / one.low) if known and one.low and one.high else (None, None)
+    return {
+        "name": f"{name}: Time per sample (inverse of {words.shown(one.metric.title).lower()})",
+        "unit": unit,
+        "value": value,
+        **_range(low, high, 1.0),
+    }
+
+
+def _range(low: float | None, high: float | None, factor: float) -> Json:
+    if low is None or high is None or words.finite(high - low) is None:
+        return {}
+    return {"range": f"± {(high - low) * factor / 2:.6f}"}
+
+
+def _extra(result: CheckResult, one: HeadFigure, beside: list[HeadFigure]) -> str:
+    verdict = one.verdict
+    lines = [words.verdict_line(result)] if one.metric.id == DECIDES else []
+    lines.append(
+        f"against {words.shown(result.base.label)}: worse by {words.share(verdict.worse)}, 95 % interval "
+        f"{words.interval(verdict.low, verdict.high)}, {words.state_words(verdict)}"
+    )
+    if one.metric.id == DECIDES:
+        lines += [
+            f"{words.shown(other.metric.title)}: {words.figure(other.metric.unit, other.value)}"
+            for other in beside
+        ]
+    commit = words.commit_of(result)
+    return "\n".join([*lines, f"commit {words.shown(commit)}"] if commit else lines)

@@ -1,0 +1,236 @@
+"""A check as GitHub-flavoured Markdown: for $GITHUB_STEP_SUMMARY and for comments on a change.
+
+Format: https://github.github.com/gfm/. A step summary may have 1 MiB, a comment 65,536 characters: the text
+stays below 60 kB by leaving out its last sections. Names are set as code; in sentences every character that
+means something to Markdown or HTML is written as an entity, and `@`, `#` and `://` are cut by an empty
+comment, so that no name of a layer mentions a person, refers to an issue or becomes a link.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from perfscope.gate.records import RunFigures
+from perfscope.gate.results import CheckResult, MetricVerdict, Moved, Outcome
+from perfscope.reports.gate import words
+
+MOST_BYTES = 60_000
+MOST_ROWS, MOST_RUNS = 8, 60
+SIGN = {
+    Outcome.PASS: "✅",
+    Outcome.REGRESSION: "❌",
+    Outcome.INCONCLUSIVE: "⚠️",
+    Outcome.NO_BASELINE: "⚠️",
+    Outcome.FAILED: "❌",
+}
+_PLAIN_NAME = re.compile(r"[\w./:+=, %()-]*[\w./:+=%()-]", re.ASCII)
+# At the beginning also what would start a list, an underline or a workflow command.
+_SPECIAL = re.compile(r"^(?:[-+=:]|\d(?=\d*[.)]))|[\\`*_\[\]|~$<>&#@]|:(?=//)|\bwww(?=\.)")
+_BETWEEN_TICKS = re.compile("`([^`]+)`")
+_CUT = {"#": "&#35;<!-- -->", "@": "&#64;<!-- -->", ":": "&#58;<!-- -->", "www": "www<!-- -->"}
+
+
+def render_markdown(result: CheckResult) -> str:
+    """The check in at most 60 kB, with a newline at the end."""
+    sections = [
+        _verdict(result),
+        _reasons(result),
+        _cause(result),
+        _warnings(result),
+        _metrics(result),
+        _moved(result),
+        _differed(result),
+        _evidence(result),
+        _runs(result),
+    ]
+    text, left = "", 0
+    for section in filter(None, sections):
+        block = f"\n{section}\n" if text else f"{section}\n"
+        if len((text + block).encode()) > MOST_BYTES:
+            left += 1
+        else:
+            text += block
+    return f"{text}\n_{left} more sections did not fit here._\n" if left else text
+
+
+def text(sentence: str) -> str:
+    """`sentence` as it reads, whatever is in it."""
+    return _SPECIAL.sub(_entity, words.sentence(sentence))
+
+
+def prose(sentence: str) -> str:
+    """A sentence of ours: what stands between backticks in it is set as code."""
+    parts = _BETWEEN_TICKS.split(words.sentence(sentence))
+    return "".join(
+        f"<code>{_SPECIAL.sub(_entity, part)}</code>" if at % 2 else _SPECIAL.sub(_entity, part)
+        for at, part in enumerate(parts)
+    )
+
+
+def code(name: object) -> str:
+    """A name, set as code; in table cells too."""
+    spelled = words.shown(name, 80)
+    if _PLAIN_NAME.fullmatch(spelled):
+        return f"`{spelled.strip()}`"
+    return f"<code>{_SPECIAL.sub(_entity, spelled)}</code>" if spelled.strip() else "–"
+
+
+def _entity(match: re.Match[str]) -> str:
+    found = match.group()
+    return _CUT.get(found) or f"&#{ord(found)};"
+
+
+def _verdict(result: CheckResult) -> str:
+    sign = SIGN[Outcome.INCONCLUSIVE] if words.is_doubtful(result) else SIGN[result.outcome]
+    lines = [f"### {sign} {text(words.verdict_line(result))}", "", f"_{_subtitle(result)}_"]
+    return "\n".join(lines)
+
+
+def _reasons(result: CheckResult) -> str:
+    return "\n\n".join(prose(one) for one in words.reasons_of(result))
+
+
+def _subtitle(result: CheckResult) -> str:
+    return text(words.subtitle(result))
+
+
+def _cause(result: CheckResult) -> str:
+    explanation = words.tells(result)
+    if explanation is None:
+        return ""
+    headline = words.capital(words.sentence(explanation.headline))
+    lines = [f"**{text(headline)}**"] if headline else []
+    lines += [f"- ⚠️ {text(one)}" for one in words.weighty(result)]
+    if explanation.action:
+        lines.append(f"\n➜ {prose(explanation.action)}")
+    return "\n".join(lines)
+
+
+def _warnings(result: CheckResult) -> str:
+    return "\n".join(f"- ⚠️ **Warning:** {text(one)}" for one in words.warnings_of(result))
+
+
+def _metrics(result: CheckResult) -> str:
+    verdicts = words.judged(result)
+    lines = []
+    if verdicts:
+        header = ("Metric", "Base", "Head", "Worse by", "95 % interval", "Limit", "State")
+        is_compared = any(words.finite(one.worse) is not None for one in verdicts)
+        keep = range(len(header)) if is_compared else (0, 1, 2, 6)
+        rows = [tuple(row[at] for at in keep) for row in (header, *map(_metric_row, verdicts))]
+        lines.append(_table(rows[0], rows[1:], "".join("lrrrrrl"[at] for at in keep)))
+    remarks = [*words.remarks_of(result), words.unmeasured_sentence(result)]
+    lines += [f"\n{text(one)}" for one in remarks if one]
+    return "\n".join(lines).strip("\n")
+
+
+def _metric_row(one: MetricVerdict) -> tuple[str, ...]:
+    of_step = " of the step" if one.metric.scale == "step" and words.finite(one.worse) is not None else ""
+    state = text(words.state_words(one))
+    loud = one.state in ("worse", "better", "unproven")
+    return (
+        text(words.shown(one.metric.title)),
+        words.figure(one.metric.unit, one.base),
+        words.figure(one.metric.unit, one.head),
+        words.share(one.worse) + of_step,
+        words.interval(one.low, one.high),
+        words.limit(one.metric),
+        f"**{state}**" if loud else state,
+    )
+
+
+def _moved(result: CheckResult) -> str:
+    explanation = words.tells(result)
+    if explanation is None:
+        return ""
+    rows = [
+        _moved_row(kind, one)
+        for kind, moved in (
+            ("part", explanation.parts),
+            ("layer", explanation.layers),
+            ("collective", explanation.collectives),
+        )
+        for one in words.certain(moved, MOST_ROWS)
+    ]
+    notes = [f"\n{text(one)}" for one in explanation.notes[: words.MOST_SENTENCES]]
+    if not rows:
+        return "\n".join(notes).strip("\n")
+    header = ("What moved, per step", "", "Base", "Head", "Change", "95 % interval", "")
+    return "\n".join([_table(header, rows, "llrrrrl"), *notes])
+
+
+def _moved_row(kind: str, one: Moved) -> tuple[str, ...]:
+    name = words.moved_name(one)
+    return (
+        text(name) if kind == "part" else code(name),
+        kind,
+        words.figure("ns", one.base_ns),
+        words.figure("ns", one.head_ns),
+        words.change_ns(one.change_ns),
+        f"{words.change_ns(one.low_ns)} … {words.change_ns(one.high_ns)}",
+        text(one.note),
+    )
+
+
+def _differed(result: CheckResult) -> str:
+    told = words.tells(result) is not None
+    found = [*([] if told else words.weighty(result)), *words.other_differences(result)]
+    return "\n".join(["**What differed**", "", *(f"- {text(one)}" for one in found)]) if found else ""
+
+
+def _evidence(result: CheckResult) -> str:
+    sentences = []
+    if result.pairs:
+        each = ", ".join(words.pairs_words(result)[:MOST_RUNS])
+        sentences.append(f"Pairs: {each} % ({words.slower(result)} of {len(result.pairs)} slower).")
+    told = (words.noise_sentence(result), words.rule_sentence(result), words.machine_sentence(result))
+    sentences += [one for one in told if one]
+    lines = [text(one) for one in sentences]
+    lines += [
+        f"Left out: {text(words.left_out_words(one))}" for one in result.left_out[: words.MOST_SENTENCES]
+    ]
+    more = len(result.left_out) - words.MOST_SENTENCES
+    if more > 0:
+        lines.append(f"Left out: {more:,} more")
+    return "  \n".join(lines)
+
+
+def _runs(result: CheckResult) -> str:
+    """Every judged run, folded away."""
+    rows = [(side.label, run) for side in (result.base, result.head) for run in side.runs]
+    if not rows:
+        return ""
+    rows.sort(key=lambda row: (row[1].pair is None, row[1].pair or 0))
+    header = ("Pair", "Side", "Run", "Step p10", "Mean", "Throughput", "Steps", "Commit")
+    lines = ["<details><summary>Runs and pairs</summary>", ""]
+    lines.append(_table(header, (_run_row(label, run) for label, run in rows[:MOST_RUNS]), "rllrrrrl"))
+    if len(rows) > MOST_RUNS:
+        lines.append(f"\n{len(rows) - MOST_RUNS:,} more")
+    return "\n".join([*lines, "", "</details>"])
+
+
+def _run_row(label: str, run: RunFigures) -> tuple[str, ...]:
+    commit = run.surroundings.commit
+    dirty = " + changes" if run.surroundings.dirty and commit else ""
+    return (
+        "" if run.pair is None else str(run.pair),
+        code(label),
+        code(run.name),
+        words.figure("ns", run.metrics.get("step_p10")),
+        words.figure("ns", run.metrics.get("step_mean")),
+        words.figure("per_s", run.metrics.get("throughput")),
+        f"{run.num_steps:,}",
+        f"{code(commit[:12])}{dirty}" if commit else "",
+    )
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]], sides: str) -> str:
+    """`sides`: l or r for each column."""
+    rule = " | ".join("---:" if side == "r" else "---" for side in sides)
+    lines = [" | ".join(header), rule]
+    for row in rows:
+        # A figure stays with its unit.
+        kept = (c.replace(" ", "\u00a0") if side == "r" else c for c, side in zip(row, sides, strict=True))
+        lines.append(" | ".join(kept))
+    return "\n".join(f"| {line} |" for line in lines)

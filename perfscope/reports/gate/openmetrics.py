@@ -1,0 +1,163 @@
+"""OpenMetrics text, version 1.0: for a metrics store, GitLab's `artifacts:reports:metrics`, a push gateway.
+
+Format: https://prometheus.io/docs/specs/om/open_metrics_spec/: each family has TYPE, UNIT (with which its
+name ends) and HELP, its samples follow without another family's between them, and `# EOF` ends the text. In
+label values and help backslash, `"` and newline are escaped. Base units: seconds, bytes, ratios, joules. What
+is not known has no sample.
+
+    perfscope_check_run_info{benchmark,version,fingerprint,commit,base,head}           info
+    perfscope_check_outcome{benchmark,perfscope_check_outcome}                         stateset
+    perfscope_check_exit_code{benchmark}                                               gauge
+    perfscope_check_runs{benchmark,side}                                               gauge: judged runs
+    perfscope_check_<metric>_<unit>{benchmark,side}                                    gauge: median over runs
+    perfscope_check_state{benchmark,metric,perfscope_check_state}                      stateset
+    perfscope_check_worse_ratio, _worse_low_ratio, _worse_high_ratio, _threshold_ratio {benchmark,metric}
+    perfscope_check_p_value{benchmark,metric}
+    perfscope_check_noise_ratio, perfscope_check_visible_ratio, perfscope_check_elapsed_seconds {benchmark}
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import get_args
+
+from perfscope import __version__
+from perfscope.gate.metrics import Metric
+from perfscope.gate.records import BASE, HEAD
+from perfscope.gate.results import CheckResult, MetricVerdict, Outcome, State
+from perfscope.reports.gate import words
+
+PREFIX = "perfscope_check"
+_UNITS = {
+    "ns": ("seconds", 1e-9),
+    "per_s": ("samples_per_second", 1.0),
+    "bytes": ("bytes", 1.0),
+    "ratio": ("ratio", 1.0),
+    "joules": ("joules", 1.0),
+}
+_NOT_A_NAME = re.compile("[^a-zA-Z0-9_]")
+
+Sample = tuple[dict[str, str], float]
+
+
+def render_openmetrics(result: CheckResult) -> str:
+    """The whole exposition, `# EOF` and a newline at the end."""
+    return "".join(f"{line}\n" for line in (*_lines(result), "# EOF"))
+
+
+def _lines(result: CheckResult) -> Iterator[str]:
+    own = {"benchmark": words.shown(result.name)}
+    wanted = [one for one in result.metrics if one.metric.severity != "off"]
+    verdicts = tuple({one.metric.id: one for one in reversed(wanted)}.values())[::-1]
+    told = {
+        "version": __version__,
+        "fingerprint": words.key_of(result.fingerprint),
+        "commit": words.shown(words.commit_of(result)),
+        "base": words.shown(result.base.label),
+        "head": words.shown(result.head.label),
+    }
+    yield from _family("run", "info", "", "What was checked.", [({**own, **told}, 1.0)], suffix="_info")
+    outcomes = [
+        ({**own, f"{PREFIX}_outcome": one.word}, float(one is result.outcome))
+        for one in sorted(Outcome, key=_code)
+    ]
+    yield from _family("outcome", "stateset", "", "The verdict.", outcomes)
+    yield from _gauge(
+        "exit_code", "", "What perfscope check exits with.", [(own, float(result.outcome.value))]
+    )
+    sides = [
+        ({**own, "side": BASE}, float(len(result.base.runs))),
+        ({**own, "side": HEAD}, float(len(result.head.runs))),
+    ]
+    yield from _gauge("runs", "", "Runs that were judged.", sides)
+    for one in verdicts:
+        yield from _figures(one, own)
+    yield from _judgements(verdicts, own)
+    noise = result.noise
+    for name, unit, help_, value in (
+        (
+            "noise_ratio",
+            "ratio",
+            "Spread of the step time over runs of one side.",
+            noise.spread if noise else None,
+        ),
+        (
+            "visible_ratio",
+            "ratio",
+            "Smallest slow-down seen in four of five checks.",
+            noise.visible if noise else None,
+        ),
+        ("elapsed_seconds", "seconds", "How long the measurement took.", result.elapsed_s),
+    ):
+        known = words.finite(value)
+        yield from _gauge(name, unit, help_, [(own, known)] if known is not None else [])
+
+
+def _figures(one: MetricVerdict, own: dict[str, str]) -> Iterator[str]:
+    unit, factor = _UNITS.get(one.metric.unit, ("", 1.0))
+    samples = [
+        ({**own, "side": side}, known * factor)
+        for side, value in ((BASE, one.base), (HEAD, one.head))
+        if (known := words.finite(value)) is not None
+    ]
+    hint = f": {one.metric.hint}" if one.metric.hint else ""
+    help_ = f"{one.metric.title}, median over runs{hint}."
+    yield from _gauge("_".join(filter(None, (_name(one.metric), unit))), unit, help_, samples)
+
+
+def _judgements(verdicts: Sequence[MetricVerdict], own: dict[str, str]) -> Iterator[str]:
+    states = [
+        ({**own, "metric": _name(one.metric), f"{PREFIX}_state": state}, float(state == one.state))
+        for one in verdicts
+        for state in get_args(State)
+    ]
+    yield from _family("state", "stateset", "", "The verdict on each metric.", states)
+    wanted: tuple[tuple[str, str, str, Callable[[MetricVerdict], float | None]], ...] = (
+        ("worse_ratio", "ratio", "Share by which head is worse than base.", lambda one: one.worse),
+        ("worse_low_ratio", "ratio", "Lower end of its 95 % interval.", lambda one: one.low),
+        ("worse_high_ratio", "ratio", "Upper end of its 95 % interval.", lambda one: one.high),
+        ("threshold_ratio", "ratio", "From when on it counts.", lambda one: one.metric.threshold),
+        ("p_value", "", "One-sided p value that head is worse.", lambda one: one.p),
+    )
+    for name, unit, help_, of in wanted:
+        known = [(one, words.finite(of(one))) for one in verdicts]
+        samples = [({**own, "metric": _name(one.metric)}, value) for one, value in known if value is not None]
+        yield from _gauge(name, unit, help_, samples)
+
+
+def _gauge(name: str, unit: str, help_: str, samples: Sequence[Sample]) -> Iterator[str]:
+    yield from _family(name, "gauge", unit, help_, samples)
+
+
+def _family(
+    name: str, type_: str, unit: str, help_: str, samples: Sequence[Sample], suffix: str = ""
+) -> Iterator[str]:
+    """A family with its samples; nothing where there are none."""
+    if not samples:
+        return
+    full = f"{PREFIX}_{name}"
+    yield f"# TYPE {full} {type_}"
+    if unit:
+        yield f"# UNIT {full} {unit}"
+    yield f"# HELP {full} {escaped(words.shown(help_, words.SENTENCE))}"
+    for labels, value in samples:
+        inside = ",".join(f'{label}="{escaped(text)}"' for label, text in labels.items())
+        yield f"{full}{suffix}{{{inside}}} {_number(value)}"
+
+
+def _name(metric: Metric) -> str:
+    return _NOT_A_NAME.sub("_", metric.id)
+
+
+def _code(outcome: Outcome) -> int:
+    return outcome.value
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
+
+
+def escaped(text: str) -> str:
+    """A label value, or help text."""
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

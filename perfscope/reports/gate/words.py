@@ -1,0 +1,353 @@
+"""What the outputs of a check say alike: verdict, figures, states, sentences; every string made harmless.
+
+Names come from traces, commands and files. `shown` makes control characters, direction overrides and half
+surrogates visible (`reports.display`) and spells `##[`, by which a CI runner takes a command out of the
+middle of a log line; `::` at the beginning of a line is the other such mark, see `inert`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from perfscope import units
+from perfscope.gate.metrics import DECIDES, Metric
+from perfscope.gate.records import Fingerprint
+from perfscope.gate.results import (
+    CheckResult,
+    Difference,
+    Explanation,
+    LeftOut,
+    MetricVerdict,
+    Moved,
+    Outcome,
+)
+from perfscope.gate.verdict_words import fingerprint_words
+from perfscope.reports.display import visible
+
+NAME, SENTENCE = 120, 400  # characters of a name and of a sentence that are shown
+MOST_SENTENCES = 12
+WORD = {
+    Outcome.PASS: "Pass",
+    Outcome.REGRESSION: "Regression",
+    Outcome.INCONCLUSIVE: "Inconclusive",
+    Outcome.NO_BASELINE: "No baseline",
+    Outcome.FAILED: "Measurement failed",
+}
+STATE = {
+    "ok": "ok",
+    "worse": "worse",
+    "unproven": "not proven",
+    "better": "better",
+    "unknown": "unknown",
+}
+_SYMBOL = {"ns": "s", "per_s": "/s", "bytes": "B", "ratio": "", "joules": "J"}
+_ENORMOUS = 1e18
+_RESTATE = ("step_mean", "throughput")
+_LINE_COMMAND = re.compile(r"^(\s*):(?=:)")
+
+
+def shown(text: object, longest: int = NAME) -> str:
+    """`text` on one line, nothing hidden in it, no command to a CI runner in the middle of it."""
+    return visible(text, longest).replace("##[", "#\\x23[")
+
+
+def sentence(text: object) -> str:
+    """A sentence with names in it, safe to show; without spaces at its ends."""
+    return shown(text, SENTENCE).strip()
+
+
+def inert(line: str) -> str:
+    r"""`line`, with `\x3a:` for `::` at its beginning: there it would be a workflow command of GitHub."""
+    return _LINE_COMMAND.sub(lambda match: f"{match[1]}\\x3a", line)
+
+
+def finite(value: float | None) -> float | None:
+    """None of what is no figure."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def verdict_line(result: CheckResult) -> str:
+    """The verdict in one sentence that begins with its word: ``Regression: a step takes …``."""
+    word, headline = WORD[result.outcome], sentence(result.headline)
+    if headline.casefold().startswith(word.casefold()):
+        return headline
+    return f"{word}: {headline}" if headline else f"{word}."
+
+
+def is_doubtful(result: CheckResult) -> bool:
+    """A pass although a metric that decides seems worse: it is only not proven."""
+    unproven = any(one.state == "unproven" and one.metric.severity == "error" for one in result.metrics)
+    return result.outcome is Outcome.PASS and unproven
+
+
+def subtitle(result: CheckResult) -> str:
+    """What was compared: ``small-cnn: head against base, 8 of 8 pairs in 6 min 12 s``."""
+    sides = f"{shown(result.head.label)} against {shown(result.base.label)}"
+    words = [sides]
+    if result.pairs:
+        planned = f" of {result.planned}" if result.planned else ""
+        words.append(f"{len(result.pairs)}{planned} pairs")
+    elif result.base.runs or result.head.runs:
+        words.append(f"{counted(len(result.head.runs), 'run')} against {len(result.base.runs)}")
+    text = f"{shown(result.name)}: {', '.join(words)}"
+    elapsed = finite(result.elapsed_s)
+    return f"{text} in {duration(elapsed)}" if elapsed is not None else text
+
+
+def capital(text: str) -> str:
+    """`text` as the beginning of a line."""
+    return text[:1].upper() + text[1:]
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them: ``6 min 12 s``."""
+    whole = round(seconds)
+    if whole < 60:
+        return units.format_ns(seconds * 1e9)
+    hours, rest = divmod(whole, 3600)
+    minutes, left = divmod(rest, 60)
+    return f"{hours:,} h {minutes} min" if hours else f"{minutes} min {left} s"
+
+
+def figure(unit: str, value: float | None) -> str:
+    """A metric's value with its unit; an en dash where there is none."""
+    known = finite(value)
+    if known is None:
+        return units.MISSING
+    if abs(known) >= _ENORMOUS:
+        return f"{known / 1e9 if unit == 'ns' else known:.3g} {_SYMBOL.get(unit, '')}".rstrip()
+    if unit == "ns":
+        return units.format_ns(known)
+    if unit == "bytes":
+        return units.format_bytes(known)
+    if unit == "ratio":
+        return units.format_ratio(known)
+    if unit == "joules":
+        return units.format_si(known * 1e3, "mJ") if abs(known) < 1 else units.format_si(known, "J")
+    return f"{known:,.0f} /s" if abs(known) >= 100 else f"{known:.3g} /s"
+
+
+def share(value: float | None, digits: int = 1) -> str:
+    """A signed share: ``+10.3 %``; what rounds to nothing has no sign."""
+    known = finite(value)
+    if known is None:
+        return units.MISSING
+    if abs(known) >= 1e4:
+        return f"{_sign(known)}{100 * abs(known):.2e} %"
+    if abs(known) >= 10:
+        return f"{_sign(known)}{100 * abs(known):,.0f} %"
+    text = units.format_ratio(abs(known), digits)
+    return f"{_sign(known)}{text}" if float(text.split()[0]) else text
+
+
+def by_how_much(verdict: MetricVerdict) -> str:
+    """The change without a sign, for sentences that say its direction: ``8.1 %``."""
+    return share(verdict.worse).lstrip("+−")
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """``+7.9 … +12.6 %``."""
+    if finite(low) is None or finite(high) is None:
+        return units.MISSING
+    return f"{share(low).removesuffix(' %')} … {share(high)}"
+
+
+def limit(metric: Metric) -> str:
+    """From when on a metric counts as worse."""
+    known = finite(metric.threshold)
+    return units.MISSING if known is None else f"{100 * known:.3g} %"
+
+
+def state_words(verdict: MetricVerdict) -> str:
+    """The state, and what it does to the check."""
+    if verdict.state == "worse":
+        return "worse: fails" if verdict.metric.severity == "error" else "worse: warns"
+    return STATE[verdict.state]
+
+
+def judged(result: CheckResult) -> tuple[MetricVerdict, ...]:
+    """Verdicts to show, step_p10 first, each metric once; not those of severity off, nor unmeasured ones."""
+    seen: dict[str, MetricVerdict] = {}
+    for one in sorted(result.metrics, key=lambda one: one.metric.id != DECIDES):
+        if one.metric.severity != "off" and not is_unmeasured(one):
+            seen.setdefault(one.metric.id, one)
+    return tuple(seen.values())
+
+
+def is_unmeasured(verdict: MetricVerdict) -> bool:
+    """Neither side knows the figure, and the check does not depend on it: no row of a table is worth it."""
+    return verdict.base is None and verdict.head is None and verdict.metric.severity != "error"
+
+
+def unmeasured_sentence(result: CheckResult) -> str:
+    """``Not measured: energy per step (no counter was readable).``; "" if all is measured."""
+    words = [
+        f"{shown(one.metric.title).lower()}{f', {reason}' if (reason := sentence(one.reason)) else ''}"
+        for one in result.metrics
+        if is_unmeasured(one) and one.metric.severity != "off"
+    ]
+    return f"Not measured: {'; '.join(words)}." if words else ""
+
+
+def warnings_of(result: CheckResult) -> list[str]:
+    """Metrics that are proven worse and only warn, then the other warnings; nothing twice.
+
+    The mean step and the throughput say nothing new where the step time itself is worse: they stay in the
+    table.
+    """
+    deciding = result.deciding
+    told = _RESTATE if deciding is not None and deciding.state == "worse" else ()
+    worse = [
+        one
+        for one in judged(result)
+        if one.state == "worse" and not one.fails and one.worse is not None and one.metric.id not in told
+    ]
+    said = [
+        f"{shown(one.metric.title)} is worse by {by_how_much(one)}"
+        f"{' of the step' if one.metric.scale == 'step' else ''} "
+        f"({figure(one.metric.unit, one.base)} → {figure(one.metric.unit, one.head)}); "
+        "it does not fail the check."
+        for one in worse
+    ]
+    named = tuple(f"{one.metric.title} is worse by" for one in result.metrics)
+    rest = [sentence(text) for text in result.warnings if not text.startswith(named)]
+    return (said + rest)[:MOST_SENTENCES]
+
+
+def reasons_of(result: CheckResult) -> list[str]:
+    return [text for one in result.reasons if (text := sentence(one)) and text not in result.headline][
+        :MOST_SENTENCES
+    ]
+
+
+def remarks_of(result: CheckResult) -> list[str]:
+    """What the verdicts of single metrics add: ``Input wait: known of 4 pairs only.``"""
+    told = " ".join((result.headline, *result.reasons))
+    said: dict[str, list[str]] = {}
+    verdicts = judged(result)
+    for one in verdicts:
+        if one.reason and one.reason not in told:
+            said.setdefault(sentence(one.reason).rstrip("."), []).append(shown(one.metric.title))
+    return [
+        f"{'Every metric' if len(titles) == len(verdicts) > 1 else '; '.join(titles)}: {reason}."
+        for reason, titles in said.items()
+    ]
+
+
+def tells(result: CheckResult) -> Explanation | None:
+    """The explanation, unless everything is as it was: then there is nothing to explain."""
+    if result.explanation is None:
+        return None
+    quiet = result.outcome is Outcome.PASS and all(one.state in ("ok", "unknown") for one in judged(result))
+    return None if quiet else result.explanation
+
+
+def weighty(result: CheckResult) -> list[str]:
+    """Differences that can explain a change of speed by themselves."""
+    return _differences(result, True)
+
+
+def other_differences(result: CheckResult) -> list[str]:
+    return _differences(result, False)
+
+
+def _differences(result: CheckResult, is_weighty: bool) -> list[str]:
+    found = result.explanation.surroundings if result.explanation else ()
+    return [difference_words(one) for one in found if one.weighty is is_weighty][:MOST_SENTENCES]
+
+
+def difference_words(one: Difference) -> str:
+    """The sentence, else the two values."""
+    return sentence(one.text) or capital(f"{shown(one.what)}: {shown(one.base)} → {shown(one.head)}")
+
+
+def certain(moved: Sequence[Moved], most: int) -> list[Moved]:
+    """What certainly moved, the largest change first."""
+    known = [one for one in moved if one.is_certain and finite(one.change_ns) is not None]
+    return sorted(known, key=lambda one: -abs(one.change_ns))[:most]
+
+
+def moved_name(one: Moved) -> str:
+    return shown(one.title or one.what, 80)
+
+
+def change_ns(value: float | None) -> str:
+    """A signed time: ``+2.41 ms``."""
+    known = finite(value)
+    return figure("ns", known) if not known else f"{_sign(known)}{figure('ns', abs(known))}"
+
+
+def _sign(value: float) -> str:
+    return "+" if value > 0 else "−"
+
+
+def pairs_words(result: CheckResult) -> list[str]:
+    return [share(one).removesuffix(" %") for one in result.pairs]
+
+
+def slower(result: CheckResult) -> int:
+    return sum(one > 0 for one in result.pairs)
+
+
+def noise_sentence(result: CheckResult) -> str:
+    """How far runs of the same thing differ, and what this check can see; "" if not known."""
+    noise = result.noise
+    spread = finite(noise.spread) if noise else None
+    if noise is None or spread is None:
+        return ""
+    text = f"Runs of one side differ by {units.format_ratio(spread)} (robust standard deviation)"
+    visible_change = finite(noise.visible)
+    if visible_change is None:
+        return f"{text}."
+    seen = units.format_ratio(visible_change)
+    return f"{text}; a check like this finds a slow-down of {seen} four times out of five."
+
+
+def rule_sentence(result: CheckResult) -> str:
+    """What it takes to fail, and why there are fewer runs than planned."""
+    metric = result.deciding.metric if result.deciding else None
+    words = []
+    if metric is not None and metric.severity != "off":
+        words.append(
+            f"To count, “{shown(metric.title)}” must be worse by more than {limit(metric)} in the median, "
+            f"with p below {result.alpha:g}."
+        )
+    if result.stopped:
+        words.append(f"Stopped early: {sentence(result.stopped).rstrip('.')}.")
+    return " ".join(words)
+
+
+def left_out_words(one: LeftOut) -> str:
+    side = f" ({shown(one.side)})" if one.side else ""
+    return f"{shown(one.name)}{side}: {sentence(one.reason)}"
+
+
+def key_of(fingerprint: Fingerprint | None) -> str:
+    """The fingerprint's name; "" where there is none."""
+    if fingerprint is None:
+        return ""
+    try:
+        return fingerprint.key
+    except UnicodeEncodeError:  # half a surrogate in a CPU's name: no encoder takes it
+        return ""
+
+
+def machine_sentence(result: CheckResult) -> str:
+    """``On AMD EPYC, 2 CPUs, …, batch 32 (fingerprint ff5162f2fdeb).``; "" if not known."""
+    if result.fingerprint is None:
+        return ""
+    key = key_of(result.fingerprint)
+    ending = f" (fingerprint {key})." if key else "."
+    return f"On {sentence(fingerprint_words(result.fingerprint))}{ending}"
+
+
+def commit_of(result: CheckResult) -> str:
+    """The head's commit as git knows it; "" = not recorded, or several."""
+    found = {run.surroundings.commit for run in result.head.runs}
+    return found.pop() if len(found) == 1 else ""
