@@ -1,0 +1,268 @@
+"""`perfscope check` as a user calls it: exit codes, ways to name a base, what it prints and leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.run_support import PERFSCOPE, user_environment
+
+STAND_IN = Path(__file__).parent.parent / "data" / "gate" / "stand_in.py"
+QUICK = ("--sample-interval", "off", "--no-trace", "--seed", "1")
+
+
+def check(
+    *words: str | Path, cwd: Path, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PERFSCOPE, "check", *map(str, words)],
+        cwd=cwd,
+        env=environment or user_environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+def training(ms: float, *more: str) -> list[str]:
+    return [sys.executable, str(STAND_IN), str(ms), *more]
+
+
+def times(folder: Path, name: str, ms: float, **more: Any) -> Path:
+    """A file of 50 step times a little above `ms`."""
+    steps = [round(ms * 1e6 * (1 + 0.001 * (k % 7))) for k in range(50)]
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps({"perfscope_steps": 1, "steps_ns": steps, "name": name, **more}))
+    return path
+
+
+def sides(folder: Path, base: Sequence[float], head: Sequence[float], **more: Any) -> list[str | Path]:
+    """Words that name pairs of files of step times."""
+    new = [times(folder, f"head{n}", ms, pair=n, **more) for n, ms in enumerate(head)]
+    old = [times(folder, f"base{n}", ms, pair=n) for n, ms in enumerate(base)]
+    return [*new, "--against", *old]
+
+
+LEVEL = [26.0, 26.3, 25.8, 26.1, 26.2, 25.9, 26.05, 26.15]
+
+
+def test_equal_runs_pass_with_exit_code_0_and_a_verdict_first(tmp_path: Path) -> None:
+    done = check(*sides(tmp_path, LEVEL, LEVEL[1:] + LEVEL[:1]), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.lstrip().splitlines()[0].startswith("Pass")
+
+
+def test_slower_runs_are_a_regression_with_exit_code_1(tmp_path: Path) -> None:
+    done = check(*sides(tmp_path, LEVEL, [1.1 * v for v in LEVEL]), "--json", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    document = json.loads(done.stdout)
+    assert document["outcome"] == "regression"
+    deciding = next(one for one in document["metrics"] if one["id"] == "step_p10")
+    assert deciding["worse"] == pytest.approx(0.1, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "nothing to check"),
+        (["--", sys.executable, "x.py"], "no base to compare with"),
+        (["nowhere"], "nowhere is not there"),
+        (["--base-cmd", "a", "--base-ref", "b", "--", "c"], "both name a base"),
+        (["--base-cmd", "'a", "--", "c"], "cannot be split"),
+        (["--threshold", "lots", "--base-cmd", "a", "--", "c"], "lots"),
+        (["--metric", "speed=error", "--base-cmd", "a", "--", "c"], "speed"),
+        (["--format", "xml=f", "--base-cmd", "a", "--", "c"], "NAME=FILE"),
+        (["--allow", "weather", "--base-cmd", "a", "--", "c"], "weather"),
+        (["--link", "data", "--base-cmd", "a", "--", "c"], "--base-ref"),
+        (["--calibrate"], "--calibrate needs"),
+        (["--config", "nowhere.toml", "--base-cmd", "a", "--", "c"], "nowhere.toml"),
+        (["--"], "nothing behind"),
+    ],
+)
+def test_a_wrong_command_line_is_exit_code_2_and_one_line(
+    tmp_path: Path, words: list[str], says: str
+) -> None:
+    done = check(*words, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) <= 4
+
+
+def test_too_few_runs_are_inconclusive_with_exit_code_3(tmp_path: Path) -> None:
+    done = check(*sides(tmp_path, LEVEL[:4], [2 * v for v in LEVEL[:4]]), cwd=tmp_path)
+    assert done.returncode == 3, done.stderr
+    assert "at least 5" in done.stdout
+
+
+def test_another_fingerprint_is_inconclusive_until_it_is_allowed(tmp_path: Path) -> None:
+    words = sides(tmp_path, LEVEL, [1.2 * v for v in LEVEL], fingerprint={"torch": "2.14.0"})
+    done = check(*words, cwd=tmp_path)
+    assert done.returncode == 3 and "torch version" in done.stdout
+    assert check(*words, "--allow", "torch", cwd=tmp_path).returncode == 1
+
+
+def test_a_missing_baseline_is_exit_code_4(tmp_path: Path) -> None:
+    done = check("--baseline", "nowhere.json", times(tmp_path, "a", 26), cwd=tmp_path)
+    assert done.returncode == 4
+    assert "nowhere.json" in done.stderr + done.stdout and "Traceback" not in done.stderr
+
+
+def test_a_baseline_of_another_machine_is_exit_code_4_and_says_what_is_kept(tmp_path: Path) -> None:
+    old = [times(tmp_path, f"old{n}", 26, fingerprint={"cpu": "Other"}, start_unix_ns=n) for n in range(6)]
+    made = subprocess.run(
+        [*PERFSCOPE, "baseline", "update", "b.json", "--name", "cnn", *map(str, old)],
+        cwd=tmp_path,
+        env=user_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.returncode == 0, made.stderr
+    new = [times(tmp_path, f"new{n}", 26, start_unix_ns=100 + n) for n in range(6)]
+    done = check("--baseline", "b.json", "--name", "cnn", *new, cwd=tmp_path)
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert "Other" in done.stdout
+    same = [
+        times(tmp_path, f"same{n}", 29, fingerprint={"cpu": "Other"}, start_unix_ns=200 + n) for n in range(6)
+    ]
+    assert check("--baseline", "b.json", "--name", "cnn", *same, cwd=tmp_path).returncode == 1
+
+
+def test_two_commands_are_run_in_pairs_and_the_slower_one_is_a_regression(tmp_path: Path) -> None:
+    done = check(
+        *QUICK,
+        *("-o", "out", "--junit", "junit.xml", "--markdown", "check.md", "--history", "h.sqlite"),
+        *("--base-cmd", " ".join(training(26)), "--", *training(30)),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "[1/16]" in done.stderr and "pair 1: head +1" in done.stderr
+    document = json.loads((tmp_path / "out" / "check.json").read_bytes())
+    assert len(document["pairs"]) == 6 and document["stopped"]
+    assert (tmp_path / "junit.xml").read_text().startswith("<?xml")
+    assert "egression" in (tmp_path / "check.md").read_text()
+    assert (tmp_path / "h.sqlite").exists()
+    again = check("out", cwd=tmp_path)
+    assert again.returncode == 1, again.stderr
+    lenient = check("out", "--threshold", "40%", cwd=tmp_path)
+    assert lenient.returncode == 0, lenient.stderr
+
+
+def test_a_command_that_fails_is_exit_code_5_with_its_last_words(tmp_path: Path) -> None:
+    done = check(
+        *QUICK, "--base-cmd", " ".join(training(26)), "--", *training(26, "--fail", "3"), cwd=tmp_path
+    )
+    assert done.returncode == 5, done.stderr
+    assert "exit code 3" in done.stdout and "out of luck" in done.stdout
+
+
+def test_a_command_that_trains_nothing_is_exit_code_5(tmp_path: Path) -> None:
+    done = check(*QUICK, "--base-cmd", "true", "--", "true", cwd=tmp_path)
+    assert done.returncode == 5
+    assert "no rank was recorded" in done.stdout
+
+
+def test_a_run_that_takes_too_long_is_ended_and_is_exit_code_5(tmp_path: Path) -> None:
+    done = check(
+        *QUICK,
+        *("--timeout", "3", "--base-cmd", " ".join(training(26, "--sleep", "60"))),
+        *("--", *training(26, "--sleep", "60")),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 5
+    assert "longer than 3 s" in done.stdout
+
+
+def test_ctrl_c_ends_the_training_and_says_where_the_runs_are(tmp_path: Path) -> None:
+    slow = training(26, "--sleep", "60")
+    process = subprocess.Popen(
+        [*PERFSCOPE, "check", *QUICK, "-o", "out", "--base-cmd", " ".join(slow), "--", *slow],
+        cwd=tmp_path,
+        env=user_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("out/*/run.json")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.kill(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "interrupted" in said and "Traceback" not in said
+
+
+def git(folder: Path, *words: str) -> None:
+    identity = ("-c", "user.name=T", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", *identity, *words], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Two commits of a training; the second is slower."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    git(folder, "init", "-q", "-b", "main")
+    shutil.copy(STAND_IN, folder / "stand_in.py")
+    for ms in (26, 30):
+        (folder / "train.py").write_text(
+            f"import sys\nsys.argv = ['stand_in.py', '{ms}']\nexec(open('stand_in.py').read())\n"
+        )
+        git(folder, "add", ".")
+        git(folder, "commit", "-q", "-m", f"{ms} ms")
+    return folder
+
+
+def test_a_git_reference_is_run_in_a_worktree_that_is_gone_afterwards(repository: Path) -> None:
+    done = check(*QUICK, "--base-ref", "HEAD~1", "--", sys.executable, "train.py", cwd=repository)
+    assert done.returncode == 1, done.stderr
+    assert "26 ms" in done.stderr, "the base's commit is named"
+    listed = subprocess.run(
+        ["git", "worktree", "list"], cwd=repository, capture_output=True, text=True, check=True
+    )
+    assert len(listed.stdout.splitlines()) == 1
+
+
+def test_an_unknown_reference_and_a_missing_git_are_one_line(repository: Path) -> None:
+    words = (*QUICK, "--base-ref", "no-such-branch", "--", sys.executable, "train.py")
+    done = check(*words, cwd=repository)
+    assert done.returncode in (2, 5) and "no-such-branch" in done.stderr
+    nothing = repository / "empty-path"
+    nothing.mkdir()
+    done = check(*words, cwd=repository, environment=user_environment(PATH=str(nothing)))
+    assert done.returncode in (2, 5) and "git" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_github_actions_gets_annotations_and_a_summary(tmp_path: Path) -> None:
+    summary = tmp_path / "summary.md"
+    environment = user_environment(GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY=str(summary))
+    done = check(*sides(tmp_path, LEVEL, [1.1 * v for v in LEVEL]), cwd=tmp_path, environment=environment)
+    assert done.returncode == 1
+    assert "::error" in done.stdout
+    assert "egression" in summary.read_text()
+
+
+def test_the_same_command_twice_measures_the_noise(tmp_path: Path) -> None:
+    done = check(*QUICK, "--calibrate", "--pairs", "6", "--", *training(26), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "%" in done.stdout and "pairs" in done.stdout
+
+
+def test_settings_come_from_the_project(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.perfscope.check]\nthreshold = "30%"\n')
+    done = check(*sides(tmp_path, LEVEL, [1.1 * v for v in LEVEL]), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
