@@ -8,7 +8,7 @@ RANKS ?= 4
 # Tests that time out or fail leave their reasons in the closing lines (-ra in pyproject.toml).
 PYTEST_FLAGS ?= -n 2 -m "not slow and not vm and not gpu"
 
-.PHONY: help demo demo-neighbour test test-slow test-vm test-gpu lint types system-packages wheel clean update-golden schemes-doc
+.PHONY: help demo demo-neighbour test test-slow check-overhead test-vm test-gpu lint types system-packages wheel clean update-golden schemes-doc
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -61,6 +61,11 @@ test: system-packages lint types $(CHECK) ## build the wheel and run ruff, mypy 
 test-slow: PYTEST_FLAGS = -m "slow and not vm and not gpu"
 test-slow: $(CHECK) ## the tests `make test` leaves out
 	cd $(CHECK) && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" python -m pytest $(PYTEST_FLAGS)
+
+check-overhead: $(CHECK) ## gate what perfscope costs a training with `perfscope check`; some minutes
+	cd $(CHECK) && rm -rf overhead && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" && \
+		python benchmarks/overhead.py --only perfscope --kinds resnet --pairs 8 --steps 150 --save overhead && \
+		perfscope check overhead/resnet-perfscope-* --against overhead/resnet-plain-* --name overhead
 
 test-vm: $(CHECK) ## boot emulated machines (two sockets, Knights Landing, RDMA) and read them; a few minutes
 	@sh tests/system-packages.sh tests/vm/debian-packages.txt

@@ -7,6 +7,8 @@ inside that noise cannot be told from no tool.
 
     python benchmarks/overhead.py                      # default: 8 pairs, all tools found
     python benchmarks/overhead.py --pairs 12 --steps 150 --only perfscope --json
+    python benchmarks/overhead.py --only perfscope --kinds resnet --save runs     # and then the gate on it:
+    perfscope check runs/resnet-perfscope-* --against runs/resnet-plain-* --name overhead
 
 Tools: perfscope (default options), torch.profiler on every step, viztracer (if installed).
 """
@@ -73,13 +75,14 @@ with open(out, "w") as file:
 '''
 
 PERFSCOPE = (sys.executable, "-m", "perfscope", "run", "--ceilings", "off")
+WARM_UP = 10  # steps
 
 
 class Bench:
     """Runs the training under a tool and reads the times it measured itself."""
 
-    def __init__(self, folder: Path, kind: str, steps: int) -> None:
-        self.folder, self.kind, self.steps = folder, kind, steps
+    def __init__(self, folder: Path, kind: str, steps: int, save: Path | None = None) -> None:
+        self.folder, self.kind, self.steps, self.save = folder, kind, steps, save
         self.script = folder / "train.py"
         self.script.write_text(TRAINING)
 
@@ -94,18 +97,33 @@ class Bench:
         if tool == "viztracer":
             trace = str(out.with_suffix(".viz.json"))
             return [sys.executable, "-m", "viztracer", "--quiet", "-o", trace, "--", *training]
-        return [sys.executable, *training]
+        return [sys.executable, *training]  # plain, and A/A
 
-    def once(self, tool: str, tag: str) -> dict[str, float]:
+    def once(self, tool: str, tag: str, pair: int) -> dict[str, float]:
         """One training; p10 and mean step time in ms (mean holds the windows too)."""
         out = self.folder / f"{tag}.json"
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
         subprocess.run(self.command(tool, out), env=env, cwd=self.folder, check=True, capture_output=True)
         measured = json.loads(out.read_text())
-        times = sorted(1e3 * value for value in measured["steps"][10:])
+        times = sorted(1e3 * value for value in measured["steps"][WARM_UP:])
+        if self.save is not None:
+            self.keep(tool, pair, measured["steps"][WARM_UP:])
         for leftover in self.folder.glob(f"{tag}*"):
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
         return {"p10": times[len(times) // 10], "mean": statistics.fmean(times)}
+
+    def keep(self, tool: str, pair: int, steps: list[float]) -> None:
+        """The steps as a file that `perfscope check` reads in the place of a run."""
+        assert self.save is not None
+        self.save.mkdir(parents=True, exist_ok=True)
+        name = f"{self.kind}-{tool.replace(' ', '-').replace('/', '')}-{pair}"
+        document = {
+            "perfscope_steps": 1,
+            "name": name,
+            "pair": pair,
+            "steps_ns": [round(1e9 * value) for value in steps],
+        }
+        (self.save / f"{name}.json").write_text(json.dumps(document))
 
 
 def compare(bench: Bench, tools: list[str], pairs: int, rng: random.Random) -> dict[str, dict[str, float]]:
@@ -115,10 +133,7 @@ def compare(bench: Bench, tools: list[str], pairs: int, rng: random.Random) -> d
     for index in range(pairs):
         order = ["plain", "A/A", *tools]
         rng.shuffle(order)
-        seen = {
-            tool: bench.once("plain" if tool == "A/A" else tool, f"{index}-{number}")
-            for number, tool in enumerate(order)
-        }
+        seen = {tool: bench.once(tool, f"{index}-{number}", index + 1) for number, tool in enumerate(order)}
         base.append(seen["plain"]["p10"])
         for tool, kept in ratios.items():
             for figure, values in kept.items():
@@ -145,6 +160,8 @@ def main() -> None:
         "--steps", type=int, default=200, help="steps of the ~30 ms training; x5 for the ~1 ms one"
     )
     parser.add_argument("--only", help="comma-separated tools")
+    parser.add_argument("--kinds", default="resnet,small", help="trainings (default: resnet,small)")
+    parser.add_argument("--save", type=Path, metavar="DIR", help="keep the step times for `perfscope check`")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
@@ -160,9 +177,10 @@ def main() -> None:
         tools = args.only.split(",")
     results = {}
     with tempfile.TemporaryDirectory() as folder:
-        for kind, steps in (("resnet", args.steps), ("small", args.steps * 5)):
+        for kind in args.kinds.split(","):
+            steps = args.steps * (5 if kind == "small" else 1)
             print(f"{kind}: {args.pairs} pairs x {len(tools) + 2} trainings", file=sys.stderr)
-            bench = Bench(Path(folder), kind, steps)
+            bench = Bench(Path(folder), kind, steps, args.save)
             results[kind] = compare(bench, tools, args.pairs, random.Random(args.seed))
     if args.json:
         print(json.dumps(results, indent=1))
