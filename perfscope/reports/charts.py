@@ -12,9 +12,12 @@ from perfscope.reports.charts_curves import draw_curves, draw_intervals
 from perfscope.reports.charts_machine import draw_counters, draw_roofline
 from perfscope.reports.charts_path import draw_path, path_handle
 from perfscope.reports.display import path_end
+from perfscope.reports.gate_history.paper import draw_history
 from perfscope.reports.model import (
+    Chart,
     Counters,
     CurveChart,
+    HistoryChart,
     IntervalBars,
     RooflineChart,
     Series,
@@ -34,7 +37,7 @@ LONGEST_LABEL = 30
 
 
 def chart_svg(
-    block: StackedBars | Series | Counters | RooflineChart | CurveChart | IntervalBars | Timeline,
+    block: Chart | Timeline,
 ) -> str:
     """The chart as an SVG document, WIDTH inches wide, its text as text in DejaVu Sans."""
     with paper_style():
@@ -50,6 +53,8 @@ def chart_svg(
             figure = draw_curves(block)
         elif isinstance(block, IntervalBars):
             figure = draw_intervals(block)
+        elif isinstance(block, HistoryChart):
+            figure = draw_history(block)
         else:
             figure = _timeline(block)
         buffer = io.StringIO()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from perfscope import units
 from perfscope.reports import geometry
 from perfscope.reports.display import path_end
+from perfscope.reports.gate_history.html import history_globals, history_payload
 from perfscope.reports.html_curves import curve_globals, curves_payload
 from perfscope.reports.html_machine import counters_payload, machine_globals
 from perfscope.reports.model import (
@@ -24,6 +25,7 @@ from perfscope.reports.model import (
     Column,
     Counters,
     CurveChart,
+    HistoryChart,
     IntervalBars,
     Line,
     Report,
@@ -51,8 +53,8 @@ SCRIPTS = (
 )
 STYLES = ("report.css", "machine.css", "timeline.css")
 # Only in reports that compare: the others stay small.
-CURVE_SCRIPT, CURVE_STYLE = "curves.js", "curves.css"
-TEMPLATES = ("report.html.j2", "blocks.html.j2", "curves.html.j2", "machine.html.j2")
+CURVE_SCRIPT, CURVE_STYLE, HISTORY_STYLE = "curves.js", "curves.css", "history.css"
+TEMPLATES = ("report.html.j2", "blocks.html.j2", "curves.html.j2", "history.html.j2", "machine.html.j2")
 # Parts that carry a hatch beside their colour, so that no two neighbours differ by colour alone.
 PATTERNED = frozenset(
     {
@@ -74,7 +76,8 @@ def render_html(report: Report) -> str:
 
     compares = _compares(report)
     timeline = any(isinstance(block, Timeline) for section in report.sections for block in section.blocks)
-    script, style = script_text(compares, timeline), style_text(compares)
+    script = script_text(compares, timeline)
+    style = style_text(compares, _has_history(report))
     return (
         _environment()
         .get_template("report.html.j2")
@@ -98,16 +101,22 @@ def asset(name: str) -> str:
 def _compares(report: Report) -> bool:
     """Whether the report has what curves.css and curves.js are for."""
     blocks = [block for section in report.sections for block in section.blocks]
-    return any(isinstance(block, (CurveChart, IntervalBars)) or _is_heat(block) for block in blocks)
+    drawn = (CurveChart, IntervalBars, HistoryChart)
+    return any(isinstance(block, drawn) or _is_heat(block) for block in blocks)
+
+
+def _has_history(report: Report) -> bool:
+    return any(isinstance(block, HistoryChart) for section in report.sections for block in section.blocks)
 
 
 def _is_heat(block: Block) -> bool:
     return isinstance(block, Table) and bool(block.heat)
 
 
-def style_text(compares: bool = False) -> str:
+def style_text(compares: bool = False, history: bool = False) -> str:
     """The style sheets as one."""
-    return "\n".join(asset(name) for name in (*STYLES, *([CURVE_STYLE] if compares else [])))
+    extra = [*([CURVE_STYLE] if compares else []), *([HISTORY_STYLE] if history else [])]
+    return "\n".join(asset(name) for name in (*STYLES, *extra))
 
 
 @cache
@@ -165,6 +174,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.globals.update(machine_globals())
     environment.globals.update(curve_globals())
+    environment.globals.update(history_globals())
     return environment
 
 
@@ -182,6 +192,7 @@ def _data(report: Report) -> dict[str, object]:
     }
     counters = {block.id: counters_payload(block) for block in blocks if isinstance(block, Counters)}
     curves = {block.id: curves_payload(block) for block in blocks if isinstance(block, CurveChart)}
+    curves |= {block.id: history_payload(block) for block in blocks if isinstance(block, HistoryChart)}
     return {
         "series": series,
         "counters": counters,

@@ -20,6 +20,7 @@ from perfscope.reports.curves import Curve as Curve
 from perfscope.reports.curves import CurveChart as CurveChart
 from perfscope.reports.curves import IntervalBar as IntervalBar
 from perfscope.reports.curves import IntervalBars as IntervalBars
+from perfscope.reports.gate_history.chart import HistoryChart as HistoryChart
 from perfscope.reports.values import PREFIXED as PREFIXED
 from perfscope.reports.values import Unit as Unit
 from perfscope.reports.values import Value as Value
@@ -378,7 +379,7 @@ class Timeline:
     paths: tuple[CriticalPath, ...] = ()
 
 
-Chart = StackedBars | Series | Counters | RooflineChart | CurveChart | IntervalBars
+Chart = StackedBars | Series | Counters | RooflineChart | CurveChart | IntervalBars | HistoryChart
 Block = (
     Table
     | StackedBars
@@ -387,6 +388,7 @@ Block = (
     | RooflineChart
     | CurveChart
     | IntervalBars
+    | HistoryChart
     | Topology
     | Note
     | Facts

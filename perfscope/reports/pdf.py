@@ -18,6 +18,7 @@ from perfscope import units
 from perfscope.errors import PerfscopeError
 from perfscope.reports import geometry
 from perfscope.reports.charts import chart_svg
+from perfscope.reports.gate_history.places import full_caption
 from perfscope.reports.model import (
     Block,
     Column,
@@ -25,6 +26,7 @@ from perfscope.reports.model import (
     CurveChart,
     Facts,
     FindingList,
+    HistoryChart,
     IntervalBars,
     Note,
     Report,
@@ -115,6 +117,8 @@ def _block(block: Block) -> list[Json]:
         return [_table(block)]
     if isinstance(block, (StackedBars, RooflineChart, CurveChart, IntervalBars)):
         return [_picture(block.title, chart_svg(block), block.caption)]
+    if isinstance(block, HistoryChart):
+        return [_picture(block.title, chart_svg(block), full_caption(block))]
     if isinstance(block, Counters):
         return _counters(block)
     if isinstance(block, Topology):

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TextIO
 
 from perfscope import units
+from perfscope.reports.gate_history.text import history_lines
 from perfscope.reports.geometry import bar_end, used_parts
 from perfscope.reports.model import (
     Block,
@@ -16,6 +17,7 @@ from perfscope.reports.model import (
     Counters,
     CurveChart,
     FindingList,
+    HistoryChart,
     IntervalBars,
     Note,
     Part,
@@ -60,7 +62,7 @@ TABLE_ROWS = {
 
 TITLED = ("collectives-table",)  # their titles say over what time the sums go
 AIRY = ("machine", "traffic")  # sections of several tables, with a blank line between
-STUDY = "study-"  # how ids of a comparison's tables begin: all of them are worth a terminal
+STUDY = ("study-", "history-")  # how ids of tables begin that are all worth a terminal
 MOST_STUDY_ROWS = 24
 PROBLEMS = "study-problems"
 DIFF = "study-diff-"
@@ -155,10 +157,8 @@ def _block(block: Block, width: int, style: Style) -> Iterator[str]:
         yield from wrapped(block.text, width)
     elif isinstance(block, StackedBars) and all(part.key in FILL for part in block.parts):
         yield from _bars(block, width, style)
-    elif isinstance(block, CurveChart):
-        yield from curve_lines(block, width, style)
-    elif isinstance(block, IntervalBars):
-        yield from interval_lines(block, width, style)
+    elif isinstance(block, (CurveChart, IntervalBars, HistoryChart)):
+        yield from _plotted(block, width, style)
     elif isinstance(block, Table):
         yield from _table_or_list(block, width, style)
     elif isinstance(block, Topology):
@@ -168,6 +168,14 @@ def _block(block: Block, width: int, style: Style) -> Iterator[str]:
         yield from _counters(block, width, style)
     elif isinstance(block, Timeline):
         yield "  Drawn in the HTML report; for Perfetto: perfscope export --format perfetto"
+
+
+def _plotted(block: CurveChart | IntervalBars | HistoryChart, width: int, style: Style) -> Iterator[str]:
+    if isinstance(block, CurveChart):
+        return curve_lines(block, width, style)
+    if isinstance(block, IntervalBars):
+        return interval_lines(block, width, style)
+    return history_lines(block, width, style)
 
 
 SPARKS = "▁▂▃▄▅▆▇█"

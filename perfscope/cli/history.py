@@ -1,0 +1,165 @@
+"""`perfscope history`: parse, read the runs that were kept, call, print."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from perfscope.cli.output import print_result
+from perfscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from perfscope.gate.metrics import Metric
+    from perfscope.gate.settings import Settings
+    from perfscope.gate.store import Entry
+
+DEFAULT_FILE = Path("perfscope-history.sqlite")
+ADD = "add"
+EXIT_WORSE = 1
+_PATH = click.Path(path_type=Path)
+_HELP = {"help_option_names": ["-h", "--help"]}
+
+
+class _History(click.Command):
+    """Shows a history, unless its first word is `add`."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args[:1] == [ADD]:
+            return add.make_context(f"{info_name} {ADD}", args[1:], parent=parent, **extra)
+        return super().make_context(info_name, args, parent=parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
+
+
+@click.command("history", cls=_History, context_settings=_HELP)
+@click.argument("file", type=_PATH, required=False, metavar="[FILE | add FILE RUN...]")
+@click.option("--name", metavar="TEXT", help="Only this benchmark [default: all in FILE].")
+@click.option(
+    "--metric",
+    "metric_id",
+    default="step_p10",
+    metavar="ID",
+    help="The figure to follow [default: step_p10].",
+)
+@click.option("--html", "html_file", type=_PATH, metavar="FILE", help="Write HTML to FILE.")
+@click.option("--pdf", "pdf_file", type=_PATH, metavar="FILE", help="Write PDF to FILE.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+@click.option("--text", "as_text", is_flag=True, help="Print the text report.")
+@click.option(
+    "--fail-on-change",
+    is_flag=True,
+    help="Exit with 1 where the newest level of a benchmark is worse than the one before.",
+)
+def command(
+    file: Path | None,
+    name: str | None,
+    metric_id: str,
+    html_file: Path | None,
+    pdf_file: Path | None,
+    as_json: bool,
+    as_text: bool,
+    fail_on_change: bool,
+) -> None:
+    """Show how a benchmark's figures went over many runs, and between which commits they changed.
+
+    FILE is a history that `perfscope history add`, `perfscope check` or `perfscope baseline` keep [default:
+    the settings' `history`, or perfscope-history.sqlite]. Changes are searched from 10 runs on; benchmarks
+    and kinds of machines are kept apart. `perfscope history add FILE RUN...` measures runs and adds them.
+
+    Without options the text goes to the terminal. Options for output combine; with --json and --text
+    together the text goes to stderr, so that stdout stays JSON. Changes alone do not make the exit code 1:
+    see --fail-on-change.
+
+    \b
+    Examples:
+      perfscope history
+      perfscope history add perfscope-history.sqlite perfscope-runs/latest --name nightly
+      perfscope history perfscope-history.sqlite --html history.html
+      perfscope history --metric throughput --json | jq '.series[0].changes'
+      perfscope history --fail-on-change
+    """
+    from perfscope.cli.report import check_outputs, print_text, write_document
+
+    check_outputs(html_file, pdf_file)
+    from perfscope.gate.config import load_settings
+    from perfscope.gate.store import open_store
+    from perfscope.gate.store.errors import BaselineError, shown
+
+    settings = load_settings(Path.cwd())
+    metric = _metric(metric_id, settings)
+    path = file or settings.history or DEFAULT_FILE
+    if file is None:
+        click.echo(f"perfscope: the history is {path}", err=True)
+    if not path.exists():
+        raise BaselineError(
+            f"there is no history {shown(path)}: make it with `perfscope history add {shown(path)} RUN...`"
+        )
+    store = open_store(path)
+    entries = store.entries()
+    _check_name(name, entries, path)
+
+    from perfscope.gate.trend import trends
+    from perfscope.reports.document import render_json
+    from perfscope.reports.gate_history.build import build_history_report
+
+    found = trends(store, metric, name=name)
+    report = build_history_report(found, str(path))
+    if as_json:
+        print_result(render_json(report.document))
+    if as_text or not (html_file or pdf_file or as_json):
+        print_text(report, err=as_json)
+    for kind, target in (("html", html_file), ("pdf", pdf_file)):
+        if target is not None:
+            write_document(report, kind, target)
+            click.echo(f"perfscope: {kind.upper()} report in {target}", err=True)
+    if fail_on_change and any(one.latest_is_worse for one in found):
+        raise click.exceptions.Exit(EXIT_WORSE)
+
+
+def _metric(metric_id: str, settings: Settings) -> Metric:
+    """Raises UsageError: there is none of that name."""
+    if metric_id in settings.metrics:
+        return settings.metrics[metric_id]
+    raise UsageError(f"--metric {metric_id!r} is not known; use one of {', '.join(settings.metrics)}")
+
+
+def _check_name(name: str | None, entries: Sequence[Entry], path: Path) -> None:
+    """Raises UsageError: no run was kept under that name."""
+    names = sorted({entry.name for entry in entries})
+    if name is None or name in names:
+        return
+    from perfscope.reports.display import visible
+
+    there = f"it has {', '.join(visible(one, 60) for one in names[:8])}" if names else "it is empty"
+    raise UsageError(f"{path} has no runs of {visible(name, 60)!r}; {there}")
+
+
+@click.command(ADD, context_settings=_HELP)
+@click.argument("file", type=_PATH, metavar="FILE")
+@click.argument("runs", nargs=-1, required=True, type=_PATH, metavar="RUN...")
+@click.option(
+    "--name", metavar="TEXT", help="The benchmark's name [default: the settings', or the script's]."
+)
+def add(file: Path, runs: tuple[Path, ...], name: str | None) -> None:
+    """Measure runs and add their figures to the history FILE, which is made if need be.
+
+    RUN is a run directory of `perfscope run`. Adding a run again changes nothing. Runs that something
+    disturbed are kept and marked: a history shows them and does not judge them. Names that end in .sqlite or
+    .db make an SQLite file, others JSON.
+
+    \b
+    Examples:
+      perfscope history add perfscope-history.sqlite perfscope-runs/latest
+      perfscope history add perfscope-history.sqlite nightly/* --name resnet
+    """
+    from perfscope.cli.baseline import update
+
+    click.get_current_context().invoke(
+        update, file=file, runs=runs, name=name, replacing=False, keep=None, allow_disturbed=True
+    )

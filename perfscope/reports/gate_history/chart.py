@@ -1,0 +1,70 @@
+"""Figures of runs in the order of time, with their levels and where those changed. Data only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfscope.reports.values import Unit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPoint:
+    """One run; `value` is nan where it was not measured.
+
+    `parts`: one figure per entry of HistoryChart.parts, () where nothing is known. `doubtful`: something
+    disturbed it. `label` names the run's commit or, without one, the run; `date` is short: "3 Nov".
+    """
+
+    number: int  # of the run in its series, from 1
+    value: float
+    label: str
+    date: str = ""
+    doubtful: bool = False
+    parts: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """The runs `first` to `last`, both included, lie around `value`."""
+
+    first: int
+    last: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Break:
+    """The level is another one from run `number` on. `text`: "+8.2 %"; `label`: that run's commit."""
+
+    number: int
+    text: str
+    label: str
+    is_worse: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnPart:
+    """One colour of the columns. `key`: as of model.Part; `title` for the legend."""
+
+    key: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryChart:
+    """Points over the runs' numbers, and below them a column per run made of `parts` (of unit TIME), if any.
+
+    `small`: without words on the breaks, for charts that stand below one that has them.
+    """
+
+    id: str
+    title: str
+    y_title: str
+    unit: Unit
+    points: tuple[RunPoint, ...]
+    levels: tuple[Level, ...] = ()
+    breaks: tuple[Break, ...] = ()
+    parts: tuple[ColumnPart, ...] = ()
+    parts_title: str = ""
+    caption: str = ""
+    small: bool = False

@@ -1,0 +1,219 @@
+"""Where things go in a history chart, for screen and paper alike, in per cent. No drawing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from perfscope.reports.gate_history.chart import Break, HistoryChart, RunPoint
+from perfscope.reports.geometry import Tick
+from perfscope.reports.plots import value_ticks
+from perfscope.reports.values import Unit, format_value
+
+ROOM = 0.08  # of the values' range, free above and below them
+NARROWEST_RANGE = 0.06  # of the largest value: noise of a thousandth must not look like mountains
+FAR = 0.35  # a point so far above the highest level (as a share of it) leaves at the top
+LABEL_WIDTH = 20.0  # per cent of the width that the words of a break may need (on a telephone)
+LABEL_ROWS = 4
+MOST_TICKS = 7
+GAP = 0.16  # of a column's width, between columns
+MOST_GAPS = 90  # with more columns they touch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """`first` to `last`: numbers of the runs; `low`, `high`: of the points; `top`: of the columns, from 0."""
+
+    first: int
+    last: int
+    low: float
+    high: float
+    top: float
+
+    def x(self, number: float) -> float:
+        """The middle of run `number`."""
+        return 100 * (number - self.first + 0.5) / (self.last - self.first + 1)
+
+    def y(self, value: float) -> float:
+        """From the bottom; what lies beyond stays at the edge."""
+        return min(max(100 * (value - self.low) / (self.high - self.low), 0.0), 100.0)
+
+
+def frame(chart: HistoryChart) -> Frame:
+    known = [point.value for point in chart.points if math.isfinite(point.value)]
+    levels = [level.value for level in chart.levels]
+    highest = max(levels, default=max(known, default=1.0))
+    inside = [value for value in known if value <= highest * (1 + FAR) or highest <= 0] + levels
+    low, high = (min(inside), max(inside)) if inside else (0.0, 1.0)
+    range_ = max(high - low, NARROWEST_RANGE * abs(high)) or 1.0
+    middle = (low + high) / 2
+    bottom = middle - range_ * (0.5 + ROOM)
+    return Frame(
+        first=chart.points[0].number if chart.points else 1,
+        last=chart.points[-1].number if chart.points else 1,
+        low=max(bottom, 0.0) if low >= 0 else bottom,
+        high=middle + range_ * (0.5 + ROOM),
+        top=1.04 * _tallest([math.fsum(point.parts) for point in chart.points]) or 1.0,
+    )
+
+
+def _tallest(totals: list[float]) -> float:
+    """Of the columns, but for single ones that tower above the others: those leave at the top."""
+    ordered = sorted(total for total in totals if total > 0)
+    if not ordered:
+        return 0.0
+    return min(ordered[-1], (1 + FAR) * ordered[int(0.95 * (len(ordered) - 1))])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spot:
+    """Where a run's mark is. `above`: its value lies above the axis."""
+
+    point: RunPoint
+    x: float
+    y: float
+    above: bool
+
+
+def spots(chart: HistoryChart) -> list[Spot]:
+    box = frame(chart)
+    return [
+        Spot(point=point, x=box.x(point.number), y=box.y(point.value), above=point.value > box.high)
+        for point in chart.points
+        if math.isfinite(point.value)
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """Where a break's line stands, and in which of LABEL_ROWS rows its words, left or right of it.
+
+    `row` None: there is no room for words, the line begins at the points.
+    """
+
+    mark: Break
+    x: float
+    row: int | None
+    left: bool
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """From where to where its words go."""
+        return (self.x - LABEL_WIDTH, self.x) if self.left else (self.x, self.x + LABEL_WIDTH)
+
+
+def rules(chart: HistoryChart) -> list[Rule]:
+    """One per break, in their order; words go right of their line where that leaves most of them room."""
+    box = frame(chart)
+    marks = [(mark, box.x(mark.number - 0.5)) for mark in chart.breaks]
+    right = _placed([(mark, x, x > 100 - LABEL_WIDTH) for mark, x in marks])
+    left = _placed([(mark, x, x >= LABEL_WIDTH) for mark, x in reversed(marks)])[::-1]
+    return max(right, left, key=lambda found: sum(rule.row is not None for rule in found))
+
+
+def _placed(marks: list[tuple[Break, float, bool]]) -> list[Rule]:
+    """Each (break, place, words left of it) in the first row where it clashes with none before it."""
+    found: list[Rule] = []
+    for mark, x, left in marks:
+        rows = (Rule(mark=mark, x=x, row=row, left=left) for row in range(LABEL_ROWS))
+        free = (one for one in rows if not any(_clash(one, other) for other in found))
+        found.append(next(free, Rule(mark=mark, x=x, row=None, left=left)))
+    return found
+
+
+def _clash(one: Rule, other: Rule) -> bool:
+    """Whether words would cover words, or a line, which goes down from its words, would cross the other's."""
+    if one.row is None or other.row is None:
+        return False
+    (begin, end), (start, stop) = one.span, other.span
+    if one.row == other.row and begin < stop and start < end:
+        return True
+    return (start < one.x < stop and one.row <= other.row) or (begin < other.x < end and other.row <= one.row)
+
+
+def label_rows(chart: HistoryChart) -> int:
+    """Rows of words above the points; 0 without any."""
+    return (
+        0 if chart.small else max((rule.row + 1 for rule in rules(chart) if rule.row is not None), default=0)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """One part of one column; `bottom`, `height` of the columns' own axis."""
+
+    key: str
+    x: float
+    width: float
+    bottom: float
+    height: float
+
+
+def pieces(chart: HistoryChart) -> list[Piece]:
+    box = frame(chart)
+    count = box.last - box.first + 1
+    gap = GAP if count <= MOST_GAPS else 0.0
+    width = 100 / count * (1 - gap)
+    found = []
+    for point in chart.points:
+        done = 0.0
+        for part, value in zip(chart.parts, point.parts, strict=False):
+            if value > 0 and done < box.top:
+                found.append(
+                    Piece(
+                        key=part.key,
+                        x=box.x(point.number) - width / 2,
+                        width=width,
+                        bottom=100 * done / box.top,
+                        height=100 * min(value, box.top - done) / box.top,
+                    )
+                )
+                done += value
+    return found
+
+
+def shown_parts(chart: HistoryChart) -> list[tuple[str, str]]:
+    """(key, title) of parts that some run has, for the legend."""
+    return [
+        (part.key, part.title)
+        for number, part in enumerate(chart.parts)
+        if any(point.parts and point.parts[number] > 0 for point in chart.points)
+    ]
+
+
+def y_ticks(chart: HistoryChart) -> tuple[Tick, ...]:
+    box = frame(chart)
+    return value_ticks(chart.unit, box.low, box.high, 3 if chart.small else 5)
+
+
+def part_ticks(chart: HistoryChart) -> tuple[Tick, ...]:
+    return value_ticks(Unit.TIME, 0.0, frame(chart).top, 3)
+
+
+def x_ticks(chart: HistoryChart) -> list[tuple[float, RunPoint]]:
+    """Runs that get their number and date below the axis."""
+    if not chart.points:
+        return []
+    box, count = frame(chart), min(MOST_TICKS, len(chart.points))
+    last = len(chart.points) - 1
+    chosen = sorted({round(number * last / max(count - 1, 1)) for number in range(count)})
+    return [(box.x(chart.points[index].number), chart.points[index]) for index in chosen]
+
+
+def has_doubtful(chart: HistoryChart) -> bool:
+    return any(point.doubtful and math.isfinite(point.value) for point in chart.points)
+
+
+def full_caption(chart: HistoryChart) -> str:
+    """The caption, and what lies above the axis."""
+    return " ".join(filter(None, (chart.caption, above_note(chart))))
+
+
+def above_note(chart: HistoryChart) -> str:
+    """Says what lies above the axis, or ''."""
+    high = [spot.point for spot in spots(chart) if spot.above]
+    if not high:
+        return ""
+    told = ", ".join(f"run {one.number} at {format_value(chart.unit, one.value)}" for one in high[:4])
+    more = f" and {len(high) - 4:,} more" if len(high) > 4 else ""
+    return f"Above the axis: {told}{more}."

@@ -1,0 +1,191 @@
+"""Sentences of a history, and how its figures look."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Sequence
+
+from perfscope import units
+from perfscope.gate.changepoints import FEWEST_POINTS
+from perfscope.gate.metrics import Metric
+from perfscope.gate.records import PARTS, RunFigures
+from perfscope.gate.results import Difference, Moved
+from perfscope.gate.trend import Change, Trend, short_commit
+from perfscope.reports.display import visible
+from perfscope.reports.values import Unit, format_value
+
+LONGEST = 600
+NO_BREAK = "\u00a0"
+_UNITS = {
+    "ns": Unit.TIME,
+    "per_s": Unit.SAMPLES,
+    "bytes": Unit.BYTES,
+    "ratio": Unit.RATIO,
+    "joules": Unit.ENERGY,
+}
+_NAMES = {"step_p10": "step time", "step_mean": "mean step time"}  # in a sentence; others: their titles
+# What moved, in "… of the step moved".
+_PARTS = {
+    "compute": "computation",
+    "exposed_comm": "exposed communication",
+    "copy": "copying",
+    "input_wait": "the wait for input",
+    "optimizer": "the optimizer",
+    "idle": "idle time",
+    "backward": "the backward pass",
+    "rest": "the forward pass and the rest",
+}
+assert set(PARTS) <= set(_PARTS)
+
+
+def unit_of(metric: Metric) -> Unit:
+    return _UNITS.get(metric.unit, Unit.NUMBER)
+
+
+def metric_name(metric: Metric) -> str:
+    """ "step time", as in a sentence."""
+    return _NAMES.get(metric.id, metric.title[:1].lower() + metric.title[1:])
+
+
+def value_text(metric: Metric, value: float | None) -> str:
+    text = format_value(unit_of(metric), value)
+    return f"{text} samples/s" if metric.unit == "per_s" and text != units.MISSING else text
+
+
+def change_text(change: Change) -> str:
+    """ "+8.2 %", of the metric itself; "from 0" where there is nothing to divide by."""
+    share = change.point.change
+    return "from 0" if share is None else f"{100 * share:+.1f}{NO_BREAK}%".replace("-", "−")
+
+
+def interval_text(change: Change) -> str:
+    low, high = change.point.low, change.point.high
+    if low is None or high is None:
+        return ""
+    return f"{100 * low:+.1f} to {100 * high:+.1f}{NO_BREAK}%".replace("-", "−")
+
+
+def moment(start_unix_ns: int | None) -> datetime.datetime | None:
+    """UTC; None where it is not known, or no calendar has it."""
+    if start_unix_ns is None:
+        return None
+    try:
+        return datetime.datetime.fromtimestamp(start_unix_ns // 10**9, tz=datetime.timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        return None
+
+
+def day(run: RunFigures, *, year: bool = True) -> str:
+    """ "3 Nov 2026", or ""."""
+    at = moment(run.surroundings.start_unix_ns)
+    if at is None:
+        return ""
+    return f"{at.day} {at:%b}{f' {at.year}' if year else ''}"
+
+
+def commit_of(run: RunFigures) -> str:
+    """The run's commit as people write it, "+" where files differed from it; "" without one."""
+    around = run.surroundings
+    commit = visible(short_commit(around.commit), 24)
+    return f"{commit}+" if commit and around.dirty else commit
+
+
+def between(change: Change) -> str:
+    """ "between a1b2c3d and e4f5a6b (3 Nov 2026)"."""
+    date = day(change.after)
+    return visible(change.between, 120) + (f" ({date})" if date else "")
+
+
+def headline(trend: Trend) -> str:
+    """What a reader must know of this series, in one sentence."""
+    name = metric_name(trend.metric)
+    if trend.search.lacking:
+        known = trend.search.num_points
+        lacking = f"{trend.search.lacking} {'is' if trend.search.lacking == 1 else 'are'} lacking"
+        return (
+            f"Too few runs to tell a change of {name} from noise: {known} of the {FEWEST_POINTS} that are "
+            f"needed, {lacking}{_disturbed(trend)}"
+        )
+    change = trend.latest
+    if change is None:
+        typical = value_text(trend.metric, _median(trend.current))
+        return f"No change of {name} in {trend.search.num_points:,} runs: it stays around {typical}"
+    verb = "rose" if change.point.after > change.point.before else "fell"
+    by = change_text(change).lstrip("+−") if change.point.change is not None else ""
+    by = by and f" by {by}"
+    told = f"{name[:1].upper()}{name[1:]} {verb}{by} {between(change)}"
+    moved = _moved_words(change)
+    return f"{told}; {moved}" if moved else told
+
+
+def _disturbed(trend: Trend) -> str:
+    count = trend.num_disturbed
+    return f" ({count:,} disturbed run{'s do' if count != 1 else ' does'} not count)" if count else ""
+
+
+def _moved_words(change: Change) -> str:
+    part = change.moved
+    return f"{_PARTS[part.what]} of the step moved" if part is not None and part.what in _PARTS else ""
+
+
+def detail(trend: Trend) -> str:
+    """From what to what, over how many runs, and how sure."""
+    change = trend.latest
+    if trend.search.lacking:
+        return ""
+    if change is None:
+        return f"{trend.search.reason[:1].upper()}{trend.search.reason[1:]}." if trend.search.reason else ""
+    point = change.point
+    old, new = (value_text(trend.metric, value) for value in (point.before, point.after))
+    told = [f"From {old} ({point.index - point.first:,} runs) to {new} ({point.end - point.index:,} runs)"]
+    interval = interval_text(change)
+    told[0] += f", 95{NO_BREAK}% interval {interval}." if interval else "."
+    if change.moved is not None:
+        told.append(f"{part_text(change.moved)}.")
+    earlier = len(trend.changes) - 1
+    if earlier:
+        told.append(f"{earlier} earlier change{'s' if earlier != 1 else ''}: see the table.")
+    return " ".join(told)
+
+
+def part_text(part: Moved) -> str:
+    """ "Computation +2.25 ms (1.07 to 3.41 ms)"."""
+    return f"{part.title} {signed_ns(part.change_ns)} ({signed_ns(part.low_ns)} to {signed_ns(part.high_ns)})"
+
+
+def signed_ns(value: float) -> str:
+    text = units.format_ns(value).replace("-", "−")
+    return f"+{text}" if value > 0 else text
+
+
+def action(trend: Trend) -> str:
+    """What to do next; "" where nothing is to be done."""
+    if trend.search.lacking:
+        return "Add runs with `perfscope history add FILE RUN...`, one for each commit or night."
+    change = trend.latest
+    if change is None or not change.is_worse:
+        return ""
+    weighty = [one for one in around(change) if one.weighty]
+    if weighty:
+        more = f" and {len(weighty) - 1} more" if len(weighty) > 1 else ""
+        return f"First look at what else changed there: {visible(weighty[0].text, 160).rstrip('.')}{more}."
+    if change.same_commit:
+        return "Both runs are of one commit: look for the cause around the code, not in it."
+    old, new = (short_commit(run.surroundings.commit) for run in (change.before, change.after))
+    if old and new and old != new and set(old + new) <= set("0123456789abcdef"):
+        return f"Look at what was committed there: `git log --oneline {old}..{new}`."
+    return "Look at what was changed between these two runs."
+
+
+def around(change: Change) -> Sequence[Difference]:
+    """What differed there, but for the commit: that one is expected to."""
+    return [one for one in change.explanation.surroundings if one.what != "commit"]
+
+
+def _median(values: Sequence[float]) -> float | None:
+    known = sorted(value for value in values if math.isfinite(value))
+    if not known:
+        return None
+    middle = len(known) // 2
+    return known[middle] if len(known) % 2 else (known[middle - 1] + known[middle]) / 2

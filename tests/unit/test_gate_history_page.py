@@ -1,0 +1,330 @@
+"""The report of a history: one model for HTML, PDF, text and JSON, and `perfscope history` that prints it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from perfscope.cli.history import command
+from perfscope.errors import PerfscopeError, UsageError
+from perfscope.gate.records import RunFigures
+from perfscope.gate.store import open_store
+from perfscope.gate.trend import Trend
+from perfscope.reports.charts import chart_svg
+from perfscope.reports.document import render_json
+from perfscope.reports.gate_history import places
+from perfscope.reports.gate_history.build import build_history_report
+from perfscope.reports.gate_history.chart import Break, HistoryChart, Level, RunPoint
+from perfscope.reports.gate_history.html import history_payload
+from perfscope.reports.html import render_html, script_text
+from perfscope.reports.model import Report, Table, Unit
+from perfscope.reports.pdf import pdf_data, render_pdf, section_titles
+from perfscope.reports.text import render_text
+from tests.unit.test_compare_command import recorded
+from tests.unit.test_gate_trend import made_history, of, slower
+from tests.unit.test_report_command import perfscope
+from tests.unit.test_report_html import HOSTILE, Page
+
+
+def report_of(*series: Sequence[RunFigures]) -> Report:
+    return build_history_report([of(runs) for runs in series], "history.sqlite")
+
+
+def table(report: Report, identity: str) -> Table:
+    blocks = [block for section in report.sections for block in section.blocks]
+    return next(block for block in blocks if isinstance(block, Table) and block.id == identity)
+
+
+def chart_of(report: Report) -> HistoryChart:
+    chart = report.sections[0].blocks[0]
+    assert isinstance(chart, HistoryChart)
+    return chart
+
+
+def hostile(text: str) -> Trend:
+    """A history with `text` wherever a string from outside can stand."""
+    runs = []
+    for number, run in enumerate(made_history()):
+        side = "old" if number < 26 else "new"
+        around = dataclasses.replace(
+            run.surroundings,
+            commit=text + side,
+            hosts=(text + side,),
+            kernel=text + side,
+            packages={text: side},
+            environment={text: text + side},
+            command=(text, side),
+        )
+        spelled = text.replace("\ud800", "?")  # no store keeps half surrogates in what names an entry
+        kind = dataclasses.replace(run.fingerprint, cpu=spelled, torch=spelled, gpus=(spelled,))
+        runs.append(
+            dataclasses.replace(
+                run, name=text, surroundings=around, fingerprint=kind, problem=text if number == 3 else ""
+            )
+        )
+    return dataclasses.replace(of(runs), name=text)
+
+
+def test_the_verdict_names_size_place_date_and_part() -> None:
+    report = report_of(made_history(by=0.1))
+    assert re.fullmatch(
+        r"Step time rose by \d+\.\d\u00a0% between 1a1a1a1 and 1b1b1b1 \(29 Oct 2026\); "
+        r"computation of the step moved\.",
+        report.verdict.headline,
+    )
+    assert report.verdict.tone == "caution"
+    assert "git log --oneline 1a1a1a1..1b1b1b1" in report.verdict.action
+    assert "(26 runs)" in report.verdict.detail and "(14 runs)" in report.verdict.detail
+
+
+def test_a_weighty_difference_comes_before_the_code() -> None:
+    runs = [
+        dataclasses.replace(
+            run, surroundings=dataclasses.replace(run.surroundings, kernel="6.1" if number < 26 else "6.12")
+        )
+        for number, run in enumerate(made_history())
+    ]
+    assert "6.1 → 6.12" in report_of(runs).verdict.action
+
+
+def test_no_change_an_improvement_too_few_and_nothing_are_each_said() -> None:
+    same = report_of(made_history(by=0.0)).verdict
+    assert same.headline.startswith("No change of step time in 40 runs: it stays around 26.")
+    assert same.tone == "good"
+    better = report_of(made_history(by=-0.1)).verdict
+    assert better.headline.startswith("Step time fell by ")
+    assert better.tone == "good" and not better.action
+    few = report_of(made_history(num=6)).verdict
+    assert few.headline.endswith("6 of the 10 that are needed, 4 are lacking.")
+    assert "perfscope history add" in few.action
+    assert report_of().verdict.headline == "There are no runs in this history."
+
+
+def test_the_series_that_became_worse_leads_and_others_are_noticed() -> None:
+    worse, same = made_history(by=0.1), made_history(by=0.0)
+    other = [
+        dataclasses.replace(run, fingerprint=dataclasses.replace(run.fingerprint, batch=64)) for run in worse
+    ]
+    assert "rose by" in report_of(same, worse).verdict.headline
+    report = report_of(worse, other)
+    assert [section.title for section in report.sections] == ["train, batch 32", "train, batch 64"]
+    assert len(report.notices) == 1 and report.notices[0].text.startswith("train, batch 64: Step time rose")
+
+
+def test_tables_tell_changes_causes_and_every_run() -> None:
+    report = report_of(made_history())
+    (change,) = table(report, "history-1-changes").rows
+    assert change[:3] == (27, "29 Oct 2026", "1a1a1a1 → 1b1b1b1")
+    assert re.fullmatch(r"\+\d+\.\d\u00a0%, worse", str(change[5]))
+    (cause,) = table(report, "history-1-causes").rows
+    assert cause[0] == 27 and "omputation" in str(cause[1])
+    runs = table(report, "history-1-runs")
+    assert [row[0] for row in runs.rows] == list(range(40, 0, -1))
+    assert {column.key for column in runs.columns} >= {
+        "commit",
+        "date",
+        "step_p10",
+        "step_mean",
+        "throughput",
+        "clean",
+    }
+
+
+def test_the_chart_has_every_run_its_level_its_parts_and_the_change() -> None:
+    report = report_of(made_history())
+    chart = chart_of(report)
+    assert [point.number for point in chart.points] == list(range(1, 41))
+    assert [(level.first, level.last) for level in chart.levels] == [(1, 26), (27, 40)]
+    assert [(mark.number, mark.label, mark.is_worse) for mark in chart.breaks] == [(27, "1b1b1b1", True)]
+    for point in chart.points:
+        assert sum(point.parts) == pytest.approx(point.value)
+
+
+def test_all_renderers_tell_the_same() -> None:
+    report = report_of(made_history())
+    html, text = render_html(report), render_text(report)
+    page = Page(html)
+    assert page.sections == [(section.id, section.title) for section in report.sections]
+    assert section_titles(pdf_data(report)) == page.sections
+    for said in ("1b1b1b1", "29 Oct 2026"):
+        assert said in html and said in text
+    assert page.counts["circle"] >= 40
+    document = json.loads(render_json(report.document))
+    assert document["kind"] == "history"
+    (series,) = document["series"]
+    assert series["latest_is_worse"] is True
+    assert series["changes"][0]["commit_after"] == "1b" * 20
+    assert len(series["runs"]) == 40
+    assert "▲" in text and max(len(line) for line in text.splitlines()) <= 100
+
+
+def test_the_page_is_one_inert_file() -> None:
+    html = render_html(report_of(made_history()))
+    space = "http://www.w3.org/2000/svg"
+    bare = html.replace(space, "").replace(script_text(True, False), "")
+    assert not re.findall(r"(?:https?:)?//[a-z0-9]", bare)
+    assert not re.findall(r"\sstyle=|\son[a-z]+=|@import|url\((?!#)", bare)
+    assert "default-src 'none'" in Page(html).csp
+    assert len(html) < 400_000
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_names_stay_text(text: str) -> None:
+    tame = Page(render_html(build_history_report([hostile("tame")], "tame")))
+    report = build_history_report([hostile(text)], text)
+    html = render_html(report)
+    page = Page(html)
+    assert (page.counts["script"], page.counts["img"], page.counts["style"]) == (2, 0, 1)
+    assert page.counts["svg"] == tame.counts["svg"]
+    assert {name for _, name, _ in page.attributes} <= {name for _, name, _ in tame.attributes}
+    json.loads(page.scripts[0])
+    printed = render_text(report)
+    printed.encode()
+    assert not set(printed) & {"\x1b", "\x07", "\x00", "\u202e", "\u2028", "\u2066"}
+    json.loads(render_json(report.document))
+
+
+def test_the_pdf_is_made_with_hostile_names_too() -> None:
+    assert render_pdf(report_of(made_history())).startswith(b"%PDF")
+    for text in ("#eval(1) $x$ *b* @cite <label> \\", "</SCRIPT >\u202e\x00" + "x" * 5_000):
+        assert render_pdf(build_history_report([hostile(text)], text)).startswith(b"%PDF")
+
+
+def test_a_run_far_above_the_others_leaves_at_the_top_and_is_told() -> None:
+    runs = made_history(by=0.0)
+    runs[9] = slower(runs[9], "idle", 60e6)
+    chart = chart_of(report_of(runs))
+    box = places.frame(chart)
+    assert box.high < 40e6 and box.top < 60e6
+    assert [spot.point.number for spot in places.spots(chart) if spot.above] == [10]
+    assert "Above the axis: run 10 at 8" in places.full_caption(chart)
+    assert all(piece.bottom >= 0 and piece.bottom + piece.height <= 100.001 for piece in places.pieces(chart))
+
+
+def plain_chart(breaks: Sequence[int], num: int = 100) -> HistoryChart:
+    return HistoryChart(
+        id="c",
+        title="t",
+        y_title="y",
+        unit=Unit.TIME,
+        points=tuple(RunPoint(number=n, value=1e6, label=f"c{n}") for n in range(1, num + 1)),
+        levels=(Level(first=1, last=num, value=1e6),),
+        breaks=tuple(Break(number=n, text="+8.2 %", label=f"c{n}", is_worse=True) for n in breaks),
+    )
+
+
+def test_words_of_neighbouring_changes_do_not_cover_each_other() -> None:
+    for breaks in ((30, 36, 42, 48), (20, 60), (80, 85, 95), (50, 52, 54, 56, 58, 60)):
+        rules = places.rules(plain_chart(breaks))
+        worded = [rule for rule in rules if rule.row is not None]
+        assert len(worded) >= min(len(breaks), 3)
+        for one in worded:
+            for other in worded:
+                if one is other or one.row is None or other.row is None:
+                    continue
+                (begin, end), (start, stop) = one.span, other.span
+                assert one.row != other.row or end <= start or stop <= begin
+                assert not (start < one.x < stop and one.row <= other.row), "a line through the words"
+        assert places.label_rows(plain_chart(breaks)) <= places.LABEL_ROWS
+        assert "<svg" in chart_svg(plain_chart(breaks))
+
+
+def test_the_pointer_reads_every_run() -> None:
+    chart = chart_of(report_of(made_history()))
+    payload: Any = history_payload(chart)
+    first = payload["curves"][0]
+    assert len(first["x"]) == len(first["at"]) == len(first["text"]) == 40
+    assert first["at"][26] == "27 · 1b1b1b1 · 29 Oct"
+    assert {curve["label"] for curve in payload["curves"]} >= {"Computation", "Idle"}
+
+
+def test_a_long_history_draws_its_newest_runs_and_lists_all() -> None:
+    report = report_of(made_history(num=320, at=310, by=0.2))
+    chart = chart_of(report)
+    assert (chart.points[0].number, chart.points[-1].number) == (21, 320)
+    assert chart.levels[0].first == 21
+    assert "20 older ones" in chart.caption
+    assert len(table(report, "history-1-runs").rows) == 320
+    assert len(render_html(report)) < 1_500_000
+
+
+def history(*words: object) -> Any:
+    """In this process; errors are raised."""
+    return CliRunner().invoke(command, [str(word) for word in words], catch_exceptions=False)
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    path = tmp_path / "kept.sqlite"
+    open_store(path, create=True).put("train", made_history())
+    return path
+
+
+def test_the_command_prints_and_writes(kept: Path, tmp_path: Path) -> None:
+    done = history(kept)
+    assert done.exit_code == 0 and "Step time rose by" in done.stdout
+    html, pdf = tmp_path / "h.html", tmp_path / "h.pdf"
+    done = history(kept, "--html", html, "--pdf", pdf, "--json", "--name", "train", "--metric", "throughput")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["series"][0]["metric"] == "throughput"
+    assert html.read_text().startswith("<!doctype html>") and pdf.read_bytes().startswith(b"%PDF")
+
+
+def test_fail_on_change_gives_1_only_where_the_newest_level_is_worse(kept: Path, tmp_path: Path) -> None:
+    assert history(kept, "--fail-on-change", "--json").exit_code == 1
+    better = tmp_path / "better.sqlite"
+    open_store(better, create=True).put("train", made_history(by=-0.1))
+    assert history(better, "--fail-on-change").exit_code == 0
+
+
+def test_what_is_not_there_is_one_line(kept: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"has no runs of 'x'; it has train$"):
+        history(kept, "--name", "x")
+    with pytest.raises(UsageError, match="--metric 'speed' is not known; use one of step_p10, "):
+        history(kept, "--metric", "speed")
+    with pytest.raises(PerfscopeError) as missing:
+        history(tmp_path / "none.sqlite")
+    assert missing.value.exit_code == 4
+    assert len(str(missing.value).splitlines()) == 1
+
+
+def test_runs_are_added_once_and_then_shown(tmp_path: Path) -> None:
+    runs = [recorded(tmp_path / f"run{number}", 2, 30.0 + number) for number in range(3)]
+    path = tmp_path / "own.sqlite"
+    for _ in range(2):
+        assert history("add", path, *runs, "--name", "nightly").exit_code == 0
+    document = json.loads(history(path, "--json").stdout)
+    assert [(one["name"], len(one["runs"]), one["lacking"]) for one in document["series"]] == [
+        ("nightly", 3, 7)
+    ]
+
+
+def test_the_default_file_is_that_of_the_settings(kept: Path, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "perfscope.toml").write_text(f'[check]\nhistory = "{kept}"\n')
+    done = perfscope("history", "--json", cwd=project)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["file"] == str(kept)
+    assert f"the history is {kept}" in done.stderr
+
+
+def test_help_has_examples_and_loads_nothing_heavy() -> None:
+    for words in (("--help",), ("add", "--help")):
+        shown = history(*words).stdout
+        assert "Examples:" in shown and "perfscope history add" in shown
+    code = (
+        "import sys; from perfscope.cli.history import command; "
+        "print(sorted({'numpy', 'pyarrow', 'matplotlib', 'jinja2', 'msgspec'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
