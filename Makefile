@@ -65,7 +65,8 @@ test-slow: $(CHECK) ## the tests `make test` leaves out
 check-overhead: $(CHECK) ## gate what perfscope costs a training with `perfscope check`; some minutes
 	cd $(CHECK) && rm -rf overhead && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" && \
 		python benchmarks/overhead.py --only perfscope --kinds resnet --pairs 8 --steps 150 --save overhead && \
-		perfscope check overhead/resnet-perfscope-* --against overhead/resnet-plain-* --name overhead
+		{ perfscope check overhead/resnet-perfscope-* --against overhead/resnet-plain-* --name overhead || \
+		test $$? -eq 3; } # inconclusive says something of this machine, nothing of perfscope
 
 test-vm: $(CHECK) ## boot emulated machines (two sockets, Knights Landing, RDMA) and read them; a few minutes
 	@sh tests/system-packages.sh tests/vm/debian-packages.txt

@@ -34,7 +34,9 @@ from gate_runs.verdicts import LAYER, TRUE_CAUSE, Tally, steps_reader, tally_of
 
 from perfscope.gate.metrics import DECIDES
 from perfscope.gate.records import RunFigures
+from perfscope.gate.settings import FEWEST_RUNS
 from perfscope.gate.statistics import robust_spread
+from perfscope.gate.trials import wilson
 
 FALSE_ALARMS = 0.02  # budgets
 POWER = {0.10: 0.80, 0.20: 0.97}
@@ -83,6 +85,8 @@ def main() -> None:
         print(json.dumps(document, indent=1))
     else:
         print(text_of(document))
+    if missed(document):
+        sys.exit(1)
 
 
 def trained(folder: Path, args: argparse.Namespace) -> tuple[list[RunFigures], Sequence[Cell]]:
@@ -93,6 +97,9 @@ def trained(folder: Path, args: argparse.Namespace) -> tuple[list[RunFigures], S
         runs.append(run)
         if seconds > 1:
             print(f"[{number + 1}/{len(order)}] {cell.name}: {seconds:.0f} s", file=sys.stderr, flush=True)
+    alone = len(pools(runs).get(BASE.name, []))
+    if alone < 2 * FEWEST_RUNS:
+        sys.exit(f"{alone} undisturbed runs of at least {2 * FEWEST_RUNS}: is the machine alone?")
     return runs, cells
 
 
@@ -122,6 +129,7 @@ def described(runs: Sequence[RunFigures]) -> dict[str, Any]:
 
 
 def resampled(runs: Sequence[RunFigures], folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    by_cell, read = pools(runs), steps_reader(folder)
     by_cell, read = pools(runs), steps_reader(folder)
     base = by_cell[BASE.name]
     tallies = {BASE.name: tally_of(base, base, read, verdicts=args.resamples, seed=args.seed)}
@@ -177,6 +185,25 @@ def whole_of(cell: Cell, kept: Mapping[str, Any]) -> Whole:
     )
 
 
+def missed(document: Mapping[str, Any]) -> bool:
+    """Whether a budget is missed by the resampled verdicts."""
+    tallies = {cell: Tally(**one) for cell, one in document["resampled"].items()}
+    same = tallies[BASE.name]
+    if same.regressions > FALSE_ALARMS * same.verdicts:
+        return True
+    return any(
+        share(own) < budget for own, budget in ((by_size(tallies, s), b) for s, b in POWER.items()) if own
+    )
+
+
+def by_size(tallies: Mapping[str, Tally], size: float) -> list[Tally]:
+    return [tally for cell, tally in tallies.items() if cell.endswith(f"-{100 * size:.0f}")]
+
+
+def share(tallies: Sequence[Tally]) -> float:
+    return sum(t.regressions for t in tallies) / sum(t.verdicts for t in tallies)
+
+
 def text_of(document: Mapping[str, Any]) -> str:
     tallies = {cell: Tally(**one) for cell, one in document["resampled"].items()}
     lines = [*_verdict(document, tallies), "", *_runs_table(document["runs"]), "", *_tallies_table(tallies)]
@@ -188,15 +215,16 @@ def text_of(document: Mapping[str, Any]) -> str:
 
 def _verdict(document: Mapping[str, Any], tallies: Mapping[str, Tally]) -> list[str]:
     same = tallies[BASE.name]
+    low, high = wilson(same.regressions, same.verdicts)
     lines = [
-        f"False alarms: {same.regressions} of {same.verdicts} ({same.regressions / same.verdicts:.1%}; "
-        f"budget {FALSE_ALARMS:.0%}), {same.pairs / same.verdicts:.1f} pairs each."
+        f"False alarms: {same.regressions} of {same.verdicts} ({same.regressions / same.verdicts:.1%}, "
+        f"95 % interval of the resampling {low:.1%} to {high:.1%}; budget {FALSE_ALARMS:.0%}), "
+        f"{same.pairs / same.verdicts:.1f} pairs each."
     ]
     for size, budget in POWER.items():
-        own = [tally for cell, tally in tallies.items() if cell.endswith(f"-{100 * size:.0f}")]
+        own = by_size(tallies, size)
         if own:
-            found, total = sum(t.regressions for t in own), sum(t.verdicts for t in own)
-            lines.append(f"Found at +{size:.0%}: {found / total:.1%} (budget {budget:.0%}).")
+            lines.append(f"Found at +{size:.0%}: {share(own):.1%} (budget {budget:.0%}).")
     planted = [tally for cell, tally in tallies.items() if cell != BASE.name]
     found = sum(tally.regressions for tally in planted)
     if found:

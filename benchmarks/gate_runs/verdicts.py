@@ -41,13 +41,15 @@ class Tally:
 def judged_pairs(pairs: Sequence[tuple[RunFigures, RunFigures]], settings: Settings, tally: Tally) -> bool:
     """The check's own way: early stop, then the verdict; adds to the tally. Whether it is a regression."""
     ratios = [ratio_of(pair) for pair in pairs]
-    used = len(pairs)
-    for done in range(settings.fewest, len(pairs)):
-        if settled(
-            ratios[:done], len(pairs), settings.metrics[DECIDES].threshold, settings.alpha, settings.fewest
-        ):
-            used = done
-            break
+    at, threshold = settings.looks, settings.metrics[DECIDES].threshold
+    used = next(
+        (
+            done
+            for done in range(1, len(pairs) + 1)
+            if settled([(ratios[:done], threshold)], at, settings.alpha, settings.fewest)
+        ),
+        len(pairs),
+    )
     base = tuple(replace(one, pair=at, side="base") for at, (one, _) in enumerate(pairs[:used], 1))
     head = tuple(replace(other, pair=at, side="head") for at, (_, other) in enumerate(pairs[:used], 1))
     result = judge(
@@ -56,7 +58,7 @@ def judged_pairs(pairs: Sequence[tuple[RunFigures, RunFigures]], settings: Setti
         settings,
         name="train",
         planned=settings.pairs,
-        stopped="settled" if used < len(pairs) else "",
+        stopped="settled" if used < settings.pairs else "",
     )
     tally.verdicts += 1
     tally.pairs += used
@@ -74,13 +76,15 @@ def judged_pairs(pairs: Sequence[tuple[RunFigures, RunFigures]], settings: Setti
 def neighbours(
     base: Sequence[RunFigures], head: Sequence[RunFigures], num: int, draw: random.Random
 ) -> list[tuple[RunFigures, RunFigures]]:
-    """`num` pairs of runs close in time, each run used once, drawn at random."""
+    """`num` pairs of runs close in time, drawn at random; no run twice, where there are enough of them."""
     if base is head:
+        num = min(num, len(base) // 2)
         chosen = sorted(draw.sample(range(len(base)), 2 * num))
         couples = [(base[a], base[b]) for a, b in zip(chosen[::2], chosen[1::2], strict=True)]
         pairs = [couple if draw.random() < 0.5 else couple[::-1] for couple in couples]
     else:
         wanted = draw.sample(list(head), min(num, len(head)))
+        wanted += draw.choices(list(head), k=num - len(wanted))
         free = list(base)
         pairs = []
         for other in wanted:
@@ -105,10 +109,10 @@ def tally_of(
     draw = random.Random(seed)
     tally = Tally()
     for _ in range(verdicts):
-        pairs = neighbours(base, head, settings.pairs, draw)
+        pairs = neighbours(base, head, settings.looks[-1], draw)
         judged_pairs(pairs, settings, tally)
-        first = [steps(one) for one, _ in pairs]
-        second = [steps(other) for _, other in pairs]
+        first = [steps(one) for one, _ in pairs[: settings.pairs]]
+        second = [steps(other) for _, other in pairs[: settings.pairs]]
         for name, rule in PEERS.items():
             tally.peers[name] += rule(first, second)
     return tally

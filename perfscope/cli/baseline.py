@@ -55,6 +55,11 @@ def command() -> None:
     is_flag=True,
     help="Keep runs, too, that something from outside disturbed: for a history; a check leaves them out.",
 )
+@click.option(
+    "--allow-regression",
+    is_flag=True,
+    help="Keep the runs of a check, too, that is no pass: they are what is normal from now on.",
+)
 def update(
     file: Path,
     runs: tuple[Path, ...],
@@ -62,12 +67,14 @@ def update(
     replacing: bool,
     keep: int | None,
     allow_disturbed: bool,
+    allow_regression: bool,
 ) -> None:
     """Measure runs and keep their figures in FILE, which is made if need be.
 
-    RUN is a run directory, the folder of an earlier `perfscope check` (its base's runs are taken), or a file
-    of step times. Runs that failed, have too few steps or were disturbed are left out, and said so. Adding a
-    run again changes nothing. Several may update one FILE at once: they wait for each other.
+    RUN is a run directory, the folder of an earlier `perfscope check` (its head's runs are taken), or a file
+    of step times. Runs that failed, have too few steps or were disturbed are left out, and said so. A check
+    that is no pass is refused. Adding a run again changes nothing. Several may update one FILE at once: they
+    wait for each other.
 
     \b
     Examples:
@@ -83,6 +90,8 @@ def update(
     settings = load_settings(Path.cwd())
     if name is not None:
         check_name(name)
+    if not allow_regression:
+        _refuse_failed_checks(runs)
     store = open_store(file, create=True)  # before any run is measured: that takes a while
     groups = _measured(runs, settings, name or settings.name, allow_disturbed=allow_disturbed)
     if not groups:
@@ -103,7 +112,7 @@ def _measured(
         UsageError: a path is not there, or a run has no name and none was given.
     """
     from perfscope.cli.check_runs import read_runs
-    from perfscope.gate.records import BASE
+    from perfscope.gate.records import HEAD
     from perfscope.gate.store.shareable import shareable
 
     for path in paths:
@@ -111,7 +120,7 @@ def _measured(
             raise UsageError(f"{path} is not there; name run directories")
     groups: dict[tuple[str, str], list[RunFigures]] = {}
     for path in paths:
-        read = read_runs([path], BASE)
+        read = read_runs([path], HEAD)
         for lost in read.lost:
             _leave_out(lost.name, lost.reason)
         for run in read.runs:
@@ -125,6 +134,26 @@ def _measured(
             kept = replace(shareable(run), side="", pair=None)  # of which pair it was says nothing here
             groups.setdefault((own, kept.fingerprint.key), []).append(kept)
     return groups
+
+
+def _refuse_failed_checks(paths: Sequence[Path]) -> None:
+    """Raises PerfscopeError: a path is the folder of a check of which the outcome is not pass."""
+    import json
+
+    from perfscope.cli.check_runs import CHECK_JSON, is_check_folder
+
+    for path in paths:
+        if not is_check_folder(path):
+            continue
+        try:
+            outcome = json.loads((path / CHECK_JSON).read_bytes())["outcome"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"{path / CHECK_JSON} cannot be read as a check: {error}") from error
+        if outcome != "pass":
+            raise PerfscopeError(
+                f"{path} is a check whose outcome is {outcome}, not pass: a baseline that has its runs takes "
+                "their speed for normal; if it is, give --allow-regression"
+            )
 
 
 def _why_refused(run: RunFigures, settings: Settings, *, allow_disturbed: bool) -> str:

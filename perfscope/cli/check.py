@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from perfscope.cli.check_options import Asked, CommandAfterDashes
+from perfscope.cli.check_output import mute_dead_stderr
+from perfscope.cli.output import discard_stdout
 from perfscope.errors import EXIT_USER, PerfscopeError, UsageError
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -28,10 +31,11 @@ def _never_one(function: _F) -> _F:
         except PerfscopeError as error:
             if error.exit_code == EXIT_USER:
                 error.exit_code = EXIT_FAILED
-            raise
-        except BrokenPipeError:
+            mute_dead_stderr()
             raise
         except OSError as error:
+            discard_stdout()
+            mute_dead_stderr()
             failure = PerfscopeError(f"{error.filename or 'output'}: {error.strerror or error}")
             failure.exit_code = EXIT_FAILED
             raise failure from error
@@ -143,11 +147,16 @@ def command(context: click.Context, /, **options: Any) -> None:
       4 no baseline   the baseline is missing, or of another machine
       5 failed        the training failed, or could not be measured
     """
-    asked = Asked.of(options, tuple(context.meta.get(CommandAfterDashes.KEY, ())))
+    given = {name for name in options if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    asked = Asked.of(options, tuple(context.meta.get(CommandAfterDashes.KEY, ())), given)
     from perfscope.cli.check_modes import calibrate, judge_runs, measure
 
     if asked.calibrate:
-        code = calibrate(asked)
+        try:
+            code = calibrate(asked)
+        except BrokenPipeError:  # whoever reads the table has read enough
+            discard_stdout()
+            code = 0
     elif asked.words:
         code = measure(asked)
     elif asked.runs:

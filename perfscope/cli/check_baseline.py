@@ -6,13 +6,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from perfscope.cli.check_output import emit, say
+from perfscope.cli.check_output import say
 from perfscope.gate.records import HEAD, RunFigures
 from perfscope.gate.results import CheckResult, Outcome, Side
 from perfscope.gate.verdict_words import fingerprint_words
 
 if TYPE_CHECKING:
-    from perfscope.cli.check_options import Asked
     from perfscope.gate.store import Store
 
 _MOST_KEPT = 5  # named where none of them fits
@@ -62,8 +61,8 @@ def against_baseline(
     return Kept(base=Side(label=label, runs=kept), head=own)
 
 
-def no_baseline(asked: Asked, name: str, store: Store, head: Sequence[RunFigures]) -> int:
-    """Says which baselines there are, and how to make the missing one; the exit code."""
+def no_baseline(name: str, store: Store, head: Sequence[RunFigures]) -> CheckResult:
+    """Says which baselines there are, and how to make the missing one."""
     there = [entry for entry in store.entries() if entry.name == name]
     reasons = []
     if there:
@@ -75,15 +74,13 @@ def no_baseline(asked: Asked, name: str, store: Store, head: Sequence[RunFigures
         names = ", ".join(sorted({entry.name for entry in store.entries()})) or "nothing"
         headline = f"No baseline of {name} in {store.path} (kept there: {names})."
     reasons.append(f"Make one with `perfscope baseline update {store.path} RUN...` from at least 5 runs.")
-    result = CheckResult(
+    return CheckResult(
         name=name,
         outcome=Outcome.NO_BASELINE,
         headline=headline,
         reasons=tuple(reasons),
         head=Side(label=HEAD, runs=tuple(head)),
     )
-    emit(result, as_json=asked.as_json, formats=asked.formats)
-    return result.outcome.value
 
 
 def without_pairs(runs: Sequence[RunFigures]) -> tuple[RunFigures, ...]:

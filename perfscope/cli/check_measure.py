@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from perfscope.gate.settings import Settings
 
 _LONGEST_WORD = 300
+_TAIL = 65_536  # bytes of a log in which the last line is looked for
 
 
 class MeasurementInterrupted(PerfscopeError):
@@ -132,9 +133,14 @@ def _read_back(place: Path, name: str) -> RunFigures:
 def last_word(log: Path) -> str:
     """The last line of a run's output that is not perfscope's own."""
     try:
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        with log.open("rb") as file:
+            start = max(0, log.stat().st_size - _TAIL)
+            file.seek(start)
+            lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return "its log cannot be read"
+    if start and len(lines) > 1:
+        del lines[0]  # its beginning is cut off
     kept = [line.strip() for line in lines if line.strip()]
     theirs = [line for line in kept if not line.startswith("perfscope: ")]
     return (theirs or kept or ["it said nothing"])[-1][:_LONGEST_WORD]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,26 @@ import click
 
 from perfscope.errors import UsageError
 from perfscope.gate.settings import Settings
+from perfscope.gate.stopping import fewest_pairs
+
+# What only means something while runs are made, by click's name.
+_OF_RUNNING = {
+    "output": "--output",
+    "seed": "--seed",
+    "timeout": "--timeout",
+    "windows": "--windows",
+    "no_trace": "--no-trace",
+    "samples_per_step": "--samples-per-step",
+    "sample_interval": "--sample-interval",
+    "all_pairs": "--all-pairs",
+}
+_OF_VERDICTS = {
+    "junit": "--junit",
+    "markdown": "--markdown",
+    "formats": "--format",
+    "history": "--history",
+}
+STDOUT = "-"
 
 
 class CommandAfterDashes(click.Command):
@@ -32,17 +53,20 @@ class CommandAfterDashes(click.Command):
 def _spread(args: list[str]) -> list[str]:
     """`--against A B C`, as a shell makes of `--against old-*`: each up to the next option belongs to it."""
     spread: list[str] = []
-    against = False
-    for word in args:
+    against = lacks = False
+    for word in [*args, "--"]:  # the end, which parse_args has cut off
         if word.startswith("-") and word != "-":
-            against = word == "--against"
+            if lacks or word == "--against=":
+                raise UsageError("--against names no run: the shell pattern behind it may match nothing")
+            against = lacks = word == "--against"
             if not against:
                 spread.append(word)
         elif against:
             spread += ["--against", word]
+            lacks = False
         else:
             spread.append(word)
-    return spread
+    return spread[:-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +80,7 @@ class Asked:
     links: tuple[str, ...]
     against: tuple[Path, ...]
     baseline: Path | None
+    baseline_given: bool  # as an option, not only by the settings
     calibrate: bool
     pairs_given: bool
     history: Path | None
@@ -71,8 +96,16 @@ class Asked:
     settings: Settings
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], words: tuple[str, ...]) -> Asked:
-        """From click's options. Raises UsageError: they make no sense together."""
+    def of(cls, options: Mapping[str, Any], words: tuple[str, ...], given: Collection[str]) -> Asked:
+        """From click's options.
+
+        Args:
+            words: the command behind `--`.
+            given: names of the options that stand on the command line.
+
+        Raises:
+            UsageError: they make no sense together, or an output cannot be written.
+        """
         from perfscope.gate.config import load_settings, with_overrides
 
         settings = with_overrides(
@@ -93,6 +126,7 @@ class Asked:
             links=options["links"],
             against=options["against"],
             baseline=options["baseline"],
+            baseline_given=options["baseline"] is not None,
             calibrate=options["calibrate"],
             pairs_given=options["pairs"] is not None,
             history=options["history"] or settings.history,
@@ -108,6 +142,8 @@ class Asked:
             settings=settings,
         )
         asked._check()
+        asked._refuse_idle(given)
+        asked._check_outputs()
         if asked.needs_default_baseline:
             asked = replace(asked, baseline=settings.baseline)
         if asked.words and not asked.has_base and not asked.calibrate:
@@ -115,6 +151,8 @@ class Asked:
                 "no base to compare with: give --base-ref, --base-cmd, --baseline or --against "
                 "(or --calibrate to measure the noise)"
             )
+        if asked.words and not asked.calibrate:
+            _check_pairs(settings)
         return asked
 
     @property
@@ -145,6 +183,57 @@ class Asked:
             raise UsageError(f"{given[0]} needs a command behind `--`, not runs")
         if self.links and self.base_ref is None:
             raise UsageError("--link only means something with --base-ref")
+
+    def _refuse_idle(self, given: Collection[str]) -> None:
+        """Options that would do nothing. Raises UsageError."""
+        if self.calibrate:
+            for name, shown in _OF_VERDICTS.items():
+                if name in given:
+                    raise UsageError(f"--calibrate gives no verdict: leave out {shown} (--json works)")
+        if self.runs:
+            for name, shown in _OF_RUNNING.items():
+                if name in given:
+                    raise UsageError(
+                        f"{shown} is for a command behind `--`; runs that are there are only read"
+                    )
+
+    def _check_outputs(self) -> None:
+        """Before anything is trained. Raises UsageError: an output could not be written afterwards."""
+        files = [path for _, path in self.formats]
+        on_stdout = [f"{name}={STDOUT}" for name, path in self.formats if str(path) == STDOUT]
+        taking = ["--json"] * self.as_json + on_stdout
+        if len(taking) > 1:
+            raise UsageError(f"{' and '.join(taking)} both go to stdout; write all but one to files")
+        files = [path for path in files if str(path) != STDOUT]
+        for path in files:
+            if files.count(path) > 1:
+                raise UsageError(f"two formats are to be written to {path}; name two files")
+            _check_writable(path)
+        if self.history is not None and self.history.is_dir():
+            raise UsageError(f"cannot write {self.history}: it is a directory; name a file in it")
+
+
+def _check_writable(path: Path) -> None:
+    """Raises UsageError: reports.files.write_aside could not write it."""
+    target = path.resolve()
+    if target.is_dir():
+        raise UsageError(f"cannot write {path}: it is a directory; name a file in it")
+    if not target.parent.is_dir():
+        raise UsageError(f"cannot write {path}: {path.parent} is no folder; make it first")
+    # A regular file is replaced by one that is written beside it.
+    written = target if target.exists() and not target.is_file() else target.parent
+    if not os.access(written, os.W_OK):
+        raise UsageError(f"cannot write {path}: no permission to write {written}")
+
+
+def _check_pairs(settings: Settings) -> None:
+    """Raises UsageError: so few pairs could prove nothing, however slow the head is."""
+    needed = max(settings.fewest, fewest_pairs(settings.alpha))
+    if settings.pairs < needed:
+        raise UsageError(
+            f"{settings.pairs} pairs can prove nothing (alpha is {settings.alpha:g}): give --pairs {needed} "
+            "or more"
+        )
 
 
 def _split(text: str | None) -> tuple[str, ...]:

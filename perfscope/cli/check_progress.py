@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from types import TracebackType
 
-import click
-
 from perfscope.cli.bench_progress import minutes
+from perfscope.cli.check_output import say_plainly
 from perfscope.gate.metrics import DECIDES
 from perfscope.gate.records import RunFigures
 from perfscope.reports.display import visible
@@ -40,6 +40,7 @@ class PlainWatcher:
         if attempt:
             self.planned += 1
         self.number += 1
+        self.planned = max(self.planned, self.number)  # in doubt, a check goes on
         self._run_began = time.monotonic()
         self.now = f"pair {pair}, {side}{', again' if attempt else ''}"
 
@@ -59,7 +60,7 @@ class PlainWatcher:
         self.say(f"pair {pair}: head {ratio - 1:+.1%}")
 
     def say(self, text: str) -> None:
-        click.echo(text, err=True)
+        say_plainly(text)
 
 
 class BarWatcher(PlainWatcher):
@@ -87,7 +88,8 @@ class BarWatcher(PlainWatcher):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bar.stop()
+        with suppress(OSError):  # the terminal is gone
+            self._bar.stop()
 
     def starts(self, side: str, pair: int, attempt: int) -> None:
         super().starts(side, pair, attempt)
@@ -100,4 +102,5 @@ class BarWatcher(PlainWatcher):
         self._bar.update(self._task, advance=1, left=left)
 
     def say(self, text: str) -> None:
-        self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        with suppress(OSError):
+            self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)

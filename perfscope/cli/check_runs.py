@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from perfscope.errors import PerfscopeError, UsageError
+from perfscope.errors import PerfscopeError, RunDirectoryError, UsageError
 from perfscope.gate.records import BASE, HEAD, RunFigures
 from perfscope.gate.results import LeftOut
 from perfscope.rundir.layout import RUN_JSON
@@ -20,27 +20,39 @@ CHECK_JSON = "check.json"  # in the folder of a check, beside its runs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRuns:
-    """What was named, as far as it can be read. `name`: of the first run, as it was recorded."""
+    """What was named, as far as it can be read.
+
+    Attributes:
+        name: of the first run, as it was recorded.
+        places: where all of them are, those that cannot be read as well; links are followed.
+    """
 
     runs: tuple[RunFigures, ...]
     lost: tuple[LeftOut, ...]
     name: str
+    places: tuple[Path, ...]
 
 
-def read_runs(paths: Sequence[Path], side: str) -> ReadRuns:
+def read_runs(paths: Sequence[Path], side: str, other: ReadRuns | None = None) -> ReadRuns:
     """Measures the runs, with a line of progress on a terminal.
 
+    Args:
+        other: what they will be compared with, where that was read before.
+
     Raises:
-        UsageError: a path is not there, or is named twice.
+        UsageError: a path is not there, or a run is named twice, be it under two names or on both sides.
     """
     from perfscope.cli.report import ingest
     from perfscope.gate.measure import measure_run
     from perfscope.gate.own_times import read_own_times
 
     places = [place for path in paths for place in _places(path, side)]
-    twice = {place for place in places if places.count(place) > 1}
-    if twice:
-        raise UsageError(f"{min(twice)} is named twice; name each run once")
+    resolved = tuple(place.resolve() for place in places)
+    for number, place in enumerate(resolved):
+        if place in resolved[:number]:
+            raise UsageError(f"{places[number]} is named twice; name each run once")
+        if other is not None and place in other.places:
+            raise UsageError(f"{places[number]} is on both sides; compare different runs")
     runs: list[RunFigures] = []
     lost: list[LeftOut] = []
     name = ""
@@ -49,6 +61,8 @@ def read_runs(paths: Sequence[Path], side: str) -> ReadRuns:
         if shown:
             click.echo(f"\r\x1b[Kreading run {number} of {len(places)}", nl=False, err=True)
         try:
+            if not place.exists():
+                raise RunDirectoryError(f"it is gone, though {CHECK_JSON} beside it names it")
             if place.is_file() and place.name != RUN_JSON:
                 run = read_own_times(place, str(place))
             else:
@@ -64,7 +78,23 @@ def read_runs(paths: Sequence[Path], side: str) -> ReadRuns:
             if shown:
                 click.echo("\r\x1b[K", nl=False, err=True)
         runs.append(replace(run, side=side))
-    return ReadRuns(runs=tuple(runs), lost=tuple(lost), name=name)
+    _refuse_copies(runs, () if other is None else other.runs)
+    return ReadRuns(runs=tuple(runs), lost=tuple(lost), name=name, places=resolved)
+
+
+def _refuse_copies(runs: Sequence[RunFigures], others: Sequence[RunFigures]) -> None:
+    """Copied directories: a run counts once. Raises UsageError."""
+    from perfscope.gate.store.entries import identity
+
+    seen: dict[str, str] = {}
+    for run in (*others, *runs):
+        around = run.surroundings
+        if around.start_unix_ns is None or not around.hosts:
+            continue
+        known = identity(replace(run, name=""))  # whatever the directory is called
+        if known in seen:
+            raise UsageError(f"{run.name} and {seen[known]} are the same run; name it once")
+        seen[known] = run.name
 
 
 def is_check_folder(path: Path) -> bool:
@@ -73,17 +103,29 @@ def is_check_folder(path: Path) -> bool:
 
 
 def sides_of(folder: Path) -> dict[str, tuple[Path, ...]]:
-    """The judged runs of an earlier check, by side. Raises UsageError: its check.json cannot be read."""
+    """The judged runs of an earlier check, by side, those that are gone as well.
+
+    Raises:
+        UsageError: its check.json cannot be read.
+    """
     try:
         document = json.loads((folder / CHECK_JSON).read_bytes())
-        return {
-            side: tuple(folder / str(run["name"]) for run in document[side]["runs"]) for side in (BASE, HEAD)
-        }
+        found = {side: document[side]["runs"] for side in (BASE, HEAD)}
+        # Only the base of a check in pairs was made in the folder: a baseline's runs are known by figures.
+        if all(run["pair"] is None for run in found[BASE]):
+            found[BASE] = []
+        return {side: tuple(folder / str(run["name"]) for run in runs) for side, runs in found.items()}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{folder / CHECK_JSON} cannot be read as a check: {error}") from error
 
 
 def _places(path: Path, side: str) -> Sequence[Path]:
-    if not path.exists():
+    if not path.exists() and not _was_judged(path):
         raise UsageError(f"{path} is not there; name run directories, or put the command behind `--`")
     return sides_of(path)[side] if is_check_folder(path) else (path,)
+
+
+def _was_judged(path: Path) -> bool:
+    """Whether the check beside it names this run."""
+    folder = path.parent
+    return is_check_folder(folder) and any(path in paths for paths in sides_of(folder).values())

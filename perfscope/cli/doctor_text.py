@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 from perfscope import units
 from perfscope.cli.doctor_machine import bug_report, machine_tree, machine_words
@@ -282,7 +282,7 @@ def _ceilings(survey: Survey, width: int) -> Iterator[str]:
 def _kept_since(measured_unix_ns: object) -> str:
     if not isinstance(measured_unix_ns, int):
         return "measured before and kept"
-    at = datetime.fromtimestamp(measured_unix_ns // 10**9, tz=UTC)
+    at = datetime.fromtimestamp(measured_unix_ns // 10**9, tz=timezone.utc)
     return f"measured on {at:%Y-%m-%d at %H:%M} UTC and kept; --ceilings measures afresh"
 
 

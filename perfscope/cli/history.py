@@ -15,10 +15,13 @@ if TYPE_CHECKING:
     from perfscope.gate.metrics import Metric
     from perfscope.gate.settings import Settings
     from perfscope.gate.store import Entry
+    from perfscope.gate.trend import Trend
 
 DEFAULT_FILE = Path("perfscope-history.sqlite")
 ADD = "add"
 EXIT_WORSE = 1
+NEWEST = 10
+FEWEST_NEWEST = 5  # a level lasts at least so many sessions: with fewer no change could ever fail
 _PATH = click.Path(path_type=Path)
 _HELP = {"help_option_names": ["-h", "--help"]}
 
@@ -54,7 +57,15 @@ class _History(click.Command):
 @click.option(
     "--fail-on-change",
     is_flag=True,
-    help="Exit with 1 where the newest level of a benchmark is worse than the one before.",
+    help="Exit with 1 where a benchmark became worse by more than the metric's threshold, within the newest "
+    "sessions.",
+)
+@click.option(
+    "--newest",
+    type=click.IntRange(min=FEWEST_NEWEST),
+    default=NEWEST,
+    metavar="N",
+    help=f"Sessions in which --fail-on-change looks for it [default: {NEWEST}].",
 )
 def command(
     file: Path | None,
@@ -65,16 +76,18 @@ def command(
     as_json: bool,
     as_text: bool,
     fail_on_change: bool,
+    newest: int,
 ) -> None:
     """Show how a benchmark's figures went over many runs, and between which commits they changed.
 
     FILE is a history that `perfscope history add`, `perfscope check` or `perfscope baseline` keep [default:
-    the settings' `history`, or perfscope-history.sqlite]. Changes are searched from 10 runs on; benchmarks
-    and kinds of machines are kept apart. `perfscope history add FILE RUN...` measures runs and adds them.
+    the settings' `history`, or perfscope-history.sqlite]. Runs of one commit without an hour's pause are one
+    session, a point of the series; changes are searched from 10 sessions on. Benchmarks and kinds of machines
+    are kept apart. `perfscope history add FILE RUN...` measures runs and adds them.
 
     Without options the text goes to the terminal. Options for output combine; with --json and --text
     together the text goes to stderr, so that stdout stays JSON. Changes alone do not make the exit code 1:
-    see --fail-on-change.
+    see --fail-on-change; its thresholds are those of `perfscope check` (5 % for step_p10).
 
     \b
     Examples:
@@ -108,7 +121,7 @@ def command(
     from perfscope.reports.document import render_json
     from perfscope.reports.gate_history.build import build_history_report
 
-    found = trends(store, metric, name=name)
+    found = trends(store, metric, name=name, newest=newest)
     report = build_history_report(found, str(path))
     if as_json:
         print_result(render_json(report.document))
@@ -118,7 +131,19 @@ def command(
         if target is not None:
             write_document(report, kind, target)
             click.echo(f"perfscope: {kind.upper()} report in {target}", err=True)
-    if fail_on_change and any(one.latest_is_worse for one in found):
+    if fail_on_change:
+        _fail(found)
+
+
+def _fail(found: Sequence[Trend]) -> None:
+    """Names the benchmarks that became worse and ends with EXIT_WORSE; returns where none did."""
+    from perfscope.reports.display import visible
+    from perfscope.reports.gate_history.words import headline
+
+    failing = [one for one in found if one.failing is not None]
+    for one in failing:
+        click.echo(f"perfscope: {visible(one.name, 60)}: {visible(headline(one), 300)}", err=True)
+    if failing:
         raise click.exceptions.Exit(EXIT_WORSE)
 
 

@@ -8,62 +8,24 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from perfscope.gate.decide import why_unusable
 from perfscope.gate.metrics import DECIDES
 from perfscope.gate.records import Fingerprint, RunFigures
 from perfscope.gate.results import LeftOut
-from perfscope.gate.settings import Settings
-from perfscope.gate.statistics import Floats, paired_rule, robust_spread
-from perfscope.gate.stopping import first_look
+from perfscope.gate.settings import ALPHA, Settings
+from perfscope.gate.statistics import Floats, robust_spread
+from perfscope.gate.stopping import fewest_pairs
+from perfscope.gate.trials import TARGET, TARGET_POWER, Z_95, Rule, Trial, tried
 from perfscope.gate.verdict_words import FIELDS
-
-# (ratios of head to base, shape (checks, pairs); threshold; alpha) -> whether each check is a regression.
-Rule = Callable[[Floats, float, float], NDArray[np.bool_]]
 
 FEWEST_RUNS = 10
 PAIRS = tuple(range(5, 17))
-THRESHOLDS = (0.03, 0.04, 0.05, 0.075, 0.10, 0.15)
-EFFECTS = tuple(round(0.005 * step, 3) for step in range(2, 61))  # 1 % to 30 %
-TARGET, TARGET_POWER, MOST_FALSE_ALARMS = 0.10, 0.80, 0.02
-SURE_POWER = 0.97
-_REACH = (
-    3.0  # a run is paired with one of the next few, as in a check, where both sides of a pair run in a row
-)
-_Z_95 = 1.959964
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """One kind of check, tried out.
-
-    Attributes:
-        false_alarms: share of A/A checks that the rule calls a regression; low, high: 95 % Wilson interval of
-            the resampling. It does not hold what other runs would have said: see `num_apart`.
-        found: share of checks that find a slow-down, for each of EFFECTS.
-        visible, sure: smallest slow-down that is found in 80 % and in 97 % of the checks; None = beyond
-            EFFECTS.
-        num_apart: checks of that many pairs which the runs could make without sharing a run.
-    """
-
-    pairs: int
-    threshold: float
-    false_alarms: float
-    low: float
-    high: float
-    found: tuple[float, ...]
-    visible: float | None
-    sure: float | None
-    num_apart: int
-
-    def finds(self, effect: float) -> float:
-        """Share of checks that find a slow-down of `effect`; between EFFECTS by straight lines."""
-        return float(np.interp(effect, (0.0, *EFFECTS), (self.false_alarms, *self.found)))
+MOST_FALSE_ALARMS = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +43,8 @@ class Calibration:
         session_s: from the start of the first to the start of the last run; None = not recorded.
         trials: by pairs, then threshold. Only as many pairs as there are runs for: a check uses none twice.
         current: the trial of the settings; None = too few runs for it.
-        suggestion: the cheapest check with few false alarms that sees +10 %; where none does, the one that
-            sees most.
+        suggestion: the check of fewest planned pairs with few false alarms that sees +10 %; where none does,
+            the one that sees most.
         sees_target: whether the suggestion keeps to both.
     """
 
@@ -98,7 +60,7 @@ class Calibration:
     drift_low: float | None = None
     drift_high: float | None = None
     session_s: float | None = None
-    alpha: float = 0.05
+    alpha: float = ALPHA
     early_stop: bool = True
     draws: int = 0
     seed: int = 0
@@ -122,15 +84,16 @@ def calibrate(
     Args:
         runs: of one and the same code, at least 10; best made in a row.
         draws: checks for every number of pairs.
-        pairs: numbers of pairs to try, besides that of the settings.
-        rule: another rule than the gate's own.
+        pairs: numbers of pairs to try, besides that of the settings; those that can prove nothing at
+            `settings.alpha` are not.
+        rule: another rule than the gate's own; it sees the planned pairs only.
     """
     usable, left_out = _usable(runs, settings)
-    if len(usable) < FEWEST_RUNS:
+    if len(usable) < _fewest_runs(settings):
         return _too_few(len(usable), left_out, settings)
     logs = np.log([run.metrics[DECIDES] for run in usable])
     slope, low, high = _theil_sen(logs)
-    trials = _trials(logs, settings, rule or gate_rule(settings), pairs, (seed, draws))
+    trials = tried(logs, settings, rule, pairs, (seed, draws))
     threshold = settings.metrics[DECIDES].threshold
     current = next((t for t in trials if t.pairs == settings.pairs and t.threshold == threshold), None)
     suggestion = _suggestion(trials)
@@ -156,121 +119,6 @@ def calibrate(
         sees_target=suggestion is not None and _keeps_to_both(suggestion),
     )
     return replace(found, headline=_headline(found), sentences=tuple(_sentences(found, settings, residuals)))
-
-
-def gate_rule(settings: Settings) -> Rule:
-    """The rule of `perfscope check`: its test on all pairs, and with `early_stop` one look before the end.
-
-    Passing early changes no verdict (`gate.stopping`), so only the early regression is here.
-    """
-
-    def rule(ratios: Floats, threshold: float, alpha: float) -> NDArray[np.bool_]:
-        worse = paired_rule(ratios, threshold, alpha)
-        num = ratios.shape[1]
-        look = max(first_look(num), settings.fewest)
-        # Where all of more pairs are slower, all of the fewer are: the first look that is allowed decides.
-        while look < num and 0.5**look >= alpha:
-            look += 1
-        if settings.early_stop and look < num:
-            worse = worse | (ratios[:, :look].min(axis=1) > 1 + threshold)
-        return worse
-
-    return rule
-
-
-def wilson(hits: int, total: int) -> tuple[float, float]:
-    """95 % interval of a share (E. B. Wilson, Probable inference, 1927)."""
-    if not total:
-        return 0.0, 1.0
-    share, squared = hits / total, _Z_95**2
-    centre = (share + squared / (2 * total)) / (1 + squared / total)
-    half = _Z_95 / (1 + squared / total) * math.sqrt(share * (1 - share) / total + squared / (4 * total**2))
-    return max(0.0, centre - half), min(1.0, centre + half)
-
-
-def draw_pairs(logs: Floats, pairs: int, draws: int, rng: np.random.Generator) -> Floats:
-    """Log ratios of resampled A/A checks, shape (draws, pairs).
-
-    Each draw takes a stretch of 2 * `pairs` neighbouring runs and pairs those that lie close in time, no
-    run twice; a coin says which of the two is the base.
-
-    Args:
-        logs: log step_p10 in time order, shape (runs,), at least 2 * `pairs`.
-    """
-    # A few runs more than are needed, so that also which runs of a stretch are left out is drawn.
-    width = min(len(logs), 2 * pairs + int(_REACH))
-    order = np.argsort(np.arange(width) + rng.uniform(0.0, _REACH, (draws, width)), axis=1)
-    skipped = rng.integers(0, width - 2 * pairs + 1, (draws, 1))
-    places = np.take_along_axis(order, skipped + np.arange(2 * pairs), axis=1)
-    chosen = logs[rng.integers(0, len(logs) - width + 1, (draws, 1)) + places]
-    coin = rng.integers(0, 2, (draws, pairs)) * 2 - 1
-    result: Floats = (chosen[:, 1::2] - chosen[:, ::2]) * coin
-    return result
-
-
-def _trials(
-    logs: Floats, settings: Settings, rule: Rule, pairs_tried: Sequence[int], seeding: tuple[int, int]
-) -> tuple[Trial, ...]:
-    seed, draws = seeding
-    thresholds = sorted({*THRESHOLDS, settings.metrics[DECIDES].threshold})
-    trials = []
-    for pairs in sorted({*pairs_tried, settings.pairs}):
-        if 2 * pairs > len(logs) or pairs < settings.fewest:
-            continue
-        # A generator for each number of pairs: what else is tried does not change its draws.
-        ratios = np.exp(draw_pairs(logs, pairs, draws, np.random.default_rng((seed, pairs))))
-        trials += [_trial(ratios, threshold, settings.alpha, rule, len(logs)) for threshold in thresholds]
-    return tuple(trials)
-
-
-def _trial(ratios: Floats, threshold: float, alpha: float, rule: Rule, num_runs: int) -> Trial:
-    draws, pairs = ratios.shape
-    wrong = int(rule(ratios, threshold, alpha).sum())
-    low, high = wilson(wrong, draws)
-    found = _found(ratios, threshold, alpha, rule)
-    curve = (wrong / draws, *found)
-    return Trial(
-        pairs=pairs,
-        threshold=threshold,
-        false_alarms=wrong / draws,
-        low=low,
-        high=high,
-        found=found,
-        visible=_reaches(curve, TARGET_POWER),
-        sure=_reaches(curve, SURE_POWER),
-        num_apart=num_runs // (2 * pairs),
-    )
-
-
-def _found(ratios: Floats, threshold: float, alpha: float, rule: Rule) -> tuple[float, ...]:
-    """Share of checks that find each of EFFECTS.
-
-    Slower heads are never found less often than faster ones, so that of every check only the smallest of
-    EFFECTS that it finds has to be searched, by halving.
-    """
-    slower = 1 + np.asarray(EFFECTS)
-    low = np.zeros(len(ratios), dtype=np.int64)
-    high = np.full(len(ratios), len(EFFECTS), dtype=np.int64)  # the last: none of them is found
-    while (low < high).any():
-        middle = (low + high) // 2
-        is_found = rule(ratios * slower[np.minimum(middle, len(slower) - 1)][:, None], threshold, alpha)
-        is_found &= middle < len(slower)
-        searching = low < high
-        high = np.where(searching & is_found, middle, high)
-        low = np.where(searching & ~is_found, middle + 1, low)
-    counts = np.bincount(low, minlength=len(EFFECTS) + 1)[: len(EFFECTS)]
-    return tuple(float(share) for share in np.cumsum(counts) / len(ratios))
-
-
-def _reaches(curve: Sequence[float], power: float) -> float | None:
-    """The smallest slow-down that is found as often as `power`, between the points by straight lines."""
-    effects = (0.0, *EFFECTS)
-    for at in range(1, len(effects)):
-        if curve[at] >= power:
-            rise = curve[at] - curve[at - 1]
-            part = (power - curve[at - 1]) / rise if rise > 0 and curve[at - 1] < power else 0.0
-            return effects[at - 1] + part * (effects[at] - effects[at - 1])
-    return None
 
 
 def _keeps_to_both(trial: Trial) -> bool:
@@ -340,16 +188,21 @@ def _theil_sen(values: Floats) -> tuple[float, float, float]:
     first, second = np.triu_indices(len(values), 1)
     slopes = np.sort((values[second] - values[first]) / (second - first))
     num = len(values)
-    width = _Z_95 * math.sqrt(num * (num - 1) * (2 * num + 5) / 18)
+    width = Z_95 * math.sqrt(num * (num - 1) * (2 * num + 5) / 18)
     at = min(max(0, math.floor((len(slopes) - width) / 2)), (len(slopes) - 1) // 2)
     return float(np.median(slopes)), float(slopes[at]), float(slopes[-1 - at])
 
 
+def _fewest_runs(settings: Settings) -> int:
+    return max(FEWEST_RUNS, 2 * fewest_pairs(settings.alpha))
+
+
 def _too_few(num: int, left_out: tuple[LeftOut, ...], settings: Settings) -> Calibration:
     lost = f" ({len(left_out)} left out: {left_out[0].reason})" if left_out else ""
-    wanted = max(FEWEST_RUNS, 2 * settings.pairs)
+    fewest = _fewest_runs(settings)
+    wanted = max(fewest, 2 * settings.pairs)
     reason = (
-        f"{num} run{'s' if num != 1 else ''} to judge by{lost}, at least {FEWEST_RUNS} are needed, "
+        f"{num} run{'s' if num != 1 else ''} to judge by{lost}, at least {fewest} are needed, "
         f"{wanted} for a check of {settings.pairs} pairs: make {wanted - num} more of the same code"
     )
     return Calibration(
@@ -393,19 +246,15 @@ def _sentences(found: Calibration, settings: Settings, logs: Floats) -> list[str
     """
     said = []
     best = found.suggestion
+    if best:
+        said.append(_cost(best))
     if best and found.sees_target and best.visible is not None and best.sure is not None:
         said.append(
             f"The smallest slow-down that it finds four times out of five is +{_percent(best.visible)}; "
             f"+{_percent(best.sure)} it finds nearly always (97 %)."
         )
     own = settings.metrics[DECIDES].threshold
-    if found.current is None:
-        said.append(
-            f"A check of {settings.pairs} pairs as configured needs {2 * settings.pairs} runs to be tried; "
-            f"there are {len(logs)}."
-        )
-    elif found.current is not found.suggestion:
-        said.append(f"As configured, {describe(found.current)}.")
+    said += _as_configured(found, settings, len(logs))
     most = max((trial.pairs for trial in found.trials), default=0)
     if found.suggestion and not found.sees_target and most < PAIRS[-1]:
         said.append(f"With more runs more pairs could be tried: {2 * PAIRS[-1]} runs for {PAIRS[-1]} pairs.")
@@ -428,17 +277,35 @@ def _sentences(found: Calibration, settings: Settings, logs: Floats) -> list[str
     if trial and trial.num_apart < 5:
         apart = f"{trial.num_apart} check{'s' if trial.num_apart != 1 else ''}"
         said.append(
-            f"The {len(logs)} runs make {apart} of {trial.pairs} pairs without using a run twice, so the "
+            f"The {len(logs)} runs make {apart} of {trial.most} pairs without using a run twice, so the "
             "shares are estimates; more runs, at other times of the day, make them better."
         )
     return said
 
 
-def describe(trial: Trial) -> str:
-    """A trial in a sentence's words: "a check of 8 pairs at 5 % is wrong 1.2 % of the time and finds ..."."""
-    finds = _percent(trial.finds(TARGET), 0)
+def _as_configured(found: Calibration, settings: Settings, num_runs: int) -> list[str]:
+    asked, least = f"A check of {settings.pairs} pairs as configured", fewest_pairs(found.alpha)
+    if settings.pairs < least:
+        return [f"{asked} can prove nothing at alpha {found.alpha:g}: give it {least} or more."]
+    if found.current is None:
+        return [f"{asked} needs {2 * settings.pairs} runs to be tried; there are {num_runs}."]
+    return [] if found.current is found.suggestion else [f"As configured, {describe(found.current)}."]
+
+
+def _cost(trial: Trial) -> str:
     return (
-        f"a check of {trial.pairs} pairs at {_percent(trial.threshold)} is {_wrong(trial)} "
+        f"It takes {trial.needed:.1f} pairs on average where nothing changed and {trial.needed_slower:.1f} "
+        f"at +{_percent(TARGET)}"
+        + (f"; in doubt it goes on to {trial.most}." if trial.most > trial.pairs else ".")
+    )
+
+
+def describe(trial: Trial) -> str:
+    """A trial in words: "a check of 8 to 16 pairs at 5 % is wrong 1.2 % of the time and finds ..."."""
+    finds = _percent(trial.finds(TARGET), 0)
+    span = f"{trial.pairs} to {trial.most}" if trial.most > trial.pairs else f"{trial.pairs}"
+    return (
+        f"a check of {span} pairs at {_percent(trial.threshold)} is {_wrong(trial)} "
         f"and finds +{_percent(TARGET)} in {finds}"
     )
 

@@ -14,8 +14,10 @@ every value is above zero), and in each segment values are pulled to within CLIP
 its median. Neither depends on the order of the values, so the permutations stay exact. A large change is cut
 short by that and still a change, and its pieces are steadied anew by their own, smaller spread.
 
-What the permutations assume is that runs of one level could have come in any order. A machine whose speed
-drifts from day to day breaks that, and its drift is found as a change: the surroundings tell the two apart.
+What the permutations assume is that points of one level could have come in any order. Runs made one after
+the other are not of that kind (what the machine was like just then moves all of them together), so a point
+is a session, not a run: gate.trend. A machine whose speed drifts from day to day breaks it as well, and its
+drift is found as a change: the surroundings tell the two apart.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ class ChangePoint:
         change: after over before, minus 1; None where `before` is not above zero.
         low, high: 95 % interval of `change`: Hodges-Lehmann, without a distribution's assumption.
         p: share of permutations within segments whose best cut is as good.
-        first, end: the runs of both segments are first .. index-1 and index .. end-1.
+        first, end: the points of both segments are first .. index-1 and index .. end-1.
     """
 
     index: int
@@ -87,12 +89,10 @@ class Search:
     def reason(self) -> str:
         """Why the series was not searched, or not all of it; "" = it was."""
         if self.lacking:
-            return (
-                f"{self.num_points} of the {FEWEST_POINTS} runs that are needed to tell a change from noise: "
-                f"{self.lacking} more {'is' if self.lacking == 1 else 'are'} lacking"
-            )
+            there = f"there {'is' if self.num_points == 1 else 'are'} {self.num_points}"
+            return f"to tell a change from noise {FEWEST_POINTS} sessions are needed, {there}"
         if self.left_out:
-            return f"only the last {self.num_points:,} runs were searched for changes"
+            return f"only the last {self.num_points:,} sessions were searched for changes"
         return ""
 
 

@@ -22,6 +22,7 @@ from perfscope.errors import UsageError
 from perfscope.gate.metrics import DECIDES, METRICS, SEVERITIES, Direction, Severity
 from perfscope.gate.records import Fingerprint
 from perfscope.gate.settings import Settings
+from perfscope.gate.stopping import fewest_pairs
 from perfscope.units import parse_ratio
 
 OWN_FILE, PROJECT_FILE = "perfscope.toml", "pyproject.toml"
@@ -210,6 +211,11 @@ def _settings(file: Path, prefix: str, table: Table) -> Settings:
         raise UsageError(
             f"{shown}: {prefix}.pairs: {wanted}, or nothing is ever judged; not {settings.pairs}"
         )
+    if settings.most_pairs is not None and settings.most_pairs < settings.pairs:
+        raise UsageError(
+            f"{shown}: {prefix}.most_pairs: must be at least {prefix}.pairs, which is {settings.pairs};"
+            f" not {settings.most_pairs}"
+        )
     _require_reachable(f"{shown}: {prefix}.pairs", settings)
     _require_deciding(f"{shown}: {prefix}.metrics", settings)
     return settings
@@ -222,7 +228,7 @@ def _require_reachable(where: str, settings: Settings) -> None:
     """
     smallest = 0.5**settings.pairs
     if settings.pairs >= settings.fewest and smallest >= settings.alpha:
-        needed = 1 + next(count for count in range(1100) if 0.5 ** (count + 1) < settings.alpha)
+        needed = fewest_pairs(settings.alpha)
         raise UsageError(
             f"{where}: {settings.pairs} pairs cannot prove anything at alpha {settings.alpha:g} (their"
             f" smallest p is {smallest:.2g}); use {needed} pairs or more, or a larger alpha"
@@ -391,6 +397,7 @@ def _metric_word(word: str) -> tuple[str, dict[str, Any]]:
 _KEYS: Mapping[str, Callable[[_Asked], object]] = {
     "name": _name,
     "pairs": _whole(1, 200),
+    "most_pairs": _whole(1, 400),
     "threshold": _threshold,
     "alpha": _alpha,
     "fewest": _whole(2, 1000),

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from perfscope.gate.metrics import DECIDES, Metric, worse_by
+from perfscope.gate.metrics import DECIDES, METRICS, Metric, worse_by
 from perfscope.gate.records import BASE, HEAD, RunFigures
 from perfscope.gate.results import CheckResult, LeftOut, MetricVerdict, Noise, Outcome, Side, State
 from perfscope.gate.settings import Settings
@@ -23,8 +23,10 @@ from perfscope.gate.statistics import (
     shift_interval,
     signed_rank_p,
     visible_change,
+    visible_shift,
     walsh_interval,
 )
+from perfscope.gate.stopping import fewest_pairs
 from perfscope.gate.verdict_words import (
     FIELDS,
     fingerprint_sentence,
@@ -34,6 +36,8 @@ from perfscope.gate.verdict_words import (
 )
 
 Pair = tuple[RunFigures, RunFigures]
+ONE_GO_NS = 3_600_000_000_000  # runs that start within an hour are of one session
+UNLIKE_STEPS = 2.0  # times as many steps: runs that warm up, or end, differently
 NOISE_FACTOR = 2.0  # unpaired: the change must exceed this many times the spread of single runs
 
 
@@ -78,17 +82,89 @@ def judge(
     if refused:
         return replace(result, outcome=Outcome.FAILED, headline=refused)
     other = fingerprint_sentence(base, head, settings.allow)
+    if not other:
+        base, head, scaled = _per_sample(base, head)
+        pairs = pairs_of(base.runs, head.runs)
+        result = replace(result, warnings=(*scaled, *_doubts_about_time(base, head, pairs)))
     verdicts = tuple(_verdict(metric, base, head, pairs, settings) for metric in settings.metrics.values())
     noise = _noise(base, head, pairs, settings)
     result = replace(result, metrics=verdicts, pairs=_changes(pairs), noise=noise)
     if other:
         return replace(result, headline=other[0], reasons=tuple(other[1:]))
+    needed = _fewest_runs(base, head, pairs, settings, is_settled=bool(stopped))
     num = len(pairs) if pairs else min(len(base.runs), len(head.runs))
-    if num < settings.fewest:
-        return replace(result, headline=too_few_sentence(base, head, pairs, settings, lost, planned))
-    outcome, reasons = _outcome(verdicts, settings)
+    if num < needed:
+        return replace(result, headline=too_few_sentence(base, head, pairs, needed, lost, planned))
+    outcome, reasons = _outcome(verdicts, settings, _unlike(base, head, lost))
+    if len(pairs) > settings.pairs:
+        reasons.append(f"{settings.pairs} pairs left it in doubt, so {len(pairs)} were run.")
     result = replace(result, outcome=outcome, reasons=tuple(reasons))
     return replace(result, headline=headline(result))
+
+
+def _fewest_runs(
+    base: Side, head: Side, pairs: Sequence[Pair], settings: Settings, *, is_settled: bool
+) -> int:
+    """Pairs, or runs a side, without which no slow-down however large could be proven.
+
+    A check that was settled early has passed; it needs no more than `fewest`.
+    """
+    if is_settled:
+        return settings.fewest
+    if pairs:
+        return max(settings.fewest, fewest_pairs(settings.alpha))
+    n, m = len(base.runs), len(head.runs)
+    most = max(n, m, 1)
+    needed = next(k for k in range(1, 1000) if 1 / math.comb(most + k, k) < settings.alpha)
+    return max(settings.fewest, min(needed, most + 1))
+
+
+def _per_sample(base: Side, head: Side) -> tuple[Side, Side, tuple[str, ...]]:
+    """Where batches are allowed to differ: the head's times for as many samples as the base's steps have."""
+    first, second = (next((run.fingerprint.batch for run in side.runs), None) for side in (base, head))
+    if not first or not second or first == second:
+        return base, head, ()
+    factor = first / second
+    times = {one.id for one in METRICS.values() if one.unit in ("ns", "joules")}
+    runs = tuple(
+        replace(
+            run,
+            metrics={id_: value * (factor if id_ in times else 1) for id_, value in run.metrics.items()},
+        )
+        for run in head.runs
+    )
+    said = f"Steps of {head.label} have {second:,} samples, those of {base.label} {first:,}: its times are"
+    return base, replace(head, runs=runs), (f"{said} given for {first:,} samples.",)
+
+
+def _doubts_about_time(base: Side, head: Side, pairs: Sequence[Pair]) -> tuple[str, ...]:
+    """Runs that were not interleaved, and of which the base was made in one go, at another time."""
+    starts = [[run.surroundings.start_unix_ns for run in side.runs] for side in (base, head)]
+    if pairs or not all(starts) or any(start is None for own in starts for start in own):
+        return ()
+    first, second = ([start for start in own if start is not None] for own in starts)
+    apart = max(min(second) - max(first), min(first) - max(second))
+    if max(first) - min(first) > ONE_GO_NS or apart <= ONE_GO_NS:
+        return ()
+    return (
+        f"All runs of {base.label} were made within an hour, at another time than those of {head.label}: how "
+        "much this machine differs from day to day is not known. Add runs of other days, or run pairs.",
+    )
+
+
+def _unlike(base: Side, head: Side, lost: Sequence[LeftOut]) -> list[str]:
+    """Why runs that are left speak for less than they seem to."""
+    reasons = []
+    for side, own in ((BASE, base), (HEAD, head)):
+        failures = [one for one in lost if one.side == side and not one.disturbed]
+        if failures:
+            of = len(own.runs) + len(failures)
+            reasons.append(f"{len(failures)} of {of} runs of {own.label} failed: {failures[0].reason}.")
+    steps = [float(np.median([run.num_steps for run in side.runs])) for side in (base, head)]
+    if max(steps) > UNLIKE_STEPS * min(steps):
+        counted = f"{steps[0]:,.0f} steps in the base, {steps[1]:,.0f} in the head"
+        reasons.append(f"The runs are not alike: {counted}.")
+    return reasons
 
 
 def pairs_of(base: Sequence[RunFigures], head: Sequence[RunFigures]) -> list[Pair]:
@@ -132,10 +208,11 @@ def _usable(
     kept = []
     for run in runs:
         reason = why_unusable(run, settings)
-        if not reason and run.clean is False:
-            reason = f"disturbed: {run.clean_reason}"
         if reason:
             lost.append(LeftOut(name=run.name, side=side, reason=reason))
+        elif run.clean is False:
+            reason = f"disturbed: {run.clean_reason}"
+            lost.append(LeftOut(name=run.name, side=side, reason=reason, disturbed=True))
         else:
             kept.append(run)
     return tuple(kept)
@@ -144,7 +221,7 @@ def _usable(
 def _why_failed(base: Side, head: Side, lost: Sequence[LeftOut]) -> str:
     """A side of which nothing is left but failures has not been measured."""
     for side, own in ((BASE, base), (HEAD, head)):
-        failures = [one for one in lost if one.side == side and not one.reason.startswith("disturbed")]
+        failures = [one for one in lost if one.side == side and not one.disturbed]
         if not own.runs and failures:
             more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
             return f"Nothing was measured of {own.label}: {failures[0].name}: {failures[0].reason}{more}."
@@ -230,7 +307,7 @@ def _unpaired(
         return replace(verdict, reason="some of its values are zero, so there is no ratio")
     values = [one for one in placed if one is not None]
     mine, theirs = values[: len(first)], values[len(first) :]
-    spread = max(robust_spread(mine), robust_spread(theirs))
+    spread = robust_spread(mine)  # not the head's: what makes it slower may make it restless, too
     return _stated(
         verdict,
         worse=_share(metric, float(np.median(theirs)) - float(np.median(mine))),
@@ -252,9 +329,10 @@ def _stated(
     needed: float,
     alpha: float,
 ) -> MetricVerdict:
+    threshold = verdict.metric.threshold
     state: State = "ok"
-    if worse > needed:
-        state = "worse" if p < alpha else "unproven"
+    if worse > threshold:
+        state = "worse" if p < alpha and worse > needed else "unproven"
     elif -worse > needed / (1 + needed) and p_better < alpha:
         state = "better"
     metric = verdict.metric
@@ -267,54 +345,49 @@ def _stated(
         high=None if high is None else _share(metric, high),
         p=p,
     )
-    if state == "unproven":
-        return replace(stated, reason=unproven_sentence(stated, alpha))
-    if state == "ok" and worse > metric.threshold and p < alpha:
-        return replace(
-            stated,
-            reason=f"beyond the threshold, but within twice the noise of single runs ({100 * needed:.1f} %)",
-        )
-    return stated
+    return replace(stated, reason=unproven_sentence(stated, alpha, needed)) if state == "unproven" else stated
 
 
 def _noise(base: Side, head: Side, pairs: Sequence[Pair], settings: Settings) -> Noise | None:
     """From the spread of pairs, which drift does not widen; else from the spread of runs."""
-    threshold = settings.metrics[DECIDES].threshold
+    threshold, alpha = settings.metrics[DECIDES].threshold, settings.alpha
     if len(pairs) >= 2:
         spread = robust_spread([math.log(ratio_of(pair)) for pair in pairs])
-        visible = visible_change(spread, max(len(pairs), settings.fewest), threshold, paired=True)
+        visible = visible_change(spread, settings.looks, threshold, alpha)
         return Noise(spread=spread / math.sqrt(2), visible=visible)
-    sides = [
-        [math.log(run.metrics[DECIDES]) for run in side.runs] for side in (base, head) if len(side.runs) > 1
-    ]
-    if not sides:
+    logs = [[math.log(run.metrics[DECIDES]) for run in side.runs] for side in (base, head)]
+    if len(logs[0]) < 2:
         return None
-    spread = max(robust_spread(values) for values in sides)
-    num = min(len(base.runs), len(head.runs))
+    spread = robust_spread(logs[0])
     needed = max(threshold, NOISE_FACTOR * spread)
-    return Noise(spread=spread, visible=visible_change(spread, num, needed, paired=False) if num else None)
+    num = min(map(len, logs))
+    return Noise(spread=spread, visible=visible_shift(spread, num, needed, alpha) if num else None)
 
 
-def _outcome(verdicts: Sequence[MetricVerdict], settings: Settings) -> tuple[Outcome, list[str]]:
-    failing = [one for one in verdicts if one.fails]
-    if failing:
-        return Outcome.REGRESSION, []
-    deciding = next(one for one in verdicts if one.metric.id == DECIDES)
-    if deciding.metric.severity == "error" and deciding.state == "unknown":
-        return Outcome.INCONCLUSIVE, [f"{deciding.metric.title} is not known: {deciding.reason}."]
-    unknown = [one for one in verdicts if one.metric.severity == "error" and one.state == "unknown"]
-    if unknown:
-        named = ", ".join(one.metric.title.lower() for one in unknown)
-        return Outcome.INCONCLUSIVE, [
-            f"Not measured although it is to decide: {named} ({unknown[0].reason})."
-        ]
-    unproven = [one for one in verdicts if one.metric.severity == "error" and one.state == "unproven"]
-    return Outcome.PASS, [f"{one.metric.title}: {one.reason}." for one in unproven]
+def _outcome(
+    verdicts: Sequence[MetricVerdict], settings: Settings, unlike: Sequence[str]
+) -> tuple[Outcome, list[str]]:
+    """The outcome, and why it is inconclusive where it is."""
+    if any(one.fails for one in verdicts):
+        return Outcome.REGRESSION, list(unlike)
+    open_ones = [
+        f"{one.metric.title} is not known: {one.reason}."
+        for one in verdicts
+        if one.metric.severity == "error" and one.state == "unknown"
+    ]
+    open_ones += [
+        f"{one.metric.title}: {one.reason}."
+        for one in verdicts
+        if one.metric.severity == "error" and one.state == "unproven"
+    ]
+    reasons = [*open_ones, *unlike]
+    return (Outcome.INCONCLUSIVE if reasons else Outcome.PASS), reasons
 
 
 def _as_written(settings: Settings) -> dict[str, object]:
     return {
         "pairs": settings.pairs,
+        "most_pairs": settings.looks[-1],
         "alpha": settings.alpha,
         "fewest": settings.fewest,
         "fewest_steps": settings.fewest_steps,

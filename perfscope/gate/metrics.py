@@ -107,7 +107,7 @@ METRICS: Mapping[str, Metric] = {
             better="lower",
             threshold=0.10,
             severity="warn",
-            hint="largest resident memory of a rank",
+            hint="largest resident memory of a rank, the profiler's own included",
         ),
         Metric(
             id="peak_device_memory",

@@ -3,22 +3,26 @@
     {"perfscope_steps": 1, "steps_ns": [[26100000, 26300000], [26050000, 26400000]]}
 
 `steps_ns`: durations in ns, one list per rank or one list in all, without warm-up. Optional: `name`, `pair`
-and `side` (of interleaved runs), `samples_per_step`, `peak_memory_bytes`, `start_unix_ns`, `commit`, and
-`fingerprint` (the fields of gate.records.Fingerprint).
+(of interleaved runs), `samples_per_step`, `peak_memory_bytes`, `start_unix_ns`, `commit`, and `fingerprint`
+(the fields of gate.records.Fingerprint; `world_size` is the number of lists unless it says otherwise).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
+from perfscope.analysis.intervals import Int64
 from perfscope.errors import RunDirectoryError
 from perfscope.gate.measure import step_metrics
 from perfscope.gate.records import Fingerprint, Phases, RunFigures, Surroundings
 
 _ABSENT = "the file holds step times only"
+_SHORTEST_NS, _LONGEST_NS = 1e3, 1e14  # of a median step, of any step (28 hours): it was not nanoseconds
 
 
 class _File(msgspec.Struct, kw_only=True):
@@ -26,7 +30,6 @@ class _File(msgspec.Struct, kw_only=True):
     steps_ns: list[list[float] | float]
     name: str = ""
     pair: int | None = None
-    side: str = ""
     samples_per_step: int | None = None
     peak_memory_bytes: int | None = None
     start_unix_ns: int | None = None
@@ -57,9 +60,10 @@ def read_own_times(path: Path, name: str) -> RunFigures:
         raise RunDirectoryError(
             f"{path}: steps_ns mixes numbers and lists; give one list per rank, or one list"
         )
-    ranks = [np.asarray(own, dtype=np.int64) for own in lists or [flat]]
-    if any(len(own) and own.min() <= 0 for own in ranks):
-        raise RunDirectoryError(f"{path}: step times must be above 0 ns")
+    ranks = _in_ns(path, lists or [flat])
+    fingerprint = file.fingerprint
+    if lists and fingerprint.world_size is None:
+        fingerprint = replace(fingerprint, world_size=len(lists))
     metrics = step_metrics([own for own in ranks if len(own)])
     every = [float(np.median(own)) for own in ranks if len(own)]
     if file.samples_per_step and every:
@@ -69,12 +73,28 @@ def read_own_times(path: Path, name: str) -> RunFigures:
     wanted = ("throughput", "input_wait", "exposed_comm", "peak_memory", "peak_device_memory", "energy")
     return RunFigures(
         name=file.name or name,
-        fingerprint=file.fingerprint,
+        fingerprint=fingerprint,
         metrics=metrics,
         absent={id_: _ABSENT for id_ in wanted if id_ not in metrics},
         num_steps=min((len(own) for own in ranks), default=0),
         phases=Phases(step=sum(every) / len(every)) if every else None,
         surroundings=Surroundings(start_unix_ns=file.start_unix_ns, commit=file.commit),
-        side=file.side,
         pair=file.pair,
     )
+
+
+def _in_ns(path: Path, lists: Sequence[Sequence[float]]) -> list[Int64]:
+    """Whole nanoseconds. Raises RunDirectoryError: these are none."""
+    ranks = [np.asarray(own, dtype=np.float64) for own in lists]
+    every = np.concatenate(ranks)
+    if not np.isfinite(every).all():
+        raise RunDirectoryError(f"{path}: a step time is infinite or not a number")
+    if len(every) and every.min() <= 0:
+        raise RunDirectoryError(f"{path}: step times must be above 0 ns")
+    if len(every) and float(np.median(every)) < _SHORTEST_NS:
+        raise RunDirectoryError(
+            f"{path}: these look like seconds (the median is {float(np.median(every)):g}); give nanoseconds"
+        )
+    if len(every) and every.max() > _LONGEST_NS:
+        raise RunDirectoryError(f"{path}: a step of {every.max():g} ns would take a day; give nanoseconds")
+    return [np.maximum(np.rint(own), 1).astype(np.int64) for own in ranks]

@@ -7,18 +7,19 @@ caches, neighbours) hits both alike.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from perfscope.gate.decide import pairs_of, ratio_of, why_unusable
-from perfscope.gate.metrics import DECIDES
+from perfscope.gate.decide import Pair, pairs_of, ratio_of, why_unusable
+from perfscope.gate.metrics import DECIDES, worse_by
 from perfscope.gate.records import BASE, HEAD, RunFigures
 from perfscope.gate.results import LeftOut
 from perfscope.gate.settings import Settings
 from perfscope.gate.stopping import settled
 
 MOST_IN_A_ROW = 2  # repeats of one run: what disturbs it then will stay for a while
+MOST_LOST = 4  # pairs that were disturbed in spite of repeats, or half of those planned
 RunSide = Callable[[str, int, int], RunFigures]
 
 
@@ -50,7 +51,7 @@ class Conducted:
 
 
 def conduct(run_side: RunSide, settings: Settings, watcher: Watcher, *, seed: int) -> Conducted:
-    """Runs pairs until the verdict is settled or all planned ones are made.
+    """Runs pairs until the verdict is settled (gate.stopping).
 
     Args:
         run_side: runs one side, (side, pair, attempt) -> its figures, which hold what went wrong, if
@@ -60,7 +61,7 @@ def conduct(run_side: RunSide, settings: Settings, watcher: Watcher, *, seed: in
     done = Conducted()
     draw = random.Random(seed)
     repeats = settings.repeats
-    for pair in range(1, settings.pairs + 1):
+    for pair in range(1, settings.looks[-1] + 1):
         order = [BASE, HEAD]
         draw.shuffle(order)
         for side in order:
@@ -71,26 +72,44 @@ def conduct(run_side: RunSide, settings: Settings, watcher: Watcher, *, seed: in
             if run is None:
                 break  # without its mate a run says nothing
             done.side(side).append(replace(run, side=side, pair=pair))
-        ratios = [ratio_of(one) for one in pairs_of(done.base, done.head)]
+        pairs = pairs_of(done.base, done.head)
         if done.base and done.head and done.base[-1].pair == done.head[-1].pair == pair:
-            watcher.paired(pair, ratios[-1])
-        lost = pair - len(ratios)
-        if settings.pairs - lost < settings.fewest:
-            done.stopped = (
-                f"{lost} of {pair} pairs were disturbed: {settings.fewest} cannot be reached any more"
-            )
+            watcher.paired(pair, ratio_of(pairs[-1]))
+        done.stopped = _why_enough(pairs, pair, settings)
+        if done.stopped:
+            if len(pairs) in settings.looks:
+                done.stopped = ""  # as planned
             return done
-        if settings.early_stop:
-            done.stopped = settled(
-                ratios,
-                settings.pairs - lost,
-                settings.metrics[DECIDES].threshold,
-                settings.alpha,
-                settings.fewest,
-            )
-            if done.stopped:
-                return done
     return done
+
+
+def judged_ratios(pairs: Sequence[Pair], settings: Settings) -> list[tuple[list[float], float]]:
+    """Of every metric that can fail the check: 1 + the share by which each pair is worse, and its threshold.
+
+    A metric that some pair does not know cannot be proven, so it is not waited for.
+    """
+    judged = []
+    for metric in settings.metrics.values():
+        if metric.severity != "error":
+            continue
+        worse = [
+            worse_by(metric, one.metrics[metric.id], other.metrics[metric.id], one.metrics[DECIDES])
+            for one, other in pairs
+            if metric.id in one.metrics and metric.id in other.metrics
+        ]
+        known = [1 + share for share in worse if share is not None and share > -1]
+        if len(known) == len(pairs):
+            judged.append((known, metric.threshold))
+    return judged
+
+
+def _why_enough(pairs: Sequence[Pair], tried: int, settings: Settings) -> str:
+    """Why no further pair is run, one sentence; "" = one is."""
+    lost = tried - len(pairs)
+    if lost >= max(MOST_LOST, settings.pairs // 2):
+        return f"{lost} of {tried} pairs were disturbed: the machine is too busy to go on"
+    fewest = settings.fewest if settings.early_stop else settings.pairs
+    return settled(judged_ratios(pairs, settings), settings.looks, settings.alpha, fewest)
 
 
 def run_undisturbed(
@@ -128,5 +147,5 @@ def run_undisturbed(
         watcher.ended(run, "disturbed, repeated" if again else "disturbed, left out")
         what_then = "repeated" if again else "no repeats left"
         reason = f"disturbed ({what_then}): {run.clean_reason}"
-        done.left_out.append(LeftOut(name=run.name, side=side, reason=reason))
+        done.left_out.append(LeftOut(name=run.name, side=side, reason=reason, disturbed=True))
     return None, allowed

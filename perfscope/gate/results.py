@@ -67,11 +67,12 @@ class MetricVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A run that was made or named and is not judged."""
+    """A run that is not judged: `disturbed` by the machine, or failed, or no run at all."""
 
     name: str
     side: str
     reason: str
+    disturbed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,8 +176,7 @@ class CheckResult:
         pairs: worse-by of step_p10 of each judged pair, in order; () where runs were not paired.
         planned: pairs (or runs a side) that were asked for.
         stopped: why fewer pairs were made than planned; "" = all were.
-        warnings: metrics of severity warn that are proven worse are in `metrics`; these are sentences about
-            the rest.
+        warnings: what a reader should know besides, and what changes no outcome.
     """
 
     name: str

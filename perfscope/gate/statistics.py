@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +20,7 @@ Floats = NDArray[np.float64]
 CONFIDENCE = 0.95
 _EXACT_RUNS = 60  # of both sides together; beyond, the normal approximation is as good and far cheaper
 _MAD_TO_SD = 1.4826
-# Quantiles of the normal distribution, and efficiencies against the mean: signed-rank test 3/pi, median 2/pi.
-_Z_95, _Z_80 = 1.6449, 0.8416
+_Z_80 = 0.8416  # quantile of the normal distribution
 
 
 def signed_rank_p(differences: Sequence[float] | Floats) -> float:
@@ -132,8 +132,7 @@ def walsh_interval(differences: Sequence[float] | Floats) -> tuple[float, float]
     averages = np.sort((values[upper[0]] + values[upper[1]]) / 2)
     tail = signed_rank_tail(num)  # symmetric: P(W+ >= total - k) = P(W+ <= k)
     beyond = [k for k in range(len(averages)) if tail[len(averages) - k] <= (1 - CONFIDENCE) / 2]
-    cut = max(beyond, default=-1) + 1
-    cut = min(cut, (len(averages) - 1) // 2)
+    cut = min(max(beyond, default=0), (len(averages) - 1) // 2)
     return float(averages[cut]), float(averages[len(averages) - 1 - cut])
 
 
@@ -163,18 +162,33 @@ def robust_spread(values: Sequence[float] | Floats) -> float:
     return float(_MAD_TO_SD * np.median(np.abs(known - np.median(known))))
 
 
-def visible_change(spread: float, num: int, threshold: float, *, paired: bool) -> float:
-    """The smallest slow-down that a check finds four times out of five, as a share.
+def visible_change(spread: float, looks: Sequence[int], threshold: float, alpha: float) -> float:
+    """The smallest slow-down that a check of pairs finds four times out of five, as a share.
 
-    It must pass two hurdles: the test (signed-rank or rank-sum, efficiency 3/pi) and the median beyond the
-    threshold (efficiency of a median 2/pi). Normal noise is assumed; `perfscope check --calibrate`
-    resamples real runs.
+    It must pass two hurdles: the median beyond the threshold at the first look (efficiency of a median
+    2/pi), and the test at the last (signed-rank, efficiency 3/pi). Normal noise is assumed; `perfscope
+    check --calibrate` resamples real runs.
 
     Args:
-        spread: of the log ratio of a pair, or of a run's log value where runs are not paired.
-        num: pairs, or runs of the side that has fewer.
+        spread: of the log ratio of a pair.
+        looks: numbers of pairs after which the verdict is looked at, ascending.
     """
-    error = spread * math.sqrt((1 if paired else 2) / num)
-    proof = (_Z_95 + _Z_80) * error * math.sqrt(math.pi / 3)
-    size = math.log1p(threshold) + _Z_80 * error * math.sqrt(math.pi / 2)
+    proof = (_z(1 - alpha) + _Z_80) * spread * math.sqrt(math.pi / 3 / looks[-1])
+    size = math.log1p(threshold) + _Z_80 * spread * math.sqrt(math.pi / 2 / looks[0])
     return math.expm1(max(proof, size))
+
+
+def visible_shift(spread: float, num: int, needed: float, alpha: float) -> float:
+    """The same for two sides of `num` runs each, of which the medians must lie `needed` apart (a share).
+
+    Args:
+        spread: of a run's log value.
+    """
+    error = spread * math.sqrt(2 / max(num, 1))
+    proof = (_z(1 - alpha) + _Z_80) * error * math.sqrt(math.pi / 3)
+    size = math.log1p(needed) + _Z_80 * error * math.sqrt(math.pi / 2)
+    return math.expm1(max(proof, size))
+
+
+def _z(share: float) -> float:
+    return NormalDist().inv_cdf(share)

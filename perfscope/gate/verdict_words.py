@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 
 from perfscope.gate.records import Fingerprint, RunFigures
 from perfscope.gate.results import CheckResult, LeftOut, MetricVerdict, Outcome, Side
-from perfscope.gate.settings import Settings
 from perfscope.units import format_ns
 
+MANY_OF_ONE_SIDE = 4  # disturbed runs that chance would hardly put on one side
 FIELDS = {
     "cpu": "CPU model",
     "num_cpus": "number of CPUs",
@@ -65,7 +65,7 @@ def too_few_sentence(
     base: Side,
     head: Side,
     pairs: Sequence[tuple[RunFigures, RunFigures]],
-    settings: Settings,
+    needed: int,
     lost: Sequence[LeftOut],
     planned: int,
 ) -> str:
@@ -73,7 +73,8 @@ def too_few_sentence(
     have = f"{_count(len(base.runs), 'run')} of {base.label} and {len(head.runs)} of {head.label}"
     if pairs:
         have = _count(len(pairs), "pair")
-    disturbed = sum(one.reason.startswith("disturbed") for one in lost)
+    sides = {one.side for one in lost if one.disturbed}
+    disturbed = sum(one.disturbed for one in lost)
     why = f" ({_count(disturbed, 'disturbed run')} left out)" if disturbed else ""
     unit = "pairs" if pairs else "a side"
     advice = "make more runs"
@@ -81,15 +82,19 @@ def too_few_sentence(
         advice += ", on a quieter machine"
     if disturbed and planned:
         advice = "find a quieter machine, or raise `repeats`"
-    return f"Inconclusive: {have}{why}, at least {settings.fewest} {unit} are needed: {advice}."
+    if len(sides) == 1 and disturbed >= MANY_OF_ONE_SIDE:
+        advice = f"only runs of {sides.pop()} were disturbed: perhaps its own code starts what disturbs them"
+    return f"Inconclusive: {have}{why}, at least {needed} {unit} are needed: {advice}."
 
 
-def unproven_sentence(verdict: MetricVerdict, alpha: float) -> str:
-    """Beyond the threshold and not proven."""
-    return (
-        f"{_signed(verdict.worse or 0.0)} is beyond the threshold of {_percent(verdict.metric.threshold)}, "
-        f"but not proven (p = {verdict.p:.3f}, needed below {alpha:g})"
+def unproven_sentence(verdict: MetricVerdict, alpha: float, needed: float) -> str:
+    """Beyond the threshold, and either not proven or within the noise of single runs."""
+    beyond = (
+        f"{_signed(verdict.worse or 0.0)} is beyond the threshold of {_percent(verdict.metric.threshold)}"
     )
+    if verdict.p is not None and verdict.p < alpha:
+        return f"{beyond}, but within twice the noise of single runs ({_percent(needed)})"
+    return f"{beyond}, but not proven (p = {verdict.p:.3f}, needed below {alpha:g})"
 
 
 def headline(result: CheckResult) -> str:
@@ -111,9 +116,6 @@ def headline(result: CheckResult) -> str:
         return f"Regression: a step takes {_percent(deciding.worse)} longer ({steps}){proof}."
     if deciding.state == "better":
         return f"Pass: a step takes {_percent(-deciding.worse)} less time ({steps}){_interval(deciding)}."
-    if deciding.state == "unproven":
-        longer = f"a step takes {_percent(deciding.worse)} longer ({steps})"
-        return f"Pass, with doubt: {longer}, which is not proven."
     change = f"{_signed(deciding.worse)} ({steps}){_interval(deciding)}"
     return f"Pass: no slow-down beyond {_percent(deciding.metric.threshold)}; a step takes {change}."
 

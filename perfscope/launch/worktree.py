@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -35,6 +36,7 @@ from perfscope.launch.git import (
 PYTHONPATH = "PYTHONPATH"
 _PREFIX, _LOCK = "base-", ".lock"
 _ATTEMPTS = 20
+_ASSIGNMENT = re.compile(r"[A-Za-z_][\w.]*=")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +49,6 @@ class Worktree:
         repository: root of the working tree, which is the head.
         started_in: the folder that was asked from.
         commit, subject: of the checkout; the subject is whatever somebody wrote.
-        head_commit: what the working tree is based on; "" = no commit yet.
-        dirty: whether tracked files of the working tree differ from `head_commit`; None = git did not say.
         identical: whether the tracked files of both are the same, so that there is nothing to compare.
         notes: sentences that whoever reads the verdict should know, weightiest first.
     """
@@ -60,8 +60,6 @@ class Worktree:
     reference: str
     commit: str
     subject: str
-    head_commit: str = ""
-    dirty: bool | None = None
     identical: bool | None = None
     notes: tuple[str, ...] = ()
 
@@ -87,7 +85,8 @@ class Worktree:
         """The same command for the checkout.
 
         Absolute paths into the working tree become those of the checkout where it has them; programs that
-        only the working tree has, as those of a virtual environment in it, are named where they are.
+        only the working tree has, as those of a virtual environment in it, are named where they are, and so
+        is what relative paths find outside of the working tree.
         """
         return tuple(self._word(word) for word in words)
 
@@ -99,7 +98,7 @@ class Worktree:
             if path and path.is_absolute() and self._is_program(path):
                 continue
             there = self.counterpart(path) if path else None
-            if path and there and not os.path.lexists(there) and (self.started_in / path).exists():
+            if path and there and not os.path.lexists(there) and _exists(self.started_in / path):
                 found.append(str(path))
         return tuple(dict.fromkeys(found))
 
@@ -114,16 +113,19 @@ class Worktree:
 
     def _word(self, word: str) -> str:
         start, path = _split(word)
-        there = self.counterpart(path) if path else None
-        if path is None or there is None:
+        if path is None:
             return word
-        if there.exists():
+        there = self.counterpart(path)
+        if there is None:  # outside; seen from the checkout, `../data` is another place
+            outside = Path(os.path.abspath(self.started_in / path))  # noqa: PTH100 - as above
+            return word if path.is_absolute() or not _exists(outside) else f"{start}{outside}"
+        if _exists(there):
             return f"{start}{there}" if path.is_absolute() else word
         return str(self.started_in / path) if not start and self._is_program(path) else word
 
     def _is_program(self, path: Path) -> bool:
         own = self.started_in / path
-        return len(path.parts) > 1 and own.is_file() and os.access(own, os.X_OK)
+        return len(path.parts) > 1 and _exists(own) and own.is_file() and os.access(own, os.X_OK)
 
 
 @contextlib.contextmanager
@@ -215,13 +217,7 @@ def _compared(base: Worktree, git: Git, notes: Sequence[str]) -> Worktree:
             f"The head is the working tree as it is: {changed} tracked file{'s' if changed != 1 else ''} "
             f"with changes on top of {head[:12] or 'no commit'}."
         )
-    return replace(
-        base,
-        head_commit=head,
-        dirty=None if changed is None else changed > 0,
-        identical={0: True, 1: False}.get(same),
-        notes=(*said, *notes),
-    )
+    return replace(base, identical={0: True, 1: False}.get(same), notes=(*said, *notes))
 
 
 def _link(base: Worktree, repo: Repository, link: Sequence[str]) -> None:
@@ -248,15 +244,25 @@ def _link(base: Worktree, repo: Repository, link: Sequence[str]) -> None:
 
 
 def _split(word: str) -> tuple[str, Path | None]:
-    """The path that a word of a command may hold, and what stands before it: `data`, `--data=` and `data`."""
+    """The path that a word of a command may hold, and what stands before it: `data`, `--data=` and `data`.
+
+    `env DATA=data` and `train.py data.path=data` name paths, too.
+    """
     start = ""
-    if word.startswith("-"):
+    if word.startswith("-") or _ASSIGNMENT.match(word):
         option, equals, word = word.partition("=")
         if not equals:
             return "", None
         start = option + equals
     # A word can be anything; names that no file can have are none.
     return start, Path(word) if word and "\0" not in word and len(word) < 4096 else None
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name too long, a folder that must not be entered: the command will say
+        return False
 
 
 def _dirties(parent: Path, repo: Repository) -> bool:
@@ -267,7 +273,7 @@ def _parents(repo: Repository, environment: Mapping[str, str], parent: Path | No
     if parent is not None:
         return [parent.resolve()]
     temporary = environment.get("TMPDIR") or tempfile.gettempdir()
-    return [repo.common / "perfscope", Path(temporary).resolve() / f"perfscope-{os.getuid()}"]
+    return [repo.common / "perfscope", Path(temporary).resolve() / f"perfscope-{os.geteuid()}"]
 
 
 @contextlib.contextmanager
@@ -279,6 +285,7 @@ def _own_folder(parents: Sequence[Path]) -> Iterator[Path]:
     failure: OSError | None = None
     for parent in parents:
         try:
+            _make_private(parent)
             _remove_left_overs(parent)
             folder, descriptor = _claim(parent)
         except OSError as error:
@@ -299,11 +306,34 @@ def _own_folder(parents: Sequence[Path]) -> Iterator[Path]:
     )
 
 
+def _make_private(parent: Path) -> None:
+    """Makes the folder for checkouts. One that somebody else can write to is not touched.
+
+    Its name below the folder for temporary files can be guessed, so whoever comes first could leave links in
+    it for the removal of left-overs to follow.
+
+    Raises:
+        OSError: it cannot be made, or is not ours alone.
+    """
+    for attempt in range(_ATTEMPTS):
+        parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            known = parent.lstat()
+            break
+        except FileNotFoundError:  # another check's end has just taken it away
+            if attempt == _ATTEMPTS - 1:
+                raise
+    if not stat.S_ISDIR(known.st_mode):
+        raise PermissionError(1, "it is a link", str(parent))
+    if known.st_uid != os.geteuid():
+        raise PermissionError(1, "it belongs to another user", str(parent))
+    if stat.S_IMODE(known.st_mode) & 0o077:
+        raise PermissionError(1, "others may enter it, which they must not (mode 0700)", str(parent))
+
+
 def _claim(parent: Path) -> tuple[Path, int]:
     for _ in range(_ATTEMPTS):
-        parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if parent.stat().st_uid != os.geteuid() and parent.name.startswith("perfscope-"):
-            raise PermissionError(1, "it belongs to another user", str(parent))
+        _make_private(parent)
         folder = parent / f"{_PREFIX}{secrets.token_hex(4)}"
         try:
             flags = os.O_CREAT | os.O_EXCL | os.O_RDWR
@@ -331,9 +361,9 @@ def _locks(descriptor: int) -> bool:
 
 def _remove_left_overs(parent: Path) -> None:
     """Removes what killed checks left: the kernel has let go of their locks."""
-    for lock in parent.glob(f"{_PREFIX}*{_LOCK}") if parent.is_dir() else ():
+    for lock in parent.glob(f"{_PREFIX}*{_LOCK}"):
         try:
-            descriptor = os.open(lock, os.O_RDWR)
+            descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
         except OSError:  # its owner has just ended
             continue
         try:
@@ -342,8 +372,8 @@ def _remove_left_overs(parent: Path) -> None:
             continue
         else:
             folder = lock.with_name(lock.name.removesuffix(_LOCK))
-            _remove(folder, _common_of(folder))
-            if not folder.exists():
+            _remove(folder, None if folder.is_symlink() else _common_of(folder))
+            if not os.path.lexists(folder):
                 lock.unlink(missing_ok=True)
         finally:
             os.close(descriptor)
@@ -363,8 +393,12 @@ def _remove(folder: Path, common: Path | None) -> None:
 
     `git worktree prune` would do the second, and would also forget worktrees of the user's whose disk is not
     mounted just now. .git/worktrees/*/gitdir is documented (gitrepository-layout(5)). What cannot be removed
-    is left to the next check.
+    is left to the next check. A link in the folder's place goes, what it leads to stays.
     """
+    if folder.is_symlink():
+        with contextlib.suppress(OSError):
+            folder.unlink()
+        return
     for attempt in range(5):
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from perfscope.gate.calibrate import EFFECTS, PAIRS, TARGET_POWER, Calibration, Trial
+from perfscope.gate.calibrate import PAIRS, Calibration
+from perfscope.gate.trials import EFFECTS, TARGET, TARGET_POWER, Trial
 from perfscope.gate.verdict_words import fingerprint_words
 from perfscope.reports.gate.words import inert, sentence, shown
 from perfscope.reports.terminal import Style, cells, fit, pad, wrapped
@@ -15,6 +16,7 @@ SCHEMA_VERSION = 1
 _SHOWN_PAIRS = (5, 6, 8, 10, 12, 16)
 _MOST_COLUMNS = 6
 _MOST_LEFT_OUT = 4
+_FIRST, _CELL = 13, 12  # columns of the table: pairs and needed together, each threshold
 
 
 def render_calibration(c: Calibration, *, width: int, color: bool) -> str:
@@ -51,6 +53,7 @@ def calibration_document(c: Calibration) -> dict[str, object]:
         "draws": c.draws,
         "seed": c.seed,
         "effects": list(EFFECTS),
+        "target": TARGET,
         "suggestion": _place(c.suggestion),
         "sees_target": c.sees_target,
         "current": _place(c.current),
@@ -65,6 +68,9 @@ def _place(trial: Trial | None) -> dict[str, object] | None:
 def _trial(trial: Trial) -> dict[str, object]:
     return {
         "pairs": trial.pairs,
+        "most_pairs": trial.most,
+        "mean_pairs_unchanged": trial.needed,
+        "mean_pairs_target": trial.needed_slower,
         "threshold": trial.threshold,
         "false_alarm_ratio": trial.false_alarms,
         "false_alarm_low_ratio": trial.low,
@@ -80,12 +86,13 @@ def _table(c: Calibration, width: int, style: Style) -> Iterator[str]:
     """A row for some numbers of pairs, a column for each threshold."""
     marked = [trial for trial in (c.suggestion, c.current) if trial is not None]
     pairs = sorted({one.pairs for one in c.trials} & {*_SHOWN_PAIRS, *(trial.pairs for trial in marked)})
-    thresholds = _columns(c, marked, (width - 7) // 14)
+    thresholds = _columns(c, marked, (width - _FIRST) // _CELL)
     by_place = {(one.pairs, one.threshold): one for one in c.trials}
-    head = "".join(pad(_share(threshold), 14, right=True) for threshold in thresholds)
-    yield style.bold(fit(f"{pad('pairs', 7)}{head}", width))
+    shown_at = c.suggestion.threshold if c.suggestion else thresholds[0]
+    head = "".join(pad(_share(threshold), _CELL, right=True) for threshold in thresholds)
+    yield style.bold(fit(f"{pad('pairs', 5)}{pad('needed', _FIRST - 5, right=True)}{head}", width))
     for num in pairs:
-        row = pad(f"{num:>5}", 7)
+        row = f"{num:>5}{by_place[num, shown_at].needed:>{_FIRST - 5}.1f}"
         for threshold in thresholds:
             row += _cell(by_place[num, threshold], c, style)
         yield row.rstrip()
@@ -94,7 +101,9 @@ def _table(c: Calibration, width: int, style: Style) -> Iterator[str]:
     yield from (
         style.quiet(line)
         for line in _wrapped(
-            "Columns are thresholds. In each: false alarms, and the smallest slow-down that is found "
+            "Pairs planned, and about how many a check needs where nothing changed, at "
+            f"{_share(shown_at)}. Other columns are thresholds; in each: false alarms, and the smallest "
+            "slow-down that is found "
             f"{TARGET_POWER:.0%} of the time".replace("80%", "80 %")
             + f", both in per cent. {', '.join(marks)}.",
             width,
@@ -117,7 +126,7 @@ def _cell(trial: Trial, c: Calibration, style: Style) -> str:
     seen = ">30" if trial.visible is None else f"{100 * trial.visible:.1f}"
     mark = "*" if trial is c.suggestion else "=" if trial is c.current else " "
     text = f"{100 * trial.false_alarms:.1f} / {seen}{mark}"
-    space = " " * max(14 - cells(text), 1)
+    space = " " * max(_CELL - cells(text), 1)
     return space + (style.bold(text) if mark != " " else text)
 
 
@@ -132,7 +141,7 @@ def _basis(c: Calibration, width: int) -> Iterator[str]:
         f"From {c.num_runs} runs of one and the same code: p10 of a step {format_ns(c.step_ns)}, runs differ "
         f"by {spread} (standard deviation){drift}. {c.draws:,} checks resampled for each number of pairs, "
         f"judged by the gate's own rule (alpha {c.alpha:g}, "
-        f"{'with' if c.early_stop else 'without'} early stop)."
+        f"{'with' if c.early_stop else 'without'} early stop){_reach(c)}."
     )
     yield from _wrapped(text, width, indent="")
     if c.fingerprint:
@@ -143,6 +152,17 @@ def _basis(c: Calibration, width: int) -> Iterator[str]:
         yield from _wrapped(
             f"Not tried: {first} pairs and more, which need {2 * first} runs and more.", width, indent=""
         )
+
+
+def _reach(c: Calibration) -> str:
+    """Which checks in doubt could not go on as far as they would: the runs ended first."""
+    most = c.num_runs // 2
+    cut = [trial.pairs for trial in c.trials if trial.most == most and trial.wanted > most]
+    return (
+        f"; those of {min(cut)} pairs and more go on to {most} at most here, all that the runs allow"
+        if cut
+        else ""
+    )
 
 
 def _left_out(c: Calibration, width: int) -> list[str]:

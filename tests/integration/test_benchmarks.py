@@ -35,6 +35,23 @@ def test_overhead_benchmark_compares_perfscope_with_the_plain_training() -> None
         assert results[kind]["perfscope"]["p10_ratio"] > 0
 
 
+@pytest.mark.slow
+@pytest.mark.torch
+def test_gate_benchmark_draws_verdicts_from_runs_that_it_really_made(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    command = [sys.executable, str(BENCHMARKS / "gate.py"), "--folder", str(tmp_path), "--json"]
+    counts = ["--base", "12", "--planted", "0", "--verdicts", "0", "--resamples", "20"]
+    process = subprocess.run([*command, *counts], capture_output=True, text=True, timeout=290, check=False)
+    if "is the machine alone?" in process.stderr:
+        pytest.skip(process.stderr.splitlines()[-1])
+    assert process.returncode == 0, process.stderr
+    document = json.loads(process.stdout)
+    assert document["runs"]["nothing"]["step_p10_ns"] > 0
+    tally = document["resampled"]["nothing"]
+    assert tally["verdicts"] == 20
+    assert 0 <= tally["regressions"] <= 20 and set(tally["peers"]) >= {"asv", "pyperf"}
+
+
 def test_replay_benchmark_runs_every_rank_and_call_of_both_jobs() -> None:
     command = [sys.executable, str(BENCHMARKS / "replay.py"), "--ranks", "16", "--calls", "50", "--json"]
     process = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)

@@ -15,9 +15,12 @@ from typing import Any
 
 import pytest
 
+from perfscope.gate.settings import ALPHA
+from perfscope.gate.stopping import fewest_pairs
 from tests.integration.run_support import PERFSCOPE, user_environment
 
 STAND_IN = Path(__file__).parent.parent / "data" / "gate" / "stand_in.py"
+FEWEST = fewest_pairs(ALPHA)
 QUICK = ("--sample-interval", "off", "--no-trace", "--seed", "1")
 
 
@@ -103,7 +106,7 @@ def test_a_wrong_command_line_is_exit_code_2_and_one_line(
 def test_too_few_runs_are_inconclusive_with_exit_code_3(tmp_path: Path) -> None:
     done = check(*sides(tmp_path, LEVEL[:4], [2 * v for v in LEVEL[:4]]), cwd=tmp_path)
     assert done.returncode == 3, done.stderr
-    assert "at least 5" in done.stdout
+    assert f"at least {FEWEST}" in done.stdout
 
 
 def test_another_fingerprint_is_inconclusive_until_it_is_allowed(tmp_path: Path) -> None:
@@ -121,15 +124,7 @@ def test_a_missing_baseline_is_exit_code_4(tmp_path: Path) -> None:
 
 def test_a_baseline_of_another_machine_is_exit_code_4_and_says_what_is_kept(tmp_path: Path) -> None:
     old = [times(tmp_path, f"old{n}", 26, fingerprint={"cpu": "Other"}, start_unix_ns=n) for n in range(6)]
-    made = subprocess.run(
-        [*PERFSCOPE, "baseline", "update", "b.json", "--name", "cnn", *map(str, old)],
-        cwd=tmp_path,
-        env=user_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert made.returncode == 0, made.stderr
+    keep(tmp_path, "b.json", *old)
     new = [times(tmp_path, f"new{n}", 26, start_unix_ns=100 + n) for n in range(6)]
     done = check("--baseline", "b.json", "--name", "cnn", *new, cwd=tmp_path)
     assert done.returncode == 4, done.stdout + done.stderr
@@ -138,6 +133,39 @@ def test_a_baseline_of_another_machine_is_exit_code_4_and_says_what_is_kept(tmp_
         times(tmp_path, f"same{n}", 29, fingerprint={"cpu": "Other"}, start_unix_ns=200 + n) for n in range(6)
     ]
     assert check("--baseline", "b.json", "--name", "cnn", *same, cwd=tmp_path).returncode == 1
+
+
+def keep(folder: Path, file: str, *runs: Path) -> None:
+    made = subprocess.run(
+        [*PERFSCOPE, "baseline", "update", file, "--name", "cnn", *map(str, runs)],
+        cwd=folder,
+        env=user_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.returncode == 0, made.stderr
+
+
+def test_what_is_allowed_to_differ_may_differ_from_a_baseline_too(tmp_path: Path) -> None:
+    old = [
+        times(tmp_path, f"old{n}", 26, fingerprint={"torch": "2.12"}, start_unix_ns=n + 1) for n in range(6)
+    ]
+    keep(tmp_path, "b.json", *old)
+    new = [
+        times(tmp_path, f"new{n}", 30, fingerprint={"torch": "2.13"}, start_unix_ns=n + 50) for n in range(6)
+    ]
+    words: list[str | Path] = ["--baseline", "b.json", "--name", "cnn", *new]
+    assert check(*words, cwd=tmp_path).returncode == 4
+    assert check(*words, "--allow", "torch", cwd=tmp_path).returncode == 1
+
+
+def test_a_run_is_not_compared_with_itself_in_the_baseline(tmp_path: Path) -> None:
+    runs = [times(tmp_path, f"r{n}", 26 + n / 100, start_unix_ns=n + 1) for n in range(6)]
+    keep(tmp_path, "b.json", *runs)
+    done = check("--baseline", "b.json", "--name", "cnn", *runs, cwd=tmp_path)
+    assert done.returncode == 3, done.stdout
+    assert "6 runs are in b.json, too" in done.stderr
 
 
 def test_two_commands_are_run_in_pairs_and_the_slower_one_is_a_regression(tmp_path: Path) -> None:
@@ -150,7 +178,7 @@ def test_two_commands_are_run_in_pairs_and_the_slower_one_is_a_regression(tmp_pa
     assert done.returncode == 1, done.stderr
     assert "[1/16]" in done.stderr and "pair 1: head +1" in done.stderr
     document = json.loads((tmp_path / "out" / "check.json").read_bytes())
-    assert len(document["pairs"]) == 6 and document["stopped"]
+    assert len(document["pairs"]) == FEWEST and document["stopped"]
     assert (tmp_path / "junit.xml").read_text().startswith("<?xml")
     assert "egression" in (tmp_path / "check.md").read_text()
     assert (tmp_path / "h.sqlite").exists()
@@ -158,6 +186,9 @@ def test_two_commands_are_run_in_pairs_and_the_slower_one_is_a_regression(tmp_pa
     assert again.returncode == 1, again.stderr
     lenient = check("out", "--threshold", "40%", cwd=tmp_path)
     assert lenient.returncode == 0, lenient.stderr
+    shutil.copytree(tmp_path / "out" / "01-head", tmp_path / "copy")
+    copied = check("out/01-head", "--against", "copy", cwd=tmp_path)
+    assert copied.returncode == 2 and "are the same run" in copied.stderr
 
 
 def test_a_command_that_fails_is_exit_code_5_with_its_last_words(tmp_path: Path) -> None:
@@ -174,6 +205,7 @@ def test_a_command_that_trains_nothing_is_exit_code_5(tmp_path: Path) -> None:
     assert "no rank was recorded" in done.stdout
 
 
+@pytest.mark.slow  # waiting with a limit: tests/unit/test_children.py
 def test_a_run_that_takes_too_long_is_ended_and_is_exit_code_5(tmp_path: Path) -> None:
     done = check(
         *QUICK,
@@ -185,7 +217,10 @@ def test_a_run_that_takes_too_long_is_ended_and_is_exit_code_5(tmp_path: Path) -
     assert "longer than 3 s" in done.stdout
 
 
-def test_ctrl_c_ends_the_training_and_says_where_the_runs_are(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)])
+def test_a_signal_ends_the_training_and_says_where_the_runs_are(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
     slow = training(26, "--sleep", "60")
     process = subprocess.Popen(
         [*PERFSCOPE, "check", *QUICK, "-o", "out", "--base-cmd", " ".join(slow), "--", *slow],
@@ -199,10 +234,58 @@ def test_ctrl_c_ends_the_training_and_says_where_the_runs_are(tmp_path: Path) ->
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob("out/*/run.json")) and time.monotonic() < deadline:
         time.sleep(0.1)
-    os.kill(process.pid, signal.SIGINT)
+    (place,) = tmp_path.glob("out/*/run.json")
+    os.kill(process.pid, number)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 130, said
+    assert process.returncode == code, said
+    assert json.loads(place.read_bytes())["status"] != "running", "the training was ended, not left behind"
     assert "interrupted" in said and "Traceback" not in said
+
+
+STUBBORN = """
+import os, pathlib, signal, time
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN)
+pathlib.Path(f"worker-{os.getpid()}").touch()
+time.sleep(300)
+"""
+
+
+@pytest.mark.slow
+def test_a_second_signal_leaves_nothing_of_torchrun_whose_workers_do_not_listen(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "train.py").write_text(STUBBORN)
+    words = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "train.py",
+    ]
+    process = subprocess.Popen(
+        [*PERFSCOPE, "check", *QUICK, "-o", "out", "--base-cmd", " ".join(words), "--", *words],
+        cwd=tmp_path,
+        env=user_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 100
+    while len(list(tmp_path.glob("worker-*"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    workers = [Path("/proc", path.name.removeprefix("worker-")) for path in tmp_path.glob("worker-*")]
+    assert len(workers) == 2 and all(path.exists() for path in workers)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(1)
+    assert process.poll() is None, "torchrun waits for its workers"
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 143, said
+    left = [path for path in workers if path.exists() and "\nState:\tZ" not in (path / "status").read_text()]
+    assert not left
 
 
 def git(folder: Path, *words: str) -> None:
@@ -239,11 +322,11 @@ def test_a_git_reference_is_run_in_a_worktree_that_is_gone_afterwards(repository
 def test_an_unknown_reference_and_a_missing_git_are_one_line(repository: Path) -> None:
     words = (*QUICK, "--base-ref", "no-such-branch", "--", sys.executable, "train.py")
     done = check(*words, cwd=repository)
-    assert done.returncode in (2, 5) and "no-such-branch" in done.stderr
+    assert done.returncode == 2 and "no-such-branch" in done.stderr
     nothing = repository / "empty-path"
     nothing.mkdir()
     done = check(*words, cwd=repository, environment=user_environment(PATH=str(nothing)))
-    assert done.returncode in (2, 5) and "git" in done.stderr
+    assert done.returncode == 5 and "git" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -256,8 +339,9 @@ def test_github_actions_gets_annotations_and_a_summary(tmp_path: Path) -> None:
     assert "egression" in summary.read_text()
 
 
+@pytest.mark.slow  # the figures: tests/unit/test_gate_calibrate.py
 def test_the_same_command_twice_measures_the_noise(tmp_path: Path) -> None:
-    done = check(*QUICK, "--calibrate", "--pairs", "6", "--", *training(26), cwd=tmp_path)
+    done = check(*QUICK, "--calibrate", "--pairs", str(FEWEST), "--", *training(26), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "%" in done.stdout and "pairs" in done.stdout
 
@@ -266,3 +350,74 @@ def test_settings_come_from_the_project(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('[tool.perfscope.check]\nthreshold = "30%"\n')
     done = check(*sides(tmp_path, LEVEL, [1.1 * v for v in LEVEL]), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_same_runs_on_both_sides_are_no_comparison(tmp_path: Path) -> None:
+    runs = [times(tmp_path, f"r{n}", ms) for n, ms in enumerate(LEVEL)]
+    done = check(*runs, "--against", *runs, cwd=tmp_path)
+    assert done.returncode == 2 and "r0.json is on both sides" in done.stderr
+    link = tmp_path / "other.json"
+    link.symlink_to(runs[0])
+    done = check(*runs[1:], link, "--against", runs[0], cwd=tmp_path)
+    assert done.returncode == 2 and "r0.json is on both sides" in done.stderr
+    done = check(runs[0], link, "--against", runs[1], cwd=tmp_path)
+    assert done.returncode == 2 and "other.json is named twice" in done.stderr
+
+
+def test_a_closed_stdout_does_not_turn_a_pass_into_a_regression_nor_hide_one(tmp_path: Path) -> None:
+    for head, code in ((LEVEL[1:] + LEVEL[:1], 0), ([1.1 * v for v in LEVEL], 1)):
+        words = [*PERFSCOPE, "check", *map(str, sides(tmp_path, LEVEL, head)), "--junit", "j.xml"]
+        reading, writing = os.pipe()
+        os.close(reading)
+        done = subprocess.run(
+            words, cwd=tmp_path, env=user_environment(), stdout=writing, stderr=subprocess.PIPE, check=False
+        )
+        os.close(writing)
+        assert done.returncode == code, done.stderr
+        assert (tmp_path / "j.xml").stat().st_size, "files are written all the same"
+        (tmp_path / "j.xml").unlink()
+
+
+def test_a_check_whose_output_and_errors_nobody_reads_still_says_its_verdict(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = ["check", *QUICK, "--base-cmd", " ".join(training(26)), "--", *training(26, "--fail", "3")]
+    done = subprocess.run(
+        [*PERFSCOPE, *words],
+        cwd=tmp_path,
+        env=user_environment(),
+        stdout=writing,
+        stderr=writing,
+        check=False,
+    )
+    assert done.returncode == 5
+    done = subprocess.run(
+        [*PERFSCOPE, "check", "nowhere"], cwd=tmp_path, env=user_environment(), stderr=writing, check=False
+    )
+    os.close(writing)
+    assert done.returncode == 2
+
+
+def judged(folder: Path, names: dict[str, list[str]], **pair: int | None) -> Path:
+    """The folder of a check that named these runs."""
+    folder.mkdir()
+    runs = {side: {"runs": [{"name": name, **pair} for name in own]} for side, own in names.items()}
+    (folder / "check.json").write_text(json.dumps(runs))
+    return folder
+
+
+def test_runs_of_a_check_that_are_gone_are_left_out_and_said_to_be(tmp_path: Path) -> None:
+    folder = judged(tmp_path / "out", {"base": ["01-base"], "head": ["01-head", "02-head"]}, pair=1)
+    done = check(folder, "--json", cwd=tmp_path)
+    assert done.returncode == 5, done.stderr
+    left_out = {Path(one["name"]).name: one["reason"] for one in json.loads(done.stdout)["left_out"]}
+    assert set(left_out) == {"01-base", "01-head", "02-head"}
+    assert all("gone" in reason for reason in left_out.values())
+    typing_error = check(folder / "03-head", "--against", folder / "01-base", cwd=tmp_path)
+    assert typing_error.returncode == 2 and "03-head is not there" in typing_error.stderr
+
+
+def test_the_base_of_a_check_against_a_baseline_is_not_looked_for_beside_its_runs(tmp_path: Path) -> None:
+    folder = judged(tmp_path / "out", {"base": ["01-head"], "head": ["02-head"]}, pair=None)
+    done = check(folder, cwd=tmp_path)
+    assert done.returncode == 2 and "one side only" in done.stderr

@@ -111,7 +111,7 @@ def test_the_same_command_runs_on_the_older_code_in_the_same_folder(project: Pro
     before = project.state()
     with checked_out("HEAD~1", project.top / "exp", environment=project.environment) as base:
         assert (base.commit, base.subject) == (project.first, "first: slow & steady")
-        assert (base.head_commit, base.dirty, base.identical) == (project.second, False, False)
+        assert base.identical is False
         assert base.folder == base.path / "exp" and base.path.name == "project"
         assert run(base, sys.executable, "../train.py") == "old"
         assert run(base, sys.executable, str(project.top / "train.py")) == "old"  # the absolute one, too
@@ -241,7 +241,7 @@ def test_hooks_do_not_run_and_stash_and_index_survive(project: Project) -> None:
     before = project.state()
     with checked_out("HEAD~1", project.top, environment=project.environment) as base:
         assert not (base.path / "ran-the-hook").exists()
-        assert base.dirty is True and "1 tracked file with changes" in base.notes[0]
+        assert "1 tracked file with changes" in base.notes[0]
     assert project.state() == before
 
 
@@ -381,6 +381,81 @@ def test_programs_that_only_the_working_tree_has_are_used_from_there(project: Pr
     with checked_out("HEAD", project.top, environment=project.environment) as base:
         for word in (".venv/bin/say", "./.venv/bin/say", str(program)):
             assert run(base, word) == "said" and base.missing([word]) == ()
+
+
+def test_what_is_outside_of_the_working_tree_is_named_where_it_is(project: Project) -> None:
+    outside = project.top.parent / "data"
+    outside.mkdir()
+    with checked_out("HEAD~1", project.top / "exp", environment=project.environment) as base:
+        words = (
+            "../../data",
+            "--data=../../data",
+            "data.path=../../data",
+            "--data",
+            "../../none",
+            "../train.py",
+        )
+        there = str(outside)
+        wanted = (there, f"--data={there}", f"data.path={there}", "--data", "../../none", "../train.py")
+        assert base.command(words) == wanted
+        with_data = run(
+            base, sys.executable, "-c", "import os, sys; print(os.listdir(sys.argv[1]))", "../../data"
+        )
+        assert with_data == "[]"
+
+
+def test_words_too_long_for_a_path_are_left_as_they_are(project: Project) -> None:
+    program = f"print({'1' * 300})"
+    with checked_out("HEAD~1", project.top, environment=project.environment) as base:
+        assert base.command(("python", "-c", program)) == ("python", "-c", program)
+        assert base.missing(("python", "-c", program)) == ()
+
+
+@pytest.fixture
+def temporary(project: Project, tmp_path: Path) -> Path:
+    """The folder that checkouts go to where the repository has no room for them."""
+    (project.top / ".git" / "perfscope").write_text("in the way")
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    project.environment["TMPDIR"] = str(folder)
+    return folder / f"perfscope-{os.geteuid()}"
+
+
+def test_links_that_somebody_laid_among_left_overs_are_not_followed(
+    project: Project, temporary: Path
+) -> None:
+    victim = temporary.parent / "victim"
+    (victim / "inner").mkdir(parents=True)
+    (victim / "inner").chmod(0o500)
+    temporary.mkdir(mode=0o700)
+    (temporary / "base-x").symlink_to(victim)
+    (temporary / "base-x.lock").write_text("")
+    with checked_out("HEAD~1", project.top, environment=project.environment) as base:
+        assert base.path.is_relative_to(temporary)
+    assert (victim / "inner").stat().st_mode & 0o777 == 0o500
+    assert not temporary.exists()
+
+
+@pytest.mark.parametrize("whose", ["link", "open to others", "somebody else's"])
+def test_a_folder_for_checkouts_that_is_not_ours_alone_is_not_touched(
+    project: Project, temporary: Path, whose: str
+) -> None:
+    real = temporary.parent / "real" if whose == "link" else temporary
+    real.mkdir(mode=0o700)
+    lock = real / "base-x.lock"
+    lock.write_text("")
+    if whose == "link":
+        temporary.symlink_to(real)
+    elif whose == "open to others":
+        temporary.chmod(0o777)
+    else:
+        try:
+            os.chown(temporary, 12345, 12345)
+        except PermissionError:
+            pytest.skip("only root gives folders away")
+    error = refusal(project, "HEAD~1")
+    assert isinstance(error, CheckoutError) and "no folder for the base can be made" in str(error)
+    assert lock.exists()
 
 
 def test_submodules_are_filled_from_the_working_tree_without_a_network(

@@ -236,6 +236,33 @@ def test_the_base_is_fetched_where_a_shallow_clone_lacks_it(
     assert clone.resolve(shell.outputs["ref"]) == wanted
 
 
+def test_a_branch_that_an_earlier_job_fetched_is_fetched_again(clone: Clone, shell: Shell) -> None:
+    """As a self-hosted runner has it, which keeps its clone."""
+    old = clone.commits[0]
+    git(clone.folder, "fetch", "-q", "--depth=1", "origin", "v1")
+    git(clone.folder, "update-ref", "refs/remotes/origin/main", old)
+    assert clone.resolve("origin/main") == old
+    more = {"GITHUB_BASE_REF": "main", "IN": str(clone.folder)}
+    assert run_step(shell, "Find the base", {}, more).returncode == 0
+    assert shell.outputs == {"ref": "origin/main"} and clone.resolve("origin/main") == clone.commits[2]
+
+
+def test_a_branch_that_cannot_be_fetched_again_is_taken_as_it_is(clone: Clone, shell: Shell) -> None:
+    git(clone.folder, "fetch", "-q", "--depth=1", "origin", "main:refs/remotes/origin/main")
+    git(clone.folder, "remote", "set-url", "origin", "file:///nowhere")
+    done = run_step(shell, "Find the base", {"base-ref": "origin/main"}, {"IN": str(clone.folder)})
+    assert (done.returncode, shell.outputs) == (0, {"ref": "origin/main"})
+    assert (
+        "::warning::git cannot fetch the base; the check compares with origin/main as it was" in done.stdout
+    )
+
+
+def test_ancestors_of_a_branch_are_fetched_with_it(clone: Clone, shell: Shell) -> None:
+    done = run_step(shell, "Find the base", {"base-ref": "origin/main~1"}, {"IN": str(clone.folder)})
+    assert (done.returncode, shell.outputs) == (0, {"ref": "origin/main~1"})
+    assert clone.resolve("origin/main~1") == clone.commits[1]
+
+
 def test_a_base_that_is_there_is_not_fetched(clone: Clone, shell: Shell) -> None:
     git(clone.folder, "remote", "set-url", "origin", "file:///nowhere")
     done = run_step(shell, "Find the base", {"base-ref": "HEAD"}, {"IN": str(clone.folder)})

@@ -10,6 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 import yaml  # type: ignore[import-untyped,unused-ignore]
 
@@ -17,8 +18,8 @@ from perfscope.gate.config import KEYS, METRIC_KEYS, load_settings, with_overrid
 from perfscope.gate.metrics import METRICS
 from perfscope.gate.records import Fingerprint
 from perfscope.gate.results import Outcome
-from perfscope.gate.settings import Settings
-from perfscope.gate.statistics import visible_change
+from perfscope.gate.settings import EXTENDED, Settings
+from perfscope.gate.stopping import fewest_pairs, looks, sequential_rule
 from perfscope.reports.gate.registry import FORMATS
 from perfscope.units import format_ratio
 from tests.unit.ci_shell import ACTION, ROOT, Shell, made_shell, parsed, scripts
@@ -225,6 +226,7 @@ def test_the_table_of_settings_has_every_key_with_its_default() -> None:
     defaults = Settings()
     written = {
         "name": "the script's name",
+        "most_pairs": f"{['never', 'once', 'twice'][EXTENDED]} `pairs`",
         "threshold": f'"{defaults.metrics["step_p10"].threshold:.0%}"',
         "early_stop": str(defaults.early_stop).lower(),
         "allow": str(list(defaults.allow)),
@@ -233,7 +235,8 @@ def test_the_table_of_settings_has_every_key_with_its_default() -> None:
         "history": "none",
     }
     assert documented == {key: written.get(key) or str(getattr(defaults, key)) for key in KEYS}
-    assert (defaults.name, defaults.baseline, defaults.history) == (None, None, None)
+    assert (defaults.name, defaults.baseline, defaults.history, defaults.most_pairs) == (None,) * 4
+    assert defaults.looks[-1] == EXTENDED * defaults.pairs
     (allow,) = [row[2] for row in table("key") if row[0] == "`allow`"]
     assert re.findall(r"`(\w+)`", allow) == [one.name for one in fields(Fingerprint)]
     (metrics,) = [row[2] for row in table("key") if row[0] == "`metrics`"]
@@ -259,12 +262,34 @@ def test_the_table_of_exit_codes_is_that_of_outcomes() -> None:
     assert {int(row[0]): row[1] for row in table("code")} == known
 
 
-def test_the_table_of_pairs_is_what_the_statistics_say() -> None:
+def test_the_table_of_pairs_is_what_the_rule_finds_in_normal_noise() -> None:
     (heading,) = [line for line in DOCUMENT.splitlines() if line.startswith("| spread of a pair |")]
     pairs = [int(number) for number in re.findall(r"(\d+) pairs", heading)]
-    for spread, *cells in table("spread of a pair"):
-        share = float(spread.removesuffix(" %")) / 100
-        assert cells == [format_ratio(visible_change(share, num, 0.05, paired=True)) for num in pairs]
+    rows = table("spread of a pair")
+    assert len(pairs) == 5 and len(rows) == 4
+    settings = Settings()
+    for spread, *cells in rows:
+        for num, cell in zip(pairs, cells, strict=True):
+            most = num * EXTENDED
+            noise = np.exp(np.random.default_rng(num).normal(0, share_of(spread), (2000, most)))
+            found = []
+            for slower in (share_of(cell) - 0.004, share_of(cell) + 0.004):
+                is_found, _ = sequential_rule(
+                    noise * (1 + slower), looks(num, most), 0.05, settings.alpha, settings.fewest
+                )
+                found.append(is_found.mean())
+            assert found[0] < 0.8 < found[1], (spread, num)
+
+
+def test_the_fewest_pairs_that_prove_anything_are_those_of_the_rule() -> None:
+    (said,) = re.findall(r"Fewer than (\d+) pairs can prove nothing", DOCUMENT)
+    (again,) = re.findall(r"At ([\d.]+) that takes (\d+) pairs or more", DOCUMENT)
+    assert int(said) == int(again[1]) == fewest_pairs(Settings().alpha)
+    assert float(again[0]) == Settings().alpha
+
+
+def share_of(per_cent: str) -> float:
+    return float(per_cent.removesuffix(" %")) / 100
 
 
 def test_the_example_of_a_configuration_is_one(tmp_path: Path) -> None:

@@ -189,6 +189,27 @@ def test_sides_and_pairs_of_an_earlier_check_are_not_kept(figures: Callable[...,
     assert (run.side, run.pair) == ("", None)
 
 
+@pytest.mark.parametrize("outcome", ["regression", "inconclusive"])
+def test_a_check_that_is_no_pass_is_kept_only_on_demand(
+    outcome: str, runs: list[Path], project: Path
+) -> None:
+    head = {"runs": [{"name": run.name, "pair": n} for n, run in enumerate(runs)]}
+
+    def check(outcome: str) -> None:
+        document = {"outcome": outcome, "base": {"runs": []}, "head": head}
+        (project / "runs" / "check.json").write_text(json.dumps(document))
+
+    check(outcome)
+    with pytest.raises(
+        PerfscopeError, match=f"outcome is {outcome}, not pass.*--allow-regression"
+    ) as refused:
+        baseline("update", "b.json", "runs")
+    assert "\n" not in str(refused.value) and not Path("b.json").exists()
+    assert "6 runs, 6 new" in baseline("update", "b.json", "runs", "--allow-regression").stdout
+    check("pass")
+    assert "6 runs, 6 new" in baseline("update", "c.json", "runs").stdout
+
+
 def test_nothing_is_measured_for_a_file_that_cannot_be_updated(runs: list[Path]) -> None:
     with pytest.raises(BaselineError, match="is a directory"):
         baseline("update", *runs)  # FILE was forgotten

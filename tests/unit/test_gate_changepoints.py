@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from perfscope.gate import changepoints
 from perfscope.gate.changepoints import (
     FEWEST_POINTS,
-    MOST_POINTS,
+    ChangePoint,
     Float64,
     best_cuts,
     change_points,
@@ -57,11 +58,16 @@ def test_the_statistic_is_that_of_the_paper(num: int) -> None:
     assert best[0] == pytest.approx(by_definition(far, 5))
 
 
-def test_a_step_of_a_tenth_is_found_where_it_is() -> None:
-    found = [change_points(stepped(seed)) for seed in range(40)]
-    near = [any(abs(one.index - 20) <= 2 for one in changes) for changes in found]
-    assert sum(near) >= 39
-    assert sum(len(changes) > 1 for changes in found) <= 3
+@pytest.fixture(scope="module")
+def of_steps() -> list[tuple[ChangePoint, ...]]:
+    """What is found in series of 40 with a step of a tenth at 20."""
+    return [change_points(stepped(seed), permutations=99) for seed in range(14)]
+
+
+def test_a_step_of_a_tenth_is_found_where_it_is(of_steps: list[tuple[ChangePoint, ...]]) -> None:
+    near = [any(abs(one.index - 20) <= 2 for one in changes) for changes in of_steps]
+    assert sum(near) >= 13
+    assert sum(len(changes) > 1 for changes in of_steps) <= 2
 
 
 def test_the_size_of_the_step_and_its_interval_are_told() -> None:
@@ -74,52 +80,50 @@ def test_the_size_of_the_step_and_its_interval_are_told() -> None:
     assert change.p == pytest.approx(1 / 500)
 
 
-def test_intervals_cover_the_truth() -> None:
-    changes = [
-        one for seed in range(40) for one in change_points(stepped(seed, spread=0.02)) if one.index == 20
-    ]
+def test_intervals_cover_the_truth(of_steps: list[tuple[ChangePoint, ...]]) -> None:
+    changes = [one for found in of_steps for one in found if one.index == 20]
     covered = [one.low <= 0.1 <= one.high for one in changes if one.low is not None and one.high is not None]
-    assert len(covered) > 25
-    assert sum(covered) / len(covered) > 0.85
+    assert len(covered) > 7
+    assert sum(covered) / len(covered) > 0.8
 
 
 def test_a_late_change_is_found_as_soon_as_it_has_a_segment() -> None:
-    found = [change_points(stepped(seed, at=34)) for seed in range(20)]
-    assert sum(any(abs(one.index - 34) <= 2 for one in changes) for changes in found) >= 17
+    found = [change_points(stepped(seed, at=34), permutations=99) for seed in range(12)]
+    assert sum(any(abs(one.index - 34) <= 2 for one in changes) for changes in found) >= 10
 
 
-@pytest.mark.parametrize(("alpha", "most"), [(0.05, 0.10), (0.01, 0.04)])
-def test_runs_of_one_thing_seldom_change(alpha: float, most: float) -> None:
-    """150 series: at the stated rate the chance of more than `most` is below 1 in 100."""
-    false = [bool(change_points(noisy(1000 + seed), alpha=alpha)) for seed in range(150)]
-    assert sum(false) / len(false) <= most
+def test_runs_of_one_thing_seldom_change() -> None:
+    """At the stated rates, 0.05 and 0.01, the chance of more than is allowed here is below 1 in 100."""
+    found = [change_points(noisy(1000 + seed), alpha=0.05) for seed in range(80)]
+    assert sum(bool(changes) for changes in found) / len(found) <= 0.1
+    assert sum(any(one.p <= 0.01 for one in changes) for changes in found) / len(found) <= 0.04
 
 
 def test_real_runs_of_one_thing_seldom_change() -> None:
     """Resampled from trainings on a machine that others used as well: bimodal, with outliers."""
     times = np.array([p10 for _, p10, _ in json.loads(REAL.read_bytes())], dtype=np.float64)
     random = np.random.default_rng(7)
-    false = [bool(change_points(random.choice(times, 40))) for _ in range(150)]
+    false = [bool(change_points(random.choice(times, 40))) for _ in range(50)]
     assert sum(false) / len(false) <= 0.04
 
 
 def test_single_slow_runs_are_no_change() -> None:
     false = 0
-    for seed in range(40):
+    for seed in range(20):
         values = noisy(seed)
         random = np.random.default_rng(seed)
         values[random.choice(40, 4, replace=False)] *= random.uniform(1.5, 4.0, 4)
         false += bool(change_points(values))
-    assert false <= 3
+    assert false <= 2
 
 
 def test_slow_runs_do_not_hide_a_change() -> None:
     found = 0
-    for seed in range(20):
+    for seed in range(12):
         values = stepped(seed)
         values[np.random.default_rng(seed).choice(40, 3, replace=False)] *= 3.0
         found += any(abs(one.index - 20) <= 3 for one in change_points(values))
-    assert found >= 18
+    assert found >= 10
 
 
 def test_two_changes_and_a_level_that_came_and_went() -> None:
@@ -178,8 +182,7 @@ def test_too_few_points_are_refused_with_their_number(num: int) -> None:
     found = search([*([1.0] * num), math.nan])
     assert found.changes == ()
     assert found.lacking == FEWEST_POINTS - num
-    assert f"{num} of the 10" in found.reason
-    assert f"{FEWEST_POINTS - num} more {'is' if num == 9 else 'are'} lacking" in found.reason
+    assert found.reason.endswith(f"10 sessions are needed, there {'is' if num == 1 else 'are'} {num}")
 
 
 def test_the_fewest_points_are_enough_for_a_large_change() -> None:
@@ -187,12 +190,13 @@ def test_the_fewest_points_are_enough_for_a_large_change() -> None:
     assert change.index == 5
 
 
-def test_very_long_series_are_searched_at_their_end_and_that_is_said() -> None:
-    values = stepped(4, MOST_POINTS + 100, MOST_POINTS + 50, by=0.3)
+def test_very_long_series_are_searched_at_their_end_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changepoints, "MOST_POINTS", 200)
+    values = stepped(4, 300, 250, by=0.3)
     found = search(values, permutations=99)
-    assert MOST_POINTS + 50 in [one.index for one in found.changes]
+    assert 250 in [one.index for one in found.changes]
     assert found.left_out == 100
-    assert "only the last 1,000 runs" in found.reason
+    assert "only the last 200 sessions" in found.reason
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
@@ -202,11 +206,11 @@ def test_settings_that_make_no_sense_are_refused() -> None:
         change_points(noisy(0), alpha=0.001, permutations=99)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 10_000), scale=st.floats(1e-6, 1e9))
 def test_the_unit_of_the_values_does_not_matter(seed: int, scale: float) -> None:
     values = stepped(seed, by=0.06)
-    one, other = change_points(values), change_points(values * scale)
+    one, other = (change_points(given_, permutations=99) for given_ in (values, values * scale))
     assert [change.index for change in one] == [change.index for change in other]
     for mine, theirs in zip(one, other, strict=True):
         assert theirs.change == pytest.approx(mine.change, rel=1e-6)

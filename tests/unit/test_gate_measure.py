@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from perfscope.errors import RunDirectoryError
 from perfscope.gate.measure import measure_run, step_metrics
 from perfscope.gate.own_times import read_own_times
-from perfscope.gate.records import PARTS, RunFigures
+from perfscope.gate.records import PARTS, Fingerprint, RunFigures
 from tests.unit.synthetic_run import SyntheticRun, comm, span
 
 MS = 1_000_000
@@ -154,13 +154,34 @@ def test_a_file_of_step_times_is_a_run(tmp_path: Path) -> None:
         "pair": 4,
     }
     run = read_own_times(write(tmp_path / "a.json", document), "a")
-    assert run.metrics["step_p10"] == 20 * MS
+    assert run.metrics["step_p10"] == 21 * MS, "the mean over ranks of each one's p10"
     assert run.metrics["throughput"] == pytest.approx(64e9 / (20 * MS))
     assert run.num_steps == 25
     assert run.fingerprint.cpu == "X"
     assert run.pair == 4 and run.clean is None and not run.problem
-    flat = read_own_times(write(tmp_path / "b.json", {"perfscope_steps": 1, "steps_ns": [5, 6, 7]}), "b")
+    flat = read_own_times(
+        write(tmp_path / "b.json", {"perfscope_steps": 1, "steps_ns": [5e6, 6e6, 7e6]}), "b"
+    )
     assert flat.num_steps == 3 and flat.name == "b"
+
+
+@pytest.mark.parametrize(("said", "world_size"), [({}, 4), ({"world_size": 8}, 8)])
+def test_a_list_of_step_times_per_rank_says_how_many_ranks_there_are(
+    tmp_path: Path, said: dict[str, int], world_size: int
+) -> None:
+    def read(name: str, steps: object, **more: object) -> Fingerprint:
+        path = write(tmp_path / name, {"perfscope_steps": 1, "steps_ns": steps, **more})
+        return read_own_times(path, name).fingerprint
+
+    four = read("a.json", [[20 * MS]] * 4, fingerprint=said)
+    assert four.world_size == world_size
+    assert four.differences(read("b.json", [[20 * MS]])), "four ranks are not compared with one"
+    assert read("c.json", [20 * MS, 21 * MS]).world_size is None
+
+
+def test_step_times_with_fractions_of_a_nanosecond_keep_their_size(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", {"perfscope_steps": 1, "steps_ns": [2_000_000.6] * 9})
+    assert read_own_times(path, "a").metrics["step_p10"] == 2_000_001
 
 
 @pytest.mark.parametrize(
@@ -172,6 +193,13 @@ def test_a_file_of_step_times_is_a_run(tmp_path: Path) -> None:
         ({"perfscope_steps": 2, "steps_ns": [1]}, "newer perfscope"),
         ({"perfscope_steps": 1, "steps_ns": "fast"}, "no file of step times"),
         ({"perfscope_steps": 1, "steps_ns": [[1, 0]]}, "above 0"),
+        ({"perfscope_steps": 1, "steps_ns": [1.1, 1.2, 1.15]}, r"look like seconds \(the median is 1.15\)"),
+        ({"perfscope_steps": 1, "steps_ns": [[0.026, 0.027], [0.026, 0.5]]}, "give nanoseconds"),
+        ({"perfscope_steps": 1, "steps_ns": [26.0, 27.0]}, "give nanoseconds"),
+        ({"perfscope_steps": 1, "steps_ns": [2.6e7, 1e300]}, "would take a day"),
+        ('{"perfscope_steps": 1, "steps_ns": [26000000, NaN]}', "no file of step times"),
+        ('{"perfscope_steps": 1, "steps_ns": [26000000, Infinity]}', "no file of step times"),
+        ('{"perfscope_steps": 1, "steps_ns": [26000000, 1e999]}', "no file of step times|infinite"),
     ],
 )
 def test_a_file_that_holds_something_else_is_one_clear_line(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gzip
 import math
 from collections.abc import Mapping, Sequence
@@ -13,19 +14,21 @@ import numpy as np
 import pytest
 
 from perfscope.gate.metrics import METRICS
-from perfscope.gate.records import Fingerprint, RunFigures
+from perfscope.gate.records import Fingerprint, RunFigures, Surroundings
 from perfscope.gate.store import open_store
-from perfscope.gate.trend import Trend, parts_of, short_commit, trend, trends
+from perfscope.gate.trend import Trend, parts_of, sessions_of, short_commit, trend, trends
 
 DATA = Path(__file__).parents[1] / "data" / "gate"
 P10 = METRICS["step_p10"]
 DAY = 86_400 * 10**9
+MINUTE = 60 * 10**9
 START = 1_791_000_000_000_000_000
 
 
-def real_runs() -> list[RunFigures]:
+@functools.cache
+def real_runs() -> tuple[RunFigures, ...]:
     with gzip.open(DATA / "explain-nothing.jsonl.gz") as lines:
-        return [msgspec.json.decode(line, type=RunFigures) for line in lines]
+        return tuple(msgspec.json.decode(line, type=RunFigures) for line in lines)
 
 
 def slower(run: RunFigures, part: str, extra_ns: float) -> RunFigures:
@@ -189,7 +192,7 @@ def test_without_commits_runs_are_numbered() -> None:
         for run in made_history()
     ]
     (change,) = of(runs).changes
-    assert change.between == "between runs 26 and 27"
+    assert change.between == "between sessions 26 and 27"
     assert not change.same_commit
 
 
@@ -243,3 +246,107 @@ def test_every_benchmark_and_kind_of_machine_is_a_series_the_newest_first(tmp_pa
         ]
         assert [one.name for one in trends(history, P10, name="other")] == ["other"]
     assert [one.values for one in trends(memory, P10)] == [one.values for one in trends(store, P10)]
+
+
+def figures(
+    value: float, start_unix_ns: int | None, commit: str = "", clean: bool | None = True, **more: float
+) -> RunFigures:
+    return RunFigures(
+        name=f"run-{start_unix_ns}",
+        fingerprint=Fingerprint(),
+        metrics={"step_p10": value, **more},
+        surroundings=Surroundings(start_unix_ns=start_unix_ns, commit=commit),
+        clean=clean,
+    )
+
+
+def simulated(seed: int, num_sessions: int, *, by: float = 0.0, at: int = 0) -> list[RunFigures]:
+    """Six runs a session, a commit and a day each; the sessions differ as well as the runs in them."""
+    random = np.random.default_rng((seed, num_sessions))
+    runs = []
+    for number in range(num_sessions):
+        level = 25e6 * float(np.exp(random.normal(0, 0.02))) * (1 + (by if number >= at else 0.0))
+        runs += [
+            figures(
+                level * float(np.exp(random.normal(0, 0.03))),
+                START + number * DAY + place * 5 * MINUTE,
+                f"{number:04x}" * 10,
+            )
+            for place in range(6)
+        ]
+    return runs
+
+
+def test_sessions_that_differ_are_no_change() -> None:
+    """Six runs of each of 8 to 40 commits: what the machine was like at each is not a change of the code."""
+    found = [of(simulated(seed, num)) for num in (8, 12, 20, 40) for seed in range(25)]
+    assert sum(bool(one.changes) for one in found) / len(found) <= 0.04
+    assert {one.search.lacking for one in found} == {0, 2}
+
+
+def test_a_tenth_more_from_one_session_on_is_found_there() -> None:
+    found = [of(simulated(seed, 40, by=0.1, at=20)).changes for seed in range(8)]
+    assert all(any(abs(one.point.index - 20) <= 1 and one.is_worse for one in own) for own in found)
+    assert sum(len(own) == 1 for own in found) >= 7
+
+
+def test_a_point_is_the_median_of_a_sessions_undisturbed_runs() -> None:
+    own = [figures(value, START + place * MINUTE, "a") for place, value in enumerate((1.0, 2.0, 5.0))]
+    own.append(figures(90.0, START + 3 * MINUTE, "a", clean=False))
+    disturbed = [figures(70.0, START + 5 * MINUTE, "b", clean=False)]
+    found = of([*own, *disturbed])
+    assert found.values == (2.0, 70.0)
+    assert found.searched[0] == 2.0 and math.isnan(found.searched[1])
+    assert found.num_disturbed == 1
+    assert found.sessions[0].middle("step_p10") is own[1]
+
+
+def test_a_session_ends_with_an_hours_pause_or_another_commit() -> None:
+    starts = (0, 30, 89, 150, 160, 170)  # minutes: between the third and the fourth lies more than an hour
+    commits = ("a", "a", "a", "a", "b", "a")
+    runs = [figures(1.0, START + at * MINUTE, commit) for at, commit in zip(starts, commits, strict=True)]
+    assert [len(one.runs) for one in sessions_of(runs)] == [3, 1, 1, 1]
+    assert [one.first for one in sessions_of(runs)] == [0, 3, 4, 5]
+    nameless = [figures(1.0, START + at * MINUTE) for at in starts]
+    assert [len(one.runs) for one in sessions_of(nameless)] == [3, 3]
+    timeless = [figures(1.0, None, commit) for commit in ("a", "a", "b", "", "")]
+    assert [len(one.runs) for one in sessions_of(timeless)] == [2, 1, 1, 1]
+    assert sessions_of([]) == ()
+
+
+def levels(*values: float, each: int = 10, metric: str = "step_p10", newest: int = 10) -> Trend:
+    """Sessions of one run, `each` on every one of the levels, with a thousandth of noise."""
+    random = np.random.default_rng(5)
+    noise = np.exp(random.normal(0, 0.001, each * len(values)))
+    runs = [
+        figures(25e6 * value * noise[n], START + n * DAY)
+        if metric == "step_p10"
+        else figures(25e6 * noise[n], START + n * DAY, **{metric: value * 1e6 * noise[n]})
+        for n, value in enumerate(value for value in values for _ in range(each))
+    ]
+    return trend("train", Fingerprint(), runs, METRICS[metric], newest=newest)
+
+
+def test_only_a_change_beyond_the_metrics_threshold_fails() -> None:
+    little = levels(1.0, 1.008)
+    assert little.latest_is_worse and not little.latest_is_regression
+    assert little.failing is None and not little.changes[0].is_beyond
+    assert levels(1.0, 1.08).failing is not None
+    assert levels(1.0, 0.9).failing is None and levels(1.0, 0.9).changes[0].is_beyond
+
+
+def test_a_threshold_of_the_step_is_one_of_the_step() -> None:
+    """A wait of 1 ms in a step of 25 ms that doubles costs 4 % of it, beyond 3 %; half as much does not."""
+    assert levels(1.0, 2.0, metric="input_wait").failing is not None
+    assert levels(1.0, 1.5, metric="input_wait").failing is None
+
+
+def test_a_change_fails_while_it_is_among_the_newest_sessions_and_lasts() -> None:
+    assert levels(1.0, 1.2, each=10).failing is not None
+    assert levels(1.0, 1.2, each=11).failing is None
+    assert levels(1.0, 1.2, each=11, newest=11).failing is not None
+    back = levels(1.0, 1.2, 1.0, each=8, newest=16)
+    assert [one.is_worse for one in back.changes] == [True, False] and back.failing is None
+    lasting = levels(1.0, 1.2, 1.21, each=8, newest=16)
+    assert [one.is_beyond for one in lasting.changes] == [True, False]
+    assert lasting.failing is lasting.told is lasting.changes[0]

@@ -55,7 +55,12 @@ def _leading(trends: Sequence[Trend]) -> Trend | None:
     """The series that the verdict is about: one that became worse, else one with changes, else the newest."""
     return min(
         trends,
-        key=lambda one: (not one.latest_is_worse, not one.changes, bool(one.search.lacking)),
+        key=lambda one: (
+            one.failing is None,
+            not one.latest_is_regression,
+            not one.changes,
+            bool(one.search.lacking),
+        ),
         default=None,
     )
 
@@ -69,8 +74,9 @@ def _verdict(trend: Trend | None) -> Verdict:
             tone="plain",
         )
     tone = "plain"
-    if trend.latest is not None:
-        tone = "caution" if trend.latest.is_worse else "good"
+    if trend.told is not None:
+        if trend.told.is_beyond:
+            tone = "caution" if trend.told.is_worse else "good"
     elif not trend.search.lacking:
         tone = "good"
     return Verdict(
@@ -84,7 +90,7 @@ def _verdict(trend: Trend | None) -> Verdict:
 def _notices(trends: Sequence[Trend], named: Sequence[str], leading: Trend | None) -> Iterator[Note]:
     """Other series that became worse."""
     for trend, title in zip(trends, named, strict=True):
-        if trend is not leading and trend.latest_is_worse:
+        if trend is not leading and (trend.failing or trend.latest_is_regression):
             yield Note(text=f"{title}: {visible(headline(trend), LONGEST)}.", tone="caution")
 
 
@@ -96,7 +102,7 @@ def _figures(trend: Trend) -> Iterator[KeyFigure]:
             id="level",
             title=f"{trend.metric.title} now",
             value=value_text(trend.metric, level),
-            note=f"median of {len(current):,} run{'s' if len(current) != 1 else ''}",
+            note=f"median of {len(current):,} session{'s' if len(current) != 1 else ''}",
         )
     if trend.latest is not None:
         yield KeyFigure(
@@ -110,7 +116,7 @@ def _figures(trend: Trend) -> Iterator[KeyFigure]:
         id="changes",
         title="Changes of level",
         value=units.MISSING if lacking else f"{len(trend.changes):,} found",
-        note=f"searched from {lacking:,} more run{'s' if lacking != 1 else ''} on"
+        note=f"searched from {lacking:,} more session{'s' if lacking != 1 else ''} on"
         if lacking
         else trend.search.reason,
     )
@@ -118,11 +124,15 @@ def _figures(trend: Trend) -> Iterator[KeyFigure]:
         spread = robust_spread(np.log(current))
         yield KeyFigure(
             id="noise",
-            title="Runs differ by",
+            title="Sessions differ by",
             value=units.format_ratio(math.expm1(spread)),
             note="standard deviation within the newest level",
         )
     days = [text for text in (day(run) for run in (trend.runs[:1] + trend.runs[-1:])) if text]
+    num_runs = [f"{len(trend.runs):,} runs"] if len(trend.runs) > len(trend.sessions) else []
     yield KeyFigure(
-        id="runs", title="Runs", value=f"{len(trend.runs):,}", note=" to ".join(dict.fromkeys(days))
+        id="runs",
+        title="Sessions",
+        value=f"{len(trend.sessions):,}",
+        note=", ".join([*num_runs, *filter(None, [" to ".join(dict.fromkeys(days))])]),
     )

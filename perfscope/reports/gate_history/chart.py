@@ -1,4 +1,4 @@
-"""Figures of runs in the order of time, with their levels and where those changed. Data only."""
+"""Figures of sessions of runs in the order of time, with their levels and where those changed. Data only."""
 
 from __future__ import annotations
 
@@ -8,24 +8,34 @@ from perfscope.reports.values import Unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SingleRun:
+    """One run of a session, in the chart's unit. `doubtful`: something disturbed it."""
+
+    value: float
+    doubtful: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunPoint:
-    """One run; `value` is nan where it was not measured.
+    """One session; `value` is nan where it was not measured.
 
     `parts`: one figure per entry of HistoryChart.parts, () where nothing is known. `doubtful`: something
-    disturbed it. `label` names the run's commit or, without one, the run; `date` is short: "3 Nov".
+    disturbed all of it. `label` names its commit or, without one, its first run; `date` is short: "3 Nov".
+    `runs`: its single runs, oldest first; () where there is one only, which is the point itself.
     """
 
-    number: int  # of the run in its series, from 1
+    number: int  # of the session in its series, from 1
     value: float
     label: str
     date: str = ""
     doubtful: bool = False
     parts: tuple[float, ...] = ()
+    runs: tuple[SingleRun, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """The runs `first` to `last`, both included, lie around `value`."""
+    """The sessions `first` to `last`, both included, lie around `value`."""
 
     first: int
     last: int
@@ -34,7 +44,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Break:
-    """The level is another one from run `number` on. `text`: "+8.2 %"; `label`: that run's commit."""
+    """The level is another one from session `number` on. `text`: "+8.2 %"; `label`: its commit."""
 
     number: int
     text: str
@@ -52,7 +62,7 @@ class ColumnPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryChart:
-    """Points over the runs' numbers, and below them a column per run made of `parts` (of unit TIME), if any.
+    """Points over the sessions' numbers, and below them columns made of `parts` (of unit TIME).
 
     `small`: without words on the breaks, for charts that stand below one that has them.
     """

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from perfscope import __version__
 from perfscope.gate.records import RunFigures
-from perfscope.gate.trend import Change, Trend
+from perfscope.gate.trend import Change, Session, Trend, parts_of
 from perfscope.reports.document import without_nan
 from perfscope.reports.gate_history.words import headline
 from perfscope.reports.study.document import plain
@@ -44,13 +44,21 @@ def _series(trend: Trend) -> Json:
         "unit": trend.metric.unit,
         "better": trend.metric.better,
         "headline": headline(trend),
+        "threshold": trend.metric.threshold,
         "latest_is_worse": trend.latest_is_worse,
+        "newest": trend.newest,
+        "failing": trend.changes.index(trend.failing) if trend.failing else None,
         "lacking": trend.search.lacking,
         "reason": trend.search.reason,
         "changes": [_change(change) for change in trend.changes],
+        "sessions": [
+            _session(session, value, dict(parts))
+            for session, value, parts in zip(trend.sessions, trend.values, trend.parts, strict=True)
+        ],
         "runs": [
-            _run(run, value, dict(parts))
-            for run, value, parts in zip(trend.runs, trend.values, trend.parts, strict=True)
+            _run(run, trend.metric.id, number)
+            for number, session in enumerate(trend.sessions)
+            for run in session.runs
         ],
         "left_out": [{"name": one.name, "reason": one.reason} for one in trend.left_out],
     }
@@ -67,21 +75,38 @@ def _change(change: Change) -> Json:
         "start_unix_ns": change.after.surroundings.start_unix_ns,
         "worse": worse if worse is not None and math.isfinite(worse) else None,
         "is_worse": change.is_worse,
+        "is_beyond": change.is_beyond,
         "explanation": plain(change.explanation),
     }
 
 
-def _run(run: RunFigures, value: float, parts: dict[str, float]) -> Json:
+def _session(session: Session, value: float, parts: dict[str, float]) -> Json:
+    """`first_run` counts the series' runs from 0, as `index`, `first` and `end` of changes count sessions."""
+    around = session.runs[0].surroundings
+    return {
+        "first_run": session.first,
+        "num_runs": len(session.runs),
+        "num_counted": len(session.counted),
+        "disturbed": session.is_disturbed,
+        "start_unix_ns": around.start_unix_ns,
+        "commit": around.commit,
+        "value": value,
+        "parts_ns": parts,
+    }
+
+
+def _run(run: RunFigures, metric_id: str, session: int) -> Json:
     around = run.surroundings
     return {
         "name": run.name,
+        "session": session,
         "start_unix_ns": around.start_unix_ns,
         "commit": around.commit,
         "dirty": around.dirty,
         "clean": run.clean,
         "clean_reason": run.clean_reason,
         "num_steps": run.num_steps,
-        "value": value,
+        "value": run.metrics.get(metric_id),
         "metrics": dict(run.metrics),
-        "parts_ns": parts,
+        "parts_ns": dict(parts_of(run)),
     }

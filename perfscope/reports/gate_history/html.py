@@ -17,6 +17,7 @@ def history_globals() -> dict[str, object]:
     given: dict[str, Callable[..., object]] = {
         "history_frame": places.frame,
         "history_spots": places.spots,
+        "history_dots": places.dots,
         "history_rules": places.rules,
         "history_label_rows": places.label_rows,
         "history_pieces": places.pieces,
@@ -51,12 +52,12 @@ def words(chart: HistoryChart) -> str:
     """The chart for who cannot see it."""
     known = [point for point in chart.points if math.isfinite(point.value)]
     if not known:
-        return f"{chart.title}: no run has it"
+        return f"{chart.title}: no session has it"
     told = [
-        f"{chart.title}, {len(known)} runs, {format_value(chart.unit, known[0].value)} in the first, "
+        f"{chart.title}, {len(known)} sessions, {format_value(chart.unit, known[0].value)} in the first, "
         f"{format_value(chart.unit, known[-1].value)} in the last"
     ]
-    told += [f"{mark.text} from run {mark.number} ({mark.label}) on" for mark in chart.breaks]
+    told += [f"{mark.text} from session {mark.number} ({mark.label}) on" for mark in chart.breaks]
     return "; ".join(told)
 
 
@@ -77,7 +78,7 @@ def history_payload(chart: HistoryChart) -> Json:
         if has:
             texts = [format_value(Unit.TIME, chart.points[n].parts[number]) for n in has]
             curves.append(curve(part.title, has, texts))
-    return {"x_title": "Run", "curves": curves}
+    return {"x_title": "Session", "curves": curves}
 
 
 def _run_words(point: RunPoint) -> str:
@@ -86,4 +87,10 @@ def _run_words(point: RunPoint) -> str:
 
 def _value_words(chart: HistoryChart, point: RunPoint) -> str:
     text = format_value(chart.unit, point.value)
-    return f"{text} (disturbed)" if point.doubtful else text
+    said = []
+    counted = [run for run in point.runs if run.doubtful == point.doubtful]
+    if len(counted) > 1:
+        said.append(f"median of {len(counted):,} runs")
+    if point.doubtful:
+        said.append("disturbed")
+    return f"{text} ({', '.join(said)})" if said else text

@@ -57,6 +57,7 @@ def _points(axes: Axes, chart: HistoryChart) -> None:
     axes.grid(axis="y", color=palette["line-2"], linewidth=0.4, dashes=(2, 3))
     axes.set_axisbelow(True)
     spots = places.spots(chart)
+    _dots(axes, chart)
     axes.plot(
         [box.x(point.number) for point in chart.points],
         [box.y(point.value) if math.isfinite(point.value) else math.nan for point in chart.points],
@@ -83,6 +84,26 @@ def _points(axes: Axes, chart: HistoryChart) -> None:
                 clip_on=False,
                 zorder=4,
             )
+
+
+def _dots(axes: Axes, chart: HistoryChart) -> None:
+    """The single runs, small and faint."""
+    blue, dots = light_palette()["part-compute"], places.dots(chart)
+    for doubtful in (False, True):
+        some = [one for one in dots if one.doubtful == doubtful]
+        axes.plot(
+            [one.x for one in some],
+            [one.y for one in some],
+            linestyle="none",
+            marker="o",
+            markersize=1.3,
+            markeredgewidth=0.4 if doubtful else 0.0,
+            markeredgecolor=blue,
+            markerfacecolor="none" if doubtful else blue,
+            alpha=0.4,
+            clip_on=False,
+            zorder=2.5,
+        )
 
 
 def _breaks(axes: Axes, chart: HistoryChart, words: float) -> None:
@@ -144,7 +165,7 @@ def _ticks(axes: Axes, chart: HistoryChart) -> None:
     axes.set_xticks([x for x, _ in marks])
     axes.set_xticklabels([f"{point.number:,}\n{point.date}".rstrip() for _, point in marks], fontsize=6.2)
     keep_inside(axes, [Tick(position=x, text="") for x, _ in marks])
-    axes.set_xlabel("Run, oldest first", fontsize=6.3, color=light_palette()["ink-2"], labelpad=1)
+    axes.set_xlabel("Session, oldest first", fontsize=6.3, color=light_palette()["ink-2"], labelpad=1)
 
 
 def _point_legend(figure: Figure, chart: HistoryChart, height: float) -> None:
@@ -152,7 +173,20 @@ def _point_legend(figure: Figure, chart: HistoryChart, height: float) -> None:
 
     palette = light_palette()
     blue = palette["part-compute"]
-    handles = [Line2D([], [], linestyle="none", marker="o", markersize=3, color=blue, label="run")]
+    handles = [Line2D([], [], linestyle="none", marker="o", markersize=3, color=blue, label="session")]
+    if places.dots(chart):
+        handles.append(
+            Line2D(
+                [],
+                [],
+                linestyle="none",
+                marker="o",
+                markersize=1.4,
+                color=blue,
+                alpha=0.5,
+                label="single run",
+            )
+        )
     if places.has_doubtful(chart):
         handles.append(
             Line2D(
@@ -163,7 +197,7 @@ def _point_legend(figure: Figure, chart: HistoryChart, height: float) -> None:
                 markersize=3,
                 markerfacecolor=palette["surface"],
                 markeredgecolor=blue,
-                label="disturbed run",
+                label="disturbed",
             )
         )
     if chart.levels:

@@ -18,11 +18,12 @@ LABEL_ROWS = 4
 MOST_TICKS = 7
 GAP = 0.16  # of a column's width, between columns
 MOST_GAPS = 90  # with more columns they touch
+SPREAD = 0.6  # of a column's width, over which a session's single runs lie
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """`first` to `last`: numbers of the runs; `low`, `high`: of the points; `top`: of the columns, from 0."""
+    """`first` to `last`: sessions' numbers; `low`, `high`: of the points; `top`: of the columns, from 0."""
 
     first: int
     last: int
@@ -31,7 +32,7 @@ class Frame:
     top: float
 
     def x(self, number: float) -> float:
-        """The middle of run `number`."""
+        """The middle of session `number`."""
         return 100 * (number - self.first + 0.5) / (self.last - self.first + 1)
 
     def y(self, value: float) -> float:
@@ -41,6 +42,7 @@ class Frame:
 
 def frame(chart: HistoryChart) -> Frame:
     known = [point.value for point in chart.points if math.isfinite(point.value)]
+    known += [run.value for point in chart.points for run in point.runs if math.isfinite(run.value)]
     levels = [level.value for level in chart.levels]
     highest = max(levels, default=max(known, default=1.0))
     inside = [value for value in known if value <= highest * (1 + FAR) or highest <= 0] + levels
@@ -67,7 +69,7 @@ def _tallest(totals: list[float]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spot:
-    """Where a run's mark is. `above`: its value lies above the axis."""
+    """Where a session's mark is. `above`: its value lies above the axis."""
 
     point: RunPoint
     x: float
@@ -81,6 +83,30 @@ def spots(chart: HistoryChart) -> list[Spot]:
         Spot(point=point, x=box.x(point.number), y=box.y(point.value), above=point.value > box.high)
         for point in chart.points
         if math.isfinite(point.value)
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dot:
+    """Where the small mark of a single run is; one beyond the axis lies at its edge."""
+
+    x: float
+    y: float
+    doubtful: bool
+
+
+def dots(chart: HistoryChart) -> list[Dot]:
+    """The single runs of each session beside its mark, oldest left."""
+    box = frame(chart)
+    return [
+        Dot(
+            x=box.x(point.number + SPREAD * ((place + 0.5) / len(point.runs) - 0.5)),
+            y=box.y(run.value),
+            doubtful=run.doubtful,
+        )
+        for point in chart.points
+        for place, run in enumerate(point.runs)
+        if math.isfinite(run.value)
     ]
 
 
@@ -173,7 +199,7 @@ def pieces(chart: HistoryChart) -> list[Piece]:
 
 
 def shown_parts(chart: HistoryChart) -> list[tuple[str, str]]:
-    """(key, title) of parts that some run has, for the legend."""
+    """(key, title) of parts that some session has, for the legend."""
     return [
         (part.key, part.title)
         for number, part in enumerate(chart.parts)
@@ -191,7 +217,7 @@ def part_ticks(chart: HistoryChart) -> tuple[Tick, ...]:
 
 
 def x_ticks(chart: HistoryChart) -> list[tuple[float, RunPoint]]:
-    """Runs that get their number and date below the axis."""
+    """Sessions that get their number and date below the axis."""
     if not chart.points:
         return []
     box, count = frame(chart), min(MOST_TICKS, len(chart.points))
@@ -201,7 +227,10 @@ def x_ticks(chart: HistoryChart) -> list[tuple[float, RunPoint]]:
 
 
 def has_doubtful(chart: HistoryChart) -> bool:
-    return any(point.doubtful and math.isfinite(point.value) for point in chart.points)
+    return any(
+        (point.doubtful and math.isfinite(point.value)) or any(run.doubtful for run in point.runs)
+        for point in chart.points
+    )
 
 
 def full_caption(chart: HistoryChart) -> str:
@@ -214,6 +243,6 @@ def above_note(chart: HistoryChart) -> str:
     high = [spot.point for spot in spots(chart) if spot.above]
     if not high:
         return ""
-    told = ", ".join(f"run {one.number} at {format_value(chart.unit, one.value)}" for one in high[:4])
+    told = ", ".join(f"session {one.number} at {format_value(chart.unit, one.value)}" for one in high[:4])
     more = f" and {len(high) - 4:,} more" if len(high) > 4 else ""
     return f"Above the axis: {told}{more}."

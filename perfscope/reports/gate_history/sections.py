@@ -9,24 +9,33 @@ from collections.abc import Sequence
 from perfscope.gate.explain.steady import TITLES
 from perfscope.gate.metrics import DECIDES, METRICS
 from perfscope.gate.records import PARTS
-from perfscope.gate.trend import Trend
+from perfscope.gate.trend import Session, Trend
 from perfscope.gate.verdict_words import fingerprint_words
 from perfscope.reports.display import visible
-from perfscope.reports.gate_history.chart import Break, ColumnPart, HistoryChart, Level, RunPoint
+from perfscope.reports.gate_history.chart import (
+    Break,
+    ColumnPart,
+    HistoryChart,
+    Level,
+    RunPoint,
+    SingleRun,
+)
 from perfscope.reports.gate_history.words import (
     LONGEST,
     around,
     change_text,
     commit_of,
     day,
+    direction_text,
     interval_text,
     metric_name,
     part_text,
+    threshold_text,
     unit_of,
 )
 from perfscope.reports.model import Block, Column, Note, Section, Table, Unit, Value
 
-MOST_SHOWN = 300  # runs in charts: the newest
+MOST_SHOWN = 300  # sessions in charts: the newest
 MOST_PARTS_TOLD = 3
 FEWEST_FOR_CHART = 2
 # Parts of a column, bottom up; the last two are all that is known without a trace.
@@ -63,6 +72,10 @@ def main_chart(trend: Trend, prefix: str) -> HistoryChart:
     chart = _chart(trend, trend.metric.id, f"{prefix}-series", keys)
     return dataclasses.replace(
         chart,
+        points=tuple(
+            dataclasses.replace(point, runs=_single_runs(session, trend.metric.id))
+            for point, session in zip(chart.points, trend.sessions[-MOST_SHOWN:], strict=True)
+        ),
         levels=_levels(trend, chart.points[0].number if chart.points else 1),
         parts=tuple(ColumnPart(key=_COLOURS.get(key, key), title=TITLES.get(key, key)) for key in keys),
         parts_title="where the step went",
@@ -70,11 +83,28 @@ def main_chart(trend: Trend, prefix: str) -> HistoryChart:
     )
 
 
+def _single_runs(session: Session, metric_id: str) -> tuple[SingleRun, ...]:
+    """() of a session of one run: that is its point."""
+    if len(session.runs) == 1:
+        return ()
+    return tuple(
+        SingleRun(value=run.metrics.get(metric_id, math.nan), doubtful=run.clean is False)
+        for run in session.runs
+    )
+
+
 def _caption(trend: Trend, has_parts: bool) -> str:
     told = ["The axis of the points does not begin at 0."]
-    hidden = len(trend.runs) - MOST_SHOWN
+    if len(trend.runs) > len(trend.sessions):
+        told.append(
+            "A session is what was run of one commit without an hour's pause; its mark is the median of its "
+            "undisturbed runs, which are the faint ones around it."
+        )
+    hidden = len(trend.sessions) - MOST_SHOWN
     if hidden > 0:
-        told.append(f"Drawn are the newest {MOST_SHOWN:,} runs; {hidden:,} older ones stand in the table.")
+        told.append(
+            f"Drawn are the newest {MOST_SHOWN:,} sessions; {hidden:,} older ones stand in the table."
+        )
     if has_parts:
         told.append(
             "Columns: the p10 step; the always-on probe timed input wait and optimizer, the others are in "
@@ -87,23 +117,23 @@ def _caption(trend: Trend, has_parts: bool) -> str:
 
 def _chart(trend: Trend, metric_id: str, identity: str, keys: Sequence[str] = ()) -> HistoryChart:
     metric = trend.metric if metric_id == trend.metric.id else METRICS[metric_id]
-    first = max(len(trend.runs) - MOST_SHOWN, 0)
+    first = max(len(trend.sessions) - MOST_SHOWN, 0)
     values = trend.series(metric_id)
     points = tuple(
         RunPoint(
             number=index + 1,
             value=values[index],
-            label=commit_of(run) or visible(run.name, 24),
-            date=day(run, year=False),
-            doubtful=run.clean is False,
+            label=commit_of(session.runs[0]) or visible(session.runs[0].name, 24),
+            date=day(session.runs[0], year=False),
+            doubtful=session.is_disturbed,
             parts=tuple(trend.parts[index].get(key, 0.0) for key in keys) if trend.parts[index] else (),
         )
-        for index, run in enumerate(trend.runs)
+        for index, session in enumerate(trend.sessions)
         if index >= first
     )
     return HistoryChart(
         id=identity,
-        title=f"{metric.title} over {len(points):,} run{'s' if len(points) != 1 else ''}",
+        title=f"{metric.title} over {len(points):,} session{'s' if len(points) != 1 else ''}",
         y_title=metric.title + (" (samples/s)" if metric.unit == "per_s" else ""),
         unit=unit_of(metric),
         points=points,
@@ -121,13 +151,13 @@ def _chart(trend: Trend, metric_id: str, identity: str, keys: Sequence[str] = ()
 
 
 def _levels(trend: Trend, first: int) -> tuple[Level, ...]:
-    """`first`: the first run that is drawn."""
+    """`first`: the first session that is drawn."""
     spans = [(one.point.first, one.point.index, one.point.before) for one in trend.changes]
     if trend.latest is not None:
-        spans.append((trend.latest.point.index, len(trend.runs), trend.latest.point.after))
+        spans.append((trend.latest.point.index, len(trend.sessions), trend.latest.point.after))
     elif not trend.search.lacking:
         known = sorted(trend.current)
-        spans = [(0, len(trend.runs), known[len(known) // 2])]
+        spans = [(0, len(trend.sessions), known[len(known) // 2])]
     return tuple(
         Level(first=max(start + 1, first), last=end, value=value)
         for start, end, value in spans
@@ -139,7 +169,9 @@ def changes_table(trend: Trend, prefix: str) -> Table:
     """Newest first."""
     unit = unit_of(trend.metric)
     columns = (
-        Column(key="run", title="From run", unit=Unit.COUNT, primary=True, hint="the first of the new level"),
+        Column(
+            key="run", title="From session", unit=Unit.COUNT, primary=True, hint="the first of the new level"
+        ),
         Column(key="date", title="Date", primary=True),
         Column(
             key="between", title="Between", unit=Unit.CODE, primary=True, hint="last old, first new commit"
@@ -147,7 +179,9 @@ def changes_table(trend: Trend, prefix: str) -> Table:
         Column(key="before", title="Before", unit=unit, primary=True, hint="median of the level"),
         Column(key="after", title="After", unit=unit, primary=True, hint="median of the level"),
         Column(key="change", title="Change", primary=True),
-        Column(key="interval", title="95 % interval", hint="Hodges-Lehmann, over the runs of both levels"),
+        Column(
+            key="interval", title="95 % interval", hint="Hodges-Lehmann, over the sessions of both levels"
+        ),
     )
     rows = tuple(
         (
@@ -156,14 +190,15 @@ def changes_table(trend: Trend, prefix: str) -> Table:
             " → ".join(commit_of(run) or visible(run.name, 40) for run in (change.before, change.after)),
             change.point.before,
             change.point.after,
-            f"{change_text(change)}, {'worse' if change.is_worse else 'better'}",
+            f"{change_text(change)}, {direction_text(change)}",
             interval_text(change),
         )
         for change in reversed(trend.changes)
     )
     told = (
-        "Found by E-divisive on the logarithms of the runs' figures; newest first. Where a change is not "
-        "much larger than the noise, it can lie a run or two off."
+        "Found by E-divisive on the logarithms of the sessions' figures; newest first. Where a change is not "
+        "much larger than the noise, it can lie a session or two off. A machine whose speed drifts shows "
+        f"changes too. The threshold is {threshold_text(trend.metric)}."
     )
     return Table(
         id=f"{prefix}-changes",
@@ -179,7 +214,7 @@ def changes_table(trend: Trend, prefix: str) -> Table:
 def causes_table(trend: Trend, prefix: str) -> Table:
     """What moved at each change, newest first."""
     columns = (
-        Column(key="run", title="From run", unit=Unit.COUNT, primary=True),
+        Column(key="run", title="From session", unit=Unit.COUNT, primary=True),
         Column(key="told", title="What moved", primary=True),
         Column(key="parts", title="Parts of the step", hint="those whose change is certain, 95 % interval"),
         Column(key="around", title="What else changed", primary=True),
@@ -202,12 +237,15 @@ def causes_table(trend: Trend, prefix: str) -> Table:
 
 def runs_table(trend: Trend, prefix: str) -> Table:
     """Newest first."""
-    first_of_level = {change.point.index: change for change in trend.changes}
+    first_of_level = {trend.sessions[change.point.index].first: change for change in trend.changes}
+    numbers = [number for number, one in enumerate(trend.sessions, 1) for _ in one.runs]
+    grouped = len(trend.runs) > len(trend.sessions)
     deciding = METRICS[DECIDES]
     own = trend.metric
     extra = () if own.id in (DECIDES, "step_mean", "throughput") else (own,)
     columns = (
         Column(key="run", title="Run", unit=Unit.COUNT, primary=True),
+        *([Column(key="session", title="Session", unit=Unit.COUNT, primary=True)] if grouped else []),
         Column(key="date", title="Date", primary=True),
         Column(
             key="commit", title="Commit", unit=Unit.CODE, primary=True, hint="+ where files differed from it"
@@ -235,6 +273,7 @@ def runs_table(trend: Trend, prefix: str) -> Table:
         rows.append(
             (
                 index + 1,
+                *([numbers[index]] if grouped else []),
                 day(run),
                 commit_of(run),
                 *(run.metrics.get(one.id) for one in extra),
@@ -257,7 +296,7 @@ def runs_table(trend: Trend, prefix: str) -> Table:
 
 
 def _other_charts(trend: Trend, prefix: str) -> list[Block]:
-    """The other metrics of the same runs, small: they were not searched for changes."""
+    """The other metrics of the same sessions, small: they were not searched for changes."""
     told = (
         "This and the following figures were not searched for changes: the lines mark those of "
         f"{metric_name(trend.metric)}."

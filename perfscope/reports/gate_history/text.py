@@ -15,7 +15,7 @@ MOST_COLUMNS = 72
 
 
 def history_lines(chart: HistoryChart, width: int, style: Style) -> Iterator[str]:
-    """The medians of the runs in each column; a gap where none was measured. Small charts are left out."""
+    """The medians of the sessions in each column; a gap where none was measured. No small charts."""
     known = [point for point in chart.points if math.isfinite(point.value)]
     if chart.small or not known:
         return
@@ -36,7 +36,7 @@ def history_lines(chart: HistoryChart, width: int, style: Style) -> Iterator[str
             marks[_column(box, mark.number, columns)] = "▲" if mark.text.startswith("+") else "▼"
         yield f"  {''.join(marks)}".rstrip()
     first, end = known[0], known[-1]
-    ends = [f"run {one.number} {format_value(chart.unit, one.value)}" for one in (first, end)]
+    ends = [f"session {one.number} {format_value(chart.unit, one.value)}" for one in (first, end)]
     yield style.quiet(fit(f"  {chart.y_title}: {ends[0]} → {ends[1]}", width))
     levels = " → ".join(format_value(chart.unit, level.value) for level in chart.levels)
     if len(chart.levels) > 1 and cells(levels) < width - 12:

@@ -59,6 +59,17 @@ def change_text(change: Change) -> str:
     return "from 0" if share is None else f"{100 * share:+.1f}{NO_BREAK}%".replace("-", "−")
 
 
+def threshold_text(metric: Metric) -> str:
+    """ "5 %", of which where it is not the figure itself."""
+    return f"{100 * metric.threshold:g}{NO_BREAK}%" + (" of the step" if metric.scale == "step" else "")
+
+
+def direction_text(change: Change) -> str:
+    """ "worse", and whether that is little."""
+    said = "worse" if change.is_worse else "better"
+    return said if change.is_beyond else f"{said}, below the threshold"
+
+
 def interval_text(change: Change) -> str:
     low, high = change.point.low, change.point.high
     if low is None or high is None:
@@ -102,26 +113,27 @@ def headline(trend: Trend) -> str:
     name = metric_name(trend.metric)
     if trend.search.lacking:
         known = trend.search.num_points
-        lacking = f"{trend.search.lacking} {'is' if trend.search.lacking == 1 else 'are'} lacking"
         return (
-            f"Too few runs to tell a change of {name} from noise: {known} of the {FEWEST_POINTS} that are "
-            f"needed, {lacking}{_disturbed(trend)}"
+            f"Too few sessions to tell a change of {name} from noise: {FEWEST_POINTS} sessions are needed, "
+            f"there {'is' if known == 1 else 'are'} {known}{_disturbed(trend)}"
         )
-    change = trend.latest
+    change = trend.told
     if change is None:
         typical = value_text(trend.metric, _median(trend.current))
-        return f"No change of {name} in {trend.search.num_points:,} runs: it stays around {typical}"
+        return f"No change of {name} in {trend.search.num_points:,} sessions: it stays around {typical}"
     verb = "rose" if change.point.after > change.point.before else "fell"
     by = change_text(change).lstrip("+−") if change.point.change is not None else ""
     by = by and f" by {by}"
     told = f"{name[:1].upper()}{name[1:]} {verb}{by} {between(change)}"
+    if not change.is_beyond:
+        told += f", below the threshold of {threshold_text(trend.metric)}"
     moved = _moved_words(change)
     return f"{told}; {moved}" if moved else told
 
 
 def _disturbed(trend: Trend) -> str:
     count = trend.num_disturbed
-    return f" ({count:,} disturbed run{'s do' if count != 1 else ' does'} not count)" if count else ""
+    return f" ({count:,} disturbed one{'s do' if count != 1 else ' does'} not count)" if count else ""
 
 
 def _moved_words(change: Change) -> str:
@@ -130,22 +142,23 @@ def _moved_words(change: Change) -> str:
 
 
 def detail(trend: Trend) -> str:
-    """From what to what, over how many runs, and how sure."""
-    change = trend.latest
+    """From what to what, over how many sessions, and how sure."""
+    change = trend.told
     if trend.search.lacking:
         return ""
     if change is None:
         return f"{trend.search.reason[:1].upper()}{trend.search.reason[1:]}." if trend.search.reason else ""
     point = change.point
     old, new = (value_text(trend.metric, value) for value in (point.before, point.after))
-    told = [f"From {old} ({point.index - point.first:,} runs) to {new} ({point.end - point.index:,} runs)"]
+    num_old, num_new = point.index - point.first, point.end - point.index
+    told = [f"From {old} ({num_old:,} sessions) to {new} ({num_new:,} sessions)"]
     interval = interval_text(change)
     told[0] += f", 95{NO_BREAK}% interval {interval}." if interval else "."
     if change.moved is not None:
         told.append(f"{part_text(change.moved)}.")
-    earlier = len(trend.changes) - 1
-    if earlier:
-        told.append(f"{earlier} earlier change{'s' if earlier != 1 else ''}: see the table.")
+    others = len(trend.changes) - 1
+    if others:
+        told.append(f"{others} other change{'s' if others != 1 else ''}: see the table.")
     return " ".join(told)
 
 
@@ -163,19 +176,19 @@ def action(trend: Trend) -> str:
     """What to do next; "" where nothing is to be done."""
     if trend.search.lacking:
         return "Add runs with `perfscope history add FILE RUN...`, one for each commit or night."
-    change = trend.latest
-    if change is None or not change.is_worse:
+    change = trend.told
+    if change is None or not (change.is_worse and change.is_beyond):
         return ""
     weighty = [one for one in around(change) if one.weighty]
     if weighty:
         more = f" and {len(weighty) - 1} more" if len(weighty) > 1 else ""
         return f"First look at what else changed there: {visible(weighty[0].text, 160).rstrip('.')}{more}."
     if change.same_commit:
-        return "Both runs are of one commit: look for the cause around the code, not in it."
+        return "Both levels are of one commit: look for the cause around the code, not in it."
     old, new = (short_commit(run.surroundings.commit) for run in (change.before, change.after))
     if old and new and old != new and set(old + new) <= set("0123456789abcdef"):
         return f"Look at what was committed there: `git log --oneline {old}..{new}`."
-    return "Look at what was changed between these two runs."
+    return "Look at what was changed between these two sessions."
 
 
 def around(change: Change) -> Sequence[Difference]:

@@ -189,7 +189,7 @@ def when(started_ns: int | None) -> str | None:
     if started_ns is None:
         return None
     try:
-        moment = datetime.datetime.fromtimestamp(started_ns // 1_000_000_000, datetime.UTC)
+        moment = datetime.datetime.fromtimestamp(started_ns // 1_000_000_000, datetime.timezone.utc)
     except (OverflowError, ValueError, OSError):  # an edited record: no date is better than no report
         return None
     return moment.strftime("%Y-%m-%d %H:%M UTC")
