@@ -143,7 +143,7 @@ def command(context: click.Context, /, **options: Any) -> None:
       0 pass          no slow-down beyond the threshold is proven
       1 regression    a metric of severity error is proven worse
       2 usage         the command line or the settings are wrong
-      3 inconclusive  too few runs, too disturbed, or not comparable
+      3 inconclusive  too few runs, disturbed, in doubt to the end, or not comparable
       4 no baseline   the baseline is missing, or of another machine
       5 failed        the training failed, or could not be measured
     """
