@@ -59,8 +59,8 @@ def finish(result: CheckResult, asked: Asked, folder: Path | None) -> int:
     if folder is not None:
         say(f"runs and {CHECK_JSON} are in {folder}")
         if result.outcome is Outcome.REGRESSION and result.pairs:
-            pair = [shlex.quote(str(folder / side.runs[0].name)) for side in (result.base, result.head)]
-            say(f"to look closer: perfscope compare {pair[0]} {pair[1]}")
+            last = shlex.quote(str(folder / result.head.runs[-1].name))
+            say(f"to look closer: perfscope report {last}")
     if not problems:
         return result.outcome.value
     say("; ".join(problem for problem, _ in problems))

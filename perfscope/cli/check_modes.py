@@ -205,7 +205,7 @@ def _judged_again(asked: Asked) -> Asked:
     if len(asked.runs) != 1 or not is_check_folder(asked.runs[0]) or asked.against or asked.baseline_given:
         return asked
     sides = sides_of(asked.runs[0])
-    if sides[BASE]:
+    if sides[BASE] and sides[HEAD]:
         return replace(asked, runs=sides[HEAD], against=sides[BASE], baseline=None)
     if asked.baseline is None:
         raise UsageError(f"{asked.runs[0]} holds runs of one side only: give --baseline or --against, too")
@@ -216,7 +216,8 @@ def _read(paths: Sequence[Path], side: str, other: ReadRuns | None = None) -> Re
     """See read_runs. Raises UsageError, also where only checks without runs of that side are named."""
     found = read_runs(paths, side, other)
     if not found.places:
-        raise UsageError(f"{paths[0]} holds no runs of the {side}; name run directories")
+        named = str(paths[0]) if paths else "that check"
+        raise UsageError(f"{named} holds no runs of the {side}; name run directories")
     return found
 
 
@@ -231,6 +232,9 @@ def calibrate(asked: Asked) -> int:
         runs = _same_again(asked)
     else:
         raise UsageError("--calibrate needs a command behind `--`, or runs of one and the same command")
+    kinds = {(run.surroundings.commit, run.surroundings.command) for run in runs}
+    if len(kinds) > 1:
+        say(f"warning: the runs are of {len(kinds)} commits or commands; noise is measured with one")
     result = calibrated(runs, asked.settings)
     if asked.as_json:
         document = calibration_document(result)
@@ -238,7 +242,7 @@ def calibrate(asked: Asked) -> int:
     else:
         width = shutil.get_terminal_size((100, 24)).columns
         print_result(render_calibration(result, width=width, color=wants_color(sys.stdout)))
-    return 0
+    return Outcome.PASS.value if result.trials else Outcome.INCONCLUSIVE.value
 
 
 def benchmark_name(words: Sequence[str]) -> str:

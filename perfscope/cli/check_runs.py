@@ -103,7 +103,7 @@ def is_check_folder(path: Path) -> bool:
 
 
 def sides_of(folder: Path) -> dict[str, tuple[Path, ...]]:
-    """The judged runs of an earlier check, by side, those that are gone as well.
+    """The runs of an earlier check by side: those it judged, gone or not, and those it left out.
 
     Raises:
         UsageError: its check.json cannot be read.
@@ -114,7 +114,12 @@ def sides_of(folder: Path) -> dict[str, tuple[Path, ...]]:
         # Only the base of a check in pairs was made in the folder: a baseline's runs are known by figures.
         if all(run["pair"] is None for run in found[BASE]):
             found[BASE] = []
-        return {side: tuple(folder / str(run["name"]) for run in runs) for side, runs in found.items()}
+        places = {side: [folder / str(run["name"]) for run in runs] for side, runs in found.items()}
+        for one in document.get("left_out", ()):
+            place = folder / str(one["name"])
+            if place.is_dir() and place.parent == folder:
+                places[one["side"]].append(place)
+        return {side: tuple(dict.fromkeys(paths)) for side, paths in places.items()}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{folder / CHECK_JSON} cannot be read as a check: {error}") from error
 

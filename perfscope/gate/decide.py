@@ -85,7 +85,8 @@ def judge(
     if not other:
         base, head, scaled = _per_sample(base, head)
         pairs = pairs_of(base.runs, head.runs)
-        result = replace(result, warnings=(*scaled, *_doubts_about_time(base, head, pairs)))
+        doubts = (*_doubts_about_time(base, head, pairs), *_unwatched((*base.runs, *head.runs)))
+        result = replace(result, warnings=(*scaled, *doubts))
     verdicts = tuple(_verdict(metric, base, head, pairs, settings) for metric in settings.metrics.values())
     noise = _noise(base, head, pairs, settings)
     result = replace(result, metrics=verdicts, pairs=_changes(pairs), noise=noise)
@@ -94,6 +95,7 @@ def judge(
     needed = _fewest_runs(base, head, pairs, settings, is_settled=bool(stopped))
     num = len(pairs) if pairs else min(len(base.runs), len(head.runs))
     if num < needed:
+        result = replace(result, noise=replace(noise, visible=None) if noise else None)
         return replace(result, headline=too_few_sentence(base, head, pairs, needed, lost, planned))
     outcome, reasons = _outcome(verdicts, settings, _unlike(base, head, lost))
     if len(pairs) > settings.pairs:
@@ -150,6 +152,15 @@ def _doubts_about_time(base: Side, head: Side, pairs: Sequence[Pair]) -> tuple[s
         f"All runs of {base.label} were made within an hour, at another time than those of {head.label}: how "
         "much this machine differs from day to day is not known. Add runs of other days, or run pairs.",
     )
+
+
+def _unwatched(runs: Sequence[RunFigures]) -> tuple[str, ...]:
+    """Runs of which nobody knows whether something disturbed them, though somebody looked."""
+    unknown = [run for run in runs if run.clean is None and run.clean_reason]
+    if not unknown:
+        return ()
+    of = f"{len(unknown)} of {len(runs)} runs"
+    return (f"Whether something disturbed {of} is not known: {unknown[0].clean_reason.rstrip('.')}.",)
 
 
 def _unlike(base: Side, head: Side, lost: Sequence[LeftOut]) -> list[str]:

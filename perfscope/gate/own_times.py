@@ -50,7 +50,7 @@ def read_own_times(path: Path, name: str) -> RunFigures:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RunDirectoryError(
             f'{path} is no file of step times ({error}); it should hold {{"perfscope_steps": 1, '
-            '"steps_ns": [...]}}'
+            '"steps_ns": [...]}'
         ) from error
     if file.perfscope_steps != 1:
         raise RunDirectoryError(f"{path} was written for a newer perfscope (version {file.perfscope_steps})")
@@ -64,6 +64,8 @@ def read_own_times(path: Path, name: str) -> RunFigures:
     fingerprint = file.fingerprint
     if lists and fingerprint.world_size is None:
         fingerprint = replace(fingerprint, world_size=len(lists))
+    if fingerprint.batch is None:
+        fingerprint = replace(fingerprint, batch=file.samples_per_step)
     metrics = step_metrics([own for own in ranks if len(own)])
     every = [float(np.median(own)) for own in ranks if len(own)]
     if file.samples_per_step and every:

@@ -8,7 +8,8 @@ from perfscope.gate.records import Fingerprint, RunFigures
 from perfscope.gate.results import CheckResult, LeftOut, MetricVerdict, Outcome, Side
 from perfscope.units import format_ns
 
-MANY_OF_ONE_SIDE = 4  # disturbed runs that chance would hardly put on one side
+MANY_OF_ONE_SIDE = 4  # disturbed runs that chance would hardly put on one side,
+ENOUGH = 4  # where that many of the other were seen to be undisturbed
 FIELDS = {
     "cpu": "CPU model",
     "num_cpus": "number of CPUs",
@@ -82,7 +83,12 @@ def too_few_sentence(
         advice += ", on a quieter machine"
     if disturbed and planned:
         advice = "find a quieter machine, or raise `repeats`"
-    if len(sides) == 1 and disturbed >= MANY_OF_ONE_SIDE:
+    others = [run for side in (base, head) for run in side.runs if run.side not in sides]
+    if (
+        len(sides) == 1
+        and disturbed >= MANY_OF_ONE_SIDE
+        and sum(run.clean is True for run in others) >= ENOUGH
+    ):
         advice = f"only runs of {sides.pop()} were disturbed: perhaps its own code starts what disturbs them"
     return f"Inconclusive: {have}{why}, at least {needed} {unit} are needed: {advice}."
 
@@ -116,8 +122,14 @@ def headline(result: CheckResult) -> str:
         return f"Regression: a step takes {_percent(deciding.worse)} longer ({steps}){proof}."
     if deciding.state == "better":
         return f"Pass: a step takes {_percent(-deciding.worse)} less time ({steps}){_interval(deciding)}."
-    change = f"{_signed(deciding.worse)} ({steps}){_interval(deciding)}"
-    return f"Pass: no slow-down beyond {_percent(deciding.metric.threshold)}; a step takes {change}."
+    allowed = _percent(deciding.metric.threshold)
+    took = f"{_percent(abs(deciding.worse))} {'longer' if deciding.worse > 0 else 'less'}"
+    if _percent(abs(deciding.worse)) == _percent(0.0):
+        took = "as long as before"
+    sentence = f"Pass: no slow-down beyond {allowed}; a step takes {took} ({steps}){_interval(deciding)}"
+    if deciding.worse > 0 and deciding.p is not None and deciding.p < result.alpha:
+        sentence += "; that it is slower is certain, and within what is allowed"
+    return f"{sentence}."
 
 
 def _count(number: int, what: str) -> str:
@@ -133,7 +145,11 @@ def _signed(value: float) -> str:
 
 
 def _proof(verdict: MetricVerdict) -> str:
-    return f"{_interval(verdict)}, p = {verdict.p:.3f}" if verdict.p is not None else _interval(verdict)
+    return f"{_interval(verdict)}, {_p(verdict.p)}" if verdict.p is not None else _interval(verdict)
+
+
+def _p(value: float) -> str:
+    return f"p = {value:.3f}" if value >= 0.0005 else "p < 0.001"
 
 
 def _interval(verdict: MetricVerdict) -> str:

@@ -186,6 +186,14 @@ def test_two_commands_are_run_in_pairs_and_the_slower_one_is_a_regression(tmp_pa
     assert again.returncode == 1, again.stderr
     lenient = check("out", "--threshold", "40%", cwd=tmp_path)
     assert lenient.returncode == 0, lenient.stderr
+    # As a check leaves it that found every run of the head disturbed.
+    document["left_out"] = [
+        {"name": run["name"], "side": "head", "reason": "disturbed", "disturbed": True}
+        for run in document["head"]["runs"]
+    ]
+    document["head"]["runs"] = []
+    (tmp_path / "out" / "check.json").write_text(json.dumps(document))
+    assert check("out", cwd=tmp_path).returncode == 1
     shutil.copytree(tmp_path / "out" / "01-head", tmp_path / "copy")
     copied = check("out/01-head", "--against", "copy", cwd=tmp_path)
     assert copied.returncode == 2 and "are the same run" in copied.stderr

@@ -129,6 +129,27 @@ def test_disturbed_runs_of_one_side_alone_point_to_its_own_code() -> None:
     assert "only runs of head were disturbed" in result.headline
 
 
+def test_runs_that_nobody_could_watch_are_counted() -> None:
+    head = side("head", slower(0.0), clean=None, clean_reason="Not watched long enough to tell.")
+    result = judged(side("base", STEADY), head)
+    assert result.outcome is Outcome.PASS
+    assert result.warnings == (
+        "Whether something disturbed 8 of 16 runs is not known: Not watched long enough to tell.",
+    )
+
+
+def test_code_is_not_accused_where_the_other_side_was_not_watched() -> None:
+    head = side("head", slower(0.3))
+    runs = tuple(replace(r, clean=False) if at < 6 else r for at, r in enumerate(head.runs))
+    result = judged(side("base", STEADY, clean=None), replace(head, runs=runs))
+    assert "perhaps its own code" not in result.headline
+
+
+def test_a_check_of_too_few_runs_claims_to_see_nothing() -> None:
+    result = judged(side("base", STEADY[:4]), side("head", STEADY[:4]))
+    assert result.noise is not None and result.noise.visible is None
+
+
 def test_a_baseline_of_one_hour_of_another_day_is_said_to_know_nothing_of_days() -> None:
     hour = 3_600_000_000_000
 
