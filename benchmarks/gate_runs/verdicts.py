@@ -23,6 +23,7 @@ from perfscope.rundir.reader import RunReader
 
 TRUE_CAUSE = {"layer": "compute", "loader": "input_wait", "allreduce": "exposed_comm"}
 LAYER = "block2"
+NEAREST = 6  # base runs by time, of which one is drawn
 
 
 @dataclass(slots=True)
@@ -76,7 +77,11 @@ def judged_pairs(pairs: Sequence[tuple[RunFigures, RunFigures]], settings: Setti
 def neighbours(
     base: Sequence[RunFigures], head: Sequence[RunFigures], num: int, draw: random.Random
 ) -> list[tuple[RunFigures, RunFigures]]:
-    """`num` pairs of runs close in time, drawn at random; no run twice, where there are enough of them."""
+    """`num` pairs of runs close in time, drawn at random.
+
+    A/A: no run twice. Else a planted run is drawn twice only where there are too few, and a base run may be
+    the mate of several: one from another hour would bring the machine's drift in, which pairs keep out.
+    """
     if base is head:
         num = min(num, len(base) // 2)
         chosen = sorted(draw.sample(range(len(base)), 2 * num))
@@ -85,13 +90,10 @@ def neighbours(
     else:
         wanted = draw.sample(list(head), min(num, len(head)))
         wanted += draw.choices(list(head), k=num - len(wanted))
-        free = list(base)
         pairs = []
         for other in wanted:
-            nearest = sorted(free, key=lambda run: abs(_at(run) - _at(other)))[:3]
-            mate = draw.choice(nearest)
-            free.remove(mate)
-            pairs.append((mate, other))
+            nearest = sorted(base, key=lambda run: abs(_at(run) - _at(other)))[:NEAREST]
+            pairs.append((draw.choice(nearest), other))
     draw.shuffle(pairs)
     return pairs
 
