@@ -28,7 +28,6 @@ from perfscope.gate.statistics import (
 )
 from perfscope.gate.stopping import fewest_pairs
 from perfscope.gate.verdict_words import (
-    FIELDS,
     fingerprint_sentence,
     headline,
     too_few_sentence,
@@ -97,7 +96,7 @@ def judge(
     if num < needed:
         result = replace(result, noise=replace(noise, visible=None) if noise else None)
         return replace(result, headline=too_few_sentence(base, head, pairs, needed, lost, planned))
-    outcome, reasons = _outcome(verdicts, settings, _unlike(base, head, lost))
+    outcome, reasons = _outcome(verdicts, _unlike(base, head, lost))
     if len(pairs) > settings.pairs:
         reasons.append(f"{settings.pairs} pairs left it in doubt, so {len(pairs)} were run.")
     result = replace(result, outcome=outcome, reasons=tuple(reasons))
@@ -375,9 +374,7 @@ def _noise(base: Side, head: Side, pairs: Sequence[Pair], settings: Settings) ->
     return Noise(spread=spread, visible=visible_shift(spread, num, needed, alpha) if num else None)
 
 
-def _outcome(
-    verdicts: Sequence[MetricVerdict], settings: Settings, unlike: Sequence[str]
-) -> tuple[Outcome, list[str]]:
+def _outcome(verdicts: Sequence[MetricVerdict], unlike: Sequence[str]) -> tuple[Outcome, list[str]]:
     """The outcome, and why it is inconclusive where it is."""
     if any(one.fails for one in verdicts):
         return Outcome.REGRESSION, list(unlike)
@@ -407,6 +404,3 @@ def _as_written(settings: Settings) -> dict[str, object]:
         "allow": list(settings.allow),
         "source": str(settings.source) if settings.source else None,
     }
-
-
-__all__ = ["FIELDS", "Pair", "judge", "pairs_of", "ratio_of", "why_unusable"]

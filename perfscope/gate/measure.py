@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.machine.results import MachineAnalysis
@@ -18,9 +19,7 @@ from perfscope.analysis.steps import RankSteps, rank_steps
 from perfscope.analysis.study.gather import gather
 from perfscope.analysis.study.results import RunEntry, StudyRun
 from perfscope.gate.records import (
-    PARTS,
     CollectiveUse,
-    Composition,
     Fingerprint,
     LayerTime,
     Phases,
@@ -57,7 +56,8 @@ def measure_run(path: Path, name: str) -> RunFigures:
     metas = {rank: reader.rank_meta(rank) for rank in reader.ranks}
     entry = RunEntry(name=name, analysis=analysis, bench_records=reader.bench_records(), metas=metas)
     (study,) = gather([entry])
-    steps = {rank: rank_steps(reader.steps(rank)) for rank in reader.ranks}
+    tables = {rank: reader.steps(rank) for rank in reader.ranks}
+    steps = {rank: rank_steps(table) for rank, table in tables.items()}
     metrics, absent = _metrics(study, analysis, metas, steps)
     machine = analysis.machine
     labels = study.labels
@@ -68,8 +68,8 @@ def measure_run(path: Path, name: str) -> RunFigures:
         metrics=metrics,
         absent=absent,
         num_steps=min((len(own.counted) for own in steps.values()), default=0),
-        phases=_phases(reader, steps),
-        composition=_composition(study),
+        phases=_phases(tables, steps),
+        composition=study.composition,
         layers=tuple(
             LayerTime(layer=one.layer, forward_ns=one.forward_ns, backward_ns=one.backward_ns)
             for one in analysis.layers
@@ -185,12 +185,12 @@ def _fingerprint(study: StudyRun, analysis: RunAnalysis) -> Fingerprint:
     )
 
 
-def _phases(reader: RunReader, steps: Mapping[int, RankSteps]) -> Phases | None:
+def _phases(tables: Mapping[int, pa.Table], steps: Mapping[int, RankSteps]) -> Phases | None:
     found: dict[str, list[float]] = defaultdict(list)
     for rank, own in steps.items():
         if not own.is_counted.any():
             continue
-        table = reader.steps(rank)
+        table = tables[rank]
         for name, column in (
             ("step", "dur_ns"),
             ("input_wait", "input_ns"),
@@ -210,14 +210,6 @@ def _phases(reader: RunReader, steps: Mapping[int, RankSteps]) -> Phases | None:
         backward=means.get("backward"),
         optimizer=means.get("optimizer"),
     )
-
-
-def _composition(study: StudyRun) -> Composition | None:
-    own = study.composition
-    if own is None:
-        return None
-    parts = {part: float(getattr(own, part)) for part in PARTS}
-    return Composition(step=own.step, num_steps=own.num_steps, **parts)
 
 
 def _collectives(analysis: RunAnalysis) -> tuple[CollectiveUse, ...]:

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field, fields
 
 import msgspec
 
+from perfscope.analysis.study.results import PARTS as PARTS
+from perfscope.analysis.study.results import Composition as Composition
+
 BASE, HEAD = "base", "head"
-PARTS = ("compute", "exposed_comm", "copy", "input_wait", "optimizer", "idle")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,20 +51,6 @@ class Fingerprint:
             if (mine := getattr(self, one.name)) != (theirs := getattr(other, one.name))
             and one.name not in allowed
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Composition:
-    """Where the mean traced step went, mean over ranks; the parts add up to `step`."""
-
-    step: float
-    compute: float
-    exposed_comm: float
-    copy: float
-    input_wait: float
-    optimizer: float
-    idle: float
-    num_steps: int  # traced steps of the rank with fewest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

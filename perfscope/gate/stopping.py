@@ -3,11 +3,10 @@
 It looks at the verdict after `pairs` pairs, and where these leave it in doubt (the median beyond the
 threshold, but not proven) after more, twice at most, up to `most_pairs`. In between it ends early
 
-- for a pass as soon as the median can no longer exceed the threshold at the next look. That is exact: such
-a check
-  would have passed there, only later;
-- for a regression once seven pairs (where `alpha` allows it, six) were all slower by more than twice the
-threshold.
+- for a pass as soon as the median can no longer exceed the threshold at the next look. That is exact: such a
+  check would have passed there, only later;
+- for a regression once seven pairs (six, where `alpha` allows it) were all slower by more than twice the
+  threshold.
 
 Each look is an exact test at `alpha` (0.01). Three of them, with the threshold that the median must exceed
 besides, gave 1 % false alarms with real runs whose p10 steps differ by 6 % and found +10 % in six of seven
