@@ -63,20 +63,6 @@ def signed_rank_tail(num: int) -> Floats:
     return tail
 
 
-def paired_rule(ratios: Floats, threshold: float, alpha: float) -> NDArray[np.bool_]:
-    """The gate's rule for pairs: proven slower, and by more than the threshold.
-
-    Args:
-        ratios: head / base of each pair, shape (checks, pairs), positive.
-
-    Returns:
-        shape (checks,): whether each check is a regression.
-    """
-    proven = signed_rank_p_of(np.log(ratios)) < alpha
-    result: NDArray[np.bool_] = proven & (np.median(ratios, axis=1) > 1 + threshold)
-    return result
-
-
 def rank_sum_p(base: Sequence[float] | Floats, head: Sequence[float] | Floats) -> float:
     """One-sided p value of the rank-sum (Mann-Whitney) test that `head` lies above `base`; 1.0 of nothing.
 
