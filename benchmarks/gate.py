@@ -41,6 +41,7 @@ from perfscope.gate.trials import wilson
 FALSE_ALARMS = 0.02  # budgets
 POWER = {0.10: 0.80, 0.20: 0.97}
 RIGHT = 0.90
+CHECKED_STEPS = 60  # of each run of a whole check: ten checks of 150 would take an hour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +131,6 @@ def described(runs: Sequence[RunFigures]) -> dict[str, Any]:
 
 def resampled(runs: Sequence[RunFigures], folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     by_cell, read = pools(runs), steps_reader(folder)
-    by_cell, read = pools(runs), steps_reader(folder)
     base = by_cell[BASE.name]
     tallies = {BASE.name: tally_of(base, base, read, verdicts=args.resamples, seed=args.seed)}
     for cell, own in sorted(by_cell.items()):
@@ -152,7 +152,8 @@ def wholes(folder: Path, cells: Sequence[Cell], num: int) -> Iterator[Whole]:
             done = subprocess.run(
                 [
                     *(*PERFSCOPE, "check", "--json", "-o", str(place), "--seed", str(number)),
-                    *("--name", "cnn", "--base-cmd", shlex.join(BASE.command()), "--", *cell.command()),
+                    *("--name", "cnn", "--base-cmd", shlex.join(BASE.command(CHECKED_STEPS))),
+                    *("--", *cell.command(CHECKED_STEPS)),
                 ],
                 capture_output=True,
                 text=True,

@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ TRAIN = Path(__file__).parent / "train.py"
 PERFSCOPE = (sys.executable, "-m", "perfscope")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 RECORDING = ("--ceilings", "off", "--overhead", "50%", "--windows", "4")  # as `perfscope check` records
-TRIED = {"layer": 12, "loader": 110, "allreduce": 1600}  # amounts by which the cost of one unit is measured
+TRIED = {"layer": (6, 11), "loader": (60, 150), "allreduce": (2200, 4800)}  # amounts whose cost is measured
 FIGURES = "figures.jsonl"
 
 
@@ -38,8 +38,9 @@ class Cell:
     def name(self) -> str:
         return f"{self.plant}-{100 * self.size:.0f}" if self.size else self.plant
 
-    def command(self) -> list[str]:
-        return [*TORCHRUN, str(TRAIN), "--plant", self.plant, "--amount", str(self.amount)]
+    def command(self, steps: int | None = None) -> list[str]:
+        longer = [] if steps is None else ["--steps", str(steps)]
+        return [*TORCHRUN, str(TRAIN), "--plant", self.plant, "--amount", str(self.amount), *longer]
 
 
 BASE = Cell()
@@ -52,24 +53,34 @@ def tuned(folder: Path, repeats: int) -> tuple[Cell, ...]:
     if file.exists():
         amounts = json.loads(file.read_text())
         return tuple(replace(cell, amount=amounts[cell.name]) for cell in PLANTED)
-    trials = (BASE, *(Cell(plant, 1.0, amount) for plant, amount in TRIED.items()))
-    steps: dict[str, list[float]] = {cell.plant: [] for cell in trials}
+    tried = [Cell(plant, 1.0, amount) for plant, both in TRIED.items() for amount in both]
+    steps: dict[Cell, list[float]] = {cell: [] for cell in (BASE, *tried)}
     draw = random.Random(0)
     for repeat in range(3 * repeats):
-        for cell in draw.sample(trials, len(trials)):
-            if len(steps[cell.plant]) < repeats:
-                run = train(cell, folder / "trials" / f"{repeat}-{cell.plant}")
+        for cell in draw.sample(list(steps), len(steps)):
+            if len(steps[cell]) < repeats:
+                run = train(cell, folder / "trials" / f"{repeat}-{cell.plant}-{cell.amount}")
                 if run.clean is not False:
-                    steps[cell.plant].append(run.metrics["step_p10"])
+                    steps[cell].append(run.metrics["step_p10"])
+                    print(f"sizing: {cell.plant} {cell.amount}", file=sys.stderr, flush=True)
     if min(map(len, steps.values())) < repeats:
         raise RuntimeError("this machine is too disturbed: too few of the trial runs had it to themselves")
-    base = statistics.median(steps["nothing"])
-    amounts = {}
-    for cell in PLANTED:
-        cost = (statistics.median(steps[cell.plant]) - base) / TRIED[cell.plant]
-        amounts[cell.name] = max(1, round(cell.size * base / cost))
+    base = statistics.median(steps[BASE])
+    slower = {cell: statistics.median(steps[cell]) / base - 1 for cell in tried}
+    amounts = {cell.name: amount_for(cell, slower) for cell in PLANTED}
     file.write_text(json.dumps(amounts, indent=1))
     return tuple(replace(cell, amount=amounts[cell.name]) for cell in PLANTED)
+
+
+def amount_for(cell: Cell, slower: Mapping[Cell, float]) -> int:
+    """The amount that makes the step slower by `cell.size`: on the line through the nearest tried amounts."""
+    known = sorted((one.amount, cost) for one, cost in slower.items() if one.plant == cell.plant)
+    (low, its), (high, their) = known if cell.size > known[0][1] else ((0, 0.0), known[0])
+    if their <= its:
+        raise RuntimeError(
+            f"{high} of {cell.plant} cost no more than {low}: the machine is too noisy to size"
+        )
+    return max(1, round(low + (cell.size - its) * (high - low) / (their - its)))
 
 
 def planned(cells: Sequence[Cell], num_base: int, num_planted: int, seed: int) -> list[Cell]:
