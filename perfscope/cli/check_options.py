@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from perfscope.errors import UsageError
+from perfscope.gate.looks import fewest_pairs
 from perfscope.gate.settings import Settings
-from perfscope.gate.stopping import fewest_pairs
 
 # What only means something while runs are made, by click's name.
 _OF_RUNNING = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfscope.cli.output import print_result
-from perfscope.errors import UsageError
+from perfscope.errors import EXIT_USER, PerfscopeError, UsageError
 
 if TYPE_CHECKING:
     from perfscope.gate.metrics import Metric
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 DEFAULT_FILE = Path("perfscope-history.sqlite")
 ADD = "add"
-EXIT_WORSE = 1
+EXIT_WORSE, EXIT_FAILED = 1, 5  # as `perfscope check`
 NEWEST = 10
 FEWEST_NEWEST = 5  # a level lasts at least so many sessions: with fewer no change could ever fail
 _PATH = click.Path(path_type=Path)
@@ -37,7 +37,14 @@ class _History(click.Command):
         return super().make_context(info_name, args, parent=parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
+        if ctx.command is not self:
+            return ctx.command.invoke(ctx)
+        try:
+            return super().invoke(ctx)
+        except PerfscopeError as error:
+            if ctx.params.get("fail_on_change") and error.exit_code == EXIT_USER:
+                error.exit_code = EXIT_FAILED  # 1 says that a benchmark became worse, and nothing else
+            raise
 
 
 @click.command("history", cls=_History, context_settings=_HELP)
@@ -87,7 +94,8 @@ def command(
 
     Without options the text goes to the terminal. Options for output combine; with --json and --text
     together the text goes to stderr, so that stdout stays JSON. Changes alone do not make the exit code 1:
-    see --fail-on-change; its thresholds are those of `perfscope check` (5 % for step_p10).
+    see --fail-on-change; its thresholds are those of `perfscope check` (5 % for step_p10), and with it what
+    could not be read or written makes the exit code 4 or 5, not 1.
 
     \b
     Examples:

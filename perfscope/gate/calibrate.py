@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from perfscope.gate.decide import why_unusable
+from perfscope.gate.looks import fewest_pairs
 from perfscope.gate.metrics import DECIDES
 from perfscope.gate.records import Fingerprint, RunFigures
 from perfscope.gate.results import LeftOut
 from perfscope.gate.settings import ALPHA, Settings
 from perfscope.gate.statistics import Floats, robust_spread
-from perfscope.gate.stopping import fewest_pairs
 from perfscope.gate.trials import TARGET, TARGET_POWER, Z_95, Rule, Trial, tried
 from perfscope.gate.verdict_words import FIELDS
 

@@ -19,10 +19,10 @@ else:
     import tomli as tomllib
 
 from perfscope.errors import UsageError
+from perfscope.gate.looks import fewest_pairs
 from perfscope.gate.metrics import DECIDES, METRICS, SEVERITIES, Direction, Severity
 from perfscope.gate.records import Fingerprint
 from perfscope.gate.settings import Settings
-from perfscope.gate.stopping import fewest_pairs
 from perfscope.units import parse_ratio
 
 OWN_FILE, PROJECT_FILE = "perfscope.toml", "pyproject.toml"

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from perfscope.gate.looks import fewest_pairs
 from perfscope.gate.metrics import DECIDES, METRICS, Metric, worse_by
 from perfscope.gate.records import BASE, HEAD, RunFigures
 from perfscope.gate.results import CheckResult, LeftOut, MetricVerdict, Noise, Outcome, Side, State
@@ -26,7 +27,6 @@ from perfscope.gate.statistics import (
     visible_shift,
     walsh_interval,
 )
-from perfscope.gate.stopping import fewest_pairs
 from perfscope.gate.verdict_words import (
     fingerprint_sentence,
     headline,

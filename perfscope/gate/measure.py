@@ -71,7 +71,12 @@ def measure_run(path: Path, name: str) -> RunFigures:
         phases=_phases(tables, steps),
         composition=study.composition,
         layers=tuple(
-            LayerTime(layer=one.layer, forward_ns=one.forward_ns, backward_ns=one.backward_ns)
+            LayerTime(
+                layer=one.layer,
+                forward_ns=one.forward_ns,
+                backward_ns=one.backward_ns,
+                module_type=one.module_type or "",
+            )
             for one in analysis.layers
         ),
         collectives=_collectives(analysis),

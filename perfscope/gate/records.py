@@ -70,6 +70,7 @@ class LayerTime:
     layer: str
     forward_ns: float
     backward_ns: float
+    module_type: str = ""  # the class, where the run says it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

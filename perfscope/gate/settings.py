@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from perfscope.gate.looks import looks
 from perfscope.gate.metrics import METRICS, Metric
-from perfscope.gate.stopping import looks
 
 PAIRS, FEWEST_RUNS, FEWEST_STEPS = 8, 5, 20
 ALPHA = 0.01

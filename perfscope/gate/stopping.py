@@ -15,7 +15,6 @@ checks; one look at 0.05 gave twice to three times as many and found less (docs/
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -26,17 +25,6 @@ from perfscope.gate.statistics import Floats, signed_rank_p_of
 _CANNOT = "the median can no longer exceed the threshold"
 FIRST_OBVIOUS = 6
 OBVIOUS = 2.0  # times the threshold
-
-
-def looks(pairs: int, most: int) -> tuple[int, ...]:
-    """Numbers of pairs after which the verdict is looked at: `pairs`, `most` and one halfway, each once."""
-    most = max(pairs, most)
-    return tuple(sorted({pairs, (pairs + most + 1) // 2, most}))
-
-
-def fewest_pairs(alpha: float) -> int:
-    """The fewest pairs that can prove anything: all of them slower must have p < alpha."""
-    return math.floor(-math.log2(alpha)) + 1
 
 
 def settled(

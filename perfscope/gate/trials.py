@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from perfscope.gate.looks import fewest_pairs, looks
 from perfscope.gate.metrics import DECIDES
 from perfscope.gate.settings import EXTENDED, Settings
 from perfscope.gate.statistics import Floats
-from perfscope.gate.stopping import fewest_pairs, looks, sequential_rule
+from perfscope.gate.stopping import sequential_rule
 
 # (ratios of head to base, shape (checks, pairs); threshold; alpha) -> whether each check is a regression.
 # What it finds it must also find where the head is slower still, or the threshold lower.

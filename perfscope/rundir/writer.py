@@ -110,7 +110,10 @@ def write_json(path: Path, value: object) -> None:
 def _create_default(root: Path, name: str) -> Path:
     runs = Path(os.path.abspath(root)) / RUNS  # noqa: PTH100 - the user's own path, links kept
     try:
+        is_new = not runs.exists()
         runs.mkdir(parents=True, exist_ok=True)
+        if is_new:
+            _hide_from_git(runs)
         while True:
             directory = runs / default_run_dir_name(name)
             try:
@@ -127,6 +130,12 @@ def _create_default(root: Path, name: str) -> Path:
         ) from error
     _point_latest(runs, directory.name)
     return directory
+
+
+def _hide_from_git(runs: Path) -> None:
+    """Runs are large and rarely meant for a repository. Only once: who deletes the file wants them there."""
+    with suppress(OSError):
+        (runs / ".gitignore").write_text("*\n", encoding="ascii")
 
 
 def _point_latest(runs: Path, target: str) -> None:

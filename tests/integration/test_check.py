@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from perfscope.gate.looks import fewest_pairs
 from perfscope.gate.settings import ALPHA
-from perfscope.gate.stopping import fewest_pairs
 from tests.integration.run_support import PERFSCOPE, user_environment
 
 STAND_IN = Path(__file__).parent.parent / "data" / "gate" / "stand_in.py"

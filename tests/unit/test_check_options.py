@@ -10,8 +10,8 @@ import pytest
 from perfscope.cli.check import command
 from perfscope.cli.check_options import Asked, CommandAfterDashes
 from perfscope.errors import UsageError
+from perfscope.gate.looks import fewest_pairs
 from perfscope.gate.settings import ALPHA
-from perfscope.gate.stopping import fewest_pairs
 
 FEWEST = fewest_pairs(ALPHA)
 TRAIN = ("--base-cmd", "train a", "--", "train", "b")

@@ -15,11 +15,12 @@ import pytest
 import yaml  # type: ignore[import-untyped,unused-ignore]
 
 from perfscope.gate.config import KEYS, METRIC_KEYS, load_settings, with_overrides
+from perfscope.gate.looks import fewest_pairs, looks
 from perfscope.gate.metrics import METRICS
 from perfscope.gate.records import Fingerprint
 from perfscope.gate.results import Outcome
 from perfscope.gate.settings import EXTENDED, Settings
-from perfscope.gate.stopping import fewest_pairs, looks, sequential_rule
+from perfscope.gate.stopping import sequential_rule
 from perfscope.reports.gate.registry import FORMATS
 from perfscope.units import format_ratio
 from tests.unit.ci_shell import ACTION, ROOT, Shell, made_shell, parsed, scripts

@@ -21,11 +21,12 @@ from perfscope.gate.calibrate import (
     calibrate,
     describe,
 )
+from perfscope.gate.looks import looks
 from perfscope.gate.metrics import METRICS
 from perfscope.gate.records import Fingerprint, RunFigures, Surroundings
 from perfscope.gate.settings import Settings
 from perfscope.gate.statistics import signed_rank_p
-from perfscope.gate.stopping import looks, settled
+from perfscope.gate.stopping import settled
 from perfscope.gate.trials import EFFECTS, Trial, draw_pairs, gate_judge, most_of, wilson
 from perfscope.reports.gate_calibration import calibration_document, render_calibration
 

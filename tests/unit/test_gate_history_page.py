@@ -311,6 +311,15 @@ def test_the_command_prints_and_writes(kept: Path, tmp_path: Path) -> None:
     assert html.read_text().startswith("<!doctype html>") and pdf.read_bytes().startswith(b"%PDF")
 
 
+def test_with_fail_on_change_1_never_means_that_a_file_could_not_be_written(
+    kept: Path, tmp_path: Path
+) -> None:
+    for options, code in ((("--fail-on-change",), 5), ((), 1)):
+        with pytest.raises(PerfscopeError) as raised:
+            history(kept, *options, "--html", tmp_path / "nowhere" / "h.html")
+        assert raised.value.exit_code == code
+
+
 def test_fail_on_change_gives_1_only_where_a_new_change_is_worse_beyond_the_threshold(
     kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfscope.gate.looks import fewest_pairs, looks
 from perfscope.gate.settings import Settings
 from perfscope.gate.statistics import (
     rank_sum_p,
@@ -21,7 +22,7 @@ from perfscope.gate.statistics import (
     visible_shift,
     walsh_interval,
 )
-from perfscope.gate.stopping import fewest_pairs, looks, sequential_rule, settled
+from perfscope.gate.stopping import sequential_rule, settled
 
 finite = st.floats(-1, 1, allow_subnormal=False)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,21 @@ def test_default_place_names_time_and_script_and_moves_latest(tmp_path: Path) ->
     assert first != second
     latest = tmp_path / "perfscope-runs" / "latest"
     assert latest.readlink() == Path(second.name)
-    assert not [path for path in latest.parent.iterdir() if path.name.startswith(".")]
+    assert [path.name for path in latest.parent.iterdir() if path.name.startswith(".")] == [".gitignore"]
+
+
+def test_git_does_not_see_the_default_place_unless_its_ignore_file_is_deleted(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+
+    def untracked() -> str:
+        asked = ["git", "-C", str(tmp_path), "status", "--porcelain"]
+        return subprocess.run(asked, check=True, capture_output=True, text=True).stdout
+
+    (create_run_dir(None, name="x", force=False, root=tmp_path) / "run.json").write_text("{}")
+    assert untracked() == ""
+    (tmp_path / "perfscope-runs" / ".gitignore").unlink()
+    create_run_dir(None, name="x", force=False, root=tmp_path)
+    assert untracked() == "?? perfscope-runs/\n"
 
 
 @pytest.mark.parametrize("name", ["../../etc", "a/b", "x" * 500, "", "...", "naïve name\n", "-rf"])

@@ -10,6 +10,7 @@ slower block is not blamed on its children.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -139,7 +140,7 @@ def _moved(
     return Moved(
         kind="layer",
         what=name,
-        title=name,
+        title=_titled(name, sides.runs),
         base_ns=shift.base,
         head_ns=shift.head,
         change_ns=shift.change,
@@ -147,6 +148,14 @@ def _moved(
         high_ns=shift.high,
         note=", ".join(told),
     )
+
+
+def _titled(name: str, runs: Sequence[RunFigures]) -> str:
+    """`features.3 (Conv2d)`: a number of nn.Sequential alone says nothing of what the layer does."""
+    if not name.rpartition(".")[2].isdecimal():
+        return name
+    types = {one.module_type for run in runs for one in run.layers if one.layer == name}
+    return f"{name} ({', '.join(sorted(types))})" if types and all(types) else name
 
 
 def _present(runs: tuple[RunFigures, ...], name: str) -> bool:

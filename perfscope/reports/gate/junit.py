@@ -45,6 +45,7 @@ def render_junit(result: CheckResult) -> str:
     cases = [_case(result, one) for one in words.judged(result)]
     if not _accounts_for(result, cases):
         cases.append(_own_case(result))
+    _explain_first(cases, result)
     suite.add_testcases(cases)
     log = SystemOut(_xml(render_check(result, width=WIDTH, color=False)))
     suite.append(log)  # type: ignore[no-untyped-call]
@@ -87,11 +88,11 @@ def _result_of(result: CheckResult, one: MetricVerdict) -> Failure | Error | Ski
     text = _about(one)
     if one.metric.severity == "error" and result.outcome is not Outcome.PASS:
         if result.outcome is Outcome.REGRESSION and one.fails:
-            return _filled(Failure(_xml(text), "regression"), result)
+            return Failure(_xml(text), "regression")
         undecided = one.state == "unknown" or (
             result.outcome is not Outcome.REGRESSION and one.state in ("worse", "unproven")
         )
-        return _filled(Error(_xml(text), result.outcome.word), result) if undecided else None
+        return Error(_xml(text), result.outcome.word) if undecided else None
     return Skipped(_xml(text)) if one.state == "unknown" else None
 
 
@@ -100,7 +101,7 @@ def _own_case(result: CheckResult) -> TestCase:
     case.time = 0.0
     if result.outcome is not Outcome.PASS:
         kind = Failure if result.outcome is Outcome.REGRESSION else Error
-        case.result = _filled(kind(_xml(words.verdict_line(result)), result.outcome.word), result)
+        case.result = kind(_xml(words.verdict_line(result)), result.outcome.word)
     return case
 
 
@@ -111,8 +112,13 @@ def _accounts_for(result: CheckResult, cases: list[TestCase]) -> bool:
     return any(isinstance(kept, wanted) for case in cases for kept in case.result)
 
 
-def _filled(kept: Failure | Error, result: CheckResult) -> Failure | Error:
-    """With what a reader would look for next as the element's text."""
+def _explain_first(cases: list[TestCase], result: CheckResult) -> None:
+    """Gives the first failed case the verdict and its cause as text, and points the others to it."""
+    failed = [case for case in cases if any(isinstance(kept, Failure | Error) for kept in case.result)]
+    for case in failed[1:]:
+        case.result[0].text = _xml(f"The verdict and its cause stand at {failed[0].name}.")
+    if not failed:
+        return
     lines = [words.verdict_line(result), *words.reasons_of(result)]
     explanation = words.tells(result)
     if explanation is not None:
@@ -121,8 +127,7 @@ def _filled(kept: Failure | Error, result: CheckResult) -> Failure | Error:
             *words.weighty(result),
             words.sentence(explanation.action),
         ]
-    kept.text = _xml("\n".join(words.inert(line) for line in lines if line))
-    return kept
+    failed[0].result[0].text = _xml("\n".join(words.inert(line) for line in lines if line))
 
 
 def _about(one: MetricVerdict) -> str:

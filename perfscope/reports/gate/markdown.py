@@ -187,12 +187,7 @@ def _evidence(result: CheckResult) -> str:
     told = (words.noise_sentence(result), words.rule_sentence(result), words.machine_sentence(result))
     sentences += [one for one in told if one]
     lines = [text(one) for one in sentences]
-    lines += [
-        f"Left out: {text(words.left_out_words(one))}" for one in result.left_out[: words.MOST_SENTENCES]
-    ]
-    more = len(result.left_out) - words.MOST_SENTENCES
-    if more > 0:
-        lines.append(f"Left out: {more:,} more")
+    lines += [text(line) for line in words.left_out_lines(result, words.MOST_SENTENCES)]
     return "  \n".join(lines)
 
 

@@ -213,10 +213,8 @@ def _evidence(result: CheckResult, width: int, pen: _Pen) -> Iterator[str]:
     machine = words.machine_sentence(result)
     if machine:
         yield from (pen.quiet(line) for line in fold(machine, prose, "  ", ""))
-    for one in result.left_out[:MOST_LEFT_OUT]:
-        yield from fold(f"Left out: {words.left_out_words(one)}", prose, "  ", "")
-    if len(result.left_out) > MOST_LEFT_OUT:
-        yield f"Left out: {len(result.left_out) - MOST_LEFT_OUT:,} more"
+    for line in words.left_out_lines(result, MOST_LEFT_OUT):
+        yield from fold(line, prose, "  ", "")
 
 
 def _differed(result: CheckResult, width: int, pen: _Pen) -> Iterator[str]:

@@ -323,9 +323,29 @@ def rule_sentence(result: CheckResult) -> str:
     return " ".join(words)
 
 
-def left_out_words(one: LeftOut) -> str:
-    side = f" ({shown(one.side)})" if one.side else ""
-    return f"{shown(one.name)}{side}: {sentence(one.reason)}"
+def left_out_lines(result: CheckResult, most: int) -> list[str]:
+    """What is not judged and why, in at most `most` lines and one for the rest. Disturbed runs of a side are
+    told together: what disturbed one is mostly what disturbed the others.
+    """
+    groups: dict[tuple[str, int], list[LeftOut]] = {}
+    for at, one in enumerate(result.left_out):
+        groups.setdefault((one.side, -1 if one.disturbed else at), []).append(one)
+    lines = [_left_out_line(group) for group in groups.values()]
+    if len(lines) > most:
+        rest = sum(len(group) for group in list(groups.values())[most:])
+        lines[most:] = [f"Left out: {rest:,} more"]
+    return lines
+
+
+def _left_out_line(group: Sequence[LeftOut]) -> str:
+    first = group[0]
+    side = f" ({shown(first.side)})" if first.side else ""
+    if len(group) == 1:
+        return f"Left out: {shown(first.name)}{side}: {sentence(first.reason)}"
+    named = ", ".join(shown(one.name) for one in group[:MOST_SENTENCES])
+    more = f" and {len(group) - MOST_SENTENCES:,} more" if len(group) > MOST_SENTENCES else ""
+    of = f" of {shown(first.side)}" if first.side else ""
+    return f"Left out: {len(group):,} disturbed runs{of}: {named}{more}. The first: {sentence(first.reason)}"
 
 
 def key_of(fingerprint: Fingerprint | None) -> str:
