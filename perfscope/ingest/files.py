@@ -7,22 +7,31 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from perfscope.ingest.summary import INGEST_VERSION, IngestSummary, from_json
 from perfscope.rundir import layout
 from perfscope.rundir.attempts import chosen_attempts
 
-_WINDOW = re.compile(r"^(\d+)\.json(\.gz)?$")
+_WINDOW = re.compile(r"^(\d+)((?:\.[a-z]+)+?)(\.gz)?$")
+_SUFFIXES = (*layout.TRACE_FORMATS, layout.CALLS)  # a framework's own trace before calls
 
 
 @dataclass(frozen=True, slots=True)
 class WindowFile:
-    """A trace to ingest and where its results go."""
+    """A trace to ingest and where its results go.
+
+    Attributes:
+        suffix: how its name ends, one of layout.TRACE_FORMATS or layout.CALLS.
+        calls: the calls that the probe timed itself, beside the trace or (the same as `source`) alone.
+    """
 
     run_dir: Path
     source: Path
     rank: int
     window: int
+    suffix: str = layout.KINETO
+    calls: Path | None = None
 
     @property
     def table(self) -> Path:
@@ -44,22 +53,40 @@ class WindowFile:
 def window_files(run_dir: Path) -> Iterator[WindowFile]:
     """Every trace of a run, by rank and window. Of N.json and N.json.gz (gzip was interrupted) N.json."""
     for rank, rank_dir in chosen_attempts(run_dir).items():
-        windows: dict[int, Path] = {}
-        for path in sorted((rank_dir / layout.WINDOWS).glob("*.json*"), reverse=True):
+        windows: dict[int, dict[str, Path]] = {}
+        for path in sorted((rank_dir / layout.WINDOWS).glob("*.*"), reverse=True):
             match = _WINDOW.match(path.name)
-            if match:
-                windows[int(match[1])] = path
+            if match and match[2] in _SUFFIXES:
+                windows.setdefault(int(match[1]), {})[match[2]] = path
         for window in sorted(windows):
-            yield WindowFile(run_dir, windows[window], rank, window)
+            found = windows[window]
+            suffix = next(one for one in _SUFFIXES if one in found)
+            yield WindowFile(run_dir, found[suffix], rank, window, suffix, found.get(layout.CALLS))
+
+
+def source_of(file: WindowFile) -> dict[str, Any]:
+    """What a summary says of the files it was made of: another size or time, and they are ingested again.
+
+    Raises:
+        OSError: they are not there.
+    """
+    stat = file.source.stat()
+    source: dict[str, Any] = {
+        "path": file.relative_source,
+        "size": stat.st_size,
+        "mtime_ns": stat.st_mtime_ns,
+    }
+    if file.calls is not None and file.calls != file.source:
+        beside = file.calls.stat()
+        source["calls"] = {"size": beside.st_size, "mtime_ns": beside.st_mtime_ns}
+    return source
 
 
 def fresh_summary(file: WindowFile) -> IngestSummary | None:
     """The summary of an earlier ingest of this very file by this version; None if there is none."""
     try:
         document = json.loads(file.summary.read_bytes())
-        stat = file.source.stat()
-        source = {"path": file.relative_source, "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
-        if document["ingest_version"] != INGEST_VERSION or document["source"] != source:
+        if document["ingest_version"] != INGEST_VERSION or document["source"] != source_of(file):
             return None
         return from_json(document) if file.table.exists() else None
     except (OSError, ValueError, KeyError, TypeError, IndexError):

@@ -95,10 +95,12 @@ def lean_process() -> None:
 
 
 def _ingest_one(file: WindowFile) -> IngestSummary:
+    from perfscope.ingest.framework_window import add_calls, ingest_framework_window
     from perfscope.ingest.window import ingest_window, unusable_window
 
     try:
-        summary = ingest_window(file)
+        ingest = ingest_window if file.suffix == layout.KINETO else ingest_framework_window
+        summary = add_calls(file, ingest(file))
     except OSError as error:
         raise RunDirectoryError(f"cannot ingest {file.source}: {error.strerror or error}") from error
     except RunDirectoryError:

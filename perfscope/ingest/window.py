@@ -11,7 +11,7 @@ from perfscope.errors import TraceError
 from perfscope.ingest.classify import Host, mark_text
 from perfscope.ingest.collect import Collector
 from perfscope.ingest.collectives import ProcessGroups
-from perfscope.ingest.files import WindowFile
+from perfscope.ingest.files import WindowFile, source_of
 from perfscope.ingest.groups import CallGroups, find_groups
 from perfscope.ingest.lanes import describe_lanes
 from perfscope.ingest.metadata import parse_metadata
@@ -119,7 +119,6 @@ class _Window:
 
     def _summary(self, num_rows: int, timeline: Timeline, main: int | None) -> IngestSummary:
         counts, facts, metadata = self._counts, self._facts, self._metadata
-        stat = self._file.source.stat()
         dropped = counts.dropped + facts.dropped
         device_words = self._collector.device_words.texts
         unclassified = {device_words[i]: int(n) for i, n in enumerate(timeline.unknown_rows) if n}
@@ -132,11 +131,7 @@ class _Window:
         )
         devices = sorted({lane.device for lane in lanes if lane.device >= 0})
         return IngestSummary(
-            source={
-                "path": self._file.relative_source,
-                "size": stat.st_size,
-                "mtime_ns": stat.st_mtime_ns,
-            },
+            source=source_of(self._file),
             rank=self._file.rank,
             window=self._file.window,
             path=self._file.relative_source,

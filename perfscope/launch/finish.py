@@ -28,7 +28,7 @@ _GZIP = 16 + zlib.MAX_WBITS  # zlib's word for "with a gzip header"; the header 
 def compress_windows(
     ranks: Sequence[AttachedRank], *, stop: Callable[[], bool], limit_s: float = 10.0
 ) -> list[str]:
-    """Replace every complete windows/N.json by N.json.gz.
+    """Replace every complete trace windows/N.* by N.*.gz.
 
     A window is complete when windows.jsonl lists it or its process has ended. Windows that are left
     (`stop()` became true, `limit_s` seconds passed, no space) stay readable as they are.
@@ -56,13 +56,12 @@ def compress_windows(
 
 
 def _complete_windows(one: AttachedRank) -> Iterable[Path]:
-    paths = sorted((one.directory / layout.WINDOWS).glob("*.json"))
+    folder = one.directory / layout.WINDOWS
+    paths = sorted(path for ending in ("json", "pb") for path in folder.glob(f"[0-9]*.{ending}"))
     if one.closed or not paths:
         return paths
-    listed = {
-        Path(str(entry.get("file"))).name for entry in read_json_lines(one.directory / layout.WINDOWS_JSONL)
-    }
-    return [path for path in paths if path.name in listed]
+    listed = {str(entry.get("window")) for entry in read_json_lines(one.directory / layout.WINDOWS_JSONL)}
+    return [path for path in paths if path.name.partition(".")[0] in listed]
 
 
 def _largest_first(paths: Sequence[Path]) -> list[Path]:

@@ -23,7 +23,7 @@ class Step(NamedTuple):
     window: int
     input_ns: Optional[int]  # None: the training's way of loading data is not one we can time
     backward_ns: Optional[int]
-    optimizer_ns: int
+    optimizer_ns: Optional[int]  # None: the framework does not show where the update begins
     num_micro: int
     samples: Optional[int]
 

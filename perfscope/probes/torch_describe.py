@@ -6,6 +6,7 @@ import sys
 from typing import Any, Dict, List, Optional
 
 from .layers import class_name, field, unwrap
+from .memory import peak_rss
 
 _DATA_PARALLEL = frozenset(
     ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine")
@@ -31,20 +32,7 @@ def memory() -> Dict[str, Any]:
     device = None
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         device = int(torch.cuda.max_memory_allocated())
-    return {"memory": {"peak_rss_bytes": _peak_rss(), "peak_device_bytes": device}}
-
-
-def _peak_rss() -> Optional[int]:
-    # VmHWM, not ru_maxrss: the latter outlives exec, so that a small rank of a large launcher shows the
-    # launcher's.
-    try:
-        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
-            for line in file:
-                if line.startswith("VmHWM:"):
-                    return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        return None
-    return None
+    return {"memory": {"peak_rss_bytes": peak_rss(), "peak_device_bytes": device}}
 
 
 def groups() -> Dict[str, Any]:

@@ -10,10 +10,7 @@ the probe takes its hooks out and stays silent.
 
 from __future__ import annotations
 
-import atexit
 import functools
-import json
-import os
 import sys
 import threading
 import time
@@ -21,10 +18,9 @@ import weakref
 from typing import Any, Callable, Dict, Optional
 
 from ..rundir import layout
-from . import sampler_start, torch_describe
-from .guard import Guard
+from . import torch_describe
 from .layers import LayerMarks, class_name, describe, unwrap
-from .ranks import identify
+from .process import Process, current
 from .recorder import Recorder
 from .steps import Step, StepTracker
 from .torch_compile import CompileWatch
@@ -36,14 +32,16 @@ MAX_SKIPPED = 5_000  # module calls without gradients looked at while waiting fo
 MAX_EVALUATIONS = 64  # of other models within one step, before a window is cut short
 _FORWARD_HOOKS = ("root forward", "layer", "compiled forward", "yield")
 _HOOK = "perfscope"  # our key in torch's table of global forward pre-hooks
+_NAME = "torch"
 _clock = time.monotonic_ns
 
 
-def arm() -> None:
+def arm(framework: str = _NAME) -> None:
     """torch has just been imported: put the hooks in. Nothing is written until the process trains."""
-    probe = TorchProbe(os.environ[layout.ENV_RUN_DIR], json.loads(os.environ.get(layout.ENV_CONFIG) or "{}"))
+    process = current()
+    probe = TorchProbe(process)
     probe.install(sys.modules["torch"])
-    os.register_at_fork(after_in_child=probe.reset)
+    process.on_reset(probe.reset)
 
 
 def leading_dimension(torch: Any, values: Any) -> Optional[int]:
@@ -68,16 +66,10 @@ def _leading(torch: Any, tensor: Any) -> Optional[int]:
 
 
 class TorchProbe:
-    """One process's probe.
+    """The probe of one process that has torch."""
 
-    Args:
-        run_dir: absolute path of the run directory.
-        config: PERFSCOPE_CONFIG, parsed.
-    """
-
-    def __init__(self, run_dir: str, config: Dict[str, Any]) -> None:
-        self._run_dir = run_dir
-        self._config = config
+    def __init__(self, process: Process) -> None:
+        self._process = process
         self._trace: Optional[TorchTrace] = None
         self._group_marks: Optional[GroupMarks] = None
         self._compile = CompileWatch(self._compiled_entered, self._compiled_left)
@@ -89,7 +81,7 @@ class TorchProbe:
         self._remove_layer_hooks()
         if self._trace is not None:
             self._trace.forget()
-        self._guard = Guard()
+        self._guard = self._process.guard
         self._tracker = StepTracker(self._step_done)
         self._recorder: Optional[Recorder] = None
         self._windows: Optional[Windows] = None
@@ -225,49 +217,41 @@ class TorchProbe:
             return
         self._promoting = True
         try:
-            recorder = Recorder(self._run_dir, identify())
-        except OSError:
-            self._off = True  # nowhere to write: there is no point in trying at every step
-            self._disarm()
-            raise
+            recorder = self._process.open()
+        finally:
+            if self._process.broken:
+                self._off = True
+                self._disarm()
+        if recorder is None:
+            return
         self._recorder = recorder
-        self._guard.connect(functools.partial(recorder.append, layout.ERRORS_JSONL))
         self._trace = trace = TorchTrace()
         trace.yield_to_training(functools.partial(self._guarded, "yield", self._cut_window))
-        self._windows = Windows(recorder, self._config, trace.start, trace.stop, trace.new_mark)
+        self._windows = Windows(
+            recorder,
+            self._process.config,
+            trace.start,
+            trace.stop,
+            trace.new_mark,
+            calls=self._process.calls,
+        )
         self._marks = LayerMarks(trace.new_mark, layout.MARK_LAYER)
         self._group_marks = GroupMarks(
             trace.new_mark, self._unseen, functools.partial(self._fault, "group marks")
         )
-        recorder.anchor()
-        recorder.save_meta(**torch_describe.framework(), **torch_describe.groups())
-        self._guarded("sampler", self._start_sampler, recorder)
-        atexit.register(self._at_exit, os.getpid())
-        multiprocessing = sys.modules.get("multiprocessing.util")
-        if multiprocessing is not None:  # its forked children leave by os._exit, past atexit
-            multiprocessing.Finalize(None, self._at_exit, (os.getpid(),), exitpriority=0)
-
-    def _start_sampler(self, recorder: Recorder) -> None:
-        note = sampler_start.start(self._run_dir, self._config, recorder.meta["local_rank"])
-        if note is not None:
-            recorder.meta["notes"].append(note)
-
-    def _at_exit(self, pid: int) -> None:
-        """Also for a probe that was switched off: what it has is still worth writing."""
-        try:
-            self._finish(pid)
-        except Exception as error:  # noqa: BLE001 - the boundary: the exit code is the training's own
-            self._fault("finish", error)
+        if self._process.owner in ("", _NAME):
+            recorder.save_meta(**torch_describe.framework(), **torch_describe.groups())
+        self._process.on_finish(self._finish)
 
     def _flush(self) -> None:
         if self._recorder is not None:
             self._recorder.flush()
             self._recorder.save_meta(**torch_describe.groups())
 
-    def _finish(self, pid: int) -> None:
+    def _finish(self) -> Dict[str, Any]:
         recorder, windows = self._recorder, self._windows
-        if recorder is None or windows is None or pid != os.getpid() or recorder.meta["finished"]:
-            return
+        if recorder is None or windows is None or self._process.owner not in ("", _NAME):
+            return {}
         self._disarm()
         self._remove_layer_hooks()
         if self._marks is not None:
@@ -275,11 +259,8 @@ class TorchProbe:
         self._tracker.finish()
         recorder.flush()  # before the window: should closing it fail, the steps are safe
         windows.finish()
-        recorder.anchor()
         overhead = dict(windows.cost(), always_on_ns=self._cost_ns)
-        recorder.save_meta(
-            overhead=overhead, finished=True, **torch_describe.framework(), **torch_describe.memory()
-        )
+        return dict(torch_describe.framework(), **torch_describe.memory(), overhead=overhead)
 
     def _step_done(self, step: Step) -> None:
         now = _clock()
@@ -368,6 +349,8 @@ class TorchProbe:
             now = _clock()
             if not self._bound:
                 self._bind()
+                if self._off:
+                    return
             other, self._other = self._other, None
             if other is not None:
                 self._tracker.fallback = other[0]
@@ -382,6 +365,10 @@ class TorchProbe:
 
     def _bind(self) -> None:
         """The first update: this is the thread that trains, and this process a rank."""
+        if not self._process.own_steps(_NAME):
+            self._off = True  # another framework cuts the steps, and its update is not torch's
+            self._go_blind()
+            return
         self._promote()
         self._bound = True
         self._main = threading.get_ident()

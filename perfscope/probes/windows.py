@@ -15,6 +15,7 @@ from collections import deque
 from typing import Any, Callable, Deque, Dict, Optional
 
 from ..rundir import layout
+from .calls import CallLog
 from .recorder import Recorder
 
 FIRST_STEP = 3  # past lazy initialisation and DDP's bucket rebuild
@@ -56,23 +57,31 @@ class Windows:
     Args:
         recorder: where results go.
         config: `windows`, `steps_per_window`, `overhead`, `trace` of PERFSCOPE_CONFIG.
-        start: starts the framework's profiler; returns False when it is in use by the training itself.
+        start: starts the framework's profiler; returns False when the training itself uses it. None: there is
+            none, and `calls` are all there is to a window.
         stop: stops it and writes the trace to the path given; returns False when there was none any more.
-        new_mark: name -> context manager that puts a span into the trace.
+        new_mark: name -> context manager that puts a span into the trace; None: there is no trace.
+        suffix: how the trace's file name ends, one of layout.TRACE_FORMATS.
+        calls: records what probes time themselves while a window is open.
     """
 
     def __init__(
         self,
         recorder: Recorder,
         config: Dict[str, Any],
-        start: Callable[[], bool],
-        stop: Callable[[str], bool],
-        new_mark: Callable[[str], Any],
+        start: Optional[Callable[[], bool]],
+        stop: Optional[Callable[[str], bool]],
+        new_mark: Optional[Callable[[str], Any]],
+        *,
+        suffix: str = layout.KINETO,
+        calls: Optional[CallLog] = None,
     ) -> None:
         self._recorder = recorder
         self._start_profiler = start
         self._stop_profiler = stop
         self._new_mark = new_mark
+        self._suffix = suffix if start is not None else layout.CALLS
+        self._calls = calls
         self._per_window = max(1, int(config.get("steps_per_window", 2)))
         wanted = int(config.get("windows", 3)) if config.get("trace", True) else 0
         self.governor = Governor(float(config.get("overhead", 0.01)), wanted)
@@ -84,6 +93,8 @@ class Windows:
         self._recent: Deque[int] = deque(maxlen=16)  # untraced step durations
         self._traced: list = []
         self._mark: Any = None
+        self._step: Optional[int] = None  # the traced step under way
+        self._step_start = 0
         self._info: Dict[str, Any] = {}
         self.active = -1  # id of the open window
 
@@ -97,7 +108,7 @@ class Windows:
         Returns:
             False when the profiler is not to be had now (tried again ten steps later).
         """
-        if not self._start_profiler():
+        if self._start_profiler is not None and not self._start_profiler():
             note = "a window was put off: the training itself was using the profiler"
             if note not in self._recorder.meta["notes"]:
                 self._recorder.meta["notes"].append(note)
@@ -108,10 +119,12 @@ class Windows:
         self._next_window += 1
         self._traced = []
         self._recorder.anchor()
+        if self._calls is not None:
+            self._calls.open()
         now = time.monotonic_ns()
         self._info = {
             "window": self.active,
-            "file": "%s/%d.json" % (layout.WINDOWS, self.active),
+            "file": "%s/%d%s" % (layout.WINDOWS, self.active, self._suffix),
             "first_step": step,
             "num_steps": 0,
             "start_ns": now,
@@ -121,8 +134,11 @@ class Windows:
         return True
 
     def _open_step(self, step: int) -> None:
-        self._mark = self._new_mark(layout.MARK_STEP + str(step))
-        self._mark.__enter__()
+        self._step = step
+        self._step_start = time.monotonic_ns()
+        if self._new_mark is not None:
+            self._mark = self._new_mark(layout.MARK_STEP + str(step))
+            self._mark.__enter__()
 
     def boundary(self, step: int) -> bool:
         """A step of the open window ended and `step` begins; True when the window is now closed."""
@@ -134,10 +150,15 @@ class Windows:
         return False
 
     def _close_step(self) -> None:
-        if self._mark is not None:
-            self._mark.__exit__(None, None, None)
-            self._mark = None
-            self._info["num_steps"] += 1
+        if self._step is None:
+            return
+        step, self._step = self._step, None
+        mark, self._mark = self._mark, None
+        if mark is not None:
+            mark.__exit__(None, None, None)
+        if self._calls is not None:
+            self._calls.step(step, self._step_start, time.monotonic_ns())
+        self._info["num_steps"] += 1
 
     def close(self) -> None:
         """Stop tracing and write the trace. Whatever fails, the profiler is off afterwards."""
@@ -145,11 +166,14 @@ class Windows:
         info, window, self.active = self._info, self.active, -1
         info["end_ns"] = began = time.monotonic_ns()
         folder = os.path.join(self._recorder.path, layout.WINDOWS)
-        path = os.path.join(folder, "%d.json" % window)
+        path = os.path.join(folder, str(window))
         try:
             os.makedirs(folder, exist_ok=True)
         finally:
-            written = self._save(path)
+            written = self._save(path + self._suffix)
+        if self._calls is not None:
+            alone = self._stop_profiler is None
+            self._calls.close(path + layout.CALLS, self._recorder.meta["main_tid"], alone)
         if not written:
             info["file"] = None
             self._recorder.meta["notes"].append(
@@ -164,6 +188,8 @@ class Windows:
         self._next_poll = 0
 
     def _save(self, path: str) -> bool:
+        if self._stop_profiler is None:
+            return True
         aside = path + ".tmp"
         try:
             written = self._stop_profiler(aside)
@@ -178,9 +204,11 @@ class Windows:
     def abandon(self) -> None:
         """The probe is being disabled: forget the open window (the profiler is stopped by the caller)."""
         self.active = -1
-        self._mark = None
+        self._mark = self._step = None
         self._info = {}
         self._next_step = None
+        if self._calls is not None:
+            self._calls.abandon()
 
     def settle(self) -> None:
         """Add the slow-down of the traced steps to the cost and note the window, once they are all known."""

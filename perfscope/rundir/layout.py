@@ -5,6 +5,7 @@ Python, >= 3.8, where perfscope is not installed), so nothing here may import pe
 
     <run>/run.json                       the manifest, see schema.py
     <run>/scheme.json                    a bench run's scheme and places as its ranks found them, by rank 0
+    <run>/neighbours.jsonl               what ran on a batch job's nodes before and after, see perfscope/slurm
     <run>/plan.json                      step at which the next window starts, written by rank 0
     <run>/hosts/<host>/topology.json     what the machine is
     <run>/hosts/<host>/ceilings.json     measured peaks: memory bandwidth, FLOP/s
@@ -19,7 +20,9 @@ Python, >= 3.8, where perfscope is not installed), so nothing here may import pe
     <run>/ranks/<rank>/bench.json        a bench run's losses, calls and interface counters
     <run>/ranks/<rank>/layers.json       module names, types, parameter counts
     <run>/ranks/<rank>/windows.jsonl     one line per traced window
-    <run>/ranks/<rank>/windows/N.json.gz the framework's own trace of window N
+    <run>/ranks/<rank>/windows/N.json.gz the framework's own trace of window N (torch: Kineto's JSON)
+    <run>/ranks/<rank>/windows/N.FORMAT.*[.gz]   the same of other frameworks, see TRACE_FORMATS
+    <run>/ranks/<rank>/windows/N.calls.json[.gz] calls the probe timed itself in window N, see CALL_COLUMNS
     <run>/ranks/<rank>/errors.jsonl      what a probe swallowed
     <run>/derived/                       rebuilt from the above at will
 """
@@ -31,6 +34,7 @@ SCHEMA_VERSION = 1
 RUN_JSON = "run.json"
 PLAN_JSON = "plan.json"
 SCHEME_JSON = "scheme.json"
+NEIGHBOURS_JSONL = "neighbours.jsonl"
 HOSTS = "hosts"
 TOPOLOGY_JSON = "topology.json"
 CEILINGS_JSON = "ceilings.json"
@@ -60,6 +64,23 @@ MARK_GROUP = "perfscope.group:"  # + name of a process group, + MARK_PEER + glob
 MARK_PEER = ":peer="
 TRACE_REDUCERS = "perfscope.reducer_groups"  # key of a trace: groups of DistributedDataParallel's reducers
 MARK_SOURCE = "perfscope.source:"  # + rank within its group of whoever sent what was received from anybody
+
+# How a window's file name ends after its number, and what reads it (ingest/formats). A window has at most one
+# of these, and CALLS beside it or alone.
+KINETO = ".json"
+TRACE_FORMATS = (KINETO, ".tensorflow.xplane.pb", ".jax.xplane.pb", ".mxnet.json")
+CALLS = ".calls.json"
+# N.calls.json: {"version": 1, "monotonic_ns": M, "unix_ns": U (the same moment), "main_tid": T,
+#   "lanes": {"<lane>": "label"}, "columns": CALL_COLUMNS, "rows": [[...], ...], "num_lost": rows too
+#   many, "steps": [[step, start_ns, end_ns], ...]} and, where known,
+#   "groups": [{"name", "ranks": [global ranks], "backend"}], "notes": [text, ...],
+#   "outside": name of the compute spans that fill what the main thread's calls leave of the steps (no
+#   framework's trace says what happens there: a program that only speaks MPI).
+# Times: CLOCK_MONOTONIC, ns. lane: a thread id. kind, phase, collective: words of schema.TIMELINE.
+CALL_COLUMNS = (
+    *("start_ns", "dur_ns", "lane", "kind", "phase", "layer", "name"),
+    *("collective", "group", "group_size", "in_bytes", "out_bytes", "dtype", "peer"),
+)
 
 # Environment through which the launcher talks to the agent. All are plain strings.
 ENV_RUN_DIR = "PERFSCOPE_RUN_DIR"  # absolute path of the run directory

@@ -89,7 +89,9 @@ class RunReader:
             window = line.get("window")
             if type(window) is not int or window in ingested:
                 continue
-            path = self._rank_dir(rank) / layout.WINDOWS / f"{window}.json"
+            file = line.get("file")
+            name = file.rpartition("/")[2] if isinstance(file, str) else f"{window}{layout.KINETO}"
+            path = self._rank_dir(rank) / layout.WINDOWS / name
             packed = path.with_name(f"{path.name}.gz")
             if not path.exists() and not packed.exists():
                 self._note(packed, 1, "this window is listed in windows.jsonl, but its trace is not there")

@@ -16,13 +16,14 @@ from perfscope.rundir import layout
 
 RUNS = "perfscope-runs"
 LATEST = "latest"
-OWNER = ".owner"  # exists when several launchers share the directory: its maker owns run.json
+OWNER = ".owner"  # a file, or the folder of a Slurm step's tasks: several launchers share the directory
 BOOT_ERRORS = "boot-errors.txt"  # what the boot code inside the training swallowed, one line each
 
 # All that perfscope itself puts into a run directory: the only names `--force` ever deletes.
 _OWN_NAMES = (
     layout.PLAN_JSON,
     layout.SCHEME_JSON,
+    layout.NEIGHBOURS_JSONL,
     layout.HOSTS,
     layout.RANKS,
     layout.DERIVED,
@@ -113,7 +114,7 @@ def _create_default(root: Path, name: str) -> Path:
         is_new = not runs.exists()
         runs.mkdir(parents=True, exist_ok=True)
         if is_new:
-            _hide_from_git(runs)
+            hide_from_git(runs)
         while True:
             directory = runs / default_run_dir_name(name)
             try:
@@ -128,17 +129,17 @@ def _create_default(root: Path, name: str) -> Path:
         raise RunDirectoryError(
             f"cannot make a run directory in {runs}: {error.strerror}; name another place with -o"
         ) from error
-    _point_latest(runs, directory.name)
+    point_latest(runs, directory.name)
     return directory
 
 
-def _hide_from_git(runs: Path) -> None:
+def hide_from_git(runs: Path) -> None:
     """Runs are large and rarely meant for a repository. Only once: who deletes the file wants them there."""
     with suppress(OSError):
         (runs / ".gitignore").write_text("*\n", encoding="ascii")
 
 
-def _point_latest(runs: Path, target: str) -> None:
+def point_latest(runs: Path, target: str) -> None:
     """Let `latest` name the newest run. A convenience: file systems without symlinks go without."""
     latest = runs / LATEST
     if latest.exists() and not latest.is_symlink():

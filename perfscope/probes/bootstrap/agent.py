@@ -14,7 +14,29 @@ if False:  # for type checkers; importing typing would cost every Python process
 
 ENV_RUN_DIR = "PERFSCOPE_RUN_DIR"
 _PACKAGE = "_perfscope"
-_FRAMEWORKS = ("torch",)
+# What is waited for -> the probe of this room that `arm`s once that module has been imported.
+_FRAMEWORKS = {
+    "torch": "torch_probe",
+    "tensorflow": "tensorflow_probe",
+    "keras": "keras_probe",
+    "tf_keras": "keras_probe",
+    "jax": "jax_probe",
+    "mxnet": "mxnet_probe",
+    "horovod.torch": "horovod_probe",
+    "horovod.tensorflow": "horovod_probe",
+    "horovod.mxnet": "horovod_probe",
+    "mpi4py.MPI": "mpi_probe",
+}
+
+
+def step(samples: "Any" = None) -> None:
+    """`perfscope.step()` of this process: the training itself says where its steps begin."""
+    try:
+        import importlib
+
+        importlib.import_module(_load_room() + ".own_steps").boundary(samples)
+    except Exception as error:  # noqa: BLE001 - a fault of ours must not reach the training
+        _note_boot_error(error)
 
 
 def start() -> None:
@@ -29,21 +51,23 @@ def start() -> None:
 
 
 class _Awaiter:
-    """Meta path finder that waits for a framework, then steps aside.
+    """Meta path finder that waits for frameworks; for each it steps aside once it has been imported.
 
     It never loads anything itself: it lets the other finders find the module, wraps `exec_module`
-    on that one loader instance, and undoes the wrap before the module's code runs. It stays until the
+    on that one loader instance, and undoes the wrap before the module's code runs. It waits until the
     module really runs: `importlib.util.find_spec("torch")` is how libraries ask whether torch is there.
     """
 
     def __init__(self) -> None:
-        self._asking = False  # the other finders are being asked; under the import lock of this name
-        self._done = False
+        self._asking: "set[str]" = (
+            set()
+        )  # names the other finders are being asked for; under their import locks
+        self._waiting = set(_FRAMEWORKS)
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> "Any":
-        if fullname not in _FRAMEWORKS or self._asking or self._done:
+        if fullname not in self._waiting or fullname in self._asking:
             return None
-        self._asking = True
+        self._asking.add(fullname)
         try:
             import importlib.util  # not at the top: most processes never get here
 
@@ -54,7 +78,7 @@ class _Awaiter:
         except Exception as error:  # noqa: BLE001 - whatever is wrong, the import must go on without us
             _note_boot_error(error)
         finally:
-            self._asking = False
+            self._asking.discard(fullname)
         return None
 
     def _wrap(self, fullname: str, loader: "Any") -> None:
@@ -62,9 +86,7 @@ class _Awaiter:
 
         def exec_module(module: "Any") -> None:
             loader.__dict__.pop("exec_module", None)  # `torch.__loader__` is pristine for whoever looks
-            self._done = True
-            if self in sys.meta_path:  # not when somebody wrapped the finders
-                sys.meta_path.remove(self)
+            self._waiting.discard(fullname)
             execute(module)
             _arm(fullname)
 
@@ -76,7 +98,7 @@ def _arm(framework: str) -> None:
 
     try:
         probes = _load_room()
-        importlib.import_module(probes + "." + framework + "_probe").arm()
+        importlib.import_module(probes + "." + _FRAMEWORKS[framework]).arm(framework)
     except Exception as error:  # noqa: BLE001 - a fault of ours must not reach the training
         _note_boot_error(error)
 

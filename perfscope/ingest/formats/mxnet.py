@@ -1,0 +1,334 @@
+"""`N.mxnet.json`, the trace of MXNet's profiler: Chrome's JSON, operator types without layers.
+
+What is particular about it: - An operator is a `B` and an `E` record, one after the other, on the thread
+that completed it, and once more as an asynchronous `b` and `e`, which is passed over. Times are
+microseconds of the Unix epoch. - `pid` is the device, `tid` a hash. A second file of the same process
+begins its list with a comma and does not name the devices again. - The probe's marks are tasks of the
+domain "perfscope": steps, which thread trains, and the bytes that a step sent and fetched. A message to the
+servers is one record per parameter that says neither which nor how large, so that the records of a step
+become one row, from the first one's start to the last one's end.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from perfscope.errors import TraceError
+from perfscope.ingest.collectives import Collective, canonical
+from perfscope.ingest.formats.trace import FrameworkTrace
+from perfscope.rundir import layout
+
+_MARKS = "perfscope"  # domain of the probe's tasks
+_THREAD, _COMM = "perfscope.thread:", "perfscope.comm:"  # as probes/mxnet_trace.py writes them
+_OPERATOR, _CUSTOM = "operator", "Custom Operator"  # categories
+_MAX_GPUS = 32  # as MXNet numbers devices: CPUs, then so many GPUs, then pinned and shared memory
+_STORE_LANE, _FIRST_LANE = 1 << 40, (1 << 40) + 1  # no thread has such a number
+_STORE = "KVStore"  # operators of the distributed store begin with it
+_HOROVOD = "horovod_"
+_OBJECT = re.compile(rb"\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}")
+_UPDATE = re.compile(r"(?:^|_)update(?:_|$)|^signum?_|^signsgd")
+# Work of the engine's own: it computes nothing of the model.
+_ENGINE = ("Delete", "WaitForVar", "ResourceParallel", "ResourceTemp", "KVStoreWait", "SetupExec")
+_BACKWARD = "_backward"
+# Makes or fills arrays, for either pass.
+_HELPERS = ("SetValueOp", "_zeros", "_ones", "zeros_like", "ones_like", "_full", "_copyto", "Copy")
+_NS = 1_000
+
+
+class _Record(msgspec.Struct):
+    name: str = ""
+    cat: str = ""
+    ph: str = ""
+    ts: int = 0
+    pid: int = 0
+    tid: int | None = None
+    args: dict[str, object] = msgspec.field(default_factory=dict)
+
+
+class _Span(NamedTuple):
+    start: int  # ns
+    dur: int
+    name: str
+    category: str
+    device: int  # pid
+    thread: int  # tid
+
+
+@dataclass(slots=True)
+class _Marks:
+    """What the probe says in the trace."""
+
+    steps: list[tuple[int, int, int]] = field(default_factory=list)
+    main: tuple[int, int] | None = None  # (hash, thread id)
+    num_cpus: int | None = None
+    traffic: list[tuple[int, Collective]] = field(default_factory=list)  # (when, what)
+    inputs: list[tuple[int, int]] = field(default_factory=list)  # waits for a batch
+
+
+def read_mxnet(path: Path) -> FrameworkTrace:
+    """The file as a trace; times are its own.
+
+    Raises:
+        TraceError: it cannot be read, or holds no record at all.
+    """
+    records, num_bad = _records(path)
+    devices = {one.pid: str(one.args.get("name", "")) for one in records if one.ph == "M"}
+    spans, marks, num_open = _paired(records)
+    trace = FrameworkTrace(num_read=len(records) + num_bad, num_dropped=num_bad + num_open)
+    trace.steps = sorted(marks.steps, key=lambda one: one[1])
+    _Writer(trace, marks, devices).write(spans)
+    if num_bad:
+        trace.notes.append(f"{num_bad:,} records of the file could not be read")
+    return trace
+
+
+def _records(path: Path) -> tuple[list[_Record], int]:
+    """All records, and how many could not be decoded."""
+    try:
+        data = path.read_bytes()
+        if path.suffix == ".gz":
+            data = gzip.decompress(data)
+    except (OSError, EOFError, ValueError) as error:
+        raise TraceError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+    begin = data.find(b'"traceEvents"')
+    begin = data.find(b"[", begin) + 1 if begin >= 0 else 0
+    if not begin:
+        raise TraceError(f"{path}: is no trace of MXNet's profiler")
+    decoder = msgspec.json.Decoder(_Record)
+    records, num_bad, end = [], 0, begin
+    for found in _OBJECT.finditer(data, begin):
+        end = found.end()
+        try:
+            records.append(decoder.decode(found[0]))
+        except msgspec.DecodeError:
+            num_bad += 1
+    if not records:
+        raise TraceError(f"{path}: holds no records")
+    if data.rfind(b"]") < end:
+        num_bad += 1  # cut off in the middle of a record
+    return records, num_bad
+
+
+def _paired(records: list[_Record]) -> tuple[list[_Span], _Marks, int]:
+    """Spans, the probe's marks, and the number of records without a counterpart."""
+    begun: dict[tuple[object, ...], list[_Record]] = defaultdict(list)
+    spans: list[_Span] = []
+    marks = _Marks()
+    num_open = 0
+    for one in records:
+        own = one.ph in "be" and one.cat.split(",")[0] == _MARKS
+        if not (own or one.ph in ("B", "E")):
+            continue
+        key = (one.ph.lower() in "be" and own, one.name, one.pid, one.tid)
+        if one.ph in "Bb":
+            begun[key].append(one)
+        elif begun[key]:
+            first = begun[key].pop()
+            start, dur = first.ts * _NS, max(0, one.ts - first.ts) * _NS
+            if own:
+                _mark(marks, one, start, start + dur)
+            else:
+                spans.append(_Span(start, dur, one.name, one.cat, one.pid, one.tid or 0))
+        else:
+            num_open += 1
+    return spans, marks, num_open + sum(len(left) for left in begun.values())
+
+
+def _mark(marks: _Marks, one: _Record, start: int, end: int) -> None:
+    if one.name.startswith(layout.MARK_STEP):
+        step = one.name[len(layout.MARK_STEP) :]
+        if step.isdigit():
+            marks.steps.append((int(step), start, end))
+    elif one.name.startswith(_THREAD):
+        thread, _, cpus = one.name[len(_THREAD) :].partition(":")
+        if thread.isdigit():
+            marks.main = (one.tid or 0, int(thread))
+        marks.num_cpus = int(cpus) if cpus.isdigit() else None
+    elif one.name == layout.MARK_INPUT:
+        marks.inputs.append((start, end))
+    elif one.name.startswith(_COMM):
+        found = _traffic(one.name[len(_COMM) :])
+        if found is not None:
+            marks.traffic.append((start, found))
+
+
+def _traffic(text: str) -> Collective | None:
+    """`collective:group:size:in_bytes:out_bytes:dtype:calls`; `elements` holds the number of calls."""
+    parts = text.split(":")
+    if len(parts) != 7 or not all(part.isdigit() for part in (*parts[2:5], parts[6])):
+        return None
+    return Collective(
+        name=canonical(parts[0]) or parts[0],
+        group=parts[1],
+        group_size=int(parts[2]),
+        in_bytes=int(parts[3]) or None,
+        out_bytes=int(parts[4]) or None,
+        dtype=parts[5] or None,
+        elements=int(parts[6]),
+    )
+
+
+class _Writer:
+    """Puts spans into the trace."""
+
+    def __init__(self, trace: FrameworkTrace, marks: _Marks, devices: dict[int, str]) -> None:
+        self._trace = trace
+        self._marks = marks
+        self._devices = devices
+        self._lanes: dict[tuple[int, int], int] = {}
+        self._main: int | None = None
+        if marks.main is not None:
+            self._main = trace.lane(marks.main[1], "main", "main thread")
+        self._store_lane: int | None = None
+
+    def write(self, spans: list[_Span]) -> None:
+        last_backwards = self._last_backwards(spans)
+        messages: dict[str, list[_Span]] = defaultdict(list)
+        busy: list[tuple[int, int]] = []
+        for one in spans:
+            if one.name.startswith((_STORE + "Dist", _HOROVOD)):
+                messages[_message(one.name)].append(one)
+            elif not one.name.startswith(layout.MARK_STEP):
+                kind, phase = classify(one.name, one.category)
+                if kind == "compute" and phase == "other":
+                    phase = _phase_at(one, last_backwards)
+                self._trace.add(self._lane_of(one), one.start, one.dur, kind, one.name, phase=phase)
+                if kind == "compute":
+                    busy.append((one.start, one.start + one.dur))
+        for name, sent in messages.items():
+            self._add_messages(name, sent)
+        if self._main is not None:
+            for start, end in uncovered(self._marks.inputs, busy):
+                self._trace.add(self._main, start, end - start, "input", "next batch")
+
+    def _last_backwards(self, spans: list[_Span]) -> list[tuple[int, int, int]]:
+        """(step's start, its end, when its last operator of the backward pass began), where there is one."""
+        passes = [one.start for one in spans if one.name.startswith(_BACKWARD)]
+        found = []
+        for _, start, end in self._trace.spans_of_steps() if self._trace.steps else ():
+            inside = [when for when in passes if start <= when < end]
+            if inside:
+                found.append((start, end, max(inside)))
+        return found
+
+    def _lane_of(self, one: _Span) -> int:
+        main = self._marks.main
+        if main is not None and one.thread == main[0] and self._main is not None:
+            return self._main
+        device = self._gpu(one) if one.category == _OPERATOR else -1
+        key = (device, one.thread)
+        if key not in self._lanes:
+            number = _FIRST_LANE + len(self._lanes)
+            if device >= 0:
+                self._lanes[key] = self._trace.lane(number, "stream", f"GPU {device}", device)
+            else:
+                label = f"engine thread {len(self._lanes) + 1}"
+                self._lanes[key] = self._trace.lane(number, "executor", label)
+        return self._lanes[key]
+
+    def _gpu(self, one: _Span) -> int:
+        """Index of the GPU that ran the operator; -1: the CPU."""
+        name = self._devices.get(one.device)
+        if name is not None:
+            kind, _, number = name.partition("/")
+            return int(number) if kind == "gpu" and number.isdigit() else -1
+        cpus = self._marks.num_cpus
+        return one.device - cpus if cpus is not None and cpus <= one.device < cpus + _MAX_GPUS else -1
+
+    def _add_messages(self, family: str, sent: list[_Span]) -> None:
+        """One row for each step and kind of traffic, where the probe told how much it was; else one each."""
+        if self._store_lane is None:
+            self._store_lane = self._trace.lane(_STORE_LANE, "backend", "communication")
+        left = sent
+        for _, start, end in self._trace.spans_of_steps() if self._trace.steps else ():
+            told = [what for when, what in self._marks.traffic if start <= when < end]
+            told = [what for what in told if (what.group == "kvstore") == (family == _STORE)]
+            told = [what for what in told if family in (_STORE, what.name)]
+            inside = [one for one in left if start <= one.start < end]
+            if not told or not inside:
+                continue
+            left = [one for one in left if not start <= one.start < end]
+            begin, stop = min(one.start for one in inside), max(one.start + one.dur for one in inside)
+            for what in told:
+                name = f"{inside[0].name} ×{what.elements}"
+                self._note_group(what)
+                self._trace.add(
+                    self._store_lane,
+                    begin,
+                    stop - begin,
+                    "comm",
+                    name,
+                    collective=replace(what, elements=None),
+                )
+        for one in left:
+            name = "all_reduce" if family == _STORE else family
+            self._trace.add(
+                self._store_lane, one.start, one.dur, "comm", one.name, collective=Collective(name=name)
+            )
+
+    def _note_group(self, what: Collective) -> None:
+        if what.group_size and not any(group["name"] == what.group for group in self._trace.groups):
+            backend = "ps-lite" if what.group == "kvstore" else "horovod"
+            ranks = list(range(what.group_size))
+            self._trace.groups.append({"name": what.group, "ranks": ranks, "backend": backend})
+            self._trace.world_size = what.group_size
+
+
+def uncovered(spans: list[tuple[int, int]], by: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """What of `spans` lies under none of `by`; (start, end).
+
+    The engine goes on while the main thread waits for a batch, often for the engine itself: only what is left
+    was waiting for data.
+    """
+    parts: list[tuple[int, int]] = []
+    for start, end in spans:
+        at = start
+        for begin, stop in sorted(one for one in by if one[1] > start and one[0] < end):
+            if begin > at:
+                parts.append((at, begin))
+            at = max(at, stop)
+        if at < end:
+            parts.append((at, end))
+    return parts
+
+
+def _message(name: str) -> str:
+    """ "KVStore", or the collective of Horovod's operator."""
+    if name.startswith(_HOROVOD):
+        rest = name[len(_HOROVOD) :]
+        return canonical(rest) or rest
+    return _STORE
+
+
+def classify(name: str, category: str) -> tuple[str, str]:
+    """(kind, phase) of a record, words of rundir.schema; phase "other" where its time must tell."""
+    if category not in (_OPERATOR, _CUSTOM) or name.startswith(_ENGINE):
+        return "host", "other"
+    if name.startswith((_BACKWARD, "_grad_add")):
+        return "compute", "backward"
+    if _UPDATE.search(name):
+        return "compute", "optimizer"
+    if name.startswith("Copy"):
+        return "copy", "other"
+    if name.startswith(_STORE):
+        return "comm", "other"
+    return "compute", "other"
+
+
+def _phase_at(one: _Span, last_backwards: list[tuple[int, int, int]]) -> str:
+    """Forward is what runs under a name of its own before the last backward operator of the step begins.
+
+    Not before the first: the engine runs what is ready, and the gradient of a mean waits for nothing.
+    """
+    if not one.name.startswith(_HELPERS):
+        for start, end, last in last_backwards:
+            if start <= one.start < end:
+                return "forward" if one.start < last else "other"
+    return "other"

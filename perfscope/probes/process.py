@@ -1,0 +1,177 @@
+"""What the probes of one process share: its place in the run, who cuts its steps, what calls are recorded.
+
+Several frameworks may live in one process (Keras on JAX, torch with mpi4py). One of them cuts the steps: the
+first that proves to train. The others add what they know: calls of communication, facts for rank.json.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import sys
+import threading
+import time
+from typing import Any, Callable, Dict, List, Optional
+
+from ..rundir import layout
+from . import sampler_start
+from .calls import CallLog
+from .guard import Guard
+from .ranks import Identity, identify
+from .recorder import Recorder
+
+_clock = time.monotonic_ns
+
+
+@functools.lru_cache(maxsize=None)
+def current() -> "Process":
+    """This process, made at the first call."""
+    config = json.loads(os.environ.get(layout.ENV_CONFIG) or "{}")
+    process = Process(os.environ[layout.ENV_RUN_DIR], config)
+    os.register_at_fork(after_in_child=process.reset)
+    return process
+
+
+class Process:
+    """One process.
+
+    Args:
+        run_dir: absolute path of the run directory.
+        config: PERFSCOPE_CONFIG, parsed.
+
+    Attributes:
+        recorder: the rank's files; None until `open`: a process that does not train leaves no trace.
+        owner: name of the framework that cuts the steps, "" until one does.
+        calls: records communication while a window is open, where the framework's trace does not.
+        broken: nothing can be written: every probe is to stay silent.
+    """
+
+    def __init__(self, run_dir: str, config: Dict[str, Any]) -> None:
+        self.run_dir = run_dir
+        self.config = config
+        self._identities: List[Callable[[], Optional[Identity]]] = []
+        self._resets: List[Callable[[], None]] = []
+        self._start_afresh()
+
+    def _start_afresh(self) -> None:
+        self.recorder: Optional[Recorder] = None
+        self.owner = ""
+        self.broken = False
+        self.calls = CallLog()
+        self.guard = Guard()
+        self._opening = False
+        self._finishers: List[Callable[[], Dict[str, Any]]] = []
+
+    def reset(self) -> None:
+        """In a forked child: unpromoted, and nothing of the parent's."""
+        self._start_afresh()
+        for reset in self._resets:
+            reset()
+
+    def on_reset(self, reset: Callable[[], None]) -> None:
+        self._resets.append(reset)
+
+    def on_identity(self, ask: Callable[[], Optional[Identity]]) -> None:
+        """`ask` tells which rank this process is, or None; asked before the launchers' variables."""
+        self._identities.append(ask)
+
+    def on_finish(self, finish: Callable[[], Dict[str, Any]]) -> None:
+        """`finish` is called once, when the process ends; what it returns goes into rank.json."""
+        self._finishers.append(finish)
+
+    def open(self) -> Optional[Recorder]:
+        """This process trains: find its rank, open its files, start the sampler. Once; later calls are free.
+
+        Returns:
+            None while another call is at it (a hook fired inside).
+
+        Raises:
+            OSError: the run directory cannot be written; `broken` is set.
+        """
+        if self.recorder is not None or self._opening or self.broken:
+            return self.recorder
+        self._opening = True
+        try:
+            recorder = Recorder(self.run_dir, self._identify())
+        except OSError:
+            self.broken = True  # nowhere to write: there is no point in trying at every step
+            raise
+        finally:
+            self._opening = False
+        self.recorder = recorder
+        self.guard.connect(functools.partial(recorder.append, layout.ERRORS_JSONL))
+        recorder.anchor()
+        recorder.save_meta()
+        try:
+            note = sampler_start.start(self.run_dir, self.config, recorder.meta["local_rank"])
+            if note is not None:
+                self.note(note)
+        except Exception as error:  # noqa: BLE001 - the boundary: steps are worth having without counters
+            self.guard.fault("sampler", error)
+        atexit.register(self._at_exit, os.getpid())
+        multiprocessing = sys.modules.get("multiprocessing.util")
+        if multiprocessing is not None:  # its forked children leave by os._exit, past atexit
+            multiprocessing.Finalize(None, self._at_exit, (os.getpid(),), exitpriority=0)
+        return recorder
+
+    def own_steps(self, name: str) -> bool:
+        """Whether the framework `name` cuts the steps of this process: the first that asks does."""
+        if not self.owner:
+            self.owner = name
+            if self.recorder is not None:
+                self.recorder.meta["main_tid"] = threading.get_native_id()
+        return self.owner == name
+
+    def note(self, text: str) -> None:
+        """One line for the reader of this run, once; kept with the rank."""
+        if self.recorder is not None and text not in self.recorder.meta["notes"]:
+            self.recorder.meta["notes"].append(text)
+
+    def missing(self, what: str, reason: str) -> None:
+        """A figure that this framework cannot give, and why; reports print it in its place."""
+        if self.recorder is not None:
+            entries = self.recorder.meta.setdefault("missing", [])
+            if not any(entry["what"] == what for entry in entries):
+                entries.append({"what": what, "reason": reason})
+
+    def _identify(self) -> Identity:
+        for ask in self._identities:
+            try:
+                found = ask()
+            except Exception as error:  # noqa: BLE001 - the boundary: the launcher's variables are left
+                self.guard.fault("identity", error)
+                continue
+            if found is not None and found.rank is not None:
+                known = identify()
+                return found._replace(
+                    local_rank=found.local_rank if found.local_rank is not None else known.local_rank,
+                    world_size=found.world_size if found.world_size is not None else known.world_size,
+                )
+        return identify()
+
+    def _told_by(self, finish: Callable[[], Dict[str, Any]]) -> Dict[str, Any]:
+        try:
+            return finish()
+        except Exception as error:  # noqa: BLE001 - the boundary: the others still have their say
+            self.guard.fault("finish", error)
+            return {}
+
+    def _at_exit(self, pid: int) -> None:
+        try:
+            self.finish(pid)
+        except Exception as error:  # noqa: BLE001 - the boundary: the exit code is the training's own
+            self.guard.fault("finish", error)
+
+    def finish(self, pid: int) -> None:
+        """Write what is left. Also for probes that were switched off: what they have is worth writing."""
+        recorder = self.recorder
+        if recorder is None or pid != os.getpid() or recorder.meta["finished"]:
+            return
+        told: Dict[str, Any] = {}
+        for finish in self._finishers:
+            told.update(self._told_by(finish))
+        recorder.flush()
+        recorder.anchor()
+        recorder.save_meta(finished=True, **told)
