@@ -6,9 +6,11 @@ CHECK := build/check
 PIP_FLAGS := --disable-pip-version-check --quiet -c constraints.txt
 RANKS ?= 4
 # Tests that time out or fail leave their reasons in the closing lines (-ra in pyproject.toml).
-PYTEST_FLAGS ?= -n 2 -m "not slow and not vm and not gpu"
+ELSEWHERE = not vm and not gpu and not slurm and not frameworks
+PYTEST_FLAGS ?= -n 2 --durations 25 -m "not slow and $(ELSEWHERE)"
+FRAMEWORKS_VENV := build/frameworks-venv
 
-.PHONY: help demo demo-neighbour test test-slow check-overhead test-vm test-gpu lint types system-packages wheel clean update-golden schemes-doc
+.PHONY: help demo demo-neighbour test test-slow check-overhead test-slurm test-frameworks test-vm test-gpu lint types system-packages wheel clean update-golden schemes-doc
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -58,7 +60,7 @@ types: wheel
 test: system-packages lint types $(CHECK) ## build the wheel and run ruff, mypy and the tests against it
 	cd $(CHECK) && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" python -m pytest $(PYTEST_FLAGS)
 
-test-slow: PYTEST_FLAGS = -m "slow and not vm and not gpu"
+test-slow: PYTEST_FLAGS = -m "slow and $(ELSEWHERE)"
 test-slow: $(CHECK) ## the tests `make test` leaves out
 	cd $(CHECK) && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" python -m pytest $(PYTEST_FLAGS)
 
@@ -72,6 +74,25 @@ test-vm: $(CHECK) ## boot emulated machines (two sockets, Knights Landing, RDMA)
 	@sh tests/system-packages.sh tests/vm/debian-packages.txt
 	cd $(CHECK) && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" PERFSCOPE_VM_CACHE="$(CURDIR)/build/vm-cache" \
 		python -m pytest -m vm -raP tests/vm
+
+test-slurm: $(CHECK) ## real Slurm daemons on this machine (as root); under three minutes
+	@sh tests/system-packages.sh tests/slurm/debian-packages.txt
+	cd $(CHECK) && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" python -m pytest -m slurm --durations 10 tests/slurm
+
+$(FRAMEWORKS_VENV)/ready: $(CHECK) tests/frameworks/requirements.txt constraints.txt
+	$(PYTHON) -m venv $(FRAMEWORKS_VENV)
+	$(FRAMEWORKS_VENV)/bin/python -m pip install $(PIP_FLAGS) -r tests/frameworks/requirements.txt
+	$(FRAMEWORKS_VENV)/bin/python -m pip install $(PIP_FLAGS) "$$(ls build/dist/perfscope-*.whl)[test,torch,mpi]"
+	$(FRAMEWORKS_VENV)/bin/python -m pip install $(PIP_FLAGS) --force-reinstall --no-deps build/dist/perfscope-*.whl
+	@touch $@
+
+# Horovod is compiled only when asked for: PERFSCOPE_BUILD_HOROVOD=1 make test-frameworks
+test-frameworks: $(FRAMEWORKS_VENV)/ready ## TensorFlow, Keras, JAX, MXNet, MPI and (if built) Horovod; downloads 2 GB
+	sh tests/frameworks/make-mxnet-venv.sh build/mxnet-venv
+	if [ -n "$$PERFSCOPE_BUILD_HOROVOD" ]; then sh tests/frameworks/build-horovod.sh $(FRAMEWORKS_VENV); fi
+	cd $(CHECK) && PATH="$(CURDIR)/$(FRAMEWORKS_VENV)/bin:$$PATH" \
+		PERFSCOPE_MXNET_PYTHON="$(CURDIR)/build/mxnet-venv/bin/python" \
+		python -m pytest -m frameworks --durations 10 tests/frameworks
 
 test-gpu: $(CHECK) ## the tests that need an NVIDIA GPU
 	cd $(CHECK) && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" python -m pytest -m gpu tests

@@ -13,9 +13,18 @@ WARM_UP_STEPS = 6  # a run of no more steps ends before its first window is writ
 _MAX_WORDS = 300
 
 
+def is_open(run: Mapping[str, object]) -> bool:
+    """Whether nobody closed the run: it goes on, or its wrapper (of several Slurm tasks, one) was killed."""
+    status = run.get("status")
+    return status == "running" or (status == "incomplete" and run.get("exit") is None)
+
+
 def run_in_progress(run: Mapping[str, object]) -> list[MissingFigure]:
-    """Nobody closed the run: it goes on, or the wrapper was killed."""
-    if run.get("status") != "running":
+    """What is absent of a run that nobody closed."""
+    cut_short = run.get("incomplete")
+    if cut_short:
+        return [MissingFigure(what="the rest of the run", reason=_short(str(cut_short)))]
+    if not is_open(run):
         return []
     reason = (
         "the run was not closed: it is still running, or perfscope was killed; "
@@ -50,6 +59,25 @@ def empty_windows(summaries: Sequence[Document], ranks: Sequence[int]) -> list[M
     return missing
 
 
+def told_by_probes(metas: Mapping[int, Document]) -> list[MissingFigure]:
+    """What the ranks' framework cannot tell, in the probes' words; said once for all ranks of one mind."""
+    ranks_of: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for rank, meta in sorted(metas.items()):
+        for entry in _list(meta.get("missing")):
+            if isinstance(entry, dict) and entry.get("what"):
+                ranks_of[str(entry["what"]), str(entry.get("reason") or "not said")].append(rank)
+    found = []
+    for (what, reason), ranks in ranks_of.items():
+        of = "" if len(ranks) == len(metas) else f" of rank{'' if len(ranks) == 1 else 's'} {_numbers(ranks)}"
+        found.append(MissingFigure(what=f"{what}{of}", reason=_short(reason)))
+    return found
+
+
+def _numbers(ranks: Sequence[int]) -> str:
+    named = ", ".join(map(str, ranks[:8]))
+    return f"{named} and {len(ranks) - 8} more" if len(ranks) > 8 else named
+
+
 def why_no_window(source: RunSource, ranks: Sequence[RankResult]) -> str:
     """Why no rank has a traced window, by what the run's files say."""
     options = source.run.get("options")
@@ -70,7 +98,8 @@ def _why_none_taken(source: RunSource, num_steps: int) -> str:
     if swallowed:
         return swallowed
     metas = {rank: source.rank_meta(rank) for rank in source.ranks}
-    if source.run.get("origin") != "import" and num_steps and not any("root" in m for m in metas.values()):
+    rootless = not any("root" in meta for meta in metas.values())
+    if source.run.get("origin") != "import" and num_steps and rootless and _is_torch(metas):
         return (
             "the model's forward was never seen in the thread that trains, and windows begin with it "
             "(a model run by another thread or process, or one that is no torch.nn.Module)"
@@ -83,6 +112,13 @@ def _why_none_taken(source: RunSource, num_steps: int) -> str:
         steps = "1 step was recorded" if num_steps == 1 else f"{num_steps:,} steps were recorded"
         return f"the run ended before the first one ({steps}; the first window follows some warm-up steps)"
     return "the run ended before the first one, or its trace could not be written"
+
+
+def _is_torch(metas: Mapping[int, Document]) -> bool:
+    """Whether it is torch that trained: other frameworks' windows do not begin with a root module."""
+    told = [meta.get("framework") for meta in metas.values()]
+    names = {str(one.get("name")) for one in told if isinstance(one, dict)}
+    return not names or names == {"torch"}
 
 
 def _swallowed(source: RunSource) -> str:

@@ -41,7 +41,7 @@ WARM_UP_STEPS = 2
 MIN_UNTRACED = 3
 KEPT_LOSSES = 3
 NONE_TRACED, LEFT_OUT, COUNTED = "none", "left out", "counted"
-NO_MPI_IN_TRACES = "torch's profiler does not see mpi4py: what MPI does counts as compute or idle time"
+NO_MPI_IN_TRACES = "no call of MPI was traced: what MPI does counts as compute or idle time"
 _UNREADABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError, ZeroDivisionError)
 
 
@@ -117,14 +117,14 @@ def bench_result(
     if lost:
         reason = f"{lost} of {found.num_ranks} ranks did not live to write their record"
         missing.append(MissingFigure(what="calls and losses of every rank", reason=reason))
-    if _is_unseen(scheme):
+    if _is_unseen(scheme, traced or Traced()):
         missing.append(MissingFigure(what="exposed communication", reason=NO_MPI_IN_TRACES))
     return found, tuple(missing)
 
 
-def _is_unseen(scheme: Document) -> bool:
+def _is_unseen(scheme: Document, traced: Traced) -> bool:
     """Whether the ranks communicate where no trace shows it."""
-    return scheme.get("backend") == "mpi" and int(scheme["num_ranks"]) > 1
+    return scheme.get("backend") == "mpi" and int(scheme["num_ranks"]) > 1 and not traced.bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -147,7 +147,7 @@ def _figures(scheme: Document, records: Mapping[int, Document], traced: Traced) 
     num_steps = max((_durations(one).size for one in records.values()), default=0)
     first, last = _losses(records)
     recorded = recorded_bytes(scheme, records, num_steps, traced.bytes)
-    unseen = _is_unseen(scheme)
+    unseen = _is_unseen(scheme, traced)
     values: dict[str, Any] = {
         "samples_per_s": _samples_per_s(scheme, paces),
         "step_p10_ns": round(float(np.percentile(counted, 10))) if counted.size else None,

@@ -11,7 +11,8 @@ Per window, on unions of spans clipped to the traced steps, each instant counted
     idle          the rest of the step
 
 With a device timeline, the device decides compute, communication and copies, the host the others. Without
-one, operators of the main and autograd threads decide compute, and communication is wherever the trace saw it
+one, operators of the main, autograd and executor threads (other frameworks' pools) decide compute, and
+communication is wherever the trace saw it
 (the backend's threads); operators that the main thread runs inside the data loader (collating a batch) are
 input, not compute. It cannot see work of threads that the trace does not show.
 """
@@ -110,15 +111,18 @@ def activity(spans: Spans, facts: WindowFacts) -> Activity:
         optimizer_ops = np.zeros_like(compute)
         comm = on_device & (spans.kind == COMM)
         copy = on_device & (spans.kind == COPY)
+        executor = np.zeros_like(compute)
     else:
-        own = host_compute & _in_lanes(spans, facts.lanes_with("main", "autograd"))
+        own = host_compute & _in_lanes(spans, facts.lanes_with("main", "autograd", "executor"))
         optimizer_ops = own & (spans.phase == OPTIMIZER_PHASE)
         compute = own & ~optimizer_ops
         comm = spans.kind == COMM
-        copy = (spans.kind == COPY) & main
-    compute_set = spans.union(compute)
+        executor = np.isin(spans.lane, facts.lanes_with("executor"))
+        copy = (spans.kind == COPY) & (main | executor)
+    elsewhere = on_device if on_device.any() else executor  # goes on while the main thread is in the loader
+    own_compute = iv.subtract(spans.union(compute & ~elsewhere), loading)
     return Activity(
-        compute=compute_set if on_device.any() else iv.subtract(compute_set, loading),
+        compute=iv.merge(own_compute, spans.union(compute & elsewhere)),
         optimizer_ops=spans.union(optimizer_ops),
         comm=spans.union(comm),
         copy=spans.union(copy),

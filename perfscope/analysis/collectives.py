@@ -30,6 +30,9 @@ from perfscope.volumes import bus_factor
 
 _Matched = list[tuple[int, MatchedCalls]]  # (window, calls)
 
+# Calls of one rank alone: windows and probes of MPI.
+ONE_SIDED = frozenset({"put", "get", "accumulate", "epoch", "probe"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommAnalysis:
@@ -127,6 +130,8 @@ def _match_group(
     """The matched calls, or None and why there are none."""
     if key.collective in {SEND, RECV}:
         return None, "the other end was not traced, or the trace does not name the peers"
+    if key.collective in ONE_SIDED:
+        return None, "one rank makes these calls by itself: nobody enters them with it"
     if key.group == UNKNOWN_GROUP:
         return None, "the trace does not say which of several process groups they are on"
     size = group.size or world_size or len(group.ranks)

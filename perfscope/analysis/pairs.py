@@ -22,6 +22,7 @@ SEND, RECV = "send", "recv"
 
 
 MOST_SHIFT = 8  # calls by which one rank's window may begin before the other's
+FEWEST = 4  # calls a shift must join: of fewer, one may fit by chance
 _CLEARLY = 0.7  # of the cost without a shift that another one must not exceed
 _DOUBT_NS = 100_000  # differences that say nothing
 
@@ -91,7 +92,7 @@ def _shift(
     for shift in range(-MOST_SHIFT, MOST_SHIFT + 1):
         s, r = max(shift, 0), max(-shift, 0)
         num = min(len(sent) - s, len(got) - r)
-        if 2 * num < min(len(sent), len(got)):
+        if (shift and num < FEWEST) or 2 * num < min(len(sent), len(got)):
             continue
         begin = sent[s : s + num]
         over = leave[r : r + num] - np.maximum(begin, got[r : r + num])

@@ -14,7 +14,13 @@ import numpy as np
 import pyarrow as pa
 
 from perfscope.analysis import breakdown as bd
-from perfscope.analysis.absent import dropped_parts, empty_windows, run_in_progress, why_no_window
+from perfscope.analysis.absent import (
+    dropped_parts,
+    empty_windows,
+    run_in_progress,
+    told_by_probes,
+    why_no_window,
+)
 from perfscope.analysis.bench import BenchResult, bench_result
 from perfscope.analysis.bench_traced import traced_figures
 from perfscope.analysis.clocks.wall import step_notes
@@ -293,7 +299,9 @@ def _missing_of_run(
             "their clock offset is unknown, and waits between them and the others are marked"
         )
         missing.append(MissingFigure(what=f"clocks of {', '.join(comm.clocks.unlinked)}", reason=reason))
-    missing.extend(step_notes({rank: source.rank_meta(rank) for rank in source.ranks}))
+    metas = {rank: source.rank_meta(rank) for rank in source.ranks}
+    missing.extend(told_by_probes(metas))
+    missing.extend(step_notes(metas))
     if source.ranks and all(rank.overhead_ns is None for rank in run.ranks):
         imported = source.run.get("origin") == "import"
         reason = (

@@ -37,7 +37,7 @@ COLUMNS = (
 )
 MERGED = "several short spans"  # the name of a span that stands for several
 MAX_RANKS = 64  # rows a person can still tell apart, and a page can hold
-_ROLES = ("main", "autograd", "backend", "worker", "stream")
+_ROLES = ("main", "autograd", "executor", "backend", "worker", "stream")
 _OTHER_PHASE = PHASES.index("other")
 
 

@@ -109,10 +109,14 @@ _WITH_VALUE = frozenset(
         "-stdin",
         "--mca-base-env-list",
     }
+    | {"-launcher-exec", "-bootstrap", "-bootstrap-exec", "-configfile", "-usize", "-topolib", "-membind"}
+    | {"-demux", "-nameserver", "-prepend-pattern", "-outfile-pattern", "-errfile-pattern"}
+    | {"-gpus-per-proc", "--display", "--runtime-options", "--dvm", "--dvm-uri", "--launch-agent"}
     | {"-iface", "-launcher", "-rmk", "--cpu-set", "--cpu-list", "--oversubscribe-count", "--personality"}
 )
 _HYDRA_TWO_VALUES = frozenset({"-genv", "-env"})
-_HYDRA_RESTRICTIONS = frozenset({"-genvnone", "-envnone", "-genvlist", "-envlist"})
+_HYDRA_LISTS = frozenset({"-genvlist", "-envlist"})
+_HYDRA_RESTRICTIONS = frozenset({"-genvnone", "-envnone"})
 
 
 @dataclass(frozen=True)
@@ -151,11 +155,11 @@ def pass_environment(argv: tuple[str, ...], context: Context) -> Rewritten:
     program = program_index(argv, context.environment)
     if "Open MPI" in version or "OpenRTE" in version or "PRRTE" in version:
         return _pass_open_mpi(argv, program, context)
-    restricted = sorted(_HYDRA_RESTRICTIONS.intersection(argv[:program]))
-    if restricted:
-        reason = (
-            f"{' '.join(restricted)} keeps PYTHONPATH and PERFSCOPE_* from the ranks; add them to the list"
-        )
+    argv = _pass_hydra(argv, program, context)
+    options = argv[:program]
+    restricted = sorted(_HYDRA_RESTRICTIONS.intersection(options))
+    if restricted and not _HYDRA_LISTS.intersection(options):
+        reason = f"{' '.join(restricted)} keeps PYTHONPATH and PERFSCOPE_* from the ranks; leave it out"
         return Rewritten(argv, warnings=(reason,))
     if not version:
         return Rewritten(
@@ -226,6 +230,19 @@ def _pass_open_mpi(argv: tuple[str, ...], program: int, context: Context) -> Rew
             changed[index + 1] = f"{PYTHONPATH}={context.injection.python_path(value)}"
     inserted = [word for name in names if name not in already for word in ("-x", name)]
     return Rewritten((changed[0], *inserted, *changed[1:]))
+
+
+def _pass_hydra(argv: tuple[str, ...], program: int, context: Context) -> tuple[str, ...]:
+    """Lists of variables get ours, and a PYTHONPATH of the user's own stays behind ours."""
+    changed = list(argv)
+    for index in range(1, program - 1):
+        if argv[index] in _HYDRA_LISTS:
+            listed = [name for name in argv[index + 1].split(",") if name]
+            more = [name for name in context.injection.names if name not in listed]
+            changed[index + 1] = ",".join([*listed, *more])
+        elif argv[index] in _HYDRA_TWO_VALUES and argv[index + 1] == PYTHONPATH:
+            changed[index + 2] = context.injection.python_path(argv[index + 2])
+    return tuple(changed)
 
 
 def _extend_list(listed: str, context: Context) -> str:

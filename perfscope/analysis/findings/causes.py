@@ -113,7 +113,7 @@ def untraced(evidence: Evidence) -> Finding:
             id="no_steps",
             title="No training step was recorded, so nothing can be said about the training.",
             detail=f"{format_count(len(evidence.ranks))} ranks were attached.",
-            action="Check that the command trains: a step is counted when a torch optimizer steps.",
+            action="Check that the command trains; other loops can call perfscope.step() at a step.",
             gain_ns=None,
             gain_ratio=None,
         )

@@ -42,6 +42,10 @@ def exposed(evidence: Evidence, verdict: bool) -> Finding | None:
     )
 
 
+_ADVICE_ELSEWHERE = (
+    "Send fewer bytes or fewer, larger calls, start them earlier so that computation hides them, or use a "
+    "faster link."
+)
 _LEADS = {
     "serialised": ("Waiting for other ranks bounds the step", "Ranks wait for each other"),
     "comm_bound": ("Communication bounds the step", "Communication is exposed"),
@@ -152,6 +156,8 @@ def _communication_action(evidence: Evidence, late_rank: int | None) -> str:
             "Give each call more to do (a larger batch), use fewer ranks in the group, or keep the group "
             "inside a host; `perfscope bench list` tells what this scheme sends."
         )
+    if not _is_torch(evidence):
+        return _ADVICE_ELSEWHERE
     if calls and 0 < sent < calls * SMALL_BYTES:
         return "Its calls are small, so latency rules: accumulate gradients over several batches (no_sync)."
     if 0 < calls <= evidence.steps_per_rank:
@@ -164,6 +170,13 @@ def _communication_action(evidence: Evidence, late_rank: int | None) -> str:
             f"a faster link: overlapping all of it would bring {bring} of the step at most."
         )
     return "Overlap more of it with the backward pass, send fewer bytes, or use a faster link."
+
+
+def _is_torch(evidence: Evidence) -> bool:
+    """Whether torch's words (no_sync, bucket_cap_mb) mean something to who reads this."""
+    told = [meta.get("framework") for meta in evidence.metas.values()]
+    names = {str(one.get("name")) for one in told if isinstance(one, dict)}
+    return not names or names == {"torch"}
 
 
 def _averages_gradients(evidence: Evidence) -> bool:

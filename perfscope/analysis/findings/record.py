@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perfscope.analysis.absent import is_open
 from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.results import Finding
 from perfscope.units import format_count, format_ratio
@@ -63,7 +64,7 @@ def killed(evidence: Evidence) -> list[Finding]:
         return []
     names = ", ".join(str(rank.rank) for rank in cut[:8]) + (", ..." if len(cut) > 8 else "")
     fewest = min(rank.num_steps for rank in cut)
-    still = evidence.run.get("status") == "running"
+    still = is_open(evidence.run)
     why = "still running, or perfscope was killed with them" if still else "killed, or ended by os._exit"
     return [
         Finding(

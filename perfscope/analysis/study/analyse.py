@@ -16,6 +16,7 @@ from perfscope.analysis.study.comparable import (
     without_bad_factors,
 )
 from perfscope.analysis.study.diff import run_diff
+from perfscope.analysis.study.frameworks import framework_studies
 from perfscope.analysis.study.gather import gather
 from perfscope.analysis.study.models import doubtful_models, model_of
 from perfscope.analysis.study.refusal import forbidding, refused_diff
@@ -24,6 +25,7 @@ from perfscope.analysis.study.results import (
     STRONG,
     WARN,
     WEAK,
+    FrameworkStudy,
     LeftOut,
     Problem,
     RunDiff,
@@ -38,7 +40,7 @@ from perfscope.analysis.study.scaling import scaling_study
 from perfscope.analysis.study.schemes import comparison_class, scheme_studies
 from perfscope.analysis.study.words import named, ranks
 
-WORLD_SIZE, SCHEME, LABEL = "world_size", "scheme", "label:"
+WORLD_SIZE, SCHEME, FRAMEWORK, LABEL = "world_size", "scheme", "framework", "label:"
 STATED = "stated with --by"
 WINNER = "which setting wins"  # as a missing figure
 _REMEDIES = {  # of refusals after which nothing is left to compare
@@ -65,6 +67,7 @@ class _Views:
     scaling: ScalingStudy | None = None
     schemes: tuple[SchemeStudy, ...] = ()
     diff: RunDiff | None = None
+    frameworks: tuple[FrameworkStudy, ...] = ()
     problems: list[Problem] = field(default_factory=list)
     missing: list[MissingFigure] = field(default_factory=list)
 
@@ -80,7 +83,7 @@ def analyse_study(
 
     Args:
         entries: the runs; their order matters for the diff of two alone.
-        by: "world_size", "scheme" or "label:K"; None: by what differs, said in `by_reason`.
+        by: "world_size", "scheme", "framework" or "label:K"; None: by what differs, said in `by_reason`.
         mode: "strong" or "weak"; None: read from the samples per rank.
         reference: a run's label or name: the number of ranks that speedups are against, and the diff's
             first run.
@@ -109,7 +112,10 @@ def analyse_study(
     else:
         if len(runs) == 2:
             _diff(views, runs, entries, asked)
-        if by == WORLD_SIZE:
+        if by == FRAMEWORK:
+            _frameworks(views, good)
+            _unlabelled(views, runs, by)
+        elif by == WORLD_SIZE:
             _scaling(views, good, mode, asked)
             if chosen and len({run.scheme for run in good}) > 1:
                 _schemes(views, good, SCHEME, planned=True)
@@ -136,6 +142,7 @@ def analyse_study(
         problems=problems,
         missing=tuple(dict.fromkeys(views.missing)),
         action=action,
+        frameworks=views.frameworks,
     )
 
 
@@ -144,8 +151,9 @@ def _check(entries: Sequence[RunEntry], by: str | None, mode: str | None) -> Non
         raise ValueError("no run was given")
     if mode not in (None, STRONG, WEAK):
         raise ValueError(f"mode {mode!r} is neither strong nor weak")
-    if by is not None and by not in (WORLD_SIZE, SCHEME) and not (by.startswith(LABEL) and by != LABEL):
-        raise ValueError(f"runs cannot be compared by {by!r}: world_size, scheme or label:NAME")
+    known = (WORLD_SIZE, SCHEME, FRAMEWORK)
+    if by is not None and by not in known and not (by.startswith(LABEL) and by != LABEL):
+        raise ValueError(f"runs cannot be compared by {by!r}: {', '.join(known)} or label:NAME")
 
 
 def _reference(runs: Sequence[StudyRun], reference: str | None) -> StudyRun | None:
@@ -165,6 +173,8 @@ def _group(run: StudyRun, by: str) -> str:
         return ranks(run.world_size) if run.world_size else ""
     if by == SCHEME:
         return run.scheme
+    if by == FRAMEWORK:
+        return run.framework
     return run.labels.get(by.removeprefix(LABEL), "") if by else ""
 
 
@@ -233,6 +243,16 @@ def _scaling(views: _Views, runs: Sequence[StudyRun], mode: str | None, asked: S
             views.problems.append(Problem(severity=REFUSE, id=_refusal(series), text=text, affects="scaling"))
 
 
+def _frameworks(views: _Views, runs: Sequence[StudyRun]) -> None:
+    views.frameworks = framework_studies(runs)
+    for study in views.frameworks:
+        views.missing += study.missing
+    views.problems += forbidding_differences(runs, REFUSE, "frameworks")
+    if not views.frameworks:
+        reason = "no usable run says which framework it trained with: see the problems"
+        views.missing.append(MissingFigure(what=WINNER, reason=reason))
+
+
 def _refusal(series: ScalingSeries) -> str:
     """The problem's id."""
     if "not repeats of one setting" in series.refused:
@@ -297,7 +317,7 @@ def _unequal_sizes(runs: Sequence[StudyRun], by: str) -> list[Problem]:
 def _unlabelled(views: _Views, runs: Sequence[StudyRun], by: str) -> None:
     without = tuple(run.label for run in runs if not run.group)
     if without:
-        what = f"no label {by.removeprefix(LABEL)}" if by.startswith(LABEL) else "no scheme"
+        what = f"no label {by.removeprefix(LABEL)}" if by.startswith(LABEL) else f"no {by}"
         has = "has" if len(without) == 1 else "have"
         text = f"{named(without)} {has} {what}: left out of the comparison by {by.removeprefix(LABEL)}."
         severity = REFUSE if len(runs) - len(without) < 2 else WARN
@@ -362,6 +382,9 @@ def _headline(runs: Sequence[StudyRun], views: _Views, stated: str) -> tuple[str
                 told, key=lambda series: (series.points[-1].world_size, series.points[-1].samples_per_s)
             )
             return (f"{best.name}: {best.sentence}" if len(told) > 1 else best.sentence), best.action
+    if views.frameworks:
+        largest = max(views.frameworks, key=lambda one: len(one.rows))
+        return largest.headline, largest.action
     for study in sorted(views.schemes, key=lambda one: -len(one.rows)):
         if study.verdict is not None:
             return study.verdict.headline, _with_more_steps(study, views.problems)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from perfscope.analysis.absent import is_open
 from perfscope.analysis.missing import MissingFigure
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.study.causes import KEPT
@@ -81,7 +82,8 @@ def _study_run(entry: RunEntry, label: str, known: Model, model: str) -> StudyRu
     batch = bench.batch if bench else _batch(analysis)
     composition, no_composition = _composition(analysis)
     curve = _loss_curve(entry, batch)
-    memory = _memory(entry.bench_records)
+    memory = _memory(entry.bench_records) or _memory_of_ranks(entry.metas)
+    framework, version = _framework(entry)
     machine, facts = analysis.machine, _machine(entry)
     speed = analysis.throughput_samples_per_s
     usable = speed is not None and math.isfinite(speed) and speed > 0
@@ -122,7 +124,7 @@ def _study_run(entry: RunEntry, label: str, known: Model, model: str) -> StudyRu
         disturbed=None if machine is None or machine.clean is None else not machine.clean,
         disturbances=tuple(one.title for one in machine.disturbances if one.within_steps) if machine else (),
         incomplete=_incomplete(analysis, world),
-        running=run.get("status") == "running",
+        running=is_open(run),
         machine=facts,
         perfscope_version=str(run.get("perfscope_version") or ""),
         packages=texts(run.get("packages")),
@@ -136,6 +138,8 @@ def _study_run(entry: RunEntry, label: str, known: Model, model: str) -> StudyRu
         num_params=known.num_params or None,
         typical_step_ns=typical_step(entry),
         findings=analysis.findings[:KEPT],
+        framework=framework,
+        framework_version=version,
     )
 
 
@@ -277,6 +281,25 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
+def _framework(entry: RunEntry) -> tuple[str, str]:
+    """Name and version; the label of `perfscope bench` says on what Keras runs: "keras-jax"."""
+    told = [mapping(meta.get("framework")) for _, meta in sorted(entry.metas.items())]
+    first = next((one for one in told if one.get("name")), {})
+    name = str(first.get("name") or "")
+    if name and first.get("backend"):
+        name = f"{name}-{first['backend']}"
+    label = mapping(entry.analysis.run.get("labels")).get("framework")
+    return str(label or name), str(first.get("version") or "")
+
+
+def _memory_of_ranks(metas: Mapping[int, Document]) -> tuple[tuple[int, int], ...]:
+    found = [
+        (rank, _whole(mapping(meta.get("memory")).get("peak_rss_bytes")))
+        for rank, meta in sorted(metas.items())
+    ]
+    return tuple((rank, size) for rank, size in found if size)
+
+
 def _memory(records: Mapping[int, Document]) -> tuple[tuple[int, int], ...]:
     found = [(rank, _whole(record.get("peak_rss_bytes"))) for rank, record in sorted(records.items())]
     return tuple((rank, size) for rank, size in found if size)
@@ -295,7 +318,7 @@ def _diverged(analysis: RunAnalysis) -> bool:
 
 def _incomplete(analysis: RunAnalysis, world: int | None) -> tuple[str, ...]:
     run, reasons = analysis.run, []
-    if run.get("status") == "running":
+    if is_open(run):
         reasons.append("it was not closed: still being written, or perfscope was killed")
     ended = mapping(run.get("exit"))
     if ended.get("signal"):
@@ -306,7 +329,7 @@ def _incomplete(analysis: RunAnalysis, world: int | None) -> tuple[str, ...]:
     if world and seen < world:
         reasons.append(f"{world - seen} of {world} ranks are missing")
     cut = [rank.rank for rank in analysis.ranks if rank.finished is False]
-    if cut and run.get("status") != "running":
+    if cut and not is_open(run):
         reasons.append(f"rank {', '.join(map(str, cut[:8]))} did not close its files")
     return tuple(reasons)
 

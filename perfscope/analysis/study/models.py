@@ -48,6 +48,9 @@ def model_of(entry: RunEntry) -> Model:
         shape = "x".join(str(size) for size in scheme.get("input_shape") or ())
         name = entry.analysis.bench.model + (f", input {shape}" if shape else "")
         return Model(name=name, layers={}, is_whole=False, num_ranks=num_ranks)
+    labels = _mapping(entry.analysis.run.get("labels"))
+    if labels.get("framework") and labels.get("model"):  # one model, whatever a framework calls its layers
+        return Model(name=str(labels["model"]), layers={}, is_whole=False, num_ranks=num_ranks)
     roots = [_mapping(meta.get("root")) for _, meta in sorted(entry.metas.items())]
     root = next((one for one in roots if one.get("type") or one.get("name")), {})
     name = str(root.get("name") or root.get("type") or "")  # the name is that of what wrappers hold

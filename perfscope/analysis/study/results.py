@@ -21,6 +21,9 @@ from perfscope.analysis.results import Finding, Quantiles, RunAnalysis
 from perfscope.analysis.study.diff_results import DiffRow as DiffRow
 from perfscope.analysis.study.diff_results import DiffSection as DiffSection
 from perfscope.analysis.study.diff_results import RunDiff as RunDiff
+from perfscope.analysis.study.figures import Composition as Composition
+from perfscope.analysis.study.figures import Interval as Interval
+from perfscope.analysis.study.framework_results import FrameworkStudy as FrameworkStudy
 
 Severity = Literal["refuse", "warn"]
 REFUSE: Severity = "refuse"
@@ -68,15 +71,6 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
-    """95 % interval of a median over repeats, or of a ratio of two such."""
-
-    low: float
-    high: float
-    num_repeats: int  # of the side with fewer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """Why a comparison is refused, or must be read with care. Loud: shown before any figure.
 
@@ -97,24 +91,6 @@ class Problem:
     text: str
     runs: tuple[str, ...] = ()
     affects: str = "everything"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Composition:
-    """Where the mean traced step went, mean over ranks (METRICS §1). The parts add up to `step`."""
-
-    step: float
-    compute: float
-    exposed_comm: float
-    copy: float
-    input_wait: float
-    optimizer: float
-    idle: float
-    num_steps: int  # traced steps of the rank with fewest
-
-    def share(self, part: str) -> float | None:
-        """`part` of PARTS over the step; None where the step is 0."""
-        return float(getattr(self, part)) / self.step if self.step > 0 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +181,8 @@ class StudyRun:
     num_params: int | None = None  # as far as its ranks hold them; None: not known, or a bench run
     typical_step_ns: float | None = None  # what samples_per_s is of: see gather.typical_step
     findings: tuple[Finding, ...] = ()  # the first of its own report, the verdict foremost
+    framework: str = ""  # "torch", "keras-jax"; "" = not known
+    framework_version: str = ""
 
     @property
     def samples_per_rank(self) -> float | None:
@@ -455,7 +433,7 @@ class SchemeStudy:
 class StudyAnalysis:
     """The study. Show `problems` first; a refusal there explains what is missing further down."""
 
-    by: str  # "world_size", "scheme", "label:K", "" = nothing differs that runs could be grouped by
+    by: str  # "world_size", "scheme", "framework", "label:K", "" = nothing to group by
     by_reason: str  # "stated with --by", "the runs differ in their number of ranks"
     headline: str  # one sentence over the whole study
     runs: tuple[StudyRun, ...]
@@ -465,6 +443,7 @@ class StudyAnalysis:
     problems: tuple[Problem, ...]  # refusals first
     missing: tuple[MissingFigure, ...]
     action: str = ""  # what to do; "" = nothing follows
+    frameworks: tuple[FrameworkStudy, ...] = ()  # by framework only: one per model
 
     @property
     def refused(self) -> bool:
