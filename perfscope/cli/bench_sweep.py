@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +17,11 @@ import click
 from perfscope.cli.bench_options import default_threads, planned, require_torch
 from perfscope.cli.bench_words import plural
 from perfscope.cli.output import print_result
+from perfscope.cli.slurm_array_options import sweep_options, taken_out
 from perfscope.errors import PerfscopeError, UsageError
 
 if TYPE_CHECKING:
+    from perfscope.cli.sweep_slurm import Wanted
     from perfscope.runners.config import BenchError
     from perfscope.runners.sweep.execution import How
     from perfscope.runners.sweep.spec import Cell, Sweep
@@ -51,6 +53,7 @@ STUDIES = Path("perfscope-studies")
 )
 @click.option("--dry-run", is_flag=True, help="Print the runs in their order, and make nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the study as JSON.")
+@sweep_options
 def command(
     file: Path,
     output: Path | None,
@@ -60,6 +63,8 @@ def command(
     ceilings: str,
     dry_run: bool,
     as_json: bool,
+    slurm: bool,
+    **batch: Any,
 ) -> None:
     """Run every cell of a matrix (schemes x models x ranks x batches), and compare them in a study.
 
@@ -67,15 +72,20 @@ def command(
     before any runs twice, in an order that differs from repeat to repeat. A sweep that was interrupted
     or killed goes on where it was when the same command is given again.
 
+    With --slurm the runs are the tasks of an array job, each on one node. The command follows it; detached
+    with Ctrl-C, or killed, it is given again: it takes in what has finished and submits what is missing.
+
     \b
     Examples:
       perfscope bench sweep examples/hybrid.toml
       perfscope bench sweep examples/hybrid.toml --only 'dp.*' --repeats 3 -o study
       perfscope bench sweep examples/hybrid.toml --dry-run
+      perfscope bench sweep examples/hybrid.toml --slurm --partition cpu --cpus-per-task 8 --array-limit 4
 
     \b
     The study: study.json, study.csv, study.md, and runs/ with a run directory for each run.
-    Exit codes: 0 every cell ran (or cannot be, and is listed so); 1 a run failed; 130 interrupted.
+    Exit codes: 0 every cell ran (or cannot be, and is listed so); 1 a run failed, or is missing;
+      3 with --slurm: still queued after --timeout-pending; 130 interrupted.
     """
     require_torch()
     from perfscope.runners.sweep.spec import read_sweep
@@ -86,19 +96,37 @@ def command(
         sweep = replace(sweep, repeats=repeats)
     names = _matching(sweep, only)
     folder = Path.cwd() / (output or STUDIES / file.stem)
+    wanted = _wanted(folder, batch, slurm)
     if not dry_run:
         load_study(folder)  # what cannot be continued is refused before planning
     _require_known_names(sweep, file)
     plans = {cell.name: _plan(cell) for cell in sweep.cells}
     _require_a_possible_cell(plans, names, file)
-    sweep = _with_threads(sweep, plans)
+    sweep = _with_threads(sweep, plans, wanted)
     if dry_run:
-        _print_order(sweep, names, plans, folder, as_json)
+        _print_order(sweep, names, plans, folder, as_json, wanted)
         return
     code = _run(
-        sweep, names, plans, folder, file, retry_failed=retry_failed, ceilings=ceilings, as_json=as_json
+        sweep,
+        names,
+        plans,
+        folder,
+        retry_failed=retry_failed,
+        ceilings=ceilings,
+        as_json=as_json,
+        wanted=wanted,
     )
     click.get_current_context().exit(code)
+
+
+def _wanted(folder: Path, batch: Mapping[str, Any], slurm: bool) -> Wanted | None:
+    """How the array job is to be; None without --slurm."""
+    options = taken_out(batch, with_slurm=slurm)
+    if not slurm:
+        return None
+    from perfscope.cli.sweep_slurm import wanted_array
+
+    return wanted_array(folder, options)
 
 
 def _matching(sweep: Sweep, only: str | None) -> frozenset[str] | None:
@@ -183,7 +211,9 @@ def _require_a_possible_cell(
         raise BenchError(f"{which} of {file} {can} be run: {'; '.join(reasons)}")
 
 
-def _with_threads(sweep: Sweep, plans: dict[str, dict[str, Any] | BenchError]) -> Sweep:
+def _with_threads(
+    sweep: Sweep, plans: dict[str, dict[str, Any] | BenchError], wanted: Wanted | None
+) -> Sweep:
     """Cells that set no threads all get what the cell with most ranks can have: they are to be compared."""
     free = [
         cell.name
@@ -193,7 +223,7 @@ def _with_threads(sweep: Sweep, plans: dict[str, dict[str, Any] | BenchError]) -
     ranks = [plan["ranks"] for name in free if isinstance(plan := plans[name], dict)]
     if not ranks:
         return sweep
-    threads = default_threads(max(ranks), os.environ)
+    threads = _threads(max(ranks), wanted)
     for name in free:
         if isinstance(plan := plans[name], dict):
             plan["threads"] = threads
@@ -204,16 +234,27 @@ def _with_threads(sweep: Sweep, plans: dict[str, dict[str, Any] | BenchError]) -
     return replace(sweep, cells=tuple(cells))
 
 
+def _threads(num_ranks: int, wanted: Wanted | None) -> int:
+    """Threads of each rank: this machine is divided, or with --slurm the smallest node."""
+    if wanted is not None:
+        from perfscope.cli.sweep_slurm import cpus_of_nodes
+
+        cpus = cpus_of_nodes(wanted)
+        if cpus is not None:
+            return max(cpus // num_ranks, 1)
+    return default_threads(num_ranks, os.environ)
+
+
 def _run(
     sweep: Sweep,
     names: frozenset[str] | None,
     plans: dict[str, dict[str, Any] | BenchError],
     folder: Path,
-    file: Path,
     *,
     retry_failed: bool,
     ceilings: str,
     as_json: bool,
+    wanted: Wanted | None = None,
 ) -> int:
     from perfscope.runners.sweep.execution import How, Interrupted, sole_user
     from perfscope.runners.sweep.state import FAILED, continue_study, load_study, new_study, save_study
@@ -221,7 +262,7 @@ def _run(
     with sole_user(folder, _say):
         old = load_study(folder)
         if old is None:
-            study = new_study(sweep, plans, _machine())
+            study = new_study(sweep, plans, _machine(wanted))
         else:
             study, changes = continue_study(old, sweep, plans, retry_failed=retry_failed)
             for line in changes:
@@ -235,21 +276,37 @@ def _run(
         )
         code = 0
         try:
-            _run_with_progress(study, how, names)
+            if wanted is None:
+                _run_with_progress(study, how, names)
+            else:
+                code = _run_as_array(study, how, names, wanted, retry_failed)
         except Interrupted as stop:
             code = 128 + stop.number
         finally:
             rows = _write_tables(study, folder)
-    if code:
+    if code > 128:
         _say(f"interrupted; what is finished is kept, the same command goes on: {_same_command()}")
     elif any(run.status == FAILED for cell in study.wanted for run in cell.runs):
-        code = 1
+        code = code or 1
     if as_json:
         print_result(json.dumps(study.as_json(), indent=1, ensure_ascii=False) + "\n")
     else:
         print_result("\n".join([study.title, study.trained, "", *study.sentences, "", rows]))
     _say(f"study: {shlex.quote(str(_short(folder)))}")
     return code
+
+
+def _run_as_array(
+    study: Study, how: How, names: frozenset[str] | None, wanted: Wanted, retry_failed: bool
+) -> int:
+    """The study as an array job; the exit code as far as the array decides it. Raises Interrupted."""
+    from perfscope.cli.sweep_slurm import LeftAlone, run_on_slurm
+
+    try:
+        left = run_on_slurm(study, how, names, wanted, retry_failed=retry_failed)
+    except LeftAlone as stop:
+        return stop.code
+    return 1 if left else 0
 
 
 def _write_tables(study: Study, folder: Path) -> str:
@@ -297,6 +354,7 @@ def _print_order(
     plans: dict[str, dict[str, Any] | BenchError],
     folder: Path,
     as_json: bool,
+    wanted: Wanted | None,
 ) -> None:
     from perfscope.runners.sweep.execution import How, command_of, run_order
     from perfscope.runners.sweep.heading import trained_line
@@ -308,6 +366,11 @@ def _print_order(
     if as_json:
         print_result(json.dumps(study.as_json(), indent=1, ensure_ascii=False) + "\n")
         return
+    if wanted is not None:
+        from perfscope.cli.sweep_slurm import print_script
+
+        print_script(study, how, names, wanted)
+        return
     order = run_order(study, names)
     lines = [f"{plural(len(order), 'run')}, in this order, into {_short(folder)}", study.trained, ""]
     lines += [f"  {shlex.join(['perfscope', *command_of(cell, run, how)[3:]])}" for cell, run in order]
@@ -317,8 +380,12 @@ def _print_order(
     print_result("\n".join(lines) + "\n")
 
 
-def _machine() -> dict[str, Any]:
+def _machine(wanted: Wanted | None) -> dict[str, Any]:
     """What the study ran on, for its heading."""
+    if wanted is not None:
+        from perfscope.cli.sweep_slurm import machine_of
+
+        return machine_of(wanted)
     import platform
     from importlib.metadata import version
 

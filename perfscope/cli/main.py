@@ -22,6 +22,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "baseline": ("perfscope.cli.baseline", "Keep the runs that later checks compare with."),
     "history": ("perfscope.cli.history", "Step times over many commits, and where they changed."),
     "export": ("perfscope.cli.export", "Write a run's timeline as Perfetto, Parquet or CSV."),
+    "collect": ("perfscope.cli.collect", "Make one run of the directories that single nodes wrote."),
+    "slurm": ("perfscope.cli.slurm", "Write, submit and follow batch jobs that record themselves."),
     "bench": ("perfscope.cli.bench", "Train a model under one of many parallel schemes, or compare them."),
     "predict": ("perfscope.cli.predict", "Predict step time and efficiency for machines not at hand."),
     "doctor": ("perfscope.cli.doctor", "Show what can be measured on this machine, and why not."),

@@ -106,14 +106,16 @@ def explain(
     missing = _missing(ranks, expected)
     if missing:
         notes.append(
-            f"no record of {_ranks(missing)}: its process ended, or was replaced, before its first step"
+            f"no record of {name_ranks(missing)}: its process ended, or was replaced, before its first step"
         )
         if plan.hosts:
             notes.append(f"ranks on other hosts are recorded only if they share the directory {run_dir}")
     notes.extend(_restarts(ranks))
     running = sorted({one.rank for one in ranks if one.running and one.manifest.get("finished") is not True})
     if running:
-        notes.append(f"{_ranks(running)} still running; what is recorded from now on is not in this summary")
+        notes.append(
+            f"{name_ranks(running)} still running; what is recorded from now on is not in this summary"
+        )
     boot_error = _first_line(run_dir / BOOT_ERRORS)
     if boot_error:
         notes.append(f"the probe failed to start in a process: {boot_error} (all in {BOOT_ERRORS})")
@@ -130,7 +132,7 @@ def _restarts(ranks: Sequence[AttachedRank]) -> list[str]:
     for rank, times in Counter(one.rank for one in ranks).items():
         alike[times - 1].append(rank)
     return [
-        f"{_ranks(alike[times])} {'was' if len(alike[times]) == 1 else 'were'} restarted {times} "
+        f"{name_ranks(alike[times])} {'was' if len(alike[times]) == 1 else 'were'} restarted {times} "
         f"time{'' if times == 1 else 's'}, or trained again in the same run; "
         "reports show the attempt with the most steps"
         for times in sorted(alike)
@@ -150,9 +152,17 @@ def _missing(ranks: Sequence[AttachedRank], expected: int | None) -> list[int]:
 def _why_none(plan: LaunchPlan, ending: Ending) -> list[str]:
     if plan.unreachable:
         return [plan.unreachable]
+    if plan.launcher == "srun" and (ending.code != 0 or ending.signal is not None):
+        how = (
+            f"was ended by signal {ending.signal}" if ending.signal else f"ended with exit code {ending.code}"
+        )
+        return [
+            f"no task trained: srun {how}; its own lines above say why (a wrong option, no allocation, a "
+            "controller that does not answer, or tasks that failed before their first step)"
+        ]
     notes = [
-        "no Python process below the command imported torch and then took an optimizer step "
-        "or called init_process_group"
+        "no Python process below the command trained: none took an optimizer step, joined a process group or "
+        "called perfscope.step() in a framework that perfscope knows"
     ]
     if ending.signal is not None:
         notes.append(f"the command was ended by signal {ending.signal}, perhaps before training began")
@@ -161,7 +171,8 @@ def _why_none(plan: LaunchPlan, ending: Ending) -> list[str]:
     return notes
 
 
-def _ranks(numbers: Sequence[int]) -> str:
+def name_ranks(numbers: Sequence[int]) -> str:
+    """`rank 3`, `ranks 0, 1`; of many the first, and how many more there are."""
     named = ", ".join(str(number) for number in numbers[:_MAX_NAMED])
     more = f" and {len(numbers) - _MAX_NAMED} more" if len(numbers) > _MAX_NAMED else ""
     return f"rank{'' if len(numbers) == 1 else 's'} {named}{more}"

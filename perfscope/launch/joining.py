@@ -2,7 +2,8 @@
 
 Each `perfscope run` normally has its own directory. When PERFSCOPE_RUN_DIR already names one (on a
 file system the nodes share), the first to come makes the run and owns run.json; the others join:
-they add their ranks to what is expected, their host to hosts/, and leave the ending to the owner.
+they add their ranks to what is expected, their host to hosts/, and leave the ending to the owner. Tasks of a
+Slurm step know more of each other: step_tasks.py.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from perfscope.rundir.writer import OWNER, write_json
 
 _POLLS = 40
 _POLL_S = 0.05
+_LOCK = "lock"  # in the claim of a Slurm step, which is a folder
 
 
 def open_shared(directory: Path) -> tuple[Path, bool]:
@@ -52,11 +54,18 @@ def open_shared(directory: Path) -> tuple[Path, bool]:
     return directory, manifest is not None
 
 
+def is_for_step(directory: Path) -> bool:
+    """Whether the tasks of a Slurm step may share the directory as such: nobody else began a run in it."""
+    claim = directory / OWNER
+    return claim.is_dir() or not (claim.exists() or (directory / layout.RUN_JSON).exists())
+
+
 @contextmanager
 def exclusive(run_dir: Path) -> Iterator[None]:
     """One launcher at a time rewrites run.json. Without a claim file the directory has one launcher only."""
+    claim_path = run_dir / OWNER
     try:
-        claim = (run_dir / OWNER).open("rb")
+        claim = (claim_path / _LOCK).open("ab") if claim_path.is_dir() else claim_path.open("rb")
     except OSError:
         yield
         return

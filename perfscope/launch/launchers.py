@@ -15,6 +15,7 @@ from pathlib import PurePath
 from perfscope.launch import mpi, slurm, torchrun, words
 from perfscope.launch.environment import PYTHONPATH
 from perfscope.launch.plan import Context, Launcher, LaunchPlan
+from perfscope.launch.slurm_job import find_step_task
 
 # Commands that start another one and keep its environment: options with a value, words of their own.
 _PREFIXES: dict[str, tuple[frozenset[str], int]] = {
@@ -52,7 +53,7 @@ _CLOSED_DOORS = {
     "ssh": "ssh does not pass the environment to the other host",
     "docker": "docker starts the command outside this environment",
     "podman": "podman starts the command outside this environment",
-    "sbatch": "sbatch only queues the command; put perfscope inside the job script",
+    "sbatch": "sbatch only queues the command; use `perfscope slurm submit`, or perfscope in the script",
 }
 _PYTHON_OPTIONS_WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
 _PYTHON_LETTERS_THAT_SHUT_OUT = {"E": "-E", "I": "-I", "S": "-S"}
@@ -335,8 +336,10 @@ def plan_command(argv: tuple[str, ...], context: Context) -> LaunchPlan:
         plan = replace(plan, unreachable=reason)
     if plan.unreachable:
         warnings.append(f"no rank will be recorded: {plan.unreachable}")
+    # Ranks of a bench run and tasks of a Slurm step join the others by themselves.
+    joins = _is_bench_rank(argv) or find_step_task(context.environment) is not None
     for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"):
-        if name in context.environment and not _is_bench_rank(argv):  # which joins the others by itself
+        if name in context.environment and not joins:
             warnings.append(
                 f"perfscope is started once per rank ({name} is set); write it in front of the launcher: "
                 "`perfscope run -- mpirun ...`"

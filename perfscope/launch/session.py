@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from perfscope import __version__
-from perfscope.errors import RunDirectoryError
-from perfscope.launch import attachment, finish, joining, machine, mpi
+from perfscope.errors import EXIT_OWN_FAILURE, RunDirectoryError
+from perfscope.launch import attachment, finish, joining, machine, mpi, step_closing, step_tasks
 from perfscope.launch.environment import Injection, ProbeOptions, is_nested, make_injection
 from perfscope.launch.launchers import plan_command
 from perfscope.launch.plan import Context, LaunchPlan
@@ -33,12 +33,16 @@ from perfscope.launch.process import (
     supervise,
 )
 from perfscope.launch.sampling import SamplerKeeper
+from perfscope.launch.slurm_job import StepTask, find_step_task, slurm_facts
+from perfscope.launch.step_tasks import StepRoom
 from perfscope.launch.witness import Witness
 from perfscope.rundir import layout
 from perfscope.rundir.redact import allowed_environment, redact_argv, redact_text
 from perfscope.rundir.writer import RUNS, create_run_dir, default_run_dir_name, write_json
 
 _FACTS_TIMEOUT_S = 2.0
+_LAST_SIGNAL = 64
+_MEASURE_LIMIT_S = 30.0  # for the eldest task of a node, while the others wait
 
 
 def _nothing(folder: Path) -> None:
@@ -58,6 +62,26 @@ class HostDuties:
 
     measure: Callable[[Path], None] = _nothing
     describe: Callable[[Path], None] = _nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """Where this `perfscope run` records, and with whom.
+
+    Attributes:
+        run_dir: absolute.
+        joined: another perfscope made the run; this one leaves run.json's beginning and ending to it.
+        room: what the tasks of a Slurm step know of each other; None outside of steps.
+    """
+
+    run_dir: Path
+    joined: bool
+    room: StepRoom | None = None
+
+    @property
+    def is_eldest(self) -> bool:
+        """Whether what is done once on a host is this process's to do."""
+        return self.room is None or self.room.task.task == self.room.task.eldest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,46 +123,64 @@ def run_command(request: RunRequest, environment: Mapping[str, str]) -> int:
     """
     environment = {**environment, **request.environment}
     require_command(request.command[0], environment)
+    task = find_step_task(environment)
     if is_nested(environment):
-        _run_nested(request, environment)
+        _run_nested(request, environment, task)
     with hold_signals() as gate:
         plan = _plan(request, environment)
-        for warning in plan.warnings:
-            say(f"warning: {warning}")
-        run_dir, joined = _open_run_dir(request, plan, environment)
-        injection = make_injection(run_dir, request.probe, environment)
-        manifest = _first_manifest(request, plan, environment)
-        if joined:
-            joining.announce(run_dir, plan.expected_ranks)
-        else:
-            write_json(run_dir / layout.RUN_JSON, manifest)
-        facts = _Facts(run_dir, request.host, environment)
-        facts.measure()
-        early = gate.stop_requested()
-        if early is not None:  # Ctrl-C while we prepared: there is nothing to pass it on to
-            _close_manifest(run_dir, manifest, Ending(128 + early, early), joined)
-            return 128 + early
-        child_environment = {**environment, **injection.changes(environment), **plan.environment}
-        keeper = _keep_sampler(run_dir, request, child_environment)
-        witness = Witness()
+        if task is None or task.is_first:
+            for warning in plan.warnings:
+                say(f"warning: {warning}")
         try:
-            pid = spawn(plan.argv, child_environment, gate)
-        except Exception:
-            witness.dismiss()
-            with suppress(RunDirectoryError):
-                _close_manifest(run_dir, manifest, Ending(EXIT_NOT_FOUND, None), joined)
-            raise
-        for thread in (facts, keeper):
-            with suppress(RuntimeError):  # no thread to be had: the command's ending is what counts
-                thread.start()
-        ending = supervise(pid, gate, witness)
+            place = _open_run_dir(request, plan, environment, task)
+        except RunDirectoryError:
+            if task is None or task.task == task.eldest:
+                raise
+            return EXIT_OWN_FAILURE  # the node's first task says why
+        return _record(request, plan, environment, place, gate)
+
+
+def _record(
+    request: RunRequest, plan: LaunchPlan, environment: Mapping[str, str], place: _Place, gate: SignalGate
+) -> int:
+    """Start the command and record it in `place`; returns the code to exit with."""
+    run_dir = place.run_dir
+    injection = make_injection(run_dir, request.probe, environment)
+    manifest = _first_manifest(request, plan, environment, place)
+    if not place.joined:
+        write_json(run_dir / layout.RUN_JSON, manifest)
+    elif place.room is None:
+        joining.announce(run_dir, plan.expected_ranks)
+    facts = _Facts(place, request.host, environment)
+    _measure(facts, place, request, gate)
+    early = gate.stop_requested()
+    if early is not None:  # Ctrl-C while we prepared: there is nothing to pass it on to
+        _close_early(place, manifest, plan, Ending(128 + early, early), facts, gate)
+        return 128 + early
+    child_environment = {**environment, **injection.changes(environment), **plan.environment}
+    keeper = _keep_sampler(run_dir, request, child_environment)
+    witness = Witness()
+    try:
+        pid = spawn(plan.argv, child_environment, gate)
+    except Exception:
         witness.dismiss()
-        gate.drain()
-        keeper.stop()
-        try:
-            _finish(run_dir, manifest, plan, ending, facts, gate, joined)
-        except Exception as error:  # noqa: BLE001 - the command has run; its exit code is all that counts now
-            say(f"the record is incomplete: {error}")
+        with suppress(RunDirectoryError):
+            _close_early(place, manifest, plan, Ending(EXIT_NOT_FOUND, None), facts, gate)
+        raise
+    for thread in (facts, keeper):
+        with suppress(RuntimeError):  # no thread to be had: the command's ending is what counts
+            thread.start()
+    ending = supervise(pid, gate, witness)
+    witness.dismiss()
+    gate.drain()
+    keeper.stop()
+    try:
+        if place.room is None:
+            _finish(run_dir, manifest, plan, ending, facts, gate, place.joined)
+        else:
+            _finish_task(place.room, manifest, plan, ending, facts, gate)
+    except Exception as error:  # noqa: BLE001 - the command has run; its exit code is all that counts now
+        say(f"the record is incomplete: {error}")
     return ending.code
 
 
@@ -152,12 +194,17 @@ def describe_run(request: RunRequest, environment: Mapping[str, str]) -> str:
     require_command(request.command[0], environment)
     plan = _plan(request, environment)
     shared = environment.get(layout.ENV_RUN_DIR)
+    task = find_step_task(environment)
     run_dir = request.output or Path(RUNS) / default_run_dir_name(request.name or plan.name)
+    if task is not None:
+        default = Path(RUNS) / step_tasks.default_name(task, request.name or plan.name)
+        run_dir = step_tasks.step_directory(request.output, task) if request.output else default
     if shared and (request.output is None or is_nested(environment)):
         run_dir = Path(shared)
     injection = make_injection(_absolute(run_dir), request.probe, environment)
     changes = {**injection.changes(environment), **plan.environment}
-    expected = "unknown" if plan.expected_ranks is None else str(plan.expected_ranks)
+    num_ranks = plan.expected_ranks if task is None else task.num_tasks * (plan.expected_ranks or 1)
+    expected = "unknown" if num_ranks is None else str(num_ranks)
     changes = {**request.environment, **changes}
     lines = [
         f"launcher: {plan.launcher}",
@@ -187,10 +234,11 @@ def say(message: str) -> None:
 class _Facts(threading.Thread):
     """Collects what may take a moment (topology, git) beside the running command."""
 
-    def __init__(self, run_dir: Path, host: HostDuties, environment: Mapping[str, str]) -> None:
+    def __init__(self, place: _Place, host: HostDuties, environment: Mapping[str, str]) -> None:
         super().__init__(name="perfscope-facts", daemon=True)
-        self._run_dir = run_dir
-        self._host = host
+        self._run_dir = place.run_dir
+        self._host = host if place.is_eldest else HostDuties()
+        self._wants_git = not place.joined
         self._environment = environment
         self.git: dict[str, object] | None = None
         self.problem: str | None = None
@@ -201,7 +249,8 @@ class _Facts(threading.Thread):
 
     def run(self) -> None:
         self._do(self._host.describe)
-        self.git = machine.read_git_state(Path.cwd(), self._environment)
+        if self._wants_git:
+            self.git = machine.read_git_state(Path.cwd(), self._environment)
 
     def _do(self, duty: Callable[[Path], None]) -> None:
         try:
@@ -237,28 +286,57 @@ def _plan(request: RunRequest, environment: Mapping[str, str]) -> LaunchPlan:
     return plan_command(request.command, context)
 
 
-def _open_run_dir(request: RunRequest, plan: LaunchPlan, environment: Mapping[str, str]) -> tuple[Path, bool]:
-    """The run directory, and whether another perfscope made it and this one only joins."""
+def _measure(facts: _Facts, place: _Place, request: RunRequest, gate: SignalGate) -> None:
+    """Measure the idle host; of a node's tasks the eldest does, and the others wait for it."""
+    facts.measure()
+    if place.room is None or request.host.measure is _nothing:
+        return
+    if place.is_eldest:
+        with suppress(OSError):  # the others go on after some time
+            place.room.say("measured")
+    else:
+        place.room.await_measured(_MEASURE_LIMIT_S, lambda: gate.stop_requested() is not None)
+
+
+def _open_run_dir(
+    request: RunRequest, plan: LaunchPlan, environment: Mapping[str, str], task: StepTask | None
+) -> _Place:
     shared = environment.get(layout.ENV_RUN_DIR)
-    if request.output is None and shared:
-        return joining.open_shared(Path(shared))
+    name = request.name or plan.name
     try:
-        return create_run_dir(request.output, name=request.name or plan.name, force=request.force), False
+        if task is not None and (request.output or not shared or joining.is_for_step(Path(shared))):
+            room = _enter_step(
+                task, request.output or (Path(shared) if shared else None), name, request.force
+            )
+            return _Place(run_dir=room.run_dir, joined=not room.is_owner, room=room)
+        if request.output is None and shared:
+            run_dir, joined = joining.open_shared(Path(shared))
+            return _Place(run_dir=run_dir, joined=joined)
+        return _Place(run_dir=create_run_dir(request.output, name=name, force=request.force), joined=False)
     except FileNotFoundError as error:
         raise RunDirectoryError("the current directory no longer exists; name a place with -o") from error
 
 
-def _run_nested(request: RunRequest, environment: Mapping[str, str]) -> None:
+def _enter_step(task: StepTask, wanted: Path | None, name: str, force: bool) -> StepRoom:
+    if wanted is None:
+        return step_tasks.enter_default(task, Path.cwd(), name)
+    directory = step_tasks.step_directory(_absolute(wanted), task)
+    return step_tasks.enter(task, directory, name=name, force=force)
+
+
+def _run_nested(request: RunRequest, environment: Mapping[str, str], task: StepTask | None) -> None:
     """Inside another `perfscope run`: that one records, this one is replaced by the command."""
     outer = environment[layout.ENV_RUN_DIR]
-    say(f"already inside a perfscope run ({outer}); running the command as part of it")
+    if task is None or task.is_first:
+        say(f"already inside a perfscope run ({outer}); running the command as part of it")
     plan = _plan(request, environment)
     replace_process(plan.argv, {**environment, **plan.environment})
 
 
 def _first_manifest(
-    request: RunRequest, plan: LaunchPlan, environment: Mapping[str, str]
+    request: RunRequest, plan: LaunchPlan, environment: Mapping[str, str], place: _Place
 ) -> dict[str, object]:
+    num_tasks = place.room.task.num_tasks if place.room is not None else None
     return {
         "schema_version": layout.SCHEMA_VERSION,
         "perfscope_version": __version__,
@@ -267,13 +345,14 @@ def _first_manifest(
         "labels": {key: redact_text(value) for key, value in request.labels.items()},
         "command": redact_argv(request.command),
         "cwd": redact_text(str(Path.cwd())),
-        "launcher": plan.launcher,
+        "launcher": plan.launcher if num_tasks is None else "srun",
         "host": layout.host_name(),
         "start_unix_ns": time.time_ns(),
         "end_unix_ns": None,
         "status": "running",
         "exit": None,
-        "expected_ranks": plan.expected_ranks,
+        # A task is a rank, or a launcher of its own that says how many it starts.
+        "expected_ranks": num_tasks * (plan.expected_ranks or 1) if num_tasks else plan.expected_ranks,
         "attached_ranks": 0,
         "attach_notes": [],
         "git": None,
@@ -281,7 +360,8 @@ def _first_manifest(
         "environment": allowed_environment(environment),
         "options": {**request.probe.as_dict(), **request.options},
         "scheme": dict(request.scheme) if request.scheme is not None else None,
-        "world_size": plan.world_size,
+        "world_size": plan.world_size if num_tasks is None else None,
+        "slurm": slurm_facts(environment) or None,
     }
 
 
@@ -328,7 +408,50 @@ def _finish(
             _close_manifest(run_dir, manifest, ending, joined)
         except RunDirectoryError as error:
             problems.insert(0, str(error))  # without run.json there is no run: say that before anything else
-    say(attachment.verdict(attachment.num_attached(ranks), expected))
+    _tell(run_dir, attachment.num_attached(ranks), expected, notes, problems)
+
+
+def _finish_task(
+    room: StepRoom,
+    manifest: dict[str, object],
+    plan: LaunchPlan,
+    ending: Ending,
+    facts: _Facts,
+    gate: SignalGate,
+) -> None:
+    """As `_finish`, for one of several tasks: what is this task's, and if it is the last one, the rest."""
+
+    if facts.is_alive():
+        facts.join(_FACTS_TIMEOUT_S)
+    own = step_closing.OwnEnd(
+        ending=ending, git=facts.git, problems=(facts.problem,) if facts.problem else ()
+    )
+    closed = step_closing.leave(room, manifest, plan, own, stop=lambda: gate.stop_requested() is not None)
+    if closed is not None:
+        _tell(room.run_dir, closed.attached, closed.expected, closed.notes, closed.problems)
+
+
+def _close_early(
+    place: _Place,
+    manifest: dict[str, object],
+    plan: LaunchPlan,
+    ending: Ending,
+    facts: _Facts,
+    gate: SignalGate,
+) -> None:
+    """The command was not started."""
+    if place.room is None:
+        _close_manifest(place.run_dir, manifest, ending, place.joined)
+        return
+    with suppress(OSError):  # the others, or readers, find that this task left no ending
+        _finish_task(place.room, manifest, plan, ending, facts, gate)
+
+
+def _tell(
+    run_dir: Path, attached: int, expected: int | None, notes: Sequence[str], problems: Sequence[str]
+) -> None:
+    """The closing lines."""
+    say(attachment.verdict(attached, expected))
     for note in notes:
         say(note)
     if problems:
@@ -336,15 +459,17 @@ def _finish(
         say(f"the record is incomplete: {problems[0]}{more}")
     place = shlex.quote(str(_short(run_dir)))
     say(f"run directory: {place}")
-    if ranks:
+    if attached:
         say(f"next: perfscope report {place}")
 
 
 def _close_manifest(run_dir: Path, manifest: dict[str, object], ending: Ending, joined: bool) -> None:
     """Write run.json for the last time. Who only joined leaves the ending to the run's owner."""
     if not joined:
+        # srun says 128+N when a signal ended its tasks: scancel, the time limit, a requeue.
+        cut = ending.signal is not None or 128 < ending.code <= 128 + _LAST_SIGNAL
         manifest |= {
-            "status": "finished",
+            "status": "incomplete" if manifest.get("slurm") and cut else "finished",
             "exit": {"code": ending.code, "signal": ending.signal},
             "end_unix_ns": manifest["end_unix_ns"] or time.time_ns(),
         }

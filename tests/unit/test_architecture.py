@@ -26,9 +26,10 @@ ARROWS: dict[str, set[str]] = {
     "launch": {"rundir"},
     "analysis": {"rundir"},
     "runners": {"rundir"},
+    "slurm": {"rundir"},
     "gate": {"rundir", "analysis"},
     "reports": {"analysis", "gate"},
-    "cli": {"rundir", "ingest", "launch", "analysis", "gate", "reports", "collectors", "runners"},
+    "cli": {"rundir", "ingest", "launch", "analysis", "gate", "reports", "collectors", "runners", "slurm"},
     "__main__": {"cli"},
     "__init__": set(),
 }

@@ -137,6 +137,15 @@ def test_no_rank_is_explained_by_what_is_known(tmp_path: Path) -> None:
     assert "signal 9" in explain(tmp_path, [], None, PLAN, Ending(137, 9))[1]
 
 
+def test_srun_that_started_nothing_is_explained_in_one_line(tmp_path: Path) -> None:
+    srun = LaunchPlan(launcher="srun", argv=("srun",), name="x")
+    (note,) = explain(tmp_path, [], 4, srun, Ending(1, None))
+    assert note.startswith("no task trained: srun ended with exit code 1; its own lines above say why")
+    (note,) = explain(tmp_path, [], 4, srun, Ending(130, 2))
+    assert "srun was ended by signal 2" in note
+    assert "optimizer step" in explain(tmp_path, [], 4, srun, WELL)[0]
+
+
 def test_trouble_of_the_probe_is_told(tmp_path: Path) -> None:
     directory = add_rank(tmp_path, 0, finished=False, pid=os.getpid())
     (directory / "errors.jsonl").write_text(

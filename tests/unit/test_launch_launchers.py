@@ -234,6 +234,13 @@ def test_env_that_sets_pythonpath_keeps_its_value_behind_ours() -> None:
 
 def test_started_once_per_rank_is_warned_about() -> None:
     assert "once per rank" in plan("python t.py", OMPI_COMM_WORLD_RANK="0").warnings[0]
+    task = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "2"}
+    assert plan("python t.py", **task, PMI_RANK="2", PMI_SIZE="4").warnings == ()  # srun --mpi=pmi2
+    assert "once per rank" in plan("python t.py", **task, PMI_RANK="5", PMI_SIZE="8").warnings[0]
+
+
+def test_sbatch_is_a_closed_door_that_says_where_to_go() -> None:
+    assert "`perfscope slurm submit`" in str(plan("sbatch job.sh").unreachable)
 
 
 def test_torchrun_reads_its_own_environment_defaults() -> None:

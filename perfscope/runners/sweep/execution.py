@@ -200,10 +200,11 @@ def _run_one(cell: CellState, run: Run, how: How, signals: Signals) -> None:
     elif process.returncode != 0:
         run.error = f"exit code {process.returncode}: {last_error(log)}"
     else:
-        _take_figures(run, output, log)
+        take_figures(run, output, log)
 
 
-def _take_figures(run: Run, output: bytes, log: Path) -> None:
+def take_figures(run: Run, output: bytes, log: Path) -> None:
+    """What `bench run --json` printed, into `run`; one that printed none has failed."""
     try:
         document = json.loads(output)
         run.figures = {**document["figures"], "scheme": document["scheme"]["full_name"]}

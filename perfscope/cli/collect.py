@@ -1,0 +1,107 @@
+"""`perfscope collect`: parse, merge, say what was gathered and what is missing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from perfscope.cli.output import print_result
+
+if TYPE_CHECKING:
+    from perfscope.launch.merging import Collected
+
+JSON_SCHEMA_VERSION = 1
+EXIT_RANKS_MISSING = 3
+_MOST_NAMED = 16
+
+
+@click.command("collect", context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("places", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DIR...")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="Run directory to make, or one collected before, to add to.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print what was gathered as JSON.")
+def command(places: tuple[Path, ...], output: Path, as_json: bool) -> None:
+    """Make one run of the directories that the nodes of a job wrote each for itself.
+
+    Where nodes share no file system, every node has a run directory of its own, of the same run. Copy them
+    to one place (under names of their own) and collect them; DIR stays as it is. Collecting again changes
+    nothing, a DIR that came later is added, and a rank that was copied half is replaced by a fuller copy.
+
+    \b
+    Examples:
+      srun --ntasks-per-node=1 sh -c 'cp -r /scratch/run "$SLURM_SUBMIT_DIR/parts/$SLURMD_NODENAME"'
+      perfscope collect parts/* -o my-run
+      perfscope collect my-laptop/late-node -o my-run --json | jq .missing
+
+    \b
+    Exit codes:
+      0 every expected rank is there; 3 gathered, but ranks are missing; 1 the directories
+      are not parts of one run, or cannot be read or written; 2 wrong options.
+    """
+    from perfscope.launch.merging import collect
+
+    found = collect(places, output)
+    if as_json:
+        print_result(json.dumps(_document(found), indent=1, ensure_ascii=False) + "\n")
+    else:
+        print_result(_text(found))
+    for note in found.notes:
+        click.echo(f"perfscope: {note}", err=True)
+    if found.missing:
+        click.get_current_context().exit(EXIT_RANKS_MISSING)
+
+
+def _text(found: Collected) -> str:
+    lines = []
+    for tally in found.tallies:
+        done = [
+            f"{count} {word}"
+            for count, word in (
+                (tally.num_copied, "copied"),
+                (tally.num_replaced, "replaced by a fuller copy"),
+                (tally.num_kept, "there already"),
+            )
+            if count
+        ]
+        ranks = f"ranks {_listed(tally.ranks)}" if tally.ranks else "no rank"
+        lines.append(f"{tally.path}: {ranks}{': ' if done else ''}{', '.join(done)}")
+    of = f" of {found.expected}" if found.expected is not None else ""
+    state = "" if found.changed else ", unchanged"
+    lines.append(f"{found.run_dir}: {len(found.attached)}{of} ranks{state}")
+    return "\n".join(lines) + "\n"
+
+
+def _document(found: Collected) -> dict[str, object]:
+    return {
+        "schema_version": JSON_SCHEMA_VERSION,
+        "run": str(found.run_dir),
+        "expected_ranks": found.expected,
+        "ranks": list(found.attached),
+        "missing": list(found.missing),
+        "changed": found.changed,
+        "sources": [
+            {
+                "path": str(tally.path),
+                "ranks": list(tally.ranks),
+                "copied": tally.num_copied,
+                "replaced": tally.num_replaced,
+                "kept": tally.num_kept,
+            }
+            for tally in found.tallies
+        ],
+        "notes": list(found.notes),
+    }
+
+
+def _listed(ranks: tuple[int, ...]) -> str:
+    more = f" and {len(ranks) - _MOST_NAMED} more" if len(ranks) > _MOST_NAMED else ""
+    return ", ".join(map(str, ranks[:_MOST_NAMED])) + more

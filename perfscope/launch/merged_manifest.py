@@ -1,0 +1,191 @@
+"""run.json of a collected run: made anew from the manifests of all its parts and the ranks that are there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from perfscope.launch import attachment
+from perfscope.launch.plan import LaunchPlan
+from perfscope.launch.process import Ending
+from perfscope.rundir.writer import OWNER, write_json
+
+PARTS = "parts"  # below .owner: one file per part
+# Notes that hold for one directory, and are found out again for the whole.
+_OF_ONE_PART = (
+    *(
+        "no record of ",
+        "ranks on other hosts are ",
+        "only task",
+        "no Python process below ",
+        "no task trained: ",
+    ),
+    *("rank ", "ranks ", "the probe failed to start "),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One directory's run.json, the ranks that were beside it, and how the user called the directory."""
+
+    manifest: Mapping[str, object]
+    ranks: tuple[int, ...]
+    origin: str = field(default="", compare=False)
+
+    @property
+    def key(self) -> str:
+        """Names the part: the host of its wrapper and when that began."""
+        return f"{self.manifest.get('host')}-{self.start_ns}".replace("/", "_")
+
+    @property
+    def start_ns(self) -> int:
+        return as_whole(self.manifest.get("start_unix_ns")) or 0
+
+    @property
+    def end_ns(self) -> int | None:
+        return as_whole(self.manifest.get("end_unix_ns"))
+
+    @property
+    def fullness(self) -> tuple[bool, int, int, int]:
+        """A later copy of the same run.json is greater."""
+        attached = as_whole(self.manifest.get("attached_ranks")) or 0
+        return self.manifest.get("status") != "running", self.end_ns or 0, attached, len(self.ranks)
+
+
+def read_parts(run_dir: Path) -> tuple[Part, ...]:
+    """The parts of a collected run, by key; empty for other directories."""
+    found = [_read_part(path, str(run_dir)) for path in sorted((run_dir / OWNER / PARTS).glob("*.json"))]
+    return tuple(part for part in found if part is not None)
+
+
+def _read_part(path: Path, origin: str) -> Part | None:
+    """None where whoever copied the run tore the file: its source can be collected again."""
+    try:
+        found = json.loads(path.read_bytes())
+        ranks = tuple(map(int, found["ranks"]))
+        return Part(manifest=dict(found["manifest"]), ranks=ranks, origin=origin)
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def write_parts(run_dir: Path, parts: Sequence[Part]) -> bool:
+    """Keep the fullest copy of every part. Whether anything had to be written.
+
+    Raises:
+        RunDirectoryError: the run cannot be written.
+    """
+    best: dict[str, Part] = {}
+    for part in parts:
+        if part.key not in best or part.fullness > best[part.key].fullness:
+            best[part.key] = part
+    folder = run_dir / OWNER / PARTS
+    folder.mkdir(parents=True, exist_ok=True)
+    held = {part.key: part for part in read_parts(run_dir)}
+    new = [part for key, part in best.items() if held.get(key) != part]
+    for part in new:
+        write_json(folder / f"{part.key}.json", {"manifest": part.manifest, "ranks": list(part.ranks)})
+    return bool(new)
+
+
+def merge(run_dir: Path, parts: Sequence[Part]) -> dict[str, object]:
+    """The manifest of the whole: rank 0's, with counts, notes and the ending of all.
+
+    Args:
+        run_dir: the collected run, its ranks in place.
+        parts: at least one.
+    """
+    ordered = sorted(parts, key=lambda part: (min(part.ranks, default=1 << 31), part.start_ns, part.key))
+    manifests = [part.manifest for part in ordered]
+    base = manifests[0]
+    ranks = attachment.read_ranks(run_dir)
+    expected = _expected(manifests, attachment.world_size(ranks))
+    attached = attachment.num_attached(ranks)
+    ending = _ending(manifests)
+    ends = [part.end_ns for part in ordered]
+    is_whole = expected is None or attached >= expected
+    finished = is_whole and all(one.get("status") == "finished" for one in manifests)
+    return {
+        **base,
+        "start_unix_ns": min(part.start_ns for part in ordered),
+        "end_unix_ns": None if None in ends else max(end for end in ends if end is not None),
+        "status": "finished" if finished else "incomplete",
+        "exit": None if ending is None else {"code": ending.code, "signal": ending.signal},
+        "expected_ranks": expected,
+        "attached_ranks": attached,
+        "attach_notes": _notes(run_dir, manifests, ranks, expected, ending),
+        "world_size": attachment.world_size(ranks) or base.get("world_size"),
+        "packages": attachment.packages(ranks),
+        "git": next((one["git"] for one in manifests if one.get("git")), None),
+        "slurm": _slurm(manifests),
+        "collected": [
+            {"host": part.manifest.get("host"), "start_unix_ns": part.start_ns, "ranks": list(part.ranks)}
+            for part in ordered
+        ],
+    }
+
+
+def _expected(manifests: Sequence[Mapping[str, object]], reported: int | None) -> int | None:
+    """Tasks of the step, which every part knows; else what ranks said; else the sum of what was started."""
+    counts = [as_whole(one.get("expected_ranks")) for one in manifests]
+    known = [count for count in counts if count is not None]
+    if any(as_mapping(one.get("slurm")).get("step_id") is not None for one in manifests):
+        return max(known, default=reported)
+    if reported is not None:
+        return reported
+    return sum(known) if known and None not in counts else None
+
+
+def _ending(manifests: Sequence[Mapping[str, object]]) -> Ending | None:
+    """The highest code of all parts; None = nobody failed, but not everybody's end is known."""
+    endings = [as_mapping(one.get("exit")) for one in manifests]
+    codes = [
+        (code, as_whole(one.get("signal")))
+        for one in endings
+        if (code := as_whole(one.get("code"))) is not None
+    ]
+    worst = max(codes, key=lambda pair: pair[0], default=None)
+    if worst is not None and (worst[0] or len(codes) == len(endings)):
+        return Ending(*worst)
+    return None
+
+
+def _notes(
+    run_dir: Path,
+    manifests: Sequence[Mapping[str, object]],
+    ranks: Sequence[attachment.AttachedRank],
+    expected: int | None,
+    ending: Ending | None,
+) -> list[str]:
+    notes = [str(note) for one in manifests for note in as_list(one.get("attach_notes"))]
+    notes = [note for note in notes if not note.startswith(_OF_ONE_PART)]
+    absent = sorted(set(range(expected or 0)) - {one.rank for one in ranks})
+    if absent:
+        is_ = "is" if len(absent) == 1 else "are"
+        notes.append(f"{attachment.name_ranks(absent)} {is_} in none of the collected directories")
+    plan = LaunchPlan(launcher=str(manifests[0].get("launcher")), argv=(), name="")
+    notes += attachment.explain(run_dir, ranks, None, plan, ending or Ending(0, None))
+    return list(dict.fromkeys(notes))
+
+
+def _slurm(manifests: Sequence[Mapping[str, object]]) -> dict[str, object] | None:
+    jobs = [as_mapping(one.get("slurm")) for one in manifests]
+    if not jobs[0]:
+        return None
+    failed: list[object] = []
+    for job in jobs:
+        failed += [task for task in as_list(job.get("failed_tasks")) if task not in failed]
+    return {**jobs[0], "failed_tasks": failed}
+
+
+def as_mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def as_list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def as_whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,320 @@
+"""One run out of the directories that the nodes of a job made each for itself (`perfscope collect`).
+
+Where nodes share no file system every node has a directory of the same name with its own ranks, hosts and
+run.json (or, below one `perfscope run` on another node, no run.json). The sources are only read. Collecting
+again changes nothing; what came later, or is more complete than before, is added.
+
+The collected run keeps every source's run.json in `.owner/parts`, so that run.json can be made anew from all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfscope.errors import RunDirectoryError, UsageError
+from perfscope.launch.merged_manifest import PARTS, Part, merge, read_parts, write_parts
+from perfscope.launch.same_run import RankProcess, require_one_run
+from perfscope.rundir import layout
+from perfscope.rundir.attempts import Attempt, all_attempts
+from perfscope.rundir.migrations import migrate
+from perfscope.rundir.writer import BOOT_ERRORS, OWNER, create_run_dir, write_json
+
+_STAGING = "staging"
+_OF_THE_HOST_ALONE = frozenset({layout.PIDS, layout.WATCHER, layout.SAMPLER_LOCK})
+_ONCE = (layout.SCHEME_JSON, layout.PLAN_JSON)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One directory to collect from.
+
+    Attributes:
+        path: absolute.
+        parts: run.json of the run in it; none below a wrapper on another host, several in a collected run.
+        processes: the processes that left something in ranks/.
+    """
+
+    path: Path
+    parts: tuple[Part, ...]
+    processes: tuple[RankProcess, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """What became of one source's ranks."""
+
+    path: Path
+    ranks: tuple[int, ...]
+    num_copied: int
+    num_replaced: int
+    num_kept: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """What `collect` did.
+
+    Attributes:
+        run_dir: the collected run.
+        tallies: by source, as they were named.
+        attached: ranks in the run.
+        expected: ranks there should be; None = nothing says.
+        missing: ranks that no source has.
+        changed: whether anything was written.
+        notes: run.json's `attach_notes`.
+    """
+
+    run_dir: Path
+    tallies: tuple[Tally, ...]
+    attached: tuple[int, ...]
+    expected: int | None
+    missing: tuple[int, ...]
+    changed: bool
+    notes: tuple[str, ...]
+
+
+def collect(places: Sequence[Path], target: Path) -> Collected:
+    """Merge the runs in `places` into `target`.
+
+    Raises:
+        UsageError: `target` is one of the places, or lies in one.
+        RunDirectoryError: a place holds no run, they are not parts of one run, or `target` holds another run
+            or cannot be written.
+    """
+    target = Path(os.path.abspath(target))  # noqa: PTH100 - links in the user's path are kept
+    _require_apart(places, target)
+    sources = [_read_source(place) for place in places]
+    present = _present(target)
+    held = read_parts(target) if present else ()
+    there = _processes(target) if present else ()
+    parts = [*held, *(part for source in sources for part in source.parts)]
+    require_one_run(parts, [(target, there), *((one.path, one.processes) for one in sources)])
+    if not present:
+        create_run_dir(target, name=target.name, force=False)
+    with _one_line(target):
+        return _collect(sources, target, parts)
+
+
+def _collect(sources: Sequence[Source], target: Path, parts: Sequence[Part]) -> Collected:
+    changed = False
+    tallies = []
+    try:
+        for source in sources:
+            tally = _copy_ranks(source, target)
+            tallies.append(tally)
+            changed |= bool(tally.num_copied or tally.num_replaced)
+            changed |= _copy_hosts(source.path, target)
+            changed |= _copy_rest(source.path, target)
+    finally:
+        shutil.rmtree(target / OWNER / _STAGING, ignore_errors=True)
+    if changed:  # made of what was there before; it can be had again
+        shutil.rmtree(target / layout.DERIVED, ignore_errors=True)
+    changed |= write_parts(target, parts)
+    manifest = merge(target, read_parts(target))
+    if _read_json(target / layout.RUN_JSON) != manifest:
+        write_json(target / layout.RUN_JSON, manifest)
+        changed = True
+    attached = tuple(all_attempts(target))
+    expected = manifest.get("expected_ranks")
+    notes = manifest.get("attach_notes")
+    wanted = expected if isinstance(expected, int) else 0
+    return Collected(
+        run_dir=target,
+        tallies=tuple(tallies),
+        attached=attached,
+        expected=expected if isinstance(expected, int) else None,
+        missing=tuple(sorted(set(range(wanted)) - set(attached))),
+        changed=changed,
+        notes=tuple(map(str, notes)) if isinstance(notes, list) else (),
+    )
+
+
+def _require_apart(places: Sequence[Path], target: Path) -> None:
+    to = target.resolve()
+    for place in places:
+        source = place.resolve()
+        if to == source or source in to.parents or to in source.parents:
+            raise UsageError(
+                f"-o {target} and the source {place} are in each other; sources stay as they are"
+            )
+
+
+def _read_source(place: Path) -> Source:
+    folder = place.resolve()
+    if not folder.is_dir():
+        raise RunDirectoryError(f"{place} {'is not there' if not folder.exists() else 'is no directory'}")
+    with _one_line(place):
+        processes = _processes(folder)
+    parts = read_parts(folder)
+    if not parts and (folder / layout.RUN_JSON).exists():
+        manifest = _read_json(folder / layout.RUN_JSON)
+        if manifest is None:
+            raise RunDirectoryError(f"{place / layout.RUN_JSON} is broken or cannot be read")
+        ranks = sorted({one.rank for one in processes})
+        parts = (Part(manifest=migrate(manifest, str(place)), ranks=tuple(ranks), origin=str(place)),)
+    if not parts and not processes:
+        raise RunDirectoryError(f"{place} is no part of a run: it holds neither run.json nor ranks")
+    return Source(path=folder, parts=parts, processes=processes)
+
+
+def _present(target: Path) -> bool:
+    """Whether `target` is a run that was collected before."""
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return False
+    if (target / OWNER / PARTS).is_dir():
+        return True
+    what = "holds a run that was not collected" if (target / layout.RUN_JSON).exists() else "is not empty"
+    raise RunDirectoryError(f"{target} {what}; choose another -o")
+
+
+def _processes(folder: Path) -> tuple[RankProcess, ...]:
+    attempts = [one for tried in all_attempts(folder).values() for one in tried]
+    return tuple(RankProcess(attempt=one, meta=_read_json(one.path / layout.RANK_JSON)) for one in attempts)
+
+
+def _copy_ranks(source: Source, target: Path) -> Tally:
+    copied = replaced = kept = 0
+    for process in source.processes:
+        there = _processes(target)
+        same = next((one for one in there if process.is_same(one)), None)
+        if same is None:
+            _put(process.attempt.path, _free_place(process.attempt, target, there), target)
+            copied += 1
+        elif _fullness(process) > _fullness(same):
+            _put(process.attempt.path, same.attempt.path, target)
+            replaced += 1
+        else:
+            kept += 1
+    return Tally(
+        path=source.path,
+        ranks=tuple(sorted({one.rank for one in source.processes})),
+        num_copied=copied,
+        num_replaced=replaced,
+        num_kept=kept,
+    )
+
+
+def _free_place(attempt: Attempt, target: Path, there: Sequence[RankProcess]) -> Path:
+    """Where a process goes that the run does not have: under its own name, or as one more of its rank."""
+    wanted = target / layout.RANKS / attempt.path.name
+    if not wanted.exists():
+        return wanted
+    numbers = [one.attempt.number for one in there if one.rank == attempt.rank]
+    return target / layout.RANKS / f"{attempt.rank}.{max(numbers, default=0) + 1}"
+
+
+def _fullness(process: RankProcess) -> tuple[bool, bool, int, int, int, int]:
+    """What makes one copy of a process's files better than another; equal copies give equal values."""
+    files = [
+        path for path in sorted(process.attempt.path.rglob("*")) if path.is_file() and not path.is_symlink()
+    ]
+    windows = [path.name for path in files if path.parent.name == layout.WINDOWS]
+    return (
+        process.meta is not None,
+        process.is_finished,
+        process.attempt.count_steps(),
+        len({name.removesuffix(".gz") for name in windows}),
+        sum(name.endswith(".gz") for name in windows),  # packing makes files smaller
+        sum(path.stat().st_size for path in files),
+    )
+
+
+def _put(source: Path, place: Path, target: Path) -> None:
+    """Copy a folder aside and rename it into place: a reader never sees half of it."""
+    staging = target / OWNER / _STAGING
+    staging.mkdir(parents=True, exist_ok=True)
+    place.parent.mkdir(exist_ok=True)
+    new, old = (staging / f"{place.name}-{secrets.token_hex(4)}" for _ in range(2))
+    shutil.copytree(source, new, ignore=_not_plain)
+    if place.exists():
+        place.rename(old)
+    new.rename(place)
+
+
+def _not_plain(folder: str, names: list[str]) -> set[str]:
+    """Links and sockets of a source stay where they are: what they lead to is not the run's."""
+    paths = {name: Path(folder, name) for name in names}
+    return {
+        name for name, path in paths.items() if path.is_symlink() or not (path.is_file() or path.is_dir())
+    }
+
+
+def _copy_hosts(source: Path, target: Path) -> bool:
+    changed = False
+    for host in sorted((source / layout.HOSTS).glob("*")):
+        if not host.is_dir() or host.is_symlink():
+            continue
+        for path in sorted(host.iterdir()):
+            if path.name not in _OF_THE_HOST_ALONE:
+                changed |= _copy_if_larger(path, target / layout.HOSTS / host.name / path.name)
+    return changed
+
+
+def _copy_rest(source: Path, target: Path) -> bool:
+    changed = False
+    for name in _ONCE:
+        if not (target / name).exists():
+            changed |= _copy_if_larger(source / name, target / name)
+    return changed | _add_lines(source / BOOT_ERRORS, target / BOOT_ERRORS)
+
+
+def _copy_if_larger(source: Path, place: Path) -> bool:
+    """Files of a run only grow: the larger copy is the later one."""
+    if source.is_symlink() or not source.is_file():
+        return False
+    if place.exists() and place.stat().st_size >= source.stat().st_size:
+        return False
+    place.parent.mkdir(parents=True, exist_ok=True)
+    aside = place.with_name(f".{place.name}.{secrets.token_hex(4)}.part")
+    try:
+        shutil.copy2(source, aside)
+        aside.replace(place)
+    finally:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
+    return True
+
+
+def _add_lines(source: Path, place: Path) -> bool:
+    """Lines of `source` that `place` does not have yet, appended."""
+    try:
+        lines = source.read_bytes().splitlines()
+    except OSError:
+        return False
+    have = set(place.read_bytes().splitlines()) if place.exists() else set()
+    new = [line for line in dict.fromkeys(lines) if line not in have]
+    if new:
+        with place.open("ab") as file:
+            file.write(b"\n".join(new) + b"\n")
+    return bool(new)
+
+
+def _read_json(path: Path) -> dict[str, object] | None:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+@contextmanager
+def _one_line(place: Path) -> Iterator[None]:
+    """What the file system refuses, as one line.
+
+    Raises:
+        RunDirectoryError: in the place of OSError and shutil.Error.
+    """
+    try:
+        yield
+    except shutil.Error as error:  # a list of (source, target, reason)
+        first = error.args[0][0] if error.args and error.args[0] else ("", str(place), str(error))
+        raise RunDirectoryError(f"cannot copy {first[0]}: {first[2]}") from error
+    except OSError as error:
+        raise RunDirectoryError(f"{error.filename or place}: {error.strerror or error}") from error

@@ -1,0 +1,1 @@
+"""Batch jobs of Slurm: writing their scripts, submitting, following and recording them."""

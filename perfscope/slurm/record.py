@@ -1,0 +1,159 @@
+"""What a job's end adds to its run: facts in run.json, and the word "incomplete" where the job was cut short.
+
+Called when nothing of the job writes any more. run.json is replaced by rename, as by everybody.
+
+    run.json  status: "incomplete"              beside "running" and "finished"
+              incomplete: "Slurm ended ..."     why, one line; stands first among attach_notes, too
+              slurm: {..., "job": {...}}        accounting.job_facts; the rest of it the job wrote itself
+              slurm: {..., "neighbours": [...]} who else used the nodes, before and after
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from perfscope.rundir import layout
+from perfscope.rundir.redact import redact_text
+from perfscope.rundir.writer import write_json
+from perfscope.slurm.script import ENDED_BY_SLURM, NEIGHBOURS
+
+INCOMPLETE = "incomplete"
+_MOST_LINES = 4096
+_WHY = {
+    "CANCELLED": "the job was cancelled (scancel)",
+    "TIMEOUT": "the job reached its time limit",
+    "NODE_FAIL": "a node of the job failed",
+    "PREEMPTED": "the job was preempted by another",
+    "OUT_OF_MEMORY": "the job ran out of memory",
+    "BOOT_FAIL": "a node of the job did not boot",
+    "DEADLINE": "the job reached its deadline",
+    "REVOKED": "the job was taken back by its cluster",
+}
+
+
+def read_manifest(run: Path) -> dict[str, object] | None:
+    """run.json of a run; None where there is none that can be read."""
+    try:
+        found = json.loads((run / layout.RUN_JSON).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and "schema_version" in found else None
+
+
+def close_run(run: Path, reason: str) -> bool:
+    """Marks a run as incomplete, unless the reason is known already; whether there is a run.
+
+    Raises:
+        RunDirectoryError: run.json cannot be written.
+    """
+    manifest = read_manifest(run)
+    if manifest is None:
+        return False
+    if str(manifest.get(INCOMPLETE, ENDED_BY_SLURM)).startswith(ENDED_BY_SLURM):
+        write_json(run / layout.RUN_JSON, _incomplete(manifest, reason))
+    return True
+
+
+def record_job(run: Path, facts: Mapping[str, object], job_id: int | None = None) -> bool:
+    """Adds what is known of the ended job to its run, and marks it where the job was cut short.
+
+    Args:
+        facts: see accounting.job_facts.
+        job_id: the job's own number; a run that another job made is left alone.
+
+    Returns:
+        Whether there is a run of this job.
+
+    Raises:
+        RunDirectoryError: run.json cannot be written.
+    """
+    manifest = read_manifest(run)
+    if manifest is None:
+        return False
+    found = manifest.get("slurm")
+    known = found if isinstance(found, dict) else {}
+    if job_id is not None and known.get("job_id") not in (None, job_id):
+        return False
+    take_in_neighbours(run)
+    of_job = {**known, "job": dict(facts)}
+    seen = read_neighbours(run)
+    if seen:
+        of_job["neighbours"] = seen
+    manifest = {**manifest, "slurm": of_job}
+    reason = why_incomplete(manifest, facts)
+    write_json(run / layout.RUN_JSON, _incomplete(manifest, reason) if reason else manifest)
+    return True
+
+
+def whole_exit_code(run: Path, facts: Mapping[str, object]) -> object:
+    """The job's exit code; Slurm shows codes from 128 on without their 128, the run has them whole."""
+    told, ended = facts.get("exit_code"), (read_manifest(run) or {}).get("exit")
+    own = ended.get("code") if isinstance(ended, dict) else None
+    return own if isinstance(own, int) and isinstance(told, int) and own == told + 128 else told
+
+
+def why_incomplete(manifest: Mapping[str, object], facts: Mapping[str, object]) -> str:
+    """Why a run is only a part of what was to be recorded; "" = it is not.
+
+    A command that failed by itself has run to its end: its exit code says so.
+    """
+    state = str(facts.get("state"))
+    if state in _WHY:
+        return f"{_WHY[state]}{_after(facts)}"
+    if manifest.get("status") == "running":
+        code = facts.get("exit_code")
+        ending = f" with exit code {code}" if code else ""
+        return f"the job ended{ending}{_after(facts)}, and nobody closed the run: perfscope was killed"
+    return ""
+
+
+def take_in_neighbours(run: Path) -> None:
+    """What the script wrote beside the run before it was killed goes where it belongs."""
+    beside = run.with_name(f"{run.name}.neighbours")
+    if run.is_dir() and not (run / NEIGHBOURS).exists():
+        with suppress(OSError):  # not there, or a run that may only be read: it is there to be seen
+            beside.replace(run / NEIGHBOURS)
+
+
+def read_neighbours(run: Path) -> list[dict[str, object]]:
+    """What the script saw on the nodes: when, node, unix (s), load, busy_cpus, others."""
+    try:
+        lines = (run / NEIGHBOURS).read_bytes().splitlines()[:_MOST_LINES]
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        with suppress(ValueError):  # torn by the end of the job
+            entry = json.loads(line)
+            if isinstance(entry, dict):
+                found.append(entry)
+    return found
+
+
+def _incomplete(manifest: Mapping[str, object], reason: str) -> dict[str, object]:
+    end, text = manifest.get("end_unix_ns"), redact_text(reason)
+    before, notes = manifest.get(INCOMPLETE), manifest.get("attach_notes")
+    notes = [one for one in notes if one not in (before, text)] if isinstance(notes, list) else []
+    return {
+        **manifest,
+        "status": INCOMPLETE,
+        INCOMPLETE: text,
+        "attach_notes": [text, *notes],
+        "end_unix_ns": end if isinstance(end, int) else time.time_ns(),
+    }
+
+
+def _after(facts: Mapping[str, object]) -> str:
+    elapsed = facts.get("elapsed_s")
+    return f" after {clock(elapsed)}" if isinstance(elapsed, int) else ""
+
+
+def clock(seconds: int) -> str:
+    """`1:02:03`, `2:03`, as Slurm writes times without leading zeros."""
+    hours, rest = divmod(max(seconds, 0), 3600)
+    minutes, seconds = divmod(rest, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -1,0 +1,238 @@
+"""Submitting a script, and finding the runs of a job again.
+
+Beside a run that was submitted lie, as the run directory itself is made by the job:
+
+    <run>.sbatch      the script
+    <run>.job.json    {"job": "12", "array": bool, "submitted_unix_ns": ...}
+    <run>.log         what the job prints
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfscope.errors import RunDirectoryError
+from perfscope.rundir.writer import write_json
+from perfscope.slurm.accounting import show_job
+from perfscope.slurm.jobs import Task, is_job, look_up
+from perfscope.slurm.programs import Caller, NotKnown, SlurmError, call
+from perfscope.slurm.record import read_manifest
+from perfscope.slurm.refusals import explain
+from perfscope.slurm.script import RUNS
+
+SCRIPT, TICKET, LOG = ".sbatch", ".job.json", ".log"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the run of a job goes, and what lies beside it.
+
+    Attributes:
+        run: the run directory, or what the runs of an array begin with.
+    """
+
+    run: Path
+
+    @property
+    def script(self) -> Path:
+        return self._beside(SCRIPT)
+
+    @property
+    def ticket(self) -> Path:
+        return self._beside(TICKET)
+
+    @property
+    def log(self) -> Path:
+        return self._beside(LOG)
+
+    def of(self, task: Task) -> Path:
+        """The run that a task makes at its present attempt."""
+        return self.of_attempt(task, task.restarts)
+
+    def of_attempt(self, task: Task, restarts: int) -> Path:
+        """The run of an attempt; 0 = before the job was ever requeued."""
+        index = task.array_index
+        name = self.run.name if index is None else f"{self.run.name}-{index}"
+        return self.run.with_name(name + (f"-restart{restarts}" if restarts else ""))
+
+    def log_of(self, task: Task) -> Path:
+        """What a task prints."""
+        index = task.array_index
+        return self.log if index is None else self._beside(f"-{index}{LOG}")
+
+    def _beside(self, ending: str) -> Path:
+        return self.run.with_name(f"{self.run.name}{ending}")
+
+
+def submit(
+    script: str,
+    place: Place,
+    *,
+    array: bool = False,
+    asked: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    ask: Caller = call,
+) -> str:
+    """Writes the script beside the run and submits it; the job's id.
+
+    Args:
+        array: the script is one of an array.
+        asked: options that Slurm may refuse, by name.
+        environment: for sbatch; None = ours.
+
+    Raises:
+        RunDirectoryError: the run is there already, or a job that is to make it.
+        SlurmError: Slurm refused it, and why.
+    """
+    require_free(place, ask, array=array)
+    _reserve(place)
+    try:
+        place.script.write_text(script, encoding="utf-8", errors="surrogateescape")
+        place.script.chmod(0o755)
+        with (
+            undisturbed()
+        ):  # by Ctrl-C: a job that is queued and of which nobody knows the number helps nobody
+            job = sbatch([str(place.script)], asked=asked, environment=environment, ask=ask)
+            write_json(place.ticket, {"job": job, "array": array, "submitted_unix_ns": time.time_ns()})
+    except OSError as error:
+        place.ticket.unlink(missing_ok=True)
+        raise RunDirectoryError(f"cannot write {place.script}: {error.strerror}") from error
+    except SlurmError:
+        place.ticket.unlink(missing_ok=True)
+        raise
+    return job
+
+
+def _reserve(place: Place) -> None:
+    """The ticket of this run for one `submit` alone: exclusive creation decides between two."""
+    try:
+        place.run.parent.mkdir(parents=True, exist_ok=True)
+        if ticket_job(place) is not None:  # of a job that has ended and left no run
+            place.ticket.unlink(missing_ok=True)
+        place.ticket.open("xb").close()
+    except FileExistsError:
+        raise RunDirectoryError(
+            f"another command is submitting a job for {place.run} (else remove {place.ticket})"
+        ) from None
+    except OSError as error:
+        raise RunDirectoryError(f"cannot write {place.ticket}: {error.strerror}") from error
+
+
+def sbatch(
+    words: list[str],
+    *,
+    asked: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    ask: Caller = call,
+) -> str:
+    """`sbatch --parsable` with more words; the job's id. Raises SlurmError with the reason in plain words."""
+    command = ["sbatch", "--parsable", *words]
+    try:
+        said = call(command, environment) if ask is call else ask(command)
+    except SlurmError as error:
+        raise explain(error, dict(asked or {}), ask) from error
+    job = said.strip().splitlines()[-1].partition(";")[0] if said.strip() else ""
+    if not is_job(job):
+        raise SlurmError(
+            f"sbatch gave no job id but {said.strip()[:100]!r}; look for the job with `squeue --me`"
+        )
+    return job
+
+
+def require_free(place: Place, ask: Caller = call, *, array: bool = False) -> None:
+    """Two jobs never write into one run directory. Raises RunDirectoryError where something is in the way."""
+    if place.run.is_dir() and any(place.run.iterdir()):
+        what = "already holds a run" if read_manifest(place.run) is not None else "is not empty"
+        raise RunDirectoryError(f"{place.run} {what}; choose another -o")
+    if place.run.exists() and not place.run.is_dir():
+        raise RunDirectoryError(f"{place.run} is a file; choose another -o")
+    taken = place.run.parent.glob(f"{glob.escape(place.run.name)}-[0-9]*/run.json") if array else ()
+    for manifest in taken:
+        raise RunDirectoryError(f"{manifest.parent} already holds a run; choose another -o")
+    job = ticket_job(place)
+    if job is None:
+        return
+    with suppress(NotKnown):
+        if not all(task.has_ended for task in look_up(job, ask)):
+            raise RunDirectoryError(
+                f"job {job} is queued or running for {place.run}: follow it with "
+                f"`perfscope slurm follow {job}`, or choose another -o"
+            )
+
+
+def ticket_job(place: Place) -> str | None:
+    """The job that was submitted for a run; None = none that is known."""
+    try:
+        found = json.loads(place.ticket.read_bytes())
+        job = str(found["job"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return job if is_job(job) else None
+
+
+def job_of(run: Path) -> str:
+    """The job that makes, or made, a run.
+
+    Raises:
+        SlurmError: nothing says that one did.
+    """
+    job = ticket_job(find_place(run))
+    if job is not None:
+        return job
+    known = (read_manifest(run) or {}).get("slurm")
+    if isinstance(known, dict) and is_job(str(known.get("job_id"))):
+        return str(known["job_id"])
+    raise SlurmError(f"nothing says that {run} is the run of a Slurm job; give the job's id")
+
+
+def find_place(run: Path) -> Place:
+    """What a run was submitted as: it may be a task of an array, or a later attempt."""
+    for ending in ("", r"-restart[0-9]+$", r"-[0-9]+$", r"-[0-9]+-restart[0-9]+$"):
+        name = re.sub(ending, "", run.name) if ending else run.name
+        if name and Place(run=run.with_name(name)).ticket.exists():
+            return Place(run=run.with_name(name))
+    return Place(run=run)
+
+
+def place_of(job: str, ask: Caller = call) -> Place | None:
+    """Where the runs of a job go, from the script that Slurm knows; None = perfscope did not submit it."""
+    try:
+        fields = show_job(job, ask)
+    except SlurmError:
+        return None
+    script = Path(fields.get("Command", ""))
+    own = script.with_name(script.name.removesuffix(SCRIPT)) if script.name.endswith(SCRIPT) else None
+    if own is not None and ticket_job(Place(run=own)) == job.partition("_")[0]:
+        return Place(run=own)
+    # A script that was printed and submitted by hand names its run by its job.
+    by_id = Path(fields.get("WorkDir", "")) / RUNS / f"slurm-{job.partition('_')[0]}"
+    return Place(run=by_id) if any(by_id.parent.glob(f"{by_id.name}*")) else None
+
+
+def job_environment(python_bin: Path) -> dict[str, str]:
+    """Ours, with perfscope on PATH where it was started by its full path: the job inherits it."""
+    path = os.environ.get("PATH", os.defpath)
+    if (python_bin / "perfscope").exists() and not any(
+        (Path(folder) / "perfscope").exists() for folder in path.split(os.pathsep)
+    ):
+        path = os.pathsep.join((str(python_bin), path))
+    return {**os.environ, "PATH": path}
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Ctrl-C waits until the block has ended."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
