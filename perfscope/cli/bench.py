@@ -10,12 +10,17 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "list": ("perfscope.cli.bench_list", "Show the schemes, modifiers and models there are."),
     "run": ("perfscope.cli.bench_run", "Train a model under one scheme, and record it."),
     "sweep": ("perfscope.cli.bench_sweep", "Run a matrix of schemes, and compare them in a study."),
+    "frameworks": (
+        "perfscope.cli.bench_frameworks",
+        "Train the same CNNs in several frameworks, and compare them.",
+    ),
+    "env": ("perfscope.cli.bench_env", "Make, list and remove pinned environments of frameworks."),
 }
 
 
 @click.group("bench", cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
-    """Train one model under many parallel schemes, and compare them.
+    """Train one model under many parallel schemes, or in many frameworks, and compare them.
 
     Every run is an ordinary run directory: `perfscope report` explains it.
 
@@ -25,4 +30,6 @@ def command() -> None:
       perfscope bench run dp.packed --model alexnet --ranks 4 --batch 32 --steps 20
       perfscope bench run hy.owt --mesh 4,1 --cluster 2x2@1gbit
       perfscope bench sweep examples/hybrid.toml
+      perfscope bench run --framework jax --model lenet --ranks 2
+      perfscope bench frameworks --models lenet,smallcnn --ranks 1,2
     """

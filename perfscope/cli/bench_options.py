@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from perfscope.errors import PerfscopeError
+from perfscope.errors import PerfscopeError, UsageError
 from perfscope.runners.config import BACKENDS, BINDINGS, DEVICES, DTYPES, LR_RULES
 
 if TYPE_CHECKING:
@@ -61,6 +61,19 @@ _TRAINING = (
     _option("moving-rate", "Moving rate a = eta * rho of elastic averaging.", type=float, metavar="A"),
     _option("microbatches", "Microbatches of a pipeline.", type=int, metavar="N"),
 )
+_FRAMEWORK = (
+    _option(
+        "framework",
+        "torch, tensorflow, keras-tensorflow, keras-jax, keras-torch, jax, mxnet or horovod.",
+        metavar="NAME",
+    ),
+    _option(
+        "python",
+        "Python that has the framework.  [default: this one, else an environment's that has it]",
+        metavar="PATH",
+    ),
+    _option("env", "Environment of `perfscope bench env` that has it: a name, or a path.", metavar="NAME"),
+)
 _MACHINE = (
     _option("device", "[default: auto]", type=click.Choice(DEVICES)),
     _option("backend", "What carries the bytes.  [default: auto]", type=click.Choice(BACKENDS)),
@@ -86,6 +99,11 @@ def training_options(function: _F) -> _F:
     return _apply(_TRAINING, function)
 
 
+def framework_options(function: _F) -> _F:
+    """With what, instead of a scheme: --framework, --python, --env."""
+    return _apply(_FRAMEWORK, function)
+
+
 def machine_options(function: _F) -> _F:
     """Where: --device, --bind, --cluster ..."""
     return _apply(_MACHINE, function)
@@ -95,6 +113,19 @@ def require_torch() -> None:
     """Raises PerfscopeError where torch is not installed."""
     if find_spec("torch") is None:
         raise PerfscopeError('the bench runners need torch: pip install "perfscope[torch]"')
+
+
+def refuse_scheme(scheme: str | None, modifiers: tuple[str, ...], cluster: str | None) -> None:
+    """Raises UsageError where --framework is given with what belongs to schemes."""
+    for given, words in (
+        (scheme, f"the scheme {scheme}"),
+        (modifiers, "--modifier"),
+        (cluster, "--cluster"),
+    ):
+        if given:
+            raise UsageError(
+                f"--framework trains data parallel in the framework's own way; leave out {words}"
+            )
 
 
 def planned(

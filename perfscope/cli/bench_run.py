@@ -14,7 +14,13 @@ import click
 from click.core import ParameterSource
 
 from perfscope.cli.bench_notes import ignored_settings, period_of
-from perfscope.cli.bench_options import machine_options, planned, training_options
+from perfscope.cli.bench_options import (
+    framework_options,
+    machine_options,
+    planned,
+    refuse_scheme,
+    training_options,
+)
 from perfscope.cli.bench_words import plural
 from perfscope.cli.host_duties import host_duties
 from perfscope.cli.labels import parse_labels
@@ -40,7 +46,8 @@ SCHEMA_VERSION = 1
 
 
 @click.command("run", context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("scheme", metavar="SCHEME[+MODIFIER...]")
+@click.argument("scheme", metavar="[SCHEME+MODIFIER...]", required=False)
+@framework_options
 @training_options
 @machine_options
 @place_options
@@ -51,7 +58,10 @@ SCHEMA_VERSION = 1
 @click.option("--dry-run", is_flag=True, help="Print what would be run, and make nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures (or the plan) as JSON.")
 def command(
-    scheme: str,
+    scheme: str | None,
+    framework: str | None,
+    python: str | None,
+    env: str | None,
     modifiers: tuple[str, ...],
     cluster: str | None,
     output: Path | None,
@@ -65,6 +75,9 @@ def command(
 ) -> None:
     """Train a model under one parallel scheme, and record it as `perfscope run` does.
 
+    With --framework instead of SCHEME: train it in that framework, data parallel over --ranks processes (1
+    without) in the framework's own way, from the same weights on the same samples.
+
     What cannot be - an unknown name, a mesh that does not divide - is said before anything starts.
     The run directory is an ordinary one; what the scheme is and what it was predicted to send stands
     in its run.json.
@@ -75,6 +88,7 @@ def command(
       perfscope bench run dp.packed --ranks 4 --model alexnet --input 3x64x64 --batch 16
       perfscope bench run 'dp.ddp+topk(0.01)' --ranks 4
       perfscope bench run hy.filter_dp --mesh 2,2 --cluster 2x2@1gbit --dry-run
+      perfscope bench run --framework jax --model lenet --ranks 2
 
     \b
     Exit codes:
@@ -85,10 +99,38 @@ def command(
     if name is not None and not name.strip():
         raise UsageError("--name is empty")
     labelled = parse_labels(labels)
-    settings = {key: value for key, value in rest.items() if key in SETTINGS}
     if not dry_run:
         _require_room(output, force)
-    job, spec = planned(scheme, settings, modifiers, cluster)
+    shared: dict[str, Any] = {"output": output, "force": force, "name": name, "labels": labelled}
+    shared |= {"ceilings": ceilings, "dry_run": dry_run, "as_json": as_json, "rest": rest}
+    if framework is not None:
+        refuse_scheme(scheme, modifiers, cluster)
+        from perfscope.cli.bench_framework import run_framework
+
+        code = run_framework(framework, python=python, env=env, **shared)
+        click.get_current_context().exit(code)
+    if python is not None or env is not None:
+        raise UsageError("--python and --env name the Python of a --framework; name that, too")
+    if scheme is None:
+        raise UsageError("name a SCHEME (`perfscope bench list` shows them), or a --framework")
+    _run_scheme(scheme, modifiers, cluster, **shared)
+
+
+def _run_scheme(
+    scheme: str,
+    modifiers: tuple[str, ...],
+    cluster: str | None,
+    *,
+    output: Path | None,
+    force: bool,
+    name: str | None,
+    labels: dict[str, str],
+    ceilings: str,
+    dry_run: bool,
+    as_json: bool,
+    rest: Mapping[str, Any],
+) -> None:
+    job, spec = planned(scheme, {k: v for k, v in rest.items() if k in SETTINGS}, modifiers, cluster)
     from perfscope.runners.identity import identity
     from perfscope.runners.starting.guard import bench_mark
     from perfscope.runners.starting.launching import launch_for, shared_run_dir
@@ -114,7 +156,7 @@ def command(
         output=output,
         force=force,
         name=name or job.config.full_name,
-        labels=labelled,
+        labels=labels,
         probe=probe,
         host=place.duties,
         options={"ceilings": ceilings, "cluster": None if spec is None else str(spec)},

@@ -22,13 +22,15 @@ if TYPE_CHECKING:
 
 STUDY_JSON = "study.json"
 FILES = (("html", "compare.html"), ("pdf", "compare.pdf"), ("json", "compare.json"))  # of -o
-_BY = re.compile(r"world_size|scheme|label:.+", re.DOTALL)
+_BY = re.compile(r"world_size|scheme|framework|label:.+", re.DOTALL)
 
 
 @click.command("compare")
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
 @click.option(
-    "--by", metavar="WHAT", help="Group runs by world_size, scheme or label:K [default: what differs]."
+    "--by",
+    metavar="WHAT",
+    help="Group runs by world_size, scheme, framework or label:K [default: what differs].",
 )
 @click.option(
     "--mode",
@@ -77,10 +79,13 @@ def command(
       perfscope compare before after
       perfscope compare run-n1 run-n2 run-n4 --mode strong -o scaling
       perfscope compare my-study --by scheme --html schemes.html
+      perfscope compare runs/* --by framework -o frameworks
       perfscope compare runs/* --by label:bucket_mb --json | jq .headline
     """
     if by is not None and not _BY.fullmatch(by):
-        raise UsageError(f"--by {by!r} is not known; use world_size, scheme or label:K (a label's name)")
+        raise UsageError(
+            f"--by {by!r} is not known; use world_size, scheme, framework or label:K (a label's name)"
+        )
     check_outputs(html_file, pdf_file)
     lost: list[tuple[str, str]] = []
     places = find_runs(runs, lost)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from perfscope.analysis.absent import is_open
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.results import RunAnalysis
@@ -247,7 +248,7 @@ def _problem(study: StudyRun, analysis: RunAnalysis) -> str:
     code = ended.get("code") if isinstance(ended, dict) else None
     if code:
         return f"its command ended with exit code {code}"
-    if run.get("status") == "running":
+    if is_open(run):
         return "it is still running, or perfscope was killed"
     seen, expected = len(analysis.ranks), study.world_size
     if not seen:

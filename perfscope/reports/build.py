@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from perfscope import __version__, units
+from perfscope.analysis.absent import is_open
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.timeline_extract import TimelineExtract
@@ -208,7 +209,7 @@ def _state_figure(analysis: RunAnalysis) -> list[KeyFigure]:
         number = ending.get("signal") if isinstance(ending, dict) else None
         why = "the command failed" if number is None else f"ended by signal {number}"
         return [KeyFigure(id="state", title="State of the run", value=f"exit code {code}", note=why)]
-    if analysis.run.get("status") != "running":
+    if not is_open(analysis.run):
         return []
     note = "still running, or perfscope was killed"
     return [KeyFigure(id="state", title="State of the run", value="not finished", note=note)]

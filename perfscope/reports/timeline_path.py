@@ -14,7 +14,7 @@ from perfscope.analysis.spans import ANNOTATION
 from perfscope.analysis.timeline_extract import LaneExtract, WindowExtract
 
 NO_LANE = -1  # the rank is not among those drawn
-_OWN_ROLES = ("main", "autograd")  # threads that a rank's main line runs on
+_OWN_ROLES = ("main", "autograd", "executor")  # threads that a rank's main line runs on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

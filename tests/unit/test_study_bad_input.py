@@ -37,7 +37,7 @@ def test_one_run_alone_is_refused() -> None:
 def test_no_run_and_unknown_options_are_errors() -> None:
     with pytest.raises(ValueError, match="no run was given"):
         analyse_study([])
-    with pytest.raises(ValueError, match="by 'colour': world_size, scheme or label:NAME"):
+    with pytest.raises(ValueError, match="by 'colour': world_size, scheme, framework or label:NAME"):
         analyse_study([entry("a"), entry("b")], by="colour")
     with pytest.raises(ValueError, match="by 'label:'"):
         analyse_study([entry("a"), entry("b")], by="label:")

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 
 from perfscope import __version__, units
+from perfscope.analysis.absent import is_open
 from perfscope.analysis.results import FileProvenance, RunAnalysis
 from perfscope.reports.display import visible
 from perfscope.reports.model import Block, Column, Facts, Note, Section, Table, Unit, Value
@@ -193,7 +194,7 @@ def _utc(unix_ns: int) -> str:
 
 def _exit(run: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     outcome = _mapping(run.get("exit"))
-    if run.get("status") == "running":
+    if is_open(run):
         yield "Exit", "not recorded: still running, or perfscope was killed"
     elif outcome.get("signal") is not None:
         yield "Exit", f"killed by signal {visible(outcome['signal'])}"

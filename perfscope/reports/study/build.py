@@ -20,6 +20,7 @@ from perfscope.reports.model import KeyFigure, Note, Report, Section, Unit, Verd
 from perfscope.reports.sections.scheme import LINK_WORDS
 from perfscope.reports.study.diff import diff_sections
 from perfscope.reports.study.document import build_study_document
+from perfscope.reports.study.frameworks import framework_figures, framework_sections
 from perfscope.reports.study.runs import missing_section, problems_section, runs_section
 from perfscope.reports.study.scaling import points_reference, scaling_sections
 from perfscope.reports.study.schemes import scheme_sections
@@ -42,6 +43,7 @@ def build_study_report(study: StudyAnalysis, started: Mapping[str, int] = NO_TIM
     scaling, schemes = scaling_sections(study), scheme_sections(study)
     sections: list[Section | None] = [
         *diff_sections(study),
+        *framework_sections(study),
         *([*scaling, *schemes] if study.by == "world_size" else [*schemes, *scaling]),
         problems_section(study),
         missing_section(study),
@@ -171,6 +173,7 @@ def _figures(study: StudyAnalysis) -> Iterator[KeyFigure]:
             yield from _scaling_figures(series)
         for schemes in study.schemes[:1]:
             yield from _scheme_figures(schemes)
+        yield from framework_figures(study)
     keys = {run.repeat_key for run in study.runs}
     per = f"{len(keys):,} setting{'s' if len(keys) != 1 else ''}"
     disturbed = sum(bool(run.disturbed) for run in study.runs)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from perfscope.analysis.study.results import LossCurve, SchemeStudy, StudyAnalysis
+from perfscope.analysis.study.results import LossCurve, StudyAnalysis
 from perfscope.reports.curve_places import MOST_CURVES, log_marks
 from perfscope.reports.display import visible
 from perfscope.reports.model import Block, Curve, CurveChart, Unit
@@ -16,9 +16,15 @@ SAME = 0.01  # of the losses' range: curves that are nowhere farther apart are d
 LONG_SPAN = 8.0  # slowest over fastest: beyond it seconds are drawn logarithmically
 
 
-def loss_charts(study: StudyAnalysis, schemes: SchemeStudy, suffix: str) -> Iterator[Block]:
-    """Loss against samples, then against seconds; nothing where no run kept its losses."""
-    found = [(row.title, _curve(study, row.runs)) for row in schemes.rows]
+def loss_charts(
+    study: StudyAnalysis, rows: Iterable[tuple[str, Sequence[str]]], suffix: str
+) -> Iterator[Block]:
+    """Loss against samples, then against seconds; nothing where no run kept its losses.
+
+    Args:
+        rows: title and labels of the runs of each curve.
+    """
+    found = [(title, _curve(study, runs)) for title, runs in rows]
     curves = [(title, curve) for title, curve in found if curve is not None and len(curve.losses) > 1]
     if not curves:
         return

@@ -53,7 +53,7 @@ def _section(study: StudyAnalysis, schemes: SchemeStudy, suffix: str) -> Section
         _learning_table(schemes, word, suffix),
         _pop_table(schemes, word, suffix),
         *_turns(schemes, suffix),
-        *loss_charts(study, schemes, suffix),
+        *loss_charts(study, [(row.title, row.runs) for row in schemes.rows], suffix),
         _matrix(schemes, word, suffix),
         _pairs_table(schemes, suffix),
     ]

@@ -1,0 +1,82 @@
+"""The figures of a framework run: its report's, and its losses."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from perfscope.errors import RunDirectoryError
+from perfscope.rundir import layout
+from perfscope.rundir.writer import write_json
+
+PARITY = "parity"  # key of run.json: how a run's losses compare with the reference's
+
+
+def figures_of_run(run_dir: Path) -> dict[str, Any]:
+    """Reads and analyses a run; JSON values, None where a figure is missing (why: `missing`).
+
+    Raises:
+        RunDirectoryError: the run cannot be read, or no process left its losses.
+    """
+    from perfscope.analysis.run import analyse_run
+    from perfscope.analysis.study.parity import mean_losses
+    from perfscope.ingest import ingest_run
+    from perfscope.rundir.reader import RunReader
+
+    ingest_run(run_dir)
+    reader = RunReader(run_dir)
+    analysis = analyse_run(reader)
+    records = reader.bench_records()
+    if not records:
+        raise RunDirectoryError(f"{run_dir} holds no result of a bench run: no process came to its end")
+    losses = mean_losses([_losses(one) for one in records.values()])
+    found = {
+        "samples_per_s": analysis.throughput_samples_per_s,
+        "step_median_ns": analysis.step_ns.median if analysis.step_ns else None,
+        "step_p10_ns": analysis.step_ns.p10 if analysis.step_ns else None,
+        "num_ranks_recorded": len(analysis.ranks),
+        "losses": losses,
+        "first_loss": losses[0] if losses else None,
+        "final_loss": losses[-1] if losses else None,
+        "peak_rss_bytes": max((_whole(one.get("peak_rss_bytes")) for one in records.values()), default=0)
+        or None,
+        "missing": {one.what: one.reason for one in analysis.missing},
+    }
+    del analysis, reader
+    gc.collect()
+    return found
+
+
+def compare_losses(reference: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """`figures_of_run` of two runs -> what analysis.study.parity says, as JSON."""
+    from perfscope.analysis.study.parity import parity
+
+    found = parity(reference["losses"], other["losses"])
+    return {"verdict": found.verdict, **asdict(found)}
+
+
+def keep_parity(run_dir: Path, reference: str, found: Mapping[str, Any]) -> None:
+    """Leaves the verdict in the run's run.json, where `perfscope compare` finds it.
+
+    Raises:
+        RunDirectoryError: run.json cannot be read or written.
+    """
+    path = run_dir / layout.RUN_JSON
+    try:
+        manifest = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise RunDirectoryError(f"{path} cannot be read: {error}") from error
+    write_json(path, {**manifest, PARITY: {"reference": reference, **found}})
+
+
+def _losses(record: Mapping[str, Any]) -> Sequence[float | None]:
+    found = record.get("losses")
+    return found if isinstance(found, list) else []
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0

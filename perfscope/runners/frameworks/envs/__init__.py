@@ -1,0 +1,1 @@
+"""`perfscope bench env`: pinned environments, one per framework, so that comparisons can be repeated."""

@@ -1,0 +1,52 @@
+"""From torch's layout of weights to another framework's, and back. numpy only, Python >= 3.8.
+
+torch: images (N, C, H, W); convolutions (out, in, height, width); linear layers (out, in), behind a flatten
+with inputs in the order (C, H, W).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+
+def conv_to_hwio(weight: Any) -> Any:
+    """(out, in, height, width) to (height, width, in, out)."""
+    return np.ascontiguousarray(np.transpose(weight, (2, 3, 1, 0)))
+
+
+def conv_from_hwio(weight: Any) -> Any:
+    """(height, width, in, out) to (out, in, height, width)."""
+    return np.ascontiguousarray(np.transpose(weight, (3, 2, 0, 1)))
+
+
+def linear_to_in_out(weight: Any, flattened: Sequence[int] | None = None) -> Any:
+    """(out, in) to (in, out).
+
+    Args:
+        weight: of a linear layer.
+        flattened: (C, H, W) of the maps behind which it stands, where maps are (H, W, C) in the other
+            framework: its inputs come in that order there. None: it stands behind no maps.
+    """
+    if flattened is not None:
+        channels, height, width = flattened
+        maps = np.reshape(weight, (len(weight), channels, height, width))
+        weight = np.reshape(np.transpose(maps, (0, 2, 3, 1)), (len(weight), -1))
+    return np.ascontiguousarray(np.transpose(weight))
+
+
+def linear_from_in_out(weight: Any, flattened: Sequence[int] | None = None) -> Any:
+    """(in, out) to (out, in); the inverse of `linear_to_in_out`."""
+    weight = np.transpose(weight)
+    if flattened is not None:
+        channels, height, width = flattened
+        maps = np.reshape(weight, (len(weight), height, width, channels))
+        weight = np.reshape(np.transpose(maps, (0, 3, 1, 2)), (len(weight), -1))
+    return np.ascontiguousarray(weight)
+
+
+def images_to_nhwc(images: Any) -> Any:
+    """(N, C, H, W) to (N, H, W, C)."""
+    return np.ascontiguousarray(np.transpose(images, (0, 2, 3, 1)))

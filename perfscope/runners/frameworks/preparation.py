@@ -1,0 +1,122 @@
+"""The files that a framework's program reads: its settings, initial weights and samples.
+
+Weights and samples are those of the torch runners: `build_model` and `open_feed` with the same seed give the
+same numbers, so that `perfscope bench run serial` trains the same thing once more.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from perfscope.runners.config import BenchConfig, BenchError
+from perfscope.runners.data.registry import check_data, open_feed
+from perfscope.runners.frameworks.request import FrameworkRun
+from perfscope.runners.frameworks.structure import Layer, layers_of
+from perfscope.runners.models.registry import build_model
+
+CONFIG_JSON, WEIGHTS, INPUTS, LABELS = "config.json", "weights.npz", "inputs.npy", "labels.npy"
+OTHERS_ENDED = "others-ended"  # appears when every process but rank 0 has ended
+_MOST_BYTES = 8 << 30  # of samples
+
+
+def check(run: FrameworkRun) -> list[Layer]:
+    """The network's layers.
+
+    Raises:
+        BenchError: the model, its layers or the data cannot be used; one line.
+    """
+    config = run.config
+    with torch.device("meta"):
+        model = build_model(config)
+    check_data(config)
+    size = config.steps * config.batch * math.prod(config.input_shape) * 4
+    if size > _MOST_BYTES:
+        raise BenchError(
+            f"the samples of {config.steps:,} steps take {size / 2**30:.1f} GiB, which all frameworks read "
+            f"from one file; at most {_MOST_BYTES >> 30} GiB fit: use fewer --steps or a smaller --batch"
+        )
+    layers = layers_of(model, config.input_shape)
+    _check_norm(layers, config)
+    return layers
+
+
+def prepare(run: FrameworkRun, layers: list[Layer], folder: Path) -> tuple[Path, dict[str, str]]:
+    """Writes the program's files into a folder that exists.
+
+    Returns:
+        (config.json, digests of weights and samples by name: equal digests, equal numbers).
+
+    Raises:
+        BenchError: the folder cannot hold them.
+    """
+    config = run.config
+    document = {
+        **run.settings,
+        "framework": run.framework.name,
+        "layers": layers,
+        "weights": str(folder / WEIGHTS),
+        "inputs": str(folder / INPUTS),
+        "labels": str(folder / LABELS),
+        "others_ended": str(folder / OTHERS_ENDED),
+        "folder": str(folder),
+    }
+    try:
+        weights = initial_weights(config)
+        np.savez(folder / WEIGHTS, **weights)  # type: ignore[arg-type] # its stub takes names for options
+        digests = {"weights": _digest(weights), "samples": _write_samples(config, folder)}
+        (folder / CONFIG_JSON).write_text(json.dumps(document), encoding="utf-8")
+    except OSError as error:
+        reason = error.strerror or error
+        raise BenchError(
+            f"cannot write weights and samples into {folder}: {reason}; set TMPDIR to a place with room"
+        ) from error
+    return folder / CONFIG_JSON, digests
+
+
+def initial_weights(config: BenchConfig) -> dict[str, np.ndarray]:
+    """Every parameter by its name in the model's state dict, float32, in torch's layout."""
+    model = build_model(config)
+    return {name: param.detach().numpy() for name, param in model.named_parameters()}
+
+
+def _write_samples(config: BenchConfig, folder: Path) -> str:
+    """inputs.npy (steps, B, C, H, W) float32 and labels.npy (steps, B) int32, in the order of training."""
+    feed = open_feed(config)
+    shape = (config.steps, config.batch, *config.input_shape)
+    inputs = np.lib.format.open_memmap(folder / INPUTS, mode="w+", dtype=np.float32, shape=shape)
+    labels = np.empty(shape[:2], dtype=np.int32)
+    digest = sha256()
+    for step in range(config.steps):
+        batch = feed.batch(step, 0, 1)
+        inputs[step], labels[step] = batch.inputs.numpy(), batch.targets.numpy()
+        digest.update(inputs[step].tobytes())
+    inputs.flush()
+    np.save(folder / LABELS, labels)
+    digest.update(labels.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _digest(arrays: Mapping[str, Any]) -> str:
+    digest = sha256()
+    for name in sorted(arrays):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(arrays[name]).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _check_norm(layers: list[Layer], config: BenchConfig) -> None:
+    """A BatchNorm over one value per channel has no variance, and torch refuses it."""
+    share = config.batch // config.num_ranks
+    if share < 2 and any(layer["op"] in ("norm", "residual") for layer in layers):
+        raise BenchError(
+            f"{config.model} normalises over the samples of a process and needs two of them; "
+            f"use a batch of at least {2 * config.num_ranks}"
+        )

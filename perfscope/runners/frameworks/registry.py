@@ -1,0 +1,142 @@
+"""Every framework that the CNNs can be trained in. Adding one: a program train_NAME.py and a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+
+from perfscope.runners.config import BenchError
+
+REFERENCE = "torch"  # whose losses the others are held against
+MXNET_RETIRED = "retired upstream (Apache Attic, September 2023)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """One framework.
+
+    Attributes:
+        name: for `--framework`.
+        summary: one line for lists: how it trains.
+        program: file of its program, beside this one.
+        modules: that its Python must be able to import.
+        distributions: packages that may hold it; the first that is installed tells the version.
+        meeting: how its processes find each other: a name in rendezvous.MEETINGS.
+        env: environment of `perfscope bench env create` that has it.
+        environment: variables that its processes need.
+        one_process_because: why it trains on one process only; "" where it trains on several.
+        retired: what has become of it upstream; "" where it is alive.
+    """
+
+    name: str
+    summary: str
+    program: str
+    modules: tuple[str, ...]
+    distributions: tuple[str, ...]
+    meeting: str
+    env: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    one_process_because: str = ""
+    retired: str = ""
+
+    @property
+    def path(self) -> Path:
+        """Of the program."""
+        return Path(__file__).with_name(self.program)
+
+
+def _keras(backend: str, module: str, *, meeting: str, one_process_because: str = "") -> Framework:
+    how = {"tensorflow": "fit", "jax": "fit, DataParallel", "torch": "fit; several: its loop with DDP"}
+    return Framework(
+        name=f"keras-{backend}",
+        summary=f"Keras 3 on {backend}: {how[backend]}",
+        program="train_keras.py",
+        modules=("keras", module),
+        distributions=("keras",),
+        meeting=meeting,
+        env="keras",
+        environment={"KERAS_BACKEND": backend},
+        one_process_because=one_process_because,
+    )
+
+
+FRAMEWORKS: tuple[Framework, ...] = (
+    Framework(
+        name="torch",
+        summary="PyTorch: eager; DistributedDataParallel over gloo. The reference for losses",
+        program="train_torch.py",
+        modules=("torch",),
+        distributions=("torch",),
+        meeting="torch",
+        env="torch",
+    ),
+    Framework(
+        name="tensorflow",
+        summary="TensorFlow: tf.function; MultiWorkerMirroredStrategy with a custom loop",
+        program="train_tensorflow.py",
+        modules=("tensorflow",),
+        distributions=("tensorflow-cpu", "tensorflow"),
+        meeting="tensorflow",
+        env="tensorflow",
+    ),
+    _keras(
+        "tensorflow",
+        "tensorflow",
+        meeting="tensorflow",
+        one_process_because="Keras 3's fit fails under MultiWorkerMirroredStrategy (keras issue 20585); "
+        "--framework tensorflow trains on several",
+    ),
+    _keras("jax", "jax", meeting="jax"),
+    _keras("torch", "torch", meeting="torch"),
+    Framework(
+        name="jax",
+        summary="JAX: jit; shard_map with pmean over gloo",
+        program="train_jax.py",
+        modules=("jax", "jaxlib"),
+        distributions=("jax",),
+        meeting="jax",
+        env="jax",
+    ),
+    Framework(
+        name="mxnet",
+        summary=f"MXNet's Gluon, hybridized; dist_sync kvstore with 1 server. {MXNET_RETIRED.capitalize()}",
+        program="train_mxnet.py",
+        modules=("mxnet",),
+        distributions=("mxnet",),
+        meeting="mxnet",
+        env="mxnet",
+        retired=MXNET_RETIRED,
+    ),
+    Framework(
+        name="horovod",
+        summary="PyTorch with Horovod's DistributedOptimizer, started by horovodrun over gloo",
+        program="train_horovod.py",
+        modules=("torch", "horovod"),
+        distributions=("horovod",),
+        meeting="horovod",
+        env="horovod",
+    ),
+)
+NAMES = tuple(one.name for one in FRAMEWORKS)
+
+
+def find_framework(name: str) -> Framework:
+    """The framework of that name.
+
+    Raises:
+        BenchError: there is none; the line names the nearest.
+    """
+    for one in FRAMEWORKS:
+        if one.name == name:
+            return one
+    if name == "keras":
+        raise BenchError(
+            "keras runs on three backends: --framework keras-tensorflow, keras-jax or keras-torch"
+        )
+    near = get_close_matches(name, NAMES, n=1, cutoff=0.5)
+    raise BenchError(
+        f"there is no framework {name!r}; "
+        + (f"did you mean {near[0]}?" if near else f"there are {', '.join(NAMES)}")
+    )

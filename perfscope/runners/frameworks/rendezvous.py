@@ -1,0 +1,156 @@
+"""What each process of a run is told so that it finds the others: every framework has words of its own."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HOST = "127.0.0.1"
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "GRPC_VERBOSITY": "ERROR"}  # unless the user wants to hear more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One process to start.
+
+    Attributes:
+        name: for messages: "rank 1", "server".
+        rank: None of what does not train: it is ended once all that do have ended.
+        command: its words.
+        environment: variables to set besides the common ones.
+    """
+
+    name: str
+    rank: int | None
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What is to be started.
+
+    Attributes:
+        python: that has the framework.
+        program, config: its first and second word.
+        size: processes that train.
+        threads: of each.
+    """
+
+    python: str
+    program: str
+    config: str
+    size: int
+    threads: int
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Of one process."""
+        return (self.python, self.program, self.config)
+
+
+def tasks_of(meeting: str, start: Start) -> tuple[Task, ...]:
+    """The processes of a run: those that train by rank, and what they need beside them."""
+    return MEETINGS[meeting](start)
+
+
+def common_environment(threads: int) -> dict[str, str]:
+    """For every process: one machine, CPU only, so many threads."""
+    return {
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        "OPENBLAS_NUM_THREADS": str(threads),
+        "NPROC": str(threads),  # XLA's CPU client makes as many threads
+        "CUDA_VISIBLE_DEVICES": "",
+        "JAX_PLATFORMS": "cpu",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+
+
+def free_ports(num: int) -> list[int]:
+    """Ports that nobody listens on now, all different."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(num)]
+        for one in sockets:
+            one.bind((HOST, 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+
+
+def _torch(start: Start) -> tuple[Task, ...]:
+    (port,) = free_ports(1)
+    return _ranks(start, lambda rank: {"MASTER_ADDR": HOST, "MASTER_PORT": str(port)})
+
+
+def _tensorflow(start: Start) -> tuple[Task, ...]:
+    if start.size == 1:  # TF_CONFIG of one worker would start a server for nobody
+        return _ranks(start, lambda rank: {})
+    workers = [f"{HOST}:{port}" for port in free_ports(start.size)]
+
+    def told(rank: int) -> dict[str, str]:
+        config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
+        return {"TF_CONFIG": json.dumps(config)}
+
+    return _ranks(start, told)
+
+
+def _jax(start: Start) -> tuple[Task, ...]:
+    (port,) = free_ports(1)
+    return _ranks(start, lambda rank: {"JAX_COORDINATOR_ADDRESS": f"{HOST}:{port}"})
+
+
+def _mxnet(start: Start) -> tuple[Task, ...]:
+    if start.size == 1:
+        return _ranks(start, lambda rank: {})
+    (port,) = free_ports(1)
+    shared = {
+        "DMLC_PS_ROOT_URI": HOST,
+        "DMLC_PS_ROOT_PORT": str(port),
+        "DMLC_NODE_HOST": HOST,
+        "DMLC_NUM_WORKER": str(start.size),
+        "DMLC_NUM_SERVER": "1",
+    }
+    helpers = tuple(
+        Task(name=role, rank=None, command=start.command, environment={**shared, "DMLC_ROLE": role})
+        for role in ("scheduler", "server")
+    )
+    workers = _ranks(start, lambda rank: {**shared, "DMLC_ROLE": "worker"})
+    return (*helpers, *workers)
+
+
+def _horovod(start: Start) -> tuple[Task, ...]:
+    """horovodrun starts the ranks: it also runs the store that they meet at."""
+    run = str(Path(start.python).parent / "horovodrun")
+    command = (run, "-np", str(start.size), "--gloo", "--network-interfaces", "lo", *start.command)
+    return (Task(name="horovodrun", rank=0, command=command),)
+
+
+def _ranks(start: Start, told: Callable[[int], Mapping[str, str]]) -> tuple[Task, ...]:
+    """RANK and WORLD_SIZE go to all: perfscope's probe and our programs read them, whatever the framework."""
+    return tuple(
+        Task(
+            name=f"rank {rank}",
+            rank=rank,
+            command=start.command,
+            environment={
+                "RANK": str(rank),
+                "WORLD_SIZE": str(start.size),
+                "LOCAL_RANK": str(rank),
+                "LOCAL_WORLD_SIZE": str(start.size),
+                **told(rank),
+            },
+        )
+        for rank in range(start.size)
+    )
+
+
+MEETINGS: Mapping[str, Callable[[Start], tuple[Task, ...]]] = {
+    "torch": _torch,
+    "tensorflow": _tensorflow,
+    "jax": _jax,
+    "mxnet": _mxnet,
+    "horovod": _horovod,
+}
