@@ -199,6 +199,7 @@ def test_a_traced_step_stands_beside_its_exposed_share() -> None:
     assert exposed(0.0, 0.0) == "0 % of a traced step" and exposed(None, None) == "–"
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_run_that_diverges_says_so_and_how_periods_fit(tmp_path: Path) -> None:
     words = ("run", "serial", *SMALL, "--steps", "8", "--no-trace")
@@ -288,6 +289,7 @@ def test_of_the_ranks_of_a_host_the_first_alone_measures_its_peaks(local_rank: s
     assert not has_elder({})
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_librarys_calls_are_recorded_by_the_traced_window_alone(tmp_path: Path) -> None:
     words = ("run", "dp.fsdp", "--ranks", "2", *SMALL, "--steps", "7", "--json")

@@ -107,6 +107,7 @@ def bench(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_framework_run_is_an_ordinary_run_with_labels_and_the_losses_of_serial(tmp_path: Path) -> None:
     words = (*SMALL, "--steps", "8", "--json", "--sample-interval", "off")

@@ -90,6 +90,7 @@ def check(folder: Path, scheme_name: str, mesh: str, *, by_library: bool = False
     return every
 
 
+@pytest.mark.slow
 def test_pipelines_side_by_side(tmp_path: Path) -> None:
     """Stages talk along one group and average their gradients on another; torch's pipelining sends."""
     calls = check(tmp_path, "hy.pp_dp", "2,1,2", by_library=True)

@@ -368,6 +368,7 @@ def wait_for(folder: Path, done: int, begun: int) -> None:
     pytest.fail("the sweep did not get that far")
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_failed_cell_and_an_impossible_one_do_not_stop_a_sweep(tmp_path: Path) -> None:
     for number in range(40):  # planning lists images, only training opens them
@@ -415,6 +416,7 @@ def test_a_failed_cell_and_an_impossible_one_do_not_stop_a_sweep(tmp_path: Path)
     assert not json.loads(out)["machine"].get("error")
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_sweep_goes_on_after_ctrl_c_and_after_a_kill(tmp_path: Path) -> None:
     (tmp_path / "sweep.toml").write_text(TINY.format(repeats=3, steps=4))
@@ -441,6 +443,7 @@ def test_a_sweep_goes_on_after_ctrl_c_and_after_a_kill(tmp_path: Path) -> None:
     assert not list((tmp_path / "study").glob("*.part"))
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_cell_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     text = TINY.format(repeats=1, steps=100000).replace("[sweep]", '[sweep]\ncell_timeout = "15s"')

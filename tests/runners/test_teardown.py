@@ -138,6 +138,7 @@ def test_nothing_outlives_a_bench_run_that_is_killed(way: str, tmp_path: Path) -
             time.sleep(0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["torchrun", "cluster"])
 def test_a_silent_rank_is_named_and_soon_ended(way: str, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
