@@ -159,7 +159,8 @@ def _headline(
     action = ""
     if astray:
         action = (
-            f"Find out why {named(astray)} does not learn as the reference does before its speed is compared."
+            f"Find out why {named(astray)} {'does' if len(astray) == 1 else 'do'} not learn as the reference "
+            "does, before speeds are compared."
         )
     if not told:
         return f"{title}: no two frameworks can be compared.", action
