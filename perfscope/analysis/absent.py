@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from perfscope.analysis.machine.absent_sources import NO_COUNTERS_NOTE
+from perfscope.analysis.rank_facts import is_torch
 from perfscope.analysis.results import MissingFigure, RankResult
 from perfscope.analysis.source import Document, DroppedInput, RunSource
 
@@ -99,7 +100,7 @@ def _why_none_taken(source: RunSource, num_steps: int) -> str:
         return swallowed
     metas = {rank: source.rank_meta(rank) for rank in source.ranks}
     rootless = not any("root" in meta for meta in metas.values())
-    if source.run.get("origin") != "import" and num_steps and rootless and _is_torch(metas):
+    if source.run.get("origin") != "import" and num_steps and rootless and is_torch(metas):
         return (
             "the model's forward was never seen in the thread that trains, and windows begin with it "
             "(a model run by another thread or process, or one that is no torch.nn.Module)"
@@ -112,13 +113,6 @@ def _why_none_taken(source: RunSource, num_steps: int) -> str:
         steps = "1 step was recorded" if num_steps == 1 else f"{num_steps:,} steps were recorded"
         return f"the run ended before the first one ({steps}; the first window follows some warm-up steps)"
     return "the run ended before the first one, or its trace could not be written"
-
-
-def _is_torch(metas: Mapping[int, Document]) -> bool:
-    """Whether it is torch that trained: other frameworks' windows do not begin with a root module."""
-    told = [meta.get("framework") for meta in metas.values()]
-    names = {str(one.get("name")) for one in told if isinstance(one, dict)}
-    return not names or names == {"torch"}
 
 
 def _swallowed(source: RunSource) -> str:

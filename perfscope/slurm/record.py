@@ -19,7 +19,7 @@ from pathlib import Path
 from perfscope.rundir import layout
 from perfscope.rundir.redact import redact_text
 from perfscope.rundir.writer import write_json
-from perfscope.slurm.script import ENDED_BY_SLURM, NEIGHBOURS
+from perfscope.slurm.script import ENDED_BY_SLURM
 
 INCOMPLETE = "incomplete"
 _MOST_LINES = 4096
@@ -114,15 +114,15 @@ def why_incomplete(manifest: Mapping[str, object], facts: Mapping[str, object]) 
 def take_in_neighbours(run: Path) -> None:
     """What the script wrote beside the run before it was killed goes where it belongs."""
     beside = run.with_name(f"{run.name}.neighbours")
-    if run.is_dir() and not (run / NEIGHBOURS).exists():
+    if run.is_dir() and not (run / layout.NEIGHBOURS_JSONL).exists():
         with suppress(OSError):  # not there, or a run that may only be read: it is there to be seen
-            beside.replace(run / NEIGHBOURS)
+            beside.replace(run / layout.NEIGHBOURS_JSONL)
 
 
 def read_neighbours(run: Path) -> list[dict[str, object]]:
     """What the script saw on the nodes: when, node, unix (s), load, busy_cpus, others."""
     try:
-        lines = (run / NEIGHBOURS).read_bytes().splitlines()[:_MOST_LINES]
+        lines = (run / layout.NEIGHBOURS_JSONL).read_bytes().splitlines()[:_MOST_LINES]
     except OSError:
         return []
     found = []

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from perfscope import __version__
+from perfscope.rundir import layout
 from perfscope.slurm.quoting import directive, quote, quote_all
 from perfscope.slurm.rendezvous import Rendezvous, rendezvous
 from perfscope.slurm.request import JobRequest
 
-NEIGHBOURS = "neighbours.jsonl"  # in the run: who else used the nodes, before and after
 RUNS = "perfscope-runs"
 ENDED_BY_SLURM = "Slurm ended job"  # all that the script knows; whoever knows more may say so
 _WIDTH = 100
@@ -214,7 +214,8 @@ def _ending(job: JobRequest) -> list[str]:
     lines.append("fi")
     if job.clean:
         lines.append(
-            f'if [ -d "$run" ] && [ -e "$run.neighbours" ]; then mv "$run.neighbours" "$run/{NEIGHBOURS}"; fi'
+            'if [ -d "$run" ] && [ -e "$run.neighbours" ]; then '
+            f'mv "$run.neighbours" "$run/{layout.NEIGHBOURS_JSONL}"; fi'
         )
     return [*lines, 'exit "$status"']
 

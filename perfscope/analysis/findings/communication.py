@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.findings.ranks import certain_calls, late, scheme, wait_or_transfer
+from perfscope.analysis.rank_facts import is_torch
 from perfscope.analysis.results import Finding
 from perfscope.analysis.whatif.changes import SMALL_BYTES
 from perfscope.analysis.whatif.results import WhatIf
@@ -156,7 +157,7 @@ def _communication_action(evidence: Evidence, late_rank: int | None) -> str:
             "Give each call more to do (a larger batch), use fewer ranks in the group, or keep the group "
             "inside a host; `perfscope bench list` tells what this scheme sends."
         )
-    if not _is_torch(evidence):
+    if not is_torch(evidence.metas):
         return _ADVICE_ELSEWHERE
     if calls and 0 < sent < calls * SMALL_BYTES:
         return "Its calls are small, so latency rules: accumulate gradients over several batches (no_sync)."
@@ -170,13 +171,6 @@ def _communication_action(evidence: Evidence, late_rank: int | None) -> str:
             f"a faster link: overlapping all of it would bring {bring} of the step at most."
         )
     return "Overlap more of it with the backward pass, send fewer bytes, or use a faster link."
-
-
-def _is_torch(evidence: Evidence) -> bool:
-    """Whether torch's words (no_sync, bucket_cap_mb) mean something to who reads this."""
-    told = [meta.get("framework") for meta in evidence.metas.values()]
-    names = {str(one.get("name")) for one in told if isinstance(one, dict)}
-    return not names or names == {"torch"}
 
 
 def _averages_gradients(evidence: Evidence) -> bool:
