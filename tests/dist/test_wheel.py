@@ -19,7 +19,7 @@ PACKAGE = Path(perfscope.__file__).parent
     [
         "probes/bootstrap/agent.py",
         "probes/bootstrap/site/sitecustomize.py",
-        "probes/torch_probe.py",
+        "probes/torch/probe.py",
         "rundir/layout.py",
         "reports/assets",
         "py.typed",

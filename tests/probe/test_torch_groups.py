@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perfscope.probes.torch_groups import METHODS, GroupMarks, reducer_groups
+from perfscope.probes.torch.groups import METHODS, GroupMarks, reducer_groups
 from tests.probe.conftest import Train
 
 torch = pytest.importorskip("torch")

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from perfscope.ingest.formats.calls import read_calls
-from perfscope.probes import horovod_torch
-from perfscope.probes.horovod_timeline import NEGOTIATION, TRANSFER, join_timeline, spans_of
-from perfscope.probes.horovod_torch import TorchCalls
+from perfscope.probes.horovod import torch as horovod_torch
+from perfscope.probes.horovod.timeline import NEGOTIATION, TRANSFER, join_timeline, spans_of
+from perfscope.probes.horovod.torch import TorchCalls
 from perfscope.probes.process import Process
 from perfscope.rundir import layout
 

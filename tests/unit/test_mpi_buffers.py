@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfscope.probes.mpi_buffers import UNKNOWN, Buffers, Size
+from perfscope.probes.mpi.buffers import UNKNOWN, Buffers, Size
 
 IN_PLACE = object()
 

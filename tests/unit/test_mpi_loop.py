@@ -8,9 +8,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from perfscope.probes import mpi_loop
-from perfscope.probes.mpi_groups import Place, ranks_text
-from perfscope.probes.mpi_loop import BARE_REPEATS, PATIENCE, REPEATS, Loop, LoopFinder, choose_mark
+from perfscope.probes.mpi import loop as mpi_loop
+from perfscope.probes.mpi.groups import Place, ranks_text
+from perfscope.probes.mpi.loop import BARE_REPEATS, PATIENCE, REPEATS, Loop, LoopFinder, choose_mark
 
 
 def found(text: str, *, others: bool = True, finder: LoopFinder | None = None) -> tuple[int, Loop] | None:

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 import perfscope
-from perfscope.probes import keras_describe, tensorflow_describe
-from perfscope.probes.stderr_filter import without_lines
+from perfscope.probes.keras import describe as keras_describe
+from perfscope.probes.tensorflow import describe as tensorflow_describe
+from perfscope.probes.tensorflow.stderr_filter import without_lines
 
 BOOTSTRAP = Path(perfscope.__file__).parent / "probes" / "bootstrap"
 CLUSTER = {"chief": ["n0:1"], "worker": ["n0:2", "n1:1"], "ps": ["n9:1"]}

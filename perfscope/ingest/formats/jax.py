@@ -19,7 +19,7 @@ from perfscope.ingest.formats.trace import UNKNOWN, FrameworkTrace
 from perfscope.ingest.formats.xplane import XEvent, XLine, XPlane, read_xspace
 from perfscope.rundir import layout
 
-MARK_DEVICES = "perfscope.devices:"  # + "device=process,..." of every device, by probes/jax_trace.py
+MARK_DEVICES = "perfscope.devices:"  # + "device=process,..." of every device, by probes/jax/trace.py
 WORLD = "jax"  # the group of all processes, as in rank.json
 _ENCLOSING = frozenset(("while", "conditional"))
 _EPOCH_NS = 10**17  # later than 1973: a time since the epoch, not since the start of the profile

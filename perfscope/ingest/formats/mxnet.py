@@ -26,7 +26,7 @@ from perfscope.ingest.formats.trace import FrameworkTrace
 from perfscope.rundir import layout
 
 _MARKS = "perfscope"  # domain of the probe's tasks
-_THREAD, _COMM = "perfscope.thread:", "perfscope.comm:"  # as probes/mxnet_trace.py writes them
+_THREAD, _COMM = "perfscope.thread:", "perfscope.comm:"  # as probes/mxnet/trace.py writes them
 _OPERATOR, _CUSTOM = "operator", "Custom Operator"  # categories
 _MAX_GPUS = 32  # as MXNet numbers devices: CPUs, then so many GPUs, then pinned and shared memory
 _STORE_LANE, _FIRST_LANE = 1 << 40, (1 << 40) + 1  # no thread has such a number

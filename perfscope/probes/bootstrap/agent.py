@@ -16,16 +16,16 @@ ENV_RUN_DIR = "PERFSCOPE_RUN_DIR"
 _PACKAGE = "_perfscope"
 # What is waited for -> the probe of this room that `arm`s once that module has been imported.
 _FRAMEWORKS = {
-    "torch": "torch_probe",
-    "tensorflow": "tensorflow_probe",
-    "keras": "keras_probe",
-    "tf_keras": "keras_probe",
-    "jax": "jax_probe",
-    "mxnet": "mxnet_probe",
-    "horovod.torch": "horovod_probe",
-    "horovod.tensorflow": "horovod_probe",
-    "horovod.mxnet": "horovod_probe",
-    "mpi4py.MPI": "mpi_probe",
+    "torch": "torch.probe",
+    "tensorflow": "tensorflow.probe",
+    "keras": "keras.probe",
+    "tf_keras": "keras.probe",
+    "jax": "jax.probe",
+    "mxnet": "mxnet.probe",
+    "horovod.torch": "horovod.probe",
+    "horovod.tensorflow": "horovod.probe",
+    "horovod.mxnet": "horovod.probe",
+    "mpi4py.MPI": "mpi.probe",
 }
 
 

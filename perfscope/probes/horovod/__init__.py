@@ -1,0 +1,1 @@
+"""The probe of Horovod; `probe.arm` is where it begins."""

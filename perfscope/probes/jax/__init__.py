@@ -1,0 +1,1 @@
+"""The probe of JAX; `probe.arm` is where it begins."""

@@ -1,0 +1,1 @@
+"""The probe of mpi4py, with or without a framework beside it; `probe.arm` is where it begins."""

@@ -1,0 +1,157 @@
+"""MXNet's distributed store: who this worker is, and how many bytes its steps send and fetch.
+
+With DMLC_* variables there are workers, servers and one scheduler, all of the same program. Only workers
+train: `import mxnet` never returns in the others, so that they never get as far as this file.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from ..ranks import Identity
+
+GROUP = "kvstore"
+SOURCE = "mxnet kvstore"
+Traffic = Dict[Tuple[str, str, int, str], List[int]]  # (collective, group, size, dtype) -> in, out, calls
+
+
+class StoreWatch:
+    """Knows the distributed store once the training has made it.
+
+    Args:
+        guarded: calls a function and keeps its faults from the training.
+        active: whether a window is open: traffic is only summed up then.
+
+    Attributes:
+        kind: "dist_sync", "dist_device_sync", "dist_async"...; "" until there is one.
+        traffic: bytes since the last `take`.
+    """
+
+    def __init__(self, guarded: Callable[..., Any], active: Callable[[], bool]) -> None:
+        self._guarded = guarded
+        self._active = active
+        self.reset()
+
+    def reset(self) -> None:
+        self.kind = ""
+        self.rank = 0
+        self.num_workers = 1
+        self.traffic: Traffic = {}
+
+    def install(self, kvstore: Any) -> List[str]:
+        """Put hooks into the class of stores.
+
+        Returns:
+            What could not be hooked.
+        """
+        store = getattr(kvstore, "KVStore", None)
+        if store is None:
+            return ["kvstore"]
+        self._wrap_init(store)
+        lacking = []
+        for name, sends, fetches in (("push", True, False), ("pull", False, True), ("pushpull", True, True)):
+            if hasattr(store, name):
+                self._wrap_traffic(store, name, sends, fetches)
+            else:
+                lacking.append("kvstore." + name)
+        return lacking
+
+    def identity(self) -> Optional[Identity]:
+        if not self.kind:
+            return None
+        return Identity(self.rank, None, self.num_workers, SOURCE)
+
+    def facts(self) -> Dict[str, Any]:
+        if not self.kind:
+            return {}
+        ranks = list(range(self.num_workers))
+        group = {"name": GROUP, "desc": self.kind, "backend": "ps-lite", "ranks": ranks}
+        return {"backend": "kvstore " + self.kind, "groups": [group], "root": data_parallel(self.num_workers)}
+
+    def count(self, collective: str, group: str, size: int, dtype: str, given: int, taken: int) -> None:
+        """Add one call of the step under way; bytes."""
+        entry = self.traffic.setdefault((collective, group, size, dtype), [0, 0, 0])
+        entry[0] += given
+        entry[1] += taken
+        entry[2] += 1
+
+    def take(self) -> Traffic:
+        """The traffic since the last call."""
+        taken, self.traffic = self.traffic, {}
+        return taken
+
+    def _wrap_init(self, store: Any) -> None:
+        original = store.__init__
+        watch = self
+
+        @functools.wraps(original)
+        def __init__(made: Any, *args: Any, **kwargs: Any) -> None:
+            original(made, *args, **kwargs)
+            watch._guarded("kvstore", watch._made, made)
+
+        store.__init__ = __init__
+
+    def _made(self, store: Any) -> None:
+        kind = str(store.type)
+        if "dist" in kind:
+            self.rank, self.num_workers = int(store.rank), int(store.num_workers)
+            self.kind = kind
+
+    def _wrap_traffic(self, store: Any, name: str, sends: bool, fetches: bool) -> None:
+        original = getattr(store, name)
+        watch = self
+
+        @functools.wraps(original)
+        def call(self: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
+            if watch.kind and watch._active():
+                watch._guarded("kvstore traffic", watch._called, key, args, kwargs, sends, fetches)
+            return original(self, key, *args, **kwargs)
+
+        setattr(store, name, call)
+
+    def _called(self, key: Any, args: tuple, kwargs: Dict[str, Any], sends: bool, fetches: bool) -> None:
+        if not sends:
+            out = args[0] if args else kwargs.get("out")
+            given, taken = None, out
+        else:
+            given = args[0] if args else kwargs.get("value")
+            out = args[1] if len(args) > 1 and fetches else kwargs.get("out")
+            taken = (out if out is not None else given) if fetches else None
+        sent, dtype = _size(key, given)
+        fetched, dtype_out = _size(key, taken)
+        dtype = dtype or dtype_out
+        if "async" in self.kind:  # nobody waits for anybody: messages to servers, which are no ranks
+            if sent:
+                self.count("send", GROUP, self.num_workers, dtype, sent, 0)
+            if fetched:
+                self.count("recv", GROUP, self.num_workers, dtype, 0, fetched)
+        else:
+            self.count("all_reduce", GROUP, self.num_workers, dtype, sent, fetched)
+
+
+def data_parallel(width: int) -> Dict[str, Any]:
+    """`root` of rank.json: every worker takes a batch of its own; the model's name is not known."""
+    return {"name": "", "type": "", "data_parallel": True, "dp_size": width}
+
+
+def _size(key: Any, value: Any) -> Tuple[int, str]:
+    """(bytes, dtype) of what goes over the network: of copies on several devices, one."""
+    if value is None:
+        return 0, ""
+    values = list(value) if isinstance(key, (list, tuple)) else [value]
+    total, dtype = 0, ""
+    for one in values:
+        first = one
+        while isinstance(first, (list, tuple)):
+            first = first[0]
+        size, dtype = bytes_of(first)
+        total += size
+    return total, dtype
+
+
+def bytes_of(array: Any) -> Tuple[int, str]:
+    """(bytes, dtype) of an NDArray."""
+    dtype = sys.modules["numpy"].dtype(array.dtype)
+    return int(array.size) * int(dtype.itemsize), str(dtype.name)

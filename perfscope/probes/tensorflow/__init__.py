@@ -1,0 +1,1 @@
+"""The probe of TensorFlow; `probe.arm` is where it begins."""

@@ -1,0 +1,1 @@
+"""The probe of PyTorch; `probe.arm` is where it begins."""

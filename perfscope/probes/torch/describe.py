@@ -1,0 +1,97 @@
+"""What a PyTorch rank says about itself in rank.json."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Dict, List, Optional
+
+from ..memory import peak_rss
+from .layers import class_name, field, unwrap
+
+_DATA_PARALLEL = frozenset(
+    ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine")
+)
+
+
+def framework() -> Dict[str, Any]:
+    torch = sys.modules["torch"]
+    device = "cpu"
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        index = torch.cuda.current_device()
+        device = "cuda:%d %s" % (index, torch.cuda.get_device_name(index))
+    return {
+        "framework": {"name": "torch", "version": str(torch.__version__)},
+        "device": device,
+        "num_threads": torch.get_num_threads(),
+    }
+
+
+def memory() -> Dict[str, Any]:
+    """The most memory this process held so far, bytes; None where that cannot be read."""
+    torch = sys.modules["torch"]
+    device = None
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        device = int(torch.cuda.max_memory_allocated())
+    return {"memory": {"peak_rss_bytes": peak_rss(), "peak_device_bytes": device}}
+
+
+def groups() -> Dict[str, Any]:
+    """Backend and process groups, empty when torch.distributed is not in use."""
+    dist = sys.modules["torch"].distributed
+    if not (dist.is_available() and dist.is_initialized()):
+        return {}
+    rows = [
+        {
+            "name": config.get("pg_name"),
+            "desc": config.get("pg_desc"),
+            "backend": config.get("backend_config"),
+            "ranks": list(config.get("ranks", ())),
+        }
+        for config in getattr(dist.distributed_c10d, "_get_all_pg_configs", list)()
+    ]
+    return {"backend": dist.get_backend(), "groups": rows, "mesh": _mesh()}
+
+
+def _mesh() -> Optional[Dict[str, Any]]:
+    """Names and shape of the current device mesh, if the training made one."""
+    module = sys.modules.get("torch.distributed.device_mesh")
+    resources = getattr(module, "_mesh_resources", None)
+    stack = getattr(resources, "mesh_stack", None)
+    if not stack:
+        return None
+    return {"axes": list(stack[-1].mesh_dim_names or ()), "shape": list(stack[-1].mesh.shape)}
+
+
+def root(module: Any) -> Dict[str, Any]:
+    """The outermost module, and over how many ranks its input is split (`dp_size`, None = cannot be told)."""
+    kinds = {
+        kind.__name__ for layer in (module, unwrap(module), *_chain(module)) for kind in type(layer).__mro__
+    }
+    dist = sys.modules["torch"].distributed
+    world = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    data_parallel = bool(kinds & _DATA_PARALLEL)
+    dp_size: Optional[int] = 1 if world == 1 else None
+    if data_parallel:
+        group = getattr(module, "process_group", None)
+        dp_size = world if group is None else group.size()
+    return {
+        "name": class_name(unwrap(module)),
+        "type": type(module).__name__,
+        "data_parallel": data_parallel or world == 1,
+        "dp_size": dp_size,
+        "compiled": type(module).__name__ in ("OptimizedModule", "function")
+        or object.__getattribute__(module, "__dict__").get("_compiled_call_impl") is not None,
+    }
+
+
+def _chain(module: Any) -> List[Any]:
+    """Every wrapper between `module` and the user's own."""
+    chain: List[Any] = []
+    inner = unwrap(module)
+    while module is not inner and len(chain) < 8:
+        chain.append(module)
+        children = [child for child in field(module, "_modules").values() if child is not None]
+        if len(children) != 1:
+            break
+        module = children[0]
+    return chain

@@ -1,0 +1,499 @@
+"""The PyTorch probe: hooks in, steps and windows out.
+
+Always on: global optimizer hooks, the first root forward after an update, backward, data loader,
+process group. In windows only: torch's profiler and one mark per layer call.
+
+Never used: full backward hooks (they break in-place activations and cost 18-44 % of a step).
+Every entry from training into this file goes through `_guarded` or its own try: after three faults
+the probe takes its hooks out and stays silent.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import time
+import weakref
+from typing import Any, Callable, Dict, Optional
+
+from ...rundir import layout
+from ..process import Process, current
+from ..recorder import Recorder
+from ..steps import Step, StepTracker
+from ..windows import Windows
+from . import describe as torch_describe
+from .compile import CompileWatch
+from .groups import GroupMarks
+from .layers import LayerMarks, class_name, describe, unwrap
+from .trace import TorchTrace
+
+MAX_SKIPPED = 5_000  # module calls without gradients looked at while waiting for the root: some 3 ms
+MAX_EVALUATIONS = 64  # of other models within one step, before a window is cut short
+_FORWARD_HOOKS = ("root forward", "layer", "compiled forward", "yield")
+_HOOK = "perfscope"  # our key in torch's table of global forward pre-hooks
+_NAME = "torch"
+_clock = time.monotonic_ns
+
+
+def arm(framework: str = _NAME) -> None:
+    """torch has just been imported: put the hooks in. Nothing is written until the process trains."""
+    process = current()
+    probe = TorchProbe(process)
+    probe.install(sys.modules["torch"])
+    process.on_reset(probe.reset)
+
+
+def leading_dimension(torch: Any, values: Any) -> Optional[int]:
+    """Batch size of a module's input: the first tensor's leading dimension, one container deep."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            return _leading(torch, value)
+        if isinstance(value, (dict, list, tuple)):
+            for item in value.values() if isinstance(value, dict) else value:
+                if isinstance(item, torch.Tensor):
+                    return _leading(torch, item)
+    return None
+
+
+def _leading(torch: Any, tensor: Any) -> Optional[int]:
+    try:
+        # The training's own tensor subclasses and function modes must not see us look.
+        with torch._C.DisableTorchFunction():
+            return int(tensor.shape[0]) if tensor.dim() else None
+    except (RuntimeError, TypeError, ValueError):  # nested tensors have no such dimension
+        return None
+
+
+class TorchProbe:
+    """The probe of one process that has torch."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._trace: Optional[TorchTrace] = None
+        self._group_marks: Optional[GroupMarks] = None
+        self._compile = CompileWatch(self._compiled_entered, self._compiled_left)
+        self._forward_hooks: list = []
+        self.reset()
+
+    def reset(self) -> None:
+        """Start afresh, unpromoted: at arming, and in every forked child (a data loader worker, say)."""
+        self._remove_layer_hooks()
+        if self._trace is not None:
+            self._trace.forget()
+        self._guard = self._process.guard
+        self._tracker = StepTracker(self._step_done)
+        self._recorder: Optional[Recorder] = None
+        self._windows: Optional[Windows] = None
+        self._marks: Optional[LayerMarks] = None
+        self._off = False
+        self._promoting = False
+        self._armed = False
+        self._blind = False  # forward passes are no longer looked at; steps still are
+        self._evaluations = 0  # forward passes in evaluation mode since then
+        self._skipped = 0  # calls without gradients seen while waiting for the root
+        self._rearm = False  # disarmed by a long evaluation; armed again with the next batch
+        self._rootless = False  # no root forward is to be seen between updates
+        self._in_backward = False
+        self._root: Optional[Callable[[], Any]] = None
+        self._other: Optional[tuple] = None
+        self._main = threading.get_ident()  # until the first update says which thread trains
+        self._bound = False
+        self._cost_ns = 0
+
+    # -- installing ---------------------------------------------------------------------------
+
+    def install(self, torch: Any) -> None:
+        self._torch = torch
+        self._pre_hooks = torch.nn.modules.module._global_forward_pre_hooks
+        self._unseen = _unseen_test(torch)
+        optimizer = sys.modules["torch.optim.optimizer"]
+        optimizer.register_optimizer_step_pre_hook(self._optimizer_pre)
+        optimizer.register_optimizer_step_post_hook(self._optimizer_post)
+        self._wrap_backward(torch)
+        self._wrap_loader()
+        if torch.distributed.is_available():
+            self._wrap_process_group(torch.distributed)
+        if hasattr(torch, "compile"):
+            self._compile.install(torch)
+        self._arm_root()
+
+    def _wrap_backward(self, torch: Any) -> None:
+        original = torch.autograd.backward  # Tensor.backward goes through it
+        probe = self
+
+        @functools.wraps(original)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if probe._unseen() or probe._off or probe._in_backward:
+                return original(*args, **kwargs)
+            probe._in_backward = True
+            began = _clock()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                probe._in_backward = False
+                probe._tracker.add_backward(_clock() - began)
+                probe._arm_root()  # a forward without an update in between is another micro-batch
+
+        torch.autograd.backward = backward
+
+    def _wrap_loader(self) -> None:
+        loader = sys.modules.get("torch.utils.data.dataloader")
+        kind = getattr(loader, "_BaseDataLoaderIter", None)
+        if kind is None:
+            return
+        original = kind.__next__
+        probe = self
+
+        @functools.wraps(original)
+        def __next__(iterator: Any) -> Any:
+            began = _clock()
+            try:
+                return original(iterator)
+            finally:
+                if not probe._bound or threading.get_ident() == probe._main:
+                    probe._tracker.add_input(_clock() - began)
+                    if probe._rearm:
+                        probe._arm_root()
+
+        kind.__next__ = __next__
+
+    def _wrap_process_group(self, dist: Any) -> None:
+        probe = self
+        begin, end = dist.init_process_group, dist.destroy_process_group
+
+        @functools.wraps(begin)
+        def init_process_group(*args: Any, **kwargs: Any) -> Any:
+            result = begin(*args, **kwargs)
+            probe._guarded("promote", probe._promote)
+            return result
+
+        @functools.wraps(end)
+        def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
+            probe._guarded("flush", probe._flush)
+            return end(*args, **kwargs)
+
+        for module in (dist, dist.distributed_c10d):
+            module.init_process_group = init_process_group
+            module.destroy_process_group = destroy_process_group
+
+    # -- life cycle -----------------------------------------------------------------------------
+
+    def _guarded(self, where: str, call: Callable[..., None], *args: Any) -> None:
+        if self._off:
+            return
+        try:
+            call(*args)
+        except Exception as error:  # noqa: BLE001 - the boundary: training goes on whatever happened here
+            self._fault(where, error)
+
+    def _fault(self, where: str, error: Exception) -> None:
+        try:
+            disable = self._guard.fault(where, error)
+        except Exception:  # noqa: BLE001 - not even the error can be written (full disk): stop at once
+            disable = True
+        if not disable:
+            return
+        self._go_blind()
+        if where not in _FORWARD_HOOKS:
+            self._off = True
+
+    def _go_blind(self) -> None:
+        """Stop looking at forward passes: no hooks, no windows. Steps are still cut, at their updates."""
+        self._blind = True
+        self._disarm()
+        self._remove_layer_hooks()
+        if self._windows is not None:
+            self._windows.abandon()
+        if self._trace is not None:
+            try:
+                self._trace.abandon()
+            except Exception as error:  # noqa: BLE001 - the boundary: training goes on
+                self._guard.counts["abandon " + type(error).__name__] = 1
+
+    def _promote(self) -> None:
+        """This process trains: find its rank and open its files. Until now nothing was written."""
+        if self._recorder is not None or self._promoting:
+            return
+        self._promoting = True
+        try:
+            recorder = self._process.open()
+        finally:
+            if self._process.broken:
+                self._off = True
+                self._disarm()
+        if recorder is None:
+            return
+        self._recorder = recorder
+        self._trace = trace = TorchTrace()
+        trace.yield_to_training(functools.partial(self._guarded, "yield", self._cut_window))
+        self._windows = Windows(
+            recorder,
+            self._process.config,
+            trace.start,
+            trace.stop,
+            trace.new_mark,
+            calls=self._process.calls,
+        )
+        self._marks = LayerMarks(trace.new_mark, layout.MARK_LAYER)
+        self._group_marks = GroupMarks(
+            trace.new_mark, self._unseen, functools.partial(self._fault, "group marks")
+        )
+        if self._process.owner in ("", _NAME):
+            recorder.save_meta(**torch_describe.framework(), **torch_describe.groups())
+        self._process.on_finish(self._finish)
+
+    def _flush(self) -> None:
+        if self._recorder is not None:
+            self._recorder.flush()
+            self._recorder.save_meta(**torch_describe.groups())
+
+    def _finish(self) -> Dict[str, Any]:
+        recorder, windows = self._recorder, self._windows
+        if recorder is None or windows is None or self._process.owner not in ("", _NAME):
+            return {}
+        self._disarm()
+        self._remove_layer_hooks()
+        if self._marks is not None:
+            self._marks.close()
+        self._tracker.finish()
+        recorder.flush()  # before the window: should closing it fail, the steps are safe
+        windows.finish()
+        overhead = dict(windows.cost(), always_on_ns=self._cost_ns)
+        return dict(torch_describe.framework(), **torch_describe.memory(), overhead=overhead)
+
+    def _step_done(self, step: Step) -> None:
+        now = _clock()
+        if self._recorder is not None and self._windows is not None:
+            self._recorder.add_step(step, now)
+            self._windows.step_done(step.step, step.dur_ns, step.window, now)
+
+    # -- always on ------------------------------------------------------------------------------
+
+    def _arm_root(self) -> None:
+        self._rearm = False
+        self._skipped = self._evaluations = 0
+        if not self._off and not self._blind:
+            self._armed = True
+            if not self._forward_hooks:  # in a window the layer hook sees every call already
+                self._pre_hooks[_HOOK] = self._root_pre
+
+    def _disarm(self) -> None:
+        self._armed = False
+        self._pre_hooks.pop(_HOOK, None)
+
+    def _root_pre(self, module: Any, args: tuple) -> None:
+        if self._unseen() or not self._armed:
+            return
+        # Global pre-hooks are not given keyword arguments; the caller's frame has them.
+        self._guarded("root forward", self._root_hooked, module, args, sys._getframe(1))
+
+    def _root_hooked(self, module: Any, args: tuple, source: Any) -> None:
+        self._root_called(module, args, source)
+        if self._forward_hooks and self._marks is not None:
+            self._marks.enter(module)  # the layer hooks came too late for the call that opened the window
+
+    def _root_called(self, module: Any, args: tuple, source: Any) -> None:
+        """The outermost module of a forward pass is about to run."""
+        now = _clock()
+        if not self._torch.is_grad_enabled():
+            # A teacher, a target network, or an evaluation: the root is still to come. Looking at every call
+            # of a long evaluation would cost too much, so that one is left to the next batch.
+            self._skipped += 1
+            if self._skipped > MAX_SKIPPED:
+                self._disarm()
+                self._rearm = True
+            return
+        self._disarm()
+        if self._root is None:
+            self._root = weakref.ref(module)
+        elif self._root() is not module:
+            self._other = (now, weakref.ref(module))
+            return
+        self._rootless = self._rootless and self._tracker.updating
+        samples = leading_dimension(self._torch, args)
+        if samples is None:
+            kwargs = source if isinstance(source, dict) else source.f_locals.get("kwargs")
+            samples = leading_dimension(self._torch, (kwargs or {}).values())
+        tracker = self._tracker
+        boundary, step = tracker.at_boundary, tracker.next_index
+        tracker.root_forward(now, samples)
+        self._cost_ns += _clock() - now
+        if boundary and not tracker.updating and self._windows is not None and self._on_main():
+            self._turn_windows(step, module)  # keeps its own account
+
+    def _on_main(self) -> bool:
+        return threading.get_ident() == self._main
+
+    def _turn_windows(self, step: int, root: Any) -> None:
+        windows, tracker, began = self._windows, self._tracker, _clock()
+        assert windows is not None and self._recorder is not None
+        if "root" not in self._recorder.meta and root is not None:
+            self._name_layers(root)
+            tracker.resume(_clock())
+        if windows.active >= 0:
+            if windows.boundary(step):
+                self._remove_layer_hooks()
+                tracker.window = -1
+                tracker.resume(_clock())
+        elif windows.wants(step):
+            if windows.open(step, began):
+                tracker.window = windows.active
+                self._add_layer_hooks()
+            tracker.resume(_clock())
+
+    def _optimizer_pre(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._off or self._unseen():
+            return
+        try:
+            now = _clock()
+            if not self._bound:
+                self._bind()
+                if self._off:
+                    return
+            other, self._other = self._other, None
+            if other is not None:
+                self._tracker.fallback = other[0]
+            if self._tracker.optimizer_begins(id(optimizer), now):
+                if other is None:
+                    self._rootless = True
+                else:  # the first forward seen was not the model's (a trial run before DDP, say)
+                    self._root = other[1]
+            self._cost_ns += _clock() - now
+        except Exception as error:  # noqa: BLE001 - the boundary: training goes on
+            self._fault("optimizer", error)
+
+    def _bind(self) -> None:
+        """The first update: this is the thread that trains, and this process a rank."""
+        if not self._process.own_steps(_NAME):
+            self._off = True  # another framework cuts the steps, and its update is not torch's
+            self._go_blind()
+            return
+        self._promote()
+        self._bound = True
+        self._main = threading.get_ident()
+        if self._recorder is not None:
+            self._recorder.meta["main_tid"] = threading.get_native_id()
+
+    def _optimizer_post(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._off or self._unseen():
+            return
+        try:
+            now = _clock()
+            tracker = self._tracker
+            tracker.optimizer_ends(now)
+            self._cost_ns += _clock() - now
+            if self._rootless and tracker.at_boundary and self._windows is not None and self._on_main():
+                step = tracker.next_index
+                tracker.update_is_boundary(now)
+                self._turn_windows(step, self._root() if self._root is not None else None)
+            self._arm_root()
+        except Exception as error:  # noqa: BLE001 - the boundary: training goes on
+            self._fault("optimizer", error)
+
+    # -- windows --------------------------------------------------------------------------------
+
+    def _name_layers(self, root: Any) -> None:
+        recorder, marks = self._recorder, self._marks
+        if recorder is None or marks is None:
+            return
+        names = marks.name_tree(root)
+        recorder.write_json(layout.LAYERS_JSON, {"root": class_name(unwrap(root)), "layers": describe(names)})
+        recorder.save_meta(root=torch_describe.root(root))
+
+    def _add_layer_hooks(self) -> None:
+        if self._forward_hooks:
+            return
+        self._pre_hooks.pop(_HOOK, None)  # from here on the layer hook sees every call
+        hooks = self._torch.nn.modules.module
+        self._forward_hooks = [
+            hooks.register_module_forward_pre_hook(self._layer_pre),
+            hooks.register_module_forward_hook(self._layer_post, always_call=True),
+        ]
+        if self._group_marks is not None:
+            self._group_marks.install(self._root() if self._root is not None else None)
+
+    def _remove_layer_hooks(self) -> None:
+        if self._group_marks is not None:
+            self._group_marks.remove()
+        hooks, self._forward_hooks = self._forward_hooks, []
+        for hook in hooks:
+            hook.remove()
+
+    def _layer_pre(self, module: Any, args: tuple) -> None:
+        if not self._unseen():
+            self._guarded("layer", self._layer_called, module, args, sys._getframe(1))
+
+    def _layer_called(self, module: Any, args: tuple, source: Any) -> None:
+        marks, windows = self._marks, self._windows
+        assert marks is not None and windows is not None
+        if marks.idle and self._on_main():
+            if self._armed:
+                self._root_called(module, args, source)
+            if not (self._torch.is_grad_enabled() or module.training):
+                self._evaluated(module)
+        if windows.active >= 0:
+            marks.enter(module)
+
+    def _evaluated(self, module: Any) -> None:
+        """A forward pass in evaluation mode: of the model itself it ends the window, or an evaluation of any
+        length would end up in the trace; another model (a teacher, a target network) belongs to the step.
+        """
+        root = self._root() if self._root is not None else None
+        self._evaluations += 1
+        own = root is None or unwrap(module) is unwrap(root)
+        if own or self._evaluations > MAX_EVALUATIONS:
+            self._cut_window()
+
+    def _cut_window(self) -> None:
+        windows = self._windows
+        if windows is not None and windows.active >= 0:
+            self._remove_layer_hooks()
+            if self._marks is not None:
+                self._marks.close()
+            windows.close()
+            self._tracker.window = -1
+            if self._armed:
+                self._arm_root()
+
+    def _layer_post(self, module: Any, args: Any, output: Any) -> None:
+        if self._marks is not None and not self._unseen():
+            self._guarded("layer", self._marks.leave, module)
+
+    def _compiled_entered(self, module: Any, args: tuple, kwargs: dict) -> None:
+        self._guarded("compiled forward", self._compiled_called, module, args, kwargs)
+
+    def _compiled_called(self, module: Any, args: tuple, kwargs: dict) -> None:
+        idle = self._marks is None or self._marks.idle
+        if self._armed and idle:
+            self._root_called(module, args, kwargs)
+        self._pre_hooks.pop(_HOOK, None)  # still armed after a forward without gradients
+        if self._windows is not None and self._windows.active >= 0 and self._marks is not None:
+            if idle and not (self._torch.is_grad_enabled() or getattr(module, "training", False)):
+                self._evaluated(module)
+                self._pre_hooks.pop(_HOOK, None)
+                if self._windows.active < 0:
+                    return
+            self._remove_layer_hooks()
+            self._marks.enter(unwrap(module))
+
+    def _compiled_left(self, module: Any) -> None:
+        self._guarded("compiled forward", self._compiled_done, module)
+
+    def _compiled_done(self, module: Any) -> None:
+        if self._windows is not None and self._windows.active >= 0 and self._marks is not None:
+            self._marks.leave(unwrap(module))
+            self._add_layer_hooks()
+        elif self._armed:
+            self._pre_hooks[_HOOK] = self._root_pre
+
+
+def _unseen_test(torch: Any) -> Callable[[], bool]:
+    """True while Dynamo or torch.jit.trace follow the code: what a hook does would become part of it."""
+    compiling = torch.compiler.is_compiling if hasattr(torch, "compiler") else (lambda: False)
+    tracing = getattr(torch._C, "_get_tracing_state", lambda: None)
+
+    def unseen() -> bool:
+        return bool(compiling()) or tracing() is not None
+
+    return unseen
