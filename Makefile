@@ -82,6 +82,8 @@ test-slurm: $(CHECK) ## real Slurm daemons on this machine (as root); under thre
 $(FRAMEWORKS_VENV)/ready: $(CHECK) tests/frameworks/requirements.txt constraints.txt
 	$(PYTHON) -m venv $(FRAMEWORKS_VENV)
 	$(FRAMEWORKS_VENV)/bin/python -m pip install $(PIP_FLAGS) -r tests/frameworks/requirements.txt
+	# It asks for the package `tensorflow`, which for CPUs is called otherwise.
+	$(FRAMEWORKS_VENV)/bin/python -m pip install $(PIP_FLAGS) --no-deps tf_keras==2.21.0
 	$(FRAMEWORKS_VENV)/bin/python -m pip install $(PIP_FLAGS) "$$(ls build/dist/perfscope-*.whl)[test,torch,mpi]"
 	$(FRAMEWORKS_VENV)/bin/python -m pip install $(PIP_FLAGS) --force-reinstall --no-deps build/dist/perfscope-*.whl
 	@touch $@

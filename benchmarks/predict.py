@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfscope.cli.predict_runs import load_runs
+from perfscope.cli.predict.runs import load_runs
 from perfscope.errors import PerfscopeError
 
 SCHEMES = ("dp.ddp", "dp.perlayer", "hy.owt", "mp.filter")

@@ -8,4 +8,4 @@ perfscope bench frameworks \
     --frameworks torch,tensorflow,keras-tensorflow,jax,mxnet \
     --ranks 1,2 --steps 60 --batch 32 \
     -o perfscope-studies/frameworks "$@"
-perfscope compare --by framework perfscope-studies/frameworks/runs/*/ -o perfscope-studies/frameworks/compare
+perfscope compare perfscope-studies/frameworks -o perfscope-studies/frameworks/compare

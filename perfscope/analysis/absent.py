@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from perfscope.analysis import advice
 from perfscope.analysis.machine.absent_sources import NO_COUNTERS_NOTE
 from perfscope.analysis.rank_facts import is_torch
 from perfscope.analysis.results import MissingFigure, RankResult
@@ -12,19 +15,55 @@ from perfscope.analysis.source import Document, DroppedInput, RunSource
 
 WARM_UP_STEPS = 6  # a run of no more steps ends before its first window is written
 _MAX_WORDS = 300
+OF_WINDOWS = "step breakdown, timeline, layers and collectives"
+# How the probes' entries about windows as such begin (rank.json `missing`).
+_NO_WINDOWS = ("windows", "step breakdown")
+_FIGURES = re.compile(r"\d[\d.,]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoWindow:
+    """Why no rank has a traced window, and what would give one: a clause and a sentence."""
+
+    reason: str
+    cure: str
 
 
 def is_open(run: Mapping[str, object]) -> bool:
-    """Whether nobody closed the run: it goes on, or its wrapper (of several Slurm tasks, one) was killed."""
+    """Whether nobody closed the run: it goes on, or its wrapper (of several Slurm tasks, one) was killed.
+
+    A run that was marked later, with the reason (`perfscope slurm follow`, `slurm close`), is closed.
+    """
     status = run.get("status")
-    return status == "running" or (status == "incomplete" and run.get("exit") is None)
+    return status == "running" or (
+        status == "incomplete" and run.get("exit") is None and not run.get("incomplete")
+    )
+
+
+def why_cut_short(run: Mapping[str, object]) -> str:
+    """Why a run of a Slurm job is only a part, in one line; "" = it is not, or it was never closed.
+
+    The reason that Slurm gave comes first, then what the tasks of the step, or `perfscope collect`, noted.
+    """
+    told = run.get("incomplete")
+    if told:
+        return _short(str(told))
+    if run.get("status") != "incomplete":
+        return ""
+    slurm, ending, notes = run.get("slurm"), run.get("exit"), _list(run.get("attach_notes"))
+    of_step = isinstance(slurm, Mapping) and isinstance(slurm.get("step_id"), int)
+    if notes and (of_step or run.get("collected")):
+        return _short(str(notes[0]))
+    number = ending.get("signal") if isinstance(ending, Mapping) else None
+    how = f"signal {number}" if number is not None else "a signal"
+    return f"{how} ended it inside its Slurm job: scancel, the time limit, a requeue or a failed task"
 
 
 def run_in_progress(run: Mapping[str, object]) -> list[MissingFigure]:
-    """What is absent of a run that nobody closed."""
-    cut_short = run.get("incomplete")
+    """What is absent of a run that was cut short, or that nobody closed."""
+    cut_short = why_cut_short(run)
     if cut_short:
-        return [MissingFigure(what="the rest of the run", reason=_short(str(cut_short)))]
+        return [MissingFigure(what="the rest of the run", reason=cut_short)]
     if not is_open(run):
         return []
     reason = (
@@ -79,40 +118,105 @@ def _numbers(ranks: Sequence[int]) -> str:
     return f"{named} and {len(ranks) - 8} more" if len(ranks) > 8 else named
 
 
-def why_no_window(source: RunSource, ranks: Sequence[RankResult]) -> str:
+def why_no_window(source: RunSource, ranks: Sequence[RankResult]) -> NoWindow:
     """Why no rank has a traced window, by what the run's files say."""
     options = source.run.get("options")
     if isinstance(options, dict) and (options.get("trace") is False or options.get("windows") == 0):
-        return "tracing was switched off (`--no-trace`)"
+        cure = "Run again without `--no-trace`, and for long enough to reach a traced window."
+        return NoWindow(reason="tracing was switched off (`--no-trace`)", cure=cure)
     if any(source.windows(rank) for rank in source.ranks) and not source.summaries():
         if any("/windows/" in note.path for note in source.notes):
-            return "windows were traced, but their trace files are not there any more"
-        return "the traced windows have not been read in; `perfscope report` does that"
+            reason = "windows were traced, but their trace files are not there any more"
+            return NoWindow(reason=reason, cure="Bring the trace files back, or run again.")
+        reason = "the traced windows have not been read in; `perfscope report` does that"
+        return NoWindow(reason=reason, cure="Run `perfscope report` on this run.")
     if source.summaries():
-        return "no traced window can be used; each is named here with its reason"
+        reason = "no traced window can be used; each is named here with its reason"
+        return NoWindow(reason=reason, cure="See what was not collected: each window stands there.")
     num_steps = max((rank.num_steps for rank in ranks), default=0)
-    return f"no window was traced: {_why_none_taken(source, num_steps)}"
+    why = _why_none_taken(source, num_steps)
+    return NoWindow(reason=f"no window was traced: {why.reason}", cure=why.cure)
 
 
-def _why_none_taken(source: RunSource, num_steps: int) -> str:
+def _why_none_taken(source: RunSource, num_steps: int) -> NoWindow:
     swallowed = _swallowed(source)
     if swallowed:
-        return swallowed
+        return NoWindow(
+            reason=swallowed, cure="See errors.jsonl of that rank; steps are recorded all the same."
+        )
     metas = {rank: source.rank_meta(rank) for rank in source.ranks}
+    told = [entry.reason for entry in told_by_probes(metas) if _is_of_windows(entry)]
+    if told:
+        return NoWindow(reason=_short("; ".join(told)), cure=advice.training(metas).trace_anyway)
     rootless = not any("root" in meta for meta in metas.values())
     if source.run.get("origin") != "import" and num_steps and rootless and is_torch(metas):
-        return (
+        reason = (
             "the model's forward was never seen in the thread that trains, and windows begin with it "
             "(a model run by another thread or process, or one that is no torch.nn.Module)"
         )
-    said = [str(note) for meta in metas.values() for note in _list(meta.get("notes"))]
-    said = [note for note in said if not note.startswith(NO_COUNTERS_NOTE)]  # that is no matter of windows
+        return NoWindow(reason=reason, cure="Call the model in the thread that calls the optimizer.")
+    said = remarks_of(metas)
+    said = [note for note in said if "window" in note] or (said if is_torch(metas) else [])
     if said:
-        return _short("; ".join(dict.fromkeys(said)))
+        cure = "Let the training's own profiler rest, or train for longer: windows are tried again."
+        return NoWindow(reason=_short("; ".join(said)), cure=cure)
     if num_steps <= WARM_UP_STEPS:
         steps = "1 step was recorded" if num_steps == 1 else f"{num_steps:,} steps were recorded"
-        return f"the run ended before the first one ({steps}; the first window follows some warm-up steps)"
-    return "the run ended before the first one, or its trace could not be written"
+        reason = f"the run ended before the first one ({steps}; the first window follows some warm-up steps)"
+    else:
+        reason = "the run ended before the first one, or its trace could not be written"
+    return NoWindow(reason=reason, cure="Train for more steps, to reach a traced window.")
+
+
+NOTHING_SEEN = NoWindow(
+    reason="no profiler looks into this program, and its traced steps made no call that perfscope records",
+    cure="Look into it with `perfscope run --stacks`, which samples its Python.",
+)
+
+
+def of_windows(told: Sequence[MissingFigure], reason: str) -> MissingFigure:
+    """The one entry for all that windows would show; layers have their own where a probe has said why."""
+    what = OF_WINDOWS
+    if any(entry.what == "layers" for entry in told):
+        what = OF_WINDOWS.replace(", layers", "")
+    return MissingFigure(what=what, reason=reason)
+
+
+def without_windows(told: Sequence[MissingFigure]) -> list[MissingFigure]:
+    """Those of the probes' entries that are not about windows as such: of them one entry tells for all."""
+    return [entry for entry in told if not _is_of_windows(entry)]
+
+
+def _is_of_windows(entry: MissingFigure) -> bool:
+    return entry.what.startswith(_NO_WINDOWS)
+
+
+def remarks_of(metas: Mapping[int, Document]) -> list[str]:
+    """What the ranks' probes noted of the training, each once."""
+    said = (str(note) for meta in metas.values() for note in _list(meta.get("notes")))
+    # a host without counters is told with the machine's figures
+    return list(dict.fromkeys(note for note in said if not note.startswith(NO_COUNTERS_NOTE)))
+
+
+def remarks_of_windows(source: RunSource, metas: Mapping[int, Document]) -> list[str]:
+    """What the readers of other frameworks' traces noted, those that differ in figures only once.
+
+    torch's own are about its files and stand with these.
+    """
+    if is_torch(metas) and not advice.has_calls_beside(metas):
+        return []
+    alike: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for summary in source.summaries():
+        where = f"window {summary.get('window')} of rank {summary.get('rank')}"
+        for note in _list(summary.get("notes")) if summary.get("events_kept") else ():
+            if not str(note).startswith("no step marks"):  # said as what is missing
+                alike[_FIGURES.sub("#", str(note))].append((str(note), where))
+    found = []
+    for same in alike.values():
+        (text, where), others = same[0], len(same) - 1
+        alone = len({note for note, _ in same}) == 1
+        found.append(text if alone else f"{text} ({where}; much the same in {others} more)")
+    return found
 
 
 def _swallowed(source: RunSource) -> str:

@@ -36,7 +36,7 @@ def traced_figures(
     for one in collectives:
         # a result holds the mean member's bytes; in a pipeline every stage is a sender
         sizes[one.collective] += (one.bytes or 0) * one.group_size / breakdowns[0].num_steps
-    unknown = {one.collective for one in collectives if one.bytes is None}
+    unknown = {one.collective for one in collectives if one.bytes is None or one.num_unsized}
     return Traced(
         spans_ns=spans,
         bytes={name: amount for name, amount in sizes.items() if name not in unknown},

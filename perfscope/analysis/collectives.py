@@ -49,20 +49,26 @@ class CommAnalysis:
     ] = ()  # every matched call, one entry per group, kind and window (or pair)
 
 
-def analyse_collectives(record: CommRecord, hosts: Mapping[int, str], world_size: int | None) -> CommAnalysis:
+def analyse_collectives(
+    record: CommRecord,
+    hosts: Mapping[int, str],
+    world_size: int | None,
+    devices: Mapping[int, int] | None = None,
+) -> CommAnalysis:
     """Matches all calls and sums them up per collective and group.
 
     Args:
         record: calls of every rank; calls without a group are given theirs where it is certain.
         hosts: rank -> host.
         world_size: ranks of the job, for groups whose size the trace does not name.
+        devices: rank -> devices of its process, where it has several.
     """
     name_groups(record, hosts)
     missing: list[MissingFigure] = []
     matched: dict[GroupKey, _Matched] = {}
     reasons: dict[GroupKey, str] = {}
     for key, group in sorted(record.groups.items()):
-        found, reason = _match_group(key, group, world_size)
+        found, reason = _match_group(key, group, world_size, devices or {})
         if found is not None:
             matched[key] = found
         if reason:
@@ -88,6 +94,7 @@ def analyse_collectives(record: CommRecord, hosts: Mapping[int, str], world_size
         found = matched.get(key._replace(collective=SEND) if key.collective == RECV else key)
         judged = None if found is None else [judge(key, window, one, hosts, clocks) for window, one in found]
         results.append(_sum_up(key, group, judged, world_size))
+        missing.extend(_unsized(results[-1]))
         if judged and key.collective != RECV:
             matches.extend(judged)
             calls.extend(call for one in judged for call in one.calls())
@@ -125,7 +132,7 @@ def _union_means(matches: Sequence[JudgedCalls]) -> tuple[int | None, int | None
 
 
 def _match_group(
-    key: GroupKey, group: GroupCalls, world_size: int | None
+    key: GroupKey, group: GroupCalls, world_size: int | None, devices: Mapping[int, int]
 ) -> tuple[_Matched | None, str | None]:
     """The matched calls, or None and why there are none."""
     if key.collective in {SEND, RECV}:
@@ -135,6 +142,9 @@ def _match_group(
     if key.group == UNKNOWN_GROUP:
         return None, "the trace does not say which of several process groups they are on"
     size = group.size or world_size or len(group.ranks)
+    if len(group.ranks) < size <= sum(devices.get(rank, 1) for rank in group.ranks):
+        whose = "one process" if len(group.ranks) == 1 else f"{len(group.ranks)} processes"
+        return None, f"its {size} devices are of {whose}: the calls of single devices are not matched"
     if len(group.ranks) < size:
         return None, f"{len(group.ranks)} of the group's {size} ranks were traced"
     whole = {window: calls for window, calls in group.windows.items() if len(calls) >= size}
@@ -151,11 +161,15 @@ def _sum_up(
     sizes = np.concatenate([calls.size for calls in every])
     duration = round(sum(int((calls.exit - calls.enter).sum()) for calls in every) / num_ranks)
     size = group.size or world_size or num_ranks
-    total_bytes = round(int(sizes.sum()) / num_ranks) if len(sizes) and (sizes >= 0).all() else None
+    told = sizes >= 0
+    total_bytes = round(int(sizes[told].sum()) / num_ranks) if told.any() else None
+    in_told = round(
+        sum(int((calls.exit - calls.enter)[calls.size >= 0].sum()) for calls in every) / num_ranks
+    )
     factor = bus_factor(key.collective, size)
     transfer = _Transfer.of(key, judged, num_ranks) if judged else None
     algbw = transfer.bytes_per_s if transfer else None
-    with_wait = total_bytes * factor * 1e9 / duration if total_bytes and factor and duration else None
+    with_wait = total_bytes * factor * 1e9 / in_told if total_bytes and factor and in_told else None
     return CollectiveResult(
         collective=key.collective,
         group=key.group,
@@ -173,6 +187,7 @@ def _sum_up(
         late_counts=transfer.late_counts if transfer else (),
         num_matched=transfer.num_matched if transfer else 0,
         num_waits_uncertain=transfer.num_uncertain if transfer else None,
+        num_unsized=round(int((~told).sum()) / num_ranks),
     )
 
 
@@ -200,17 +215,29 @@ class _Transfer:
             late.update(one.ranks[row] for row in one.late_row.tolist())
         # A pair has one rank of each side per call; a collective has all of its ranks.
         wait = sum(int(one.wait[own].sum()) for one in judged) / num_ranks
-        known = all((one.size >= 0).all() for one in judged)
-        moved = sum(int(one.size.sum()) for one in judged)
+        moved = sum(int(one.size[one.size >= 0].sum()) for one in judged)
+        in_told = sum(int(one.transfer[one.size >= 0].sum()) for one in judged)
         return cls(
             total_ns=total if own == slice(None) else round(total / num_ranks),
             wait_ns=round(wait),
             max_wait_ns=max(int(one.wait[own].max(initial=0)) for one in judged),
-            bytes_per_s=moved * 1e9 / total if known and moved and total else None,
+            bytes_per_s=moved * 1e9 / in_told if moved and in_told else None,
             late_counts=tuple(sorted(late.items(), key=lambda item: (-item[1], item[0]))),
             num_matched=num_calls if own == slice(None) else round(num_calls / num_ranks),
             num_uncertain=sum(int(one.uncertain[own].sum()) for one in judged),
         )
+
+
+def _unsized(result: CollectiveResult) -> list[MissingFigure]:
+    if result.bytes is None or not result.num_unsized:  # none has a size: the row itself says so
+        return []
+    return [
+        MissingFigure(
+            what=f"bytes of {result.num_unsized} of {result.count} {result.collective} calls on group "
+            f"{result.group}",
+            reason="the trace does not tell their size; bytes and bandwidths are those of the others",
+        )
+    ]
 
 
 def _unmatched(key: GroupKey, group: GroupCalls, judged: Sequence[JudgedCalls]) -> list[MissingFigure]:

@@ -55,6 +55,7 @@ LAYER_COLUMNS = (
     ),
     *("bytes_read", "bytes_written", "collective", "in_bytes", "dtype"),
 )
+_CALLS = 2  # place of the calls in the means of `LayerRecord`
 _ELEMENT_BYTES = (
     (8, ("double", "float64", "int64", "long")),
     (2, ("half", "bfloat16", "float16", "int16", "short")),
@@ -336,10 +337,18 @@ def _element_bytes(dtype: str) -> int:
     return next((size for size, names in _ELEMENT_BYTES if any(name in lowered for name in names)), 0)
 
 
-def layer_results(record: LayerRecord) -> tuple[tuple[LayerResult, ...], tuple[MissingFigure, ...]]:
-    """All layers in order of first execution, and what could not be told of them."""
+def layer_results(
+    record: LayerRecord, no_layers: str
+) -> tuple[tuple[LayerResult, ...], tuple[MissingFigure, ...]]:
+    """All layers in order of first execution, and what could not be told of them.
+
+    Args:
+        record: of all ranks.
+        no_layers: why a trace of this framework may name none; "" = that has been said.
+    """
     if not record.num_ranks:
         return (), ()
+    marks_calls = any(mean[_CALLS] for means in record.means.values() for mean in means)
     tied = record.num_tied == record.num_ranks and not record.untied
     results = []
     order = sorted(record.means, key=lambda layer: (*record.first_seen[layer], layer))
@@ -355,7 +364,7 @@ def layer_results(record: LayerRecord) -> tuple[tuple[LayerResult, ...], tuple[M
             LayerResult(
                 layer=layer,
                 module_type=record.types.get(layer),
-                calls=calls,
+                calls=calls if marks_calls else None,
                 forward_ns=round(forward),
                 backward_ns=round(backward),
                 exposed_comm_ns=round(exposed) if tied else None,
@@ -370,7 +379,6 @@ def layer_results(record: LayerRecord) -> tuple[tuple[LayerResult, ...], tuple[M
             )
         )
     if not results:
-        reason = "the trace names no layers (no module marks or Python stacks)"
-        return (), (MissingFigure(what="layers", reason=reason),)
+        return (), (MissingFigure(what="layers", reason=no_layers),) if no_layers else ()
     what = "exposed communication per layer"
     return tuple(results), tuple(MissingFigure(what=what, reason=why) for why in sorted(record.untied))

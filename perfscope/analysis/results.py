@@ -83,6 +83,7 @@ class RankResult:
         None  # part of breakdown_ns.idle: the device waited for a launch; None: no device
     )
     finished: bool | None = None  # the rank closed its files; False: killed or still running; None: imported
+    untold: tuple[str, ...] = ()  # parts of `breakdown_ns` that are 0 only because no trace could tell them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +92,7 @@ class LayerResult:
 
     layer: str
     module_type: str | None
-    calls: float  # forward calls per step
+    calls: float | None  # forward calls per step; None: the trace does not mark layers' calls
     forward_ns: int
     backward_ns: int
     exposed_comm_ns: int | None  # None: the trace does not tie collectives to layers
@@ -114,7 +115,7 @@ class CollectiveResult:
     group_size: int
     dtype: str | None  # None: several, or not in the trace
     count: int  # calls per rank
-    bytes: int | None  # S of METRICS §2 summed over calls; None: sizes not in the trace
+    bytes: int | None  # S of METRICS §2 summed over calls whose size the trace has; None: it has no size
     duration_ns: int  # sum over calls of the mean rank's duration
     transfer_ns: int | None  # sum over matched calls; None: fewer ranks traced than the group has
     wait_ns: int | None  # sum over matched calls of the mean rank's wait
@@ -125,6 +126,7 @@ class CollectiveResult:
     late_counts: tuple[tuple[int, int], ...]  # (rank, times it entered last), most often first
     num_matched: int
     num_waits_uncertain: int | None = None  # waits (rank x call) smaller than the hosts' clock residual
+    num_unsized: int = 0  # calls per rank without a size: not in `bytes`, nor in the bandwidths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,3 +207,5 @@ class RunAnalysis:
     replay: ReplayCheck | None = None
     waits: WaitAnalysis | None = None
     critical_paths: tuple[CriticalPath, ...] = ()  # one per window and step
+    framework: str = "torch"  # that trained, "keras-jax" with Keras's backend; torch where nobody says
+    remarks: tuple[str, ...] = ()  # what probes and readers noted of the training, a sentence each

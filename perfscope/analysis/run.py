@@ -13,13 +13,20 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
+from perfscope.analysis import advice
 from perfscope.analysis import breakdown as bd
 from perfscope.analysis.absent import (
+    NOTHING_SEEN,
+    NoWindow,
     dropped_parts,
     empty_windows,
+    of_windows,
+    remarks_of,
+    remarks_of_windows,
     run_in_progress,
     told_by_probes,
     why_no_window,
+    without_windows,
 )
 from perfscope.analysis.bench import BenchResult, bench_result
 from perfscope.analysis.bench_traced import traced_figures
@@ -40,6 +47,7 @@ from perfscope.analysis.machine.analyse import Training, analyse_machine
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.mainline import LineRecord
 from perfscope.analysis.provenance import provenance
+from perfscope.analysis.rank_facts import framework_of, num_devices, runs_ahead
 from perfscope.analysis.results import DeviceBreakdown, MissingFigure, Quantiles, RankResult, RunAnalysis
 from perfscope.analysis.source import Document, RunSource
 from perfscope.analysis.spans import Spans, WindowFacts, owning_step, spans_of, whole_numbers, window_facts
@@ -71,6 +79,7 @@ class _Run:
     missing: list[MissingFigure] = field(default_factory=list)
     whole_files: int = 0  # windows without step marks
     windows: int = 0
+    runs_ahead: bool = False
 
 
 def analyse_run(source: RunSource) -> RunAnalysis:
@@ -79,37 +88,40 @@ def analyse_run(source: RunSource) -> RunAnalysis:
     Args:
         source: the run; its timelines must have been ingested, else they are reported as missing.
     """
-    windows: dict[int, list[WindowFacts]] = defaultdict(list)
-    for summary in source.summaries():
-        facts = window_facts(summary)
-        windows[facts.rank].append(facts)
-    run = _Run()
+    windows = _windows(source)
+    metas = {rank: source.rank_meta(rank) for rank in source.ranks}
+    run = _Run(runs_ahead=runs_ahead(metas))
     for rank in source.ranks:
         run.ranks.append(_analyse_rank(source, rank, windows.get(rank, []), run))
+    no_window = _no_window(source, run, framework_of(metas))
     hosts = {result.rank: result.host for result in run.ranks}
-    comm = analyse_collectives(run.comm, hosts, world_size(source))
-    layers, layers_missing = layer_results(run.layers)
+    comm = analyse_collectives(run.comm, hosts, world_size(source), num_devices(metas))
+    words = advice.training(metas)
+    _leave_out_untold(run, words)
+    layers, layers_missing = layer_results(run.layers, words.no_layers)
     counted = [steps.counted for steps in run.steps.values()]
     step_ns = quantiles(np.concatenate(counted)) if counted else None
     speed = _throughput(source, run, step_ns)
     overhead = overhead_ratio([(result.overhead_ns, result.elapsed_ns) for result in run.ranks])
     breakdown_of = "file" if run.whole_files and run.whole_files == run.windows else "step"
-    machine, machines = analyse_machine(
-        source,
-        Training(
-            steps=run.steps,
-            windows=[one for of_rank in windows.values() for one in of_rank],
-            layers=layers,
-            calls=comm.calls,
-            samples_per_step=_samples_per_step(speed, step_ns),
-        ),
+    training = Training(
+        steps=run.steps,
+        windows=[one for of_rank in windows.values() for one in of_rank],
+        layers=layers,
+        calls=comm.calls,
+        samples_per_step=_samples_per_step(speed, step_ns),
     )
+    machine, machines = analyse_machine(source, training)
     usual_ns = step_ns.median if step_ns else None
     why = analyse_why(source, run.traced, comm, usual_ns, (machine, machines))
-    bench, no_bench = _bench(source, run, comm)
+    bench, no_bench = _bench(source, run, comm, no_window)
     if bench is not None and bench.samples_per_s is not None:  # one run, one speed
         speed = Throughput(samples_per_s=bench.samples_per_s, source="scheme", missing=None)
-    missing = [*_missing_of_run(source, run, comm, layers_missing), *_as_list(speed.missing), *no_bench]
+    missing = [
+        *_missing_of_run(source, run, comm, layers_missing, no_window),
+        *_as_list(speed.missing),
+        *no_bench,
+    ]
     analysis = RunAnalysis(
         run=source.run,
         ranks=tuple(run.ranks),
@@ -123,7 +135,7 @@ def analyse_run(source: RunSource) -> RunAnalysis:
         findings=(),
         missing=tuple(dict.fromkeys([*missing, *why.missing])),
         provenance=provenance(source.summaries(), source.notes),
-        step_series={rank: tuple(steps.durations.tolist()) for rank, steps in run.steps.items()},
+        step_series={rank: tuple(steps.told.tolist()) for rank, steps in run.steps.items()},
         in_calls_ns=comm.in_calls_ns,
         waiting_ns=comm.waiting_ns,
         clocks=comm.clocks,
@@ -136,8 +148,20 @@ def analyse_run(source: RunSource) -> RunAnalysis:
         replay=why.what_ifs.check,
         waits=why.waits,
         critical_paths=why.critical_paths,
+        framework=framework_of(metas),
+        remarks=(*_shared(run), *remarks_of(metas), *remarks_of_windows(source, metas)),
     )
-    return replace(analysis, findings=find(_evidence(source, run, analysis, machines, why)))
+    evidence = _evidence(source, run, analysis, machines, why)
+    return replace(analysis, findings=find(replace(evidence, no_window=no_window)))
+
+
+def _windows(source: RunSource) -> dict[int, list[WindowFacts]]:
+    """By rank."""
+    windows: dict[int, list[WindowFacts]] = defaultdict(list)
+    for summary in source.summaries():
+        facts = window_facts(summary)
+        windows[facts.rank].append(facts)
+    return windows
 
 
 def _evidence(
@@ -172,7 +196,7 @@ def _samples_per_step(speed: Throughput, step_ns: Quantiles | None) -> float | N
 def _analyse_rank(source: RunSource, rank: int, windows: Sequence[WindowFacts], run: _Run) -> RankResult:
     meta = source.rank_meta(rank)
     table = source.steps(rank)
-    steps = rank_steps(table)
+    steps = rank_steps(table, runs_ahead=run.runs_ahead)
     run.steps[rank], run.traced.times[rank] = steps, step_times(table)
     groups = _groups(meta)
     source.windows(rank)  # so that what is listed there and lost becomes one of the source's notes
@@ -261,25 +285,69 @@ def _throughput(source: RunSource, run: _Run, step_ns: Quantiles | None) -> Thro
 
 
 def _bench(
-    source: RunSource, run: _Run, comm: CommAnalysis
+    source: RunSource, run: _Run, comm: CommAnalysis, no_window: NoWindow | None
 ) -> tuple[BenchResult | None, tuple[MissingFigure, ...]]:
     scheme = source.run.get("scheme")
     if scheme is None:
         return None, ()
-    reason = "no traced step can be used" if run.windows else why_no_window(source, run.ranks)
+    reason = "no traced step can be used" if no_window is None else no_window.reason
     traced = traced_figures(run.ranks, comm.collectives, run.steps, reason)
     return bench_result(scheme, source.bench_records(), traced)
 
 
+def _shared(run: _Run) -> list[str]:
+    if all(steps.shared is None for steps in run.steps.values()):
+        return []
+    return [
+        "The program hands its steps over and runs ahead of their work: single steps are times of handing "
+        "over, so each stretch of untraced steps is shown as equal steps of the same sum. How they differ is "
+        "not known."
+    ]
+
+
+def _no_window(source: RunSource, run: _Run, framework: str) -> NoWindow | None:
+    """Why no window can be used; None where one can.
+
+    Windows that hold nothing but the steps themselves are left out: "all computation" would be made up.
+    """
+    if not run.windows:
+        return why_no_window(source, run.ranks)
+    if framework not in advice.OWN_STEPS or any(rank.comm_ns for rank in run.ranks):
+        return None
+    run.windows, run.traced.lines, run.layers = 0, LineRecord(), LayerRecord()
+    run.ranks = [replace(rank, breakdown_ns=None, comm_ns=None) for rank in run.ranks]
+    return NOTHING_SEEN
+
+
+def _leave_out_untold(run: _Run, words: advice.Training) -> None:
+    """Parts of the step that are 0 only because the framework's trace cannot tell them are no figures."""
+    known = [rank.breakdown_ns for rank in run.ranks if rank.breakdown_ns is not None]
+    untold = tuple(part for part in words.untold if not any(getattr(one, part) for one in known))
+    if not known or not untold:
+        return
+    run.ranks = [rank if rank.breakdown_ns is None else replace(rank, untold=untold) for rank in run.ranks]
+    run.missing += [
+        MissingFigure(what=f"{part.replace('_', ' ')} of the traced steps", reason=words.untold[part])
+        for part in untold
+        if words.untold[part]
+    ]
+
+
 def _missing_of_run(
-    source: RunSource, run: _Run, comm: CommAnalysis, layers_missing: Sequence[MissingFigure]
+    source: RunSource,
+    run: _Run,
+    comm: CommAnalysis,
+    layers_missing: Sequence[MissingFigure],
+    no_window: NoWindow | None,
 ) -> list[MissingFigure]:
+    metas = {rank: source.rank_meta(rank) for rank in source.ranks}
+    told = told_by_probes(metas)
     missing = [*run_in_progress(source.run), *run.missing]
     if not source.ranks:
         missing.append(MissingFigure(what="every figure of the training", reason=_why_no_rank(source.run)))
-    if source.ranks and not run.windows:
-        reason = why_no_window(source, run.ranks)
-        missing.append(MissingFigure(what="step breakdown, timeline, layers and collectives", reason=reason))
+    if source.ranks and no_window is not None:
+        missing.append(of_windows(told, no_window.reason))
+        told = without_windows(told)
     missing.extend(dropped_parts(source.notes))
     missing.extend(empty_windows(source.summaries(), source.ranks))
     missing.extend(_ranks_without(run))
@@ -288,7 +356,10 @@ def _missing_of_run(
         reason = "the trace has no step marks (ProfilerStep): its figures cover the whole file as one"
         missing.append(MissingFigure(what="step boundaries", reason=reason))
     if run.windows:
-        missing.extend(layers_missing)
+        named = {entry.what for entry in told}
+        missing.extend(entry for entry in layers_missing if entry.what not in named)
+        if any(entry.what == "layers" for entry in missing):
+            told = [entry for entry in told if not entry.what.startswith("layers of")]  # of none
         if not comm.collectives:
             reason = "no communication appears in the traced windows"
             missing.append(MissingFigure(what="collectives", reason=reason))
@@ -299,8 +370,7 @@ def _missing_of_run(
             "their clock offset is unknown, and waits between them and the others are marked"
         )
         missing.append(MissingFigure(what=f"clocks of {', '.join(comm.clocks.unlinked)}", reason=reason))
-    metas = {rank: source.rank_meta(rank) for rank in source.ranks}
-    missing.extend(told_by_probes(metas))
+    missing.extend(told)
     missing.extend(step_notes(metas))
     if source.ranks and all(rank.overhead_ns is None for rank in run.ranks):
         imported = source.run.get("origin") == "import"

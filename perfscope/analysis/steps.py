@@ -1,5 +1,9 @@
 """The always-on figures: step time, throughput, waiting for input, and what perfscope itself cost.
 
+Where a program hands its work over and goes on (`runs_ahead`), single steps are times of handing over, the
+wait for all of it falls into some step, and a median would be of the former. Where the mean is more than
+RAN_AHEAD times the median, the untraced steps of a stretch share its time evenly.
+
 Warm-up rule: of a rank's n steps the first max(1, min(3, n // 4)) are left out of quantiles (lazy
 initialisation, autotuning, the rebuild of gradient buckets), unless the rank has only one. Traced steps are
 left out as well when at least MIN_UNTRACED others remain: a profiler slows the step it watches. Imported
@@ -16,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from perfscope.analysis import advice
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.results import MissingFigure, Quantiles
 from perfscope.analysis.source import Document
@@ -23,6 +28,7 @@ from perfscope.analysis.spans import whole_numbers
 
 MIN_UNTRACED = 3
 MAX_WARMUP = 3
+RAN_AHEAD = 1.5
 # Axes of a device mesh along which ranks share a batch rather than split it.
 _MODEL_AXES = frozenset(
     {"tp", "cp", "pp", "ep", "sp", "tensor", "model", "pipeline", "stage", "expert", "context"}
@@ -40,11 +46,19 @@ class RankSteps:
     input_wait_ns: int | None  # median over the counted steps
     samples_per_step: float | None  # median over the counted steps
     elapsed_ns: int | None
+    shared: Int64 | None = (
+        None  # the program ran ahead of its work: durations as equal parts of a stretch, ns
+    )
+
+    @property
+    def told(self) -> Int64:
+        """Every step as it is to be told, in order, ns."""
+        return self.durations if self.shared is None else self.shared
 
     @property
     def counted(self) -> Int64:
         """Durations that the quantiles are taken over, ns."""
-        result: Int64 = self.durations[self.is_counted]
+        result: Int64 = self.told[self.is_counted]
         return result
 
 
@@ -71,12 +85,19 @@ def counted_steps(window: Int64) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     return untraced if untraced.sum() >= MIN_UNTRACED else mask
 
 
-def rank_steps(table: pa.Table) -> RankSteps:
-    """Reads one rank's schema.STEPS."""
+def rank_steps(table: pa.Table, *, runs_ahead: bool = False) -> RankSteps:
+    """Reads one rank's schema.STEPS.
+
+    Args:
+        table: of the rank.
+        runs_ahead: its program may hand steps over before the work of the ones before is done.
+    """
     durations = whole_numbers(table, "dur_ns")
     start = whole_numbers(table, "start_ns")
     window = whole_numbers(table, "window")
     mask = counted_steps(window)
+    counted = durations[mask]
+    shares = runs_ahead and len(counted) > 0 and counted.mean() > RAN_AHEAD * np.median(counted)
     return RankSteps(
         durations=durations,
         starts=start,
@@ -85,7 +106,16 @@ def rank_steps(table: pa.Table) -> RankSteps:
         input_wait_ns=_median_known(table, "input_ns", mask),
         samples_per_step=_median_known(table, "samples", mask),
         elapsed_ns=int((start + durations).max() - start.min()) if len(start) else None,
+        shared=_shared_out(durations, mask) if shares else None,
     )
+
+
+def _shared_out(durations: Int64, counted: NDArray[np.bool_]) -> Int64:
+    """Each stretch of counted steps as equal steps of the same sum, ns."""
+    stretch = np.cumsum(np.diff(counted.astype(np.int8), prepend=0) != 0)
+    mean = np.bincount(stretch, durations) / np.maximum(np.bincount(stretch), 1)
+    result: Int64 = np.where(counted, np.rint(mean[stretch]).astype(np.int64), durations)
+    return result
 
 
 def _median_known(
@@ -104,7 +134,10 @@ class Throughput:
 
 
 def throughput(
-    option: object, metas: Mapping[int, Document], samples: Mapping[int, float | None], step: Quantiles | None
+    option: object,
+    metas: Mapping[int, Document],
+    samples: Mapping[int, float | None],
+    step: Quantiles | None,
 ) -> Throughput:
     """Samples per second of the whole job: samples of all data-parallel ranks, by the median step.
 
@@ -120,17 +153,11 @@ def throughput(
         return Throughput(samples_per_s=option * 1e9 / step.median, source="option", missing=None)
     known = [value for value in samples.values() if value is not None]
     if not known:
-        return _no_throughput(
-            "the batch size cannot be read from the model's input; give `--samples-per-step`"
-        )
+        return _no_throughput(advice.training(metas).no_samples)
     width = _data_parallel_width(metas)
     if width is None:
         # Ranks that share one batch (pipeline, tensor parallel) or that we know nothing of: never multiplied.
-        reason = (
-            "the model's outermost module does not say over how many ranks a batch is split; "
-            "give `--samples-per-step`"
-        )
-        return _no_throughput(reason)
+        return _no_throughput(advice.training(metas).no_width)
     per_step = math.fsum(known) / len(known) * width
     return Throughput(samples_per_s=per_step * 1e9 / step.median, source="derived", missing=None)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from perfscope.analysis import advice
 from perfscope.analysis.buckets import LayerParams
 from perfscope.analysis.collectives import CommAnalysis
 from perfscope.analysis.critical.path import analyse_critical
@@ -70,6 +71,7 @@ def analyse_why(
     lines = traced.lines
     if not lines.lines:
         return Why()
+    words = advice.training({rank: source.rank_meta(rank) for rank in source.ranks})
     hosts = {line.rank: line.host for ranks in lines.lines.values() for line in ranks.values()}
     replays, no_replay = make_replays(lines.lines, comm.matches, comm.clocks)
     analysed, machines = machine
@@ -79,6 +81,7 @@ def analyse_why(
         lines.layers,
         analysed.rooflines if analysed is not None else (),
         remote_ranks(analysed, machines),
+        words=words,
     )
     pop, no_pop = efficiency(replays, hosts, communicates=bool(comm.collectives))
     waits = analyse_waits(
@@ -90,6 +93,7 @@ def analyse_why(
         times=traced.times,
         world_size=world_size(source),
         parameters=traced.parameters,
+        loader=words.loader,
     )
     paths, no_path = analyse_critical(lines, comm.matches, comm.clocks, source)
     return Why(

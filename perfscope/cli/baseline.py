@@ -111,7 +111,7 @@ def _measured(
     Raises:
         UsageError: a path is not there, or a run has no name and none was given.
     """
-    from perfscope.cli.check_runs import read_runs
+    from perfscope.cli.check.runs import read_runs
     from perfscope.gate.records import HEAD
     from perfscope.gate.store.shareable import shareable
 
@@ -140,7 +140,7 @@ def _refuse_failed_checks(paths: Sequence[Path]) -> None:
     """Raises PerfscopeError: a path is the folder of a check of which the outcome is not pass."""
     import json
 
-    from perfscope.cli.check_runs import CHECK_JSON, is_check_folder
+    from perfscope.cli.check.runs import CHECK_JSON, is_check_folder
 
     for path in paths:
         if not is_check_folder(path):

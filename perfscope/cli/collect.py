@@ -38,7 +38,8 @@ def command(places: tuple[Path, ...], output: Path, as_json: bool) -> None:
 
     \b
     Examples:
-      srun --ntasks-per-node=1 sh -c 'cp -r /scratch/run "$SLURM_SUBMIT_DIR/parts/$SLURMD_NODENAME"'
+      srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 \\
+          sh -c 'cp -r /scratch/run "$SLURM_SUBMIT_DIR/parts/$SLURMD_NODENAME"'
       perfscope collect parts/* -o my-run
       perfscope collect my-laptop/late-node -o my-run --json | jq .missing
 

@@ -20,7 +20,8 @@ from perfscope.rundir.layout import RUN_JSON
 if TYPE_CHECKING:
     from perfscope.analysis.study.results import RunEntry, StudyAnalysis
 
-STUDY_JSON = "study.json"
+STUDY_JSON, FRAMEWORKS_JSON = "study.json", "frameworks.json"
+STUDIES = (STUDY_JSON, FRAMEWORKS_JSON)
 FILES = (("html", "compare.html"), ("pdf", "compare.pdf"), ("json", "compare.json"))  # of -o
 _BY = re.compile(r"world_size|scheme|framework|label:.+", re.DOTALL)
 
@@ -67,9 +68,10 @@ def command(
 ) -> None:
     """Hold several runs against each other: how they scale, which scheme wins, what changed.
 
-    RUN is a run directory, or the directory of a study by `perfscope bench sweep`, which stands for all its
-    runs. Two runs give a diff, runs of several world sizes their scaling, runs of several schemes a ranking.
-    Runs that may not be compared (another model, batch, machine) are said so first.
+    RUN is a run directory, or the directory of a study by `perfscope bench sweep` or `bench frameworks`,
+    which stands for all its runs. Two runs give a diff, runs of several world sizes their scaling, runs of
+    several schemes a ranking, runs of several frameworks a comparison, losses before speed. Runs that may not
+    be compared (another model, batch, machine) are said so first.
 
     Without options the text report goes to the terminal. Options for output combine; with --json and --text
     together the text goes to stderr, so that stdout stays JSON.
@@ -79,7 +81,7 @@ def command(
       perfscope compare before after
       perfscope compare run-n1 run-n2 run-n4 --mode strong -o scaling
       perfscope compare my-study --by scheme --html schemes.html
-      perfscope compare runs/* --by framework -o frameworks
+      perfscope compare perfscope-studies/frameworks -o frameworks
       perfscope compare runs/* --by label:bucket_mb --json | jq .headline
     """
     if by is not None and not _BY.fullmatch(by):
@@ -148,10 +150,13 @@ def find_runs(named: Sequence[Path], lost: list[tuple[str, str]]) -> list[Place]
 
 
 def _is_study(path: Path) -> bool:
-    return (path / STUDY_JSON).is_file() and not (path / RUN_JSON).is_file()
+    return any((path / name).is_file() for name in STUDIES) and not (path / RUN_JSON).is_file()
 
 
 def _of_study(folder: Path, lost: list[tuple[str, str]]) -> Iterator[Place]:
+    if not (folder / STUDY_JSON).is_file():
+        yield from _of_frameworks(folder, lost)
+        return
     from perfscope.runners.sweep.state import DONE, load_study
 
     study = load_study(folder)
@@ -164,6 +169,21 @@ def _of_study(folder: Path, lost: list[tuple[str, str]]) -> Iterator[Place]:
                 yield Place(name=str(path), path=path)
             elif not cell.impossible:
                 _leave_out(lost, path, f"{run.status}{f': {run.error}' if run.error else ''}")
+
+
+def _of_frameworks(folder: Path, lost: list[tuple[str, str]]) -> Iterator[Place]:
+    from perfscope.runners.frameworks.matrix import DONE, load_cells
+
+    for cell in load_cells(folder):
+        if cell.skipped and not cell.runs_done:
+            _leave_out(lost, folder / cell.name, cell.skipped)
+            continue
+        for run in cell.runs:
+            path = folder / run["path"]
+            if run["status"] == DONE:
+                yield Place(name=str(path), path=path)
+            else:
+                _leave_out(lost, path, ": ".join(filter(None, (run["status"], run["error"]))))
 
 
 def _leave_out(lost: list[tuple[str, str]], name: str | Path, reason: str) -> None:

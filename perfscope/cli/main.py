@@ -18,15 +18,21 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "import": ("perfscope.cli.import_", "Turn traces of torch.profiler into a run directory."),
     "report": ("perfscope.cli.report", "Write the report of a run: text, HTML, PDF or JSON."),
     "compare": ("perfscope.cli.compare", "Hold several runs against each other: scaling, schemes, a diff."),
-    "check": ("perfscope.cli.check", "Has training become slower? A gate for CI on noisy machines."),
+    "check": ("perfscope.cli.check.command", "Has training become slower? A gate for CI on noisy machines."),
     "baseline": ("perfscope.cli.baseline", "Keep the runs that later checks compare with."),
     "history": ("perfscope.cli.history", "Step times over many commits, and where they changed."),
     "export": ("perfscope.cli.export", "Write a run's timeline as Perfetto, Parquet or CSV."),
     "collect": ("perfscope.cli.collect", "Make one run of the directories that single nodes wrote."),
-    "slurm": ("perfscope.cli.slurm", "Write, submit and follow batch jobs that record themselves."),
-    "bench": ("perfscope.cli.bench", "Train a model under one of many parallel schemes, or compare them."),
-    "predict": ("perfscope.cli.predict", "Predict step time and efficiency for machines not at hand."),
-    "doctor": ("perfscope.cli.doctor", "Show what can be measured on this machine, and why not."),
+    "slurm": ("perfscope.cli.slurm.group", "Write, submit and follow batch jobs that record themselves."),
+    "bench": (
+        "perfscope.cli.bench.group",
+        "Train a model under one of many parallel schemes, or compare them.",
+    ),
+    "predict": (
+        "perfscope.cli.predict.command",
+        "Predict step time and efficiency for machines not at hand.",
+    ),
+    "doctor": ("perfscope.cli.doctor.command", "Show what can be measured on this machine, and why not."),
 }
 
 

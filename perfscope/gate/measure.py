@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from perfscope.analysis.absent import is_open
+from perfscope.analysis.absent import is_open, why_cut_short
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.machine.results import MachineAnalysis
+from perfscope.analysis.rank_facts import runs_ahead
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.run import analyse_run
 from perfscope.analysis.source import Document
@@ -58,7 +59,8 @@ def measure_run(path: Path, name: str) -> RunFigures:
     entry = RunEntry(name=name, analysis=analysis, bench_records=reader.bench_records(), metas=metas)
     (study,) = gather([entry])
     tables = {rank: reader.steps(rank) for rank in reader.ranks}
-    steps = {rank: rank_steps(table) for rank, table in tables.items()}
+    ahead = runs_ahead(metas)
+    steps = {rank: rank_steps(table, runs_ahead=ahead) for rank, table in tables.items()}
     metrics, absent = _metrics(study, analysis, metas, steps)
     machine = analysis.machine
     labels = study.labels
@@ -244,6 +246,9 @@ def _sum(values: Sequence[float | None], steps: int) -> float | None:
 def _problem(study: StudyRun, analysis: RunAnalysis) -> str:
     """Why nothing can be concluded from this run; '' if something can."""
     run = analysis.run
+    cut_short = why_cut_short(run)
+    if cut_short:
+        return f"it is incomplete: {cut_short}"
     ended = run.get("exit")
     code = ended.get("code") if isinstance(ended, dict) else None
     if code:

@@ -39,6 +39,7 @@ def add_calls(file: WindowFile, summary: IngestSummary) -> IngestSummary:
     except TraceError as error:
         return replace(summary, notes=(*summary.notes, str(error)), salvaged=True)
     calls.steps = []
+    _join_main(calls, summary)
     added = merge_calls(file.table, calls, list(summary.steps))
     known = {(lane.device, lane.lane) for lane in summary.lanes}
     lanes = [lane for lane in calls.lanes if (lane.device, lane.lane) not in known]
@@ -52,6 +53,16 @@ def add_calls(file: WindowFile, summary: IngestSummary) -> IngestSummary:
         lanes=(*summary.lanes, *lanes),
         groups=(*summary.groups, *(group for group in calls.groups if group.get("name") not in names)),
     )
+
+
+def _join_main(calls: FrameworkTrace, summary: IngestSummary) -> None:
+    """Put calls of the main thread on the lane of the trace that is the main thread, whatever its number.
+
+    XPlane numbers threads as it likes, the probe by the operating system's ids.
+    """
+    main = [lane for lane in summary.lanes if lane.role == "main"]
+    if len(main) == 1:
+        calls.lanes = [main[0] if lane.role == "main" else lane for lane in calls.lanes]
 
 
 def _summary(file: WindowFile, trace: FrameworkTrace) -> IngestSummary:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 # Written into every summary. Raise it when the same trace would give another table.
-INGEST_VERSION = 2
+INGEST_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,6 +75,19 @@ def world_size(ranks: Sequence[AttachedRank]) -> int | None:
     return max(sizes, default=None)
 
 
+def without_helpers(ranks: Sequence[AttachedRank], expected: int | None) -> int | None:
+    """Ranks to expect where some of the started processes are MXNet's servers and scheduler.
+
+    A launcher starts them like workers, so they were counted; they train nothing and leave nothing. The store
+    tells its workers how many of those there are.
+    """
+    workers = world_size(ranks)
+    stores = [str(one.manifest.get("backend") or "").startswith("kvstore dist") for one in ranks]
+    if expected is None or workers is None or not stores or not all(stores):
+        return expected
+    return min(expected, workers)
+
+
 def packages(ranks: Sequence[AttachedRank]) -> dict[str, str]:
     """Versions the ranks ran with: python and the framework."""
     found: dict[str, str] = {}

@@ -30,6 +30,7 @@ class ProbeOptions:
         sampling: whether hardware counters are read beside the training.
         sample_interval_ms: how often.
         stacks: whether the ranks' Python stacks are sampled, too.
+        first_step: that the first window starts with, counted from 0; None = the probe's own (an early one).
     """
 
     overhead: float = 0.01
@@ -40,6 +41,7 @@ class ProbeOptions:
     sampling: bool = True
     sample_interval_ms: float = 100
     stacks: bool = False
+    first_step: int | None = None
 
     def as_dict(self) -> dict[str, object]:
         return {
@@ -51,6 +53,7 @@ class ProbeOptions:
             "sampling": {"interval_ms": self.sample_interval_ms, "stacks": self.stacks}
             if self.sampling
             else None,
+            **({} if self.first_step is None else {"first_step": self.first_step}),
         }
 
 

@@ -170,7 +170,8 @@ def plan_srun(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
         return None
     program = slurm.program_index(argv)
     inner = recognise(argv[program:], context) if program < len(argv) else None
-    num_tasks = slurm.count_tasks(argv[:program], context.environment)
+    # `srun -n1 a : -n2 b` is a step of several parts.
+    num_tasks = None if ":" in argv[program:] else slurm.count_tasks(argv[:program], context.environment)
     # A task may itself be torchrun: then the ranks are tasks x ranks of each.
     per_task = 1 if inner is None or inner.launcher != "torchrun" else inner.expected_ranks
     expected = num_tasks * per_task if num_tasks and per_task else None

@@ -10,6 +10,7 @@ from pathlib import Path
 from perfscope.launch import attachment
 from perfscope.launch.plan import LaunchPlan
 from perfscope.launch.process import Ending
+from perfscope.rundir import layout
 from perfscope.rundir.writer import OWNER, write_json
 
 PARTS = "parts"  # below .owner: one file per part
@@ -126,6 +127,23 @@ def merge(run_dir: Path, parts: Sequence[Part]) -> dict[str, object]:
     }
 
 
+def keep_later_facts(manifest: dict[str, object], before: Mapping[str, object]) -> dict[str, object]:
+    """`manifest` with what `perfscope slurm` added to the collected run itself: no part knows of it.
+
+    Args:
+        before: the run's run.json as it is; empty where there is none.
+    """
+    slurm, known = as_mapping(manifest.get("slurm")), as_mapping(before.get("slurm"))
+    later = {name: known[name] for name in ("job", "neighbours") if name in known and name not in slurm}
+    if later:
+        manifest = {**manifest, "slurm": {**slurm, **later}}
+    reason = before.get("incomplete")
+    if not reason or manifest.get("incomplete"):
+        return manifest
+    notes = [note for note in as_list(manifest.get("attach_notes")) if note != reason]
+    return {**manifest, "status": "incomplete", "incomplete": reason, "attach_notes": [reason, *notes]}
+
+
 def _expected(manifests: Sequence[Mapping[str, object]], reported: int | None) -> int | None:
     """Tasks of the step, which every part knows; else what ranks said; else the sum of what was started."""
     counts = [as_whole(one.get("expected_ranks")) for one in manifests]
@@ -161,9 +179,16 @@ def _notes(
     notes = [str(note) for one in manifests for note in as_list(one.get("attach_notes"))]
     notes = [note for note in notes if not note.startswith(_OF_ONE_PART)]
     absent = sorted(set(range(expected or 0)) - {one.rank for one in ranks})
+    half = [rank for rank in absent if (run_dir / layout.RANKS / str(rank)).is_dir()]
+    absent = [rank for rank in absent if rank not in half]
     if absent:
         is_ = "is" if len(absent) == 1 else "are"
         notes.append(f"{attachment.name_ranks(absent)} {is_} in none of the collected directories")
+    if half:
+        is_ = "was" if len(half) == 1 else "were"
+        notes.append(
+            f"{attachment.name_ranks(half)} {is_} copied half (without rank.json): copy and collect again"
+        )
     plan = LaunchPlan(launcher=str(manifests[0].get("launcher")), argv=(), name="")
     notes += attachment.explain(run_dir, ranks, None, plan, ending or Ending(0, None))
     return list(dict.fromkeys(notes))

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfscope.errors import RunDirectoryError, UsageError
-from perfscope.launch.merged_manifest import PARTS, Part, merge, read_parts, write_parts
+from perfscope.launch.merged_manifest import PARTS, Part, keep_later_facts, merge, read_parts, write_parts
 from perfscope.launch.same_run import RankProcess, require_one_run
 from perfscope.rundir import layout
 from perfscope.rundir.attempts import Attempt, all_attempts
@@ -64,9 +64,9 @@ class Collected:
     Attributes:
         run_dir: the collected run.
         tallies: by source, as they were named.
-        attached: ranks in the run.
+        attached: ranks in the run that say what they are; one without rank.json was copied half.
         expected: ranks there should be; None = nothing says.
-        missing: ranks that no source has.
+        missing: ranks that no source has, or not yet all of.
         changed: whether anything was written.
         notes: run.json's `attach_notes`.
     """
@@ -99,6 +99,8 @@ def collect(places: Sequence[Path], target: Path) -> Collected:
     if not present:
         create_run_dir(target, name=target.name, force=False)
     with _one_line(target):
+        # First of all: a collection that was interrupted is known by it, and can be gone on with.
+        (target / OWNER / PARTS).mkdir(parents=True, exist_ok=True)
         return _collect(sources, target, parts)
 
 
@@ -117,11 +119,12 @@ def _collect(sources: Sequence[Source], target: Path, parts: Sequence[Part]) -> 
     if changed:  # made of what was there before; it can be had again
         shutil.rmtree(target / layout.DERIVED, ignore_errors=True)
     changed |= write_parts(target, parts)
-    manifest = merge(target, read_parts(target))
-    if _read_json(target / layout.RUN_JSON) != manifest:
+    before = _read_json(target / layout.RUN_JSON)
+    manifest = keep_later_facts(merge(target, read_parts(target)), before or {})
+    if before != manifest:
         write_json(target / layout.RUN_JSON, manifest)
         changed = True
-    attached = tuple(all_attempts(target))
+    attached = tuple(sorted({one.rank for one in _processes(target) if one.meta is not None}))
     expected = manifest.get("expected_ranks")
     notes = manifest.get("attach_notes")
     wanted = expected if isinstance(expected, int) else 0
@@ -262,7 +265,9 @@ def _copy_rest(source: Path, target: Path) -> bool:
     for name in _ONCE:
         if not (target / name).exists():
             changed |= _copy_if_larger(source / name, target / name)
-    return changed | _add_lines(source / BOOT_ERRORS, target / BOOT_ERRORS)
+    for name in (BOOT_ERRORS, layout.NEIGHBOURS_JSONL):
+        changed |= _add_lines(source / name, target / name)
+    return changed
 
 
 def _copy_if_larger(source: Path, place: Path) -> bool:

@@ -391,6 +391,7 @@ def _finish(
         manifest = {**joining.newest(run_dir, manifest), "end_unix_ns": end_ns}
         reported = attachment.world_size(ranks)
         expected = joining.expected_ranks(manifest, plan.expected_ranks, reported)
+        expected = attachment.without_helpers(ranks, expected)
         notes = attachment.explain(run_dir, ranks, expected, plan, ending)
         if joined and ending.code != 0:
             notes.append(f"the launcher on {layout.host_name()} ended with exit code {ending.code}")

@@ -31,6 +31,10 @@ def program_index(argv: Sequence[str]) -> int:
 
 def count_tasks(options: Sequence[str], environment: Mapping[str, str]) -> int | None:
     """Number of tasks; None when only Slurm can tell."""
+    if words.last_value(options, "--het-group", "--pack-group") is not None:
+        return (
+            None  # several parts of a heterogeneous job, of which each has as many as its own variables say
+        )
     given = words.last_value(options, "-n", "--ntasks")
     if given is None:
         given = next((word[2:] for word in options if word.startswith("-n") and word[2:].isdigit()), None)

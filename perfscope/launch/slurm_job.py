@@ -61,7 +61,7 @@ def find_step_task(environment: Mapping[str, str]) -> StepTask | None:
     """
     task = _number(environment, "SLURM_PROCID")
     job = _job_id(environment)
-    step = _number(environment, "SLURM_STEP_ID", "SLURM_STEPID")
+    step = _step_id(environment)
     size = _number(environment, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
     if task is None or job is None or step is None or step in _SPECIAL_STEPS or size is None:
         return None
@@ -95,7 +95,10 @@ def slurm_facts(environment: Mapping[str, str]) -> dict[str, object]:
     job = _job_id(environment)
     if job is None:
         return {}
-    step = _number(environment, "SLURM_STEP_ID", "SLURM_STEPID")
+    step = _step_id(environment)
+    parts = _number(environment, "SLURM_HET_SIZE") or 0
+    if step is None and parts > 1:
+        environment = {**environment, **_of_all_parts(environment, parts)}
     whose = "SLURM_STEP_" if step is not None else "SLURM_JOB_"
     return {
         "job_id": job,
@@ -114,6 +117,22 @@ def slurm_facts(environment: Mapping[str, str]) -> dict[str, object]:
     }
 
 
+def _of_all_parts(environment: Mapping[str, str], parts: int) -> dict[str, str]:
+    """A heterogeneous job as a whole: its plain variables are those of its first part."""
+
+    def each(name: str) -> list[str]:
+        values = (environment.get(f"{name}_HET_GROUP_{part}") for part in range(parts))
+        return [value for value in values if value]
+
+    nodes, tasks = each("SLURM_JOB_NUM_NODES"), each("SLURM_NTASKS")
+    return {
+        "SLURM_JOB_NODELIST": ",".join(each("SLURM_JOB_NODELIST")),
+        "SLURM_JOB_NUM_NODES": str(sum(map(int, nodes))) if all(map(str.isdecimal, nodes)) else "",
+        "SLURM_JOB_NUM_TASKS": str(sum(map(int, tasks))) if all(map(str.isdecimal, tasks)) else "",
+        "SLURM_JOB_TASKS_PER_NODE": ",".join(each("SLURM_TASKS_PER_NODE")),
+    }
+
+
 def _is_of_another_launcher(environment: Mapping[str, str], task: int, size: int) -> bool:
     if any(name in environment for name in _OTHER_LAUNCHERS):
         return True
@@ -121,6 +140,17 @@ def _is_of_another_launcher(environment: Mapping[str, str], task: int, size: int
         if _number(environment, rank) not in (None, task) or _number(environment, world) not in (None, size):
             return True
     return False
+
+
+def _step_id(environment: Mapping[str, str]) -> int | None:
+    """The step; None in a batch script, also in one that was submitted from inside a step of another job.
+
+    sbatch hands the variables of that step on; those of the job it makes contradict them.
+    """
+    of_job, of_step = _number(environment, "SLURM_NTASKS"), _number(environment, "SLURM_STEP_NUM_TASKS")
+    if None not in (of_job, of_step) and of_job != of_step:
+        return None
+    return _number(environment, "SLURM_STEP_ID", "SLURM_STEPID")
 
 
 def _job_id(environment: Mapping[str, str]) -> int | None:

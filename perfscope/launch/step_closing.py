@@ -157,8 +157,9 @@ def closed_manifest(
         manifest: run.json as it is.
         ranks: those that left a record.
     """
-    expected = manifest.get("expected_ranks")
-    here = expected * len(end.states) // end.num_tasks if isinstance(expected, int) else None
+    started = manifest.get("expected_ranks")
+    expected = attachment.without_helpers(ranks, started if isinstance(started, int) else None)
+    here = None if expected is None else expected * len(end.states) // end.num_tasks
     ending = end.ending
     why = attachment.explain(room.run_dir, ranks, here, plan, ending or Ending(0, None))
     slurm = manifest.get("slurm")
@@ -167,6 +168,7 @@ def closed_manifest(
         "status": end.status,
         "exit": None if ending is None else {"code": ending.code, "signal": ending.signal},
         "end_unix_ns": max((one.end_unix_ns for one in end.states.values() if one), default=0) or None,
+        "expected_ranks": expected,
         "attached_ranks": attachment.num_attached(ranks),
         "attach_notes": list(dict.fromkeys([*task_notes(end), *why])),
         "world_size": attachment.world_size(ranks) or manifest.get("world_size"),

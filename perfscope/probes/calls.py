@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from ..rundir import layout
 
@@ -22,6 +22,7 @@ class CallLog:
 
     def __init__(self) -> None:
         self.active = False
+        self._groups: Dict[str, Dict[str, Any]] = {}  # of all windows, by name
         self._start()
 
     def _start(self) -> None:
@@ -80,8 +81,13 @@ class CallLog:
         self._steps.append((step, start_ns, end_ns))
 
     def tell(self, **facts: Any) -> None:
-        """Further keys of the file: `groups`, `outside`, `notes` (see layout)."""
+        """Further keys of the file: `outside`, `notes` (see layout). They are of the open window."""
         self._facts.update(facts)
+
+    def tell_groups(self, rows: Iterable[Dict[str, Any]]) -> None:
+        """Communicators, for the files of this and all later windows; a known name's ranks are replaced."""
+        for row in rows:
+            self._groups[str(row["name"])] = row
 
     def close(self, path: str, main_tid: int, alone: bool) -> None:
         """End the window and write its calls. Without any nothing is written, unless they are `alone`: no
@@ -98,6 +104,7 @@ class CallLog:
         document = dict(
             self._facts,
             version=1,
+            groups=list(self._groups.values()),
             monotonic_ns=(before + time.monotonic_ns()) // 2,
             unix_ns=unix,
             main_tid=main_tid,

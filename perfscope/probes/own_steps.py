@@ -1,16 +1,16 @@
-"""Steps that the training itself marks: `perfscope.step()`. For programs of no framework perfscope knows.
+"""Steps that the training itself marks: `perfscope.step()`, or a loop that a probe found (MPI's).
 
-A window of such a program holds what probes time themselves (MPI calls); what the main thread does besides is
-taken for its computation.
+A framework of the program's lends its profiler and its facts. A program of none has windows that hold what
+probes time themselves (MPI calls); what the main thread does besides is taken for its computation.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 
 from .process import Process, current
-from .step_probe import StepProbe
+from .step_probe import StepProbe, Trace
 
 NAME = "python"
 OUTSIDE = "outside communication"
@@ -30,13 +30,54 @@ def the_probe() -> "OwnSteps":
 
 
 class OwnSteps(StepProbe):
-    """Steps cut by calls, windows without a profiler."""
+    """Steps cut by calls, windows by the profiler of the framework that computes."""
 
     def __init__(self, process: Process) -> None:
         super().__init__(process, NAME)
 
+    def start_afresh(self) -> None:
+        super().start_afresh()
+        self._lender: Optional[StepProbe] = None
+
+    @property
+    def lender(self) -> Optional[StepProbe]:
+        """The framework that the program computes with; None: none that perfscope knows."""
+        if self._lender is None:
+            self._lender = next((one for one in self.process.lenders if one.in_use()), None)
+        return self._lender
+
+    def profiler(self) -> Optional[Trace]:
+        lender = self.lender
+        return lender.trace if lender is not None and lender.may_trace() else None
+
     def facts(self) -> Dict[str, Any]:
+        if self.lender is not None:
+            return self.lender.facts()
         return {"framework": {"name": NAME, "version": ""}, "device": "cpu"}
 
+    def boundary(self, samples: Optional[int] = None) -> None:
+        if self.will_trace:
+            self.window_closing()  # a traced step ends when its work does, and holds no other's
+        super().boundary(samples)
+
     def window_opened(self) -> None:
-        self.process.calls.tell(outside=OUTSIDE)
+        if self.profiler() is None:
+            self.process.calls.tell(outside=OUTSIDE)
+
+    def window_closing(self) -> None:
+        if self.lender is not None:
+            self.lender.wait()
+
+    def window_closed(self) -> None:
+        self._describe()
+
+    def finish(self) -> Dict[str, Any]:
+        if self.windows is not None:
+            self.guarded("describe", self._describe)
+        return super().finish()
+
+    def _describe(self) -> None:
+        recorder = self.process.recorder
+        if self.lender is not None and recorder is not None:
+            recorder.save_meta(**self.facts())  # it may not have been in use when the rank was opened
+            self.lender.describe(recorder)

@@ -45,6 +45,8 @@ class Process:
         recorder: the rank's files; None until `open`: a process that does not train leaves no trace.
         owner: name of the framework that cuts the steps, "" until one does.
         calls: records communication while a window is open, where the framework's trace does not.
+        lenders: probes (StepProbe) of frameworks that lend their profiler to steps marked by the program.
+        cutter: the probe (StepProbe) that cuts the steps; None: torch's own does, or none yet.
         broken: nothing can be written: every probe is to stay silent.
     """
 
@@ -53,11 +55,13 @@ class Process:
         self.config = config
         self._identities: List[Callable[[], Optional[Identity]]] = []
         self._resets: List[Callable[[], None]] = []
+        self.lenders: List[Any] = []
         self._start_afresh()
 
     def _start_afresh(self) -> None:
         self.recorder: Optional[Recorder] = None
         self.owner = ""
+        self.cutter: Any = None
         self.broken = False
         self.calls = CallLog()
         self.guard = Guard()
@@ -72,6 +76,10 @@ class Process:
 
     def on_reset(self, reset: Callable[[], None]) -> None:
         self._resets.append(reset)
+
+    def lend(self, probe: Any) -> None:
+        """`probe` (StepProbe): of a framework that the program may compute with while it marks its steps."""
+        self.lenders.append(probe)
 
     def on_identity(self, ask: Callable[[], Optional[Identity]]) -> None:
         """`ask` tells which rank this process is, or None; asked before the launchers' variables."""

@@ -2,13 +2,16 @@
 
 A subclass puts its hooks in and calls `boundary` where a training step begins. All that it calls from inside
 the training goes through `guarded`: after three faults of one hook the probe stays silent.
+
+Where the program marks its steps itself (`perfscope.step()`), own_steps.py cuts them. The framework's probe
+then lends its profiler and its facts (`Process.lend`): `in_use`, `may_trace`, `wait`, `describe`.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Iterable, Optional
 
 from ..rundir import layout
 from .memory import peak_rss
@@ -51,31 +54,47 @@ class StepProbe:
         process: of which this is a probe.
         name: of the framework: "tensorflow".
         trace: its profiler; None: it has none, a window holds the process's own calls.
+
+    Attributes:
+        off: this probe is to stay silent.
+        trace: as given; a subclass may exchange it until the first window.
+        windows: None until the process proves to train with this framework.
+        index: number of the step that is under way, or comes next. Times are CLOCK_MONOTONIC, ns.
+        started: when the step under way began; None: none is.
+        ended: when a step's work was done last (`step_ended`).
+        samples: of the step under way; None: not known.
+        window: id of the window that traces the step under way, -1: none.
+        cost_ns: time spent on steps outside windows.
     """
 
     def __init__(self, process: Process, name: str, trace: Optional[Trace] = None) -> None:
         self.process = process
         self.name = name
-        self._trace = trace
-        self._fresh()
+        self.trace = trace
+        self.start_afresh()
         process.on_reset(self._reset)
 
-    def _fresh(self) -> None:
+    def start_afresh(self) -> None:
+        """Nothing has been seen of any training. A subclass adds what it keeps of one."""
         self.off = False
-        self._windows: Optional[Windows] = None
-        self._index = 0
-        self._start: Optional[int] = None
-        self._end = 0
-        self._window = -1
-        self._samples: Optional[int] = None
-        self._input_ns: Optional[int] = None
-        self._next_input_ns: Optional[int] = None
+        self.windows: Optional[Windows] = None
+        self.index = 0
+        self.started: Optional[int] = None
+        self.ended = 0
+        self.window = -1
+        self.samples: Optional[int] = None
+        self.cost_ns = 0
+        self._input_ns = 0
+        self._late_input_ns = 0  # waited for since the step's work was done
+        self._sees_input = False
         self._optimizer_ns: Optional[int] = None
-        self._cost_ns = 0
+        self._closed_at = self._closing_ns = (
+            0  # when a window was cut within the step, and how long that took
+        )
         self._thread = 0
 
     def _reset(self) -> None:
-        self._fresh()
+        self.start_afresh()
         self.forked()
 
     # -- for subclasses to give ---------------------------------------------------------------------
@@ -95,6 +114,32 @@ class StepProbe:
 
     def window_closed(self) -> None:
         """The trace is written: take out what `window_opened` put in."""
+
+    def write(self, step: Step, end: int) -> None:
+        """A step has ended, at `end`. To be overridden where its time is not known yet."""
+        assert self.process.recorder is not None and self.windows is not None
+        self.process.recorder.add_step(step, end)
+        self.windows.step_done(step.step, step.dur_ns, step.window, end)
+
+    def profiler(self) -> Optional[Trace]:
+        """What the next window is traced by."""
+        return self.trace
+
+    # -- for steps that somebody else cuts ------------------------------------------------------------
+
+    def in_use(self) -> bool:
+        """Whether the program computes with this framework; it may only have imported it."""
+        return False
+
+    def may_trace(self) -> bool:
+        """Whether the framework's profiler may be used here."""
+        return self.trace is not None
+
+    def wait(self) -> Any:
+        """Wait for work that the program has handed over."""
+
+    def describe(self, recorder: Recorder) -> None:
+        """Write what is known of the model, and what will be missing. Called before and after windows."""
 
     # -- called from hooks ----------------------------------------------------------------------------
 
@@ -118,14 +163,15 @@ class StepProbe:
             self._abandon()
 
     def _abandon(self) -> None:
-        if self._windows is None:
+        if self.windows is None:
             return
-        was_open = self._windows.active >= 0
-        self._windows.abandon()
-        self._window = -1
+        was_open = self.windows.active >= 0
+        self.windows.abandon()
+        self.window = -1
+        trace = self.profiler() if was_open else None
         try:
-            if was_open and self._trace is not None:
-                self._trace.abandon()
+            if trace is not None:
+                trace.abandon()
         except Exception as error:  # noqa: BLE001 - the boundary: training goes on
             self.process.guard.counts["abandon " + type(error).__name__] = 1
 
@@ -139,21 +185,13 @@ class StepProbe:
         if self.off or not process.own_steps(self.name):
             return None
         recorder = process.open()
-        if recorder is None or self._windows is not None:
+        if recorder is None or self.windows is not None:
             return recorder
         self._thread = threading.get_ident()
         recorder.meta["main_tid"] = threading.get_native_id()
-        trace = self._trace
-        self._windows = Windows(
-            recorder,
-            process.config,
-            trace.start if trace is not None else None,
-            trace.stop if trace is not None else None,
-            trace.new_mark if trace is not None else None,
-            suffix=trace.suffix if trace is not None else layout.CALLS,
-            calls=process.calls,
-        )
-        process.on_finish(self._finish)
+        self.windows = Windows(recorder, process.config, None, None, None, calls=process.calls)
+        process.cutter = self
+        process.on_finish(self.finish)
         recorder.save_meta(**self.facts())
         return recorder
 
@@ -163,47 +201,110 @@ class StepProbe:
         Call it through `guarded`. Calls from other threads than the first are passed over.
         """
         began = _clock()
+        opening = self.windows is None
         recorder = self.promote()
-        if recorder is None or self._windows is None or threading.get_ident() != self._thread:
+        if recorder is None or self.windows is None or threading.get_ident() != self._thread:
             return
-        if self._start is not None:
-            self._emit(recorder, began)
-        self._input_ns, self._next_input_ns = self._next_input_ns, None
-        self._samples = samples
-        turned = self._turn_windows(self._index, began)
-        self._start = _clock() if turned else began
+        if opening:  # the rank's files and its sampler: no part of this step, nor what each step costs
+            began = _clock()
+        if self.started is not None:
+            self._input_ns += self._late_input_ns
+            self.end_step(began)
+        self._late_input_ns = 0
+        self.samples = samples
+        turned = self._turn_windows(self.index, began)
+        self.started = _clock() if turned else began
         if not turned:
-            self._cost_ns += _clock() - began
+            self.cost_ns += _clock() - began
 
     def step_ended(self) -> None:
         """The step's work is done, as far as the program can tell: its end if no other step follows."""
-        self._end = _clock()
+        self.ended = _clock()
 
     def add_input(self, duration_ns: int) -> None:
-        """The training waited so long for its next batch; counted for the step that uses it.
+        """The training has waited so long for a batch. It counts for the step whose time it is part of.
 
-        Between `step_ended` and `boundary` that is the next step; within a step call the current one.
+        That is the step under way, though the batch be the next one's. What was waited for before any step
+        lies in none.
         """
-        if self._start is not None and self._end < self._start:
-            self._input_ns = (self._input_ns or 0) + duration_ns
+        self._sees_input = True
+        if self.started is None:
+            return
+        if self.ended < self.started:
+            self._input_ns += duration_ns
         else:
-            self._next_input_ns = (self._next_input_ns or 0) + duration_ns
+            self._late_input_ns += duration_ns  # not part of the step, should it be the last
 
     def add_optimizer(self, duration_ns: int) -> None:
         self._optimizer_ns = (self._optimizer_ns or 0) + duration_ns
 
+    def end_step(self, end: int) -> None:
+        """The step under way ended at `end`. None is under way until `boundary`, or `started` is set."""
+        assert self.started is not None and self.windows is not None
+        start, self.started = self.started, None
+        duration = end - start - (self._closing_ns if start <= self._closed_at < end else 0)
+        step = Step(
+            self.index,
+            start,
+            max(0, duration),
+            self.window,
+            max(0, min(self._input_ns, duration)) if self._sees_input else None,
+            None,
+            self._optimizer_ns,
+            1,
+            self.samples,
+        )
+        self._input_ns, self._optimizer_ns = 0, None
+        self.index += 1
+        self.window = self.windows.active  # it may have been cut within this step
+        self.write(step, end)
+
+    def drop_step(self) -> None:
+        """What is under way was no step. An open window ends."""
+        self.started = None
+        self._input_ns = self._late_input_ns = 0
+        self._end_window(False)
+
+    def take_over(self, starts: Iterable[int]) -> None:
+        """Steps began at these moments, one after the other; the last is under way.
+
+        What was under way is left out: nothing tells where it ended.
+        """
+        self.drop_step()
+        for start in starts:
+            if self.started is not None:
+                self.end_step(start)
+            self.started = start
+
     def cut_window(self) -> None:
         """End the open window now: an evaluation begins, the training starts a profiler of its own."""
-        windows = self._windows
+        self._end_window(self.started is None or self.ended > self.started)
+
+    def _end_window(self, whole: bool) -> None:
+        windows = self.windows
         if windows is not None and windows.active >= 0:
             self.window_closing()
-            windows.close()
-            self._window = -1
+            self._closed_at = _clock()
+            windows.close(whole)
             self.window_closed()
+            self._closing_ns = _clock() - self._closed_at
+            if self.started is None:
+                self.window = -1
+
+    def step_aside(self) -> None:
+        """The training is about to use this framework's profiler itself: an open window, whoever's, ends."""
+        cutter = self.process.cutter or self
+        cutter.guarded("yield", cutter.cut_window)
 
     @property
     def in_window(self) -> bool:
-        return self._windows is not None and self._windows.active >= 0
+        return self.windows is not None and self.windows.active >= 0
+
+    @property
+    def will_trace(self) -> bool:
+        """The step under way is traced, or the next one will be."""
+        windows = self.windows
+        return windows is not None and (windows.active >= 0 or windows.wants(self.index + 1))
 
     @property
     def on_training_thread(self) -> bool:
@@ -211,54 +312,46 @@ class StepProbe:
 
     # -- inside ---------------------------------------------------------------------------------------
 
-    def _emit(self, recorder: Recorder, end: int) -> None:
-        assert self._start is not None and self._windows is not None
-        step = Step(
-            self._index,
-            self._start,
-            max(0, end - self._start),
-            self._window,
-            self._input_ns,
-            None,
-            self._optimizer_ns,
-            1,
-            self._samples,
-        )
-        self._optimizer_ns = None
-        self._index += 1
-        recorder.add_step(step, end)
-        self._windows.step_done(step.step, step.dur_ns, step.window, end)
-
     def _turn_windows(self, step: int, began: int) -> bool:
         """Open, go on with or close a window before `step`; True when perfscope spent time on it."""
-        windows = self._windows
+        windows = self.windows
         assert windows is not None
         if windows.active >= 0:
             self.window_closing()
             if windows.boundary(step):
-                self._window = -1
+                self.window = -1
                 self.window_closed()
                 return True
             return False
         if windows.wants(step):
+            trace = self.profiler()
+            if trace is None:
+                windows.trace_by(None, None, None, layout.CALLS)
+            else:
+                windows.trace_by(trace.start, trace.stop, trace.new_mark, trace.suffix)
             if windows.open(step, began):
-                self._window = windows.active
+                self.window = windows.active
                 self.window_opened()
             return True
         return False
 
-    def _finish(self) -> Dict[str, Any]:
-        windows, recorder = self._windows, self.process.recorder
+    def finish(self) -> Dict[str, Any]:
+        """The process ends: write the last step, close what is open.
+
+        Returns:
+            For rank.json.
+        """
+        windows, recorder = self.windows, self.process.recorder
         if windows is None or recorder is None:
             return {}
-        if self._start is not None and self._end > self._start:
-            self._emit(recorder, self._end)
+        if self.started is not None and self.ended > self.started:
+            self.end_step(self.ended)
         recorder.flush()  # before the window: should closing it fail, the steps are safe
         if not self.off:
             if windows.active >= 0:
                 self.window_closing()
-            windows.finish()
-        overhead = dict(windows.cost(), always_on_ns=self._cost_ns)
+            windows.finish(self.started is None)
+        overhead = dict(windows.cost(), always_on_ns=self.cost_ns)
         return dict(
             self.facts(), overhead=overhead, memory={"peak_rss_bytes": peak_rss(), "peak_device_bytes": None}
         )

@@ -56,7 +56,7 @@ class Windows:
 
     Args:
         recorder: where results go.
-        config: `windows`, `steps_per_window`, `overhead`, `trace` of PERFSCOPE_CONFIG.
+        config: `windows`, `first_step`, `steps_per_window`, `overhead`, `trace` of PERFSCOPE_CONFIG.
         start: starts the framework's profiler; returns False when the training itself uses it. None: there is
             none, and `calls` are all there is to a window.
         stop: stops it and writes the trace to the path given; returns False when there was none any more.
@@ -77,15 +77,13 @@ class Windows:
         calls: Optional[CallLog] = None,
     ) -> None:
         self._recorder = recorder
-        self._start_profiler = start
-        self._stop_profiler = stop
-        self._new_mark = new_mark
-        self._suffix = suffix if start is not None else layout.CALLS
+        self.trace_by(start, stop, new_mark, suffix)
         self._calls = calls
         self._per_window = max(1, int(config.get("steps_per_window", 2)))
         wanted = int(config.get("windows", 3)) if config.get("trace", True) else 0
         self.governor = Governor(float(config.get("overhead", 0.01)), wanted)
-        self._next_step: Optional[int] = FIRST_STEP if self.governor.allows(0) else None
+        first = max(FIRST_STEP, int(config.get("first_step", FIRST_STEP)))
+        self._next_step: Optional[int] = first if self.governor.allows(0) else None
         self._next_window = 0  # its id: the same on every rank, also on one that missed a window
         self._plan_path = os.path.join(recorder.run_dir, layout.PLAN_JSON)
         self._next_poll = 0
@@ -97,6 +95,19 @@ class Windows:
         self._step_start = 0
         self._info: Dict[str, Any] = {}
         self.active = -1  # id of the open window
+
+    def trace_by(
+        self,
+        start: Optional[Callable[[], bool]],
+        stop: Optional[Callable[[str], bool]],
+        new_mark: Optional[Callable[[str], Any]],
+        suffix: str,
+    ) -> None:
+        """The profiler of the windows from now on; arguments as for the class. None is open."""
+        self._start_profiler = start
+        self._stop_profiler = stop
+        self._new_mark = new_mark
+        self._suffix = suffix if start is not None else layout.CALLS
 
     def wants(self, step: int) -> bool:
         """True when a window is due at the boundary before `step`."""
@@ -149,10 +160,12 @@ class Windows:
         self._open_step(step)
         return False
 
-    def _close_step(self) -> None:
+    def _close_step(self, whole: bool = True) -> None:
         if self._step is None:
             return
         step, self._step = self._step, None
+        if not whole:
+            return  # its mark stays open until the trace is written: a profiler keeps no open span
         mark, self._mark = self._mark, None
         if mark is not None:
             mark.__exit__(None, None, None)
@@ -160,9 +173,13 @@ class Windows:
             self._calls.step(step, self._step_start, time.monotonic_ns())
         self._info["num_steps"] += 1
 
-    def close(self) -> None:
-        """Stop tracing and write the trace. Whatever fails, the profiler is off afterwards."""
-        self._close_step()
+    def close(self, whole: bool = True) -> None:
+        """Stop tracing and write the trace. Whatever fails, the profiler is off afterwards.
+
+        Args:
+            whole: the step under way has ended; else it is none of the window's.
+        """
+        self._close_step(whole)
         info, window, self.active = self._info, self.active, -1
         info["end_ns"] = began = time.monotonic_ns()
         folder = os.path.join(self._recorder.path, layout.WINDOWS)
@@ -171,14 +188,21 @@ class Windows:
             os.makedirs(folder, exist_ok=True)
         finally:
             written = self._save(path + self._suffix)
-        if self._calls is not None:
+        mark, self._mark = self._mark, None
+        if mark is not None:
+            mark.__exit__(None, None, None)
+        empty = not whole and not info["num_steps"]
+        if empty and written and self._stop_profiler is not None:
+            os.unlink(path + self._suffix)  # readers would take all of it for one step
+        if self._calls is not None and empty:
+            self._calls.abandon()
+        elif self._calls is not None:
             alone = self._stop_profiler is None
             self._calls.close(path + layout.CALLS, self._recorder.meta["main_tid"], alone)
-        if not written:
+        if empty or not written:
             info["file"] = None
-            self._recorder.meta["notes"].append(
-                "window %d was lost: the training's own profiler ended it" % window
-            )
+            reason = "it ended within its first step" if empty else "the training's own profiler ended it"
+            self._recorder.meta["notes"].append("window %d was lost: %s" % (window, reason))
         self._recorder.anchor()
         info["stop_cost_ns"] = time.monotonic_ns() - began
         info["cost_ns"] = info["start_cost_ns"] + info["stop_cost_ns"]
@@ -223,10 +247,10 @@ class Windows:
         self._recorder.append(layout.WINDOWS_JSONL, info)
         self._recorder.save_meta(overhead=self.cost())
 
-    def finish(self) -> None:
-        """Training ended: close what is open and account for it."""
+    def finish(self, whole: bool = True) -> None:
+        """Training ended: close what is open and account for it. `whole`: as for `close`."""
         if self.active >= 0:
-            self.close()
+            self.close(whole)
         if self._info:
             self.settle()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from perfscope import __version__, units
-from perfscope.analysis.absent import is_open
+from perfscope.analysis.absent import is_open, why_cut_short
+from perfscope.analysis.advice import training_of
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.timeline_extract import TimelineExtract
@@ -202,7 +203,11 @@ def build_figures(analysis: RunAnalysis) -> tuple[KeyFigure, ...]:
 
 
 def _state_figure(analysis: RunAnalysis) -> list[KeyFigure]:
-    """Said first where the run was not closed, or failed: every other figure is of a part of it."""
+    """Said first where the run was cut short, not closed, or failed: other figures are of a part of it."""
+    cut_short = why_cut_short(analysis.run)
+    if cut_short:
+        note = visible(cut_short, LONGEST_SENTENCE)
+        return [KeyFigure(id="state", title="State of the run", value="incomplete", note=note)]
     ending = analysis.run.get("exit")
     code = ending.get("code") if isinstance(ending, dict) else None
     if isinstance(code, int) and code != 0:
@@ -228,7 +233,7 @@ def _throughput_figure(analysis: RunAnalysis) -> KeyFigure:
     text = format_value(Unit.COUNT if rate is None or rate >= 100 else Unit.NUMBER, rate)
     notes = {
         None: "batch size not known",
-        "derived": "derived from the model's input shape",
+        "derived": training_of(analysis.framework).samples_from,
         "option": "from --samples-per-step",
         "scheme": "by the scheme's batch, slowest rank",
     }

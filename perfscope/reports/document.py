@@ -41,6 +41,8 @@ def build_document(analysis: RunAnalysis) -> Json:
         "step_ns": _quantiles(analysis.step_ns),
         "throughput_samples_per_s": analysis.throughput_samples_per_s,
         "samples_source": analysis.samples_source,
+        "framework": analysis.framework,
+        "remarks": list(analysis.remarks),
         "overhead_ratio": analysis.overhead_ratio,
         "breakdown_of": analysis.breakdown_of,
         "clock_residual_ns": analysis.clock_residual_ns,
@@ -111,7 +113,7 @@ def _rank(rank: RankResult) -> Json:
         "num_steps": rank.num_steps,
         "num_traced_steps": rank.num_traced_steps,
         "step_ns": _quantiles(rank.step_ns),
-        "breakdown_ns": _breakdown(rank.breakdown_ns),
+        "breakdown_ns": _breakdown(rank),
         "breakdown_step_ns": None if rank.breakdown_ns is None else rank.breakdown_ns.step,
         "breakdown_num_steps": None if rank.breakdown_ns is None else rank.breakdown_ns.num_steps,
         "comm_ns": rank.comm_ns,
@@ -126,11 +128,12 @@ def _rank(rank: RankResult) -> Json:
     }
 
 
-def _breakdown(breakdown: Breakdown | None) -> Json | None:
-    """The parts alone, so that their sum is `breakdown_step_ns`."""
-    if breakdown is None:
+def _breakdown(rank: RankResult) -> Json | None:
+    """The parts alone, so that the sum of those that are told is `breakdown_step_ns`."""
+    own = rank.breakdown_ns
+    if own is None:
         return None
-    return {part: getattr(breakdown, part) for part in Breakdown.PARTS}
+    return {part: None if part in rank.untold else getattr(own, part) for part in Breakdown.PARTS}
 
 
 def _device(device: DeviceBreakdown | None) -> Json | None:
@@ -174,6 +177,7 @@ def _collective(collective: CollectiveResult) -> Json:
         "num_matched": collective.num_matched,
         "num_waits_uncertain": collective.num_waits_uncertain,
         "bytes": collective.bytes,
+        "num_unsized": collective.num_unsized,
         "duration_ns": collective.duration_ns,
         "transfer_ns": collective.transfer_ns,
         "wait_ns": collective.wait_ns,

@@ -103,14 +103,18 @@ def _of_accounting(facts: Facts, job: _Row, rows: Sequence[_Row]) -> Facts:
         **_exit(job["ExitCode"]),
         "max_rss_bytes": memory,
         "energy_joules": energy,
-        "restarts": max(_whole(facts["restarts"]) or 0, _times(rows, job) - 1),
+        "restarts": _restarts(facts, rows, job),
         "source": "sacct",
     }
     return {**facts, **found, "missing": missing}
 
 
-def _times(rows: Sequence[_Row], job: _Row) -> int:
-    return sum(row["JobIDRaw"] == job["JobIDRaw"] for row in rows)
+def _restarts(facts: Facts, rows: Sequence[_Row], job: _Row) -> int:
+    """By the controller; where it has forgotten the job, by the attempts that accounting has."""
+    known = _whole(facts["restarts"]) or 0
+    if facts["source"] == "scontrol":  # accounting may hold an older job of the same number, too
+        return known
+    return max(known, sum(row["JobIDRaw"] == job["JobIDRaw"] for row in rows) - 1)
 
 
 def _of_queue(task: Task) -> Facts:

@@ -103,10 +103,11 @@ def _parse(text: str) -> tuple[Task, ...]:
         for name, width in _COLUMNS:
             fields[name] = _word(line[place : place + width])
             place += width
-        if is_job(fields["jobarrayid"]) and fields["jobid"].isdigit():
+        name = _own_name(fields["jobarrayid"])
+        if name and fields["jobid"].isdigit():
             tasks.append(
                 Task(
-                    name=fields["jobarrayid"],
+                    name=name,
                     job_id=int(fields["jobid"]),
                     state=fields["state"],
                     reason=fields["reason"],
@@ -131,10 +132,10 @@ def _of_accounting(job: str, ask: Caller) -> tuple[Task, ...]:
     tasks = []
     for line in text.splitlines():
         fields = line.split("|")
-        if len(fields) == 8 and is_job(fields[0]):
+        if len(fields) == 8 and _own_name(fields[0]):
             tasks.append(
                 Task(
-                    name=fields[0],
+                    name=_own_name(fields[0]),
                     job_id=_whole(fields[1]),
                     state=state_word(fields[2]),
                     start=_word(fields[3]),
@@ -145,6 +146,12 @@ def _of_accounting(job: str, ask: Caller) -> tuple[Task, ...]:
                 )
             )
     return tuple(tasks)
+
+
+def _own_name(text: str) -> str:
+    """`12_3` as it is; `12+0` is 12: the first part of a heterogeneous job stands for all; "" for others."""
+    job, plus, part = text.partition("+")
+    return job if is_job(job) and (not plus or part == "0") else ""
 
 
 def state_word(text: str) -> str:

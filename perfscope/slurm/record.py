@@ -44,8 +44,11 @@ def read_manifest(run: Path) -> dict[str, object] | None:
     return found if isinstance(found, dict) and "schema_version" in found else None
 
 
-def close_run(run: Path, reason: str) -> bool:
+def close_run(run: Path, reason: str, *, unless_finished: bool = False) -> bool:
     """Marks a run as incomplete, unless the reason is known already; whether there is a run.
+
+    Args:
+        unless_finished: leave a run alone whose command ended well by itself.
 
     Raises:
         RunDirectoryError: run.json cannot be written.
@@ -53,6 +56,9 @@ def close_run(run: Path, reason: str) -> bool:
     manifest = read_manifest(run)
     if manifest is None:
         return False
+    take_in_neighbours(run)
+    if unless_finished and ended_well(manifest):
+        return True
     if str(manifest.get(INCOMPLETE, ENDED_BY_SLURM)).startswith(ENDED_BY_SLURM):
         write_json(run / layout.RUN_JSON, _incomplete(manifest, reason))
     return True
@@ -63,7 +69,8 @@ def record_job(run: Path, facts: Mapping[str, object], job_id: int | None = None
 
     Args:
         facts: see accounting.job_facts.
-        job_id: the job's own number; a run that another job made is left alone.
+        job_id: the job's own number; a run that another job made is left alone. One of an earlier attempt of
+            it is only marked: the facts are of the last.
 
     Returns:
         Whether there is a run of this job.
@@ -78,6 +85,9 @@ def record_job(run: Path, facts: Mapping[str, object], job_id: int | None = None
     known = found if isinstance(found, dict) else {}
     if job_id is not None and known.get("job_id") not in (None, job_id):
         return False
+    attempt, attempts = known.get("restart_count"), facts.get("restarts")
+    if isinstance(attempt, int) and isinstance(attempts, int) and attempt < attempts:
+        return close_run(run, f"job {facts.get('job')} was requeued", unless_finished=True)
     take_in_neighbours(run)
     of_job = {**known, "job": dict(facts)}
     seen = read_neighbours(run)
@@ -99,21 +109,37 @@ def whole_exit_code(run: Path, facts: Mapping[str, object]) -> object:
 def why_incomplete(manifest: Mapping[str, object], facts: Mapping[str, object]) -> str:
     """Why a run is only a part of what was to be recorded; "" = it is not.
 
-    A command that failed by itself has run to its end: its exit code says so.
+    A command that failed by itself has run to its end: its exit code says so. One that ended well is whole,
+    whatever became of the rest of its job. (A training that saves itself at SIGTERM and exits with 0 was
+    marked by the batch script, which saw the signal.)
     """
     state = str(facts.get("state"))
-    if state in _WHY:
+    if state in _WHY and not ended_well(manifest):
         return f"{_WHY[state]}{_after(facts)}"
     if manifest.get("status") == "running":
         code = facts.get("exit_code")
         ending = f" with exit code {code}" if code else ""
         return f"the job ended{ending}{_after(facts)}, and nobody closed the run: perfscope was killed"
+    of_job = manifest.get("slurm")
+    of_step = isinstance(of_job, dict) and isinstance(of_job.get("step_id"), int)  # its tasks know better
+    if state == "FAILED" and manifest.get("status") == INCOMPLETE and not of_step:
+        first = facts.get("failed_task") or f"a task of the job failed{_after(facts)}"
+        return f"{first}; srun ended the others"
     return ""
+
+
+def ended_well(manifest: Mapping[str, object]) -> bool:
+    """Whether the run's command ended by itself with exit code 0, and nobody marked the run since."""
+    ending = manifest.get("exit")
+    code = ending.get("code") if isinstance(ending, Mapping) else None
+    return manifest.get("status") == "finished" and code == 0
 
 
 def take_in_neighbours(run: Path) -> None:
     """What the script wrote beside the run before it was killed goes where it belongs."""
-    beside = run.with_name(f"{run.name}.neighbours")
+    of_job = (read_manifest(run) or {}).get("slurm")
+    job = of_job.get("job_id") if isinstance(of_job, dict) else None
+    beside = run.with_name(f"{run.name}.{job}.neighbours")
     if run.is_dir() and not (run / layout.NEIGHBOURS_JSONL).exists():
         with suppress(OSError):  # not there, or a run that may only be read: it is there to be seen
             beside.replace(run / layout.NEIGHBOURS_JSONL)

@@ -15,8 +15,8 @@ def explain(error: SlurmError, asked: dict[str, str], ask: Caller) -> SlurmError
         ask: to find out what there is instead.
     """
     said = str(error)
-    if isinstance(error, Unreachable):
-        return error
+    if isinstance(error, Unreachable) or not said.startswith("sbatch: "):
+        return error  # sbatch was not asked, or did not come to an answer
     if "invalid partition" in said.lower():
         known = _partitions(ask)
         name = asked.get("partition", "")

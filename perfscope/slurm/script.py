@@ -86,7 +86,8 @@ def environment(job: JobRequest) -> list[str]:
         lines += ["set +u # modules and environments read variables that are not set"]
         if job.modules:
             lines += [
-                "if ! type module > /dev/null 2>&1; then . /etc/profile; fi",
+                "# What fails in a profile is no reason to end the job.",
+                "if ! type module > /dev/null 2>&1; then set +e; . /etc/profile; set -e; fi",
                 f"module load {quote_all(job.modules)}",
             ]
         lines += [*job.setup, "set -u"]
@@ -116,7 +117,8 @@ def _run_directory(job: JobRequest) -> list[str]:
         'if [ "$attempt" -gt 0 ]; then # requeued: what was recorded before stays as it is',
         "  before=$base",
         '  if [ "$attempt" -gt 1 ]; then before=$base-restart$((attempt - 1)); fi',
-        '  perfscope slurm close "$before" --reason "job $SLURM_JOB_ID was requeued" || true',
+        '  perfscope slurm close "$before" --unless-finished --reason "job $SLURM_JOB_ID was requeued" ||',
+        "    true",
         "  run=$base-restart$attempt",
         "fi",
         'if [ -e "$run/run.json" ]; then',
@@ -168,9 +170,10 @@ def _neighbours() -> list[str]:
         ' \\"busy_cpus\\": %d.%02d, \\"others\\": \\"%s\\"}\\n" \\',
         '  "$1" "$SLURMD_NODENAME" "$(date +%s)" "$load" $((busy / 100)) $((busy % 100)) "$others"',
         "'",
+        "seen=$run.$SLURM_JOB_ID.neighbours",
         "neighbours() {",
         '  srun --ntasks="${#nodes[@]}" --ntasks-per-node=1 bash -c "$look" look "$1" |'
-        ' tee -a "$run.neighbours" || true',
+        ' tee -a "$seen" || true',
         "}",
     ]
 
@@ -213,10 +216,10 @@ def _ending(job: JobRequest) -> list[str]:
         lines += ["else", "  neighbours after"]
     lines.append("fi")
     if job.clean:
-        lines.append(
-            'if [ -d "$run" ] && [ -e "$run.neighbours" ]; then '
-            f'mv "$run.neighbours" "$run/{layout.NEIGHBOURS_JSONL}"; fi'
-        )
+        lines += [
+            'if [ "$status" -eq 125 ]; then rm -f "$seen" # not started: the run is another job\'s',
+            f'elif [ -d "$run" ] && [ -e "$seen" ]; then mv "$seen" "$run/{layout.NEIGHBOURS_JSONL}"; fi',
+        ]
     return [*lines, 'exit "$status"']
 
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfscope.errors import RunDirectoryError
+from perfscope.rundir import layout
 from perfscope.rundir.writer import write_json
 from perfscope.slurm.accounting import show_job
 from perfscope.slurm.jobs import Task, is_job, look_up
@@ -30,6 +31,18 @@ from perfscope.slurm.refusals import explain
 from perfscope.slurm.script import RUNS
 
 SCRIPT, TICKET, LOG = ".sbatch", ".job.json", ".log"
+_OF_THE_CLUSTER = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS")
+# sbatch(1), "input environment variables": without SBATCH_, in the words of its options.
+_NEVER_FROM_OUTSIDE = ("wait", "array-inx", "test-only", "job-name")
+_MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
+_OTHER_NAMES = {
+    "timelimit": ("time",),
+    "mem-per-node": _MEMORY,
+    "mem-per-cpu": _MEMORY,
+    "mem-per-gpu": _MEMORY,
+    "requeue": ("no-requeue",),
+    "no-requeue": ("requeue",),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +51,13 @@ class Place:
 
     Attributes:
         run: the run directory, or what the runs of an array begin with.
+        mark: what stands between that and the index of an array's task.
+        is_exact: `run` is the one directory that is meant, whatever the task or the attempt.
     """
 
     run: Path
+    mark: str = "-"
+    is_exact: bool = False
 
     @property
     def script(self) -> Path:
@@ -60,8 +77,10 @@ class Place:
 
     def of_attempt(self, task: Task, restarts: int) -> Path:
         """The run of an attempt; 0 = before the job was ever requeued."""
+        if self.is_exact:
+            return self.run
         index = task.array_index
-        name = self.run.name if index is None else f"{self.run.name}-{index}"
+        name = self.run.name if index is None else f"{self.run.name}{self.mark}{index}"
         return self.run.with_name(name + (f"-restart{restarts}" if restarts else ""))
 
     def log_of(self, task: Task) -> Path:
@@ -107,7 +126,8 @@ def submit(
         place.ticket.unlink(missing_ok=True)
         raise RunDirectoryError(f"cannot write {place.script}: {error.strerror}") from error
     except SlurmError:
-        place.ticket.unlink(missing_ok=True)
+        for file in (place.ticket, place.script):
+            file.unlink(missing_ok=True)
         raise
     return job
 
@@ -189,8 +209,12 @@ def job_of(run: Path) -> str:
     if job is not None:
         return job
     known = (read_manifest(run) or {}).get("slurm")
-    if isinstance(known, dict) and is_job(str(known.get("job_id"))):
-        return str(known["job_id"])
+    if isinstance(known, dict):
+        # The last task of an array has the number of the whole array.
+        task = f"{known.get('array_job_id')}_{known.get('array_task_id')}"
+        name = task if is_job(task) else str(known.get("job_id"))
+        if is_job(name):
+            return name
     raise SlurmError(f"nothing says that {run} is the run of a Slurm job; give the job's id")
 
 
@@ -200,7 +224,9 @@ def find_place(run: Path) -> Place:
         name = re.sub(ending, "", run.name) if ending else run.name
         if name and Place(run=run.with_name(name)).ticket.exists():
             return Place(run=run.with_name(name))
-    return Place(run=run)
+    named = re.fullmatch(r"slurm-(\d+)(?:_\d+)?(?:-restart\d+)?", run.name)
+    by_id = _place_by_id(run.parent, named[1], "0") if named else None
+    return by_id or Place(run=run, is_exact=True)
 
 
 def place_of(job: str, ask: Caller = call) -> Place | None:
@@ -213,19 +239,50 @@ def place_of(job: str, ask: Caller = call) -> Place | None:
     own = script.with_name(script.name.removesuffix(SCRIPT)) if script.name.endswith(SCRIPT) else None
     if own is not None and ticket_job(Place(run=own)) == job.partition("_")[0]:
         return Place(run=own)
-    # A script that was printed and submitted by hand names its run by its job.
-    by_id = Path(fields.get("WorkDir", "")) / RUNS / f"slurm-{job.partition('_')[0]}"
-    return Place(run=by_id) if any(by_id.parent.glob(f"{by_id.name}*")) else None
+    runs = Path(fields.get("WorkDir", "")) / RUNS
+    found = _place_by_id(runs, job.partition("_")[0], fields.get("Restarts", "0"))
+    # The number of an array is that of one of its tasks, too: a run named by a step is not all of it.
+    return None if found is not None and found.is_exact and "ArrayJobId" in fields else found
 
 
-def job_environment(python_bin: Path) -> dict[str, str]:
-    """Ours, with perfscope on PATH where it was started by its full path: the job inherits it."""
-    path = os.environ.get("PATH", os.defpath)
+def _place_by_id(runs: Path, job: str, restarts: str) -> Place | None:
+    """Where a job records whose script was submitted by hand: its runs have its id in their names."""
+    names = [path.name for path in runs.glob(f"slurm-{job}*") if path.is_dir()]
+    for mark in ("-", "_"):
+        index = r"_\d+" if mark == "_" else ""
+        if any(re.fullmatch(rf"slurm-{job}{index}(-restart\d+)?", name) for name in names):
+            return Place(run=runs / f"slurm-{job}", mark=mark)
+    attempt = "" if restarts == "0" else f"-restart{restarts}"
+    of_steps = [name for name in names if re.match(rf"slurm-{job}\.\d+{attempt}-(?!restart)", name)]
+    return Place(run=runs / of_steps[0], is_exact=True) if len(of_steps) == 1 else None
+
+
+def job_environment(python_bin: Path, script: str) -> dict[str, str]:
+    """Ours, with perfscope on PATH where it was started by its full path: the job inherits it.
+
+    Without what would change the job behind the script's back: SBATCH_ variables go before its #SBATCH lines,
+    and what a job or a `perfscope run` around this command has set is not for the new job.
+    """
+    asked = set(re.findall(r"(?m)^#SBATCH --([a-z-]+)", script))
+    kept = {name: value for name, value in os.environ.items() if not _misleads(name, asked)}
+    path = kept.get("PATH", os.defpath)
     if (python_bin / "perfscope").exists() and not any(
         (Path(folder) / "perfscope").exists() for folder in path.split(os.pathsep)
     ):
         path = os.pathsep.join((str(python_bin), path))
-    return {**os.environ, "PATH": path}
+    return {**kept, "PATH": path}
+
+
+def _misleads(name: str, asked: set[str]) -> bool:
+    """Whether a variable must not reach sbatch; `asked`: options that the script has."""
+    if name in (layout.ENV_RUN_DIR, layout.ENV_CONFIG, layout.ENV_PYTHON):
+        return True
+    if name.startswith("SLURM_"):
+        return "SLURM_JOB_ID" in os.environ and name not in _OF_THE_CLUSTER
+    if not name.startswith("SBATCH_"):
+        return False
+    option = name.removeprefix("SBATCH_").lower().replace("_", "-")
+    return option in _NEVER_FROM_OUTSIDE or bool(asked & {option, *_OTHER_NAMES.get(option, ())})
 
 
 @contextmanager

@@ -90,8 +90,11 @@ def record(*command: str, cwd: Path, timeout: int = 240, **changes: str) -> Reco
 
 
 def losses(output: str) -> list[tuple[str, str, str]]:
-    """(rank, step or "final", loss) as the examples print them, sorted; a launcher may prefix lines."""
-    return sorted(re.findall(r"rank (\d+) (?:step +(\d+) |final )loss (\S+)", output))
+    """(rank, step or "final", loss) as the examples print them, sorted.
+
+    A launcher may prefix lines, and those of two processes may stand in one.
+    """
+    return sorted(re.findall(r"rank (\d+) (?:step +(\d+) |final )loss (-?\d+\.\d{6}|nan|-?inf)", output))
 
 
 def collective(report: dict[str, Any], name: str, group: str) -> dict[str, Any]:

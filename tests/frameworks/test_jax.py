@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from perfscope.ingest.formats.jax import read_jax
 from tests.probe.conftest import Recorded, environment
 
 pytestmark = [
@@ -121,6 +123,30 @@ for _ in range(12):
         g = jax.tree.map(jnp.add, g, gradients(p, x[part], y[part]))
     p = apply(p, g)
 """
+ADDED_UP = """
+gradients, apply = jax.jit(jax.grad(loss_of)), jax.jit(sgd, donate_argnums=0)
+add = jax.jit(lambda one, other: jax.tree.map(jnp.add, one, other))
+for _ in range(12):
+    g = gradients(p, x[:1], y[:1])
+    for part in range(1, 6): g = add(g, gradients(p, x[part : part + 1], y[part : part + 1]))
+    p = apply(p, g)
+"""
+THREE_FUNCTIONS = """
+gradients = jax.jit(jax.grad(loss_of))
+moments = jax.jit(lambda g, m: (jax.tree.map(lambda a, b: 0.9 * a + b, m, g), jax.tree.map(jnp.negative, g)))
+apply = jax.jit(lambda p, u: jax.tree.map(lambda a, b: a + 0.1 * b, p, u))
+m = jax.tree.map(jnp.zeros_like, p)
+for _ in range(12):
+    m, u = moments(gradients(p, x, y), m)
+    p = apply(p, u)
+"""
+GIVEN_AWAY = """
+step = jax.jit(update)
+average = jax.jit(lambda p: jax.tree.map(lambda a: 0.9 * a, p), donate_argnums=0)
+for _ in range(12):
+    p, loss = step(p, x, y)
+    p = average(p)
+"""
 UPDATE_OUTSIDE = """
 gradients = jax.jit(jax.grad(loss_of))
 for _ in range(12): p = sgd(p, gradients(p, x, y))
@@ -154,12 +180,13 @@ for _ in range(12): p, loss = step(p, x, y)
 @pytest.mark.parametrize(
     "loop",
     [
-        LOOP, OTHERS, AVERAGED, TWO_FUNCTIONS, MICRO_BATCHES, UPDATE_OUTSIDE, JITTED_EACH_TIME,
-        METHOD, PMAP, NEW_FUNCTION_EACH_EPOCH, AHEAD_OF_TIME,
+        LOOP, OTHERS, AVERAGED, TWO_FUNCTIONS, MICRO_BATCHES, ADDED_UP, THREE_FUNCTIONS, GIVEN_AWAY,
+        UPDATE_OUTSIDE, JITTED_EACH_TIME, METHOD, PMAP, NEW_FUNCTION_EACH_EPOCH, AHEAD_OF_TIME,
     ],
     ids=[
         "loop", "other functions", "average of weights", "two functions", "micro-batches",
-        "update outside jit", "jitted each time", "method", "pmap", "a function an epoch", "ahead of time",
+        "gradients added up", "three functions", "results given away", "update outside jit",
+        "jitted each time", "method", "pmap", "a function an epoch", "ahead of time",
     ],
 )  # fmt: skip
 def test_twelve_updates_are_twelve_steps(train: Train, loop: str) -> None:
@@ -168,6 +195,68 @@ def test_twelve_updates_are_twelve_steps(train: Train, loop: str) -> None:
     assert samples(recorded) == [6] * 12
     assert recorded.meta()["framework"]["name"] == "jax"
     assert recorded.meta()["finished"] is True
+
+
+def test_a_scan_through_the_batch_is_one_step_of_many_updates(train: Train) -> None:
+    recorded = train(
+        """
+        @jax.jit
+        def epoch(p, xs, ys): return jax.lax.scan(lambda p, batch: update(p, *batch), p, (xs, ys))
+        for _ in range(8): p, losses = epoch(p, np.stack([x] * 5), np.stack([y] * 5))
+        """
+    )
+    assert samples(recorded)[4:] == [5 * 6] * 4
+    assert set(samples(recorded)) <= {5 * 6, None}
+    assert any("makes 5 updates" in note for note in recorded.meta()["notes"])
+
+
+SLOW = """
+import time
+def slow(v): time.sleep(0.03); return v
+@jax.jit
+def step(p, x, y):
+    p, loss = update(p, x, y)
+    return p, jax.pure_callback(slow, jax.ShapeDtypeStruct((), jnp.float32), loss)
+for _ in range(12): p, loss = step(p, x, y)
+"""
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        "jax.block_until_ready(loss)",
+        "p['w'].block_until_ready()",
+        "print(loss)",
+        "float(loss)",
+        "loss.item()",
+    ],
+)
+def test_reading_a_result_ends_the_last_steps(train: Train, read: str) -> None:
+    recorded = train(SLOW + read, trace=False)
+    steps = recorded.steps()
+    assert len(steps) == 12
+    assert sum(one["dur_ns"] for one in steps[1:]) >= 11 * 30_000_000  # sleeps are lower bounds
+    assert recorded.meta()["notes"] == []
+
+
+def test_what_a_step_was_compiled_is_its_own_time(train: Train) -> None:
+    recorded = train(
+        """
+        import time
+        def slow(v): time.sleep(0.01); return v
+        def wait(p, x, y):
+            time.sleep(0.5)  # while it is traced: once for each shape
+            p, loss = update(p, x, y)
+            return p, jax.pure_callback(slow, jax.ShapeDtypeStruct((), jnp.float32), loss)
+        step = jax.jit(wait)
+        for i in range(12): p, loss = step(p, x[: 5 if i == 8 else 6], y[: 5 if i == 8 else 6])
+        float(loss)
+        """,
+        trace=False,
+    )
+    times = [one["dur_ns"] for one in recorded.steps()]
+    assert times[8] >= 500_000_000
+    assert max(times[5:8] + times[9:]) < times[8] / 2
 
 
 def test_what_gives_nothing_back_is_no_training(train: Train) -> None:
@@ -199,7 +288,11 @@ def test_steps_that_the_program_marks_come_first(train: Train) -> None:
         """
     )
     assert samples(recorded)[:5] == [17] * 5
-    assert recorded.meta()["framework"]["name"] == "python"
+    assert recorded.meta()["framework"]["name"] == "jax"
+    # Windows are by JAX's own profiler all the same, and hold the work of whole steps.
+    rows = read_jax(recorded.rank() / "windows" / "0.jax.xplane.pb").table(0, 0).to_pylist()
+    work = Counter(row["step"] for row in rows if row["kind"] == "compute" and row["flops"])
+    assert set(work) == {3, 4} and work[3] == work[4] >= 4
 
 
 # -- jax.jit stays what it was ----------------------------------------------------------------------------
@@ -293,22 +386,7 @@ def test_an_unknown_profiler_costs_the_windows_and_nothing_else(train: Train) ->
 
 
 def test_steps_that_run_ahead_share_the_time_their_work_took(train: Train) -> None:
-    recorded = train(
-        """
-        import time
-        def slow(v): time.sleep(0.03); return v
-        @jax.jit
-        def step(p, x, y):
-            p, loss = update(p, x, y)
-            return p, jax.pure_callback(slow, jax.ShapeDtypeStruct((), jnp.float32), loss)
-        for _ in range(12): p, loss = step(p, x, y)
-        jax.block_until_ready((p, loss))
-        """,
-        trace=False,
-    )
-    steps = recorded.steps()
-    assert len(steps) == 12
-    assert sum(one["dur_ns"] for one in steps[1:]) >= 10 * 30_000_000  # sleeps are lower bounds
+    steps = train(SLOW + "jax.block_until_ready((p, loss))", trace=False).steps()
     assert all(one["start_ns"] + one["dur_ns"] == two["start_ns"] for one, two in pairwise(steps))
 
 
@@ -416,7 +494,7 @@ def test_the_report_of_one_process_has_speed_and_layers_both_ways(alone: tuple[P
         assert layer["backward_flops"] == (forward if index == 0 else 2 * forward)
     assert found["collectives"] == []  # a mean over one device moves nothing
     parts = found["ranks"][0]["breakdown_ns"]
-    assert parts["compute"] > 0.2 * sum(parts.values())
+    assert parts["compute"] > 0.2 * sum(part or 0 for part in parts.values())
     assert parts["optimizer"] > 0 and parts["exposed_comm"] == 0
 
 

@@ -65,7 +65,7 @@ def test_every_batch_of_fit_is_a_step(alone: tuple[str, Recorded]) -> None:
     assert (meta["framework"]["name"], meta["framework"]["backend"]) == ("keras", backend)
     assert (meta["finished"], meta["gradient_bytes"]) == (True, GRADIENT_BYTES)
     if backend != "tensorflow":
-        assert all(one["input_ns"] > 0 for one in steps)
+        assert sum(one["input_ns"] > 0 for one in steps) >= STEPS - EPOCHS  # an epoch's last waits for none
 
 
 def test_the_report_has_throughput_and_layers(alone: tuple[str, Recorded]) -> None:

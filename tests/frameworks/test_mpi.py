@@ -470,3 +470,39 @@ def test_an_mpi4py_of_another_kind_is_left_alone_and_said(tmp_path: Path) -> Non
     assert found.done.returncode == 0, found.done.stderr
     assert found.done.stdout == "another world mpi4py.MPI\n"
     assert ["mpi4py 9.0 is not known" in line for line in found.said()].count(True) == 1
+
+
+def test_a_program_that_initialises_mpi_itself_is_recorded_too(tmp_path: Path) -> None:
+    script = program(
+        tmp_path,
+        """
+import mpi4py
+mpi4py.rc(initialize=False, finalize=False)
+from mpi4py import MPI
+from mpi4py.MPI import COMM_WORLD
+assert not MPI.Is_initialized() and COMM_WORLD is MPI.COMM_WORLD
+MPI.Init()
+for index in range(40):
+    COMM_WORLD.allreduce(index)
+    COMM_WORLD.Barrier()
+print(COMM_WORLD.rank, MPI.COMM_WORLD == MPI.Intracomm(COMM_WORLD))
+MPI.Finalize()
+""",
+    )
+    found = record(mpi(2, script), tmp_path)
+    assert found.done.returncode == 0, found.done.stderr
+    assert sorted(found.done.stdout.splitlines()) == ["0 True", "1 True"]
+    assert found.errors() == []
+    for rank in (0, 1):
+        assert [one["step"] for one in found.steps(rank)] == list(range(39))
+        assert (found.rank(rank)["world_size"], found.rank(rank)["finished"]) == (2, True)
+
+
+def test_a_program_that_never_initialises_mpi_runs_as_it_did(tmp_path: Path) -> None:
+    script = program(
+        tmp_path,
+        "import mpi4py\nmpi4py.rc.initialize = False\nfrom mpi4py import MPI\nprint(MPI.Is_initialized())\n",
+    )
+    found = record([sys.executable, script], tmp_path)
+    assert (found.done.returncode, found.done.stdout) == (0, "False\n")
+    assert found.ranks() == [] and found.errors() == []

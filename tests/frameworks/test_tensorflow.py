@@ -74,6 +74,43 @@ def second(x, y):
     adam.apply_gradients(zip(tape.gradient(loss, other.trainable_variables), other.trainable_variables))
 for _ in range(10): first(x, y); second(x, y)
 """
+EAGER_GAN = """
+other = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1, name="c")])
+adam = tf.keras.optimizers.Adam()
+data = tf.data.Dataset.from_tensor_slices((np.zeros((80, 4), "f"), np.zeros((80, 1), "f"))).batch(8)
+for x, y in data:
+    with tf.GradientTape() as tape: loss = loss_of(x, y)
+    sgd.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    with tf.GradientTape() as tape: loss = tf.reduce_mean(other(x) - y)
+    adam.apply_gradients(zip(tape.gradient(loss, other.trainable_variables), other.trainable_variables))
+"""
+SAME_CLASS = """
+class Player:
+    def __init__(self, name):
+        self.model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1, name=name)])
+        self.optimizer = tf.keras.optimizers.SGD(0.1)
+    @tf.function
+    def train_step(self, x, y):
+        with tf.GradientTape() as tape: loss = tf.reduce_mean((self.model(x) - y) ** 2)
+        variables = self.model.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+players = Player("c"), Player("d")
+for _ in range(10):
+    for player in players: player.train_step(x, y)
+"""
+SESSION = """
+v1 = tf.compat.v1
+with tf.Graph().as_default():
+    given = v1.placeholder(tf.float32, (None, 4))
+    weights = v1.get_variable("layer/w", (4, 1))
+    loss = tf.reduce_mean((given @ weights - 1) ** 2)
+    update = v1.train.GradientDescentOptimizer(0.1).minimize(loss)
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        for step in range(10):
+            session.run(tf.group(update) if step == 0 else update, {given: np.ones((8, 4))})
+            session.run(loss, {given: np.ones((80, 4))})
+"""
 EVALUATING = """
 @tf.function
 def train_step(x, y):
@@ -128,7 +165,7 @@ def test_every_call_of_the_train_function_is_a_step(alone: Recorded) -> None:
     steps = alone.steps()
     assert [one["step"] for one in steps] == list(range(STEPS))
     assert {one["samples"] for one in steps} == {16}
-    assert all(one["input_ns"] > 0 for one in steps)
+    assert all(one["input_ns"] > 0 for one in steps[:-1])  # each waits for the next one's batch
     meta = alone.meta()
     assert meta["framework"]["name"] == "tensorflow"
     assert (meta["finished"], meta["device"], meta["gradient_bytes"]) == (True, "cpu", GRADIENT_BYTES)
@@ -157,9 +194,12 @@ def test_training_and_what_it_prints_are_as_without_perfscope(alone: Recorded, t
     ("loop", "samples"),
     [
         (EAGER, None), (GRADIENTS_ONLY, 8), (ACCUMULATION, 24), (GAN, 8), (EVALUATING, 8), (ITERATOR, 8),
-        (METHODS, 8),
+        (METHODS, 8), (EAGER_GAN, 8), (SAME_CLASS, 8), (SESSION, 8),
     ],
-    ids=["eager", "gradients only", "accumulation", "gan", "evaluating", "iterator", "methods"],
+    ids=[
+        "eager", "gradients only", "accumulation", "gan", "evaluating", "iterator", "methods", "eager gan",
+        "two of a class", "session",
+    ],
 )  # fmt: skip
 def test_ten_updates_are_ten_steps(tmp_path: Path, loop: str, samples: int | None) -> None:
     recorded = record_code(HEAD + loop, tmp_path)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from perfscope.cli.check import command
+from perfscope.cli.check.command import command
 from perfscope.gate.store import BaselineError, open_store
 from tests.integration.run_support import PERFSCOPE, user_environment
 from tests.integration.test_check import LEVEL, QUICK, STAND_IN, check, git, keep, sides, times, training
@@ -148,7 +148,7 @@ def test_a_history_that_cannot_be_written_does_not_swallow_the_verdict(
     def full(*_: object) -> None:
         raise BaselineError("cannot write h.sqlite: no space left")
 
-    monkeypatch.setattr("perfscope.cli.check_finish.add_to_history", full)
+    monkeypatch.setattr("perfscope.cli.check.finish.add_to_history", full)
     monkeypatch.chdir(tmp_path)
     words = [*sides(tmp_path, LEVEL, level), "--history", "h.sqlite"]
     if baseline:

@@ -131,7 +131,7 @@ def test_a_file_that_is_no_toml_names_line_and_column(tmp_path: Path) -> None:
 
 
 def test_the_example_asks_for_cells_that_can_be() -> None:
-    from perfscope.cli.bench_options import planned as plan_cell
+    from perfscope.cli.bench.options import planned as plan_cell
 
     sweep = read_sweep(EXAMPLES / "hybrid.toml")
     assert len(sweep.cells) >= 8

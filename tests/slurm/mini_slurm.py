@@ -55,13 +55,14 @@ SchedulerParameters=sched_interval=1,batch_sched_delay=0,sched_min_interval=0,bf
 InactiveLimit=0
 KillWait=5
 OverTimeLimit=0
-MinJobAge=300
+MinJobAge=7200
 SlurmctldTimeout=30
 SlurmdTimeout=30
 JobCompType=jobcomp/filetxt
 JobCompLoc={folder}/jobcomp.log
 {nodes}
 PartitionName=debug Nodes={names} Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
+{spare}
 """
 _NODE = (
     "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} Sockets=1 "
@@ -126,13 +127,16 @@ class MiniSlurm:
 
     Attributes:
         folder: for configuration, state and logs; on a path that every user may enter.
-        num_nodes, num_cpus: nodes, and CPUs of each.
+        num_nodes, num_cpus: nodes of the partition "debug", and CPUs of each.
+        num_spare: nodes of a partition "spare", for jobs that go on beside those of "debug": whatever asks
+            of jobs and nodes here means "debug" alone.
         accounting: whether sacct is to work (2 s more).
     """
 
     folder: Path
     num_nodes: int = 2
     num_cpus: int = 2
+    num_spare: int = 0
     accounting: bool = False
     _daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict, init=False)
     _database_port: int = field(default=0, init=False)
@@ -140,6 +144,10 @@ class MiniSlurm:
     @property
     def nodes(self) -> tuple[str, ...]:
         return tuple(f"node{number}" for number in range(1, self.num_nodes + 1))
+
+    @property
+    def spare_nodes(self) -> tuple[str, ...]:
+        return tuple(f"spare{number}" for number in range(1, self.num_spare + 1))
 
     @property
     def env(self) -> dict[str, str]:
@@ -172,9 +180,14 @@ class MiniSlurm:
         self._within(limit_s, lambda: self.state(job) in wanted, pause_s=0.2)
         return self.state(job)
 
+    def jobs(self, *states: str) -> list[str]:
+        """Ids of the jobs in "debug", of those in one of `states`."""
+        wanted = ("-t", ",".join(states)) if states else ()
+        return self.ask("squeue", "-h", "-p", "debug", *wanted, "-o", "%A").split()
+
     def clear(self) -> None:
         """Cancel whatever is left, and wait until the nodes are free."""
-        left = self.ask("squeue", "-h", "-o", "%A").split()
+        left = self.jobs()
         if left:
             self.ask("scancel", *left)
         if not self._within(30, self._all_idle, pause_s=0.1):
@@ -194,9 +207,11 @@ class MiniSlurm:
             self._start_accounting()
         conf = str(self.folder / "slurm.conf")
         self._start("slurmctld", "slurmctld", "-D", "-i", "-f", conf)
-        for name in self.nodes:
+        for name in (*self.nodes, *self.spare_nodes):
             self._start(f"slurmd-{name}", "slurmd", "-D", "-N", name, "-f", conf)
-        _require(self._within(30, self._all_idle), "slurmctld", self.folder)
+        _require(
+            self._within(30, lambda: self._all_idle("spare") and self._all_idle()), "slurmctld", self.folder
+        )
 
     def down(self) -> None:
         """End every daemon, munged and the database last."""
@@ -221,9 +236,10 @@ class MiniSlurm:
         )
         return answer.stdout if answer.returncode == 0 else ""
 
-    def _all_idle(self) -> bool:
-        states = self.ask("sinfo", "-h", "-N", "-o", "%T").split()
-        return len(states) == self.num_nodes and set(states) == {"idle"}
+    def _all_idle(self, partition: str = "debug") -> bool:
+        states = self.ask("sinfo", "-h", "-N", "-p", partition, "-o", "%T").split()
+        count = self.num_nodes if partition == "debug" else self.num_spare
+        return len(states) == count and set(states) <= {"idle"}
 
     def _configure(self) -> None:
         for name in ("state", "spool", "log", "munge"):
@@ -232,14 +248,22 @@ class MiniSlurm:
         key = self.folder / "munge" / "munge.key"
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
-        controller, accounting, *ports = _free_ports(self.num_nodes + 2)
+        names = (*self.nodes, *self.spare_nodes)
+        controller, accounting, *ports = _free_ports(len(names) + 2)
         host = socket.gethostname().split(".")[0]
         nodes = [
             _NODE.format(name=name, host=host, port=port, cpus=self.num_cpus, memory=_MEMORY_MB)
-            for name, port in zip(self.nodes, ports, strict=True)
+            for name, port in zip(names, ports, strict=True)
         ]
         text = _SLURM_CONF.format(
-            folder=self.folder, host=host, port=controller, nodes="\n".join(nodes), names=",".join(self.nodes)
+            folder=self.folder,
+            host=host,
+            port=controller,
+            nodes="\n".join(nodes),
+            names=",".join(self.nodes),
+            spare=f"PartitionName=spare Nodes={','.join(self.spare_nodes)} State=UP"
+            if self.num_spare
+            else "",
         )
         if self.accounting:
             text += _ACCOUNTING.format(folder=self.folder, port=accounting)

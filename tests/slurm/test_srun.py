@@ -75,8 +75,8 @@ def start(cluster: MiniSlurm, *command: str, cwd: Path, **variables: str) -> sub
 
 def job_of(cluster: MiniSlurm) -> str:
     """The one job that runs."""
-    await_true(lambda: len(cluster.ask("squeue", "-h", "-t", "R", "-o", "%A").split()) == 1)
-    return cluster.ask("squeue", "-h", "-t", "R", "-o", "%A").strip()
+    await_true(lambda: len(cluster.jobs("R")) == 1)
+    return cluster.jobs("R")[0]
 
 
 # Every task is a wrapper of its own
@@ -85,7 +85,7 @@ def job_of(cluster: MiniSlurm) -> str:
 @pytest.mark.torch
 def test_tasks_of_a_step_record_one_run(cluster: MiniSlurm, tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    ended = cluster.run([*FOUR, "-J", "tiny", *RUN, "--", *DDP], cwd=tmp_path)
+    ended = cluster.run([*FOUR, "-J", "tiny", *RUN, "--", *DDP], cwd=tmp_path, timeout=150)
     assert ended.returncode == 0, ended.stderr
     run_dir = only_run(tmp_path)
     manifest = read_manifest(run_dir)
@@ -241,23 +241,6 @@ def test_scancel_around_a_step_marks_the_run(cluster: MiniSlurm, tmp_path: Path)
     assert manifest["exit"]["code"] == 143
 
 
-def test_a_job_that_runs_out_of_time(cluster: MiniSlurm, tmp_path: Path) -> None:
-    script = tmp_path / "job.sh"
-    script.write_text(
-        "#!/bin/sh\n#SBATCH -N2 --ntasks-per-node=2 -t 10 -o job.out -e job.err\n"
-        f"STEPS=100000 srun {shlex.join([*RUN, '-o', 'run', '--', *ALONE])}\n"
-    )
-    submitted = cluster.run(["sbatch", "--parsable", str(script)], cwd=tmp_path)
-    job = submitted.stdout.strip()
-    await_true(lambda: all_train(tmp_path / "run"))
-    cluster.ask("scontrol", "update", f"JobId={job}", "EndTime=now+1")
-    assert cluster.await_state(job, "TIMEOUT", "COMPLETED", "CANCELLED", limit_s=75) == "TIMEOUT"
-    await_true(lambda: read_manifest(tmp_path / "run")["status"] != "running")
-    manifest = read_manifest(tmp_path / "run")
-    assert (manifest["status"], manifest["exit"]["signal"]) == ("incomplete", 15)
-    assert any("out of time" in note for note in manifest["attach_notes"])
-
-
 @pytest.mark.parametrize("trouble", ["partition", "controller", "busy"])
 def test_srun_that_does_not_start_says_why_itself(cluster: MiniSlurm, tmp_path: Path, trouble: str) -> None:
     options: tuple[str, ...] = ()
@@ -293,7 +276,7 @@ def test_ctrl_c_while_srun_waits_for_its_allocation(cluster: MiniSlurm, tmp_path
     holder = start(cluster, "srun", "-N2", "--exclusive", "sleep", "60", cwd=tmp_path)
     job_of(cluster)
     waiting = start(cluster, *RUN, "-o", "run", "--", "srun", "-N2", "--exclusive", *ALONE, cwd=tmp_path)
-    await_true(lambda: bool(cluster.ask("squeue", "-h", "-t", "PD", "-o", "%A").split()))
+    await_true(lambda: bool(cluster.jobs("PD")))
     waiting.send_signal(signal.SIGINT)
     _, stderr = waiting.communicate(timeout=60)
     holder.kill()

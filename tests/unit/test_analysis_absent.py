@@ -9,13 +9,22 @@ import pytest
 
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.run import analyse_run
+from perfscope.analysis.study.gather import gather
+from perfscope.analysis.study.results import RunEntry
+from perfscope.gate.measure import measure_run
 from perfscope.ingest.files import window_files
 from perfscope.reports.build import build_report
 from perfscope.reports.html import render_html
+from perfscope.reports.model import Facts, Note
+from perfscope.reports.sections.run import run_section
 from perfscope.reports.text import render_text
 from tests.unit.synthetic_run import SyntheticRun, span
 
 NO_WINDOW = "step breakdown, timeline, layers and collectives"
+
+
+def facts_of_run(analysis: RunAnalysis) -> dict[str, str]:
+    return next(dict(block.pairs) for block in run_section(analysis).blocks if isinstance(block, Facts))
 
 
 def missing(run: SyntheticRun) -> dict[str, str]:
@@ -104,6 +113,59 @@ def test_a_run_that_was_not_closed_says_so_first(run: SyntheticRun) -> None:
     assert "not finished" in render_html(report)
     closed = build_report(analyse_run(SyntheticRun(run.path, name="demo").read()), None)
     assert "state" not in {figure.id for figure in closed.figures}
+
+
+STEP = {"job_id": 12, "step_id": 0}
+BY_TASK = "task 3 on node2 ended with exit code 3; 3 more failed after it"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"incomplete": "a node of the job failed after 1:20", "exit": None}, "a node of the job failed"),
+        ({"attach_notes": [BY_TASK], "slurm": STEP, "exit": {"code": 143, "signal": 15}}, BY_TASK),
+        (
+            {"attach_notes": ["no record of rank 3"], "slurm": {"job_id": 12, "step_id": None}},
+            "signal 15 ended it inside its Slurm job",
+        ),
+    ],
+)
+def test_why_a_run_was_cut_short_is_said_wherever_it_is_looked_at(
+    run: SyntheticRun, changes: dict[str, object], reason: str
+) -> None:
+    manifest = json.loads((run.path / "run.json").read_text())
+    cut = {"status": "incomplete", "exit": {"code": 143, "signal": 15}, **changes}
+    run.write("run.json", manifest | cut)
+    analysis = analyse_run(run.read())
+    assert analysis.missing[0].what == "the rest of the run" and reason in analysis.missing[0].reason
+    figure = build_report(analysis, None).figures[0]
+    assert (figure.id, figure.value) == ("state", "incomplete") and reason in figure.note
+    (entry,) = gather([RunEntry(name="demo", analysis=analysis, bench_records={}, metas={})])
+    assert not entry.running and reason in entry.incomplete[0]
+    assert reason in measure_run(run.path, "demo").problem
+    assert reason in facts_of_run(analysis)["State"]
+
+
+def test_the_job_and_the_neighbours_of_its_nodes_are_told(run: SyntheticRun) -> None:
+    manifest = json.loads((run.path / "run.json").read_text())
+    looks = [
+        {"when": when, "node": node, "busy_cpus": busy, "others": others}
+        for when, node, busy, others in (
+            ("before", "node1", 0.02, ""),
+            ("before", "node2", 3.5, "alice 2"),
+            ("after", "node1", 0.04, ""),
+        )
+    ]
+    account = {"state": "COMPLETED", "elapsed_s": 80, "queued_s": 7, "max_rss_bytes": 1 << 30}
+    job = {"job_id": 12, "job_name": "my job", "partition": "gpu", "node_list": "node[1-2]", "num_tasks": 4}
+    run.write("run.json", manifest | {"slurm": {**job, "job": account, "neighbours": looks}})
+    analysis = analyse_run(run.read())
+    rows = facts_of_run(analysis)
+    assert rows["Slurm job"] == "12 “my job”, partition gpu, on node[1-2], 4 tasks"
+    assert rows["Slurm's account of it"].startswith("completed after 80 s, queued for 7 s, 1.00 GiB")
+    assert rows["Busy CPUs before it"] == "3.50 at most, on 2 nodes"
+    (note,) = [block for block in run_section(analysis).blocks if isinstance(block, Note)]
+    assert "node2 before it, 3.50 CPUs busy, processes of alice 2." in note.text and "node1" not in note.text
 
 
 def untraced(path: Path, num_steps: int, **manifest: object) -> SyntheticRun:

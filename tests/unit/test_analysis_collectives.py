@@ -61,6 +61,22 @@ def test_waiting_in_calls_that_overlap_is_not_counted_twice(tmp_path: Path) -> N
     assert analysis.waiting_ns == (80 + 0) / 2
 
 
+def test_calls_without_a_size_are_counted_and_the_others_keep_their_bytes(tmp_path: Path) -> None:
+    # The second call is of a pickled object: nobody knows how many bytes it makes.
+    def calls() -> Calls:
+        return [comm(0, 40, 0), comm(100, 60, 1, in_bytes=None, out_bytes=None, dtype=None)]
+
+    analysis = analyse(tmp_path, {0: calls(), 1: calls()})
+    result = only(analysis)
+    assert (result.count, result.bytes, result.num_unsized) == (2, 4096, 1)
+    assert result.transfer_ns == 100
+    assert result.algbw_bytes_per_s == pytest.approx(4096 / 40e-9)
+    assert result.busbw_with_wait_bytes_per_s == pytest.approx(4096 / 40e-9)
+    assert [one.what for one in analysis.missing if "1 of 2" in one.what] == [
+        "bytes of 1 of 2 all_reduce calls on group 0"
+    ]
+
+
 def test_nobody_waits_longer_than_its_own_call(tmp_path: Path) -> None:
     # A broadcast's root may be gone before the last rank enters.
     calls = {0: [comm(0, 10, 0, collective="broadcast")], 1: [comm(50, 30, 0, collective="broadcast")]}

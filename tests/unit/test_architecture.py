@@ -131,7 +131,11 @@ def test_modules_stay_small() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", ["-c import perfscope", "-m perfscope --help", "-m perfscope run --help"]
+    "arguments",
+    [
+        "-c import perfscope",
+        *(f"-m perfscope {one}--help" for one in ("", "run ", "check ", "bench frameworks ")),
+    ],
 )
 def test_starting_up_loads_nothing_heavy(arguments: str) -> None:
     flag, _, rest = arguments.partition(" ")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from perfscope.cli.check import command
-from perfscope.cli.check_options import Asked, CommandAfterDashes
+from perfscope.cli.check.command import command
+from perfscope.cli.check.options import Asked, CommandAfterDashes
 from perfscope.errors import UsageError
 from perfscope.gate.looks import fewest_pairs
 from perfscope.gate.settings import ALPHA

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from perfscope.cli.check_measure import last_word
-from perfscope.cli.check_output import emit
+from perfscope.cli.check.measure import last_word
+from perfscope.cli.check.output import emit
 from tests.unit.synthetic_check import regression
 
 

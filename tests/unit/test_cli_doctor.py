@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from perfscope.cli import doctor
-from perfscope.cli.captured_tree import CapturedTreeError, find_tree
+from perfscope.cli.doctor import command as doctor
+from perfscope.cli.doctor.captured_tree import CapturedTreeError, find_tree
 from perfscope.collectors import registry
 from perfscope.collectors.base import Absent, BaseCollector, Capability, Fact, Reading
 from perfscope.collectors.context import Context, captured_context, live_context
@@ -428,7 +428,7 @@ def test_a_hostile_tar_stays_inside(tmp_path: Path) -> None:
 @needs_safe_tar
 def test_a_tar_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = hardware.data_file("two-socket-before.tar.xz")
-    monkeypatch.setattr("perfscope.cli.captured_tree.MAX_BYTES", 1000)
+    monkeypatch.setattr("perfscope.cli.doctor.captured_tree.MAX_BYTES", 1000)
     with pytest.raises(CapturedTreeError, match="too large"):
         find_tree(archive, tmp_path)
 

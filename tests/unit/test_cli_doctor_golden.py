@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from perfscope import __version__
-from perfscope.cli import doctor
-from perfscope.cli.doctor_text import in_ascii, render
+from perfscope.cli.doctor import command as doctor
+from perfscope.cli.doctor.text import in_ascii, render
 from perfscope.collectors.base import SECOND_NS, Absent, Capability
 from perfscope.collectors.survey import Source, Survey
 from perfscope.collectors.trial import Trial

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from perfscope.cli.collect import command
 from perfscope.errors import PerfscopeError, RunDirectoryError, UsageError
 from perfscope.launch.merging import collect
+from perfscope.slurm.record import record_job
 
 START = 1_750_000_000_000_000_000
 SECOND = 1_000_000_000
@@ -152,7 +153,9 @@ def test_a_half_copied_rank_gives_way_to_a_fuller_copy_only(tmp_path: Path, two:
     (half / "ranks" / "1" / "rank.json").unlink()
     (half / "ranks" / "0" / "steps.jsonl").write_text('{"columns":["step","start_ns","dur_ns"]}\n[0,0,1]\n')
     (half / "hosts" / "node1" / "samples.jsonl").write_text("x")
-    collect([half, two[1]], tmp_path / "run")
+    found = collect([half, two[1]], tmp_path / "run")
+    assert (found.missing, found.attached) == ((1,), (0, 2, 3))
+    assert found.notes == ("rank 1 was copied half (without rank.json): copy and collect again",)
     assert manifest(tmp_path / "run")["attached_ranks"] == 3
     found = collect([two[0]], tmp_path / "run")
     assert (found.tallies[0].num_replaced, found.tallies[0].num_copied) == (2, 0)
@@ -312,3 +315,33 @@ def test_the_command_prints_what_is_missing(tmp_path: Path, two: list[Path]) -> 
     assert CliRunner().invoke(command, ["-o", target]).exit_code == 2
     with pytest.raises(PerfscopeError):
         CliRunner().invoke(command, [str(tmp_path / "none"), "-o", target], catch_exceptions=False)
+
+
+def test_a_collection_that_was_interrupted_is_gone_on_with(
+    tmp_path: Path, two: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("perfscope.launch.merging._copy_hosts", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            collect(two, tmp_path / "run")
+    assert (tmp_path / "run" / "ranks" / "0").is_dir()
+    assert collect(two, tmp_path / "run").missing == ()
+    assert manifest(tmp_path / "run")["status"] == "finished"
+
+
+def test_what_slurm_told_of_the_collected_run_is_kept(tmp_path: Path, two: list[Path]) -> None:
+    collect(two[:1], tmp_path / "run")
+    assert record_job(tmp_path / "run", {"state": "NODE_FAIL", "elapsed_s": 80, "restarts": 0}, 77)
+    told = manifest(tmp_path / "run")
+    assert not collect(two[:1], tmp_path / "run").changed
+    assert manifest(tmp_path / "run") == told
+    collect(two, tmp_path / "run")
+    run = manifest(tmp_path / "run")
+    assert (run["attached_ranks"], run["status"]) == (4, "incomplete")
+    assert run["incomplete"] == "a node of the job failed after 1:20"
+    slurm = run["slurm"]
+    assert isinstance(slurm, dict)
+    assert slurm["job"]["state"] == "NODE_FAIL"

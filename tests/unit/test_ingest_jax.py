@@ -9,14 +9,17 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from perfscope.errors import TraceError
+from perfscope.ingest import ingest_run
 from perfscope.ingest.formats.hlo import Modules
 from perfscope.ingest.formats.jax import read_jax
 from perfscope.ingest.formats.op_names import place_of
 from perfscope.ingest.formats.registry import reader_of
 from perfscope.ingest.formats.trace import FrameworkTrace
+from perfscope.rundir import layout
 
 PROFILE = Path(__file__).parents[1] / "data" / "frameworks" / "jax-two-processes.jax.xplane.pb.gz"
 # 3x3 convolutions 3->32->32->64->128, dense layers 128->256->4, all with biases.
@@ -178,3 +181,44 @@ def test_modules_are_found_by_name_and_number() -> None:
 )
 def test_an_operators_name_tells_layer_and_phase(op_name: str, layer: str | None, phase: str) -> None:
     assert place_of(op_name)[:2] == (layer, phase)
+
+
+def test_products_have_the_bytes_of_their_operands_and_result(rows: list[dict[str, Any]]) -> None:
+    # 4 samples, 128 features in and 256 out; XLA may make two instructions of it.
+    found = [row for row in of(rows, step=3, layer="hidden", kind="compute") if row["flops"]]
+    assert found
+    for row in found:
+        assert row["bytes_read"] is not None and row["bytes_written"] is not None
+    forward = [row for row in found if row["phase"] == "forward"]
+    weights, inputs, outputs = 4 * 128 * 256, 4 * 4 * 128, 4 * 4 * 256
+    assert sum(row["bytes_written"] for row in forward) >= outputs
+    assert weights + inputs <= sum(row["bytes_read"] for row in forward) <= 2 * (weights + inputs + outputs)
+
+
+def test_what_reads_a_part_of_its_operand_has_no_bytes(rows: list[dict[str, Any]]) -> None:
+    parts = [row for row in rows if row["name"].startswith(("slice", "dynamic-slice", "gather"))]
+    assert all(row["bytes_read"] is None for row in parts)
+
+
+def test_calls_beside_the_profile_go_on_its_main_thread(tmp_path: Path, trace: FrameworkTrace) -> None:
+    """XPlane numbers threads by itself: the probe's calls would stand on a second main thread."""
+    windows = tmp_path / "ranks" / "0" / "windows"
+    windows.mkdir(parents=True)
+    (windows / "0.jax.xplane.pb.gz").write_bytes(PROFILE.read_bytes())
+    _, start, end = trace.steps[0]
+    row = [start + 10, end - start - 20, 4711, "comm", "other", None, "MPI.Allreduce"]
+    call = [*row, "all_reduce", "world", 2, 80, 80, "float64", None]
+    document = {
+        "version": 1, "monotonic_ns": 0, "unix_ns": 0, "main_tid": 4711, "lanes": {}, "steps": [],
+        "num_lost": 0, "columns": list(layout.CALL_COLUMNS), "rows": [call],
+        "groups": [{"name": "world", "ranks": [0, 1]}],
+    }  # fmt: skip
+    (windows / "0.calls.json").write_text(json.dumps(document))
+    (tmp_path / "run.json").write_text('{"schema_version": 1, "origin": "run", "status": "finished"}')
+    (tmp_path / "ranks" / "0" / "rank.json").write_text('{"schema_version": 1, "rank": 0, "host": "a"}')
+    [summary] = ingest_run(tmp_path)
+    main = [lane for lane in summary.lanes if lane.role == "main"]
+    assert len(main) == 1
+    table = pq.read_table(next((tmp_path / "derived" / "timeline").glob("*.parquet")), partitioning=None)
+    [found] = [one for one in table.to_pylist() if one["name"] == "MPI.Allreduce"]
+    assert (found["lane"], found["step"], found["in_bytes"]) == (main[0].lane, 3, 80)

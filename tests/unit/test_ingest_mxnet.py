@@ -79,6 +79,17 @@ def test_a_step_has_one_all_reduce_with_the_bytes_of_the_model(path: Path) -> No
     assert trace.world_size == 2
 
 
+def test_devices_are_named_in_a_process_s_first_window_for_all_of_them(tmp_path: Path) -> None:
+    """A build for CPUs counts its places otherwise than one for GPUs, and names them once."""
+    records = json.loads(text(FIRST))["traceEvents"]
+    pinned = next(one["pid"] for one in records if one["ph"] == "M" and one["args"]["name"] == "cpu pinned/")
+    later = [{**one, "pid": pinned} for one in records if one["ph"] != "M"]
+    path = tmp_path / "1.mxnet.json"
+    path.write_text(json.dumps({"traceEvents": later}))
+    (tmp_path / "0.mxnet.json.gz").write_bytes(FIRST.read_bytes())
+    assert {row["device"] for row in rows(path)} == {-1}
+
+
 def repaired(path: Path) -> str:
     """MXNet begins the list of a second file with a comma."""
     head, _, rest = text(path).partition("[")

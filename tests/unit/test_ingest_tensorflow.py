@@ -87,6 +87,36 @@ def test_only_the_innermost_operators_are_compute(tmp_path: Path) -> None:
     assert roles == {10: "main", 11: "executor"}
 
 
+def test_operators_that_run_eagerly_or_by_xla_are_compute_without_a_layer(tmp_path: Path) -> None:
+    main = Line(
+        10,
+        "python",
+        0,
+        [
+            step(0, 0, 100),
+            Event("EagerExecute", 1 * US, 20 * US, {"eager_op": "MatMul", "is_func": 0}),
+            Event("EagerLocalExecute: MatMul", 2 * US, 18 * US),
+            Event("KernelAndDeviceFunc::Run", 5 * US, 10 * US),
+            Event("EagerExecute", 30 * US, 9 * US, {"eager_op": "IteratorGetNext", "is_func": 0}),
+            Event("KernelAndDeviceFunc::Run", 31 * US, 7 * US),
+            Event("IteratorGetNextOp::DoCompute", 32 * US, 5 * US),
+            Event("EagerExecute", 40 * US, 50 * US, {"eager_op": "__inference_step_9", "is_func": 1}),
+            Event("KernelAndDeviceFunc::Run", 41 * US, 48 * US),
+            Event("__inference_step_9:__inference_step_9", 42 * US, 40 * US),
+            Event("dot_fusion.1", 50 * US, 3 * US, {"hlo_op": "dot_fusion.1"}),
+        ],
+    )
+    path = rank_folder(tmp_path, xspace.host(main, started_ns=START), layers=LAYERS)
+    found = rows(path)
+    computed = [(row["name"], row["dur_ns"]) for row in found if row["kind"] == "compute"]
+    assert computed == [("MatMul", 10_000), ("dot_fusion.1", 3_000)]
+    assert {row["layer"] for row in found} == {None}
+    assert [row["dur_ns"] for row in found if row["kind"] == "input"] == [5_000]
+    eager, compiled = sorted(read_tensorflow(path).notes)
+    assert "ran eagerly" in eager or "ran eagerly" in compiled
+    assert "XLA" in eager + compiled
+
+
 @pytest.mark.parametrize(
     ("name", "layer", "phase"),
     [
@@ -112,6 +142,44 @@ def test_layer_and_phase_are_told_by_the_scopes(name: str, layer: str | None, ph
     op = naming.op(name)
     assert op is not None
     assert (op.layer, PHASES[op.phase]) == (layer, phase)
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [
+        ("sequential_1/conv2d_1/convolution/Conv2D:_FusedConv2D", "conv2d"),
+        ("gradient_tape/sequential_1/conv2d_1_2/B:BiasAddGrad", "conv2d_1"),
+        ("sequential_1/max_pooling2d_1/MaxPool2d:MaxPool", "max_pooling2d"),
+        ("sequential_1/dense_1/MatMul:MatMul", "dense"),
+    ],
+)
+def test_layers_that_keras_numbered_itself_are_told_apart(name: str, layer: str) -> None:
+    """Keras 3 enters each layer's scope twice, so that TensorFlow makes every name's second form of it."""
+    layers = ["sequential", "conv2d", "max_pooling2d", "conv2d_1", "dense"]
+    naming = Naming(layers, "sequential", [])
+    naming.learn([name, "sequential_1/conv2d_1/convolution/Conv2D:_FusedConv2D"])
+    op = naming.op(name)
+    assert op is not None
+    assert op.layer == layer
+
+
+def test_scopes_without_numbers_are_the_layers_own_names() -> None:
+    """So it is in tf_keras: each scope is entered once."""
+    names = ["model/conv2d/Conv2D:Conv2D", "model/conv2d_1/Conv2D:Conv2D"]
+    naming = Naming(["model", "conv2d", "conv2d_1"], "model", [])
+    naming.learn(names)
+    assert [getattr(naming.op(name), "layer", None) for name in names] == ["conv2d", "conv2d_1"]
+
+
+def test_a_model_inside_which_nothing_runs_by_itself_still_leads_to_its_layers() -> None:
+    """A loop with two models of its own (a GAN): `sequential` is no layer of the list, only what is in it."""
+    names = ["sequential_1/dense_1/MatMul:MatMul", "sequential_1_2/conv2d_1/convolution:Conv2D"]
+    naming = Naming(["sequential.dense", "sequential_1.conv2d"], None, [])
+    naming.learn(names)
+    assert [getattr(naming.op(name), "layer", None) for name in names] == [
+        "sequential.dense",
+        "sequential_1.conv2d",
+    ]
 
 
 def test_without_the_ranks_files_layers_are_told_by_the_scopes_alone(tmp_path: Path) -> None:

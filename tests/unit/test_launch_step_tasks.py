@@ -80,6 +80,7 @@ def test_a_task_knows_its_step_and_its_node() -> None:
         {"SLURM_JOB_ID": "77", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"},  # a batch script
         variables(0, 1),  # srun --pty bash
         variables(0, SLURM_STEP_ID="4294967291"),  # the batch step itself
+        variables(0, SLURM_NTASKS="2"),  # a batch script that was submitted from inside a step
         variables(5),  # contradicts itself
         variables(0, PMI_RANK="3", PMI_SIZE="8"),  # Hydra below Slurm
         variables(0, OMPI_COMM_WORLD_RANK="1"),
@@ -373,3 +374,20 @@ def test_of_tasks_that_are_refused_the_nodes_first_says_why(tmp_path: Path) -> N
     assert said[0].endswith("thesis is not empty; choose another -o\n")
     assert said[1] == ""
     assert not (tmp_path / "started").exists()
+
+
+def test_a_heterogeneous_job_is_told_of_as_a_whole() -> None:
+    script = {
+        "SLURM_JOB_ID": "5",
+        "SLURM_HET_SIZE": "2",
+        "SLURM_NTASKS": "1",
+        "SLURM_JOB_NODELIST": "node1",
+        "SLURM_JOB_NODELIST_HET_GROUP_0": "node1",
+        "SLURM_JOB_NODELIST_HET_GROUP_1": "node[2-3]",
+        "SLURM_JOB_NUM_NODES_HET_GROUP_0": "1",
+        "SLURM_JOB_NUM_NODES_HET_GROUP_1": "2",
+        "SLURM_NTASKS_HET_GROUP_0": "1",
+        "SLURM_NTASKS_HET_GROUP_1": "4",
+    }
+    facts = slurm_facts(script)
+    assert (facts["num_nodes"], facts["num_tasks"], facts["node_list"]) == (3, 5, "node1,node[2-3]")

@@ -109,6 +109,59 @@ for _ in range(6):
 """
 
 
+STORE = """
+class KVStore:
+    type = "local"
+    def __init__(self): self.given = []
+    def push(self, key, value, priority=0): self.given.append(key)
+    def pull(self, key, out=None, priority=0): pass
+    def pushpull(self, key, value, out=None): pass
+"""
+LOOP_STORE = """
+import mxnet as mx
+store = mx.kvstore.KVStore()
+for _ in range(6):
+    with mx.autograd.record(): pass
+    for key in range(3):
+        store.push(key, 1)
+        store.pull(key, out=None)
+print(len(store.given))
+"""
+
+
+def test_gradients_given_to_a_store_without_a_trainer_are_an_update(tmp_path: Path) -> None:
+    run, output = trained(tmp_path, {"autograd": SCOPE, "gluon": TRAINER, "kvstore": STORE}, LOOP_STORE)
+    assert output == "18\n"
+    assert not list(run.glob("**/*errors*"))
+    assert meta(run)["num_steps"] == 6
+
+
+LOOP_EXCHANGE = """
+import mxnet as mx
+trainer, store = mx.gluon.Trainer(), mx.kvstore.KVStore()
+mx.gluon.STORE = store
+for _ in range(6):
+    with mx.autograd.record(): pass
+    trainer.allreduce_grads()
+    assert trainer.update(32) == "updated"
+"""
+EXCHANGING = (
+    TRAINER
+    + """
+    def allreduce_grads(self):
+        for key in range(3): STORE.push(key, 1)
+"""
+)
+
+
+def test_an_exchange_of_gradients_before_the_update_is_no_update(tmp_path: Path) -> None:
+    modules = {"autograd": SCOPE, "gluon": EXCHANGING, "kvstore": STORE}
+    run, _ = trained(tmp_path, modules, LOOP_EXCHANGE)
+    assert not list(run.glob("**/*errors*"))
+    steps = (run / "ranks" / "0" / "steps.jsonl").read_text().splitlines()[1:]
+    assert [json.loads(line)[-1] for line in steps] == [32] * 6
+
+
 def test_a_server_or_scheduler_is_left_alone(tmp_path: Path) -> None:
     run, output = trained(tmp_path, {"autograd": SCOPE, "gluon": TRAINER}, DMLC_ROLE="server")
     assert output == "trained\n"

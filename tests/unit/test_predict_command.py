@@ -260,8 +260,8 @@ def test_other_schemes_need_torch_and_say_so(tmp_path: Path, monkeypatch: pytest
         return None if name == "torch" else found(name, package)
 
     monkeypatch.setattr("importlib.util.find_spec", without_torch)
-    monkeypatch.setattr("perfscope.cli.predict_runs.find_spec", without_torch, raising=False)
-    monkeypatch.setattr("perfscope.cli.bench_options.find_spec", without_torch)
+    monkeypatch.setattr("perfscope.cli.predict.runs.find_spec", without_torch, raising=False)
+    monkeypatch.setattr("perfscope.cli.bench.options.find_spec", without_torch)
     assert 'pip install "perfscope[torch]"' in refusal(run, "--world-sizes", "4", "--mode", "weak")
     line = refusal(plain, "--world-sizes", "4", "--mode", "weak", "--schemes", "hy.owt")
     assert 'pip install "perfscope[torch]"' in line
@@ -290,8 +290,8 @@ def test_schemes_of_bench_runs_are_planned_by_the_runners(tmp_path: Path) -> Non
 
 def test_groups_that_divide_layers_hold_all_their_samples(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from perfscope.cli.predict_plans import bench_plans
-    from perfscope.cli.predict_runs import load_runs
+    from perfscope.cli.predict.plans import bench_plans
+    from perfscope.cli.predict.runs import load_runs
 
     configs = load_runs([bench_run(tmp_path / "ddp", "dp.ddp", 2)]).configs
     schemes = ("dp.ddp", "mp.filter", "hy.owt", "hy.filter_dp", "pp.gpipe")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from perfscope.analysis.predict.records import Refusal
-from perfscope.cli.predict import settle_mode
-from perfscope.cli.predict_runs import load_runs
-from perfscope.cli.predict_text import grouped
+from perfscope.cli.predict.command import settle_mode
+from perfscope.cli.predict.runs import load_runs
+from perfscope.cli.predict.text import grouped
 from perfscope.errors import EXIT_USAGE, EXIT_USER, PerfscopeError
 from tests.unit.test_predict_command import MS, ask, bench_run, refusal, script_run
 
@@ -77,8 +77,8 @@ def test_without_torch_only_the_schemes_that_need_it_are_left_out(
         return None if name == "torch" else found(name, package)
 
     monkeypatch.setattr("importlib.util.find_spec", without_torch)
-    monkeypatch.setattr("perfscope.cli.predict_runs.find_spec", without_torch)
-    monkeypatch.setattr("perfscope.cli.bench_options.find_spec", without_torch)
+    monkeypatch.setattr("perfscope.cli.predict.runs.find_spec", without_torch)
+    monkeypatch.setattr("perfscope.cli.bench.options.find_spec", without_torch)
     result = ask(*words)
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)

@@ -12,8 +12,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from perfscope.cli.slurm_array_options import sweep_options, taken_out
-from perfscope.cli.sweep_slurm import Keeper
+from perfscope.cli.bench.sweep_slurm import Keeper
+from perfscope.cli.slurm.array_options import sweep_options, taken_out
 from perfscope.errors import UsageError
 from perfscope.runners.sweep.execution import How
 from perfscope.runners.sweep.spec import parse_sweep

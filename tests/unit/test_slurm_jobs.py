@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from perfscope.cli.slurm_watch import Teller, ending_text
+from perfscope.cli.slurm.watch import Teller, ending_text
 from perfscope.errors import RunDirectoryError
 from perfscope.rundir.layout import RUN_JSON
 from perfscope.slurm.accounting import job_facts, show_job
+from perfscope.slurm.job_log import first_failure
 from perfscope.slurm.jobs import Task, look_up
 from perfscope.slurm.programs import NotKnown, SlurmError, Unreachable, _failure, call, plain
 from perfscope.slurm.progress import StepCounter
@@ -26,7 +27,15 @@ from perfscope.slurm.record import (
     why_incomplete,
 )
 from perfscope.slurm.refusals import explain
-from perfscope.slurm.submission import Place, find_place, job_of, require_free, submit
+from perfscope.slurm.submission import (
+    Place,
+    find_place,
+    job_environment,
+    job_of,
+    place_of,
+    require_free,
+    submit,
+)
 from perfscope.slurm.watching import PendingTooLong, Snapshot, watch
 
 SQUEUE_WIDTHS = (64, 24, 24, 128, 32, 24, 24, 16, 12, 512)
@@ -121,6 +130,12 @@ def test_a_job_is_read_from_squeue() -> None:
     )
     assert (second.array_index, second.job_id, second.restarts, second.num_nodes) == (4, 17, 3, 1)
     assert second.reason == "ReqNodeNotAvail, UnavailableNodes:node7" and second.start == "" == second.nodes
+
+
+def test_the_first_part_of_a_heterogeneous_job_stands_for_all() -> None:
+    parts = [("9+0", "9", *RUNNING[2:]), ("9+1", "10", *RUNNING[2:])]
+    (found,) = look_up("9", Stand(squeue=squeue(*parts)))
+    assert (found.name, found.job_id, found.array_index) == ("9", 9, None)
 
 
 def test_a_job_that_the_controller_has_forgotten_is_asked_of_accounting() -> None:
@@ -362,7 +377,7 @@ def test_a_run_whose_job_was_cut_short_is_incomplete(
     state: str, status: str, reason: str, tmp_path: Path
 ) -> None:
     run = run_of(tmp_path / "run", status=status, end_unix_ns=None)
-    (tmp_path / "run.neighbours").write_text('{"when": "before", "node": "node1"}\n{"torn')
+    (tmp_path / "run.12.neighbours").write_text('{"when": "before", "node": "node1"}\n{"torn')
     facts = {"state": state, "elapsed_s": 80, "exit_code": 9 if state == "FAILED" else 0}
     assert why_incomplete({"status": status}, facts).startswith(reason)
     assert record_job(run, facts)
@@ -374,7 +389,48 @@ def test_a_run_whose_job_was_cut_short_is_incomplete(
     assert isinstance(slurm, dict)
     assert slurm["job_id"] == 12 and slurm["job"]["state"] == state  # what the job wrote itself stays
     assert slurm["neighbours"] == [{"when": "before", "node": "node1"}]
-    assert not (tmp_path / "run.neighbours").exists()
+    assert not (tmp_path / "run.12.neighbours").exists()
+
+
+def test_a_command_that_ended_well_is_whole_whatever_became_of_its_job(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run", exit={"code": 0, "signal": None})
+    assert record_job(run, {"state": "TIMEOUT", "elapsed_s": 80}, 12)
+    assert close_run(run, "job 12 was requeued", unless_finished=True)
+    after = read_manifest(run) or {}
+    assert after["status"] == "finished" and "incomplete" not in after
+    assert close_run(run, "Slurm ended job 12")  # by a script that saw the signal
+    assert record_job(run, {"state": "TIMEOUT", "elapsed_s": 80}, 12)
+    assert (read_manifest(run) or {})["incomplete"] == "the job reached its time limit after 1:20"
+
+
+def test_facts_of_the_last_attempt_do_not_go_into_the_run_of_an_earlier_one(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run", status="running", slurm={"job_id": 12, "restart_count": 0})
+    assert record_job(run, {"job": "12", "state": "COMPLETED", "restarts": 1}, 12)
+    after = read_manifest(run) or {}
+    assert after["incomplete"] == "job 12 was requeued" and after["slurm"] == {
+        "job_id": 12,
+        "restart_count": 0,
+    }
+
+
+LOG = """\
+srun: error: node1: task 1: Exited with exit code 9
+slurmstepd-node1: error: *** JOB 12 ON node1 CANCELLED AT 2026-11-22T01:00:00 DUE TO JOB REQUEUE ***
+srun: error: node2: task 2: Terminated
+srun: error: node2: task 3: Exited with exit code 3
+srun: error: node1: tasks 0-1: Terminated
+"""
+
+
+def test_the_task_that_failed_is_the_reason_why_srun_ended_the_others(tmp_path: Path) -> None:
+    log = tmp_path / "run.log"
+    assert first_failure(log) == ""
+    log.write_text(LOG)
+    assert first_failure(log) == "task 3 on node2: Exited with exit code 3"
+    run = run_of(tmp_path / "run", status="incomplete", exit={"code": 143, "signal": None})
+    assert record_job(run, {"state": "FAILED", "failed_task": first_failure(log)}, 12)
+    said = "task 3 on node2: Exited with exit code 3; srun ended the others"
+    assert (read_manifest(run) or {})["incomplete"] == said
 
 
 def test_a_reason_is_given_once(tmp_path: Path) -> None:
@@ -459,7 +515,52 @@ def test_a_refused_job_leaves_the_place_free(place: Place) -> None:
             asked={"partition": "x"},
             ask=Stand(sbatch=SlurmError("sbatch: invalid partition specified: x"), sinfo="debug\n"),
         )
+    assert list(place.run.parent.iterdir()) == []
     assert submit("", place, ask=Stand(sbatch="13\n")) == "13"
+
+
+def test_slurm_that_is_not_there_refused_nothing(place: Place) -> None:
+    with pytest.raises(SlurmError, match=r"^sbatch is not on PATH: go to a login node"):
+        submit("", place, ask=Stand(sbatch=SlurmError("sbatch is not on PATH: go to a login node")))
+
+
+def test_the_job_is_what_the_script_says_whatever_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {
+        "PERFSCOPE_RUN_DIR": "/run",
+        "SBATCH_TIMELIMIT": "1",
+        "SBATCH_WAIT": "1",
+        "SBATCH_ACCOUNT": "mine",
+        "SLURM_CONF": "/x",
+    }
+    for name, value in {**asked, "SLURM_STEP_ID": "0", "OWN": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    script = "#!/bin/bash\n#SBATCH --time=30\n"
+    kept = set(job_environment(tmp_path, script)) & {*asked, "SLURM_STEP_ID", "SLURM_JOB_ID", "OWN"}
+    assert kept == {"SBATCH_ACCOUNT", "SLURM_CONF", "OWN"}
+
+
+def test_runs_of_scripts_submitted_by_hand_are_found(tmp_path: Path) -> None:
+    def found(job: str, more: str = "") -> Path | None:
+        place = place_of(
+            job, Stand(scontrol=f"Restarts=0 {more}\n   Command=/x/job.sh\n   WorkDir={tmp_path}\n")
+        )
+        return None if place is None else place.of(task(name="4_3" if job == "4" else job))
+
+    runs = tmp_path / "perfscope-runs"
+    for name in ("slurm-12.0-train", "slurm-2", "slurm-31.0-a", "slurm-31.1-b", "slurm-4_3", "slurm-5.0-x"):
+        run_of(runs / name)
+    assert found("12") == runs / "slurm-12.0-train"
+    assert found("1") is None  # whose number begins those of others
+    assert found("2") == runs / "slurm-2"
+    assert found("31") is None  # which of the two?
+    assert found("4") == runs / "slurm-4_3"
+    assert found("5", "ArrayJobId=5") is None
+    assert find_place(runs / "slurm-12.0-train").of(task(restarts=1)) == runs / "slurm-12.0-train"
+    array = run_of(tmp_path / "mine", slurm={"job_id": 11, "array_job_id": 11, "array_task_id": 1})
+    assert job_of(array) == "11_1"
 
 
 def test_a_run_that_no_job_made_is_refused(tmp_path: Path) -> None:

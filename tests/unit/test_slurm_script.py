@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from perfscope.cli.slurm_options import job_request
-from perfscope.cli.slurm_script import command as script_command
+from perfscope.cli.slurm.options import job_request
+from perfscope.cli.slurm.script import command as script_command
 from perfscope.errors import UsageError
 from perfscope.slurm.quoting import directive, file_pattern, quote, quote_all
 from perfscope.slurm.request import FRAMEWORKS, JobRequest, job_name
@@ -278,7 +278,7 @@ def test_a_requeued_job_records_beside_what_it_left_before(tmp_path: Path) -> No
     done = run_script(batch_script(job(command=("true",))), tmp_path, SLURM_RESTART_COUNT="2")
     assert done.returncode == 0, done.stderr
     calls = (tmp_path / "calls").read_text().splitlines()
-    assert calls[0] == "slurm close runs/one-restart1 --reason job 4711 was requeued"
+    assert calls[0] == "slurm close runs/one-restart1 --unless-finished --reason job 4711 was requeued"
     assert calls[1].startswith("run -o runs/one-restart2 --name train -- srun")
 
 
@@ -306,7 +306,7 @@ def test_two_jobs_do_not_record_into_one_directory(tmp_path: Path) -> None:
     (tmp_path / "runs/one/run.json").write_text("{}")
     done = run_script(batch_script(job(clean=True)), tmp_path)
     assert done.returncode == 125 and "runs/one already holds a run" in done.stderr
-    assert not (tmp_path / "calls").exists() and not (tmp_path / "runs/one.neighbours").exists()
+    assert not (tmp_path / "calls").exists() and not (tmp_path / "runs/one.4711.neighbours").exists()
 
 
 def test_tasks_of_an_array_have_runs_of_their_own(tmp_path: Path) -> None:

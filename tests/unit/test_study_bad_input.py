@@ -208,8 +208,11 @@ def test_what_could_not_be_read_is_part_of_the_study() -> None:
 def test_of_many_unreadable_runs_some_are_named_and_all_are_missing() -> None:
     lost = [LeftOut(name=f"x{at}", reason="gone") for at in range(9)]
     study = analyse_study([entry("a", scheme="a"), entry("b", scheme="b")], left_out=lost)
-    assert problem(study, "left_out").text.endswith("x2 (gone); 6 more.")
-    assert len([one for one in study.missing if one.reason == "gone"]) == 9
+    assert problem(study, "left_out").text.endswith(": x0, x1, x2, x3, x4, x5 and 3 more (gone).")
+    lost = [LeftOut(name=f"x{at}", reason=f"reason {at}") for at in range(9)]
+    study = analyse_study([entry("a", scheme="a"), entry("b", scheme="b")], left_out=lost)
+    assert problem(study, "left_out").text.endswith("x2 (reason 2); 6 more.")
+    assert len([one for one in study.missing if one.what.startswith("the run x")]) == 9
 
 
 def test_ranks_that_recorded_unequal_numbers_of_steps_are_said() -> None:

@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 import perfscope
+from perfscope.probes.frames import hide_frame
 from perfscope.probes.keras import describe as keras_describe
 from perfscope.probes.tensorflow import describe as tensorflow_describe
+from perfscope.probes.tensorflow.graphs import GraphUpdates
 from perfscope.probes.tensorflow.stderr_filter import without_lines
 
 BOOTSTRAP = Path(perfscope.__file__).parent / "probes" / "bootstrap"
@@ -103,3 +105,45 @@ def test_an_unknown_version_trains_on_and_one_line_says_what_is_not_recorded(
     (line,) = (run / "boot-errors.txt").read_text().splitlines()
     assert f"{name} 9.0 has none of the calls perfscope knows: its training is not recorded" in line
     assert not (run / "ranks").exists()
+
+
+def operator(graph: object, name: str, *before: Any, control: tuple[Any, ...] = ()) -> Any:
+    inputs = [SimpleNamespace(op=one) for one in before]
+    return SimpleNamespace(graph=graph, name=name, inputs=inputs, control_inputs=control)
+
+
+def test_a_run_of_a_session_trains_when_what_it_fetches_depends_on_an_update() -> None:
+    graph, other = object(), object()
+    loss = operator(graph, "loss")
+    update = operator(graph, "update", loss)
+    average = operator(graph, "average", control=(update,))
+    names = {"average": average, "loss": loss}
+    session = SimpleNamespace(graph=SimpleNamespace(as_graph_element=names.__getitem__))
+    updates = GraphUpdates()
+    assert not updates.known
+    updates.add(update, 7)
+    assert updates.known
+    assert updates.reached_by(session, [SimpleNamespace(op=average), {"l": loss}]) == {7}
+    assert updates.reached_by(session, "average") == {7}
+    assert updates.reached_by(session, ["loss", None]) == set()
+    assert updates.reached_by(session, operator(other, "update")) == set()  # of the same name elsewhere
+    updates.add(average, 8)
+    assert updates.reached_by(session, average) == {7, 8}
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="a bare raise puts the frame back")
+def test_a_hooks_frame_is_not_in_the_traceback_of_the_trainings_error() -> None:
+    def failing() -> None:
+        raise KeyError(3)
+
+    def hook() -> None:
+        try:
+            failing()
+        except BaseException as error:
+            hide_frame(error)
+            raise
+
+    with pytest.raises(KeyError) as caught:
+        hook()
+    assert [entry.name for entry in caught.traceback][-1] == "failing"
+    assert "hook" not in [entry.name for entry in caught.traceback]

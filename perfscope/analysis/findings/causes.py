@@ -9,9 +9,10 @@ from perfscope.units import format_count, format_ns, format_ratio
 
 def compute(evidence: Evidence, verdict: bool) -> Finding:
     cost = evidence.mean("compute")
-    title = f"Computation bounds the step: {evidence.of_step(cost)} is spent in operators"
+    words = evidence.words
+    title = f"Computation bounds the step: {evidence.of_step(cost)} is spent {words.busy}"
     top = max(evidence.layers, key=lambda layer: layer.forward_ns + layer.backward_ns, default=None)
-    detail = "The trace names no layers, so the time cannot be laid at one."
+    detail = words.unnamed
     if top is not None:
         own = top.forward_ns + top.backward_ns
         title += f", most of it in layer {top.layer} ({format_ns(own)})" if own > cost / 2 else ""
@@ -25,7 +26,7 @@ def compute(evidence: Evidence, verdict: bool) -> Finding:
         id="compute_bound",
         title=title + ".",
         detail=detail,
-        action="Look at the largest layers first: precision, memory format, fused operators, batch size.",
+        action=words.heavy if top else words.heavy_unnamed,
         gain_ns=None,
         gain_ratio=None,
         layer=top.layer if top else None,
@@ -39,7 +40,7 @@ def copies(evidence: Evidence, verdict: bool) -> Finding:
         id="copy_bound",
         title=f"Copies take {evidence.of_step(cost)}, under neither computation nor communication.",
         detail="Host-to-device, device-to-host and device-to-device copies and fills.",
-        action="Pin the input's memory and copy with non_blocking=True; keep tensors on the device.",
+        action=evidence.words.faster_copies,
         gain_ns=gain_ns,
         gain_ratio=gain_ratio,
     )
@@ -52,9 +53,9 @@ def input_wait(evidence: Evidence, verdict: bool) -> Finding:
     lead = "Input bounds the step" if verdict else "Training waits for input"
     return Finding(
         id="input_bound",
-        title=f"{lead}: for {evidence.of_step(cost)} the training waits for the data loader.",
+        title=f"{lead}: for {evidence.of_step(cost)} the training waits for the {evidence.words.loader}.",
         detail=f"Rank {worst.rank} waits longest: {format_ns(breakdown.input_wait)} per step.",
-        action="Give the DataLoader more workers, cheaper transforms, prefetching or a faster store.",
+        action=evidence.words.faster_input,
         gain_ns=gain_ns,
         gain_ratio=gain_ratio,
         rank=worst.rank,
@@ -68,7 +69,7 @@ def optimizer(evidence: Evidence, verdict: bool) -> Finding:
         id="optimizer_bound",
         title=f"{lead}: {evidence.of_step(cost)} is spent inside the optimizer's step.",
         detail="The time grows with the number of parameters, not with the batch.",
-        action="Use the foreach or fused variant, or shard the optimizer's state over the ranks.",
+        action=evidence.words.quicker_update,
         gain_ns=None,
         gain_ratio=None,
     )
@@ -89,7 +90,7 @@ def idle(evidence: Evidence, verdict: bool) -> Finding:
             id="launch_bound",
             title=f"{lead}: for {evidence.of_step(launch)} the device idles because the host launches late.",
             detail=f"The device is idle for {format_ns(cost)} per step in all.",
-            action="Launch less: torch.compile, CUDA graphs, larger batches, no .item() inside the step.",
+            action=evidence.words.fewer_launches,
             gain_ns=min(round(launch), gain_ns),
             gain_ratio=min(launch / evidence.step, gain_ratio),
         )
@@ -98,8 +99,8 @@ def idle(evidence: Evidence, verdict: bool) -> Finding:
     return Finding(
         id="idle_bound" if waits else "host_bound",
         title=f"{lead}: for {evidence.of_step(cost)} {where}.",
-        detail="What the host does meanwhile (Python between operators, logging, waiting) is not traced.",
-        action="Profile the training loop's Python; move logging, checkpoints and metrics out of the step.",
+        detail=evidence.words.gaps,
+        action=evidence.words.shorter_gaps,
         gain_ns=gain_ns,
         gain_ratio=gain_ratio,
     )
@@ -125,18 +126,19 @@ def untraced(evidence: Evidence) -> Finding:
             id="input_bound",
             title=(
                 f"Training waits for input: {format_ratio(share)} of the median step "
-                f"({format_ns(wait)} of {format_ns(step.median)}) is spent in the data loader."
+                f"({format_ns(wait)} of {format_ns(step.median)}) is spent in the {evidence.words.loader}."
             ),
             detail="Measured without a trace, so the rest of the step is not split up.",
-            action="Give the DataLoader more workers, cheaper transforms, prefetching or a faster store.",
+            action=evidence.words.faster_input,
             gain_ns=round(wait),
             gain_ratio=share,
         )
+    why = evidence.no_window
     return Finding(
         id="not_traced",
         title=f"The median step takes {format_ns(step.median)}; what bounds it is not known without a trace.",
         detail=f"Waiting for input is {format_ratio(share)} of it." if waits else "Input was not measured.",
-        action="Run again without `--no-trace`, and for long enough to reach a traced window.",
+        action=why.cure if why else "See what was not collected: no traced step can be used.",
         gain_ns=None,
         gain_ratio=None,
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from perfscope.analysis import advice
 from perfscope.analysis.findings.evidence import Evidence
-from perfscope.analysis.findings.ranks import certain_calls, late, scheme, wait_or_transfer
-from perfscope.analysis.rank_facts import is_torch
+from perfscope.analysis.findings.ranks import certain_calls, devices_of_one, late, scheme, wait_or_transfer
 from perfscope.analysis.results import Finding
 from perfscope.analysis.whatif.changes import SMALL_BYTES
 from perfscope.analysis.whatif.results import WhatIf
@@ -25,17 +25,25 @@ def exposed(evidence: Evidence, verdict: bool) -> Finding | None:
     top = max(evidence.collectives, key=lambda one: one.duration_ns, default=None)
     name = top.collective if top and len({one.collective for one in evidence.collectives}) == 1 else None
     what = f"exposed {name}" if name else "communication that no computation hides"
-    lead = _LEADS[kind.slug if kind else "comm_bound"][0 if verdict else 1]
+    slug = kind.slug if kind else "comm_bound"
+    lead = _LEADS[slug][0 if verdict else 1]
     title = f"{lead}: {evidence.of_step(cost)} is {what}"
     late_rank, times = late(evidence)
     if late_rank is not None:
         calls = format_count(len(certain_calls(evidence)))
         title += f"; rank {late_rank} enters last in {format_count(times)} of {calls} calls"
     return Finding(
-        id=kind.slug if kind else "comm_bound",
+        id=slug,
         title=(kind.title if kind and kind.title else title) + ".",
-        detail=(kind.detail if kind else "") + _hidden(evidence) + wait_or_transfer(evidence),
-        action=kind.action if kind and kind.action else _communication_action(evidence, late_rank),
+        detail="".join(
+            (
+                kind.detail if kind else "",
+                longest_words(evidence).calls_are,
+                _hidden(evidence),
+                wait_or_transfer(evidence),
+            )
+        ),
+        action=kind.action if kind and kind.action else _communication_action(evidence, late_rank, slug),
         gain_ns=gain_ns,
         gain_ratio=gain_ratio,
         rank=late_rank,
@@ -43,10 +51,6 @@ def exposed(evidence: Evidence, verdict: bool) -> Finding | None:
     )
 
 
-_ADVICE_ELSEWHERE = (
-    "Send fewer bytes or fewer, larger calls, start them earlier so that computation hides them, or use a "
-    "faster link."
-)
 _LEADS = {
     "serialised": ("Waiting for other ranks bounds the step", "Ranks wait for each other"),
     "comm_bound": ("Communication bounds the step", "Communication is exposed"),
@@ -113,6 +117,7 @@ def _small_calls(evidence: Evidence, merged: WhatIf, told: str) -> _Kind | None:
     steps = max((part.num_steps for _, part in evidence.traced), default=0)
     if not small or not steps:
         return None
+    words = advice.messages(evidence.metas, tuple({call.group for call in small}))
     shortest = min(call.transfer_ns for call in small)
     total_bytes = sum(call.bytes or 0 for call in small)
     return _Kind(
@@ -123,7 +128,7 @@ def _small_calls(evidence: Evidence, merged: WhatIf, told: str) -> _Kind | None:
             f"the step would take {format_ns(merged.step_ns)}"
         ),
         detail=f"The shortest of them still takes {format_ns(shortest)}: latency, not bandwidth. {told}",
-        action="Raise bucket_cap_mb, or reduce one flat tensor instead of many.",
+        action=words.merge,
         gain_ns=merged.gain_ns,
         gain_ratio=merged.gain_ratio,
     )
@@ -143,34 +148,47 @@ def _hidden_share(evidence: Evidence) -> float:
     return sum((rank.comm_ns or 0) * (rank.overlap_ratio or 0) for rank in known) / total if total else 0.0
 
 
-def _communication_action(evidence: Evidence, late_rank: int | None) -> str:
+def _communication_action(evidence: Evidence, late_rank: int | None, kind: str) -> str:
+    if devices_of_one(evidence):
+        return longest_words(evidence).overlap
     if not evidence.in_calls_ns or evidence.waiting_ns is None:
         return "Trace every rank to tell waiting from transfer."
-    if evidence.waiting_ns > evidence.in_calls_ns / 2:
+    if evidence.waiting_ns > evidence.in_calls_ns / 2 and kind != "slow_link":
         who = f"rank {late_rank}" if late_rank is not None else "the ranks that enter last"
         return f"The link is not the cause: find out what holds {who} up before the collective."
-    reduces = [one for one in evidence.collectives if one.collective == "all_reduce"]
-    calls = sum(one.count for one in reduces)
-    sent = sum(one.bytes or 0 for one in reduces)
     if not _averages_gradients(evidence):
         return (
             "Give each call more to do (a larger batch), use fewer ranks in the group, or keep the group "
             "inside a host; `perfscope bench list` tells what this scheme sends."
         )
-    if not is_torch(evidence.metas):
-        return _ADVICE_ELSEWHERE
-    if calls and 0 < sent < calls * SMALL_BYTES:
-        return "Its calls are small, so latency rules: accumulate gradients over several batches (no_sync)."
-    if 0 < calls <= evidence.steps_per_rank:
-        return "All gradients go in one call after the backward pass: lower bucket_cap_mb to start earlier."
+    words = longest_words(evidence)
+    counted = [one for one in evidence.collectives if one.collective == (words.counts or _longest(evidence))]
+    calls = sum(one.count for one in counted)
+    sent = sum(one.bytes or 0 for one in counted)
+    if calls and 0 < sent < calls * SMALL_BYTES and words.small:
+        return words.small
+    if 0 < calls <= evidence.steps_per_rank and words.one_call:
+        return words.one_call
     hidden, ideal = evidence.what_ifs.of("full_overlap"), evidence.what_ifs.of("zero_transfer")
     if ideal is not None and (hidden.gain_ns if hidden else 0) < 0.5 * ideal.gain_ns:
         bring = format_ratio(hidden.gain_ratio if hidden else 0.0, 0)
         return (
-            "Send fewer bytes (bf16 or compressed gradients, accumulation, another scheme) or use "
-            f"a faster link: overlapping all of it would bring {bring} of the step at most."
+            f"Send fewer bytes ({words.fewer_bytes}) or use a faster link: overlapping all of it would bring "
+            f"{bring} of the step at most."
         )
-    return "Overlap more of it with the backward pass, send fewer bytes, or use a faster link."
+    return words.overlap
+
+
+def longest_words(evidence: Evidence) -> advice.Messages:
+    """The words of the library that carries the calls on which most time goes by."""
+    top = max(evidence.collectives, key=lambda one: one.duration_ns, default=None)
+    return advice.messages(evidence.metas, (top.group,) if top is not None else ())
+
+
+def _longest(evidence: Evidence) -> str:
+    """The kind of call that takes most time."""
+    top = max(evidence.collectives, key=lambda one: one.duration_ns, default=None)
+    return top.collective if top is not None else ""
 
 
 def _averages_gradients(evidence: Evidence) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from perfscope.analysis import advice
+from perfscope.analysis.absent import NoWindow
 from perfscope.analysis.layers import UnevenLayer
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.results import MachineAnalysis
@@ -40,10 +42,16 @@ class Evidence:
     hosts: Sequence[Host] = ()  # what `machine` was drawn from
     what_ifs: WhatIfs = NOTHING
     uneven: UnevenLayer | None = None  # a layer of which ranks compute unequal shares
+    no_window: NoWindow | None = None  # why no window can be used, where none can
 
     @property
     def traced(self) -> list[tuple[RankResult, Breakdown]]:
         return [(rank, rank.breakdown_ns) for rank in self.ranks if rank.breakdown_ns is not None]
+
+    @property
+    def words(self) -> advice.Training:
+        """What the framework that trained calls things."""
+        return advice.training(self.metas)
 
     @property
     def step(self) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from perfscope.analysis.findings import numa
+from perfscope.analysis.findings.communication import longest_words
 from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.machine.counters import counted_between
 from perfscope.analysis.machine.oversubscription import oversubscriptions
@@ -73,7 +74,7 @@ def _oversubscribed(evidence: Evidence) -> list[Finding]:
                 f"{format_count(worst.threads)} threads want {worst.cpus:g} CPUs."
             ),
             detail=f"{waited} This is the job's own doing, not a neighbour's.",
-            action=_fewer_threads(num, worst.cpus),
+            action=_fewer_threads(num, worst.cpus, evidence.words.threads),
             gain_ns=None,
             gain_ratio=None,
             rank=worst.ranks[0],
@@ -81,10 +82,12 @@ def _oversubscribed(evidence: Evidence) -> list[Finding]:
     ]
 
 
-def _fewer_threads(num_ranks: int, cpus: float) -> str:
+def _fewer_threads(num_ranks: int, cpus: float, setting: str) -> str:
     fitting = int(cpus // num_ranks)
+    if fitting >= 1 and setting:
+        return f"Set {setting.format(fitting)}, or bind ranks to CPUs of their own."
     if fitting >= 1:
-        return f"Set OMP_NUM_THREADS={fitting} (unset, torchrun sets 1), or bind ranks to CPUs of their own."
+        return f"Bind ranks to CPUs of their own, {fitting} each (taskset, --cpus-per-task)."
     return f"Start at most {max(1, int(cpus))} ranks on these CPUs, with one thread each, or use more CPUs."
 
 
@@ -139,7 +142,7 @@ def _link_saturated(evidence: Evidence) -> list[Finding]:
                 f"{format_rate(worst.mean_bytes_per_s)} in the mean; peak by {worst.peak_source}. "
                 f"Communication that nothing hides takes {evidence.of_step(evidence.mean('exposed_comm'))}."
             ),
-            action="Send fewer bytes (bf16 gradients, accumulation over batches), or use a faster link.",
+            action=f"Send fewer bytes ({longest_words(evidence).on_full_link}), or use a faster link.",
             gain_ns=None,
             gain_ratio=None,
         )
@@ -172,7 +175,7 @@ def _memory_roof(evidence: Evidence) -> list[Finding]:
                 f"Bytes are modelled from shapes; it does {top.intensity:.1f} FLOP per byte. "
                 f"It takes {format_ns(top.time_ns)} per step."
             ),
-            action="Move fewer bytes: fuse elementwise operators (torch.compile), use lower precision.",
+            action=evidence.words.fewer_bytes,
             gain_ns=None,
             gain_ratio=None,
             layer=top.layer,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from perfscope.analysis.findings.evidence import Evidence
+from perfscope.analysis.rank_facts import num_devices
 from perfscope.analysis.results import CollectiveCall, Finding
 from perfscope.analysis.whatif.analyse import in_words
 from perfscope.analysis.whatif.peers import SLOWER, Slow
@@ -247,6 +248,12 @@ def _transfer(evidence: Evidence) -> int:
 def wait_or_transfer(evidence: Evidence) -> str:
     """How much of the time in calls is waiting for the last rank, and how much transfer."""
     in_calls, waiting = evidence.in_calls_ns, evidence.waiting_ns
+    devices = devices_of_one(evidence)
+    if devices:
+        return (
+            f"Waiting cannot be told from transfer: its {devices} devices are of one process, and the trace "
+            "does not tell which of them entered a call last."
+        )
     if not in_calls or waiting is None:
         return "Waiting cannot be told from transfer: that needs the traces of every rank of a group."
     steps = max(evidence.steps_per_rank, 1)
@@ -256,6 +263,16 @@ def wait_or_transfer(evidence: Evidence) -> str:
         f"The mean rank is in collectives for {format_ns(in_calls / steps)} per {unit}, "
         f"{format_ratio(waiting / in_calls)} of it ({format_ns(waiting / steps)}) waiting for the last "
         f"rank to enter; the transfers themselves take {format_ns(transfer / steps)}{at_once}."
+    )
+
+
+def devices_of_one(evidence: Evidence) -> int:
+    """Devices of the longest collective's group, where all of them are one process's; 0 elsewhere."""
+    top = max(evidence.collectives, key=lambda one: one.duration_ns, default=None)
+    if top is None or evidence.in_calls_ns or len(evidence.ranks) != 1:
+        return 0
+    return (
+        top.group_size if 1 < top.group_size == num_devices(evidence.metas).get(evidence.ranks[0].rank) else 0
     )
 
 

@@ -147,8 +147,13 @@ def _rank(rank: int, meta: Document, steps: RankSteps | None) -> HostRank:
         device=str(meta.get("device") or ""),
         starts=steps.starts if steps is not None else none,
         ends=steps.starts + steps.durations if steps is not None else none,
-        is_counted=steps.is_counted if steps is not None else None,
+        is_counted=_comparable(steps) if steps is not None else None,
     )
+
+
+def _comparable(steps: RankSteps) -> NDArray[np.bool_]:
+    """Counted steps, none where a program ran ahead of its work: how long each took is not known then."""
+    return steps.is_counted if steps.shared is None else np.zeros_like(steps.is_counted)
 
 
 def _why_no_ceilings(run: Document, host: str) -> str:

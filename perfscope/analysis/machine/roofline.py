@@ -45,7 +45,7 @@ class Work:
     time_ns: int
     flops: int
     bytes: int
-    calls: float
+    calls: float | None
 
     @property
     def flops_per_s(self) -> float:
@@ -59,6 +59,8 @@ def roofline_of(host: Host, layers: Sequence[LayerResult]) -> tuple[Roofline | N
         return None, None
     if not work:
         reason = "the trace gives no shapes, so neither FLOP nor bytes of a layer are known"
+        if any(layer.flops for layer in layers):
+            reason = "the trace tells FLOP of layers, but not the bytes they move"
         return None, MissingFigure(what="roofline", reason=reason)
     roofline, reason = _roofline(host, work)
     if roofline is None:
@@ -232,7 +234,7 @@ def _fits_cache(host: Host, sharing: int, work: Sequence[Work]) -> bool | None:
     if cache is None:
         return None
     share = cache / sharing
-    fitting = sum(one.time_ns for one in work if one.bytes / max(one.calls, 1.0) <= share)
+    fitting = sum(one.time_ns for one in work if one.bytes / max(one.calls or 0.0, 1.0) <= share)
     return fitting > sum(one.time_ns for one in work) / 2
 
 

@@ -16,7 +16,8 @@ from perfscope.analysis.study.comparable import (
     without_bad_factors,
 )
 from perfscope.analysis.study.diff import run_diff
-from perfscope.analysis.study.frameworks import framework_studies
+from perfscope.analysis.study.framework_words import verdict_of
+from perfscope.analysis.study.frameworks import framework_studies, separating_problems
 from perfscope.analysis.study.gather import gather
 from perfscope.analysis.study.models import doubtful_models, model_of
 from perfscope.analysis.study.refusal import forbidding, refused_diff
@@ -110,7 +111,7 @@ def analyse_study(
         )
         views.problems.append(Problem(severity=REFUSE, id="one_run", text=text, runs=(runs[0].label,)))
     else:
-        if len(runs) == 2:
+        if len(runs) == 2 and by != FRAMEWORK:
             _diff(views, runs, entries, asked)
         if by == FRAMEWORK:
             _frameworks(views, good)
@@ -125,7 +126,7 @@ def analyse_study(
         elif views.diff is None:
             views.problems += forbidding_differences(runs, WARN, "everything")
             views.problems += batch_difference(runs, WARN, "everything")
-        _common(views, runs)
+        _common(views, runs, by)
     problems = _ordered(views.problems)
     forbidden = forbidding(problems, runs)
     if views.diff is not None and forbidden:
@@ -180,6 +181,8 @@ def _group(run: StudyRun, by: str) -> str:
 
 def _what_differs(runs: Sequence[StudyRun]) -> tuple[str, str]:
     """What runs are compared by where the user has not said, and why."""
+    if all(run.framework_run for run in runs) and len({run.framework for run in runs}) > 1:
+        return FRAMEWORK, "the runs differ in their framework"
     sizes: dict[tuple[str, str], set[int | None]] = defaultdict(set)
     for run in runs:
         sizes[run.scheme, run.model].add(run.world_size)
@@ -247,7 +250,7 @@ def _frameworks(views: _Views, runs: Sequence[StudyRun]) -> None:
     views.frameworks = framework_studies(runs)
     for study in views.frameworks:
         views.missing += study.missing
-    views.problems += forbidding_differences(runs, REFUSE, "frameworks")
+    views.problems += separating_problems(runs)
     if not views.frameworks:
         reason = "no usable run says which framework it trained with: see the problems"
         views.missing.append(MissingFigure(what=WINNER, reason=reason))
@@ -329,19 +332,26 @@ def _unlabelled(views: _Views, runs: Sequence[StudyRun], by: str) -> None:
 def _left_out(lost: Sequence[LeftOut]) -> list[Problem]:
     if not lost:
         return []
-    said = [one.reason if one.name in one.reason else f"{one.name} ({one.reason})" for one in lost[:_SAID]]
-    more = f"; {len(lost) - _SAID} more" if len(lost) > _SAID else ""
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for one in lost:
+        reasons[one.reason].append(one.name)
+    said = [
+        reason if any(name in reason for name in names) else f"{named(names)} ({reason})"
+        for reason, names in list(reasons.items())[:_SAID]
+    ]
+    left = len(lost) - sum(len(names) for names in list(reasons.values())[:_SAID])
+    more = f"; {left:,} more" if left else ""
     start = "1 run that was named is" if len(lost) == 1 else f"{len(lost):,} runs that were named are"
     text = f"{start} not in this study: {'; '.join(said)}{more}."
     return [Problem(severity=WARN, id="left_out", text=text)]
 
 
-def _common(views: _Views, runs: Sequence[StudyRun]) -> None:
+def _common(views: _Views, runs: Sequence[StudyRun], by: str) -> None:
     """What all of the study's figures rest on."""
-    views.problems += shared_differences(runs, "everything")
+    views.problems += shared_differences(runs, "everything", libraries_of_groups=by == FRAMEWORK)
     commands: dict[str, set[tuple[str, ...]]] = defaultdict(set)
     for run in runs:
-        if not run.scheme:
+        if not run.scheme and not run.framework_run:  # whose commands name temporary files
             commands[run.repeat_key].add(run.command)
     keys = {key for key, of in commands.items() if len(of) > 1}
     if keys and views.diff is None:
@@ -383,8 +393,7 @@ def _headline(runs: Sequence[StudyRun], views: _Views, stated: str) -> tuple[str
             )
             return (f"{best.name}: {best.sentence}" if len(told) > 1 else best.sentence), best.action
     if views.frameworks:
-        largest = max(views.frameworks, key=lambda one: len(one.rows))
-        return largest.headline, largest.action
+        return verdict_of(views.frameworks)
     for study in sorted(views.schemes, key=lambda one: -len(one.rows)):
         if study.verdict is not None:
             return study.verdict.headline, _with_more_steps(study, views.problems)

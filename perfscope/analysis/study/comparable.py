@@ -231,10 +231,25 @@ def _shared(runs: Sequence[StudyRun], entries: Sequence[RunEntry]) -> list[Probl
     return found
 
 
-def shared_differences(runs: Sequence[StudyRun], affects: str) -> list[Problem]:
-    """What makes comparing doubtful without forbidding it: versions, libraries, threads, steps, kernels."""
+def shared_differences(
+    runs: Sequence[StudyRun], affects: str, *, libraries_of_groups: bool = False
+) -> list[Problem]:
+    """What makes comparing doubtful without forbidding it: versions, libraries, threads, steps, kernels.
+
+    `libraries_of_groups`: versions of libraries must be the same within a group only: two frameworks have
+    other libraries.
+    """
     found = []
+    if libraries_of_groups:
+        for group in dict.fromkeys(run.group for run in runs):
+            of_group = [run for run in runs if run.group == group]
+            sets = _sets(of_group, packages_of)
+            if len(sets) > 1:
+                text = f"{group or 'The others'} ran with several versions of libraries: {_listed(sets)}."
+                found.append(_problem(WARN, "other_packages", text, of_group, affects))
     for id_, what, of in _DOUBTS:
+        if id_ == "other_packages" and libraries_of_groups:
+            continue
         sets = _sets(runs, of)
         if len(sets) > 1:
             text = f"{what} differ: {_listed(sets)}. A difference in speed may come from there."

@@ -15,10 +15,13 @@ class FrameworkPoint:
     """A framework on one number of ranks: medians over its repeats, the composition a mean.
 
     Attributes:
+        speeds: samples/s of each repeat that has one, slowest first.
         speedup: over the framework's own fewest ranks; efficiency = speedup x fewest / ranks.
         no_kernel_share: of the step, in which no operator, communication, copy or data wait was traced on the
             threads that train.
-        peak_memory_bytes: of all ranks together.
+        traced_ratio: the mean traced step over the typical one: what tracing and the early place of a window
+            make of a step. The composition is that of the traced steps.
+        peak_memory_bytes: of all ranks together; servers and launchers are not in it.
     """
 
     world_size: int
@@ -33,6 +36,8 @@ class FrameworkPoint:
     peak_memory_bytes: float | None
     num_disturbed: int = 0
     missing: tuple[MissingFigure, ...] = ()
+    speeds: tuple[float, ...] = ()
+    traced_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +45,11 @@ class FrameworkRow:
     """One framework.
 
     Attributes:
+        version: of its package; "0.9.1 and 0.10.2" where runs had several.
+        how: it trains, in its program's words; "" where no run says.
         remark: what a user should know of it: "retired upstream ...".
-        parity: by number of ranks, its losses against the reference's; the reference has none.
+        parity: by number of ranks, its losses against the reference's, the worst of its repeats; of the
+            reference only where its own repeats do not agree.
     """
 
     name: str
@@ -50,18 +58,36 @@ class FrameworkRow:
     is_reference: bool
     points: tuple[FrameworkPoint, ...]
     parity: Mapping[int, Parity] = field(default_factory=dict)
+    how: str = ""
 
     def agrees(self, world_size: int) -> bool:
         """Whether it is known to learn what the reference learns."""
-        return self.is_reference or (world_size in self.parity and self.parity[world_size].agrees is True)
+        if world_size in self.parity:
+            return self.parity[world_size].agrees is True
+        return self.is_reference
+
+    def point(self, world_size: int) -> FrameworkPoint | None:
+        """On so many ranks."""
+        return next((one for one in self.points if one.world_size == world_size), None)
 
     def speed(self, world_size: int) -> float | None:
-        return next((one.samples_per_s for one in self.points if one.world_size == world_size), None)
+        """Samples/s on so many ranks."""
+        found = self.point(world_size)
+        return found.samples_per_s if found else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameworkStudy:
-    """One model in several frameworks; fastest on the fewest ranks first."""
+    """One model in several frameworks; fastest on the fewest ranks first.
+
+    Attributes:
+        title: the model, with what else tells it from the other studies.
+        trained: what was trained, in a phrase: "32 samples a step over all ranks, 1 thread per rank".
+        agreement: one sentence on the losses.
+        headline: one sentence on the speeds.
+        scaling: one sentence on what more ranks bring; "" with one number of ranks.
+        action: what to do; "" where nothing follows.
+    """
 
     title: str
     reference: str
@@ -70,3 +96,6 @@ class FrameworkStudy:
     headline: str
     action: str = ""
     missing: tuple[MissingFigure, ...] = ()
+    trained: str = ""
+    agreement: str = ""
+    scaling: str = ""

@@ -8,36 +8,106 @@ copy or wait for data was traced on the threads that train: what the framework i
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from perfscope.analysis.missing import MissingFigure
 from perfscope.analysis.study.averages import known_centre, mean_composition
+from perfscope.analysis.study.comparable import machine_key
 from perfscope.analysis.study.framework_results import (
     FrameworkPoint,
     FrameworkRow,
     FrameworkStudy,
 )
-from perfscope.analysis.study.parity import Parity, parity
+from perfscope.analysis.study.framework_words import action_of, agreement_of, headline_of, scaling_of
+from perfscope.analysis.study.parity import Parity, parity, worst
 from perfscope.analysis.study.repeats import centre_interval
-from perfscope.analysis.study.results import StudyRun
-from perfscope.analysis.study.words import named, percent, ranks
+from perfscope.analysis.study.results import WARN, Problem, StudyRun
+from perfscope.analysis.study.words import named, ranks
 
 REFERENCE = "torch"  # the framework that losses and speeds are held against, where it is there
-LEVEL = 0.05  # speeds nearer than that are not ranked: runs of one and the same framework differ by as much
 RETIRED = {"mxnet": "retired upstream since September 2023"}
+# What two runs of one training share, by the names of options.framework_run; in words where they differ.
+_LEARNED = {
+    "learning_rate": "learning rate",
+    "momentum": "momentum",
+    "seed": "seed",
+    "data": "data",
+    "num_classes": "number of classes",
+    "input_shape": "size of a sample",
+}
 
 
 def framework_studies(runs: Sequence[StudyRun]) -> tuple[FrameworkStudy, ...]:
-    """One study per model and machine; `group` of the runs is their framework."""
-    classes: dict[tuple[str, str, str], list[StudyRun]] = defaultdict(list)
+    """One study per model, machine, batch, threads and size of a sample; `group` is the runs' framework."""
+    found: list[FrameworkStudy] = []
+    for model, of_model in _by_model(runs):
+        facets = _facets(of_model).values()
+        classes: dict[tuple[str, ...], list[StudyRun]] = defaultdict(list)
+        for run in of_model:
+            classes[tuple(of(run) for of in facets)].append(run)
+        telling = [at for at, of in enumerate(facets) if len({of(run) for run in of_model}) > 1]
+        for key, of_class in sorted(classes.items()):
+            title = [model, *(key[at] for at in telling)]
+            found.append(_study(of_class, ", ".join(filter(None, title)) or "the same model"))
+    return tuple(found)
+
+
+def separating_problems(runs: Sequence[StudyRun]) -> list[Problem]:
+    """What tells studies of one model apart: said, for only runs that share it are held together."""
+    found = []
+    for model, of_model in _by_model(runs):
+        for title, of in _facets(of_model).items():
+            sets: dict[str, list[str]] = defaultdict(list)
+            for run in of_model:
+                sets[of(run) or "not known"].append(run.label)
+            if len(sets) < 2:
+                continue
+            listed = "; ".join(f"{value} ({named(labels)})" for value, labels in sorted(sets.items()))
+            whose = f"The {title} of {model}'s runs" if model else f"The runs' {title}"
+            text = f"{whose} differ: {listed}. Frameworks are compared within each, not across."
+            labels = tuple(run.label for run in of_model)
+            found.append(Problem(severity=WARN, id=_IDS[title], text=text, runs=labels, affects="frameworks"))
+    return found
+
+
+_IDS = {
+    "data types": "other_dtype",
+    "machines": "other_machine",
+    "batches": "other_batch",
+    "threads": "other_threads",
+    "sizes of a sample": "other_model",
+}
+
+
+def _by_model(runs: Sequence[StudyRun]) -> list[tuple[str, list[StudyRun]]]:
+    models: dict[str, list[StudyRun]] = defaultdict(list)
     for run in runs:
         if run.group:
-            classes[run.model, run.dtype, run.machine.text].append(run)
-    several = len({machine for _, _, machine in classes}) > 1
-    return tuple(
-        _study(of, f"{model}, {machine}" if several and machine else model or "the same model")
-        for (model, _, machine), of in sorted(classes.items())
-    )
+            models[run.model].append(run)
+    return sorted(models.items())
+
+
+def _facets(runs: Sequence[StudyRun]) -> dict[str, Callable[[StudyRun], str]]:
+    """What runs of one model must share to be held against each other."""
+    per_rank = {run.samples_per_rank for run in runs}
+    weak = len(per_rank) == 1 and None not in per_rank and len({run.batch for run in runs}) > 1
+    return {
+        "data types": lambda run: run.dtype,
+        "machines": lambda run: machine_key(replace(run, world_size=1)),  # one rank uses no network
+        "batches": (lambda run: f"{run.samples_per_rank:g} samples per rank") if weak else _batch,
+        "threads": lambda run: _threads(run.framework_run.get("threads")),
+        "sizes of a sample": lambda run: "x".join(map(str, run.framework_run.get("input_shape") or ())),
+    }
+
+
+def _batch(run: StudyRun) -> str:
+    return "" if run.batch is None else f"{run.batch:,} samples per step"
+
+
+def _threads(num: object) -> str:
+    """That were asked for: what frameworks say of themselves is not one and the same figure."""
+    return f"{num} thread{'' if num == 1 else 's'} per rank" if num else ""
 
 
 def _study(runs: Sequence[StudyRun], title: str) -> FrameworkStudy:
@@ -45,19 +115,22 @@ def _study(runs: Sequence[StudyRun], title: str) -> FrameworkStudy:
     for run in runs:
         by_name[run.group].append(run)
     reference = REFERENCE if REFERENCE in by_name else _most_runs(by_name)
-    losses = {size: _losses(by_name[reference], size) for size in _sizes(by_name[reference])}
-    rows = [_row(name, of, losses, is_reference=name == reference) for name, of in by_name.items()]
-    best = {size: _speed_at(rows, size) for size in sorted({run.world_size or 0 for run in runs})}
-    rows.sort(key=lambda row: (-(row.points[0].samples_per_s or 0.0), row.name))
-    headline, action = _headline(title, rows, best)
+    rows = [
+        _row(name, of, by_name[reference], is_reference=name == reference) for name, of in by_name.items()
+    ]
+    rows.sort(key=lambda row: (-(row.points[0].samples_per_s or 0.0) if row.points else 0.0, row.name))
+    sizes = tuple(_sizes(runs))
     return FrameworkStudy(
         title=title,
         reference=reference,
         rows=tuple(rows),
-        world_sizes=tuple(sorted(best)),
-        headline=headline,
-        action=action,
-        missing=tuple(_missing(rows)),
+        world_sizes=sizes,
+        headline=f"{title}: {headline_of(rows, sizes)}",
+        action=action_of(rows),
+        missing=tuple(_missing(rows, reference)),
+        trained=_trained(runs),
+        agreement=agreement_of(rows, reference),
+        scaling=scaling_of(rows, sizes),
     )
 
 
@@ -69,35 +142,54 @@ def _sizes(runs: Sequence[StudyRun]) -> list[int]:
     return sorted({run.world_size for run in runs if run.world_size})
 
 
-def _losses(runs: Sequence[StudyRun], size: int) -> tuple[float, ...]:
-    """Of the first run on so many ranks that kept its losses."""
-    curves = (run.loss_curve for run in runs if run.world_size == size)
-    return next((curve.losses for curve in curves if curve is not None), ())
+def _trained(runs: Sequence[StudyRun]) -> str:
+    """What all of them share."""
+    first, settings = runs[0], runs[0].framework_run
+    batches = {run.batch for run in runs}
+    shape = "x".join(map(str, settings.get("input_shape") or ()))
+    of = f" of {shape}" if shape else ""
+    facts = [
+        f"{first.batch:,} samples{of} a step over all ranks" if len(batches) == 1 and first.batch else "",
+        f"{first.samples_per_rank:g} samples{of} a step per rank" if len(batches) > 1 else "",
+        _threads(settings.get("threads")),
+        str(settings.get("dtype") or first.dtype),
+    ]
+    return ", ".join(filter(None, facts))
 
 
 def _row(
-    name: str, runs: Sequence[StudyRun], losses: dict[int, tuple[float, ...]], *, is_reference: bool
+    name: str, runs: Sequence[StudyRun], references: Sequence[StudyRun], *, is_reference: bool
 ) -> FrameworkRow:
-    sizes = _sizes(runs)
     points: list[FrameworkPoint] = []
-    for size in sizes:
+    for size in _sizes(runs):
         of = [run for run in runs if run.world_size == size]
         points.append(_point(size, of, points[0] if points else None))
-    agreement = {} if is_reference else {size: _agreement(losses.get(size, ()), runs, size) for size in sizes}
+    agreement = {size: _agreement(references, runs, size) for size in _sizes(runs)}
     return FrameworkRow(
         name=name,
-        version=next((run.framework_version for run in runs if run.framework_version), ""),
+        version=_version(runs),
         remark=RETIRED.get(name.split("-")[0], ""),
         is_reference=is_reference,
         points=tuple(points),
-        parity={size: found for size, found in agreement.items() if found is not None},
+        parity={
+            size: found
+            for size, found in agreement.items()
+            if found is not None and not (is_reference and found.agrees is not False)
+        },
+        how=next((str(how) for run in runs if (how := run.framework_run.get("how"))), ""),
     )
 
 
+def _version(runs: Sequence[StudyRun]) -> str:
+    known = [str(run.framework_run.get("version") or run.framework_version) for run in runs]
+    return " and ".join(sorted({one for one in known if one}))
+
+
 def _point(size: int, runs: Sequence[StudyRun], smallest: FrameworkPoint | None) -> FrameworkPoint:
-    speeds = [run.samples_per_s for run in runs if run.samples_per_s is not None]
+    speeds = sorted(run.samples_per_s for run in runs if run.samples_per_s is not None)
     speed = known_centre(speeds)
     composition = mean_composition(runs)
+    step = known_centre([run.typical_step_ns for run in runs])
     before = smallest.samples_per_s if smallest else speed
     speedup = speed / before if speed and before else None
     times = 1 if smallest is None else size / smallest.world_size
@@ -106,7 +198,7 @@ def _point(size: int, runs: Sequence[StudyRun], smallest: FrameworkPoint | None)
         runs=tuple(run.label for run in runs),
         samples_per_s=speed,
         samples_per_s_interval=centre_interval(speeds),
-        step_ns=known_centre([run.typical_step_ns for run in runs]),
+        step_ns=step,
         speedup=speedup,
         efficiency=None if speedup is None else speedup / times,
         composition=composition,
@@ -114,6 +206,8 @@ def _point(size: int, runs: Sequence[StudyRun], smallest: FrameworkPoint | None)
         peak_memory_bytes=known_centre([_total_memory(run) for run in runs]),
         num_disturbed=sum(bool(run.disturbed) for run in runs),
         missing=tuple(dict.fromkeys(one for run in runs for one in run.missing)),
+        speeds=tuple(speeds),
+        traced_ratio=composition.step / step if composition and step else None,
     )
 
 
@@ -122,62 +216,52 @@ def _total_memory(run: StudyRun) -> float | None:
     return float(sum(size for _, size in run.peak_memory)) if run.peak_memory else None
 
 
-def _agreement(reference: Sequence[float], runs: Sequence[StudyRun], size: int) -> Parity | None:
-    own = _losses(runs, size)
-    return parity(reference, own) if reference and own else None
+def _agreement(references: Sequence[StudyRun], runs: Sequence[StudyRun], size: int) -> Parity | None:
+    """The worst of the runs on so many ranks; None: nothing to compare, or not there."""
+    known = [run for run in references if run.world_size == size and run.losses]
+    of = [run for run in runs if run.world_size == size and run.losses]
+    return worst([_against(known, run) for run in of]) if known and of else None
 
 
-def _speed_at(rows: Sequence[FrameworkRow], size: int) -> FrameworkRow | None:
-    """The fastest on so many ranks among those that learn as the reference does."""
-    known = [
-        (point.samples_per_s, row)
-        for row in rows
-        for point in row.points
-        if point.world_size == size and point.samples_per_s and row.agrees(size)
+def _against(references: Sequence[StudyRun], run: StudyRun) -> Parity:
+    """Against the reference that was trained alike; where none was, the reason is what differs."""
+    alike = [one for one in references if not _unlike(one, run)]
+    found = parity((alike or references)[0].losses, run.losses)
+    unlike = [] if alike else _unlike(references[0], run)
+    return (
+        found if found.agrees is not False or not unlike else found.because(f"trained with {named(unlike)}")
+    )
+
+
+def _unlike(one: StudyRun, other: StudyRun) -> list[str]:
+    """Settings that decide losses and differ: "learning rate 0.1 for 0.05"."""
+    first, then = one.framework_run, other.framework_run
+    if not first or not then:
+        return []
+    return [
+        f"{words} {_word(then.get(name))} for {_word(first.get(name))}"
+        for name, words in _LEARNED.items()
+        if first.get(name) != then.get(name)
     ]
-    return max(known, key=lambda one: one[0])[1] if known else None
 
 
-def _headline(
-    title: str, rows: Sequence[FrameworkRow], best: dict[int, FrameworkRow | None]
-) -> tuple[str, str]:
-    told = []
-    for size, row in best.items():
-        others = [one for one in rows if row is not None and one is not row and one.agrees(size)]
-        speeds = sorted(speed for one in others if (speed := one.speed(size)))
-        own = row.speed(size) if row is not None else None
-        if row is None or not own or not speeds:
-            continue
-        slowest, next_one = own / speeds[0], own / speeds[-1]
-        if next_one < 1 + LEVEL:
-            near = [row.name, *(one.name for one in others if (one.speed(size) or 0.0) * (1 + LEVEL) > own)]
-            told.append(f"on {ranks(size)} {named(sorted(near))} are within {percent(LEVEL)} of each other")
-            continue
-        span = f"{next_one:.2f}" if len(speeds) == 1 else f"{next_one:.2f} to {slowest:.2f}"
-        told.append(f"on {ranks(size)} {row.name} trains {span} times as many samples/s as the others")
-    astray = [row.name for row in rows if any(one.agrees is False for one in row.parity.values())]
-    action = ""
-    if astray:
-        action = (
-            f"Find out why {named(astray)} {'does' if len(astray) == 1 else 'do'} not learn as the reference "
-            "does, before speeds are compared."
-        )
-    if not told:
-        return f"{title}: no two frameworks can be compared.", action
-    return f"{title}: {'; '.join(told)}.", action
+def _word(value: object) -> str:
+    return "x".join(map(str, value)) if isinstance(value, list) else f"{value}"
 
 
-def _missing(rows: Sequence[FrameworkRow]) -> list[MissingFigure]:
+def _missing(rows: Sequence[FrameworkRow], reference: str) -> list[MissingFigure]:
+    there = {point.world_size for row in rows if row.is_reference for point in row.points}
     found = []
     for row in rows:
-        if not row.is_reference and not row.parity:
-            reason = "its losses or the reference's were not recorded on the same number of ranks"
-            found.append(MissingFigure(what=f"whether {row.name} learns the same", reason=reason))
-        for size, one in row.parity.items():
-            if not one.agrees:
-                found.append(
-                    MissingFigure(
-                        what=f"the speed of {row.name} against others on {ranks(size)}", reason=one.reason
-                    )
-                )
+        for point in row.points:
+            size = point.world_size
+            one = row.parity.get(size)
+            what = f"the speed of {row.name} against others on {ranks(size)}"
+            if one is not None and one.agrees is not True:
+                found.append(MissingFigure(what=what, reason=one.reason))
+            elif one is None and not row.is_reference:
+                reason = f"its losses or those of {reference} were not recorded"
+                if size not in there:
+                    reason = f"there is no run of {reference} on {ranks(size)} to hold its losses against"
+                found.append(MissingFigure(what=what, reason=reason))
     return found

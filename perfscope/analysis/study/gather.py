@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from perfscope.analysis.absent import is_open
+from perfscope.analysis.absent import is_open, why_cut_short
 from perfscope.analysis.missing import MissingFigure
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.study.causes import KEPT
 from perfscope.analysis.study.models import Model, model_of, model_words
+from perfscope.analysis.study.parity import mean_losses
 from perfscope.analysis.study.results import (
     PARTS,
     Composition,
@@ -140,6 +141,7 @@ def _study_run(entry: RunEntry, label: str, known: Model, model: str) -> StudyRu
         findings=analysis.findings[:KEPT],
         framework=framework,
         framework_version=version,
+        losses=_losses(entry),
     )
 
 
@@ -277,6 +279,13 @@ def _loss_curve(entry: RunEntry, batch: int | None) -> LossCurve | None:
     )
 
 
+def _losses(entry: RunEntry) -> tuple[float | None, ...]:
+    """Of whole batches, step by step: what two trainings are held against each other by."""
+    by_rank = [sequence(record.get("losses")) for _, record in sorted(entry.bench_records.items())]
+    known = [[float(one) if _is_number(one) else None for one in losses] for losses in by_rank]
+    return tuple(mean_losses(known))
+
+
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
@@ -321,7 +330,10 @@ def _incomplete(analysis: RunAnalysis, world: int | None) -> tuple[str, ...]:
     if is_open(run):
         reasons.append("it was not closed: still being written, or perfscope was killed")
     ended = mapping(run.get("exit"))
-    if ended.get("signal"):
+    cut_short = why_cut_short(run)
+    if cut_short:
+        reasons.append(cut_short)
+    elif ended.get("signal"):
         reasons.append(f"it was ended by signal {ended['signal']}")
     elif ended.get("code"):
         reasons.append(f"it ended with exit code {ended['code']}")

@@ -1,37 +1,41 @@
 """Do two trainings compute the same? Their loss curves, held against each other step by step.
 
 Two frameworks that start from the same weights and see the same samples in the same order do the same sums in
-another order, no more. In float32 (rounding 6e-8) a loss then differs by some 1e-7 at the first step, and by
-more at each further step, as updates carry the difference on: docs/frameworks.md has what was measured.
-Anything else is a mistake of the comparison (another padding, another momentum, a batch in another order) and
-shows at once, above TOLERANCE: at the first step where weights, samples or the network differ, later where
-only the update does. The first PARITY_STEPS steps are compared: later ones drift apart by rounding alone.
+another order, no more. In float32 (rounding 6e-8) losses then differ by some 1e-7 at first. Later rounding
+alone can part them: where two inputs of a max pool, or one of a ReLU and 0, are as near as that, frameworks
+choose otherwise, and the update that follows is another. Measured with the smallest change of the weights
+(6e-8, 25 draws each; lenet and smallcnn, momentum 0 and 0.9): at most 2.5e-7 in the first EARLY_STEPS,
+1.3e-2 in the first PARITY_STEPS. Mistakes show early: a learning rate 0.5 % off makes 5e-4 by then, momentum
+0.01 off 1e-3, a weight decay of 1e-4 1.2e-5. So the first steps must agree closely, later ones roughly.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-PARITY_STEPS = 20
+PARITY_STEPS = 20  # later ones drift apart by rounding alone
+EARLY_STEPS = 5
 MIN_STEPS = 3  # with fewer no update with momentum has shown in a loss yet
-TOLERANCE = 1e-3  # over PARITY_STEPS steps
-FIRST_TOLERANCE = 1e-5  # at the first step, before any update
+TOLERANCE = 5e-2  # over PARITY_STEPS steps: four times what rounding was seen to make
+EARLY_TOLERANCE = 1e-5  # over EARLY_STEPS steps: forty times that
 _SMALLEST = 1e-3  # a loss below is compared as if it were this: near 0 only rounding is left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parity:
-    """What came of comparing two loss curves.
+    """What came of comparing two loss curves. Differences are relative.
 
     Attributes:
         agrees: within tolerance at every compared step; None: too little to compare.
         num_steps: compared.
-        first_difference: relative difference at the first step; None: not compared.
-        max_difference: largest relative difference; None: not compared, or a loss is no number.
+        first_difference: at the first step, before any update; None: not compared.
+        early_difference: largest of the first EARLY_STEPS; None: not compared, or a loss is no number.
+        max_difference: largest of all compared; None: not compared, or a loss is no number.
         max_at_step: step of the largest, counted from 1; of the first loss that is no number, where one is.
-        tolerance: that max_difference was held against.
+        tolerance: that max_difference was held against; early_tolerance: early_difference.
+        parted_at: first step beyond early_tolerance, where the curves agree nevertheless; None: none.
         reason: why they do not agree, or were not compared; "" where they agree.
     """
 
@@ -42,6 +46,13 @@ class Parity:
     max_at_step: int | None
     tolerance: float
     reason: str
+    early_difference: float | None = None
+    early_tolerance: float = EARLY_TOLERANCE
+    parted_at: int | None = None
+
+    def because(self, reason: str) -> Parity:
+        """The same with what is known of the cause in front of the reason."""
+        return replace(self, reason=f"{reason}: {self.reason}")
 
     @property
     def verdict(self) -> str:
@@ -50,12 +61,7 @@ class Parity:
 
 
 def parity(
-    reference: Sequence[float | None],
-    other: Sequence[float | None],
-    *,
-    num_steps: int = PARITY_STEPS,
-    tolerance: float = TOLERANCE,
-    first_tolerance: float = FIRST_TOLERANCE,
+    reference: Sequence[float | None], other: Sequence[float | None], *, num_steps: int = PARITY_STEPS
 ) -> Parity:
     """Whether `other` follows `reference`.
 
@@ -63,41 +69,45 @@ def parity(
         reference: loss by step, mean over the ranks; None: not a number, or not known.
         other: the same of the run that is checked.
         num_steps: compared at most, from the first on.
-        tolerance: largest |other - reference| / |reference| at any of them.
-        first_tolerance: largest at the first, before any update.
     """
     compared = min(num_steps, len(reference), len(other))
     if compared < MIN_STEPS:
         steps = f"{compared} step{'' if compared == 1 else 's'}"
-        return _result(None, compared, [], tolerance, f"only {steps} can be compared, {MIN_STEPS} are needed")
+        return _result(None, compared, [], f"only {steps} can be compared, {MIN_STEPS} are needed")
     differences: list[float] = []
     for step in range(compared):
         one, two = reference[step], other[step]
         if one is None or two is None or not math.isfinite(one) or not math.isfinite(two):
             whose = "the reference" if one is None or not math.isfinite(one) else "the run"
-            reason = f"a loss of {whose} is no number at step {step + 1}"
-            return Parity(
-                agrees=False,
-                num_steps=compared,
-                first_difference=differences[0] if differences else None,
-                max_difference=None,
-                max_at_step=step + 1,
-                tolerance=tolerance,
-                reason=reason,
-            )
+            found = _result(False, compared, [], f"a loss of {whose} is no number at step {step + 1}")
+            return replace(found, first_difference=next(iter(differences), None), max_at_step=step + 1)
         differences.append(abs(two - one) / max(abs(one), _SMALLEST))
-    if differences[0] > first_tolerance:
-        reason = (
+    reason = _reason(differences)
+    return _result(not reason, compared, differences, reason)
+
+
+def _reason(differences: Sequence[float]) -> str:
+    """Why curves with these differences do not agree; "" where they do."""
+    if differences[0] > EARLY_TOLERANCE:
+        return (
             f"the first losses differ by {differences[0]:.1e}, before any update: weights, samples or the "
             "network are not the same"
         )
-        return _result(False, compared, differences, tolerance, reason)
-    largest = max(differences)
-    if largest > tolerance:
-        at = next(step for step, one in enumerate(differences, 1) if one > tolerance)
-        reason = f"losses differ by more than {tolerance:g} from step {at} on: the updates are not the same"
-        return _result(False, compared, differences, tolerance, reason)
-    return _result(True, compared, differences, tolerance, "")
+    for step, one in enumerate(differences, 1):
+        if step <= EARLY_STEPS and one > EARLY_TOLERANCE:
+            return f"losses differ by {one:.1e} at step {step}: the updates are not the same"
+        if one > TOLERANCE:
+            return f"losses differ by {one:.1e} at step {step}, more than rounding makes of it"
+    return ""
+
+
+def worst(found: Sequence[Parity]) -> Parity:
+    """Of several repeats the one that counts: a difference before what was not compared, then the largest.
+
+    Raises ValueError for none.
+    """
+    order = {False: 2, None: 1, True: 0}
+    return max(found, key=lambda one: (order[one.agrees], one.max_difference or 0.0))
 
 
 def mean_losses(by_rank: Sequence[Sequence[float | None]]) -> list[float | None]:
@@ -110,16 +120,17 @@ def mean_losses(by_rank: Sequence[Sequence[float | None]]) -> list[float | None]
     return means
 
 
-def _result(
-    agrees: bool | None, num_steps: int, differences: Sequence[float], tolerance: float, reason: str
-) -> Parity:
+def _result(agrees: bool | None, num_steps: int, differences: Sequence[float], reason: str) -> Parity:
     largest = max(differences, default=None)
+    parted = (step for step, one in enumerate(differences, 1) if one > EARLY_TOLERANCE)
     return Parity(
         agrees=agrees,
         num_steps=num_steps,
         first_difference=differences[0] if differences else None,
+        early_difference=max(differences[:EARLY_STEPS], default=None),
         max_difference=largest,
         max_at_step=None if largest is None else differences.index(largest) + 1,
-        tolerance=tolerance,
+        tolerance=TOLERANCE,
         reason=reason,
+        parted_at=next(parted, None) if agrees else None,
     )

@@ -183,6 +183,13 @@ class StudyRun:
     findings: tuple[Finding, ...] = ()  # the first of its own report, the verdict foremost
     framework: str = ""  # "torch", "keras-jax"; "" = not known
     framework_version: str = ""
+    losses: tuple[float | None, ...] = ()  # by step, mean over ranks; None where one of them knows no number
+
+    @property
+    def framework_run(self) -> Mapping[str, Any]:
+        """What `perfscope bench run --framework` was asked; {} of any other run."""
+        found = self.options.get("framework_run")
+        return found if isinstance(found, Mapping) else {}
 
     @property
     def samples_per_rank(self) -> float | None:

@@ -35,6 +35,7 @@ def analyse_waits(
     times: Mapping[int, StepTimes] | None = None,
     world_size: int | None = None,
     parameters: Sequence[LayerParams] = (),
+    loader: str = "data loader",
 ) -> WaitAnalysis:
     """Everything about who waited for whom, and why.
 
@@ -47,6 +48,7 @@ def analyse_waits(
         times: rank -> its always-on steps; None or empty where there are none.
         world_size: ranks of the job; None = not known.
         parameters: the model's (`ModelFacts.shapes`), to tell what gradient buckets carry; () = not known.
+        loader: what the training gets its batches from.
     """
     steps_of: dict[int, int] = defaultdict(int)
     for of_window in lines.lines.values():
@@ -64,7 +66,9 @@ def analyse_waits(
     for window in sorted(by_window):
         table = line_table(lines.lines.get(window, {}), clocks)
         mine = by_window[window]
-        judged = why_late(window, mine, table, lines.layers, hosts, around or Surroundings(), input_of)
+        judged = why_late(
+            window, mine, table, lines.layers, hosts, around or Surroundings(), input_of, loader
+        )
         sums.add(mine, table, clocks, lines.layers, parameters)
         windows.append((window, mine, judged))
     num_steps = max(steps_of.values(), default=0)

@@ -18,6 +18,8 @@ class Told:
     excess_ns: int
     layer: str | None = None
     phase: str | None = None
+    has_layers: bool = True  # the traces name layers at all
+    loader: str = "data loader"  # what the framework gets its batches from
     part_ns: int = 0  # of `excess_ns`, in that layer and phase
     ratio: float = 0.0  # computation, its own over the others'
     alike: bool = False  # all layers are slower by about that
@@ -48,9 +50,15 @@ def _where(told: Told) -> str:
     return f"{told.phase} of {told.layer}" if told.phase else told.layer
 
 
+def _alike(told: Told) -> str:
+    return ", in all layers alike" if told.has_layers else ""
+
+
 def _compute(told: Told) -> str:
     if told.alike:
-        return f"computed {_more(told)}, {told.ratio:.2f} times as long, in all layers alike"
+        return f"computed {_more(told)}, {told.ratio:.2f} times as long{_alike(told)}"
+    if not told.has_layers:
+        return f"computed {_more(told)}"
     if told.spread:
         return f"computed {_more(told)}, spread over many layers"
     if told.part_ns >= told.excess_ns:
@@ -67,11 +75,13 @@ def _upstream(told: Told) -> str:
 
 
 def _numa(told: Told) -> str:
-    return f"computed {told.ratio:.2f} times as long as the others in all layers alike, and {told.by}"
+    alike = " in all layers alike" if told.has_layers else ""
+    return f"computed {told.ratio:.2f} times as long as the others{alike}, and {told.by}"
 
 
 def _noise(told: Told) -> str:
-    did = f"{told.ratio:.2f} times as long as the others in all layers alike" if told.alike else _more(told)
+    alike = " in all layers alike" if told.has_layers else ""
+    did = f"{told.ratio:.2f} times as long as the others{alike}" if told.alike else _more(told)
     return f"took {did} for the same work: {told.by}"
 
 
@@ -88,7 +98,7 @@ def _busy(told: Told) -> str:
 
 def _input(told: Told) -> str:
     where = ", at the end of the step before the traced ones" if told.before else ""
-    return f"waited for its data loader for {_more(told)}{where}"
+    return f"waited for its {told.loader} for {_more(told)}{where}"
 
 
 def _idle(told: Told) -> str:

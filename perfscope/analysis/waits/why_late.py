@@ -79,6 +79,7 @@ class _Scene:
     hosts: Mapping[int, str]
     around: Surroundings
     input_of: Mapping[int, Mapping[int, int]]
+    loader: str
     late: Sequence[NDArray[np.bool_]]
     starts: Mapping[int, CommonStart]
     excess: Mapping[int, Excess]
@@ -94,6 +95,7 @@ def why_late(
     hosts: Mapping[int, str],
     around: Surroundings,
     input_of: Mapping[int, Mapping[int, int]],
+    loader: str,
 ) -> list[Late]:
     """One entry per match.
 
@@ -105,6 +107,7 @@ def why_late(
         hosts: rank -> host.
         around: what the machine says.
         input_of: step -> rank -> its wait for input by the always-on figures, ns; may be empty.
+        loader: what the framework calls that which it waits for there.
     """
     usable = [len(one.ranks) > 1 and all(rank in table.row_of for rank in one.ranks) for one in matches]
     uncertain = [_uncertain(one) for one in matches]
@@ -122,6 +125,7 @@ def why_late(
         hosts=hosts,
         around=around,
         input_of=input_of,
+        loader=loader,
         late=late,
         starts=starts,
         excess=excess,
@@ -226,6 +230,8 @@ def _told(scene: _Scene, index: int, call: int, top: int | None) -> Told:
         lateness_ns=int(excess.lateness[call]),
         excess_ns=int(excess.lateness[call]),
         meanwhile=noise,
+        has_layers=bool(scene.layers),
+        loader=scene.loader,
         on_device=scene.table.lines[scene.table.row_of[rank]].has_device,
     )
     if top is None:

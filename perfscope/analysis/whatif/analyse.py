@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from perfscope.analysis.advice import TORCH, Training
 from perfscope.analysis.machine.results import Roofline
 from perfscope.analysis.mainline import LINE_IDLE, LINE_INPUT
 from perfscope.analysis.missing import MissingFigure
@@ -64,6 +65,7 @@ def analyse_what_ifs(
     layers: Sequence[str],
     rooflines: Sequence[Roofline] = (),
     remote: Sequence[int] = (),
+    words: Training = TORCH,
 ) -> WhatIfs:
     """Replays the run without each of its costs.
 
@@ -73,6 +75,7 @@ def analyse_what_ifs(
         layers: names of the layers that the programs' codes stand for.
         rooflines: of the machine, for layers at their roof.
         remote: ranks whose memory lies on other NUMA nodes than their CPUs.
+        words: of the framework that trained.
     """
     if replays is None or replays.base_ns <= 0:
         return NOTHING
@@ -93,7 +96,7 @@ def analyse_what_ifs(
     work = Work.of(replays)
     slow = work.slow(layers)
     asked = _Asked(replays=replays, usual_ns=usual_ns or replays.measured_ns, check=check)
-    found = [*_questions(asked, costs, work, slow), *_roofs(asked, layers, rooflines)]
+    found = [*_questions(asked, costs, work, slow, words), *_roofs(asked, layers, rooflines)]
     if remote:
         found += asked.what_if(
             "local_memory",
@@ -137,7 +140,8 @@ class _Asked:
         saved = max(self.replays.base_ns - step, 0.0)
         stretched = self.replays.base_ns / self.usual_ns
         alike = 1 / ALIKE <= stretched <= ALIKE
-        if not (keeps and alike):
+        # What a longer traced step waited can exceed the usual step; no step takes less than nothing.
+        if not (keeps and alike) or saved >= self.usual_ns:
             saved /= stretched
         predicted = round(self.usual_ns - saved)
         gain = round(self.usual_ns) - predicted
@@ -168,20 +172,24 @@ class _Asked:
 
 
 def _questions(
-    asked: _Asked, costs: Mapping[tuple[str, str], CallCost], work: Work, slow: Sequence[Slow]
+    asked: _Asked,
+    costs: Mapping[tuple[str, str], CallCost],
+    work: Work,
+    slow: Sequence[Slow],
+    words: Training,
 ) -> list[WhatIf]:
     replays = asked.replays
     input_ns, idle_ns = _time_of(replays, LINE_INPUT), _time_of(replays, LINE_IDLE)
     found = asked.what_if(
         "no_input_wait",
         "the next batch always ready",
-        f"the mean rank waits {format_ns(input_ns)} per step for its data loader",
+        f"the mean rank waits {format_ns(input_ns)} per step for its {words.loader}",
         changes.no_input_wait,
         keeps=True,
     )
     found += asked.what_if(
         "no_idle",
-        "no gap without work (Python between operators, late launches)",
+        f"no gap without work ({words.gap_is})",
         f"the mean rank runs nothing for {format_ns(idle_ns)} per step while it waits for no call",
         changes.no_idle,
     )
@@ -258,6 +266,8 @@ def _last_to_begin(replays: Replays) -> tuple[int, float]:
 def in_words(slow: Slow) -> str:
     """``rank 3 takes 6.00 ms more per step than its peers, 5.90 ms of it in conv2 (forward)``"""
     where = f"{slow.layer} ({slow.phase})" if slow.layer else _PART_WORDS[slow.part]
+    if slow.part == "compute" and not slow.has_layers:
+        where = "computation"
     return (
         f"rank {slow.rank} takes {format_ns(slow.excess_ns)} more per step than its peers for its own work, "
         f"{format_ns(slow.part_excess_ns)} of it in {where}"

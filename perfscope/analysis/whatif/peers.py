@@ -47,6 +47,7 @@ class Slow:
     layer: str | None
     phase: str | None
     part_excess_ns: float
+    has_layers: bool = True  # the traces name layers at all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -152,6 +153,7 @@ class Work:
             layer=layers[layer] if layer >= 0 else None,
             phase=PHASES[phase] if phase >= 0 else None,
             part_excess_ns=float(excess.max()),
+            has_layers=bool(layers),
         )
 
 

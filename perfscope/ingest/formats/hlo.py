@@ -19,6 +19,10 @@ Group = tuple[int, ...]
 
 NOWHERE = Place(None, "other", "")
 _METADATA_PLANE = "/host:metadata"
+# What touches a part of an array.
+_PARTIAL = frozenset(
+    ("slice", "dynamic-slice", "dynamic-update-slice", "gather", "scatter", "while", "conditional")
+)
 _WITH_ID = re.compile(r"^(.*?)(?:\((\d+)\))?$")
 # PrimitiveType: number -> (name, bits)
 _TYPES = {
@@ -63,6 +67,8 @@ class Instruction:
         operand_bytes: of all its operands.
         groups: of a collective, positions in the device assignment; () = all devices.
         flops: multiplications and additions of its products and convolutions; None: it has none.
+        whole: it reads all of its operands and writes all of its result, as far as can be told: these are
+            then the bytes that must cross the memory. A slice reads a part, an update in place writes one.
     """
 
     name: str
@@ -73,6 +79,7 @@ class Instruction:
     told: bool = False
     groups: tuple[Group, ...] = ()
     flops: int | None = None
+    whole: bool = False
 
 
 @dataclass(slots=True)
@@ -279,10 +286,12 @@ class _Draft:
         self.place = NOWHERE
         self.told = False
         self.flops: int | None = None
+        self.whole = False
 
     def settle(self, drafts: dict[int, list[_Draft]], shapes: dict[int, Shape]) -> None:
         """Work and place, from its own name and, of a fusion, from what it is made of."""
         inside = self._inside(drafts, 0) if self.opcode in ("fusion", "call") else []
+        self.whole = not any(one.opcode in _PARTIAL for one in (self, *inside))
         work = [(one._own_flops(shapes), one.op_name) for one in (self, *inside)]
         known = [(amount, name) for amount, name in work if amount]
         self.flops = sum(amount for amount, _ in known) if known else None
@@ -305,6 +314,7 @@ class _Draft:
             told=self.told,
             groups=self._groups(),
             flops=self.flops,
+            whole=self.whole,
         )
 
     def _inside(self, drafts: dict[int, list[_Draft]], depth: int) -> list[_Draft]:

@@ -157,6 +157,7 @@ class _Reader:
             self._named_ns += dur
             self._inferred_ns += 0 if instruction.told else dur
         flops = instruction.flops if instruction is not None else None
+        whole = instruction if instruction is not None and instruction.whole else None
         self._trace.add(
             lane,
             start,
@@ -166,6 +167,8 @@ class _Reader:
             phase=place.phase,
             layer=layer,
             flops=UNKNOWN if flops is None else flops,
+            bytes_read=UNKNOWN if whole is None else whole.operand_bytes,
+            bytes_written=UNKNOWN if whole is None else whole.shape.num_bytes,
         )
 
     def _layer(self, scope: str | None) -> str | None:
@@ -235,10 +238,12 @@ class _Reader:
         elif self._total_ns:
             share = self._named_ns / self._total_ns
             inferred = self._inferred_ns / self._total_ns
-            trace.notes.append(
-                f"{share:.0%} of the operators' time has a layer ({inferred:.0%} by what they feed); the "
-                "rest is work outside every named_scope, or fused from several"
+            said = (
+                f"{100 * share:.0f} % of the operators' time has a layer "
+                f"({100 * inferred:.0f} % by what they feed)"
             )
+            rest = "; the rest is work outside every named_scope, or fused from several"
+            trace.notes.append(said if share > 0.995 else said + rest)
 
 
 def _data(path: Path) -> bytes:

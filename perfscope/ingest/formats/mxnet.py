@@ -79,7 +79,7 @@ def read_mxnet(path: Path) -> FrameworkTrace:
         TraceError: it cannot be read, or holds no record at all.
     """
     records, num_bad = _records(path)
-    devices = {one.pid: str(one.args.get("name", "")) for one in records if one.ph == "M"}
+    devices = _named_devices(records) or _devices_of_first_window(path)
     spans, marks, num_open = _paired(records)
     trace = FrameworkTrace(num_read=len(records) + num_bad, num_dropped=num_bad + num_open)
     trace.steps = sorted(marks.steps, key=lambda one: one[1])
@@ -87,6 +87,22 @@ def read_mxnet(path: Path) -> FrameworkTrace:
     if num_bad:
         trace.notes.append(f"{num_bad:,} records of the file could not be read")
     return trace
+
+
+def _named_devices(records: list[_Record]) -> dict[int, str]:
+    return {one.pid: str(one.args.get("name", "")) for one in records if one.ph == "M"}
+
+
+def _devices_of_first_window(path: Path) -> dict[int, str]:
+    """MXNet names its devices in a process's first file only; their numbers depend on how it was built."""
+    for suffix in (".mxnet.json", ".mxnet.json.gz"):
+        first = path.with_name(f"0{suffix}")
+        if first != path and first.is_file():
+            try:
+                return _named_devices(_records(first)[0])
+            except TraceError:
+                return {}
+    return {}
 
 
 def _records(path: Path) -> tuple[list[_Record], int]:

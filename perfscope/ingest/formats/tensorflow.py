@@ -2,6 +2,8 @@
 
 On the host an operator is an event called `scope/of/the/node:OpType`; it is compute where no other operator
 runs inside it, so what only starts a function (`StatefulPartitionedCall`, `While`) is not counted twice.
+An operator that runs eagerly is the run of its kernel inside `EagerExecute`, which says its type; one that
+XLA compiled (`jit_compile=True`) says its `hlo_op`. Both have no scopes, and so neither layer nor phase.
 The node's scopes tell the layer (the model's own scope and `_1`, which TensorFlow appends, taken out) and the
 phase: `gradient_tape/...` is backward, the optimizer's name the update, the rest of a step forward.
 
@@ -17,6 +19,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +44,9 @@ _WAITS = ("IteratorGetNextOp::DoCompute", "IteratorGetNextAsOptionalOp::DoComput
 _PIPELINE = "Iterator::"
 _CAPTURED = "InstantiatedCapturedFunction::"
 _COLLECTIVE_KERNEL = "CollectiveOpV2Kernel::Run"
+_EAGER_KERNELS = ("KernelAndDeviceFunc::Run", "KernelAndDeviceOp::Run")
+_EAGER_OP, _IS_FUNCTION, _HLO_OP = "eager_op", "is_func", "hlo_op"  # stats of events
+_UNSCOPED = ((_HLO_OP, "were compiled by XLA (jit_compile)"), (_EAGER_OP, "ran eagerly"))
 _MARK = re.compile(re.escape(layout.MARK_STEP) + r"(\d{1,9})$")
 _COMPUTE, _INPUT, _HOST_KIND = (KINDS.index(name) for name in ("compute", "input", "host"))
 _OTHER = PHASES.index("other")
@@ -140,6 +146,7 @@ class _Reader:
         self._waits: list[tuple[int, int]] = []  # in tf.data, of other threads than the main one
         self._group = next(iter(facts.groups), {})
         self._num_unsized = 0
+        self._num_unscoped: Counter[str] = Counter()  # by what tells them; "": of those in a layer
         self._entered: dict[str, list[int]] = {}  # collective -> when its kernel was started, in order
 
     def _when(self, line: XLine, event: XEvent) -> tuple[int, int] | None:
@@ -188,7 +195,7 @@ class _Reader:
 
     def _line(self, line: XLine, lane: int, *, is_main: bool) -> None:
         rows: list[tuple[int, int, int, int, str | None, str]] = []
-        for event, has_inner, in_pipeline in _nested(line.events):
+        for event, has_inner, in_pipeline, eager in _nested(line.events):
             when = self._when(line, event)
             if when is None:
                 continue
@@ -199,6 +206,10 @@ class _Reader:
                 continue
             op = self.names.op(event.name)
             if op is not None:
+                self._num_unscoped[""] += op.layer is not None
+            else:
+                op = self._unscoped(event, eager)
+            if op is not None:
                 self._operator(lane, start, dur, op, has_inner or in_pipeline, rows)
             elif event.name in _WAITS or event.name.startswith(_PIPELINE):
                 rows.append((start, dur, _INPUT, _OTHER, None, event.name))
@@ -207,6 +218,17 @@ class _Reader:
             elif is_main:
                 rows.append((start, dur, _HOST_KIND, _OTHER, None, event.name))
         self._extend(lane, rows)
+
+    def _unscoped(self, event: XEvent, eager: str) -> Op | None:
+        """An operator that carries no scopes: XLA's, or one that runs eagerly."""
+        told = event.stats.get(_HLO_OP)
+        if isinstance(told, str) and told:
+            self._num_unscoped[_HLO_OP] += 1
+            return self.names.unscoped(told)
+        if eager and event.name in _EAGER_KERNELS:
+            self._num_unscoped[_EAGER_OP] += 1
+            return self.names.unscoped(eager)
+        return None
 
     def _operator(
         self,
@@ -307,8 +329,18 @@ class _Reader:
                 f"bytes of {self._num_unsized} collectives are not known: the profile does not hold them, "
                 "and the probe did not see them being traced"
             )
+        self._note_unscoped()
         if not trace.steps and self._main < 0:
             trace.notes.append("no step was marked in this profile")
+
+    def _note_unscoped(self) -> None:
+        for stat, how in _UNSCOPED:
+            number = self._num_unscoped[stat]
+            if number > self._num_unscoped[""]:  # a training in a graph runs some small ones eagerly
+                self.trace.notes.append(
+                    f"{number:,} operators {how}: they are of no layer, and forward and backward cannot be "
+                    "told apart"
+                )
 
 
 def _short(identity: int) -> int:
@@ -327,7 +359,7 @@ def _main_line(lines: list[XLine]) -> XLine | None:
 
 def _is_of_use(line: XLine) -> bool:
     return any(
-        _op_like(event.name) or event.name.startswith(_PIPELINE) or event.name in _WAITS
+        _is_operator(event) or event.name.startswith(_PIPELINE) or event.name in _WAITS
         for event in line.events
     )
 
@@ -339,30 +371,38 @@ def _only_communicates(line: XLine) -> bool:
 
 def _runs_operators(line: XLine) -> bool:
     """Operators of the model, not of a function that tf.data maps over its elements."""
-    return any(_op_like(event.name) and not inside for event, _, inside in _nested(line.events))
+    return any(_is_operator(event) and not inside for event, _, inside, _ in _nested(line.events))
 
 
-def _op_like(name: str) -> bool:
-    return ":" in name and Naming.OP.match(name) is not None
+def _is_operator(event: XEvent) -> bool:
+    return (":" in event.name and Naming.OP.match(event.name) is not None) or bool(event.stats.get(_HLO_OP))
 
 
-def _nested(events: list[XEvent]) -> Iterator[tuple[XEvent, bool, bool]]:
-    """(event, whether an operator runs inside it, whether it lies inside a tf.data iterator)."""
+def _nested(events: list[XEvent]) -> Iterator[tuple[XEvent, bool, bool, str]]:
+    """(event, whether an operator runs inside it, whether it lies inside a tf.data iterator, the type of the
+    single operator that it runs eagerly or "").
+    """
     ordered = sorted(events, key=lambda one: (one.offset_ps, -one.duration_ps))
     encloses = [False] * len(ordered)
     inside = [False] * len(ordered)
+    eager = [""] * len(ordered)
     stack: list[tuple[int, int, bool]] = []  # end, position, whether in a pipeline
     for at, event in enumerate(ordered):
         while stack and stack[-1][0] <= event.offset_ps:
             stack.pop()
         in_pipeline = bool(stack) and stack[-1][2]
         inside[at] = in_pipeline
-        if stack and _op_like(event.name):
+        if stack and _is_operator(event):
             for _, outer, _ in stack:
                 encloses[outer] = True
+        told = event.stats.get(_EAGER_OP)
+        if isinstance(told, str):
+            eager[at] = "" if event.stats.get(_IS_FUNCTION) else told
+        elif stack:
+            eager[at] = eager[stack[-1][1]]
         pipeline = in_pipeline or event.name.startswith((_PIPELINE, _CAPTURED)) or event.name in _WAITS
         stack.append((event.offset_ps + max(1, event.duration_ps), at, pipeline))
-    return zip(ordered, encloses, inside, strict=True)
+    return zip(ordered, encloses, inside, eager, strict=True)
 
 
 def _kernel(name: str) -> tuple[str, Collective | None]:

@@ -67,10 +67,17 @@ class Naming:
         self._optimizers = _OPTIMIZERS | {name.lower() for name in optimizers}
         self._roots: set[str] = set()  # scopes of models: what stands before a layer
         self._known: dict[str, Op | None] = {}
+        # Keras 3 enters a layer's scope twice: `conv2d` is `conv2d_1` and `conv2d_1` is `conv2d_1_2`, so the
+        # number goes first. In a file that has a layer's bare name (tf_keras) names are what they say.
+        self._parts = {part for layer in self._layers for part in layer.split(".")}
+        self._prefixes = {layer[:at] for layer in self._layers for at, c in enumerate(layer) if c == "."}
+        self._is_bare = False
 
     def learn(self, names: Iterable[str]) -> None:
         """Look at all names of a file first: what stands before a known layer is a model's scope."""
-        for name in set(names):
+        names = set(names)
+        self._is_bare = any(self._names_a_layer_barely(name) for name in names)
+        for name in names:
             match = self.OP.match(name)
             if match is None:
                 continue
@@ -84,11 +91,24 @@ class Naming:
             elif _BACKWARD_SCOPES & set(all_scopes) and scopes[0] not in _LOSSES:
                 self._roots.add(_stem(scopes[0]))
 
+    def _names_a_layer_barely(self, name: str) -> bool:
+        match = self.OP.match(name)
+        scopes = _own(match[1].split("/")[:-1]) if match else []
+        # The first scope may be a function's own name; an optimizer's scopes are the variables' names.
+        return not self._is_optimizer(scopes) and any(
+            scope in self._parts and _stem(scope) == scope for scope in scopes[1:]
+        )
+
     def op(self, name: str) -> Op | None:
         """The operator of this name; None when it is none."""
         if name not in self._known:
             self._known[name] = self._told(name)
         return self._known[name]
+
+    def unscoped(self, kind: str) -> Op:
+        """An operator of which nothing but its type is known."""
+        phase = _OPTIMIZER if _UPDATES.match(kind) else _OTHER
+        return Op("", kind, None, phase, kind in _WRAPPERS)
 
     def _told(self, name: str) -> Op | None:
         match = self.OP.match(name) if ":" in name else None
@@ -128,12 +148,13 @@ class Naming:
         """The innermost known layer that the scopes name, "" if none."""
         path = ""
         for scope in scopes:
-            for candidate in (scope, _stem(scope)):
+            told = (scope, _stem(scope)) if self._is_bare else (_stem(scope), scope)
+            for candidate in told:
                 longer = f"{path}.{candidate}" if path else candidate
-                if longer in self._layers:
+                if longer in self._layers or longer in self._prefixes:
                     path = longer
                     break
-        return path
+        return path if path in self._layers else ""
 
 
 def _own(scopes: Sequence[str]) -> list[str]:

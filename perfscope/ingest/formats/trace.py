@@ -51,7 +51,7 @@ class FrameworkTrace:
     num_read: int = 0
     num_dropped: int = 0
     notes: list[str] = field(default_factory=list)
-    _parts: list[tuple[Ints, Ints, Ints, Ints, Ints, Ints]] = field(default_factory=list)
+    _parts: list[tuple[Ints, ...]] = field(default_factory=list)
     _layers: list[str | None] = field(default_factory=list)
     _names: list[str] = field(default_factory=list)
     _collectives: dict[int, Collective] = field(default_factory=dict)
@@ -73,12 +73,15 @@ class FrameworkTrace:
         layer: str | None = None,
         collective: Collective | None = None,
         flops: int = UNKNOWN,
+        bytes_read: int = UNKNOWN,
+        bytes_written: int = UNKNOWN,
     ) -> None:
-        """One span. Times: ns since the Unix epoch."""
+        """One span. Times: ns since the Unix epoch. `flops`, bytes: modelled from shapes, as in TIMELINE."""
         if collective is not None:
             self._collectives[len(self._names)] = collective
         self.extend(
-            [lane], [start_ns], [dur_ns], [KINDS.index(kind)], [PHASES.index(phase)], [layer], [name], [flops]
+            *([lane], [start_ns], [dur_ns], [KINDS.index(kind)], [PHASES.index(phase)], [layer], [name]),
+            *([flops], [bytes_read], [bytes_written]),
         )
 
     def extend(
@@ -91,11 +94,15 @@ class FrameworkTrace:
         layer: Iterable[str | None],
         name: Iterable[str],
         flops: Sequence[int] | Ints | None = None,
+        bytes_read: Sequence[int] | Ints | None = None,
+        bytes_written: Sequence[int] | Ints | None = None,
     ) -> None:
         """Many spans; all of one length (n,). `kind`, `phase`: indices into schema.KINDS and PHASES."""
         columns = [np.asarray(one, np.int64) for one in (lane, start_ns, dur_ns, kind, phase)]
-        known = np.full(len(columns[0]), UNKNOWN, np.int64) if flops is None else np.asarray(flops, np.int64)
-        self._parts.append((*columns, known))  # type: ignore[arg-type]
+        unknown = np.full(len(columns[0]), UNKNOWN, np.int64)
+        given = (flops, bytes_read, bytes_written)
+        columns += [unknown if one is None else np.asarray(one, np.int64) for one in given]
+        self._parts.append(tuple(columns))
         self._layers.extend(layer)
         self._names.extend(name)
 
@@ -142,14 +149,13 @@ class FrameworkTrace:
         num = len(self._names)
         columns = [
             np.concatenate([part[at] for part in self._parts]) if num else np.empty(0, np.int64)
-            for at in range(6)
+            for at in range(8)
         ]
         order = np.argsort(columns[1], kind="stable")
-        lane, start, dur, kind, phase, flops = (column[order] for column in columns)
+        lane, start, dur, kind, phase, *work = (column[order] for column in columns)
         ids = np.array([(one.device, one.lane) for one in self.lanes] or [(-1, 0)], np.int64)[lane]
         spans = self.spans_of_steps() if steps is None else list(steps)
         comm = self._comm_columns(order)
-        missing = flops == UNKNOWN
         arrays = {
             "rank": pa.array(np.full(num, rank, np.int32)),
             "window": pa.array(np.full(num, window, np.int32)),
@@ -163,7 +169,7 @@ class FrameworkTrace:
             "phase": _coded(phase, PHASES),
             "layer": pa.array([self._layers[at] for at in order.tolist()], pa.string()),
             "name": pa.array([self._names[at] for at in order.tolist()], pa.string()),
-            "flops": pa.array(flops, mask=missing),
+            **{name: pa.array(one, mask=one == UNKNOWN) for name, one in zip(_WORK, work, strict=True)},
             **comm,
         }
         return pa.table(
@@ -199,6 +205,7 @@ class FrameworkTrace:
         return {name: pa.array(values, _plain(TIMELINE.field(name).type)) for name, values in found.items()}
 
 
+_WORK = ("flops", "bytes_read", "bytes_written")
 _COMM = ("collective", "group", "group_size", "in_bytes", "out_bytes", "dtype", "peer", "seq")
 
 

@@ -36,7 +36,7 @@ class XEvent:
 
 @dataclass(slots=True)
 class XLine:
-    """A thread or stream. `id` is the operating system's thread id on host planes."""
+    """A thread or stream. `id` is the profiler's own number of it, no thread id of the system."""
 
     id: int
     name: str

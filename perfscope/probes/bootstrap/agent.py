@@ -28,14 +28,19 @@ _FRAMEWORKS = {
     "mpi4py.MPI": "mpi.probe",
 }
 
+_failed: "list[Exception]" = []  # of `step`: it would fail every time
+
 
 def step(samples: "Any" = None) -> None:
     """`perfscope.step()` of this process: the training itself says where its steps begin."""
+    if _failed:
+        return
     try:
         import importlib
 
         importlib.import_module(_load_room() + ".own_steps").boundary(samples)
     except Exception as error:  # noqa: BLE001 - a fault of ours must not reach the training
+        _failed.append(error)
         _note_boot_error(error)
 
 
@@ -122,7 +127,9 @@ def _load_room() -> str:
 def _note_boot_error(error: Exception) -> None:
     """One line in the run directory; where even that fails there is nobody left to tell."""
     try:
-        with open(os.path.join(os.environ[ENV_RUN_DIR], "boot-errors.txt"), "a") as file:
-            file.write("pid %d: %s: %s\n" % (os.getpid(), type(error).__name__, error))
-    except OSError:
+        path = os.path.join(os.environ[ENV_RUN_DIR], "boot-errors.txt")
+        text = "pid %d: %s: %s\n" % (os.getpid(), type(error).__name__, " ".join(str(error).split()))
+        with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+    except (OSError, KeyError):  # KeyError: the program has emptied its environment
         return

@@ -202,7 +202,7 @@ class TorchCalls:
         if not log.active:
             return
         log.name_lane(LANE, LABEL)
-        log.tell(groups=self._groups_with(call.group))
+        log.tell_groups(self._groups_with(call.group))
         size = len(call.group["ranks"])
         log.add(
             start,

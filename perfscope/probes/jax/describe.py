@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 from ..ranks import Identity
 from .steps import Path
@@ -19,6 +19,11 @@ WORLD = "jax"  # name of the group of all processes
 def _backends() -> Dict[str, Any]:
     """Platforms in use so far."""
     return dict(getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None) or {})
+
+
+def in_use() -> bool:
+    """Whether the program computes with JAX: a backend has been started."""
+    return bool(_backends())
 
 
 def identity() -> Optional[Identity]:
@@ -204,3 +209,48 @@ def layers(state: List[Tuple[Path, Tuple[int, ...], str]]) -> List[Dict[str, Any
         row["param_bytes"] += count * width(dtype)
         row["param_shapes"].append(list(shape))
     return list(rows.values())
+
+
+def is_stacked(
+    inner: Any, args: Any, kwargs: Any, batch: Any, state: List[Tuple[Path, Tuple[int, ...], str]]
+) -> bool:
+    """Whether a call makes an update for each part of its batch: a scan goes through the leading dimension.
+
+    A scan counts that carries all of the step's state; one through the time of a recurrent layer does not.
+
+    Args:
+        inner: the jitted function; traced already with these arguments, so that JAX only looks it up.
+        batch: which of the arguments is the batch.
+        state: what the function is given back.
+    """
+    trace = getattr(inner, "trace", None)
+    if trace is None or not state or len(batch.shape) < 2:
+        return False
+    jaxpr = trace(*args, **kwargs).jaxpr.jaxpr
+    kind = (tuple(batch.shape), str(batch.dtype))
+    found = {id(one) for one in jaxpr.invars if _kind_of(one) == kind}
+    return _is_scanned(jaxpr, found, {(shape, dtype) for _, shape, dtype in state}, 4)
+
+
+def _kind_of(variable: Any) -> Tuple[Tuple[int, ...], str]:
+    return tuple(getattr(variable.aval, "shape", ())), str(getattr(variable.aval, "dtype", ""))
+
+
+def _is_scanned(jaxpr: Any, found: Set[int], state: Set[Tuple[Tuple[int, ...], str]], depth: int) -> bool:
+    for equation in jaxpr.eqns:
+        given = [id(one) in found for one in equation.invars]
+        if not any(given):
+            continue
+        if equation.primitive.name == "scan":
+            first = equation.params["num_consts"]
+            last = first + equation.params["num_carry"]
+            carried = {_kind_of(one) for one in equation.invars[first:last]}
+            if any(given[last:]) and state <= carried:
+                return True
+        for value in equation.params.values() if depth else ():
+            inside = getattr(value, "jaxpr", value)
+            if len(getattr(inside, "invars", ())) == len(given):
+                passed = {id(one) for one, wanted in zip(inside.invars, given) if wanted}  # noqa: B905 - Python 3.8
+                if _is_scanned(inside, passed, state, depth - 1):
+                    return True
+    return False

@@ -21,6 +21,7 @@ from ..step_probe import StepProbe
 from ..steps import Step
 from . import describe as jax_describe
 from .calls import Calls, hide_frames, top_level
+from .results import Results
 from .steps import OPENER, STEP, WATCHED, Function, Past, StepFinder, is_ready
 from .trace import JaxTrace
 
@@ -44,20 +45,24 @@ class JaxProbe(StepProbe):
         self._jax = sys.modules["jax"]
         self._jax_trace = JaxTrace()
         self._calls = Calls(self._watch)
+        self._results = Results(self._flatten, self._program_waited)
         super().__init__(process, NAME, self._jax_trace)
         process.on_identity(jax_describe.identity)
 
-    def _fresh(self) -> None:
-        super()._fresh()
+    def start_afresh(self) -> None:
+        super().start_afresh()
         self._finder: Optional[StepFinder] = None
         self._argument: Optional[jax_describe.Argument] = None
         self._witness: Optional[jax_describe.Argument] = None
         self._mapped = False
+        self._stacked = False  # the leading dimension of its batch counts updates
         self._stretch: List[Step] = []  # steps whose time is not known yet
         self._drained = True  # where the step under way began, the work before was done
         self._step_name = ""
         self._waited = False  # the program has waited for results since the step's call
         self._updated = True  # the step function was called since the step began
+        self._cache_size = 0  # compiled versions of the step function
+        self._compiled = False  # in the step under way
         self._outputs: Any = None  # held only where a window is about to wait for them
         self._others = 0
 
@@ -71,11 +76,13 @@ class JaxProbe(StepProbe):
                 "JAX %s is none that perfscope knows (%s): its steps are not recorded; perfscope.step() can "
                 "mark them" % (getattr(jax, "__version__", "?"), error)
             ) from error
-        for module in ("probe", "calls"):
+        for module in ("probe", "calls", "results"):
             hide_frames(str(sys.modules["%s.%s" % (__package__, module)].__file__))
         self._calls.install(jax)
-        self._jax_trace.yield_to_training(self._yield)
+        self._jax_trace.yield_to_training(self.step_aside)
         self._wrap_wait(jax)
+        self.process.lend(self)
+        self._results.watch_reads(self.guarded)
 
     def _wrap_wait(self, jax: Any) -> None:
         """The program's own wait for results tells when the last step is done."""
@@ -84,25 +91,31 @@ class JaxProbe(StepProbe):
         @functools.wraps(original)
         def block_until_ready(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
-            if self._start is not None and not self._waited:
-                self.guarded("wait", self._program_waited)
+            if self._results.pending:
+                self.guarded("wait", self._results.ask)
             return result
 
         jax.block_until_ready = block_until_ready
         self._block_until_ready = original
 
     def _program_waited(self) -> None:
-        if self.on_training_thread:
+        if self.on_training_thread and self.started is not None:
             self._waited = True
             self.step_ended()
+            if self._stretch:
+                self._settle()
 
     def _start_finder(self) -> None:
-        flatten = self._jax.tree_util.tree_flatten_with_path
-        self._finder = StepFinder(lambda tree: flatten(tree)[0], jax_describe.local_samples)
+        self._jax.tree_util.tree_flatten_with_path  # noqa: B018 - another JAX may lack it: told in `install`
+        self._finder = StepFinder(self._flatten, jax_describe.local_samples)
+
+    def _flatten(self, tree: Any) -> Any:
+        return self._jax.tree_util.tree_flatten_with_path(tree)[0]
 
     def forked(self) -> None:
         self._jax_trace.forget()
         self._calls.restart()
+        self._results.forget()
         self._start_finder()
 
     # -- the contract of StepProbe --------------------------------------------------------------------
@@ -114,12 +127,12 @@ class JaxProbe(StepProbe):
         self._calls.alert = True
 
     def window_closing(self) -> None:
-        self._wait()
+        self._await_step()
 
     def window_closed(self) -> None:
         self._calls.alert = False
 
-    def _finish(self) -> Dict[str, Any]:
+    def finish(self) -> Dict[str, Any]:
         finder = self._finder
         if finder is not None and finder.step is None and not self.off:
             chosen = finder.candidate()
@@ -127,14 +140,13 @@ class JaxProbe(StepProbe):
                 self.guarded("adopt", self._adopt, chosen)
         if self._stretch and not self._waited:
             self.process.note(
-                "no jax.block_until_ready follows the last %d steps: theirs may be times of dispatch"
+                "nothing waits for the results of the last %d steps: theirs may be times of dispatch"
                 % (len(self._stretch) + 1)
             )
         self._drained = True
-        told = super()._finish()
-        recorder = self.process.recorder
-        if self._stretch and recorder is not None:
-            self._share(recorder, self._stretch[-1].start_ns + self._stretch[-1].dur_ns)
+        told = super().finish()
+        if self._stretch:
+            self._share(self._stretch[-1].start_ns + self._stretch[-1].dur_ns)
         if "memory" in told:
             told["memory"]["peak_device_bytes"] = jax_describe.device_memory()
         return told
@@ -145,26 +157,26 @@ class JaxProbe(StepProbe):
         """Stands for a call of `inner`; what goes wrong here is kept from it."""
         if self.off or not self._top_level():
             return inner(*args, **kwargs)
-        self.guarded("call", self._before, function, args, kwargs)
+        self.guarded("call", self._before, function, inner, args, kwargs)
         outputs = inner(*args, **kwargs)
-        self.guarded("result", self._after, function, outputs)
+        self.guarded("result", self._after, function, inner, outputs)
         return outputs
 
-    def _before(self, function: Function, args: Any, kwargs: Any) -> None:
+    def _before(self, function: Function, inner: Any, args: Any, kwargs: Any) -> None:
         now = _clock()
         if self.process.owner not in ("", NAME):
             self._stop()  # another framework, or perfscope.step(), cuts the steps
             return
         if not self.on_training_thread:
             return
-        if function.role not in (STEP, OPENER) and self._is_adopted(function, args, kwargs, now):
+        if function.role not in (STEP, OPENER) and self._is_adopted(function, inner, args, kwargs, now):
             return
         if function.role == STEP:
             self._step_called(args, kwargs)
         elif function.role == OPENER:
             self._opener_called(args, kwargs)
 
-    def _is_adopted(self, function: Function, args: Any, kwargs: Any, now: int) -> bool:
+    def _is_adopted(self, function: Function, inner: Any, args: Any, kwargs: Any, now: int) -> bool:
         """Look at a call of a function that is no step (yet); True when it is now among the steps adopted."""
         finder = self._finder
         assert finder is not None
@@ -175,12 +187,21 @@ class JaxProbe(StepProbe):
         if function.role != WATCHED:
             return False
         chosen = finder.called(function, args, kwargs, now)
-        self._cost_ns += _clock() - now
+        self.cost_ns += _clock() - now
         if chosen is not None:
-            self._adopt(chosen)
+            updates = self._updates_of(inner, args, kwargs, function) if chosen is function else 1
+            self._adopt(chosen, updates)
         return chosen is not None and function is finder.opener
 
-    def _after(self, function: Function, outputs: Any) -> None:
+    def _updates_of(self, inner: Any, args: Any, kwargs: Any, function: Function) -> int:
+        """Updates that one call of the step function makes: more than one where it scans its batch."""
+        batch = jax_describe.Argument(function.batch).of(args, kwargs) if function.batch is not None else None
+        if batch is None or function.mapped:
+            return 1
+        stacked = self.guarded("scan", jax_describe.is_stacked, inner, args, kwargs, batch, function.state)
+        return int(batch.shape[0]) if stacked else 1
+
+    def _after(self, function: Function, inner: Any, outputs: Any) -> None:
         if not self.on_training_thread:
             return
         finder = self._finder
@@ -189,14 +210,23 @@ class JaxProbe(StepProbe):
             finder.turn += 1
             self._updated, self._waited = True, False
             self.step_ended()
-            if self._will_wait():
+            self._results.made(outputs)
+            self._look_for_compiling(inner)
+            if self.will_trace:
                 self._outputs = outputs
         elif function.role == WATCHED:
             now = _clock()
             finder.returned(function, outputs, now)
             if function.fed and finder.step is None:
                 self._open()  # what has been given its results back trains
-            self._cost_ns += _clock() - now
+            self.cost_ns += _clock() - now
+
+    def _look_for_compiling(self, inner: Any) -> None:
+        """Whether this call was the first with its shapes: it has waited for the compiler."""
+        asked = getattr(inner, "_cache_size", None)
+        size = asked() if asked is not None else 0
+        self._compiled = self._compiled or size > self._cache_size > 0
+        self._cache_size = size
 
     def _step_called(self, args: Any, kwargs: Any) -> None:
         if self._finder is not None and self._finder.opener is not None:
@@ -211,10 +241,10 @@ class JaxProbe(StepProbe):
         if self._updated:
             self._updated = False
             self._begin(samples, self._is_drained(args, kwargs))
-        elif samples is None or self._samples is None:
-            self._samples = None
+        elif samples is None or self.samples is None:
+            self.samples = None
         else:
-            self._samples += samples  # another micro-batch
+            self.samples += samples  # another micro-batch
 
     def _samples_of(self, args: Any, kwargs: Any) -> Optional[int]:
         if self._argument is None:
@@ -227,7 +257,7 @@ class JaxProbe(StepProbe):
         return (
             None
             if found is None or not hasattr(found, "shape")
-            else jax_describe.local_samples(found, self._mapped)
+            else jax_describe.local_samples(found, self._mapped or self._stacked)
         )
 
     def _is_drained(self, args: Any, kwargs: Any) -> bool:
@@ -236,29 +266,34 @@ class JaxProbe(StepProbe):
 
     def _begin(self, samples: Optional[int], drained: bool) -> None:
         if self._outputs is not None:
-            self._wait()  # a window is about to open, to go on or to close: the step ends when its work does
+            self._await_step()  # a window opens, goes on or closes: the step ends when its work does
             drained = True
         self._others = 0
         self._drained = drained
         self.boundary(samples)
 
-    def _emit(self, recorder: Recorder, end: int) -> None:
-        assert self._start is not None
-        start = self._start
-        step = Step(
-            *(self._index, start, max(0, end - start), self._window, self._input_ns, None),
-            *(self._optimizer_ns, 1, self._samples),
-        )
-        self._index += 1
+    def write(self, step: Step, end: int) -> None:
+        # A step whose call waited for the compiler is known by itself. So is the first.
+        compiled, self._compiled = self._compiled or step.step == 0, False
+        if compiled and self._stretch:
+            self._share(step.start_ns)
         self._stretch.append(step)
-        # The first step is known by itself: it was compiled, which its call waited for.
-        if self._drained or step.step == 0 or len(self._stretch) >= MAX_STRETCH:
-            self._share(recorder, end)
+        if compiled or self._drained or len(self._stretch) >= MAX_STRETCH:
+            self._share(end)
 
-    def _share(self, recorder: Recorder, end: int) -> None:
+    def _settle(self) -> None:
+        """The work of the step under way is done: it shares the time up to now with those before it.
+
+        What the program does until its next step, an evaluation perhaps, is then that step's alone.
+        """
+        first, num = self._stretch[0].start_ns, len(self._stretch)
+        began = first + (self.ended - first) * num // (num + 1)
+        self._share(began)
+        self.started = began
+
+    def _share(self, end: int) -> None:
         """The stretch is over: each of its steps took the same time, as far as anybody can tell."""
         stretch, self._stretch = self._stretch, []
-        assert self._windows is not None
         start, num = stretch[0].start_ns, len(stretch)
         if num > 1:
             edges = [start + (end - start) * at // num for at in range(num + 1)]
@@ -266,30 +301,47 @@ class JaxProbe(StepProbe):
                 step._replace(start_ns=edges[at], dur_ns=edges[at + 1] - edges[at])
                 for at, step in enumerate(stretch)
             ]
+        recorder, windows = self.process.recorder, self.windows
+        assert recorder is not None and windows is not None
         for step in stretch:
             recorder.add_step(step, end)
             # By the last one's number: windows are planned from the step that is under way.
-            self._windows.step_done(stretch[-1].step, step.dur_ns, step.window, end)
+            windows.step_done(stretch[-1].step, step.dur_ns, step.window, end)
+
+    # -- for steps that the program marks itself ------------------------------------------------------
+
+    def in_use(self) -> bool:
+        return jax_describe.in_use()
+
+    def may_trace(self) -> bool:
+        return self._jax_trace.known()
+
+    def wait(self) -> None:
+        """Wait for all arrays there are: nobody knows which of them the step made."""
+        live = getattr(self._jax, "live_arrays", None)
+        for array in live() if live is not None else ():
+            if not array.is_deleted():
+                array.block_until_ready()
+
+    def describe(self, recorder: Recorder) -> None:
+        self._tell_limits()
+        if not self.may_trace():
+            self._tell_lack()
 
     # -- windows --------------------------------------------------------------------------------------
 
-    def _will_wait(self) -> bool:
-        """The step under way lies in a window, or a window opens after it."""
-        windows = self._windows
-        return windows is not None and (windows.active >= 0 or windows.wants(self._index + 1))
-
-    def _wait(self) -> None:
+    def _await_step(self) -> None:
         outputs, self._outputs = self._outputs, None
         if outputs is not None:
-            self._block_until_ready(outputs)
-
-    def _yield(self) -> None:
-        """The training is about to start a profiler of its own."""
-        self.guarded("yield", self.cut_window)
+            leaves = self._jax.tree_util.tree_leaves(
+                outputs
+            )  # the program may have donated some to another function
+            alive = [one for one in leaves if not getattr(one, "is_deleted", bool)()]
+            self._block_until_ready(alive)
 
     # -- the step is found ----------------------------------------------------------------------------
 
-    def _adopt(self, chosen: Function) -> None:
+    def _adopt(self, chosen: Function, updates: int = 1) -> None:
         finder = self._finder
         assert finder is not None
         recorder = self._open()
@@ -303,14 +355,20 @@ class JaxProbe(StepProbe):
         self._argument = jax_describe.Argument(source.batch) if source.batch is not None else None
         self._witness = jax_describe.Argument(source.witness) if source.witness is not None else None
         self._mapped = source.mapped
+        self._stacked = updates > 1
         self._step_name = chosen.name
-        self._replay(recorder, past)
+        self._results.forget()
+        if updates > 1:
+            past = [one._replace(samples=None) for one in past]  # they were counted as if it were a batch
+            text = "each step is one call of %s, which makes %d updates (lax.scan)"
+            self.process.note(text % (chosen.name, updates))
+        self._replay(past)
         self._updated = not past or past[-1].end > 0
         if before is None:
             self._describe(recorder, chosen)
         elif before.name != chosen.name:
             self.process.note(
-                "steps are calls of %s up to step %d, then of %s" % (before.name, self._index, chosen.name)
+                "steps are calls of %s up to step %d, then of %s" % (before.name, self.index, chosen.name)
             )
 
     def _open(self) -> Optional[Recorder]:
@@ -321,24 +379,30 @@ class JaxProbe(StepProbe):
             process.config = dict(process.config, trace=False)
         recorder = self.promote()
         if recorder is not None and not known:
-            reason = "JAX %s has no profiler session that perfscope knows" % self._jax.__version__
-            process.missing("step breakdown, layers and collectives", reason)
-            process.note("no windows: " + reason)
+            self._tell_lack()
         return recorder
 
-    def _replay(self, recorder: Recorder, past: List[Past]) -> None:
+    def _tell_lack(self) -> None:
+        reason = "JAX %s has no profiler session that perfscope knows" % self._jax.__version__
+        self.process.missing("step breakdown, layers and collectives", reason)
+        self.process.note("no windows: " + reason)
+
+    def _replay(self, past: List[Past]) -> None:
         """Write the steps that were over before it was known that they are steps."""
         for one in past:
             self._drained = one.drained
-            if self._start is not None:
-                self._emit(recorder, one.start)
-            self._start, self._samples = one.start, one.samples
-            self._end = one.end
+            if self.started is not None:
+                self.end_step(one.start)
+            self.started, self.samples = one.start, one.samples
+            self.ended = one.end
 
     def _describe(self, recorder: Recorder, chosen: Function) -> None:
         rows = jax_describe.layers(chosen.state)
         if rows:
             recorder.write_json(layout.LAYERS_JSON, {"root": chosen.name, "layers": rows})
+        self._tell_limits()
+
+    def _tell_limits(self) -> None:
         self.process.missing("input wait", "JAX has no data loader of its own that could be timed")
         self.process.missing(
             "layers of part of the operators",
@@ -348,3 +412,4 @@ class JaxProbe(StepProbe):
     def _stop(self) -> None:
         self.off = True
         self._calls.stop()
+        self._results.forget()

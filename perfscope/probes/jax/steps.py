@@ -22,6 +22,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 WATCHED, IDLE, STEP, OPENER = range(4)
 CALLS_TO_DECIDE = 2  # complete calls of a function that is given its results back
 CALLS_TO_DECIDE_BY_SHAPE = 9  # the update may still be a jitted function that is called less often
+CALLS_TO_DECIDE_AT_ALL = 64  # micro-batches of one update that are borne, where there may be some
 CALLS_WITHOUT_SIGN = 8  # after which a function is no longer looked at
 MAX_CALLS = 24  # the same for one that could be the step, but is not
 MAX_LEAVES = 20_000
@@ -145,6 +146,8 @@ class StepFinder:
             self.step.role = IDLE
         if self.opener is not None:
             self.opener.role = IDLE
+        for other in [one for one in self._seen if one is not chosen and one.fed and self._adds_up(one)]:
+            self._forget(other)  # or it would take over: it is called several times between two steps
         self.step, self.opener = chosen, None
         if chosen.batch is None:
             self.opener = next((one for one in self._seen if self._opens(one, chosen)), None)
@@ -159,7 +162,8 @@ class StepFinder:
 
     def candidate(self) -> Optional[Function]:
         """The best there is so far: the program ends before it could be decided."""
-        return self._best([one for one in self._seen if one.fed])
+        found = [one for one in self._seen if one.fed]
+        return self._best([one for one in found if not self._adds_up(one)] or found)
 
     # -- deciding -------------------------------------------------------------------------------------
 
@@ -169,13 +173,29 @@ class StepFinder:
             heavier = function.fed >= SIMILAR * max(1, self.step.fed)
             in_turn = num >= CALLS_TO_DECIDE and 2 * function.fed >= self.step.fed
             return function if function.fed and num and (heavier or in_turn) else None
-        if function.fed and num >= CALLS_TO_DECIDE:
-            return self._best([one for one in self._seen if one.fed])
+        patient = num < CALLS_TO_DECIDE_AT_ALL
+        best = self._best([one for one in self._seen if one.fed and not (patient and self._adds_up(one))])
+        if function.fed and num >= CALLS_TO_DECIDE and best is not None:
+            return best if num >= CALLS_TO_DECIDE_BY_SHAPE or self._has_batch(best) else None
         if function.shaped and num >= CALLS_TO_DECIDE_BY_SHAPE:
-            return self._best([one for one in self._seen if one.fed]) or max(
-                (one for one in self._seen if one.shaped), key=lambda one: (one.batch is not None, one.shaped)
-            )
+            shaped = [one for one in self._seen if one.shaped]
+            likely = max(shaped, key=lambda one: (one.batch is not None, one.shaped))
+            takers = [one for one in self._seen if one.took.get(likely) and not likely.took.get(one)]
+            if best is None and patient and takers:
+                return None  # what takes the gradients may only add them up
+            return best or likely
         return None
+
+    def _has_batch(self, one: Function) -> bool:
+        """Whether it is given a batch, or gradients of one by a function that it gives its results."""
+        return one.batch is not None or any(self._opens(other, one) for other in self._seen)
+
+    @staticmethod
+    def _adds_up(one: Function) -> bool:
+        """Whether it takes gradients and gives nothing to who made them: those of micro-batches add up."""
+        return one.batch is None and any(
+            other.batch is not None and not other.took.get(one) for other in one.took
+        )
 
     @staticmethod
     def _best(candidates: List[Function]) -> Optional[Function]:

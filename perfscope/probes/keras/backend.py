@@ -45,6 +45,9 @@ class Backend:
     def name_layers(self, layers: NamedLayers) -> None:
         """The model's layers, in case the backend's trace has to be told of them."""
 
+    def tell_compiled(self) -> None:
+        """The model is compiled with jit_compile=True."""
+
     def width(self, keras: Any, model: Any) -> Optional[int]:
         """Over how many processes a batch is split; None: it cannot be told."""
         return 1
@@ -91,6 +94,9 @@ class TensorFlowBackend(Backend):
             "input wait of untraced steps",
             "Keras takes its batches inside the compiled train function; traced steps show it",
         )
+
+    def tell_compiled(self) -> None:
+        self._probe.tell_compiled()
 
     def width(self, keras: Any, model: Any) -> Optional[int]:
         return tensorflow_describe.width()

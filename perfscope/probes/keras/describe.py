@@ -20,13 +20,16 @@ def backend_name(keras: Any) -> str:
 
 def optimizers(keras: Any) -> Iterable[Tuple[Any, str]]:
     """(class, name of its method that updates), for custom loops on TensorFlow."""
-    if keras.__name__ != "tf_keras":
-        yield keras.optimizers.Optimizer, "apply"
-        return
-    yield keras.optimizers.Optimizer, "apply_gradients"
-    legacy = getattr(keras.optimizers, "legacy", None)
+    name = "apply_gradients" if keras.__name__ == "tf_keras" else "apply"
+    yield keras.optimizers.Optimizer, name
+    legacy = getattr(keras.optimizers, "legacy", None) if name == "apply_gradients" else None
     if legacy is not None:
-        yield legacy.Optimizer, "apply_gradients"
+        yield legacy.Optimizer, name
+    # It does not update where a gradient is infinite: that step is one all the same.
+    for owner in (keras.optimizers, getattr(keras, "mixed_precision", None)):
+        scaling = getattr(owner, "LossScaleOptimizer", None)
+        if scaling is not None and hasattr(scaling, name):  # tf_keras's is only asked for instances
+            yield scaling, name
 
 
 def batch_sources(keras: Any) -> List[Any]:

@@ -16,6 +16,7 @@ import weakref
 from typing import Any, Callable, Dict, List, Optional
 
 from ...rundir import layout
+from ..frames import hide_frame
 from ..process import Process, current
 from ..recorder import Recorder
 from ..step_probe import StepProbe
@@ -48,7 +49,8 @@ class KerasProbe(StepProbe):
         super().__init__(process, NAME)
         self._backend: Optional[Backend] = None
         self._keras: Any = None
-        self._unknown: List[str] = []
+        self._unknown: List[str] = []  # lines that say what is not recorded
+        self._lacking: List[str] = []  # of the Keras that hooks are being put into
         self._start_watching()
 
     def _start_watching(self) -> None:
@@ -80,17 +82,18 @@ class KerasProbe(StepProbe):
                 "%s %s has none of the calls perfscope knows: its training is not recorded"
                 % (keras.__name__, version)
             )
-        self._unknown = [
-            text if text.startswith(keras.__name__) else "%s %s: %s" % (keras.__name__, version, text)
-            for text in self._unknown
-        ]
+        if self._lacking:
+            lacking, self._lacking = ", ".join(self._lacking), []
+            self._unknown.append(
+                "%s %s: %s cannot be seen and are not recorded" % (keras.__name__, version, lacking)
+            )
 
     def _hook(self, what: str, install: Callable[[Any], None], keras: Any) -> bool:
         try:
             install(keras)
             return True
         except (AttributeError, KeyError, TypeError, StopIteration):  # another version's API
-            self._unknown.append("%s cannot be seen and are not recorded" % what)
+            self._lacking.append(what)
             return False
 
     def _wrap_fit(self, keras: Any) -> None:
@@ -115,7 +118,11 @@ class KerasProbe(StepProbe):
         @functools.wraps(original)
         def told(callbacks: Any, *args: Any, **kwargs: Any) -> Any:
             probe.guarded(name, hear, callbacks, *args)
-            return original(callbacks, *args, **kwargs)
+            try:
+                return original(callbacks, *args, **kwargs)
+            except BaseException as error:
+                hide_frame(error)
+                raise
 
         setattr(kind, name, told)
 
@@ -132,6 +139,9 @@ class KerasProbe(StepProbe):
             probe.guarded(name, begins, model, args, kwargs)
             try:
                 return original(model, *args, **kwargs)
+            except BaseException as error:
+                hide_frame(error)
+                raise
             finally:
                 probe.guarded(name, ended)
                 probe._depth = 0
@@ -149,7 +159,11 @@ class KerasProbe(StepProbe):
                 if probe.off or not probe._is_source(iterator):
                     return original(iterator)
                 began = _clock()
-                result = original(iterator)
+                try:
+                    result = original(iterator)
+                except BaseException as error:
+                    hide_frame(error)
+                    raise
                 seen = probe.guarded("batch", probe._batch_taken, result, _clock() - began)
                 return result if seen is None else seen
 
@@ -198,6 +212,9 @@ class KerasProbe(StepProbe):
                     return original(optimizer, *args, **kwargs)
                 with mark:
                     return original(optimizer, *args, **kwargs)
+            except BaseException as error:
+                hide_frame(error)
+                raise
             finally:
                 probe._applying = False
                 probe.guarded("update", probe._update_ended, began)
@@ -244,12 +261,12 @@ class KerasProbe(StepProbe):
         self.add_input(duration)
         if self._sizes is None or not self._sizes.known:
             samples = describe.local_samples(batch)
-            before = self._samples if self._taken else 0
-            self._samples = None if samples is None or before is None else before + samples
+            before = self.samples if self._taken else 0
+            self.samples = None if samples is None or before is None else before + samples
             self._taken = True
 
     def _training_begins(self, callbacks: Any, *rest: Any) -> None:
-        self._counted = self._next_input_ns = None  # of a batch that only served to build the model
+        self._counted = None  # of a batch that only served to build the model
 
     def _batch_begins(self, callbacks: Any, batch: Any = 0, *rest: Any) -> None:
         if not self._depth:
@@ -272,14 +289,9 @@ class KerasProbe(StepProbe):
             if self.process.recorder is not None and self.process.owner == self.name:
                 self._describe_model(self.process.recorder)
         self._taken = False
-        if self._will_trace() and self._backend is not None:
+        if self.will_trace and self._backend is not None:
             self._backend.wait(self._model)  # a traced step ends when its work does, and holds no other's
         self.boundary(samples)
-
-    def _will_trace(self) -> bool:
-        """The step under way is traced, or the next one will be."""
-        windows = self._windows
-        return windows is not None and (windows.active >= 0 or windows.wants(self._index + 1))
 
     def _batch_ended(self, callbacks: Any, *rest: Any) -> None:
         if self._depth:
@@ -294,18 +306,17 @@ class KerasProbe(StepProbe):
         """A batch that was begun and never ended was none: the data had run out."""
         if self._open:
             self._open = False
-            self._start = None
-            self.cut_window()
+            self.drop_step()
 
     def _last_of_epoch(self) -> None:
         if (
             self._depth
-            and self._start is not None
+            and self.started is not None
             and self._sizes is not None
             and not self._sizes.exact
             and not self._taken
         ):
-            self._samples = None  # the last batch of an epoch may be smaller, and nothing says by how much
+            self.samples = None  # the last batch of an epoch may be smaller, and nothing says by how much
 
     def _evaluation_begins(self, callbacks: Any, *rest: Any) -> None:
         """No step, and in no window."""
@@ -320,16 +331,15 @@ class KerasProbe(StepProbe):
     def _close_step(self) -> None:
         """The step under way, if its work is done, ends where its work did: what follows is none."""
         recorder = self.process.recorder
-        if recorder is None or self._start is None or self._end < self._start or self._windows is None:
+        if recorder is None or self.started is None or self.ended < self.started or self.windows is None:
             return
         if self._backend is not None and self._backend.wait(self._model):
             self.step_ended()  # the calls had returned before their work was done
-        self._emit(recorder, self._end)
-        self._start = None
+        self.end_step(self.ended)
         self.cut_window()
 
     def _update_begins(self) -> None:
-        if not self._depth and self._start is None:
+        if not self._depth and self.started is None:
             self.boundary(None)
 
     def _update_ended(self, began: int) -> None:
@@ -346,18 +356,18 @@ class KerasProbe(StepProbe):
     # -- as a StepProbe -----------------------------------------------------------------------------
 
     def promote(self) -> Optional[Recorder]:
-        if self._windows is not None or self.off or not self.process.own_steps(self.name):
+        if self.windows is not None or self.off or not self.process.own_steps(self.name):
             return super().promote()
         keras = self._keras or sys.modules.get("keras") or sys.modules["tf_keras"]
         self._keras = keras
         self._backend = backend_of(
             describe.backend_name(keras), functools.partial(self.guarded, "yield", self.cut_window)
         )
-        self._trace = self._backend.trace
-        if self._trace is None or not self._backend.may_trace():
+        self.trace = self._backend.trace
+        if self.trace is None or not self._backend.may_trace():
             self.process.config = dict(self.process.config, trace=False)
         recorder = super().promote()
-        if recorder is not None and self._windows is not None:
+        if recorder is not None and self.windows is not None:
             self._backend.tell_limits(self.process)
             for text in self._unknown:
                 self.process.note(text)
@@ -378,6 +388,8 @@ class KerasProbe(StepProbe):
             gradient_bytes=sum(int(row["param_bytes"]) for row in rows),
         )
         self._backend.name_layers(layers)
+        if getattr(model, "jit_compile", False) is True:
+            self._backend.tell_compiled()
         per_execution = describe.steps_per_execution(model)
         if per_execution > 1:
             self.process.note(

@@ -70,7 +70,6 @@ class Timing:
         self.watch: Callable[[str, Any, Method, tuple, dict, Any], None] = _watch_nothing
         self.count: Callable[[], None] = _count_nothing
         self.off = False
-        self._groups: List[Dict[str, Any]] = []
         self._failed = failed
         self._recorded = recorded
         names = getattr(mpi, "_typedict", None) or getattr(mpi, "__TypeDict__", None) or {}
@@ -131,8 +130,9 @@ class Timing:
         if rows:
             self._recorded()
             if self.places.list(call.place):
-                self._groups = self.places.rows()
-            self.log.tell(groups=self._groups)  # each window's file has them: the process may be killed
+                self.log.tell_groups(
+                    self.places.rows()
+                )  # each window's file has them: the process may be killed
             if lane is not None:
                 self.log.name_lane(lane, "MPI requests")
         for row in rows:

@@ -56,13 +56,31 @@ class Comms:
             AttributeError: this mpi4py has none.
         """
         mpi, places = self._mpi, self._timing.places
-        world, own = self.ours(mpi.COMM_WORLD), self.ours(mpi.COMM_SELF)
+        world, own = (self._constant_as_ours(comm) for comm in (mpi.COMM_WORLD, mpi.COMM_SELF))
         world._perfscope = places.world
         own._perfscope = lambda comm: places.own()
         self.world, self._own = world, own
         if self._pickles:
             copyreg.pickle(mpi.Intracomm, self._reduce_plain)
         mpi.COMM_WORLD, mpi.COMM_SELF = world, own
+
+    def _constant_as_ours(self, comm: Any) -> Any:
+        """COMM_WORLD or COMM_SELF as an object of ours, also while MPI may not be called (rc.initialize).
+
+        To make one communicator of another, mpi4py asks MPI what kind it is; MPI ends a program that asks
+        before it was initialised. So there the handle itself is copied.
+        """
+        mpi = self._mpi
+        if mpi.Is_initialized() and not mpi.Is_finalized():
+            return self.ours(comm)
+        import ctypes  # rarely needed, and slow to load
+
+        kind = self._classes.get(type(comm))
+        if kind is None:
+            return comm
+        mine = kind()
+        ctypes.memmove(mpi._addressof(mine), mpi._addressof(comm), mpi._sizeof(comm))
+        return mine
 
     def ours(self, comm: Any) -> Any:
         """The same communicator as an object of ours; as it is where we have no class for it."""

@@ -132,12 +132,12 @@ class Places:
         """For rank.json."""
         return [
             {
-                "name": place.name,
+                "name": name,
                 "desc": place.family,
                 "backend": "mpi",
                 "ranks": place.everybody,
             }
-            for place in self._listed.values()
+            for name, place in self._listed.items()
         ]
 
 

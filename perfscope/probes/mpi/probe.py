@@ -74,7 +74,12 @@ class MpiProbe:
                 % (self._version, error)
             ) from None
         self._loop = LoopSteps(
-            self.timing, own_steps.the_probe, lambda: process.owner, own_steps.NAME, self._adopt
+            self.timing,
+            own_steps.the_probe,
+            lambda: process.owner,
+            own_steps.NAME,
+            self._adopt,
+            self._identify,
         )
         process.on_identity(self._identify)
         process.on_reset(self._reset)
@@ -114,7 +119,7 @@ class MpiProbe:
         self._told = True
         self._process.recorder.save_meta(**self._facts())
         self._process.on_finish(self._facts)  # behind that of whoever cuts the steps, which would win
-        if self._process.owner == own_steps.NAME:
+        if self._is_alone():
             self._process.missing(
                 "what the ranks compute",
                 "no profiler looks into it: all that lies between its calls of MPI is taken for computation",
@@ -124,8 +129,12 @@ class MpiProbe:
                 "mpi4py %s is newer than this perfscope knows: some calls may not be recorded" % self._version
             )
 
+    def _is_alone(self) -> bool:
+        """No framework computes here that perfscope knows."""
+        return self._process.owner == own_steps.NAME and own_steps.the_probe().lender is None
+
     def _facts(self) -> Dict[str, Any]:
-        if self._process.owner != own_steps.NAME:
+        if not self._is_alone():
             return {}
         found: Dict[str, Any] = {"framework": {"name": "mpi4py", "version": self._version}, "backend": "mpi"}
         if self._identity is not None:  # perfscope.step(samples) is told of each process's own

@@ -73,6 +73,7 @@ class LoopSteps:
         owner: name of whoever cuts the steps of this process, "" while nobody does.
         ours: the probe's name.
         adopted: called when the first loop was found.
+        met: called at the first call of MPI that is seen: it can be asked now.
     """
 
     def __init__(
@@ -82,12 +83,14 @@ class LoopSteps:
         owner: Callable[[], str],
         ours: str,
         adopted: Callable[[], None],
+        met: Callable[[], Any],
     ) -> None:
         self._timing = timing
         self._probe = probe
         self._owner = owner
         self._ours = ours
         self._adopted = adopted
+        self._met = met
         self.num_shared = 0  # collectives with other ranks
         self.num_others = 0
         self._thread: Optional[int] = None
@@ -115,6 +118,8 @@ class LoopSteps:
 
     def count(self) -> None:
         """Another call of MPI; the first between two collectives is enough to know."""
+        if not self.num_others:
+            self._met()
         self.num_others += 1
         self._timing.others.on = False
 
@@ -169,6 +174,8 @@ class LoopSteps:
         place = timing.place_of(comm)
         if not self._finders or place.size < 2:
             return
+        if not self.num_shared:
+            self._met()
         self.num_shared += 1
         where = self._place(name, comm, frame)
         rows = timing.rows(name, method, timing.call(comm, place, method, args, kwargs))
@@ -226,8 +233,8 @@ class LoopSteps:
         self._silent, self._silence = 0, mark.silence
         self._timing.others.on = False
         probe = self._probe()
-        _hand_over(probe, starts)
-        self._started = probe._start
+        probe.take_over(starts)
+        self._started = probe.started
 
     # -- steps ------------------------------------------------------------------------------------------
 
@@ -243,28 +250,13 @@ class LoopSteps:
             return
         probe = self._probe()
         probe.guarded("step", probe.boundary)
-        self._started = probe._start
+        self._started = probe.started
 
     def _rival_marked(self) -> None:
         rival = self._rival
-        if rival is not None and rival.begins() and rival.turns > self._probe()._index:
+        if rival is not None and rival.begins() and rival.turns > self._probe().index:
             self._take(rival, [_clock()])
 
     def _is_marked_by_hand(self) -> bool:
         """Whether `perfscope.step()` was called: the probe is in a step, or at a place in it, not ours."""
-        return self._owner() == self._ours and self._probe()._start != self._started
-
-
-def _hand_over(probe: StepProbe, starts: List[int]) -> None:
-    """Have the probe write the steps that began at `starts`; the last of them is under way.
-
-    A step of an earlier loop is left out: nothing tells where it ended.
-    """
-    recorder = probe.process.recorder
-    assert recorder is not None
-    probe.cut_window()
-    probe._start = None
-    for start in starts:
-        if probe._start is not None:
-            probe._emit(recorder, start)
-        probe._start = start
+        return self._owner() == self._ours and self._probe().started != self._started

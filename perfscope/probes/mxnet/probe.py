@@ -16,9 +16,10 @@ import sys
 import time
 import types
 import weakref
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional
 
 from ...rundir import layout
+from ..frames import hide_frame
 from ..process import Process, current
 from ..recorder import Recorder
 from ..step_probe import StepProbe
@@ -48,10 +49,11 @@ class MxnetProbe(StepProbe):
 
     def __init__(self, process: Process) -> None:
         self._clear()
-        self.trace = MxnetTrace(process, self._cut)
-        self.store = StoreWatch(self.guarded, lambda: self.in_window)
-        super().__init__(process, NAME, self.trace)
+        self._profiler = MxnetTrace(process, self._cut)
+        self.store = StoreWatch(self.guarded, self._is_traced, self._pushed)
+        super().__init__(process, NAME, self._profiler)
         process.on_identity(self.store.identity)
+        process.lend(self)
 
     def _clear(self) -> None:
         self._awaiting = True  # no forward pass since the last update
@@ -60,7 +62,6 @@ class MxnetProbe(StepProbe):
         self._others: set = set()
         self._batch: Optional[int] = None  # samples of the batch that was loaded last
         self._fed = 0  # samples of the batches that forward passes took
-        self._late_input_ns = 0
         self._loading = False
         self._depth = 0  # of modules that are made of modules
         self._error: Optional[BaseException] = None
@@ -70,7 +71,7 @@ class MxnetProbe(StepProbe):
     def forked(self) -> None:
         self._clear()
         self.store.reset()
-        self.trace.forget()
+        self._profiler.forget()
 
     # -- installing -----------------------------------------------------------------------------------
 
@@ -80,9 +81,9 @@ class MxnetProbe(StepProbe):
         profiler = profiler_of(mxnet)
         if profiler is None:
             lacking.append("profiler")
-            self._trace = None
+            self.trace = None
         else:
-            self.trace.install(profiler)
+            self._profiler.install(profiler)
         self._lacking = lacking
         self._hook("autograd", self._wrap_record)
         self._hook("gluon.Trainer", self._wrap_trainer)
@@ -118,6 +119,23 @@ class MxnetProbe(StepProbe):
     def _wrap_trainer(self, trainer: Any) -> None:
         for name in ("step", "update"):
             self._wrap_update(trainer, name)
+        if hasattr(trainer, "allreduce_grads"):
+            self._wrap_exchange(trainer)
+
+    def _wrap_exchange(self, trainer: Any) -> None:
+        """`allreduce_grads`: called before `update`, to look at the gradients in between; no update."""
+        original = trainer.allreduce_grads
+        probe = self
+
+        @functools.wraps(original)
+        def allreduce_grads(self: Any) -> Any:
+            probe._depth += 1
+            try:
+                return original(self)
+            finally:
+                probe._depth -= 1
+
+        trainer.allreduce_grads = allreduce_grads
 
     def _wrap_update(self, owner: Any, name: str) -> None:
         original = getattr(owner, name)
@@ -128,6 +146,9 @@ class MxnetProbe(StepProbe):
             probe._depth += 1
             try:
                 result = original(self, *args, **kwargs)
+            except BaseException as error:
+                hide_frame(error)
+                raise
             finally:
                 probe._depth -= 1
             if not probe._depth:
@@ -154,6 +175,9 @@ class MxnetProbe(StepProbe):
             probe._depth += 1
             try:
                 return original(self, data_batch, is_train)
+            except BaseException as error:
+                hide_frame(error)
+                raise
             finally:
                 probe._depth -= 1
 
@@ -203,10 +227,17 @@ class MxnetProbe(StepProbe):
         @functools.wraps(original)
         def wait(*args: Any, **kwargs: Any) -> Any:
             if not log.calls.active:
-                return original(*args, **kwargs)
+                try:
+                    return original(*args, **kwargs)
+                except BaseException as error:
+                    hide_frame(error)
+                    raise
             began = _clock()
             try:
                 return original(*args, **kwargs)
+            except BaseException as error:
+                hide_frame(error)
+                raise
             finally:
                 log.calls.add(began, _clock(), "host", name)
 
@@ -220,7 +251,7 @@ class MxnetProbe(StepProbe):
             return following()
         self._loading = True
         began = _clock()
-        mark = self.guarded("input", self._input_mark) if self.in_window else None
+        mark = self.guarded("input", self._input_mark) if self._is_traced() else None
         try:
             batch = following()
         finally:
@@ -231,9 +262,9 @@ class MxnetProbe(StepProbe):
 
     def _input_mark(self) -> Any:
         """In the trace, not among the calls: its reader knows what the engine computes meanwhile."""
-        if self._trace is None:
+        if not self._profiler.running:
             return None
-        mark = self.trace.new_mark(layout.MARK_INPUT)
+        mark = self._profiler.new_mark(layout.MARK_INPUT)
         mark.__enter__()
         return mark
 
@@ -241,15 +272,6 @@ class MxnetProbe(StepProbe):
         self.add_input(_clock() - began)
         if mark is not None:
             mark.__exit__(None, None, None)
-
-    def add_input(self, duration_ns: int) -> None:
-        """For the step it is in: the batch of the next step is fetched before that begins."""
-        if self._start is None:
-            self._next_input_ns = (self._next_input_ns or 0) + duration_ns
-        elif self._end >= self._start:
-            self._late_input_ns += duration_ns  # not part of the step, should it be the last
-        else:
-            self._input_ns = (self._input_ns or 0) + duration_ns
 
     def forward_begins(self, data_batch: Any) -> None:
         """The first of them after an update begins a step."""
@@ -259,7 +281,7 @@ class MxnetProbe(StepProbe):
         self._batch = None
         if self._awaiting:
             self._awaiting = False
-            if self._start is None:
+            if self.started is None:
                 # Only an update proves that this is a training; and in the first one gluon makes the store,
                 # which tells what worker this is.
                 self._held = _clock()
@@ -269,12 +291,9 @@ class MxnetProbe(StepProbe):
         self._fed += batch or 0
 
     def _begin(self) -> None:
-        if self._late_input_ns:
-            self._input_ns = (self._input_ns or 0) + self._late_input_ns
-            self._late_input_ns = 0
         self._fed = 0
-        following = self._index + (self._start is not None)
-        if self._windows is not None and self._windows.wants(following):
+        following = self.index + (self.started is not None)
+        if self.windows is not None and self.windows.wants(following):
             self._wait()  # what earlier steps left to the engine is theirs: not the window's, nor its cost
         self.boundary()
 
@@ -284,6 +303,19 @@ class MxnetProbe(StepProbe):
             self.guarded("update", self._updated, trainer, batch_size)
             self._rethrow()
 
+    def _pushed(self, store: Any) -> bool:
+        """A store was given values; True when by the training itself, which then is an update.
+
+        Within a call of a Trainer or Module that call is the update.
+        """
+        if self._depth or self.off or not self.on_training_thread:
+            return False
+        if not self._awaiting:
+            self._updated(store, None)
+        elif self._principal == id(store):
+            self.step_ended()  # one parameter after the other
+        return self._principal == id(store)
+
     def _updated(self, trainer: Any, batch_size: Optional[int]) -> None:
         if not self._is_principal(id(trainer)):
             return
@@ -292,7 +324,7 @@ class MxnetProbe(StepProbe):
         if held is not None:
             self._begin_at(held)
         forward_seen = not self._awaiting
-        self._samples = self._fed or batch_size
+        self.samples = self._fed or batch_size
         self.step_ended()
         self._awaiting = True
         if not forward_seen:  # a training whose forward passes cannot be seen: cut where updates end
@@ -304,8 +336,8 @@ class MxnetProbe(StepProbe):
         fed = self._fed
         self._begin()
         self._fed = fed
-        if self._start is not None:
-            self._start = began
+        if self.started is not None:
+            self.started = began
 
     def _is_principal(self, trainer: int) -> bool:
         """Of several trainers (a GAN's) one makes the steps: the first, as long as it goes on updating."""
@@ -321,14 +353,19 @@ class MxnetProbe(StepProbe):
 
     def promote(self) -> Optional[Recorder]:
         recorder = super().promote()
-        if recorder is not None and not self._told:
-            self._told = True
-            self.process.note(RETIRED)
-            self.process.missing("layers", _NO_LAYERS)
-            if self._lacking:
-                text = "this MXNet has no %s: what hangs on it is not recorded" % ", ".join(self._lacking)
-                self.process.note(text)
+        if recorder is not None:
+            self._tell_limits()
         return recorder
+
+    def _tell_limits(self) -> None:
+        if self._told:
+            return
+        self._told = True
+        self.process.note(RETIRED)
+        self.process.missing("layers", _NO_LAYERS)
+        if self._lacking:
+            text = "this MXNet has no %s: what hangs on it is not recorded" % ", ".join(self._lacking)
+            self.process.note(text)
 
     def facts(self) -> Dict[str, Any]:
         mxnet = self._mxnet
@@ -343,16 +380,31 @@ class MxnetProbe(StepProbe):
 
     def window_opened(self) -> None:
         self.store.take()
-        if self._trace is None:
+        if self.trace is None:
             self.process.calls.tell(outside="training")
 
     def window_closing(self) -> None:
+        self.wait()
+
+    def wait(self) -> None:
         self._wait()
-        if self._trace is None:
+        if not self._profiler.running:
             return
         for (collective, group, size, dtype), (given, taken, calls) in self.store.take().items():
             values = (collective, group, size, given, taken, dtype, calls)
-            self.trace.tell(MARK_COMM + ":".join(str(value) for value in values))
+            self._profiler.tell(MARK_COMM + ":".join(str(value) for value in values))
+
+    # -- for steps that the program marks itself ------------------------------------------------------
+
+    def in_use(self) -> bool:
+        return self._trainer is not None or not self._awaiting
+
+    def describe(self, recorder: Recorder) -> None:
+        self._tell_limits()
+        recorder.save_meta(**self.store.facts())
+
+    def _is_traced(self) -> bool:
+        return self._profiler.running or self.in_window
 
     def _wait(self) -> None:
         """Until the last update is done. Not `waitall`: that would raise, and so use up, errors of operators
@@ -360,7 +412,7 @@ class MxnetProbe(StepProbe):
         """
         trainer = self._trainer() if self._trainer is not None else None
         try:
-            for array in weights_of(trainer):
+            for array in (*weights_of(trainer), *arrays_of(self.store.pulled.values())):
                 array.wait_to_read()
         except Exception as error:  # noqa: BLE001 - raised again in the training, by `_rethrow`
             self._error = error
@@ -384,6 +436,15 @@ def samples_of(batch: Any) -> Optional[int]:
         batch = batch[0]
     shape = getattr(batch, "shape", None)
     return int(shape[0]) if shape else None
+
+
+def arrays_of(values: Iterable[Any]) -> Iterator[Any]:
+    """Arrays, or lists of arrays, one by one."""
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from arrays_of(value)
+        elif value is not None:
+            yield value
 
 
 def weights_of(trainer: Any) -> Iterator[Any]:

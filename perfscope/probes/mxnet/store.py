@@ -23,15 +23,20 @@ class StoreWatch:
     Args:
         guarded: calls a function and keeps its faults from the training.
         active: whether a window is open: traffic is only summed up then.
+        pushed: called with a store that has just been given values; True: in no call of a Trainer or Module.
 
     Attributes:
         kind: "dist_sync", "dist_device_sync", "dist_async"...; "" until there is one.
         traffic: bytes since the last `take`.
+        pulled: by key, what a store gave last that the training uses by itself: arrays.
     """
 
-    def __init__(self, guarded: Callable[..., Any], active: Callable[[], bool]) -> None:
+    def __init__(
+        self, guarded: Callable[..., Any], active: Callable[[], bool], pushed: Callable[[Any], bool]
+    ) -> None:
         self._guarded = guarded
         self._active = active
+        self._pushed = pushed
         self.reset()
 
     def reset(self) -> None:
@@ -39,6 +44,8 @@ class StoreWatch:
         self.rank = 0
         self.num_workers = 1
         self.traffic: Traffic = {}
+        self.pulled: Dict[str, Any] = {}
+        self._is_used_bare = False
 
     def install(self, kvstore: Any) -> List[str]:
         """Put hooks into the class of stores.
@@ -107,18 +114,18 @@ class StoreWatch:
         def call(self: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
             if watch.kind and watch._active():
                 watch._guarded("kvstore traffic", watch._called, key, args, kwargs, sends, fetches)
-            return original(self, key, *args, **kwargs)
+            result = original(self, key, *args, **kwargs)
+            if sends:
+                watch._is_used_bare = bool(watch._guarded("kvstore", watch._pushed, self))
+            if fetches and watch._is_used_bare:
+                watch.pulled[str(key)] = _fetched(args, kwargs, sends)
+            return result
 
         setattr(store, name, call)
 
     def _called(self, key: Any, args: tuple, kwargs: Dict[str, Any], sends: bool, fetches: bool) -> None:
-        if not sends:
-            out = args[0] if args else kwargs.get("out")
-            given, taken = None, out
-        else:
-            given = args[0] if args else kwargs.get("value")
-            out = args[1] if len(args) > 1 and fetches else kwargs.get("out")
-            taken = (out if out is not None else given) if fetches else None
+        given = (args[0] if args else kwargs.get("value")) if sends else None
+        taken = _fetched(args, kwargs, sends) if fetches else None
         sent, dtype = _size(key, given)
         fetched, dtype_out = _size(key, taken)
         dtype = dtype or dtype_out
@@ -129,6 +136,14 @@ class StoreWatch:
                 self.count("recv", GROUP, self.num_workers, dtype, 0, fetched)
         else:
             self.count("all_reduce", GROUP, self.num_workers, dtype, sent, fetched)
+
+
+def _fetched(args: tuple, kwargs: Dict[str, Any], sends: bool) -> Any:
+    """Where a pull (or push and pull) puts what it gets; `args` begin behind the key."""
+    if not sends:
+        return args[0] if args else kwargs.get("out")
+    out = args[1] if len(args) > 1 else kwargs.get("out")
+    return out if out is not None else args[0] if args else kwargs.get("value")
 
 
 def data_parallel(width: int) -> Dict[str, Any]:

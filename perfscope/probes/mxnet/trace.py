@@ -28,6 +28,9 @@ class MxnetTrace(Trace):
     Args:
         process: whose rank directory holds what the profiler writes.
         cut: ends the open window; called when the training turns to the profiler.
+
+    Attributes:
+        running: a trace of ours is being taken.
     """
 
     suffix = ".mxnet.json"
@@ -37,7 +40,7 @@ class MxnetTrace(Trace):
         self._cut = cut
         self._taken = os.environ.get("MXNET_PROFILER_AUTOSTART", "0") not in ("", "0")
         self._domain: Any = None
-        self._running = False
+        self.running = False
 
     def install(self, profiler: Any) -> None:
         """Look at what the training asks of the profiler."""
@@ -74,15 +77,15 @@ class MxnetTrace(Trace):
         # aggregate_stats, or the engine runs many operators as one `ImperativeBulk`.
         self._configure(self._scratch(), aggregate_stats=True, profile_memory=False)
         self._set_state("run")
-        self._running = True
+        self.running = True
         cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         self.tell("%s%d:%d" % (MARK_THREAD, threading.get_native_id(), cpus or 1))
         return True
 
     def stop(self, path: str) -> bool:
-        if not self._running:
+        if not self.running:
             return False
-        self._running = False
+        self.running = False
         try:
             self._set_state("stop")
             self._configure(path, aggregate_stats=True, profile_memory=False)
@@ -92,8 +95,8 @@ class MxnetTrace(Trace):
         return os.path.exists(path)
 
     def abandon(self) -> None:
-        if self._running:
-            self._running = False
+        if self.running:
+            self.running = False
             self._set_state("stop")
             self._profiler.dump(True)  # into the scratch file: what is left would be written at exit
             self._restore()
@@ -108,7 +111,7 @@ class MxnetTrace(Trace):
 
     def forget(self) -> None:
         """This is a forked child: the parent's profiler is none of ours."""
-        self._running = False
+        self.running = False
         self._domain = None
 
     # -- inside -----------------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
 """The TensorFlow probe: steps of custom training loops, and windows by TensorFlow's own profiler.
 
-A training step is the outermost call of a `tf.function` in which an optimizer's update was traced. In a loop
-that runs eagerly it begins where the first gradient tape after an update opens, and the update ends it. A
-`tf.function` that only records a tape counts as such a forward pass. What neither updates nor records a tape
-(an evaluation) is no step. Several train functions (or optimizers) called in turn are one step: it is cut
-where one of them comes again.
+A training step is the outermost call of a `tf.function` in which an optimizer's update was traced, or the run
+of a `tf.compat.v1` session that reaches one. In a loop that runs eagerly it begins where the first gradient
+tape after an update opens, and the update ends it. A `tf.function` that only records a tape counts as such a
+forward pass. What neither updates nor records a tape (an evaluation) is no step. Several optimizers that
+update in turn make one step: it is cut where one of them comes again.
 
 `model.fit` is the Keras probe's: it comes first, and whoever comes first cuts the steps of a process.
 """
@@ -17,28 +17,26 @@ import sys
 import threading
 import time
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Collection, Dict, List, Optional, Set, Tuple
 
 from ...rundir import layout
 from ..process import Process, current
 from ..recorder import Recorder
 from ..step_probe import StepProbe
-from . import describe
+from . import describe, hooks
+from .graphs import GraphUpdates
 from .trace import TensorFlowTrace
 
 NAME = "tensorflow"
 PROFILE = "PERFSCOPE_TF_PROFILE"  # 1: windows although several workers train together
 MAX_EVALUATIONS = 64  # calls of other functions within one step, before a window is cut short
-_REPLICA_THREAD = "_MirroredReplicaThread"
-_FUNCTION = (
-    "tensorflow.python.eager.polymorphic_function.polymorphic_function",
-    "tensorflow.python.eager.def_function",  # before 2.11
+_EAGER = "the training runs outside tf.function: its operators carry no scopes"
+_COMPILED = (
+    "XLA compiled the train function (jit_compile): TensorFlow's profile has no scopes of its operators"
 )
-_COLLECTIVES = (
-    "collective_reduce_v2", "collective_reduce", "collective_gather_v2", "collective_gather",
-    "collective_reduce_scatter_v2", "collective_all_to_all_v2",
-    "collective_bcast_send_v2", "collective_bcast_recv_v2",
-)  # fmt: skip
+_NO_SCOPES = "layers, forward and backward"
+_REPLICA_THREAD = "_MirroredReplicaThread"
+_Forward = Tuple[int, Optional[int]]  # when it began, samples
 _clock = time.monotonic_ns
 
 
@@ -57,292 +55,248 @@ def arm(framework: str = NAME) -> None:
 
 
 class TensorFlowProbe(StepProbe):
-    """The probe of one process that has TensorFlow."""
+    """The probe of one process that has TensorFlow.
+
+    Attributes:
+        calls: thread -> the outermost call of a tf.function that it is in.
+        updating: inside an optimizer's update; waiting: inside an iterator.
+        updates: operators of tf.compat.v1 graphs that update.
+        variables: what optimizers have updated so far.
+    """
 
     def __init__(self, process: Process) -> None:
-        self._profiler = TensorFlowTrace(self._step_aside)
+        self._profiler = TensorFlowTrace(self.step_aside)
         super().__init__(process, NAME, self._profiler)
         self._unknown: List[str] = []
-        self._start_watching()
         process.on_identity(describe.identity)
+        process.lend(self)
 
-    def _start_watching(self) -> None:
-        self._outer: Optional[Any] = None  # the tf.function under way, outermost, and its thread
-        self._outer_thread = 0
-        self._outer_began = 0
-        self._late_key: Optional[Any] = None  # of a train function that was found out by another thread
-        self._outer_args: Tuple[Any, ...] = ()
-        self._train: "weakref.WeakSet[Any]" = weakref.WeakSet()  # functions that update
-        self._forward: "weakref.WeakSet[Any]" = weakref.WeakSet()  # functions that record a tape
-        self._first_forward: Optional[Tuple[int, Optional[int]]] = None  # its time and samples, before a step
-        self._opener = 0  # id of the function whose forward pass began this step
-        self._stepped: Set[Any] = set()  # what updated in this step
-        self._updated = False  # since the last boundary
-        self._updating = False  # inside an eager update
-        self._waiting = False  # inside an iterator
-        self._others = 0  # calls of functions that do not train, in this step
+    def start_afresh(self) -> None:
+        super().start_afresh()
+        self.calls: Dict[int, hooks.Call] = {}
+        self.updating = self.waiting = False
+        self.updates = GraphUpdates()
         self.variables = describe.Variables()
+        # Functions that update, and the optimizers they do it with; functions that record a tape.
+        self._train: "weakref.WeakKeyDictionary[Any, Set[int]]" = weakref.WeakKeyDictionary()
+        self._forward: "weakref.WeakSet[Any]" = weakref.WeakSet()
+        self._first_forward: Optional[_Forward] = None  # before there was any step
+        self._candidate: Optional[_Forward] = None  # it begins the next step if an optimizer comes again
+        self._opener = 0  # id of the function whose forward pass began this step
+        self._stepped: Set[int] = set()  # optimizers that updated in this step
+        self._num_optimizers = 0  # that updated in the last step; 0: there was none
+        self._updated = False  # since the last forward pass
+        self._batch: Optional[int] = None  # samples of the batch that an iterator gave last
+        self._others = 0  # calls of functions that do not train, in this step
         self._collectives: Dict[str, Dict[str, Any]] = {}
         self._model_saved = False
+        self._limits: Dict[str, str] = {}  # what windows will not tell of this training: why
 
     # -- installing ---------------------------------------------------------------------------
 
     def install(self, tf: Any) -> None:
         version = str(getattr(tf, "__version__", "?"))
         sees = [
-            self._hook("tf.function calls", self._wrap_function),
-            self._hook("eager training loops", self._wrap_tape, tf),
+            self._hook("tf.function calls", hooks.wrap_function),
+            self._hook("eager training loops", hooks.wrap_tape),
         ]
-        self._hook("updates of tf.compat.v1 optimizers", self._wrap_v1_optimizer)
-        self._hook("waits for tf.data", self._wrap_iterators)
-        self._hook("sizes of collectives", self._wrap_collectives)
+        self._hook("calls of concrete functions", hooks.wrap_concrete_function)
+        self._hook("updates of tf.compat.v1 optimizers", hooks.wrap_v1_optimizer)
+        self._hook("sessions of tf.compat.v1", hooks.wrap_sessions)
+        self._hook("waits for tf.data", hooks.wrap_iterators)
+        self._hook("sizes of collectives", hooks.wrap_collectives)
         if not any(sees):
             raise RuntimeError(
                 "tensorflow %s has none of the calls perfscope knows: its training is not recorded" % version
             )
-        self._unknown = ["tensorflow %s: %s" % (version, text) for text in self._unknown]
+        if self._unknown:
+            lacking = ", ".join(self._unknown)
+            self._unknown = ["tensorflow %s: %s cannot be seen and are not recorded" % (version, lacking)]
 
-    def _hook(self, what: str, install: Callable[..., None], *args: Any) -> bool:
+    def _hook(self, what: str, install: Callable[[Any], None]) -> bool:
         try:
-            install(*args)
+            install(self)
             return True
         except (AttributeError, KeyError, TypeError, StopIteration):  # another version's API
-            self._unknown.append("%s cannot be seen and are not recorded" % what)
+            self._unknown.append(what)
             return False
-
-    def _wrap_function(self) -> None:
-        module = next(sys.modules[name] for name in _FUNCTION if name in sys.modules)
-        kind = module.Function
-        original = kind.__call__
-        probe = self
-
-        @functools.wraps(original)
-        def __call__(function: Any, *args: Any, **kwargs: Any) -> Any:
-            if probe._outer is not None or probe.off or not probe.on_training_thread:
-                return original(function, *args, **kwargs)
-            probe._outer_thread, probe._outer_began = threading.get_ident(), _clock()
-            probe._outer, probe._outer_args = function, (args, kwargs)
-            try:
-                probe.guarded("step", probe._function_called, function)
-                result = original(function, *args, **kwargs)
-            except BaseException:
-                if function in probe._train:
-                    probe.guarded("step", probe._function_failed)
-                raise
-            else:
-                if function in probe._train:
-                    probe.guarded("step", probe._function_returned)
-                return result
-            finally:
-                probe._outer, probe._outer_args = None, ()
-
-        kind.__call__ = __call__
-
-    def _wrap_tape(self, tf: Any) -> None:
-        kind = tf.GradientTape
-        original = kind.__enter__
-        probe = self
-
-        @functools.wraps(original)
-        def __enter__(tape: Any) -> Any:
-            probe.guarded("tape", probe._tape_opened)
-            return original(tape)
-
-        kind.__enter__ = __enter__
-
-    def _wrap_v1_optimizer(self) -> None:
-        self.watch_optimizer(sys.modules["tensorflow.python.training.optimizer"].Optimizer, "apply_gradients")
 
     def watch_optimizer(self, kind: Any, name: str) -> None:
         """From now on `kind.<name>`, a method called apply or apply_gradients, is an update."""
-        owner = next(base for base in kind.__mro__ if name in vars(base))
-        original = vars(owner)[name]
-        if getattr(original, "_perfscope", False):
-            return
-        probe = self
-
-        @functools.wraps(original)
-        def update(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if probe.off or probe._updating:
-                return original(optimizer, *args, **kwargs)
-            variables, args, kwargs = _updated_variables(optimizer, name, args, kwargs)
-            began = _clock()
-            eager = probe.guarded("update", probe._update_begins, optimizer, variables, began)
-            try:
-                probe._updating = True
-                return original(optimizer, *args, **kwargs)
-            finally:
-                probe._updating = False
-                if eager:
-                    probe.guarded("update", probe._update_ended, optimizer, began)
-
-        update._perfscope = True  # type: ignore[attr-defined]
-        setattr(owner, name, update)
-
-    def _wrap_iterators(self) -> None:
-        local = sys.modules["tensorflow.python.data.ops.iterator_ops"].OwnedIterator
-        self._wrap_wait(local, "__next__")
-        module = sys.modules.get("tensorflow.python.distribute.input_lib")
-        for kind in (
-            getattr(module, "DistributedIteratorBase", None),
-            getattr(module, "DistributedIterator", None),
-        ):
-            if kind is not None and "__next__" in vars(kind):
-                self._wrap_wait(kind, "__next__")
-
-    def _wrap_wait(self, kind: Any, name: str) -> None:
-        original = getattr(kind, name)
-        probe = self
-
-        @functools.wraps(original)
-        def wait(iterator: Any) -> Any:
-            if probe.off or probe._waiting or probe._outer is not None or not probe.on_training_thread:
-                return original(iterator)
-            began = _clock()
-            probe._waiting = True
-            try:
-                return original(iterator)
-            finally:
-                probe._waiting = False
-                probe.add_input(_clock() - began)
-
-        setattr(kind, name, wait)
-
-    def _wrap_collectives(self) -> None:
-        module = sys.modules["tensorflow.python.ops.gen_collective_ops"]
-        for name in _COLLECTIVES:
-            original = getattr(module, name, None)
-            if original is not None:
-                setattr(module, name, self._sized(original, name))
-
-    def _sized(self, original: Callable[..., Any], kind: str) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def collective(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            self.guarded("collective", self._collective_traced, kind, args, kwargs, result)
-            return result
-
-        return collective
+        hooks.wrap_optimizer(self, kind, name)
 
     # -- what the hooks see -----------------------------------------------------------------------
 
-    def _function_called(self, function: Any) -> None:
+    def looks(self) -> bool:
+        """Whether a call on this thread counts: it is the training's, and within no other call."""
+        return not (
+            self.off or threading.get_ident() in self.calls or not self.on_training_thread or _is_replica()
+        )
+
+    def _call_here(self) -> Optional[hooks.Call]:
+        """The call that this thread works for."""
+        call = self.calls.get(threading.get_ident())
+        if call is None and self.calls and _is_replica():
+            call = next(iter(list(self.calls.values())), None)
+        return call
+
+    def function_called(self, call: hooks.Call) -> None:
         """The outermost call of a tf.function begins."""
-        if function in self._train:
-            key = getattr(function, "_name", None) or id(function)
-            if self._start is None or key in self._stepped:
-                self._cut(describe.samples_of(self._outer_args))
-            self._stepped.add(key)
-            self._updated = True
-        elif function in self._forward:
-            self._forward_begins(describe.samples_of(self._outer_args), function)
+        keys = self._train.get(call.function)
+        if keys is not None:
+            call.trains = True
+            self._update_comes(keys, call.began, call.args)
+        elif call.function in self._forward:
+            self._forward_begins(describe.samples_of(call.args), call.function)
         elif self.in_window:
             self._others += 1
             if self._others > MAX_EVALUATIONS:
                 self.cut_window()
 
-    def _tape_opened(self) -> None:
-        if self._outer is not None:
-            if self._outer not in self._train:
-                self._forward.add(self._outer)
-                if self._start is None and self._first_forward is None:
-                    self._first_forward = (self._outer_began, describe.samples_of(self._outer_args))
-                    self._opener = id(self._outer)
-        elif self.on_training_thread and threading.current_thread().__class__.__name__ != _REPLICA_THREAD:
-            self._forward_begins(None, None)
+    def function_traced(self, call: hooks.Call, concrete: Any) -> None:
+        """A concrete function has been made; it may be called by itself."""
+        if call.keys:
+            self._train[concrete] = self._train[call.function] = call.keys
+        elif call.function in self._train:
+            self._train[concrete] = self._train[call.function]
+        elif call.function in self._forward:
+            self._forward.add(concrete)
+
+    def tape_opened(self) -> None:
+        call = self._call_here()
+        if call is None:
+            if self.on_training_thread and not _is_replica():
+                samples, self._batch = self._batch, None
+                self._forward_begins(samples, None)
+        elif call.function not in self._train:
+            self._forward.add(call.function)
+            if self.started is None and self._first_forward is None and not call.traces_only:
+                self._first_forward = (call.began, describe.samples_of(call.args))
+                self._opener = id(call.function)
 
     def _forward_begins(self, samples: Optional[int], function: Any) -> None:
-        """A forward pass: it begins a step, or is another micro-batch of one where `function` began it."""
-        again = function is not None and self._opener == id(function)
-        if self._start is not None and self._updated:
-            self._cut(samples)
-        elif self._start is None and self._first_forward is None:
-            self._first_forward = (_clock(), samples)
-        elif again and self._start is None and self._first_forward is not None:
-            began, before = self._first_forward
-            self._first_forward = (began, _sum(before, samples))
-            return
-        elif again and self._start is not None:
-            self._samples = _sum(self._samples, samples)
-            return
-        else:
-            return
-        self._opener = id(function)
+        """A forward pass: it begins a step, or is another micro-batch of one where `function` began it.
 
-    def _update_begins(self, optimizer: Any, variables: Any, now: int) -> bool:
-        """An optimizer's update is about to be traced, or to run.
+        function: None = a tape in a loop that runs eagerly, where only a new batch makes another micro-batch.
+        """
+        again = self._opener == id(function) and (function is not None or samples is not None)
+        if self.started is None:
+            if self._first_forward is None:
+                self._first_forward, self._opener = (_clock(), samples), id(function)
+            elif again:
+                self._first_forward = (self._first_forward[0], _sum(self._first_forward[1], samples))
+        elif self._updated:
+            self._updated, self._opener = False, id(function)
+            if 0 < self._num_optimizers <= len(self._stepped):
+                self._cut(samples)
+            else:  # whether another optimizer of this step is still to come, only its update will tell
+                self._candidate = (_clock(), samples)
+        elif again and self._candidate is not None:
+            self._candidate = (self._candidate[0], _sum(self._candidate[1], samples))
+        elif again:
+            self.samples = _sum(self.samples, samples)
+
+    def update_begins(self, optimizer: Any, variables: Any, now: int) -> Optional[bool]:
+        """An optimizer's update is about to be traced, built or run.
 
         Returns:
-            True when it runs eagerly, as a part of the loop itself.
+            True: it runs eagerly, as a part of the loop itself; False: it is built into a graph of
+            tf.compat.v1; None: neither.
         """
         self._learn(optimizer, variables)
-        if self._outer is not None:
-            self._traced_update(self._outer)
+        call = self._call_here()
+        if call is not None:
+            self._traced_update(call, id(optimizer))
+            return None
+        if not sys.modules["tensorflow"].executing_eagerly():
             return False
-        tf = sys.modules["tensorflow"]
-        if not tf.executing_eagerly() or type(threading.current_thread()).__name__ == _REPLICA_THREAD:
-            return False
-        if not self.on_training_thread:
-            return False
-        key = id(optimizer)
-        if self._start is None:
-            first, samples = self._first_forward or (now, None)
-            self._cut(samples)
-            self._began_at(first)
-        elif self._updated and key in self._stepped:
-            self._cut(None)  # no tape was seen since: cut at the update itself
-        self._stepped.add(key)
+        if _is_replica() or not self.on_training_thread:
+            return None
+        self._limit(_NO_SCOPES, _EAGER)
+        self._update_comes({id(optimizer)}, now, ())
         return True
 
-    def _update_ended(self, optimizer: Any, began: int) -> None:
+    def update_ended(self, began: int) -> None:
         self.add_optimizer(_clock() - began)
         self._updated = True
         self.step_ended()
 
-    def _traced_update(self, function: Any) -> None:
-        """An update is being traced into `function`: it is a train function, and this call a step of it."""
-        if function in self._train:
-            return
-        self._train.add(function)
-        self._forward.discard(function)
-        key = getattr(function, "_name", None) or id(function)
-        if self._outer_thread == threading.get_ident():
-            self._first_call(key)
-        else:  # a replica's thread traces; the training's own thread waits for it, and cuts the step
-            self._late_key = key
+    def update_built(self, optimizer: Any, operator: Any) -> None:
+        graph = getattr(operator, "graph", None)
+        if graph is not None and not getattr(graph, "building_function", False):
+            self.updates.add(operator, id(optimizer))
 
-    def _function_returned(self) -> None:
-        key, self._late_key = self._late_key, None
-        if key is not None:
-            self._first_call(key)
+    def session_called(self, keys: Collection[int], feed: Any) -> None:
+        values = list(feed.values()) if isinstance(feed, dict) else ()
+        self._update_comes(keys, _clock(), (values, {}))
+
+    def batch_taken(self, batch: Any) -> None:
+        self._batch = describe.samples_of((batch,))
+
+    def _traced_update(self, call: hooks.Call, key: int) -> None:
+        """An update is being traced into a function: it trains, and this call is a step, or a part of one."""
+        call.keys.add(key)
+        if getattr(call.function, "_jit_compile", None):
+            self.tell_compiled()
+        if call.traces_only:
+            return
+        keys = self._train.setdefault(call.function, set())
+        keys.add(key)
+        self._forward.discard(call.function)
+        if call.trains:
+            self._stepped.add(key)
+        elif call.thread == threading.get_ident():
+            call.trains = True
+            self._update_comes(keys, call.began, call.args)
+        else:
+            call.late = True
+
+    def function_returned(self, call: hooks.Call) -> None:
+        if not call.trains:
+            call.trains = True
+            self._update_comes(call.keys, call.began, call.args)
         self.step_ended()
 
-    def _function_failed(self) -> None:
+    def update_failed(self) -> None:
         """It was no step: a train function that takes its own batches ends an epoch so (OutOfRangeError)."""
-        self._late_key = None
-        self.cut_window()
-        self._start = None
         self._stepped.clear()
+        self._candidate = self._first_forward = None
+        self._updated = False
+        self.drop_step()
 
-    def _first_call(self, key: Any) -> None:
-        if self._start is None or key in self._stepped:
-            began = self._outer_began
-            self._cut(describe.samples_of(self._outer_args))
-            self._began_at(began)
-        self._stepped.add(key)
+    def _update_comes(self, keys: Collection[int], began: int, args: Tuple[Any, ...]) -> None:
+        """These optimizers update, in a call that began then with `args`."""
+        repeats = not self._stepped.isdisjoint(keys)
+        candidate, self._candidate = self._candidate, None
+        if self.started is None and self._first_forward is not None:
+            self._cut_at(*self._first_forward)
+        elif candidate is not None and repeats:
+            self._cut_at(*candidate)
+        elif self.started is None or repeats:
+            samples, self._batch = describe.samples_of(args) or self._batch, None
+            self._cut_at(began, samples)
+        self._stepped.update(keys)
         self._updated = True
 
     def _cut(self, samples: Optional[int]) -> None:
+        self._num_optimizers = len(self._stepped)
         self._stepped.clear()
         self._updated = False
         self._others = 0
-        self._first_forward = None
+        self._first_forward = self._candidate = None
         self.boundary(samples)
 
-    def _began_at(self, moment: int) -> None:
-        """The step just begun was found out late: it began at `moment`."""
-        if self._start is not None and self._index == 0:
-            self._start = min(self._start, moment)
+    def _cut_at(self, moment: int, samples: Optional[int]) -> None:
+        """A step began at `moment`, which is over. Where a window turns it begins now instead."""
+        was_traced, opens, began = self.in_window, self.windows is None, _clock()
+        if self.started is not None and not was_traced:
+            self._input_ns += self._late_input_ns
+            self._late_input_ns = 0
+            self.end_step(max(self.started, moment))
+        self._cut(samples)
+        if self.started is not None and not was_traced and not self.in_window:
+            # Opening the rank's files is no part of the first step.
+            self.started = min(self.started, moment + (_clock() - began if opens else 0))
 
     def _learn(self, optimizer: Any, variables: Any) -> None:
         try:
@@ -352,7 +306,7 @@ class TensorFlowProbe(StepProbe):
         if new:
             self._model_saved = False
 
-    def _collective_traced(self, kind: str, args: Any, kwargs: Any, result: Any) -> None:
+    def collective_traced(self, kind: str, args: Any, kwargs: Any, result: Any) -> None:
         """A collective has been put into a graph: its name there, and what it carries."""
         value = kwargs.get("input", args[0] if args else None)
         tf = sys.modules["tensorflow"]
@@ -379,9 +333,9 @@ class TensorFlowProbe(StepProbe):
     def promote(self) -> Optional[Recorder]:
         if self.process.recorder is None and not self.may_trace():
             self.process.config = dict(self.process.config, trace=False)
-        first = self._windows is None
+        first = self.windows is None
         recorder = super().promote()
-        if recorder is not None and first and self._windows is not None:
+        if recorder is not None and first and self.windows is not None:
             self.tell_limits(self.process)
             for text in self._unknown:
                 self.process.note(text)
@@ -392,14 +346,33 @@ class TensorFlowProbe(StepProbe):
         found = describe.cluster()
         return found is None or len(found.addresses) < 2 or os.environ.get(PROFILE) == "1"
 
+    def tell_compiled(self) -> None:
+        """The train function is compiled by XLA."""
+        self._limit(_NO_SCOPES, _COMPILED)
+
+    def _limit(self, what: str, reason: str) -> None:
+        if what not in self._limits:
+            self._limits[what] = reason
+            self.process.missing(what, reason)  # later, by `tell_limits`, where there is no rank yet
+
     def tell_limits(self, process: Process) -> None:
         """What this process will not record, and why."""
+        for what, reason in self._limits.items():
+            process.missing(what, reason)
         if not self.may_trace():
             process.missing(
                 "windows (layers, phases, collectives in time)",
                 "TensorFlow's profiler crashes now and then when several workers train together (TF_CONFIG); "
                 "set %s=1 to trace all the same" % PROFILE,
             )
+
+    def in_use(self) -> bool:
+        context = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
+        return bool(getattr(context, "_initialized", False))
+
+    def describe(self, recorder: Recorder) -> None:
+        self.tell_limits(self.process)
+        self.save_model(recorder)
 
     def save_model(self, recorder: Recorder) -> None:
         """layers.json and what the reader of the trace needs to know of the graph."""
@@ -422,7 +395,6 @@ class TensorFlowProbe(StepProbe):
 
     def forked(self) -> None:
         self._profiler.forget()
-        self._start_watching()
 
     def wait(self) -> bool:
         """On a GPU calls return before their work is done, on the CPU not; True when it was waited for."""
@@ -436,30 +408,11 @@ class TensorFlowProbe(StepProbe):
     def window_closing(self) -> None:
         self.wait()
 
-    def _step_aside(self) -> None:
-        self.guarded("yield", self.cut_window)
-
 
 def _sum(one: Optional[int], other: Optional[int]) -> Optional[int]:
     return None if one is None or other is None else one + other
 
 
-def _updated_variables(
-    optimizer: Any, name: str, args: tuple, kwargs: Dict[str, Any]
-) -> Tuple[Any, tuple, Dict]:
-    """(variables of an update, its arguments: an iterator among them, read once, is now a list)."""
-    if name == "apply":  # (grads, trainable_variables=None)
-        variables = args[1] if len(args) > 1 else kwargs.get("trainable_variables")
-        if variables is None:
-            variables = getattr(optimizer, "_trainable_variables", None)
-        return variables if isinstance(variables, (list, tuple)) else (), args, kwargs
-    pairs = args[0] if args else kwargs.get("grads_and_vars")
-    if not isinstance(pairs, (list, tuple)):
-        if not hasattr(pairs, "__next__"):
-            return (), args, kwargs
-        pairs = list(pairs or ())
-        if args:
-            args = (pairs, *args[1:])
-        else:
-            kwargs = dict(kwargs, grads_and_vars=pairs)
-    return [pair[1] for pair in pairs if isinstance(pair, (list, tuple)) and len(pair) > 1], args, kwargs
+def _is_replica() -> bool:
+    """This thread works for one of several replicas of a strategy; another one waits for it."""
+    return type(threading.current_thread()).__name__ == _REPLICA_THREAD

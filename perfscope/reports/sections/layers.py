@@ -14,6 +14,7 @@ from perfscope.reports.sections.roofline import drawable
 from perfscope.reports.sections.steps import mean_shares, scope_of
 
 MOST_BARS = 20
+ABOVE_ALL = 1.02  # of the step; less is rounding
 LAYER_PARTS = (
     Part(key="forward", title="Forward"),
     Part(key="backward", title="Backward"),
@@ -59,6 +60,14 @@ def layers_section(analysis: RunAnalysis) -> Section:
             Note(
                 text="Exposed communication is not tied to layers here: the trace does not say whose tensors "
                 "a collective carries."
+            )
+        )
+    step = mean_shares(analysis)
+    if step is not None and sum(layer_total_ns(layer) for layer in by_time) > ABOVE_ALL * step[0]:
+        blocks.append(
+            Note(
+                text="Layers run side by side here, on several devices or threads: their shares add up to "
+                "more than the step."
             )
         )
     return Section(id="layers", title="Layers", lead=_lead(by_time, names), blocks=tuple(blocks))

@@ -7,10 +7,11 @@ import shlex
 from collections.abc import Iterator, Mapping
 
 from perfscope import __version__, units
-from perfscope.analysis.absent import is_open
+from perfscope.analysis.absent import is_open, why_cut_short
 from perfscope.analysis.results import FileProvenance, RunAnalysis
 from perfscope.reports.display import visible
 from perfscope.reports.model import Block, Column, Facts, Note, Section, Table, Unit, Value
+from perfscope.reports.sections.slurm_job import job_facts, neighbour_note
 
 LONGEST_COMMAND = 2000
 LONGEST_NOTE = 600
@@ -138,6 +139,8 @@ def run_section(analysis: RunAnalysis) -> Section:
     notes = analysis.run.get("attach_notes")
     if isinstance(notes, (list, tuple)):
         blocks.extend(Note(text=visible(note, LONGEST_NOTE), tone="caution") for note in notes)
+    if used_by_others := neighbour_note(analysis.run):
+        blocks.append(used_by_others)
     return Section(id="run", title="The run", blocks=tuple(blocks))
 
 
@@ -165,6 +168,7 @@ def _run_facts(analysis: RunAnalysis) -> Iterator[tuple[str, str]]:
         yield "Hosts" if len(hosts) > 1 else "Host", visible(", ".join(hosts), LONGEST_NOTE)
     yield from _times(run)
     yield from _exit(run)
+    yield from job_facts(run)
     git = _mapping(run.get("git"))
     if git:
         dirty = " (with uncommitted changes)" if git.get("dirty") else ""
@@ -194,9 +198,12 @@ def _utc(unix_ns: int) -> str:
 
 def _exit(run: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     outcome = _mapping(run.get("exit"))
-    if is_open(run):
+    cut_short = why_cut_short(run)
+    if cut_short:
+        yield "State", f"incomplete: {visible(cut_short, LONGEST_NOTE)}"
+    elif is_open(run):
         yield "Exit", "not recorded: still running, or perfscope was killed"
-    elif outcome.get("signal") is not None:
+    if outcome.get("signal") is not None:
         yield "Exit", f"killed by signal {visible(outcome['signal'])}"
     elif outcome.get("code") is not None:
         yield "Exit", f"code {visible(outcome['code'])}"

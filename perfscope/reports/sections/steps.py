@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from perfscope import units
+from perfscope.analysis.advice import training_of
 from perfscope.analysis.results import Breakdown, DeviceBreakdown, RankResult, RunAnalysis
 from perfscope.reports.display import visible
 from perfscope.reports.model import (
@@ -81,20 +82,29 @@ def scope_of(analysis: RunAnalysis) -> Scope:
 MOST_BARS = 64
 MOST_LINES = 8
 MOST_POINTS = 400
+LONGEST_REMARK = 600
+
+
+def _parts(analysis: RunAnalysis) -> tuple[Part, ...]:
+    """BREAKDOWN_PARTS with what this framework waits for when it waits for input."""
+    hint = f"main thread blocked in the {training_of(analysis.framework).loader}"
+    return tuple(replace(part, hint=hint) if part.key == "input_wait" else part for part in BREAKDOWN_PARTS)
 
 
 def breakdown_section(analysis: RunAnalysis) -> Section:
     scope = scope_of(analysis)
     analysed = [(rank, rank.breakdown_ns) for rank in analysis.ranks if rank.breakdown_ns is not None]
+    remarks = [Note(text=_as_sentence(visible(remark, LONGEST_REMARK))) for remark in analysis.remarks]
     if not analysed:
         reason = "No step was traced on any rank, so steps cannot be split into parts."
-        return Section(id="breakdown", title=scope.section, blocks=(Note(text=reason, tone="caution"),))
+        first = Note(text=reason, tone="caution")
+        return Section(id="breakdown", title=scope.section, blocks=(first, *remarks))
     shown = slowest_first(analysed) if len(analysed) > MOST_BARS else analysed
     blocks: list[Block] = [
         StackedBars(
             id="breakdown-chart",
             title=scope.bars,
-            parts=BREAKDOWN_PARTS,
+            parts=_parts(analysis),
             bars=tuple(_breakdown_bar(rank, parts) for rank, parts in shown[:MOST_BARS]),
             caption=f"The parts of a bar add up to the rank's {scope.short} exactly.",
         )
@@ -105,13 +115,17 @@ def breakdown_section(analysis: RunAnalysis) -> Section:
                 text=f"{len(analysed):,} ranks: the chart takes the {MOST_BARS} slowest, the table lists all."
             )
         )
-    blocks.append(_breakdown_table(analysed, scope))
+    blocks += [_breakdown_table(analysis, analysed, scope), *remarks]
     return Section(
         id="breakdown",
         title=scope.section,
         lead=_breakdown_lead(analysed, scope),
         blocks=tuple(blocks),
     )
+
+
+def _as_sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '!', '?')) else '.'}"
 
 
 def mean_shares(analysis: RunAnalysis) -> tuple[int, dict[str, float]] | None:
@@ -139,7 +153,7 @@ def overview_bar(analysis: RunAnalysis) -> StackedBars | None:
     return StackedBars(
         id="overview-chart",
         title=f"{scope_of(analysis).whole.capitalize()} {over}: {units.format_ns(sum(values))}",
-        parts=BREAKDOWN_PARTS,
+        parts=_parts(analysis),
         bars=(Bar(label="mean step", values=values),),
     )
 
@@ -175,13 +189,18 @@ def _breakdown_lead(analysed: list[tuple[RankResult, Breakdown]], scope: Scope) 
     )
 
 
-def _breakdown_table(analysed: list[tuple[RankResult, Breakdown]], scope: Scope) -> Table:
+def _breakdown_table(
+    analysis: RunAnalysis, analysed: list[tuple[RankResult, Breakdown]], scope: Scope
+) -> Table:
     columns = (
         Column(key="rank", title="Rank", unit=Unit.COUNT, primary=True),
         Column(key="host", title="Host", unit=Unit.CODE),
         Column(key="steps", title="Traced steps", unit=Unit.COUNT),
         Column(key="step", title=scope.short.capitalize(), unit=Unit.TIME, primary=True),
-        *(Column(key=part.key, title=part.title, unit=Unit.TIME, hint=part.hint) for part in BREAKDOWN_PARTS),
+        *(
+            Column(key=part.key, title=part.title, unit=Unit.TIME, hint=part.hint)
+            for part in _parts(analysis)
+        ),
         Column(key="comm", title="Communication in all", unit=Unit.TIME, hint="hidden and exposed"),
         Column(key="overlap", title="Overlap", unit=Unit.RATIO, hint="share of communication under compute"),
     )
@@ -191,7 +210,7 @@ def _breakdown_table(analysed: list[tuple[RankResult, Breakdown]], scope: Scope)
             visible(rank.host),
             parts.num_steps,
             parts.step,
-            *(getattr(parts, part.key) for part in BREAKDOWN_PARTS),
+            *(None if part.key in rank.untold else getattr(parts, part.key) for part in BREAKDOWN_PARTS),
             rank.comm_ns,
             rank.overlap_ratio,
         )

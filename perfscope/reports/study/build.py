@@ -20,7 +20,11 @@ from perfscope.reports.model import KeyFigure, Note, Report, Section, Unit, Verd
 from perfscope.reports.sections.scheme import LINK_WORDS
 from perfscope.reports.study.diff import diff_sections
 from perfscope.reports.study.document import build_study_document
-from perfscope.reports.study.frameworks import framework_figures, framework_sections
+from perfscope.reports.study.frameworks import (
+    framework_figures,
+    framework_sections,
+    framework_sentences,
+)
 from perfscope.reports.study.runs import missing_section, problems_section, runs_section
 from perfscope.reports.study.scaling import points_reference, scaling_sections
 from perfscope.reports.study.schemes import scheme_sections
@@ -115,6 +119,7 @@ def _is_lower_word(text: str) -> bool:
 
 def _sentences(study: StudyAnalysis) -> Iterator[str]:
     yield from _undermined(study)
+    yield from framework_sentences(study)
     for schemes in study.schemes[:1]:
         if schemes.verdict is not None:
             yield from (schemes.verdict.why, schemes.verdict.turn)

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from perfscope.analysis.study.framework_results import FrameworkPoint, FrameworkRow
+from perfscope.analysis.study.framework_words import agreement_of, fastest, level_with
+from perfscope.analysis.study.parity import (
+    EARLY_STEPS,
+    EARLY_TOLERANCE,
+    PARITY_STEPS,
+    TOLERANCE,
+    Parity,
+)
 from perfscope.analysis.study.results import FrameworkStudy, StudyAnalysis
+from perfscope.analysis.study.words import ranks
 from perfscope.reports.display import visible
 from perfscope.reports.model import (
     Block,
     Column,
+    Curve,
+    CurveChart,
+    Facts,
     IntervalBar,
     IntervalBars,
     KeyFigure,
@@ -20,13 +33,23 @@ from perfscope.reports.model import (
     format_value,
 )
 from perfscope.reports.study.losses import loss_charts
-from perfscope.reports.study.words import LONGEST, TYPICAL, compositions, interval_text, times
+from perfscope.reports.study.words import (
+    LONGEST,
+    TYPICAL,
+    compositions,
+    efficiency_tone,
+    times,
+)
 
 NO_KERNEL = "No kernel"
 _NO_KERNEL_HINT = "share of the traced step with no operator, communication, copy or data wait on its threads"
+_CURVES_FROM = 3  # numbers of ranks: of two the table says it all
+_TOLD = 3  # models, in the verdict and its figures
+_SLOWED = 1.3  # traced over typical step: from there on it is said
 
 
 def framework_sections(study: StudyAnalysis) -> list[Section]:
+    """One per model."""
     several = len(study.frameworks) > 1
     return [
         _section(study, one, f"-{number}" if several else "")
@@ -36,46 +59,62 @@ def framework_sections(study: StudyAnalysis) -> list[Section]:
 
 def framework_figures(study: StudyAnalysis) -> Iterator[KeyFigure]:
     """The fastest framework that learns as the reference does, per model, on the fewest ranks."""
-    for number, one in enumerate(study.frameworks[:3]):
+    for number, one in enumerate(study.frameworks[:_TOLD]):
         size = one.world_sizes[0] if one.world_sizes else 0
-        known = [(row.speed(size) or 0.0, row) for row in one.rows if row.agrees(size) and row.speed(size)]
+        known = fastest(one.rows, size)
         if len(known) < 2:
             continue
-        known.sort(key=lambda pair: -pair[0])
-        (best, row), (second, other) = known[:2]
+        best, other = known[0].speed(size) or 0.0, known[1].speed(size) or 1.0
+        level = known[1] in level_with(known[0], known[1:], size)
         yield KeyFigure(
             id=f"fastest-{number}",
             title=f"Fastest, {visible(one.title, 40)}",
-            value=visible(row.name, 40),
-            note=f"{format_value(Unit.SAMPLES, best)} samples/s on {_ranks(size)}, "
-            f"{times(best / second)} as many as {visible(other.name, 40)}",
+            value=visible(known[0].name, 40),
+            note=f"{format_value(Unit.SAMPLES, best)} samples/s on {ranks(size)}, "
+            f"{times(best / other)} as many as {visible(known[1].name, 40)}"
+            + (", which counts as level" if level else ""),
         )
+
+
+def framework_sentences(study: StudyAnalysis) -> Iterator[str]:
+    """For the verdict: what the losses say, then of each model who is how fast."""
+    if study.frameworks:
+        rows = [row for one in study.frameworks for row in one.rows]
+        yield agreement_of(rows, study.frameworks[0].reference)
+    for one in study.frameworks[:_TOLD]:
+        yield f"With {one.headline}"
 
 
 def _section(study: StudyAnalysis, one: FrameworkStudy, suffix: str) -> Section:
     points = [(row, point) for row in one.rows for point in row.points]
+    lead = "The same model, initial weights and samples in each; speeds count only where the losses agree."
     blocks: list[Block | None] = [
-        *([Note(text=visible(one.headline, LONGEST))] if one.headline != study.headline else []),
         *_remarks(one),
+        Note(text=visible(one.agreement, LONGEST)) if one.agreement else None,
         _parity(one, suffix),
+        Note(text=visible(one.headline, LONGEST)),
         _speeds(one, suffix),
         _table(one, suffix),
+        Note(text=visible(one.scaling, LONGEST)) if one.scaling else None,
+        _scaling(one, suffix),
         compositions(
             f"study-framework-composition{suffix}",
-            "Where the step goes",
-            ((f"{row.name}, {_ranks(point.world_size)}", point.composition) for row, point in points),
-            "Mean over ranks and traced steps. What frameworks show of themselves differs: see “missing”.",
+            "Where the traced step goes",
+            ((_label(row, point), point.composition) for row, point in points),
+            "Mean over ranks and traced steps.",
         ),
+        _overheads(one, suffix),
+        _ways(one, suffix),
         *loss_charts(
             study,
-            [(f"{row.name}, {_ranks(point.world_size)}", point.runs) for row, point in points],
+            [(f"{row.name}, {ranks(point.world_size)}", point.runs) for row, point in points],
             f"-framework{suffix}",
         ),
     ]
     return Section(
         id=f"study-frameworks{suffix}",
         title=f"Frameworks side by side: {visible(one.title, 160)}",
-        lead="The same model, initial weights and data in each; speeds count only where the losses agree.",
+        lead=f"{lead} {visible(one.trained, LONGEST)}.".rstrip(" .") + ".",
         blocks=tuple(block for block in blocks if block is not None),
     )
 
@@ -83,24 +122,38 @@ def _section(study: StudyAnalysis, one: FrameworkStudy, suffix: str) -> Section:
 def _remarks(one: FrameworkStudy) -> Iterator[Note]:
     for row in one.rows:
         if row.remark:
-            yield Note(text=f"{visible(row.name, 60)}: {visible(row.remark, LONGEST)}.")
+            yield Note(text=f"{visible(row.name, 60)} is {visible(row.remark, LONGEST)}.")
 
 
-def _ranks(size: int) -> str:
-    return f"{size:,} rank{'s' if size != 1 else ''}"
+def _name(row: FrameworkRow) -> str:
+    return f"{row.name} (retired)" if row.remark else row.name
+
+
+def _label(row: FrameworkRow, point: FrameworkPoint) -> str:
+    return visible(f"{_name(row)}, {ranks(point.world_size)}", 80)
+
+
+def _ways(one: FrameworkStudy, suffix: str) -> Facts | None:
+    """How each trains: frameworks differ most in that."""
+    pairs = tuple(
+        (visible(f"{row.name} {row.version}".strip(), 60), visible(f"{row.how}.", LONGEST))
+        for row in one.rows
+        if row.how
+    )
+    return Facts(id=f"study-framework-ways{suffix}", title="How each trains", pairs=pairs) if pairs else None
 
 
 def _parity(one: FrameworkStudy, suffix: str) -> Table | None:
     rows: list[tuple[Value, ...]] = [
         (
-            visible(row.name, 60),
+            visible(_name(row), 60),
             size,
             _relative(found.first_difference),
+            _relative(found.early_difference),
             _relative(found.max_difference),
-            _relative(found.tolerance),
             found.num_steps,
             found.verdict,
-            visible(found.reason, LONGEST) or None,
+            visible(found.reason or _parted(found), LONGEST) or None,
         )
         for row in one.rows
         for size, found in sorted(row.parity.items())
@@ -113,35 +166,48 @@ def _parity(one: FrameworkStudy, suffix: str) -> Table | None:
         columns=(
             Column(key="name", title="Framework", primary=True),
             Column(key="ranks", title="Ranks", unit=Unit.COUNT, primary=True),
-            Column(key="first", title="At the first step", hint="relative, before any update"),
+            Column(key="first", title="First step", hint="before any update"),
             Column(
-                key="difference",
-                title="Largest difference",
-                hint="relative, over the steps compared",
+                key="early",
+                title=f"First {EARLY_STEPS}",
+                hint=f"largest of the first {EARLY_STEPS} steps; {EARLY_TOLERANCE:.0e} is allowed",
                 primary=True,
             ),
-            Column(key="tolerance", title="Tolerance"),
-            Column(key="steps", title="Steps", unit=Unit.COUNT),
+            Column(key="difference", title="All", hint=f"largest; {TOLERANCE:g} is allowed", primary=True),
+            Column(key="steps", title="Steps", unit=Unit.COUNT, hint="compared"),
             Column(key="verdict", title="Verdict", primary=True),
-            Column(key="reason", title="Why not"),
+            Column(key="reason", title="Remark"),
         ),
         rows=tuple(rows),
+        caption="Relative differences of the loss over all ranks from that of "
+        f"{visible(one.reference, 60)} on as many; of several repeats the worst. {EARLY_TOLERANCE:.0e} is "
+        f"allowed over the first {EARLY_STEPS} steps, {TOLERANCE:g} over the first {PARITY_STEPS}: later "
+        "rounding alone may part curves.",
     ).trimmed()
 
 
+def _parted(found: Parity) -> str:
+    if found.parted_at is None:
+        return ""
+    return (
+        f"more than {found.early_tolerance:.0e} apart from step {found.parted_at} on, as rounding can make it"
+    )
+
+
 def _relative(value: float | None) -> str | None:
-    return None if value is None else f"{value:.1e}"
+    return None if value is None else f"{value:.1e}" if value else "0"
 
 
 def _speeds(one: FrameworkStudy, suffix: str) -> IntervalBars | None:
     points = [(row, point) for row in one.rows for point in row.points if point.samples_per_s is not None]
     if not points:
         return None
-    some = any(point.samples_per_s_interval for _, point in points)
+    some = any(len(point.speeds) > 1 for _, point in points)
     caption = (
-        "The line across a bar's end is the 95 % interval of the median over repeats."
+        "The line across a bar's end goes from the slowest to the fastest repeat. The fastest on each number "
+        "of ranks is in colour."
         if some
-        else "No framework has repeats enough for an interval: how far these figures scatter is not known."
+        else "One run of each: how far these figures scatter is not known."
     )
     best = {
         size: max((row.speed(size) or 0.0 for row in one.rows if row.agrees(size)), default=0.0)
@@ -154,10 +220,10 @@ def _speeds(one: FrameworkStudy, suffix: str) -> IntervalBars | None:
         unit=Unit.SAMPLES,
         bars=tuple(
             IntervalBar(
-                label=visible(f"{row.name}, {_ranks(point.world_size)}", 80),
+                label=_label(row, point),
                 value=point.samples_per_s,
-                low=point.samples_per_s_interval.low if point.samples_per_s_interval else None,
-                high=point.samples_per_s_interval.high if point.samples_per_s_interval else None,
+                low=point.speeds[0] if len(point.speeds) > 1 else None,
+                high=point.speeds[-1] if len(point.speeds) > 1 else None,
                 note="" if row.agrees(point.world_size) else "losses do not agree, or are not known",
                 leading=row.agrees(point.world_size) and point.samples_per_s == best[point.world_size],
             )
@@ -169,42 +235,112 @@ def _speeds(one: FrameworkStudy, suffix: str) -> IntervalBars | None:
 
 def _table(one: FrameworkStudy, suffix: str) -> Table:
     rows: list[tuple[Value, ...]] = []
+    heat: list[tuple[str, ...]] = []
+    reference = next((row for row in one.rows if row.is_reference), None)
     for row in one.rows:
         for point in row.points:
-            reference = next((other for other in one.rows if other.is_reference), None)
             base = reference.speed(point.world_size) if reference else None
             may = row.agrees(point.world_size) and base and point.samples_per_s
+            spread = f"{point.speeds[0]:,.0f} to {point.speeds[-1]:,.0f}" if len(point.speeds) > 1 else None
+            first = row.points[0].world_size == point.world_size
             rows.append(
                 (
-                    visible(f"{row.name} {row.version}".strip(), 60),
+                    visible(f"{_name(row)} {row.version}".strip(), 60),
                     point.world_size,
                     point.samples_per_s,
-                    interval_text(Unit.SAMPLES, point.samples_per_s_interval),
+                    spread,
                     point.samples_per_s / base if may and base and point.samples_per_s else None,
                     point.step_ns,
-                    point.speedup,
-                    point.efficiency,
-                    point.no_kernel_share,
-                    point.composition.share("exposed_comm") if point.composition else None,
+                    None if first else point.speedup,
+                    None if first else point.efficiency,
                     point.peak_memory_bytes,
                 )
             )
+            heat.append(("",) * 7 + ("" if first else efficiency_tone(point.efficiency), ""))
     return Table(
         id=f"study-frameworks-table{suffix}",
         title="Speed, scaling and memory",
         columns=(
             Column(key="name", title="Framework", primary=True),
             Column(key="ranks", title="Ranks", unit=Unit.COUNT, primary=True),
-            Column(key="rate", title="Samples/s", unit=Unit.SAMPLES, primary=True),
-            Column(key="interval", title="95 % interval"),
+            Column(key="rate", title="Samples/s", unit=Unit.SAMPLES, hint="median of repeats", primary=True),
+            Column(key="spread", title="Repeats", hint="samples/s of the slowest and the fastest"),
             Column(key="ratio", title=f"Over {visible(one.reference, 40)}", unit=Unit.FACTOR, primary=True),
             Column(key="step", title="Typical step", unit=Unit.TIME),
             Column(key="speedup", title="Speedup", unit=Unit.FACTOR, hint="over its own fewest ranks"),
             Column(key="efficiency", title="Efficiency", unit=Unit.RATIO, hint="speedup over the ideal"),
-            Column(key="no_kernel", title=NO_KERNEL, unit=Unit.RATIO, hint=_NO_KERNEL_HINT, primary=True),
-            Column(key="exposed", title="Exposed comm.", unit=Unit.RATIO, hint="of the traced step"),
-            Column(key="memory", title="Memory", unit=Unit.BYTES, hint="peak of all ranks together"),
+            Column(
+                key="memory",
+                title="Memory",
+                unit=Unit.BYTES,
+                hint="peak of all ranks together; servers and launchers are not in it",
+            ),
         ),
         rows=tuple(rows),
+        heat=tuple(heat),
         caption=TYPICAL,
-    ).trimmed()
+    )
+
+
+def _scaling(one: FrameworkStudy, suffix: str) -> CurveChart | None:
+    curves = [
+        Curve(
+            label=visible(_name(row), 60),
+            x=tuple(float(point.world_size) for point in row.points),
+            y=tuple(point.speedup if point.speedup is not None else float("nan") for point in row.points),
+        )
+        for row in one.rows
+        if len(row.points) > 1
+    ]
+    sizes = tuple(float(size) for size in one.world_sizes)
+    if not curves or len(sizes) < _CURVES_FROM:
+        return None
+    ideal = Curve(label="ideal", x=sizes, y=tuple(size / sizes[0] for size in sizes), kind="ideal")
+    return CurveChart(
+        id=f"study-framework-scaling{suffix}",
+        title="Speedup over the framework's own fewest ranks",
+        x_title="ranks",
+        y_title="speedup",
+        curves=(*curves, ideal),
+        y_unit=Unit.FACTOR,
+        x_marks=sizes,
+    )
+
+
+def _overheads(one: FrameworkStudy, suffix: str) -> Table | None:
+    """What of the traced step runs no kernel, and how far the traced step is from the typical one."""
+    points = [(row, point) for row in one.rows for point in row.points if point.composition is not None]
+    if not points:
+        return None
+    slowed = any((point.traced_ratio or 1.0) > _SLOWED for _, point in points)
+    told = (
+        " Tracing, and that the traced steps are among the first, makes some of them much longer than the "
+        "typical one: read “no kernel” as an upper bound there."
+    )
+    return Table(
+        id=f"study-framework-overhead{suffix}",
+        title="What the framework itself takes",
+        columns=(
+            Column(key="name", title="Framework", primary=True),
+            Column(key="ranks", title="Ranks", unit=Unit.COUNT, primary=True),
+            Column(key="no_kernel", title=NO_KERNEL, unit=Unit.RATIO, hint=_NO_KERNEL_HINT, primary=True),
+            Column(key="time", title="That is", unit=Unit.TIME, hint="of the traced step", primary=True),
+            Column(key="exposed", title="Exposed comm.", unit=Unit.RATIO, hint="of the traced step"),
+            Column(key="traced", title="Traced step", unit=Unit.TIME),
+            Column(key="over", title="Over the typical", unit=Unit.FACTOR, hint="traced over typical step"),
+        ),
+        rows=tuple(
+            (
+                visible(_name(row), 60),
+                point.world_size,
+                point.no_kernel_share,
+                point.composition.idle if point.composition else None,
+                point.composition.share("exposed_comm") if point.composition else None,
+                point.composition.step if point.composition else None,
+                point.traced_ratio,
+            )
+            for row, point in points
+        ),
+        caption="“No kernel” is time in which no operator, communication, copy or wait for data was traced "
+        "on the threads that train: the framework's own work, and idling." + (told if slowed else ""),
+    )

@@ -72,7 +72,7 @@ def _by_seconds(curves: list[tuple[str, LossCurve]], suffix: str, told: str) -> 
     ends = [curve.seconds[-1] for _, curve in shown]
     starts = [value for _, curve in shown for value in curve.seconds[:1] if value > 0]
     log = min(ends) > 0 and max(ends) > LONG_SPAN * min(ends) and len(starts) == len(shown)
-    caption = "What was learned in as much time, setting up not counted."
+    caption = "What was learned in as much time: setting up is not counted, what the first step compiles is."
     caption += " The time axis is logarithmic." if log else ""
     yield CurveChart(
         id=f"study-loss-seconds{suffix}",

@@ -8,10 +8,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from perfscope.runners.config import BenchError
+from perfscope.runners.frameworks.envs.pins import find_pins
 from perfscope.runners.frameworks.envs.places import READY, Environment, find_environment, list_environments
 from perfscope.runners.frameworks.registry import Framework
 
@@ -57,6 +59,27 @@ class Interpreter:
     version: str
 
 
+def other_release(framework: Framework, version: str) -> str:
+    """A sentence where `version` is another release than the program was tried with; "" where it is near it.
+
+    Near is the same first number that is not 0: 2.9 and 2.13 are, 0.4 and 0.10 are not.
+    """
+    pinned = find_pins(framework.env).version_of(framework.distributions)
+    if not version or not pinned or _release(version) == _release(pinned):
+        return ""
+    return (
+        f"{framework.name} {version} is another release than {pinned}, which its program is written for: it "
+        "may fail, or train something else"
+    )
+
+
+def _release(version: str) -> tuple[str, ...]:
+    """1.9.1 -> (1,), 0.10.2 -> (0, 10)."""
+    parts = version.split(".")
+    first = next((at for at, part in enumerate(parts) if part != "0"), 0)
+    return tuple(parts[: first + 1])
+
+
 def find_interpreter(
     framework: Framework, python: str | None, env: str | None, environment: Mapping[str, str] | None = None
 ) -> Interpreter:
@@ -87,9 +110,10 @@ def find_interpreter(
     if here is not None:
         return here
     for one in _candidates(framework, list_environments(environ)):
-        elsewhere, _ = _ask(framework, str(one.python))
-        if elsewhere is not None:
-            return elsewhere
+        with suppress(BenchError):  # a broken environment is no reason not to look at the next
+            elsewhere, _ = _ask(framework, str(one.python))
+            if elsewhere is not None:
+                return elsewhere
     raise BenchError(
         f"{framework.name} is not installed here ({sys.executable} cannot import {', '.join(missing)}) "
         f"nor in an environment of perfscope; make one: perfscope bench env create {framework.env}, "

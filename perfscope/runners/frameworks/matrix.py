@@ -44,7 +44,7 @@ class FrameworkCell:
         words: options of `perfscope bench run` that make a run of it.
         skipped: why it is not run; "" where it is.
         runs: by repeat: {"repeat", "path", "status", "seconds", "error", "figures"}.
-        parity: of its losses against the reference's, see cli/bench_framework_figures.py; None: not compared.
+        parity: of its losses against the reference's, see cli/bench/framework_figures.py; None: not compared.
     """
 
     name: str
@@ -112,7 +112,7 @@ def continued(
 ) -> list[FrameworkCell]:
     """The wanted cells with the runs that are done already, and those that are left as pending.
 
-    Cells of the folder that are not asked for this time stay as they are.
+    Cells of the folder that are not asked for this time stay as they are, behind the wanted ones.
     """
     before = {cell.name: cell for cell in old}
     names = {cell.name for cell in wanted}
@@ -128,6 +128,16 @@ def continued(
             by_repeat.setdefault(repeat, _pending(cell.name, repeat))
         cell.runs = [by_repeat[number] for number in sorted(by_repeat)]
     return [*wanted, *(cell for cell in old if cell.name not in names)]
+
+
+def changed_cells(wanted: Sequence[FrameworkCell], old: Sequence[FrameworkCell]) -> list[FrameworkCell]:
+    """Wanted cells whose finished runs were of other settings or another release, and run again."""
+    before = {cell.name: cell for cell in old if cell.runs_done}
+    return [
+        cell
+        for cell in wanted
+        if cell.name in before and cell.digest and before[cell.name].digest != cell.digest
+    ]
 
 
 def _is_there(run: Mapping[str, Any], folder: Path) -> bool:
@@ -167,6 +177,7 @@ def run_order(cells: Sequence[FrameworkCell]) -> Order:
 
 def run_all(
     cells: Sequence[FrameworkCell],
+    every: Sequence[FrameworkCell],
     folder: Path,
     command: Sequence[str],
     timeout_s: float,
@@ -177,7 +188,8 @@ def run_all(
     """Runs what is pending; frameworks.json is up to date after each.
 
     Args:
-        cells: changed in place.
+        cells: whose pending runs are run; changed in place.
+        every: what is kept in frameworks.json: these and the folder's others.
         folder: of the comparison.
         command: words in front of a cell's own: `python -m perfscope bench run`.
         timeout_s: a run that takes longer is ended and has failed.
@@ -194,7 +206,7 @@ def run_all(
         for number, (cell, run) in enumerate(order, start=1):
             begins(cell, run, number, len(order))
             _run_one(cell, run, folder, command, timeout_s, signals)
-            save_cells(cells, folder)
+            save_cells(every, folder)
             if run["status"] == PENDING:
                 raise Interrupted(signals.received or signal.SIGINT)
             ended(cell, run)

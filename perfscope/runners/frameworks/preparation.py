@@ -18,6 +18,7 @@ import torch
 
 from perfscope.runners.config import BenchConfig, BenchError
 from perfscope.runners.data.registry import check_data, open_feed
+from perfscope.runners.frameworks.layouts import images_to_nhwc
 from perfscope.runners.frameworks.request import FrameworkRun
 from perfscope.runners.frameworks.structure import Layer, layers_of
 from perfscope.runners.models.registry import build_model
@@ -44,7 +45,8 @@ def check(run: FrameworkRun) -> list[Layer]:
             f"from one file; at most {_MOST_BYTES >> 30} GiB fit: use fewer --steps or a smaller --batch"
         )
     layers = layers_of(model, config.input_shape)
-    _check_norm(layers, config)
+    if any(layer["op"] in ("norm", "residual") for layer in layers):
+        _check_norm(run)
     return layers
 
 
@@ -65,13 +67,13 @@ def prepare(run: FrameworkRun, layers: list[Layer], folder: Path) -> tuple[Path,
         "weights": str(folder / WEIGHTS),
         "inputs": str(folder / INPUTS),
         "labels": str(folder / LABELS),
-        "others_ended": str(folder / OTHERS_ENDED),
+        "others_ended": "" if run.framework.parts_itself else str(folder / OTHERS_ENDED),
         "folder": str(folder),
     }
     try:
         weights = initial_weights(config)
         np.savez(folder / WEIGHTS, **weights)  # type: ignore[arg-type] # its stub takes names for options
-        digests = {"weights": _digest(weights), "samples": _write_samples(config, folder)}
+        digests = {"weights": _digest(weights), "samples": _write_samples(run, folder)}
         (folder / CONFIG_JSON).write_text(json.dumps(document), encoding="utf-8")
     except OSError as error:
         reason = error.strerror or error
@@ -87,17 +89,26 @@ def initial_weights(config: BenchConfig) -> dict[str, np.ndarray]:
     return {name: param.detach().numpy() for name, param in model.named_parameters()}
 
 
-def _write_samples(config: BenchConfig, folder: Path) -> str:
-    """inputs.npy (steps, B, C, H, W) float32 and labels.npy (steps, B) int32, in the order of training."""
+def _write_samples(run: FrameworkRun, folder: Path) -> str:
+    """inputs.npy (steps, B, C, H, W) float32 and labels.npy (steps, B) int32, in the order of training.
+
+    For frameworks that keep channels last inputs are (steps, B, H, W, C): turning them in the loop would be
+    counted as these frameworks' time. The digest is of the samples, whatever their layout.
+    """
+    config = run.config
     feed = open_feed(config)
-    shape = (config.steps, config.batch, *config.input_shape)
+    channels, height, width = config.input_shape
+    last = run.framework.channels_last
+    one = (height, width, channels) if last else (channels, height, width)
+    shape = (config.steps, config.batch, *one)
     inputs = np.lib.format.open_memmap(folder / INPUTS, mode="w+", dtype=np.float32, shape=shape)
     labels = np.empty(shape[:2], dtype=np.int32)
     digest = sha256()
     for step in range(config.steps):
         batch = feed.batch(step, 0, 1)
-        inputs[step], labels[step] = batch.inputs.numpy(), batch.targets.numpy()
-        digest.update(inputs[step].tobytes())
+        images, labels[step] = batch.inputs.numpy(), batch.targets.numpy()
+        inputs[step] = images_to_nhwc(images) if last else images
+        digest.update(images.tobytes())
     inputs.flush()
     np.save(folder / LABELS, labels)
     digest.update(labels.tobytes())
@@ -112,11 +123,16 @@ def _digest(arrays: Mapping[str, Any]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _check_norm(layers: list[Layer], config: BenchConfig) -> None:
-    """A BatchNorm over one value per channel has no variance, and torch refuses it."""
-    share = config.batch // config.num_ranks
-    if share < 2 and any(layer["op"] in ("norm", "residual") for layer in layers):
+def _check_norm(run: FrameworkRun) -> None:
+    """Whether BatchNorm can be what it is in torch: over two samples or more, and over a process's own."""
+    config, name = run.config, run.framework.name
+    if config.batch // config.num_ranks < 2:  # one value per channel has no variance, and torch refuses it
         raise BenchError(
             f"{config.model} normalises over the samples of a process and needs two of them; "
             f"use a batch of at least {2 * config.num_ranks}"
+        )
+    if run.framework.joins_norm and config.num_ranks > 1:
+        raise BenchError(
+            f"{name} on {config.num_ranks} processes normalises over the samples of all of them, the others "
+            f"over those of each: {config.model} would be another training; a model without BatchNorm is not"
         )

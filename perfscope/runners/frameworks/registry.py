@@ -19,7 +19,7 @@ class Framework:
 
     Attributes:
         name: for `--framework`.
-        summary: one line for lists: how it trains.
+        summary: one line: how it trains, on one process and on several; told beside its speed.
         program: file of its program, beside this one.
         modules: that its Python must be able to import.
         distributions: packages that may hold it; the first that is installed tells the version.
@@ -28,6 +28,9 @@ class Framework:
         environment: variables that its processes need.
         one_process_because: why it trains on one process only; "" where it trains on several.
         retired: what has become of it upstream; "" where it is alive.
+        channels_last: whether it is given images as (N, H, W, C).
+        joins_norm: whether BatchNorm on several processes takes the samples of all of them together.
+        parts_itself: whether its processes wait for one another when they end: rank 0 must not wait, too.
     """
 
     name: str
@@ -40,6 +43,9 @@ class Framework:
     environment: Mapping[str, str] = field(default_factory=dict)
     one_process_because: str = ""
     retired: str = ""
+    channels_last: bool = False
+    parts_itself: bool = False
+    joins_norm: bool = False
 
     @property
     def path(self) -> Path:
@@ -48,7 +54,11 @@ class Framework:
 
 
 def _keras(backend: str, module: str, *, meeting: str, one_process_because: str = "") -> Framework:
-    how = {"tensorflow": "fit", "jax": "fit, DataParallel", "torch": "fit; several: its loop with DDP"}
+    how = {
+        "tensorflow": "fit, compiled by XLA",
+        "jax": "fit, compiled by XLA; several processes: keras.distribution.DataParallel over gloo",
+        "torch": "fit, eager; several processes: a loop with DistributedDataParallel over gloo",
+    }
     return Framework(
         name=f"keras-{backend}",
         summary=f"Keras 3 on {backend}: {how[backend]}",
@@ -58,6 +68,8 @@ def _keras(backend: str, module: str, *, meeting: str, one_process_because: str 
         meeting=meeting,
         env="keras",
         environment={"KERAS_BACKEND": backend},
+        channels_last=True,
+        joins_norm=backend == "jax",
         one_process_because=one_process_because,
     )
 
@@ -65,7 +77,7 @@ def _keras(backend: str, module: str, *, meeting: str, one_process_because: str 
 FRAMEWORKS: tuple[Framework, ...] = (
     Framework(
         name="torch",
-        summary="PyTorch: eager; DistributedDataParallel over gloo. The reference for losses",
+        summary="PyTorch: eager; several processes: DistributedDataParallel over gloo",
         program="train_torch.py",
         modules=("torch",),
         distributions=("torch",),
@@ -74,12 +86,13 @@ FRAMEWORKS: tuple[Framework, ...] = (
     ),
     Framework(
         name="tensorflow",
-        summary="TensorFlow: tf.function; MultiWorkerMirroredStrategy with a custom loop",
+        summary="TensorFlow: tf.function without XLA; several processes: MultiWorkerMirroredStrategy",
         program="train_tensorflow.py",
         modules=("tensorflow",),
         distributions=("tensorflow-cpu", "tensorflow"),
         meeting="tensorflow",
         env="tensorflow",
+        channels_last=True,
     ),
     _keras(
         "tensorflow",
@@ -92,26 +105,28 @@ FRAMEWORKS: tuple[Framework, ...] = (
     _keras("torch", "torch", meeting="torch"),
     Framework(
         name="jax",
-        summary="JAX: jit; shard_map with pmean over gloo",
+        summary="JAX: jit, compiled by XLA; several processes: shard_map with pmean over gloo",
         program="train_jax.py",
         modules=("jax", "jaxlib"),
         distributions=("jax",),
         meeting="jax",
         env="jax",
+        channels_last=True,
     ),
     Framework(
         name="mxnet",
-        summary=f"MXNet's Gluon, hybridized; dist_sync kvstore with 1 server. {MXNET_RETIRED.capitalize()}",
+        summary="MXNet's Gluon, hybridized; several processes: dist_sync kvstore with 1 server",
         program="train_mxnet.py",
         modules=("mxnet",),
         distributions=("mxnet",),
         meeting="mxnet",
         env="mxnet",
+        parts_itself=True,
         retired=MXNET_RETIRED,
     ),
     Framework(
         name="horovod",
-        summary="PyTorch with Horovod's DistributedOptimizer, started by horovodrun over gloo",
+        summary="PyTorch: eager, with Horovod's DistributedOptimizer over gloo",
         program="train_horovod.py",
         modules=("torch", "horovod"),
         distributions=("horovod",),

@@ -64,7 +64,10 @@ class Cell:
             return {name: file[name] for name in file.files}
 
     def batch_of(self, step: int) -> tuple[Any, Any]:
-        """This process's part of a step: inputs (share, C, H, W) float32, labels (share,) int32."""
+        """This process's part of a step: inputs (share, C, H, W) float32, labels (share,) int32.
+
+        Where the framework keeps channels last, inputs are (share, H, W, C).
+        """
         first = self.rank * self.share
         part = slice(first, first + self.share)
         return np.array(self._inputs[step, part]), np.array(self._labels[step, part])

@@ -16,12 +16,12 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 if TYPE_CHECKING:
-    from perfscope.runners.frameworks.layouts import conv_to_hwio, images_to_nhwc, linear_to_in_out
+    from perfscope.runners.frameworks.layouts import conv_to_hwio, linear_to_in_out
     from perfscope.runners.frameworks.train_common import Cell, main
 
     Arrays = dict[str, Any]
 else:
-    from layouts import conv_to_hwio, images_to_nhwc, linear_to_in_out
+    from layouts import conv_to_hwio, linear_to_in_out
     from train_common import Cell, main
 
 _MAPS = ("NHWC", "HWIO", "NHWC")
@@ -156,7 +156,7 @@ def train(cell: Cell) -> None:
     cell.tell(version=jax.__version__)
     cell.begin()
     for inputs, labels in cell.batches():
-        x, y = place(images_to_nhwc(inputs)), place(labels)
+        x, y = place(inputs), place(labels)
         params, velocity, running, loss = compiled(params, velocity, running, x, y)
         jax.block_until_ready((params, loss))  # JAX returns at once; a step lasts until its update is done
         cell.step_done(float(loss))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if os.environ.get("KERAS_BACKEND") == "jax" and int(os.environ.get("WORLD_SIZE") or 1) > 1:
@@ -23,12 +22,12 @@ if os.environ.get("KERAS_BACKEND") == "jax" and int(os.environ.get("WORLD_SIZE")
 import keras
 
 if TYPE_CHECKING:
-    from perfscope.runners.frameworks.layouts import conv_to_hwio, images_to_nhwc, linear_to_in_out
+    from perfscope.runners.frameworks.layouts import conv_to_hwio, linear_to_in_out
     from perfscope.runners.frameworks.train_common import Cell, main
 
     Layer = dict[str, Any]
 else:
-    from layouts import conv_to_hwio, images_to_nhwc, linear_to_in_out
+    from layouts import conv_to_hwio, linear_to_in_out
     from train_common import Cell, main
 
 
@@ -158,11 +157,6 @@ class Record(keras.callbacks.Callback):
         self._cell.step_done(float(logs["own_loss"]))
 
 
-def _samples(cell: Cell) -> Iterator[tuple[Any, Any]]:
-    for inputs, labels in cell.batches():
-        yield images_to_nhwc(inputs), labels
-
-
 def train(cell: Cell) -> None:
     """The whole training."""
     backend = keras.backend.backend()
@@ -180,7 +174,7 @@ def train(cell: Cell) -> None:
     model.compile(optimizer, _cross_entropy(), metrics=[OwnLoss()])
     cell.begin()
     model.fit(
-        _samples(cell),
+        cell.batches(),
         steps_per_epoch=cell.num_steps,
         shuffle=False,
         verbose=0,
@@ -204,7 +198,7 @@ def _train_ddp(cell: Cell) -> None:
     loss_of = _cross_entropy()
     optimizer = torch.optim.SGD(model.parameters(), lr=cell.learning_rate, momentum=cell.momentum)
     cell.begin()
-    for inputs, labels in _samples(cell):
+    for inputs, labels in cell.batches():
         optimizer.zero_grad()
         loss = loss_of(torch.from_numpy(labels), model(torch.from_numpy(inputs), training=True))
         loss.backward()

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 if TYPE_CHECKING:
-    from perfscope.runners.frameworks.layouts import conv_to_hwio, images_to_nhwc, linear_to_in_out
+    from perfscope.runners.frameworks.layouts import conv_to_hwio, linear_to_in_out
     from perfscope.runners.frameworks.train_common import Cell, main
 
     Layer = dict[str, Any]
 else:
-    from layouts import conv_to_hwio, images_to_nhwc, linear_to_in_out
+    from layouts import conv_to_hwio, linear_to_in_out
     from train_common import Cell, main
 
 
@@ -165,7 +165,7 @@ def train(cell: Cell) -> None:
     cell.tell(version=tf.__version__)
     cell.begin()
     for inputs, labels in cell.batches():
-        loss = step(tf.constant(images_to_nhwc(inputs)), tf.constant(labels))
+        loss = step(tf.constant(inputs), tf.constant(labels))
         cell.step_done(float(loss))
 
 

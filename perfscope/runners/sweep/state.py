@@ -36,7 +36,7 @@ class Run:
         path: of the run directory, relative to the study.
         seconds: it took, start to end, launching and reading back included.
         error: why it failed, one line.
-        figures: as `bench run --json` prints them (cli/bench_analysis.py).
+        figures: as `bench run --json` prints them (cli/bench/analysis.py).
     """
 
     repeat: int

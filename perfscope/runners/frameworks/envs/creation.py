@@ -124,17 +124,19 @@ def remove(folder: Path) -> None:
     """Deletes an environment.
 
     Raises:
-        BenchError: there is none that perfscope made, or it cannot be deleted.
+        BenchError: there is none that perfscope made, it is being made right now, or it cannot be deleted.
     """
     if read_environment(folder) is None:
         what = "was not made by perfscope" if folder.exists() else "is not there"
         raise BenchError(f"{folder} {what}; `perfscope bench env list` shows environments")
     aside = folder.with_name(f".{folder.name}.{os.getpid()}.removed")
-    try:
-        folder.replace(aside)  # a half-deleted one is no environment any more
-        shutil.rmtree(aside)
-    except OSError as error:
-        raise BenchError(f"{folder} cannot be deleted: {error.strerror}") from error
+    with _alone(folder.parent, folder.name):
+        try:
+            folder.replace(aside)  # a half-deleted one is no environment any more
+            shutil.rmtree(aside)
+            _lock(folder.parent, folder.name).unlink(missing_ok=True)
+        except OSError as error:
+            raise BenchError(f"{folder} cannot be deleted: {error.strerror}") from error
 
 
 def _wanted(pins: Pins) -> tuple[str, ...]:
@@ -264,12 +266,16 @@ def _check_room(base: Path, pins: Pins, old: Environment | None) -> None:
         )
 
 
+def _lock(base: Path, name: str) -> Path:
+    return base / f".{name}.lock"
+
+
 @contextmanager
 def _alone(base: Path, name: str) -> Iterator[None]:
     """Nobody else makes this environment meanwhile."""
     try:
         base.mkdir(parents=True, exist_ok=True)
-        file = (base / f".{name}.lock").open("wb")
+        file = _lock(base, name).open("wb")
     except OSError as error:
         raise BenchError(f"environments cannot be made in {base}: {error.strerror}; choose --dir") from error
     with file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -40,6 +41,11 @@ class Pins:
     def pythons(self) -> str:
         """`3.11 to 3.14`."""
         return " to ".join(".".join(map(str, one)) for one in (self.oldest, self.newest))
+
+    def version_of(self, distributions: Sequence[str]) -> str:
+        """That the first of these packages is pinned to; "" where none is."""
+        pinned = dict(one.split("==") for one in (*self.packages, self.patched) if "==" in one)
+        return next((pinned[name] for name in distributions if name in pinned), "")
 
 
 PINS: tuple[Pins, ...] = (
@@ -107,6 +113,6 @@ def find_pins(name: str) -> Pins:
     names = [one.name for one in PINS]
     near = get_close_matches(name, names, n=1, cutoff=0.5)
     raise BenchError(
-        f"no environment is known for {name!r}; "
-        + (f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}")
+        f"{name!r} is no framework that an environment can be made for; "
+        + (f"did you mean {near[0]}?" if near else f"name one with --framework: {', '.join(names)}")
     )

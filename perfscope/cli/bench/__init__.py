@@ -1,0 +1,1 @@
+"""`perfscope bench`: train models under schemes and frameworks."""

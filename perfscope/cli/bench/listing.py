@@ -1,0 +1,181 @@
+"""`perfscope bench list`: the schemes, modifiers and models there are."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from perfscope.cli.bench.options import require_torch
+from perfscope.cli.output import print_result
+from perfscope.errors import UsageError
+from perfscope.runners.catalogue.families import FAMILIES, family_of
+
+if TYPE_CHECKING:
+    from perfscope.runners.schemes.base import Scheme
+
+SCHEMA_VERSION = 1
+
+
+@click.command("list", context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("name", metavar="[NAME]", required=False)
+@click.option("--family", metavar="NAME", help="Only this family: " + ", ".join(FAMILIES) + ".")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+def command(name: str | None, family: str | None, as_json: bool) -> None:
+    """Show the schemes, modifiers and models there are, or all about one of them, or a family.
+
+    \b
+    Examples:
+      perfscope bench list
+      perfscope bench list --family easgd
+      perfscope bench list hy.owt
+      perfscope bench list topk
+    """
+    require_torch()
+    from perfscope.runners.config import parse_scheme
+    from perfscope.runners.schemes.registry import SCHEMES, find_scheme
+
+    if name in FAMILIES and name not in {one.name for one in SCHEMES}:
+        name, family = None, name
+    if name is not None:
+        other = _modifier_or_model(name)
+        if other is not None:
+            print_result(_as_json(other) if as_json else _other_text(other))
+            return
+        scheme = find_scheme(parse_scheme(name)[0])
+        print_result(_as_json(_details(scheme)) if as_json else _details_text(scheme))
+        return
+    if family is not None and family not in FAMILIES:
+        from perfscope.runners.sweep.settings import nearest
+
+        raise UsageError(f"there is no family {family!r}{nearest(family, FAMILIES)}")
+    chosen = [one for one in SCHEMES if family is None or family_of(one.name) == family]
+    if as_json:
+        document = {
+            "schemes": [_details(one) for one in chosen],
+            "modifiers": [{"name": one, "summary": text} for one, text in _modifiers()],
+            "models": [{"name": one, "summary": text} for one, text in _models()],
+        }
+        print_result(_as_json(document))
+        return
+    print_result(_list_text(chosen, everything=family is None))
+
+
+def _modifier_or_model(name: str) -> dict[str, Any] | None:
+    """All about a modifier (with or without + and number) or a model; None: it is neither."""
+    from perfscope.runners.compression.registry import COMPRESSIONS
+    from perfscope.runners.schemes.registry import SCHEMES
+
+    bare = name.strip().lstrip("+").partition("(")[0]
+    summary = dict(_modifiers()).get(f"+{bare}")
+    if summary is not None:
+        found = {"name": f"+{bare}", "kind": "modifier", "summary": summary}
+        found |= {
+            "sends": next((one.volume for one in COMPRESSIONS if one.name == bare), ""),
+            "holds": next((one.criterion for one in COMPRESSIONS if one.name == bare), ""),
+            "source": next((one.source for one in COMPRESSIONS if one.name == bare), ""),
+            "for": ", ".join(one.name for one in SCHEMES if bare in one.modifiers),
+        }
+        return found
+    summary = dict(_models()).get(name)
+    return None if summary is None else _model_details(name, summary)
+
+
+def _model_details(name: str, summary: str) -> dict[str, Any]:
+    from perfscope.runners.config import BenchConfig
+    from perfscope.runners.models.registry import find_model
+    from perfscope.runners.planning import describe_model
+
+    info = find_model(name)
+    classic = BenchConfig(
+        scheme="serial", model=name, input_shape=info.classic_input, num_classes=_CLASSIC_CLASSES
+    )
+    shape, default = describe_model(classic), BenchConfig(scheme="serial", model=name)
+    size = "x".join(map(str, info.classic_input))
+    return {
+        "name": name,
+        "kind": "model",
+        "summary": summary,
+        "parameters": f"{shape.num_params:,} at its own input {size}, {_CLASSIC_CLASSES} classes",
+        "learning rate": f"{info.learning_rate:g} unless --lr says otherwise",
+        "use": f"--model {name}; any --input, {'x'.join(map(str, default.input_shape))} without",
+    }
+
+
+_CLASSIC_CLASSES = 1000
+
+
+def _other_text(found: dict[str, Any]) -> str:
+    rows = [(key, text) for key, text in found.items() if key not in ("name", "kind", "summary") and text]
+    return _facts_text(f"{found['name']}: {found['summary']}", rows)
+
+
+def _as_json(document: dict[str, Any]) -> str:
+    return json.dumps({"schema_version": SCHEMA_VERSION, **document}, indent=1, ensure_ascii=False) + "\n"
+
+
+def _details(scheme: type[Scheme]) -> dict[str, Any]:
+    return {
+        "name": scheme.name,
+        "family": family_of(scheme.name),
+        "summary": scheme.summary,
+        "rule": scheme.rule,
+        "axes": scheme.axes._asdict(),
+        "splits": list(scheme.splits),
+        "volume": scheme.volume,
+        "equals_serial": scheme.equals_serial,
+        "criterion": scheme.criterion,
+        "deterministic": scheme.deterministic,
+        "one_host": scheme.one_host,
+        "modifiers": sorted(scheme.modifiers),
+        "backends": list(scheme.backends),
+        "source": scheme.source,
+    }
+
+
+def _list_text(schemes: list[type[Scheme]], *, everything: bool) -> str:
+    lines: list[str] = []
+    width = max((len(one.name) for one in schemes), default=0)
+    for family, title in FAMILIES.items():
+        members = [one for one in schemes if family_of(one.name) == family]
+        if members:
+            lines += [title, *(f"  {one.name:{width}}  {one.summary}" for one in members), ""]
+    if everything:
+        for title, rows in (
+            ("Modifiers, SCHEME+NAME; with a number in quotes: 'dp.ddp+topk(0.01)'", _modifiers()),
+            ("Models", _models()),
+        ):
+            if rows:
+                wide = max(len(name) for name, _ in rows)
+                lines += [title, *(f"  {name:{wide}}  {text}" for name, text in rows), ""]
+    lines.append("All about one: perfscope bench list NAME")
+    return "\n".join(lines) + "\n"
+
+
+def _details_text(scheme: type[Scheme]) -> str:
+    from perfscope.runners.catalogue.scheme_words import scheme_facts
+
+    return _facts_text(f"{scheme.name}: {scheme.summary}", scheme_facts(scheme))
+
+
+def _facts_text(title: str, facts: list[tuple[str, str]]) -> str:
+    lines = [title, ""]
+    width = max(len(name) for name, _ in facts)
+    for name, text in facts:
+        lines += click.wrap_text(
+            text, width=100, initial_indent=f"  {name:{width}}  ", subsequent_indent=" " * (width + 4)
+        ).splitlines()
+    return "\n".join(lines) + "\n"
+
+
+def _modifiers() -> list[tuple[str, str]]:
+    from perfscope.runners.catalogue.scheme_words import modifier_lines
+
+    return modifier_lines()
+
+
+def _models() -> list[tuple[str, str]]:
+    from perfscope.runners.models.registry import MODELS
+
+    return [(one.name, one.summary) for one in MODELS]

@@ -1,0 +1,255 @@
+"""`perfscope bench run`: plan, run through the path of `perfscope run`, read the result back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from perfscope.cli.bench.notes import ignored_settings, period_of
+from perfscope.cli.bench.options import (
+    framework_options,
+    machine_options,
+    planned,
+    refuse_scheme,
+    training_options,
+)
+from perfscope.cli.bench.recording import Asked, Recorded
+from perfscope.cli.host_duties import host_duties
+from perfscope.cli.labels import parse_labels
+from perfscope.cli.output import print_result
+from perfscope.cli.run_options import (
+    hardware_options,
+    label_options,
+    place_options,
+    probe_options,
+    tracing_options,
+)
+from perfscope.cli.words import plural
+from perfscope.errors import UsageError
+from perfscope.launch.session import RunRequest, say
+from perfscope.rundir.layout import ENV_RUN_DIR
+from perfscope.runners.sweep.execution import ENV_SWEEP
+
+if TYPE_CHECKING:
+    from perfscope.runners.starting.launching import Launch
+
+SCHEMA_VERSION = 1
+
+
+@click.command("run", context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("scheme", metavar="[SCHEME+MODIFIER...]", required=False)
+@framework_options
+@training_options
+@machine_options
+@place_options
+@click.option("--name", metavar="TEXT", help="Name of the run (default: the scheme's).")
+@label_options
+@tracing_options
+@hardware_options
+@click.option("--dry-run", is_flag=True, help="Print what would be run, and make nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures (or the plan) as JSON.")
+def command(
+    scheme: str | None,
+    framework: str | None,
+    python: str | None,
+    env: str | None,
+    modifiers: tuple[str, ...],
+    cluster: str | None,
+    output: Path | None,
+    force: bool,
+    name: str | None,
+    labels: tuple[str, ...],
+    ceilings: str,
+    dry_run: bool,
+    as_json: bool,
+    **rest: Any,
+) -> None:
+    """Train a model under one parallel scheme, and record it as `perfscope run` does.
+
+    With --framework instead of SCHEME: train it in that framework, data parallel over --ranks processes (1
+    without) in the framework's own way, from the same weights on the same samples.
+
+    What cannot be - an unknown name, a mesh that does not divide - is said before anything starts.
+    The run directory is an ordinary one; what the scheme is and what it was predicted to send stands
+    in its run.json.
+
+    \b
+    Examples:
+      perfscope bench run serial --model lenet --input 1x32x32
+      perfscope bench run dp.packed --ranks 4 --model alexnet --input 3x64x64 --batch 16
+      perfscope bench run 'dp.ddp+topk(0.01)' --ranks 4
+      perfscope bench run hy.filter_dp --mesh 2,2 --cluster 2x2@1gbit --dry-run
+      perfscope bench run --framework jax --model lenet --ranks 2
+
+    \b
+    Exit codes:
+      0 trained to the end; 2 cannot be; 3 a rank lost another; 125 when perfscope
+      could not start it; else the first failing rank's own.
+    """
+    _end_with_sweep()
+    if name is not None and not name.strip():
+        raise UsageError("--name is empty")
+    labelled = parse_labels(labels)
+    if not dry_run:
+        _require_room(output, force)
+    asked = Asked(
+        output=output,
+        force=force,
+        name=name,
+        labels=labelled,
+        ceilings=ceilings,
+        dry_run=dry_run,
+        as_json=as_json,
+        rest=rest,
+    )
+    if framework is not None:
+        refuse_scheme(scheme, modifiers, cluster)
+        from perfscope.cli.bench.framework import run_framework
+
+        click.get_current_context().exit(run_framework(framework, asked, python=python, env=env))
+    if python is not None or env is not None:
+        raise UsageError("--python and --env name the Python of a --framework; name that, too")
+    if scheme is None:
+        raise UsageError("name a SCHEME (`perfscope bench list` shows them), or a --framework")
+    click.get_current_context().exit(_run_scheme(scheme, asked, modifiers, cluster))
+
+
+def _run_scheme(scheme: str, asked: Asked, modifiers: tuple[str, ...], cluster: str | None) -> int:
+    """Plans, trains and tells; the code to exit with. Raises PerfscopeError: it cannot be."""
+    job, spec = planned(scheme, asked.settings, modifiers, cluster)
+    from perfscope.runners.identity import identity
+    from perfscope.runners.starting.guard import bench_mark
+    from perfscope.runners.starting.launching import launch_for, shared_run_dir
+
+    launch = launch_for(job.config, os.environ, spec)
+    backend = job.config.backend
+    record = identity(job, backend="gloo" if backend == "auto" else backend)
+    recording, notes = _whole_periods(asked.recording, record)
+    notes = [*ignored_settings(job), *notes, *launch.notes]
+    if asked.dry_run:
+        _print_plan(record, launch, notes, asked.as_json)
+        return 0
+    environment = {**launch.environment, **bench_mark()}
+    output = asked.output
+    if launch.joins:  # all ranks record into one directory, which the first to come makes
+        shared = output or shared_run_dir(os.environ, job.config)
+        if shared is not None:
+            environment[ENV_RUN_DIR], output = str(Path.cwd() / shared), None
+    measured = "off" if launch.joins and has_elder(os.environ) else asked.ceilings
+    recorded = Recorded(
+        RunRequest(
+            command=tuple(launch.command),
+            output=output,
+            force=asked.force,
+            name=asked.name or job.config.full_name,
+            labels=asked.labels,
+            probe=probe_options(**recording, samples_per_step=job.config.batch),
+            host=host_duties(measured, tell=os.isatty(2)),
+            options={"ceilings": asked.ceilings, "cluster": None if spec is None else str(spec)},
+            scheme=record,
+            environment=environment,
+        )
+    )
+    for note in notes:
+        say(note)
+    code = recorded.run(os.environ)
+    # Of several joined wrappers none prints: the others may still write.
+    if code == 0 and not launch.joins and recorded.run_dir is not None:
+        _print_figures(recorded.run_dir, asked.as_json)
+    return code
+
+
+def _end_with_sweep() -> None:
+    """A run of a sweep ends when the sweep is killed, as if it were told to."""
+    sweep = os.environ.get(ENV_SWEEP, "")
+    if sweep.isdigit() and int(sweep) == os.getppid():
+        from perfscope.runners.starting.kernel import die_with_parent
+
+        die_with_parent(signal.SIGTERM, int(sweep))
+
+
+def has_elder(environment: Mapping[str, str]) -> bool:
+    """Whether another rank of this host measures its peaks: several at once would disturb each other."""
+    from perfscope.runners.starting.outer import find_outer
+
+    outer = find_outer(environment)
+    return outer is not None and outer.local_rank > 0
+
+
+def _require_room(output: Path | None, force: bool) -> None:
+    """Refuses a place that will not be written, before any time is spent on the plan.
+
+    What stands in its way later (no rights, a full disk) is found when the directory is made.
+
+    Raises:
+        UsageError: something is there that must not be replaced.
+    """
+    from perfscope.rundir.writer import holds_run
+    from perfscope.runners.starting.outer import find_outer
+
+    if output is None or find_outer(os.environ) is not None:  # ranks of one job share a directory
+        return
+    if output.exists() and not output.is_dir():
+        raise UsageError(f"{output} is a file; choose another -o")
+    if not output.is_dir() or not any(output.iterdir()):
+        return
+    if not holds_run(output):
+        raise UsageError(f"{output} is not empty and holds no perfscope run; choose another -o")
+    if not force:
+        raise UsageError(f"{output} already holds a run; choose another -o, or give --force to replace it")
+
+
+def _whole_periods(
+    recording: Mapping[str, Any], record: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """Options of the recording whose windows hold a whole period, and a note where the user's do not."""
+    period, steps = period_of(record), int(recording["steps_per_window"])
+    if steps % period == 0:
+        return dict(recording), []
+    source = click.get_current_context().get_parameter_source("steps_per_window")
+    if source is not ParameterSource.DEFAULT:
+        note = (
+            f"windows of {plural(steps, 'step')} hold no whole period of {period} steps: "
+            "what they show of communication is not the mean"
+        )
+        return dict(recording), [note]
+    return {**recording, "steps_per_window": period}, []
+
+
+def _print_plan(record: dict[str, Any], launch: Launch, notes: Sequence[str], as_json: bool) -> None:
+    if as_json:
+        plan = {
+            "schema_version": SCHEMA_VERSION,
+            "scheme": record,
+            "command": list(launch.command),
+            "notes": list(notes),
+        }
+        print_result(json.dumps(plan, indent=1, ensure_ascii=False) + "\n")
+        return
+    from perfscope.cli.bench.text import plan_text
+
+    print_result(plan_text(record, launch.command, notes))
+
+
+def _print_figures(run_dir: Path, as_json: bool) -> None:
+    from perfscope.cli.bench.analysis import finished_run
+    from perfscope.cli.bench.text import verdict_text
+
+    found = finished_run(run_dir)
+    if as_json:
+        document = {
+            "schema_version": SCHEMA_VERSION,
+            "run": str(run_dir),
+            "scheme": found.scheme,
+            "figures": found.figures,
+        }
+        print_result(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    else:
+        print_result(verdict_text(found.scheme, found.figures))

@@ -1,0 +1,1 @@
+"""`perfscope check`: the gate."""

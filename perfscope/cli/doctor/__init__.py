@@ -1,0 +1,1 @@
+"""`perfscope doctor`: what can be measured on this machine."""

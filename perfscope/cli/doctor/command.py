@@ -1,0 +1,138 @@
+"""`perfscope doctor`: parse, survey, print."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from perfscope.cli.output import print_result
+from perfscope.errors import PerfscopeError, UsageError
+
+if TYPE_CHECKING:
+    from perfscope.collectors.context import Context
+    from perfscope.collectors.survey import Survey
+    from perfscope.collectors.trial import Trial
+
+MOST_SECONDS = 60.0
+
+
+def _to_seconds(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not 0 < value <= MOST_SECONDS:  # not a number is neither
+        raise click.BadParameter(f"{value:g} is not between 0 and {MOST_SECONDS:g} seconds", ctx, param)
+    return value
+
+
+@click.command("doctor")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@click.option(
+    "--root",
+    type=click.Path(path_type=Path, readable=False),  # we say it ourselves: exit code 1, not 2
+    metavar="DIR",
+    help="Look at a captured /proc and /sys (a folder, or a tar) in place of this machine.",
+)
+@click.option(
+    "--ceilings", is_flag=True, help="Measure memory bandwidth and FLOP/s now (up to half a minute)."
+)
+@click.option(
+    "--sample",
+    "seconds",
+    type=float,
+    callback=_to_seconds,
+    metavar="SECONDS",
+    help="Read every available source for so long: the proof that it works.",
+)
+def command(as_json: bool, root: Path | None, ceilings: bool, seconds: float | None) -> None:
+    """Show what can be measured on this machine, what cannot and why, and what to do about it.
+
+    Marks: ✓ available, ! available in part, – not available. Nothing is changed and nothing is sent; the
+    last block is what a bug report needs. The exit code is 0 also when sources are missing.
+
+    \b
+    Examples:
+      perfscope doctor
+      perfscope doctor --sample 2
+      perfscope doctor --json | jq '.sources[] | select(.available | not) | {collector, reason, remedy}'
+      perfscope doctor --root node17.tar.xz
+    """
+    if root is not None and (ceilings or seconds is not None):
+        option = "--ceilings" if ceilings else "--sample"
+        raise UsageError(f"{option} needs the machine itself; leave out --root")
+    with tempfile.TemporaryDirectory(prefix="perfscope-doctor-") as scratch:
+        found, trials = _examine(root, Path(scratch), ceilings, seconds)
+    if not found.sources and not found.topology:
+        raise PerfscopeError(
+            "nothing could be surveyed: " + ("; ".join(found.problems) or "no source answered")
+        )
+    if as_json:
+        document = found.as_dict()
+        document["sample"] = None if trials is None else [trial.as_dict() for trial in trials]
+        print_result(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    else:
+        _print_text(found, trials)
+
+
+def _examine(
+    root: Path | None, scratch: Path, ceilings: bool, seconds: float | None
+) -> tuple[Survey, list[Trial] | None]:
+    from perfscope.collectors.survey import survey
+    from perfscope.rundir.layout import host_name
+
+    if root is not None:
+        from perfscope.cli.doctor.captured_tree import find_tree
+
+        ctx = _captured(find_tree(root, scratch))
+        return survey(ctx, captured_name(ctx), captured=str(root)), None
+    ctx = _live(scratch)
+    found = survey(ctx, host_name(), measure_ceilings=ceilings)
+    return found, None if seconds is None else _sample(found, ctx, seconds)
+
+
+def _live(scratch: Path) -> Context:
+    """This machine; we stand in for a rank, and ask for everything that is off by default."""
+    from perfscope.collectors.context import live_context
+
+    return live_context(pids=lambda: (os.getpid(),), out_dir=scratch, options={"stacks": True})
+
+
+def _captured(tree: Path) -> Context:
+    from perfscope.collectors.context import captured_context
+
+    pids = sorted(int(entry.name) for entry in tree.glob("proc/[0-9]*") if entry.name.isdigit())
+    return captured_context(tree, pids=lambda: pids, options={"stacks": True})
+
+
+def captured_name(ctx: Context) -> str:
+    """The host name a tree was captured under, or "captured"."""
+    return ctx.read_or("/proc/sys/kernel/hostname") or "captured"
+
+
+def _sample(found: Survey, ctx: Context, seconds: float) -> list[Trial]:
+    from perfscope.collectors.survey import all_collectors
+    from perfscope.collectors.trial import try_out
+
+    available = {source.capability.collector for source in found.sources if source.capability.available}
+    own, foreign = all_collectors([])
+    return try_out([one for one in (*own, *foreign) if one.name in available], ctx, seconds)
+
+
+def _print_text(found: Survey, trials: list[Trial] | None) -> None:
+    from perfscope.cli.doctor.text import in_ascii, render
+    from perfscope.reports.text import wants_color
+
+    if sys.stdout is None:
+        raise PerfscopeError("cannot write to stdout: it is closed")
+    width = shutil.get_terminal_size((100, 24)).columns
+    text = render(found, trials, width=width, color=wants_color(sys.stdout))
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        text = in_ascii(text).encode(encoding, "replace").decode(encoding)
+    print_result(text)

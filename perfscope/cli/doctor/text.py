@@ -1,0 +1,354 @@
+"""The doctor's answer for a terminal: the verdict first, then what to do, then source by source."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+
+from perfscope import units
+from perfscope.cli.doctor.machine import bug_report, machine_tree, machine_words
+from perfscope.collectors.base import Capability
+from perfscope.collectors.survey import Source, Survey
+from perfscope.collectors.trial import Trial
+from perfscope.reports.text import NARROWEST, WIDEST, Style, cells, pad
+
+# The first part of a collector's name -> a heading, and the same inside a sentence; in the table's order.
+GROUPS = {
+    "numa": ("NUMA", "NUMA"),
+    "cpu": ("CPU and pressure", "CPUs"),
+    "pressure": ("CPU and pressure", "CPUs"),
+    "membw": ("Memory bandwidth", "memory bandwidth"),
+    "nvml": ("NVIDIA GPUs", "NVIDIA GPUs"),
+    "fabric": ("InfiniBand, Omni-Path, RoCE", "RDMA fabrics"),
+    "ethernet": ("Ethernet and TCP", "Ethernet"),
+    "io": ("Storage", "storage"),
+    "power": ("Power", "power"),
+    "neighbours": ("Neighbours", "neighbours"),
+    "stacks": ("Python stacks", "Python stacks"),
+}
+AVAILABLE, PARTLY, MISSING = "✓", "!", "–"
+_COLOUR = {AVAILABLE: "32", PARTLY: "33", MISSING: "90"}
+_ASCII = str.maketrans(
+    {
+        "✓": "+",
+        "–": "-",
+        "→": ">",
+        "µ": "u",
+        "·": "|",
+        "×": "x",
+        "├": "|",
+        "└": "`",
+        "│": "|",
+        "─": "-",
+        "…": "~",
+    }
+)
+NOTE = "note"  # an "absent part" that is a remark on the whole
+_MOST_REMEDIES, _MOST_NAMES = 8, 6
+
+
+def render(survey: Survey, trials: Sequence[Trial] | None, *, width: int = 100, color: bool = False) -> str:
+    """The whole answer in at most `width` columns (kept between 80 and 120), with a newline at the end."""
+    width = max(NARROWEST, min(width, WIDEST))
+    style = Style(color)
+    blocks: list[tuple[str, list[str]]] = [
+        ("What you can do", list(_remedies(survey, width))),
+        ("Sources", list(_sources(survey, width, style))),
+        ("Sampled for a moment", list(_trials(survey, trials, width)) if trials is not None else []),
+        ("This machine" if not survey.captured else "The machine", list(_machine(survey, width))),
+        ("Ceilings", list(_ceilings(survey, width))),
+    ]
+    lines = [*_head(survey, width, style), ""]
+    for title, body in blocks:
+        if body:
+            lines += [style.bold(title), *body, ""]
+    # Unindented and without colour or decoration: it is there to be copied.
+    lines += [style.bold("What a bug report needs"), *bug_report(survey, width)]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def in_ascii(text: str) -> str:
+    """The same for a terminal that shows nothing else; marks and arrows keep their meaning."""
+    return text.translate(_ASCII)
+
+
+def mark(capability: Capability) -> str:
+    if not capability.available:
+        return MISSING
+    return PARTLY if any(absent.what != NOTE for absent in capability.absent) else AVAILABLE
+
+
+def by_group(survey: Survey) -> dict[tuple[str, str], list[Source]]:
+    """Sources by GROUPS, in the table's order; those of other packages last, under their own names."""
+    groups: dict[tuple[str, str], list[Source]] = {group: [] for group in GROUPS.values()}
+    for source in survey.sources:
+        kind = source.capability.collector.partition(".")[0]
+        groups.setdefault(GROUPS.get(kind, (kind, kind)), []).append(source)
+    return {group: sources for group, sources in groups.items() if sources}
+
+
+def _head(survey: Survey, width: int, style: Style) -> Iterator[str]:
+    where = f"captured tree {survey.captured}" if survey.captured else survey.host
+    yield from (style.quiet(line) for line in _wrapped(f"perfscope doctor · {where}", width, ""))
+    yield from (style.quiet(line) for line in _wrapped(machine_words(survey), width, ""))
+    yield ""
+    if not survey.sources:
+        yield from (style.bold(line) for line in _wrapped("No source is known.", width, ""))
+        return
+    available = sum(source.capability.available for source in survey.sources)
+    missing = [
+        name
+        for (_, name), sources in by_group(survey).items()
+        if not any(source.capability.available for source in sources)
+    ]
+    partly = sum(mark(source.capability) == PARTLY for source in survey.sources)
+    verdict = f"{available} of {len(survey.sources)} sources available"
+    if partly:
+        verdict += f", {partly} of them in part"
+    if missing:
+        verdict += f"; none for {_listed(missing)}"
+    yield from (style.bold(line) for line in _wrapped(f"{verdict}.", width, ""))
+    if survey.captured:
+        yield from _wrapped(
+            "This is a captured tree, not the machine you are on: what needs system calls, NVML or living "
+            "processes is missing for that reason alone.",
+            width,
+            "",
+        )
+
+
+def _remedies(survey: Survey, width: int) -> Iterator[str]:
+    """Each remedy once, with what it would give."""
+    gains = _gains(survey)
+    for number, (remedy, names) in enumerate(list(gains.items())[:_MOST_REMEDIES], 1):
+        yield from _wrapped(remedy, width, "     ", f"  {number}. ")
+        yield from _wrapped(f"→ {_several(list(dict.fromkeys(names)))}", width, "       ", "     ")
+    if len(gains) > _MOST_REMEDIES:
+        yield f"     {len(gains) - _MOST_REMEDIES} more below."
+
+
+def _gains(survey: Survey) -> dict[str, list[str]]:
+    """Remedy -> what it would give, in the order of the sources."""
+    gains: dict[str, list[str]] = {}
+    for source in survey.sources:
+        capability = source.capability
+        if not capability.available and capability.remedy:
+            gains.setdefault(capability.remedy, []).append(capability.collector)
+        for absent in capability.absent:
+            if absent.remedy:
+                gains.setdefault(absent.remedy, []).append(absent.what)
+    return gains
+
+
+def _numbered(survey: Survey) -> dict[str, str]:
+    """Remedy -> how the table refers to it: by its number above, or in full where it has none."""
+    return {
+        remedy: f"do {number}. above" if number <= _MOST_REMEDIES else remedy
+        for number, remedy in enumerate(_gains(survey), 1)
+    }
+
+
+def _sources(survey: Survey, width: int, style: Style) -> Iterator[str]:
+    indent = 6 + max((cells(source.capability.collector) for source in survey.sources), default=0)
+    remedies = _numbered(survey)
+    for (title, _), sources in by_group(survey).items():
+        yield f"  {title}"
+        for source, names in _together(sources):
+            yield from _source(source, remedies, indent, width, style)
+            if names:
+                yield from _wrapped(f"also {', '.join(names)}", width, " " * indent)
+
+
+def _together(sources: Sequence[Source]) -> list[tuple[Source, list[str]]]:
+    """Each source, with the names of those that are missing for the same reason and left out for that."""
+    found: dict[object, tuple[Source, list[str]]] = {}
+    for source in sources:
+        capability = source.capability
+        name = capability.collector
+        key: object = name if capability.available else (capability.reason, capability.remedy)
+        if key in found:
+            found[key][1].append(name)
+        else:
+            found[key] = (source, [])
+    return list(found.values())
+
+
+def _source(
+    source: Source, remedies: Mapping[str, str], indent: int, width: int, style: Style
+) -> Iterator[str]:
+    capability = source.capability
+    sign = mark(capability)
+    space = " " * indent
+    words = _gives(source) if capability.available else (capability.reason or "no reason was given")
+    first, *rest = _wrapped(words, width, space)
+    shown = f"\x1b[{_COLOUR[sign]}m{sign}\x1b[0m" if style.on else sign
+    yield f"  {shown} {pad(capability.collector, indent - 6)}  {first.lstrip()}"
+    yield from rest
+    if not capability.available:
+        if capability.remedy:
+            yield from _wrapped(remedies[capability.remedy], width, space + "  ", space + "→ ")
+        return
+    if capability.source:
+        yield from _wrapped(f"from {capability.source}", width, space)
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for absent in capability.absent:
+        reasons.setdefault((absent.reason, absent.remedy), []).append(absent.what)
+    for (reason, remedy), parts in reasons.items():
+        words = reason if parts == [NOTE] else f"{_several(parts)}: {reason}"
+        yield from _wrapped(words, width, space + "  ", f"{space}{PARTLY if parts == [NOTE] else MISSING} ")
+        if remedy:
+            yield from _wrapped(remedies[remedy], width, space + "    ", f"{space}  → ")
+
+
+def _gives(source: Source) -> str:
+    """ "12 metrics (bytes, ns) · every tick · 2 nodes"."""
+    capability = source.capability
+    parts = []
+    if capability.metrics:
+        names = sorted({metric.unit for metric in capability.metrics})
+        count = len({metric.name for metric in capability.metrics})
+        parts.append(f"{count} metric{'s' if count > 1 else ''} ({', '.join(names)})")
+    interval = capability.min_interval_ns
+    parts.append(f"every {interval / 1e9:g} s" if interval else "every tick")
+    steps = sorted({metric.resolution.partition(";")[0] for metric in capability.metrics} - {""})
+    if steps:
+        parts.append(f"resolution {', '.join(steps[:2])}")
+    if capability.detail:
+        parts.append(capability.detail)
+    if source.foreign:
+        parts.append("from another package")
+    return " · ".join(parts)
+
+
+def _trials(survey: Survey, trials: Sequence[Trial], width: int) -> Iterator[str]:
+    without = {source.capability.collector for source in survey.sources if not source.capability.metrics}
+    if not trials:
+        yield "  No source is available."
+        return
+    size = max(cells(trial.collector) for trial in trials)
+    for trial in trials:
+        each = trial.cpu_ns / trial.samples if trial.samples else None
+        gave = [] if trial.collector in without else [_count(trial.readings, "reading")]
+        cost = f"{units.format_ns(each)} of CPU per sample"
+        words = ", ".join([_count(trial.samples, "sample"), *gave, cost]) if trial.samples else "not read"
+        if trial.failed:
+            words += f", {trial.failed} not read"
+        silent = not trial.readings and trial.collector not in without
+        bad = trial.fault or (silent and trial.failed)
+        sign = MISSING if bad else PARTLY if trial.stopped or trial.failed or silent else AVAILABLE
+        yield f"  {sign} {pad(trial.collector, size)}  {words}"
+        for text in [*([trial.fault] if trial.fault else []), *trial.stopped]:
+            yield from _wrapped(text, width, " " * (size + 6))
+
+
+def _machine(survey: Survey, width: int) -> Iterator[str]:
+    yield from (
+        f"  {line}" if cells(line) <= width - 2 else f"  {line[: width - 3]}…"
+        for line in machine_tree(survey)
+    )
+    notes = survey.topology.get("notes")
+    for note in notes if isinstance(notes, list) else []:
+        yield from _wrapped(str(note), width, "    ", "  ! ")
+    for problem in survey.problems:
+        yield from _wrapped(problem, width, "    ", "  ! ")
+
+
+def _ceilings(survey: Survey, width: int) -> Iterator[str]:
+    ceilings = survey.ceilings
+    if ceilings is None:
+        if not survey.captured:
+            yield "  Not measured yet: perfscope doctor --ceilings, or any run, measures them."
+        return
+    for entry in sorted(_entries(ceilings, "entries"), key=_ceiling_order):
+        value = pad(_ceiling_value(entry), 14, right=True)
+        first = f"  {pad(_ceiling_name(entry), 24)} {value}  "
+        yield from _wrapped(_ceiling_note(entry), width, " " * cells(first), first)
+    for entry in _entries(ceilings, "theoretical"):
+        value = _ceiling_value(entry)
+        yield from _wrapped(
+            f"{entry.get('what')}, {entry.get('where')}: {value} at most ({entry.get('source')})",
+            width,
+            "    ",
+            "  ",
+        )
+    for entry in _entries(ceilings, "missing"):
+        yield from _wrapped(f"{entry.get('what')}: {entry.get('reason')}", width, "    ", f"  {MISSING} ")
+    how = str(ceilings.get("how") or "")
+    cached = _kept_since(ceilings.get("measured_unix_ns")) if ceilings.get("cached") else "measured now"
+    yield from _wrapped(f"{cached}{'; ' if how else ''}{how}", width)
+
+
+def _kept_since(measured_unix_ns: object) -> str:
+    if not isinstance(measured_unix_ns, int):
+        return "measured before and kept"
+    at = datetime.fromtimestamp(measured_unix_ns // 10**9, tz=timezone.utc)
+    return f"measured on {at:%Y-%m-%d at %H:%M} UTC and kept; --ceilings measures afresh"
+
+
+def _ceiling_order(entry: dict[str, object]) -> tuple[bool, str, bool, str, int]:
+    """Processor before GPUs, kinds together, the whole machine before its nodes, many threads first."""
+    threads, node = entry.get("threads"), entry.get("node")
+    count = threads if isinstance(threads, int) else 0
+    on_gpu = str(entry.get("device") or "cpu") != "cpu"
+    return on_gpu, _ceiling_name(entry), node is not None, str(node), -count
+
+
+def _ceiling_name(entry: dict[str, object]) -> str:
+    names = {
+        "stream_triad": "STREAM triad",
+        "gemm": "GEMM",
+        "device_copy": "Device copy",
+        "device_gemm": "Device GEMM",
+    }
+    name = names.get(str(entry.get("kind")), str(entry.get("kind")))
+    return f"{name} {entry['dtype']}" if entry.get("dtype") and "GEMM" in name else name
+
+
+def _ceiling_value(entry: dict[str, object]) -> str:
+    value = entry.get("value")
+    number = float(value) if isinstance(value, int | float) else None
+    return units.format_si(number, "FLOP/s" if entry.get("unit") == "flops_per_s" else "B/s")
+
+
+def _ceiling_note(entry: dict[str, object]) -> str:
+    node, device = entry.get("node"), str(entry.get("device") or "cpu")
+    where = device if device != "cpu" else "all nodes" if node is None else f"node {node}"
+    parts = [where]
+    if isinstance(entry.get("threads"), int):
+        parts.append(_count(int(str(entry["threads"])), "thread"))
+    spread = entry.get("spread_ratio")
+    if isinstance(spread, int | float):
+        parts.append(f"{units.format_ratio(float(spread), 0)} apart in {entry.get('runs')} runs")
+    return ", ".join(parts)
+
+
+def _entries(document: dict[str, object], key: str) -> list[dict[str, object]]:
+    found = document.get(key)
+    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _several(names: Sequence[str]) -> str:
+    """Names one after another; of many only the first."""
+    rest = len(names) - _MOST_NAMES
+    shown = [*names[:_MOST_NAMES], f"{rest} more"] if rest > 1 else names
+    return ("; " if any("," in name for name in shown) else ", ").join(shown)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def _wrapped(text: str, width: int, indent: str = "  ", first: str | None = None) -> list[str]:
+    lines = textwrap.wrap(
+        text,
+        width,
+        initial_indent=indent if first is None else first,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+    )
+    return lines or [indent if first is None else first]

@@ -1,0 +1,1 @@
+"""`perfscope predict`: machines not at hand."""

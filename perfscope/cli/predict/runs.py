@@ -1,0 +1,227 @@
+"""Runs and studies as what predictions start from: opened, ingested, analysed, planned again."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from perfscope.analysis.predict.from_run import NotUsable, measured_run
+from perfscope.analysis.predict.records import MeasuredRun, Plan
+from perfscope.analysis.predict.scripts import DDP, gradient_buckets
+from perfscope.cli.report import ingest
+from perfscope.errors import RunDirectoryError, TraceError, UsageError
+
+if TYPE_CHECKING:
+    from perfscope.runners.config import BenchConfig
+
+STUDY_JSON = "study.json"
+_SMALL_BYTES = 32 << 20
+_LIBRARY_SCHEMES = frozenset({"serial", DDP})  # whose calls the traces tell well enough without torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """What was read.
+
+    Attributes:
+        runs: usable ones.
+        configs: of the bench runs among them, by their scheme; the first of each. Empty: scripts.
+        buckets: of the gradients of a script of one rank.
+        backend: of the runs.
+        notes: what was left out, and why.
+    """
+
+    runs: tuple[MeasuredRun, ...]
+    configs: Mapping[str, BenchConfig]
+    buckets: tuple[int, ...]
+    backend: str | None
+    notes: tuple[str, ...]
+
+
+def run_folders(paths: Sequence[Path]) -> list[Path]:
+    """The run directories that are meant: each path is one, or a study of `bench sweep`.
+
+    Raises:
+        RunDirectoryError: one is neither.
+    """
+    found: list[Path] = []
+    for path in paths:
+        study = path / STUDY_JSON
+        if study.is_file():
+            found += _runs_of(study)
+        elif (path / "run.json").is_file():
+            found.append(path)
+        else:
+            raise RunDirectoryError(f"{path} is neither a run directory nor a study: it has no run.json")
+    return list({path.resolve(): path for path in found}.values())
+
+
+def _runs_of(study: Path) -> list[Path]:
+    try:
+        cells = json.loads(study.read_bytes())["cells"]
+        done = [run["path"] for cell in cells for run in cell["runs"] if run["status"] == "done"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunDirectoryError(
+            f"{study} cannot be read as a study ({error}); run the sweep again"
+        ) from error
+    if not done:
+        raise RunDirectoryError(f"{study} has no finished run; let the sweep end first")
+    return [study.parent / path for path in done]
+
+
+def load_runs(paths: Sequence[Path]) -> Loaded:
+    """Opens all runs; those that cannot serve are left out with a note.
+
+    Raises:
+        RunDirectoryError: none can be used.
+        UsageError: bench runs and scripts are mixed.
+    """
+    runs: list[MeasuredRun] = []
+    configs: dict[str, BenchConfig] = {}
+    notes: list[str] = []
+    buckets: tuple[int, ...] = ()
+    backends: set[str] = set()
+    is_bench: set[bool] = set()
+    folders = run_folders(paths)
+    shown = sys.stderr.isatty()
+    for number, path in enumerate(folders, 1):
+        name = path.name
+        if shown:
+            click.echo(f"\r\x1b[Kreading run {number} of {len(folders)}", nl=False, err=True)
+        try:
+            one = _load(_up_to_date(path), name)
+        except (NotUsable, RunDirectoryError, TraceError) as error:
+            notes.append(f"{name} is left out: {error}")
+            continue
+        finally:
+            if shown:
+                click.echo("\r\x1b[K", nl=False, err=True)
+        runs.append(one.run)
+        is_bench.add(one.config is not None)
+        if one.config is not None:
+            configs.setdefault(one.config.full_name, one.config)
+        buckets = buckets or one.buckets
+        backends |= {one.backend} if one.backend else set()
+    if not runs:
+        raise RunDirectoryError("no run can be used: " + "; ".join(notes))
+    if len(is_bench) > 1:
+        raise UsageError(
+            "runs of `perfscope bench` and of scripts cannot be predicted from together; name one kind"
+        )
+    backend = next(iter(backends)) if len(backends) == 1 else None
+    return Loaded(runs=tuple(runs), configs=configs, buckets=buckets, backend=backend, notes=tuple(notes))
+
+
+def _up_to_date(path: Path) -> Path:
+    """Where the run can be read with its derived tables, see `ingest`.
+
+    Small runs are read in this process: in a study of many, starting workers for each takes most of the time.
+
+    Raises:
+        RunDirectoryError: it cannot be brought up to date.
+    """
+    from perfscope.ingest import ingest_run
+
+    ranks = path / "ranks"
+    num_bytes = sum(file.stat().st_size for file in ranks.rglob("*") if file.is_file())
+    if num_bytes > _SMALL_BYTES or not os.access(path, os.W_OK):
+        return ingest(path)
+    try:
+        ingest_run(path, jobs=1)
+    except OSError as error:
+        raise RunDirectoryError(f"{path} cannot be brought up to date: {error}") from error
+    return path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _One:
+    run: MeasuredRun
+    config: BenchConfig | None
+    buckets: tuple[int, ...]
+    backend: str | None
+
+
+def _load(path: Path, name: str) -> _One:
+    from perfscope.analysis.run import analyse_run
+    from perfscope.rundir.reader import RunReader
+
+    reader = RunReader(path)
+    metas = {rank: reader.rank_meta(rank) for rank in reader.ranks}
+    scheme = reader.run.get("scheme")
+    config, plan = None, None
+    if isinstance(scheme, dict):
+        config = config_of(reader.run, name)
+        plan = _own_plan(config, scheme, name)
+    analysis = analyse_run(reader)
+    run = measured_run(name, analysis, metas, plan)
+    if config is None:
+        _require_data_parallel(metas, name)
+    layers = reader.layers(reader.ranks[0]) or {}
+    backend = next((str(meta["backend"]) for meta in metas.values() if meta.get("backend")), None)
+    if backend is None and len(metas) == 1:
+        backend = "gloo"  # one rank joined no group; what it will use is the CPU's default
+    return _One(run=run, config=config, buckets=gradient_buckets(layers), backend=backend)
+
+
+def config_of(run: Mapping[str, Any], name: str) -> BenchConfig:
+    """The configuration that a bench run's ranks were given, from its command.
+
+    Raises:
+        NotUsable: it holds none.
+    """
+    from perfscope.runners.config import BenchConfig, BenchError
+
+    words = run.get("command")
+    for word in words if isinstance(words, list) else ():
+        if isinstance(word, str) and word.startswith("{"):
+            try:
+                return BenchConfig.from_json(word)
+            except BenchError:
+                continue
+    raise NotUsable("its command holds no configuration of `perfscope bench run`; record it again")
+
+
+def _own_plan(config: BenchConfig, scheme: Mapping[str, Any], name: str) -> Plan | None:
+    """What the run's own scheme says that it sends; None where only its record tells (no torch)."""
+    if find_spec("torch") is None:
+        if config.full_name not in _LIBRARY_SCHEMES:
+            raise NotUsable(
+                f"what {config.full_name} sends is planned with torch, which is not installed: "
+                f'pip install "perfscope[torch]"'
+            )
+        return None
+    from perfscope.cli.predict.plans import plan_of
+
+    places = scheme.get("places")
+    hosts = [str(place.get("host")) for place in places] if isinstance(places, list) else []
+    names = {host: index for index, host in enumerate(dict.fromkeys(hosts))}
+    where = tuple(names[host] for host in hosts)
+    if len(where) != config.num_ranks:
+        raise NotUsable("its record does not tell where its ranks were; record it again")
+    return plan_of(config, where)
+
+
+def _require_data_parallel(metas: Mapping[int, Mapping[str, object]], name: str) -> None:
+    """Raises NotUsable for a script of several ranks that is not plain data parallel."""
+    if len(metas) < 2:
+        return
+    roots = [meta.get("root") for meta in metas.values()]
+    if not all(isinstance(root, dict) and root.get("data_parallel") for root in roots):
+        raise NotUsable(
+            "its model is not wrapped by DistributedDataParallel: "
+            "what it would send on other numbers of ranks is not known"
+        )
+
+
+def say_notes(notes: Sequence[str]) -> None:
+    """To stderr, a line each."""
+    for note in notes:
+        click.echo(f"perfscope: {note}", err=True)

@@ -1,0 +1,1 @@
+"""`perfscope slurm`: batch jobs that record themselves."""

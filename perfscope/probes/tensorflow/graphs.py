@@ -1,0 +1,70 @@
+"""Updates in graphs of tf.compat.v1: which run of a session trains.
+
+There an optimizer only puts operators into the graph; a session runs them later, as often as it is told to,
+and what it is told to fetch may depend on the update without being it (a group, a moving average behind it).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, FrozenSet, Iterator, Set, Tuple
+
+_Place = Tuple[int, str]  # identity of the graph, name of the operator
+
+
+class GraphUpdates:
+    """Operators that update.
+
+    Attributes:
+        known: there are some.
+    """
+
+    def __init__(self) -> None:
+        self.known = False
+        self._updates: Dict[_Place, Set[int]] = {}
+        self._reached: Dict[_Place, FrozenSet[int]] = {}
+
+    def add(self, operator: Any, key: int) -> None:
+        """`operator` (or the tensor it makes) is an update of the optimizer `key`."""
+        operator = getattr(operator, "op", operator)
+        self._updates.setdefault(_place(operator), set()).add(key)
+        self._reached.clear()
+        self.known = True
+
+    def reached_by(self, session: Any, fetches: Any) -> FrozenSet[int]:
+        """Optimizers whose updates are run to get what is fetched."""
+        found: FrozenSet[int] = frozenset()
+        for one in _flat(fetches):
+            fetched = session.graph.as_graph_element(one) if isinstance(one, str) else one
+            operator = getattr(fetched, "op", fetched)
+            if hasattr(operator, "control_inputs"):
+                found |= self._before(operator)
+        return found
+
+    def _before(self, operator: Any) -> FrozenSet[int]:
+        place = _place(operator)
+        if place not in self._reached:
+            keys: Set[int] = set()
+            seen, left = {operator.name}, [operator]
+            while left:
+                one = left.pop()
+                keys |= self._updates.get(_place(one), set())
+                for other in (*(tensor.op for tensor in one.inputs), *one.control_inputs):
+                    if other.name not in seen:
+                        seen.add(other.name)
+                        left.append(other)
+            self._reached[place] = frozenset(keys)
+        return self._reached[place]
+
+
+def _place(operator: Any) -> _Place:
+    return id(operator.graph), str(operator.name)
+
+
+def _flat(fetches: Any) -> Iterator[Any]:
+    if isinstance(fetches, dict):
+        fetches = list(fetches.values())
+    if isinstance(fetches, (list, tuple)):
+        for one in fetches:
+            yield from _flat(one)
+    else:
+        yield fetches
