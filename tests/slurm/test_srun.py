@@ -191,7 +191,8 @@ def test_scancel_leaves_a_run_that_can_be_read(cluster: MiniSlurm, tmp_path: Pat
     manifest = read_manifest(tmp_path / "run")
     assert (manifest["status"], manifest["exit"]) == ("incomplete", {"code": 143, "signal": 15})
     assert "every task ended by signal 15: cancelled, requeued or out of time" in manifest["attach_notes"]
-    assert said(stderr).count("attached 4 of expected 4 ranks") <= 1
+    # Once by a task that waited two seconds for the others, where those needed longer, and once by the last.
+    assert said(stderr).count("attached 4 of expected 4 ranks") <= 2
     document = report(cluster, tmp_path / "run")
     assert len(document["ranks"]) == 4
 
