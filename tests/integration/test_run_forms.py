@@ -72,7 +72,9 @@ def test_torchrun_standalone_with_two_ranks(tmp_path: Path) -> None:
     assert (run_dir / "hosts" / socket.gethostname() / "topology.json").is_file()
 
 
-@pytest.mark.parametrize("shared", [False, True], ids=["own directories", "one directory"])
+@pytest.mark.parametrize(
+    "shared", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["own directories", "one directory"]
+)
 def test_torchrun_on_two_nodes_each_with_its_own_wrapper(tmp_path: Path, shared: bool) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -40,7 +40,7 @@ def difference(state: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -
 
 @pytest.mark.torch
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-@pytest.mark.parametrize("num_ranks", [2, 4])
+@pytest.mark.parametrize("num_ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_synchronous_server_trains_as_one_process_does(num_ranks: int, momentum: float) -> None:
     serial = alone(case("serial", 1, momentum=momentum))
     found = trained(num_ranks)["ps.sync momentum" if momentum else "ps.sync"]

@@ -28,7 +28,7 @@ def num_workers(scheme: str, num_ranks: int) -> int:
 
 @pytest.mark.torch
 @pytest.mark.parametrize("scheme", ["easgd.sync1", "easgd.sync2", "easgd.sync3", "easgd.sync_ar"])
-@pytest.mark.parametrize("num_ranks", [2, 4])
+@pytest.mark.parametrize("num_ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_synchronous_forms_follow_the_rules(num_ranks: int, scheme: str) -> None:
     found = trained(num_ranks)[scheme][0]
     workers = num_workers(scheme, num_ranks)

@@ -162,7 +162,14 @@ def test_what_a_hybrid_cannot_do_is_said_in_one_line(
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(("num_ranks", "name"), [one for one in HYBRIDS if "+" not in one[1]])
+@pytest.mark.parametrize(
+    ("num_ranks", "name"),
+    [
+        pytest.param(*one, marks=pytest.mark.slow) if one[0] == 4 else one
+        for one in HYBRIDS
+        if "+" not in one[1]
+    ],
+)
 def test_a_hybrid_trains_as_one_process_does(num_ranks: int, name: str) -> None:
     run = trained(num_ranks)[name]
     assert run.config.steps >= 5
