@@ -24,6 +24,8 @@ HYBRIDS = [
     for name, config in configs.items()
     if issubclass(find_scheme(config.scheme), HybridChain | NumaReplica)
 ]
+# All trainings on so many ranks are one launch: the one of four is left to `make test-slow`.
+FEW_FIRST = [pytest.param(*one, marks=[pytest.mark.slow] if one[0] > 2 else []) for one in HYBRIDS]
 
 
 def imagenet(scheme: str, model: str, batch: int = 256, num_ranks: int = 4) -> Job:
@@ -164,11 +166,7 @@ def test_what_a_hybrid_cannot_do_is_said_in_one_line(
 @pytest.mark.torch
 @pytest.mark.parametrize(
     ("num_ranks", "name"),
-    [
-        pytest.param(*one, marks=pytest.mark.slow) if one[0] == 4 else one
-        for one in HYBRIDS
-        if "+" not in one[1]
-    ],
+    [one for one in FEW_FIRST if "+" not in str(one.values[1])],
 )
 def test_a_hybrid_trains_as_one_process_does(num_ranks: int, name: str) -> None:
     run = trained(num_ranks)[name]
@@ -185,7 +183,7 @@ def test_one_weird_trick_with_squeezed_gradients_stays_near() -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(("num_ranks", "name"), HYBRIDS)
+@pytest.mark.parametrize(("num_ranks", "name"), FEW_FIRST)
 def test_every_call_of_a_hybrid_was_predicted(num_ranks: int, name: str) -> None:
     run = trained(num_ranks)[name]
     job, scheme = plan(run.config), find_scheme(run.config.scheme)
@@ -195,6 +193,7 @@ def test_every_call_of_a_hybrid_was_predicted(num_ranks: int, name: str) -> None
         assert outcome.calls == predicted
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_the_tree_is_in_the_trace_as_predicted() -> None:
     run = trained(4)["numa, two chips"]
