@@ -101,11 +101,13 @@ def mpi(num_ranks: int, *program: str) -> list[str]:
     return [MPIEXEC, "-n", str(num_ranks), sys.executable, *program]
 
 
-def record(command: Sequence[str], cwd: Path, *options: str, **changes: str) -> Recorded:
-    """`perfscope run -- command`, to its end."""
+def record(
+    command: Sequence[str], cwd: Path, *options: str, within: Sequence[str] = (), **changes: str
+) -> Recorded:
+    """`perfscope run -- command`, to its end; `within`: a command that runs its arguments somewhere else."""
     place = cwd / "run"
     done = subprocess.run(
-        [sys.executable, "-m", "perfscope", "run", "-o", str(place), *options, "--", *command],
+        [*within, sys.executable, "-m", "perfscope", "run", "-o", str(place), *options, "--", *command],
         cwd=cwd,
         env=environment(**changes),
         capture_output=True,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.frameworks.mpi_support import EXAMPLES, MPIEXEC, NEEDS_MPI, Recorded, environment
+from tests.frameworks.mpi_support import EXAMPLES, MPIEXEC, NEEDS_MPI, Recorded, record
 
 pytestmark = [pytest.mark.frameworks, NEEDS_MPI]
 NUM_HOSTS = 2
@@ -52,19 +52,8 @@ def cluster(tmp_path: Path) -> Iterator[str]:
 
 def on_first_host(stem: str, folder: Path, command: list[str], **changes: str) -> Recorded:
     """`perfscope run -- command` on host 1."""
-    place = folder / "run"
     inside = ["nsenter", f"--net=/run/netns/{stem}-1", "unshare", "--uts", "sh", "-c"]
-    run = [sys.executable, "-m", "perfscope", "run", "-o", str(place), "--", *command]
-    done = subprocess.run(
-        [*inside, 'hostname node-1; exec "$@"', "sh", *run],
-        cwd=folder,
-        env=environment(**changes),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    return Recorded(done, place)
+    return record(command, folder, within=[*inside, 'hostname node-1; exec "$@"', "sh"], **changes)
 
 
 def agent(stem: str, folder: Path) -> str:

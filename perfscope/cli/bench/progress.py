@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from perfscope.cli.progress_bar import minutes, new_bar
 from perfscope.cli.words import number
 from perfscope.units import MISSING
 
@@ -59,18 +60,7 @@ class RichProgress:
     """A bar with the cell that runs, n of m and what is left; failures are printed above it."""
 
     def __init__(self, total: int, done: int = 0) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        self._bar = Progress(
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
-            TextColumn("{task.description}", markup=False),
-            console=Console(stderr=True),
-            transient=True,
-        )
+        self._bar = new_bar()
         self._task = self._bar.add_task("", total=total, completed=done, left="")
         self._began = time.monotonic()
         self._done = 0
@@ -106,9 +96,3 @@ def outcome(cell: CellState, run: Run) -> str:
         return f"{name}: failed after {took}: {run.error}"
     speed = (run.figures or {}).get("samples_per_s")
     return f"{name}: {number(speed)} samples/s ({took})"
-
-
-def minutes(seconds: float) -> str:
-    """`4:05`."""
-    whole = max(0, round(seconds))
-    return f"{whole // 60}:{whole % 60:02d}"

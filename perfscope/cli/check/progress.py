@@ -6,8 +6,8 @@ import time
 from contextlib import suppress
 from types import TracebackType
 
-from perfscope.cli.bench.progress import minutes
 from perfscope.cli.check.output import say_plainly
+from perfscope.cli.progress_bar import minutes, new_bar
 from perfscope.gate.metrics import DECIDES
 from perfscope.gate.records import RunFigures
 from perfscope.reports.display import visible
@@ -67,19 +67,8 @@ class BarWatcher(PlainWatcher):
     """The same lines above a bar that shows what runs and how long the rest may take."""
 
     def __init__(self, planned: int) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
         super().__init__(planned)
-        self._bar = Progress(
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
-            TextColumn("{task.description}", markup=False),
-            console=Console(stderr=True),
-            transient=True,
-        )
+        self._bar = new_bar()
         self._task = self._bar.add_task("", total=planned, left="")
 
     def __enter__(self) -> None:
