@@ -56,6 +56,9 @@ class StepTracker:
         self._depth = 0
         self._saw_input = self._saw_backward = False
         self._optimizer_start = 0
+        self._evaluated = False  # a closure of the update under way has called the root
+        self._closure_start: Optional[int] = None  # of its forward pass, until its backward pass ends
+        self._in_closures = 0  # forward and backward within the update under way, ns
         self._last_update = 0
         self.fallback: Optional[int] = (
             None  # forward of another module since the update; used if no root came
@@ -77,8 +80,10 @@ class StepTracker:
         """The root module is about to run forward on `samples` samples (None = cannot be told)."""
         if self._depth:
             # Inside an update (LBFGS calls a closure, often several times for one batch): never a boundary.
-            if self._acc[_MICRO] == 0:
+            if not self._evaluated:
+                self._evaluated = True
                 self._count(samples)
+            self._closure_start = now if self._closure_start is None else self._closure_start
             return
         if self._start is None:
             self._start = now
@@ -121,9 +126,14 @@ class StepTracker:
         self._saw_input = True
         self._acc[_INPUT] += duration
 
-    def add_backward(self, duration: int) -> None:
+    def add_backward(self, duration: int, now: int) -> None:
+        """A backward pass of `duration` has ended at `now`, perhaps inside an update: then that is none of its time."""
         self._saw_backward = True
         self._acc[_BACKWARD] += duration
+        if self._depth:
+            start = now - duration if self._closure_start is None else self._closure_start
+            self._in_closures += now - start
+            self._closure_start = None
 
     def optimizer_begins(self, optimizer: int, now: int) -> bool:
         """Optimizer with identity `optimizer` enters step(); nested calls (ZeRO, super().step) are ignored.
@@ -136,6 +146,7 @@ class StepTracker:
             return False
         rootless = False
         self._optimizer_start = now
+        self._evaluated, self._closure_start, self._in_closures = False, None, 0
         repeats = optimizer in self._stepped
         if self._candidate is not None:
             if repeats:
@@ -159,7 +170,7 @@ class StepTracker:
         self._depth = max(0, self._depth - 1)
         if self._depth:
             return
-        self._acc[_OPTIMIZER] += now - self._optimizer_start
+        self._acc[_OPTIMIZER] += now - self._optimizer_start - self._in_closures
         self._last_update = now
         self._awaiting = True
 

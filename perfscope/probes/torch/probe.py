@@ -23,6 +23,7 @@ from ..recorder import Recorder
 from ..steps import Step, StepTracker
 from ..windows import Windows
 from . import describe as torch_describe
+from .closures import with_marked_closure
 from .compile import CompileWatch
 from .groups import GroupMarks
 from .layers import LayerMarks, class_name, describe, unwrap
@@ -132,7 +133,8 @@ class TorchProbe:
                 return original(*args, **kwargs)
             finally:
                 probe._in_backward = False
-                probe._tracker.add_backward(_clock() - began)
+                now = _clock()
+                probe._tracker.add_backward(now - began, now)
                 probe._arm_root()  # a forward without an update in between is another micro-batch
 
         torch.autograd.backward = backward
@@ -342,15 +344,20 @@ class TorchProbe:
                 self._add_layer_hooks()
             tracker.resume(_clock())
 
-    def _optimizer_pre(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _optimizer_pre(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        """An optimizer's step begins.
+
+        Returns:
+            None, or the arguments it is to have: in a window its closure is marked.
+        """
         if self._off or self._unseen():
-            return
+            return None
         try:
             now = _clock()
             if not self._bound:
                 self._bind()
                 if self._off:
-                    return
+                    return None
             other, self._other = self._other, None
             if other is not None:
                 self._tracker.fallback = other[0]
@@ -360,8 +367,11 @@ class TorchProbe:
                 else:  # the first forward seen was not the model's (a trial run before DDP, say)
                     self._root = other[1]
             self._cost_ns += _clock() - now
+            if self._windows is not None and self._windows.active >= 0 and self._trace is not None:
+                return with_marked_closure(args, kwargs, self._trace.new_mark)
         except Exception as error:  # noqa: BLE001 - the boundary: training goes on
             self._fault("optimizer", error)
+        return None
 
     def _bind(self) -> None:
         """The first update: this is the thread that trains, and this process a rank."""
