@@ -26,13 +26,14 @@ class Step(NamedTuple):
     optimizer_ns: Optional[int]  # None: the framework does not show where the update begins
     num_micro: int
     samples: Optional[int]
+    tokens: Optional[int] = None  # None: the model takes none, or its probe does not count them
 
 
-_INPUT, _BACKWARD, _OPTIMIZER, _MICRO, _SAMPLES, _UNKNOWN, _WINDOW = range(7)
+_INPUT, _BACKWARD, _OPTIMIZER, _MICRO, _SAMPLES, _UNKNOWN, _TOKENS, _WINDOW = range(8)
 
 
 def _fresh(window: int) -> List[int]:
-    return [0, 0, 0, 0, 0, 0, window]
+    return [0, 0, 0, 0, 0, 0, 0, window]
 
 
 class StepTracker:
@@ -76,13 +77,18 @@ class StepTracker:
         pending = self._candidate is not None or self._awaiting
         return self.index + 1 if pending and self._start is not None else self.index
 
-    def root_forward(self, now: int, samples: Optional[int]) -> None:
-        """The root module is about to run forward on `samples` samples (None = cannot be told)."""
+    def root_forward(self, now: int, samples: Optional[int], tokens: Optional[int] = None) -> None:
+        """The root module is about to run forward.
+
+        Args:
+            samples: that this adds to the step; None: cannot be told.
+            tokens: likewise; None: the model takes none.
+        """
         if self._depth:
             # Inside an update (LBFGS calls a closure, often several times for one batch): never a boundary.
             if not self._evaluated:
                 self._evaluated = True
-                self._count(samples)
+                self._count(samples, tokens)
             self._closure_start = now if self._closure_start is None else self._closure_start
             return
         if self._start is None:
@@ -92,7 +98,7 @@ class StepTracker:
             self._candidate = self._candidate_start = now
             self._acc = _fresh(self.window)
         self._awaiting = False
-        self._count(samples)
+        self._count(samples, tokens)
 
     def update_is_boundary(self, now: int) -> None:
         """No root forward comes between updates: the next step begins now, where this one ended."""
@@ -106,8 +112,13 @@ class StepTracker:
         """True inside an optimizer's step."""
         return self._depth > 0
 
-    def _count(self, samples: Optional[int]) -> None:
+    def correct(self, samples: int) -> None:
+        """The samples counted last were so many fewer than there are."""
+        self._acc[_SAMPLES] += samples
+
+    def _count(self, samples: Optional[int], tokens: Optional[int]) -> None:
         self._acc[_MICRO] += 1
+        self._acc[_TOKENS] += tokens or 0
         if samples is None:
             self._acc[_UNKNOWN] += 1
         else:
@@ -203,6 +214,7 @@ class StepTracker:
                     done[_OPTIMIZER],
                     done[_MICRO],
                     None if done[_UNKNOWN] or not done[_MICRO] else done[_SAMPLES],
+                    done[_TOKENS] or None,
                 )
             )
 
