@@ -1,7 +1,7 @@
 """Trainings that count their own samples: of every step of this rank, and of all ranks together.
 
-Run as a program: `sample_programs.py NAME OUT`; every rank leaves `OUT/<rank>.json` with `steps` (samples of each
-step of this rank), `global` (samples of each step over all ranks, counted once) and `tokens` (or null).
+Run as a program: `sample_programs.py NAME OUT`; every rank leaves `OUT/<rank>.json` with `steps` (samples of
+each of its steps) and `width` (ranks that have batches of their own; 0: perfscope cannot tell).
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Itera
 
 STEPS = 8
 WIDTH = 8
-Told = tuple[list[int], int]  # samples of this rank's steps, ranks with batches of their own
+Told = tuple[
+    list[int], int
+]  # samples of this rank's steps; ranks with batches of their own, 0: cannot be told
 
 
 class Net(nn.Module):
@@ -329,7 +331,7 @@ def closure_after_micro_batches() -> Told:
 
 
 def twice() -> Told:
-    """As sharpness-aware minimization: forward and backward, then once more on the same batch in a closure."""
+    """As sharpness-aware minimization: a second forward and backward on the same batch, in a closure."""
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     for _ in range(STEPS):
@@ -378,8 +380,6 @@ PROGRAMS: dict[str, tuple[int, Callable[[], Told]]] = {
     "closure after micro-batches": (1, closure_after_micro_batches),
     "twice": (1, twice),
 }
-TOKENS = {"transposed": 13, "sequence first": 13, "sequence first, flat targets": 13}
-TOKENS |= {"batch first": 13, "batch first, flat targets": 13}  # of a sample
 
 
 def main() -> None:
