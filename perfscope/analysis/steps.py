@@ -228,6 +228,7 @@ def _width_of(meta: Document, num_ranks: int) -> int | None:
     width = root.get("dp_size")
     if not (isinstance(width, int) and width > 0):
         width = world if root.get("data_parallel") else None
+    assert width is None or isinstance(width, int)
     mesh = meta.get("mesh")
     if width != world or not isinstance(mesh, dict):
         return width

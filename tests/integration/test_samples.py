@@ -49,10 +49,9 @@ def recorded_steps(run_dir: Path, rank: int) -> list[dict[str, Any]]:
 
 
 def report(run_dir: Path) -> dict[str, Any]:
-    from perfscope.reports.document import render_json
-
     from perfscope.analysis.run import analyse_run
     from perfscope.reports.build import build_report
+    from perfscope.reports.document import render_json
     from perfscope.rundir.reader import RunReader
 
     document: dict[str, Any] = json.loads(

@@ -66,7 +66,7 @@ def _by_groups(world: int, pipeline: Optional[List[int]]) -> Width:
     if not pipeline:
         return unknown
     dist = sys.modules["torch"].distributed
-    configs = getattr(dist.distributed_c10d, "_get_all_pg_configs", list)()
+    configs: List[Any] = getattr(dist.distributed_c10d, "_get_all_pg_configs", list)()
     me = dist.get_rank()
     others = {frozenset(config.get("ranks", ())) for config in configs}
     others = {
@@ -143,7 +143,7 @@ def _context(mesh: Any) -> int:
 def _root_mesh(mesh: Any) -> Any:
     if hasattr(mesh, "_get_root_mesh"):
         return mesh._get_root_mesh()
-    resources = getattr(sys.modules["torch.distributed.device_mesh"], "_mesh_resources", None)
+    resources: Any = getattr(sys.modules["torch.distributed.device_mesh"], "_mesh_resources", None)
     return resources.get_root_mesh(mesh) if hasattr(resources, "get_root_mesh") else mesh
 
 
