@@ -349,7 +349,7 @@ class StepProbe:
         if self._num_elsewhere:
             self.process.missing(
                 "steps of other threads",
-                "%d steps began in other threads than the first that trained; steps are recorded of one thread"
+                "%d steps began in other threads than the first that trained; only its steps are recorded"
                 % self._num_elsewhere,
             )
         recorder.flush()  # before the window: should closing it fail, the steps are safe

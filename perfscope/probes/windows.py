@@ -209,7 +209,7 @@ class Windows:
         self._next_poll = 0
 
     def _write(self, name: str, empty: bool) -> str:
-        """Write trace and calls of the window `name`, of one without a step nothing; why it is lost, or ""."""
+        """Write trace and calls of window `name`, nothing of one without a step. Why it is lost, or ""."""
         try:
             path = os.path.join(self._recorder.windows_folder(), name)
         except OSError:
