@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfscope.analysis.predict.costs import LinkCost, algorithms, collective_time_s
-from perfscope.analysis.scaling.first_principles import (
+from benchmarks.first_principles import (
     efficiency_with_overhead,
     largest_overhead_ratio,
     most_workers,
