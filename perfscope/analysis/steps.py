@@ -235,7 +235,7 @@ def _width_of(meta: Document, num_ranks: int) -> int | None:
     # The wrapper's group is the whole job, and the program works within a mesh that says otherwise.
     axes, shape = mesh.get("axes") or [], mesh.get("shape") or []
     shared = math.prod(size for axis, size in zip(axes, shape, strict=False) if axis in _MODEL_AXES)
-    return max(1, width // shared)
+    return int(max(1, width // shared))
 
 
 def overhead_of(meta: Document) -> int | None:

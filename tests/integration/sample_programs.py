@@ -25,7 +25,7 @@ Told = tuple[
 ]  # samples of this rank's steps; ranks with batches of their own, 0: cannot be told
 
 
-class Net(nn.Module):
+class Net(nn.Module):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.a, self.b = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
@@ -35,7 +35,7 @@ class Net(nn.Module):
         return result
 
 
-class Tagger(nn.Module):
+class Tagger(nn.Module):  # type: ignore[misc]
     """Tokens [seq, batch] or, with `batch_first`, [batch, seq] -> a score of each token's class."""
 
     def __init__(self, *, batch_first: bool) -> None:
@@ -166,7 +166,7 @@ def own_groups() -> Told:
 # One process
 
 
-class Stream(IterableDataset):
+class Stream(IterableDataset):  # type: ignore[misc]
     def __iter__(self) -> Any:
         return iter(torch.randn(30, WIDTH))
 
@@ -190,7 +190,7 @@ def loader(**options: Any) -> Told:
 
 
 def uneven_batches() -> Told:
-    class Growing(BatchSampler):
+    class Growing(BatchSampler):  # type: ignore[misc]
         def __iter__(self) -> Any:
             return iter([[0], [1, 2], [3, 4, 5], [6, 7, 8, 9]] * 2)
 

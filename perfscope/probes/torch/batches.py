@@ -10,6 +10,7 @@ import sys
 import weakref
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from ..frames import around
 from .layers import field
 from .loaders import Batch, Loaders, Shape, shape_of, tensors_of
 
@@ -64,6 +65,7 @@ class Batches:
             return
         loaders = self.loaders
 
+        @around(original)
         def _next_index(iterator: Any) -> Any:
             index = original(iterator)
             loaders.drew(iterator, index)
