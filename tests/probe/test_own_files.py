@@ -85,12 +85,12 @@ def test_descriptors_closed_and_reused_by_the_training_are_its_own(
 def test_a_limit_on_the_size_of_files_ends_no_training(train: Train, kind: str, limit: int) -> None:
     needs(kind)
     recorded = train(
-        program(
+        "import signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n"
+        + program(
             kind,
             """
-            import resource, signal, time
+            import resource, time
             for _ in range(2): step()
-            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
             resource.setrlimit(resource.RLIMIT_FSIZE, (BYTES, resource.RLIM_INFINITY))
             for _ in range(40):
                 time.sleep(0.02); step()

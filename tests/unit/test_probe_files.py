@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -83,7 +83,7 @@ def test_what_stands_in_its_place_is_not_written(file: AppendFile, tmp_path: Pat
     Path(file.path).rename(tmp_path / "aside")
     other = tmp_path / "other"
     other.write_bytes(b"")
-    make = {
+    make: dict[str, Callable[[], object]] = {
         "file": lambda: Path(file.path).write_bytes(b""),
         "link": lambda: Path(file.path).symlink_to(other),
         "fifo": lambda: os.mkfifo(file.path),
