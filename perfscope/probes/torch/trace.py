@@ -15,6 +15,7 @@ import sys
 import threading
 from typing import Any, Callable, Optional
 
+from ..files import check_descriptors
 from ..frames import around
 from .c_stderr import without_line
 
@@ -121,9 +122,15 @@ class TorchTrace:
         Raises:
             OSError: the file could not be written, or not whole.
         """
-        profile, self._profile = self._profile, None
-        if profile is None or not profiler_busy():
+        if self._profile is None or not profiler_busy():
+            self._profile = None
             return False
+        try:
+            _check_writable(path)
+        except OSError:
+            self.abandon()
+            raise
+        profile, self._profile = self._profile, None
         torch = sys.modules["torch"]
         if getattr(profile, "use_device", None) == "cuda" or getattr(profile, "use_cuda", False):
             torch.cuda.synchronize()  # or the last kernels are missing from the trace
@@ -140,6 +147,16 @@ class TorchTrace:
     def forget(self) -> None:
         """In a forked child: the session is the parent's."""
         self._profile = None
+
+
+def _check_writable(path: str) -> None:
+    """Kineto complains on stderr where it cannot open its file, or those of /proc that it reads besides."""
+    check_descriptors()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    try:
+        os.write(descriptor, b"{")
+    finally:
+        os.close(descriptor)
 
 
 def _check_whole(path: str) -> None:
