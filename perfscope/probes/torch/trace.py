@@ -15,7 +15,7 @@ import sys
 import threading
 from typing import Any, Callable, Optional
 
-from ..files import check_descriptors
+from ..files import check_writable
 from ..frames import around
 from .c_stderr import without_line
 
@@ -126,7 +126,7 @@ class TorchTrace:
             self._profile = None
             return False
         try:
-            _check_writable(path)
+            check_writable(path)  # Kineto complains on stderr where it cannot open a file
         except OSError:
             self.abandon()
             raise
@@ -147,16 +147,6 @@ class TorchTrace:
     def forget(self) -> None:
         """In a forked child: the session is the parent's."""
         self._profile = None
-
-
-def _check_writable(path: str) -> None:
-    """Kineto complains on stderr where it cannot open its file, or those of /proc that it reads besides."""
-    check_descriptors()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-    try:
-        os.write(descriptor, b"{")
-    finally:
-        os.close(descriptor)
 
 
 def _check_whole(path: str) -> None:
