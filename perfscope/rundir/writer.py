@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from perfscope.errors import RunDirectoryError
-from perfscope.rundir import layout
+from perfscope.rundir import layout, seal
 
 RUNS = "perfscope-runs"
 LATEST = "latest"
@@ -85,20 +85,23 @@ def holds_run(directory: Path) -> bool:
 def write_json(path: Path, value: object) -> None:
     """Write `value` as UTF-8 JSON: aside in the same directory, then renamed over `path`.
 
-    A failure leaves `path` as it was and no half file beside it. Characters that UTF-8 cannot
+    An object gets a checksum (rundir/seal.py), in place of one it has. A failure leaves `path` as it was and no half file beside it. Characters that UTF-8 cannot
     hold (lone surrogates) become `?`.
 
     Raises:
         RunDirectoryError: the file cannot be written (no space, no permission).
         ValueError: `value` holds NaN or an infinity, which JSON has no word for.
     """
+    if isinstance(value, dict):
+        value = {key: item for key, item in value.items() if key != seal.CHECKSUM}
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=1)
+    text = text.encode("utf-8", "replace").decode()
+    data = (seal.sealed(text) if isinstance(value, dict) else f"{text}\n").encode()
     aside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         try:
             with aside.open("xb") as file:
-                file.write(text.encode("utf-8", "replace"))
-                file.write(b"\n")
+                file.write(data)
             aside.replace(path)
         except BaseException:
             with suppress(OSError):
