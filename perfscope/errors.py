@@ -3,7 +3,7 @@
     PerfscopeError            exit 1   something about the user's input or machine
       UsageError              exit 2   the command line itself is wrong
       RunDirectoryError       exit 1   a run directory cannot be read or written
-        UnreadableFileError   exit 1   one file of it is no regular file, too large, damaged, or not to be read
+        UnreadableFileError   exit 1   a file of it cannot be used: damaged, too large, no regular file
       TraceError              exit 1   a trace file cannot be used
 
 A message is one line, says what is wrong with which file, and what to do about it.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from perfscope.errors import UnreadableFileError
 from perfscope.rundir import seal
-from perfscope.rundir.opening import MAX_DOCUMENT_BYTES, read_bounded, reason_of
+from perfscope.rundir.opening import MAX_DOCUMENT_BYTES, open_regular, read_bounded, reason_of
 
 Document = dict[str, object]
 
@@ -46,16 +47,29 @@ def parse_document(data: bytes, path: Path) -> tuple[Document, bool]:
     return document, has_checksum
 
 
+def seal_of_file(path: Path) -> dict[str, Any]:
+    """The seal of a file of any size.
+
+    Raises:
+        FileNotFoundError, UnreadableFileError: it cannot be read.
+    """
+    counter = seal.Counter()
+    with open_regular(path) as file:
+        while piece := file.read(1 << 20):
+            counter.add(piece)
+    return counter.seal()
+
+
 def is_too_deep(value: object) -> bool:
     """Whether containers stand in each other more than MAX_DEPTH deep."""
-    level = [value]
+    level: list[Any] = [value]
     for _ in range(MAX_DEPTH + 1):
         if not level:
             return False
         level = [
             inner
             for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)  # type: ignore[union-attr]
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
             if isinstance(inner, (dict, list))
         ]
     return bool(level)

@@ -1,15 +1,15 @@
 """Opening the files of a run directory: regular files only, and never more bytes than a bound.
 
-A run directory may come from another machine or another person. A pipe, a socket or a device in the place of a
-file must not block its reader, and no file may fill the memory. Standard library only: the sampler loads this.
+A run directory may come from another machine or another person. A pipe, a socket or a device in the place of
+a file must not block its reader, and no file may fill the memory. Standard library only.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 from perfscope.errors import UnreadableFileError
 
@@ -18,7 +18,7 @@ MAX_LINES_BYTES = 4 << 30  # an append-only file; a step takes about 50 bytes
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # without O_NONBLOCK, opening a pipe waits for its writer
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> FileIO:
     """The file at `path`, unbuffered, for reading bytes.
 
     Raises:
@@ -35,7 +35,7 @@ def open_regular(path: Path) -> BinaryIO:
         mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode):
             raise UnreadableFileError(path, f"it is {_kind(mode)}, not a file")
-        return os.fdopen(descriptor, "rb", buffering=0)
+        return FileIO(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
         raise
@@ -53,12 +53,11 @@ def read_bounded(path: Path, limit: int = MAX_DOCUMENT_BYTES) -> bytes:
             size = os.fstat(file.fileno()).st_size
             if size > limit:
                 raise UnreadableFileError(path, f"{size:,} bytes, more than the {limit:,} that are read")
-            pieces = []
-            while piece := file.read(limit + 1 - sum(map(len, pieces))):  # it may grow while it is read
-                pieces.append(piece)
+            data = b""
+            while piece := file.read(limit + 1 - len(data)):  # a file may grow while it is read
+                data = data + piece if data else piece
         except (OSError, MemoryError) as error:
             raise UnreadableFileError(path, reason_of(error)) from None
-    data = b"".join(pieces)
     if len(data) > limit:
         raise UnreadableFileError(path, f"more than the {limit:,} bytes that are read")
     return data

@@ -1,16 +1,19 @@
 """Checksums by which a reader notices that a file is not the one that was written.
 
-A JSON document carries one as its first key: `{"checksum": "crc32:0a1b2c3d", ...}`, over every byte behind that
-value but white space at the end. An append-only file has a seal (bytes, whole lines, crc32) in a document beside
-it. Standard library only and Python 3.8: ranks load this.
+A JSON document carries one as its first key: `{"checksum": "crc32:0a1b2c3d", ...}`, over every byte behind
+that value but white space at the end. An append-only file has a seal (bytes, lines, crc32) in a document
+beside it: a rank's in rank.json, written when the rank ends. Standard library, Python 3.8: ranks load this.
 """
+
+from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Mapping
 from typing import Any
 
 CHECKSUM = "checksum"
-SEALS = "seals"  # key of run.json: which version of seals its files carry; runs without it have none
+SEALS = "seals"  # key of run.json: the version of the seals of its files; older runs have none
 SEALS_VERSION = 1
 FILES = "files"  # key of a document: name of a file beside it -> its seal
 
@@ -18,10 +21,10 @@ _HEAD = re.compile(rb'\s*\{\s*"checksum":\s*"crc32:([0-9a-f]{8})"')
 
 
 def sealed(text: str) -> str:
-    """The text of a JSON object, ASCII or UTF-8 clean, with its checksum as the first key."""
+    """The text of a JSON object with its checksum as the first key; `text` must be what UTF-8 can hold."""
     body = text.lstrip()[1:].rstrip()
     rest = body if body.lstrip() == "}" else "," + body
-    return '{"%s": "crc32:%08x"%s\n' % (CHECKSUM, zlib.crc32(rest.encode("utf-8", "backslashreplace")), rest)
+    return f'{{"{CHECKSUM}": "crc32:{zlib.crc32(rest.encode()):08x}"{rest}\n'
 
 
 def is_intact(data: bytes) -> bool | None:
@@ -32,21 +35,40 @@ def is_intact(data: bytes) -> bool | None:
     return zlib.crc32(data[match.end() :].rstrip()) == int(match.group(1), 16)
 
 
-def seal_of_lines(num_bytes: int, lines: int, crc32: int) -> dict[str, Any]:
-    """The seal of an append-only file."""
-    return {"bytes": num_bytes, "lines": lines, "crc32": "%08x" % crc32}
+class Counter:
+    """What has been written to a file so far, all of it by whoever counts."""
+
+    def __init__(self) -> None:
+        self.bytes = self.lines = self.crc32 = 0
+
+    def add(self, data: bytes) -> None:
+        self.bytes += len(data)
+        self.lines += data.count(b"\n")
+        self.crc32 = zlib.crc32(data, self.crc32)
+
+    def seal(self) -> dict[str, Any]:
+        """As it stands in a document."""
+        return {"bytes": self.bytes, "lines": self.lines, "crc32": f"{self.crc32:08x}"}
 
 
-def lines_damage(seal: Any, data: bytes) -> str | None:
-    """What is wrong with the bytes of an append-only file, by its seal; None: nothing.
+def seal_of(data: bytes) -> dict[str, Any]:
+    """The seal of a whole file."""
+    counter = Counter()
+    counter.add(data)
+    return counter.seal()
 
-    More bytes than were sealed are damage, too: what was written last is sealed with the rest.
-    """
-    if not isinstance(seal, dict) or not isinstance(seal.get("bytes"), int) or not seal.get("crc32"):
+
+def damage(seal: Any, data: bytes) -> str | None:
+    """What is wrong with the bytes of a file, by its seal; None: nothing. More is wrong, too."""
+    return difference(seal, seal_of(data))
+
+
+def difference(seal: Any, found: Mapping[str, Any]) -> str | None:
+    """As `damage`, of a file whose seal has been made while it was read."""
+    if not isinstance(seal, dict) or not all(isinstance(seal.get(key), int) for key in ("bytes", "lines")):
         return "its seal cannot be read"
-    if len(data) == seal["bytes"] and "%08x" % zlib.crc32(data) == seal["crc32"]:
+    if found == {key: seal.get(key) for key in found}:
         return None
-    lines, wanted = data.count(b"\n"), seal.get("lines")
-    if lines != wanted:
-        return "%d of %s lines are there" % (lines, wanted)
-    return "it is not what was written: its checksum does not match"
+    if found["lines"] != seal["lines"]:
+        return f"{found['lines']:,} of {seal['lines']:,} lines are there"
+    return "not what was written: its checksum does not match"

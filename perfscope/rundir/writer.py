@@ -13,6 +13,7 @@ from pathlib import Path
 
 from perfscope.errors import RunDirectoryError
 from perfscope.rundir import layout, seal
+from perfscope.rundir.opening import read_bounded
 
 RUNS = "perfscope-runs"
 LATEST = "latest"
@@ -76,8 +77,8 @@ def default_run_dir_name(name: str) -> str:
 def holds_run(directory: Path) -> bool:
     """Whether `directory` has a run.json written by perfscope."""
     try:
-        manifest = json.loads((directory / layout.RUN_JSON).read_bytes())
-    except (OSError, ValueError):
+        manifest = json.loads(read_bounded(directory / layout.RUN_JSON))
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(manifest, dict) and "schema_version" in manifest and "perfscope_version" in manifest
 
@@ -85,8 +86,8 @@ def holds_run(directory: Path) -> bool:
 def write_json(path: Path, value: object) -> None:
     """Write `value` as UTF-8 JSON: aside in the same directory, then renamed over `path`.
 
-    An object gets a checksum (rundir/seal.py), in place of one it has. A failure leaves `path` as it was and no half file beside it. Characters that UTF-8 cannot
-    hold (lone surrogates) become `?`.
+    An object gets a checksum (rundir/seal.py), in place of one it has. A failure leaves `path` as it was and
+    no half file beside it. Characters that UTF-8 cannot hold (lone surrogates) become `?`.
 
     Raises:
         RunDirectoryError: the file cannot be written (no space, no permission).

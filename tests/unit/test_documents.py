@@ -14,7 +14,7 @@ import pytest
 from perfscope.errors import UnreadableFileError
 from perfscope.rundir.documents import MAX_DEPTH, read_document
 from perfscope.rundir.opening import open_regular, read_bounded
-from perfscope.rundir.seal import is_intact, lines_damage, seal_of_lines, sealed
+from perfscope.rundir.seal import damage, is_intact, seal_of, sealed
 from perfscope.rundir.writer import write_json
 
 
@@ -93,10 +93,10 @@ def test_a_document_written_again_has_one_checksum(tmp_path: Path) -> None:
 
 def test_the_seal_of_lines_says_what_is_missing() -> None:
     data = b"[1]\n[2]\n[3]\n"
-    seal = seal_of_lines(len(data), 3, zlib.crc32(data))
-    assert lines_damage(seal, data) is None
-    assert lines_damage(seal, b"[1]\n[2]\n") == "2 of 3 lines are there"
-    assert lines_damage(seal, data + b"[3]\n") == "4 of 3 lines are there"
-    assert "checksum" in str(lines_damage(seal, b"[1]\n[2]\n[4]\n"))
-    assert lines_damage(None, data) is not None
+    seal = seal_of(data)
+    assert damage(seal, data) is None
+    assert damage(seal, b"[1]\n[2]\n") == "2 of 3 lines are there"
+    assert damage(seal, data + b"[3]\n") == "4 of 3 lines are there"
+    assert "checksum" in str(damage(seal, b"[1]\n[2]\n[4]\n"))
+    assert damage(None, data) is not None
     assert sealed("{}") == '{"checksum": "crc32:' + f'{zlib.crc32(b"}"):08x}"}}\n'
