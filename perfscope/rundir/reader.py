@@ -426,7 +426,7 @@ def _decode_lines(lines: Sequence[bytes], decoder: msgspec.json.Decoder[_T]) -> 
     """Decoded lines and how many could not be. A file without damage is decoded in one call."""
     try:
         return decoder.decode_lines(b"\n".join(lines)), 0
-    except DECODE_ERRORS:
+    except (msgspec.DecodeError, *DECODE_ERRORS):
         tried = [_decode_line(line, decoder) for line in lines]
         good = [value for value in tried if value is not None]
         return good, len(tried) - len(good)
@@ -435,7 +435,7 @@ def _decode_lines(lines: Sequence[bytes], decoder: msgspec.json.Decoder[_T]) -> 
 def _decode_line(line: bytes, decoder: msgspec.json.Decoder[_T]) -> _T | None:
     try:
         return decoder.decode(line)
-    except DECODE_ERRORS:
+    except (msgspec.DecodeError, *DECODE_ERRORS):
         return None
 
 
@@ -446,7 +446,7 @@ def _header(lines: list[bytes]) -> tuple[tuple[str, ...] | None, list[bytes]]:
             continue
         try:
             columns = msgspec.json.decode(line, type=dict[str, list[str]]).get("columns")
-        except DECODE_ERRORS:
+        except (msgspec.DecodeError, *DECODE_ERRORS):
             continue
         if columns and {"step", "start_ns", "dur_ns"} <= set(columns):
             return tuple(columns), lines[:index] + lines[index + 1 :]
