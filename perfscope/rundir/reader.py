@@ -128,6 +128,7 @@ class RunReader:
         path = self._rank_dir(rank) / layout.STEPS_JSONL
         if path.exists():
             rows, columns = self._step_rows(path, self._seal(rank, layout.STEPS_JSONL))
+            self._note_lost_steps(rank, len(rows))
         else:
             rows, columns = _marked_steps(self.summaries(), rank), ("step", "start_ns", "dur_ns", "window")
             if rows and self.run.get("origin") != "import":
@@ -138,6 +139,16 @@ class RunReader:
             values = [row[at] for row in rows] if at >= 0 else [None] * len(rows)
             arrays.append(pa.array(values, STEPS.field(name).type))
         return pa.Table.from_arrays(arrays, schema=STEPS)
+
+    def _note_lost_steps(self, rank: int, num_rows: int) -> None:
+        """A rank that ended counted its steps; a rank that was killed wrote what it could."""
+        meta, path = self._metas[rank], self._rank_dir(rank) / layout.STEPS_JSONL
+        counted, written = meta.get("num_steps"), path.relative_to(self.path).as_posix()
+        if meta.get("finished") is not True or type(counted) is not int or num_rows >= counted:
+            return
+        if not any(note.path == written for note in self._notes.values()):
+            reason = f"{num_rows:,} of the {counted:,} steps that the rank counted are there"
+            self._note(path, counted - num_rows, reason)
 
     def summaries(self) -> tuple[Document, ...]:
         """What ingest says of each (rank, window), sorted so. Empty before ingest."""
