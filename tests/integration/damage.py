@@ -9,7 +9,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,23 +30,30 @@ class HangError(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What `perfscope report --json` did."""
+    """What a command did; `document` is the report's JSON."""
 
     code: int
-    document: Document | None
+    stdout: str
     stderr: str
+    document: Document | None = None
 
 
 def report_of(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> Outcome:
     """`perfscope report --json` in this process. Raises HangError."""
+    outcome = perfscope(capsys, "report", "--json", str(run_dir))
+    return replace(outcome, document=json.loads(outcome.stdout) if outcome.stdout else None)
+
+
+def perfscope(capsys: pytest.CaptureFixture[str], *arguments: str) -> Outcome:
+    """A command in this process. Raises HangError."""
     with pytest.MonkeyPatch.context() as patch, _watchdog():
-        patch.setattr("sys.argv", ["perfscope", "report", "--json", str(run_dir)])
+        patch.setattr("sys.argv", ["perfscope", *arguments])
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             main()
     code = ended.value.code if isinstance(ended.value.code, int) else 1
     out, err = capsys.readouterr()
-    return Outcome(code=code, document=json.loads(out) if out else None, stderr=err)
+    return Outcome(code=code, stdout=out, stderr=err)
 
 
 @contextmanager

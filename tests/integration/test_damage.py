@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections
+import os
 import random
+import shutil
 import socket
 from pathlib import Path
 
@@ -83,6 +85,72 @@ def test_an_untouched_copy_reports_the_same_figures(
     assert first.document is not None and second.document is not None
     assert damage.uncovered(first.document, second.document) == []
     assert not any(gap["affects"] for gap in damage.gaps(first.document)), "an intact run notes no damage"
+
+
+@pytest.mark.parametrize(
+    ("name", "affected", "words"),
+    [
+        (
+            "ranks/0/steps.jsonl",
+            ("step_ns", "ranks.0", "throughput_samples_per_s"),
+            "31 of 41 lines are there",
+        ),
+        ("ranks/1/layers.json", ("layers",), "not there any more"),
+        ("hosts/HOST/topology.json", ("machine", "findings"), "not there any more"),
+        ("hosts/HOST/samples.jsonl", ("machine",), "lines are there"),
+        ("ranks/1/windows/0.json.gz", ("ranks.1", "layers", "collectives"), "not there any more"),
+        ("ranks/1/rank.json", ("ranks", "step_ns"), "not there any more"),
+    ],
+)
+def test_what_is_cut_or_gone_is_named_with_the_figures_it_affects(
+    recorded: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    affected: tuple[str, ...],
+    words: str,
+) -> None:
+    damage.copy_run(recorded, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "derived", ignore_errors=True)
+    host = next((recorded / "hosts").iterdir()).name
+    path = tmp_path / "run" / name.replace("HOST", host)
+    if path.suffix == ".jsonl":
+        path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-10]))
+    else:
+        path.unlink()
+    outcome = damage.report_of(tmp_path / "run", capsys)
+    assert outcome.document is not None, outcome.stderr
+    found = [gap for gap in damage.gaps(outcome.document) if words in gap["reason"]]
+    assert found, damage.gaps(outcome.document)
+    assert set(affected) <= {path for gap in found for path in gap["affects"]}
+    assert "of 1 CPUs" not in outcome.stdout, "a machine of unknown size has no share of its CPUs"
+
+
+@pytest.mark.parametrize("name", ["run.json", "hosts/HOST/samples.jsonl", "ranks/0/layers.json"])
+@pytest.mark.parametrize("kind", ["deep nesting in place", "pipe in place"])
+def test_every_reading_command_gets_past_deep_nesting_and_pipes(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, kind: str
+) -> None:
+    run_dir = tmp_path / "run"
+    damage.copy_run(recorded, run_dir)
+    host = next((recorded / "hosts").iterdir()).name
+    path = run_dir / name.replace("HOST", host)
+    path.unlink()
+    if kind == "pipe in place":
+        os.mkfifo(path)
+    else:
+        path.write_text('{"a":' * 100_000 + "1" + "}" * 100_000)
+    for arguments in (
+        ("report", "--json", str(run_dir)),
+        ("compare", "--json", str(run_dir), str(recorded)),
+        ("export", str(run_dir), "--format", "csv", "-o", str(tmp_path / "out.csv")),
+        ("collect", str(run_dir), "-o", str(tmp_path / "collected")),
+    ):
+        outcome = damage.perfscope(capsys, *arguments)
+        assert outcome.code in (0, 1, 3), (arguments, outcome)
+        if outcome.code == 1:
+            assert len(outcome.stderr.splitlines()) == 1, (arguments, outcome.stderr)
+        assert "internal error" not in outcome.stderr
 
 
 def test_sixty_mutations_change_no_figure_without_a_note(
