@@ -87,10 +87,9 @@ def dropped_parts(notes: Sequence[DroppedInput]) -> list[MissingFigure]:
 
 
 def _dropped(path: str, notes: Sequence[DroppedInput], affected: Affected) -> MissingFigure:
+    of = f" (affects {affected.words})" if affected.words else ""
     return MissingFigure(
-        what=_what(path, notes),
-        reason=_short(f"{_reasons(notes)} (affects {affected.words})"),
-        affects=affected.paths,
+        what=_what(path, notes), reason=_short(f"{_reasons(notes)}{of}"), affects=affected.paths
     )
 
 

@@ -47,8 +47,10 @@ def affected_by(path: str) -> Affected:
         return _OF_HOST.get(parts[-1], Affected(paths=_OF_MACHINE, words="the host's figures"))
     if parts[0] != layout.RANKS:
         return _RUN if parts[0] == layout.RUN_JSON else _TRAINING
+    if len(parts) == 2:  # an attempt that is not shown
+        return Affected(paths=(), words="")
     rank = parts[1].partition(".")[0]
-    own, name = f"{RANKS}.{rank}", parts[2] if len(parts) > 2 else layout.RANK_JSON
+    own, name = f"{RANKS}.{rank}", parts[2]
     if name == layout.STEPS_JSONL:
         return Affected(paths=(own, *_OF_STEPS), words="step times and throughput")
     if name == layout.LAYERS_JSON:

@@ -8,6 +8,7 @@ is in it.
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from typing import Any, Dict, Iterable, List, Optional, Tuple
@@ -116,7 +117,7 @@ class CallLog:
             num_lost=self._num_lost,
         )
         try:
-            write_whole(path, seal.sealed(json.dumps(document)).encode("ascii"))
+            write_whole(path, seal.sealed(json.dumps(document), os.path.basename(path)).encode("ascii"))
         finally:
             self._start()
 

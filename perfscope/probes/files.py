@@ -259,7 +259,7 @@ class Folder:
             OSError: the file cannot be written; the one there was is untouched.
         """
         self.check()
-        data = seal.sealed(json.dumps(value)).encode("ascii")
+        data = seal.sealed(json.dumps(value), name).encode("ascii")
         write_whole(os.path.join(self.path, name), data)
         return data
 

@@ -40,7 +40,7 @@ def parse_document(data: bytes, path: Path) -> tuple[Document, bool]:
         raise UnreadableFileError(path, f"not a JSON object: {reason_of(error)}") from None
     if is_too_deep(document):
         raise UnreadableFileError(path, f"nested more than {MAX_DEPTH} deep")
-    intact = seal.is_intact(data)
+    intact = seal.is_intact(data, path.name.removesuffix(".gz"))
     has_checksum = document.pop(seal.CHECKSUM, None) is not None
     if intact is False or (intact is None and has_checksum):
         raise UnreadableFileError(path, "damaged: its checksum does not match what it holds")

@@ -255,7 +255,9 @@ class StackBursts(BaseCollector):
         target = self._ctx.out_dir / STACKS_JSON
         aside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         try:
-            aside.write_text(sealed(json.dumps(document, separators=(",", ":"))), encoding="utf-8")
+            aside.write_text(
+                sealed(json.dumps(document, separators=(",", ":")), target.name), encoding="utf-8"
+            )
             aside.replace(target)
         except OSError as error:
             with suppress(OSError):

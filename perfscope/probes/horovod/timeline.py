@@ -111,5 +111,5 @@ def _join(path: str, spans: List[_Span]) -> int:
     added = len(document["rows"]) - num_rows
     if added:
         document.pop(seal.CHECKSUM, None)
-        write_whole(path, seal.sealed(json.dumps(document)).encode("ascii"))
+        write_whole(path, seal.sealed(json.dumps(document), os.path.basename(path)).encode("ascii"))
     return added
