@@ -12,7 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from perfscope.errors import RunDirectoryError
-from perfscope.rundir import layout
+from perfscope.rundir import layout, seal
+from perfscope.rundir.opening import read_bounded
 
 RUNS = "perfscope-runs"
 LATEST = "latest"
@@ -76,8 +77,8 @@ def default_run_dir_name(name: str) -> str:
 def holds_run(directory: Path) -> bool:
     """Whether `directory` has a run.json written by perfscope."""
     try:
-        manifest = json.loads((directory / layout.RUN_JSON).read_bytes())
-    except (OSError, ValueError):
+        manifest = json.loads(read_bounded(directory / layout.RUN_JSON))
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(manifest, dict) and "schema_version" in manifest and "perfscope_version" in manifest
 
@@ -85,20 +86,23 @@ def holds_run(directory: Path) -> bool:
 def write_json(path: Path, value: object) -> None:
     """Write `value` as UTF-8 JSON: aside in the same directory, then renamed over `path`.
 
-    A failure leaves `path` as it was and no half file beside it. Characters that UTF-8 cannot
-    hold (lone surrogates) become `?`.
+    An object gets a checksum (rundir/seal.py), in place of one it has. A failure leaves `path` as it was and
+    no half file beside it. Characters that UTF-8 cannot hold (lone surrogates) become `?`.
 
     Raises:
         RunDirectoryError: the file cannot be written (no space, no permission).
         ValueError: `value` holds NaN or an infinity, which JSON has no word for.
     """
+    if isinstance(value, dict):
+        value = {key: item for key, item in value.items() if key != seal.CHECKSUM}
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=1)
+    text = text.encode("utf-8", "replace").decode()
+    data = (seal.sealed(text, path.name) if isinstance(value, dict) else f"{text}\n").encode()
     aside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         try:
             with aside.open("xb") as file:
-                file.write(text.encode("utf-8", "replace"))
-                file.write(b"\n")
+                file.write(data)
             aside.replace(path)
         except BaseException:
             with suppress(OSError):

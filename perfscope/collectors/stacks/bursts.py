@@ -25,6 +25,7 @@ from perfscope.collectors.base import SECOND_NS, BaseCollector, Capability, Read
 from perfscope.collectors.context import Context
 from perfscope.collectors.stacks.speedscope import NotSpeedscope, StackMerge
 from perfscope.rundir.layout import STACKS_JSON
+from perfscope.rundir.seal import sealed
 
 BURST_S = 2
 RATE_HZ = 20
@@ -254,7 +255,9 @@ class StackBursts(BaseCollector):
         target = self._ctx.out_dir / STACKS_JSON
         aside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         try:
-            aside.write_text(json.dumps(document, separators=(",", ":")), encoding="utf-8")
+            aside.write_text(
+                sealed(json.dumps(document, separators=(",", ":")), target.name), encoding="utf-8"
+            )
             aside.replace(target)
         except OSError as error:
             with suppress(OSError):
