@@ -17,6 +17,7 @@ from perfscope.errors import RunDirectoryError, TraceError
 from perfscope.ingest.run import Progress, ingest_run
 from perfscope.ingest.summary import IngestSummary
 from perfscope.rundir import layout
+from perfscope.rundir.recording import release
 from perfscope.rundir.redact import redact_text
 from perfscope.rundir.writer import create_run_dir, write_json
 
@@ -259,6 +260,7 @@ def _remove(directory: Path) -> None:
     for name in (layout.RANKS, layout.DERIVED):
         shutil.rmtree(directory / name, ignore_errors=True)
     (directory / layout.RUN_JSON).unlink(missing_ok=True)
+    release(directory)
     with suppress(OSError):
         directory.rmdir()
 

@@ -7,6 +7,7 @@ damage, the file is read again with zlib, which hands over everything up to the 
 from __future__ import annotations
 
 import zlib
+from io import BytesIO, FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -14,6 +15,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from perfscope.errors import TraceError
+from perfscope.rundir.files import open_regular
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _PIECE = 1 << 18
@@ -22,6 +24,9 @@ _PIECE = 1 << 18
 class TraceSource:
     """Reads a trace from its beginning to its end, or to where it breaks.
 
+    Args:
+        path: None is a trace of no bytes.
+
     Attributes:
         damage: what is wrong with the file, in words; None while nothing is.
 
@@ -29,21 +34,21 @@ class TraceSource:
         TraceError: the file cannot be opened or read at all.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None) -> None:
         self.path = path
         self.damage: str | None = None
         self._delivered = 0
         self._arrow: Any = None
         self._zlib: _ZlibReader | None = None
         try:
-            self._file: BinaryIO = path.open("rb", buffering=0)
+            self._file: FileIO | BytesIO = open_regular(path) if path else BytesIO()
             magic = self._file.read(2)
             self._file.seek(0)
         except OSError as error:
             raise TraceError(f"{path}: cannot be read: {error.strerror}") from error
         self.compressed = magic == _GZIP_MAGIC
         if self.compressed:
-            self._arrow = pa.CompressedInputStream(pa.OSFile(str(path)), "gzip")
+            self._arrow = pa.CompressedInputStream(pa.PythonFile(self._file, "r"), "gzip")
 
     def __enter__(self) -> TraceSource:
         return self
@@ -63,7 +68,7 @@ class TraceSource:
             elif self._arrow is not None:
                 count = self._from_arrow(target)
             else:
-                count = self._file.readinto(target)  # type: ignore[attr-defined]
+                count = self._file.readinto(target)
         except OSError as error:
             self.damage = f"reading stopped after {self._delivered} bytes: {error.strerror or error}"
             return 0

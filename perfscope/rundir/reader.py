@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from perfscope.errors import RunDirectoryError
 from perfscope.rundir import layout
 from perfscope.rundir.attempts import Attempt, all_attempts, choose
+from perfscope.rundir.links import refuse_links
 from perfscope.rundir.migrations import migrate
 from perfscope.rundir.samples import HostSamples, read_samples
 from perfscope.rundir.schema import STEPS, TIMELINE
@@ -44,11 +45,13 @@ class RunReader:
     """A run directory, its `latest` link, or the path of its run.json.
 
     Raises:
-        RunDirectoryError: not there, no run, unreadable, broken run.json, or a newer schema.
+        RunDirectoryError: not there, no run, unreadable, broken run.json, a newer schema, or
+            a symbolic link in it.
     """
 
     def __init__(self, path: Path | str) -> None:
         self.path = _locate(Path(path))
+        refuse_links(self.path)
         self.run = migrate(_read_manifest(self.path), str(self.path))
         self._notes: dict[tuple[str, str], ReadNote] = {}
         self._summaries: tuple[Document, ...] | None = None
