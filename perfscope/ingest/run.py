@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from perfscope.errors import RunDirectoryError
 from perfscope.ingest.files import WindowFile, fresh_summary, window_files
 from perfscope.ingest.summary import IngestSummary
 from perfscope.rundir import layout
+from perfscope.rundir.documents import seal_of_file
 from perfscope.rundir.links import refuse_links
 from perfscope.rundir.writer import write_json
 
@@ -109,5 +111,7 @@ def _ingest_one(file: WindowFile) -> IngestSummary:
         raise
     except Exception as error:  # noqa: BLE001 - one strange trace must not cost the report of all the others
         summary = unusable_window(file, f"internal error, please report it: {type(error).__name__}: {error}")
+    if file.table.is_file():
+        summary = replace(summary, table=seal_of_file(file.table))
     write_json(file.summary, summary.to_json())
     return summary

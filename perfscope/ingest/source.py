@@ -14,8 +14,8 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from perfscope.errors import TraceError
-from perfscope.rundir.files import open_regular
+from perfscope.errors import TraceError, UnreadableFileError
+from perfscope.rundir.opening import open_regular
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _PIECE = 1 << 18
@@ -44,6 +44,8 @@ class TraceSource:
             self._file: FileIO | BytesIO = open_regular(path) if path else BytesIO()
             magic = self._file.read(2)
             self._file.seek(0)
+        except UnreadableFileError as error:
+            raise TraceError(f"{path}: cannot be read: {error.reason}") from error
         except OSError as error:
             raise TraceError(f"{path}: cannot be read: {error.strerror}") from error
         self.compressed = magic == _GZIP_MAGIC

@@ -9,14 +9,14 @@ Slurm step know more of each other: step_tasks.py.
 from __future__ import annotations
 
 import fcntl
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from perfscope.errors import RunDirectoryError
+from perfscope.errors import RunDirectoryError, UnreadableFileError
 from perfscope.rundir import layout, recording
+from perfscope.rundir.documents import read_document
 from perfscope.rundir.writer import OWNER, write_json
 
 _POLLS = 40
@@ -116,7 +116,6 @@ def expected_ranks(manifest: dict[str, object], planned: int | None, reported: i
 
 def _read(run_dir: Path) -> dict[str, object] | None:
     try:
-        manifest = json.loads((run_dir / layout.RUN_JSON).read_bytes())
-    except (OSError, ValueError):
+        return read_document(run_dir / layout.RUN_JSON)
+    except (OSError, UnreadableFileError):
         return None
-    return manifest if isinstance(manifest, dict) else None

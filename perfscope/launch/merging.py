@@ -9,7 +9,6 @@ The collected run keeps every source's run.json in `.owner/parts`, so that run.j
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import shutil
@@ -18,13 +17,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfscope.errors import RunDirectoryError, UsageError
+from perfscope.errors import RunDirectoryError, UnreadableFileError, UsageError
 from perfscope.launch.merged_manifest import PARTS, Part, keep_later_facts, merge, read_parts, write_parts
 from perfscope.launch.same_run import RankProcess, require_one_run
 from perfscope.rundir import layout
 from perfscope.rundir.attempts import Attempt, all_attempts
+from perfscope.rundir.documents import read_document
+from perfscope.rundir.inventory import INVENTORY, take_inventory
 from perfscope.rundir.links import refuse_links
 from perfscope.rundir.migrations import migrate
+from perfscope.rundir.opening import MAX_LINES_BYTES, read_bounded
 from perfscope.rundir.recording import LOCK, claim, release
 from perfscope.rundir.writer import BOOT_ERRORS, OWNER, create_run_dir, write_json
 
@@ -129,6 +131,9 @@ def _collect(sources: Sequence[Source], target: Path, parts: Sequence[Part]) -> 
     changed |= write_parts(target, parts)
     before = _read_json(target / layout.RUN_JSON)
     manifest = keep_later_facts(merge(target, read_parts(target)), before or {})
+    noted = (part.manifest.get(INVENTORY) for part in parts)
+    known = {path: None for one in noted if isinstance(one, dict) for path in one}  # what a source has lost
+    manifest |= {INVENTORY: {**known, **take_inventory(target)}}
     if before != manifest:
         write_json(target / layout.RUN_JSON, manifest)
         changed = True
@@ -264,8 +269,14 @@ def _copy_hosts(source: Path, target: Path) -> bool:
         if not host.is_dir() or host.is_symlink():
             continue
         for path in sorted(host.iterdir()):
-            if path.name not in _OF_THE_HOST_ALONE:
-                changed |= _copy_if_larger(path, target / layout.HOSTS / host.name / path.name)
+            if path.name in _OF_THE_HOST_ALONE or path.name == layout.SAMPLES_SEAL:
+                continue
+            place = target / layout.HOSTS / host.name / path.name
+            if _copy_if_larger(path, place):
+                changed = True
+                if path.name == layout.SAMPLES_JSONL:  # another seal of the same size belongs to it
+                    place.with_name(layout.SAMPLES_SEAL).unlink(missing_ok=True)
+                    _copy_if_larger(path.with_name(layout.SAMPLES_SEAL), place.with_name(layout.SAMPLES_SEAL))
     return changed
 
 
@@ -299,8 +310,8 @@ def _copy_if_larger(source: Path, place: Path) -> bool:
 def _add_lines(source: Path, place: Path) -> bool:
     """Lines of `source` that `place` does not have yet, appended."""
     try:
-        lines = source.read_bytes().splitlines()
-    except OSError:
+        lines = read_bounded(source, MAX_LINES_BYTES).splitlines()
+    except (OSError, UnreadableFileError):
         return False
     have = set(place.read_bytes().splitlines()) if place.exists() else set()
     new = [line for line in dict.fromkeys(lines) if line not in have]
@@ -312,10 +323,9 @@ def _add_lines(source: Path, place: Path) -> bool:
 
 def _read_json(path: Path) -> dict[str, object] | None:
     try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        return read_document(path)
+    except (OSError, UnreadableFileError):
         return None
-    return found if isinstance(found, dict) else None
 
 
 @contextmanager

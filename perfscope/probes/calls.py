@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
-from ..rundir import layout
+from ..rundir import layout, seal
 
 MAX_ROWS = 200_000  # of one window: some 20 MB; what is more is counted, not kept
 
@@ -115,7 +115,7 @@ class CallLog:
             num_lost=self._num_lost,
         )
         with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
-            json.dump(document, file)
+            file.write(seal.sealed(json.dumps(document)))
         self._start()
 
     def abandon(self) -> None:

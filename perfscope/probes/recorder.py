@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Any, Dict, List, Optional
 
-from ..rundir import layout
+from ..rundir import layout, seal
 from .ranks import Identity, claim
 from .steps import Step
 
@@ -35,13 +35,13 @@ class Recorder:
     def __init__(self, run_dir: str, identity: Identity) -> None:
         self.run_dir = run_dir
         self.rank, self.attempt, self.path = claim(os.path.join(run_dir, layout.RANKS), identity)
+        self._documents: Dict[str, Any] = {}  # name of a document beside rank.json -> its seal
         self._pending: List[Step] = []
         self._mend = ""
         self._last_flush = time.monotonic_ns()
-        self._steps_fd = os.open(
-            os.path.join(self.path, layout.STEPS_JSONL), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644
-        )
-        self._write(self._steps_fd, json.dumps({"columns": list(Step._fields)}) + "\n")
+        self._written: Dict[str, Optional[seal.Counter]] = {}  # None: another process wrote there before
+        self._steps_fd = self._open(layout.STEPS_JSONL)
+        self._write(self._steps_fd, layout.STEPS_JSONL, json.dumps({"columns": list(Step._fields)}) + "\n")
         self.num_steps = 0
         self.meta: Dict[str, Any] = {
             "schema_version": layout.SCHEMA_VERSION,
@@ -60,11 +60,20 @@ class Recorder:
             "notes": [],
         }
 
-    @staticmethod
-    def _write(fd: int, text: str) -> None:
+    def _open(self, name: str) -> int:
+        fd = os.open(os.path.join(self.path, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        if name not in self._written:
+            self._written[name] = None if os.fstat(fd).st_size else seal.Counter()
+        return fd
+
+    def _write(self, fd: int, name: str, text: str) -> None:
         data = text.encode("utf-8", "backslashreplace")
+        counter = self._written[name]
         while data:  # one write in practice; a short one is a filling disk, the next raises
-            data = data[os.write(fd, data) :]
+            num = os.write(fd, data)
+            if counter is not None:
+                counter.add(data[:num])
+            data = data[num:]
 
     def add_step(self, step: Step, now: int) -> None:
         """Take one step; lines reach the disk in batches, always whole lines in one write."""
@@ -82,7 +91,7 @@ class Recorder:
         # Not json.dumps: this runs between training steps, and nine integers need no encoder.
         lines = [(_STEP_LINE % step).replace("None", "null") for step in pending]
         try:
-            self._write(self._steps_fd, self._mend + "\n".join(lines) + "\n")
+            self._write(self._steps_fd, layout.STEPS_JSONL, self._mend + "\n".join(lines) + "\n")
             self._mend = ""
         except OSError as error:
             self._mend = "\n"  # a line may be torn: readers drop it, the next must stand by itself
@@ -94,11 +103,13 @@ class Recorder:
 
     def append(self, name: str, record: Dict[str, Any]) -> None:
         """Append one JSON line to the rank's file `name`."""
-        fd = os.open(os.path.join(self.path, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        fd = self._open(name)
         try:
-            self._write(fd, json.dumps(record) + "\n")
+            self._write(fd, name, json.dumps(record) + "\n")
         finally:
             os.close(fd)
+        if self.meta["finished"]:
+            self.save_meta()  # what is told after the end is sealed as well
 
     def anchor(self) -> None:
         """Pair the monotonic clock with the wall clock; the narrowest of three readings."""
@@ -113,16 +124,26 @@ class Recorder:
         self.meta["anchors"].append(best)
 
     def save_meta(self, **fields: Any) -> None:
-        """Rewrite rank.json (aside, then renamed) with `fields` merged in."""
+        """Rewrite rank.json (aside, then renamed) with `fields` merged in; of a finished rank with seals."""
         self.meta.update(fields, num_steps=self.num_steps)
+        if self.meta["finished"]:
+            self.meta[seal.FILES] = {**self._documents, **self._seals()}
         self.write_json(layout.RANK_JSON, self.meta)
 
+    def _seals(self) -> Dict[str, Any]:
+        return {name: one.seal() for name, one in self._written.items() if one is not None}
+
     def write_json(self, name: str, value: Any) -> None:
-        self.replace_json(os.path.join(self.path, name), value)
+        text = self.replace_json(os.path.join(self.path, name), value)
+        if name != layout.RANK_JSON:
+            self._documents[name] = seal.seal_of(text.encode())
 
     @staticmethod
-    def replace_json(path: str, value: Any) -> None:
+    def replace_json(path: str, value: Any) -> str:
+        """Write an object with its checksum, aside and renamed; returns what the file holds."""
         aside = "%s.%d.tmp" % (path, os.getpid())
-        with open(aside, "w", encoding="utf-8", errors="backslashreplace") as file:
-            json.dump(value, file)
+        text = seal.sealed(json.dumps(value))  # ASCII
+        with open(aside, "w", encoding="ascii", newline="") as file:
+            file.write(text)
         os.replace(aside, path)
+        return text

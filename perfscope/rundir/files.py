@@ -7,13 +7,10 @@ replaces a link and leaves what it leads to as it was.
 
 from __future__ import annotations
 
-import errno
 import os
 import secrets
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -83,19 +80,3 @@ def write_aside(path: Path) -> Iterator[BinaryIO]:
             yield file
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-def open_regular(path: Path) -> FileIO:
-    """A regular file, unbuffered, for reading. The name itself must be no link; a pipe is never waited for.
-
-    Raises:
-        OSError: it cannot be read, is a link (ELOOP), or is something else than a regular file.
-    """
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
-        return FileIO(handle, "rb")
-    except BaseException:
-        os.close(handle)
-        raise

@@ -12,8 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from perfscope.errors import RunDirectoryError
-from perfscope.rundir import layout
-from perfscope.rundir.files import open_regular, replacing
+from perfscope.rundir import layout, seal
+from perfscope.rundir.files import replacing
+from perfscope.rundir.opening import read_bounded
 from perfscope.rundir.recording import LOCK, claim, release
 
 RUNS = "perfscope-runs"
@@ -81,8 +82,7 @@ def default_run_dir_name(name: str) -> str:
 def holds_run(directory: Path) -> bool:
     """Whether `directory` has a run.json written by perfscope."""
     try:
-        with open_regular(directory / layout.RUN_JSON) as file:
-            manifest = json.loads(file.read())
+        manifest = json.loads(read_bounded(directory / layout.RUN_JSON))
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(manifest, dict) and "schema_version" in manifest and "perfscope_version" in manifest
@@ -91,18 +91,21 @@ def holds_run(directory: Path) -> bool:
 def write_json(path: Path, value: object) -> None:
     """Write `value` as UTF-8 JSON: aside in the same directory, then renamed over `path`.
 
-    A failure leaves `path` as it was and no half file beside it. Characters that UTF-8 cannot
-    hold (lone surrogates) become `?`.
+    An object gets a checksum (rundir/seal.py), in place of one it has. A failure leaves `path` as it was and
+    no half file beside it. Characters that UTF-8 cannot hold (lone surrogates) become `?`.
 
     Raises:
         RunDirectoryError: the file cannot be written (no space, no permission).
         ValueError: `value` holds NaN or an infinity, which JSON has no word for.
     """
+    if isinstance(value, dict):
+        value = {key: item for key, item in value.items() if key != seal.CHECKSUM}
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=1)
+    text = text.encode("utf-8", "replace").decode()
+    data = (seal.sealed(text) if isinstance(value, dict) else f"{text}\n").encode()
     try:
         with replacing(path) as file:
-            file.write(text.encode("utf-8", "replace"))
-            file.write(b"\n")
+            file.write(data)
     except OSError as error:
         raise RunDirectoryError(f"cannot write {path}: {error.strerror}") from error
 

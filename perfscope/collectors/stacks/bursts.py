@@ -26,6 +26,7 @@ from perfscope.collectors.context import Context
 from perfscope.collectors.stacks.speedscope import NotSpeedscope, StackMerge
 from perfscope.rundir.files import replacing
 from perfscope.rundir.layout import STACKS_JSON
+from perfscope.rundir.seal import sealed
 
 BURST_S = 2
 RATE_HZ = 20
@@ -255,7 +256,7 @@ class StackBursts(BaseCollector):
         target = self._ctx.out_dir / STACKS_JSON
         try:
             with replacing(target) as file:
-                file.write(json.dumps(document, separators=(",", ":")).encode())
+                file.write(sealed(json.dumps(document, separators=(",", ":"))).encode())
         except OSError as error:
             self._give_up(f"{STACKS_JSON} cannot be written: {reason_of(error)}")
 

@@ -8,9 +8,9 @@ carries the modules. What only encloses operators (executors, loops) is left out
 from __future__ import annotations
 
 import gzip
-import json
 import re
 from pathlib import Path
+from typing import Any
 
 from perfscope.errors import TraceError
 from perfscope.ingest.collectives import Collective, canonical
@@ -18,6 +18,7 @@ from perfscope.ingest.formats.hlo import NOWHERE, Instruction, Module, Modules
 from perfscope.ingest.formats.trace import UNKNOWN, FrameworkTrace
 from perfscope.ingest.formats.xplane import XEvent, XLine, XPlane, read_xspace
 from perfscope.rundir import layout
+from perfscope.rundir.documents import read_document
 
 MARK_DEVICES = "perfscope.devices:"  # + "device=process,..." of every device, by probes/jax/trace.py
 WORLD = "jax"  # the group of all processes, as in rank.json
@@ -271,7 +272,7 @@ def _leaves(events: list[XEvent]) -> list[XEvent]:
 def _known_layers(path: Path) -> frozenset[str]:
     """Names in the rank's layers.json, two folders up; none for a trace that lies alone."""
     try:
-        document = json.loads((path.parent.parent / layout.LAYERS_JSON).read_bytes())
+        document: dict[str, Any] = read_document(path.parent.parent / layout.LAYERS_JSON)
         return frozenset(str(row["layer"]) for row in document["layers"])
     except (OSError, ValueError, KeyError, TypeError):
         return frozenset()

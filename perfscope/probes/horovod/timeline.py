@@ -15,7 +15,7 @@ import os
 import re
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-from ...rundir import layout
+from ...rundir import layout, seal
 from ..process import Process
 
 NEGOTIATION, TRANSFER = (1 << 40) + 1, (1 << 40) + 2  # lanes; no thread has such a number
@@ -111,6 +111,6 @@ def _join(path: str, spans: List[_Span]) -> int:
     if added:
         aside = path + ".tmp"
         with open(aside, "w", encoding="utf-8", errors="backslashreplace") as file:
-            json.dump(document, file)
+            file.write(seal.sealed(json.dumps({k: v for k, v in document.items() if k != seal.CHECKSUM})))
         os.replace(aside, path)
     return added
