@@ -6,6 +6,7 @@ damage, the file is read again with zlib, which hands over everything up to the 
 
 from __future__ import annotations
 
+import os
 import zlib
 from io import BytesIO, FileIO
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from perfscope.errors import TraceError, UnreadableFileError
+from perfscope.ingest.inflate import most_bytes, too_much
 from perfscope.rundir.opening import open_regular
 
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -49,6 +51,7 @@ class TraceSource:
         except OSError as error:
             raise TraceError(f"{path}: cannot be read: {error.strerror}") from error
         self.compressed = magic == _GZIP_MAGIC
+        self._packed = os.fstat(self._file.fileno()).st_size if self.compressed else 0
         if self.compressed:
             self._arrow = pa.CompressedInputStream(pa.PythonFile(self._file, "r"), "gzip")
 
@@ -64,6 +67,9 @@ class TraceSource:
 
     def readinto(self, target: memoryview) -> int:
         """Fill `target` from its start; the number of bytes written, 0 at the end of the file."""
+        if self.compressed and self._delivered > most_bytes(self._packed):
+            self.damage = too_much(self._packed)
+            return 0
         try:
             if self._zlib is not None:
                 count = self._from_zlib(target)

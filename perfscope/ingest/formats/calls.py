@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pyarrow.parquet as pq
 from perfscope.errors import TraceError
 from perfscope.ingest.collectives import Collective
 from perfscope.ingest.formats.trace import FrameworkTrace, Ints, depths, write_table
+from perfscope.ingest.inflate import read_whole
 from perfscope.rundir.schema import KINDS, PHASES
 
 
@@ -86,9 +86,8 @@ def merge_calls(table_path: Path, trace: FrameworkTrace, steps: list[tuple[int, 
 
 def _document(path: Path) -> dict[str, Any]:
     try:
-        data = path.read_bytes()
-        document = msgspec.json.decode(gzip.decompress(data) if path.suffix == ".gz" else data)
-    except (OSError, EOFError, ValueError) as error:
+        document = msgspec.json.decode(read_whole(path))
+    except (ValueError, RecursionError) as error:
         raise TraceError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
     if not isinstance(document, dict) or not isinstance(document.get("rows"), list):
         raise TraceError(f"{path}: is no record of calls")
