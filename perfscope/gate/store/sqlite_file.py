@@ -161,8 +161,7 @@ class SqliteStore:
             with closing(_connect(self._path, create=not start, timeout_s=self._timeout_s)) as connection:
                 _migrate(connection, self._path)
                 connection.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
-                if writing:
-                    _check_sound(connection, self._path)
+                _check_sound(connection, self._path)
                 yield connection
                 connection.execute("COMMIT")  # without it, closing rolls back
         except (sqlite3.Error, sqlite3.Warning, ValueError, RecursionError) as error:
@@ -223,7 +222,7 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def _check_sound(connection: sqlite3.Connection, path: Path) -> None:
-    """Before anything is written: into a file with pages missing, SQLite would write all the same."""
+    """Of a file with pages missing or torn, SQLite gives what it finds, and writes into it all the same."""
     if path.stat().st_size % _number(connection, "PRAGMA page_size"):
         raise sqlite3.DatabaseError("its last page is cut off")
     found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
