@@ -138,7 +138,7 @@ def _labels(named: object) -> dict[str, str]:
 def _is_step(one: object) -> bool:
     if not isinstance(one, list) or len(one) != 3 or any(_int(value) != value for value in one):
         return False
-    return abs(one[0]) < 1 << 31 and one[1] <= one[2]
+    return bool(abs(one[0]) < 1 << 31 and one[1] <= one[2])
 
 
 def _list(document: dict[str, Any], key: str) -> list[Any]:
