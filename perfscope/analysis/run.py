@@ -28,6 +28,7 @@ from perfscope.analysis.absent import (
     why_no_window,
     without_windows,
 )
+from perfscope.analysis.affected import affected_by
 from perfscope.analysis.bench import BenchResult, bench_result
 from perfscope.analysis.bench_traced import traced_figures
 from perfscope.analysis.clocks.wall import step_notes
@@ -63,6 +64,7 @@ from perfscope.analysis.steps import (
 from perfscope.analysis.waits.stragglers import step_times
 from perfscope.analysis.why import Traced, Why, analyse_why, world_size
 from perfscope.errors import RunDirectoryError
+from perfscope.rundir import layout
 
 _COLUMNS = tuple(dict.fromkeys((*bd.DEVICE_COLUMNS, *LAYER_COLUMNS, *COMM_COLUMNS)))
 
@@ -263,7 +265,8 @@ def _timeline(source: RunSource, facts: WindowFacts, run: _Run) -> pa.Table | No
         return source.timeline(facts.rank, facts.window, _COLUMNS)
     except RunDirectoryError as error:
         what = f"window {facts.window} of rank {facts.rank}"
-        run.missing.append(MissingFigure(what=what, reason=str(error)))
+        affected = affected_by(f"{layout.RANKS}/{facts.rank}/{layout.WINDOWS}/")
+        run.missing.append(MissingFigure(what=what, reason=str(error), affects=affected.paths))
         return None
 
 

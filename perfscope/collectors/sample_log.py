@@ -17,9 +17,10 @@ from itertools import groupby
 from pathlib import Path
 
 from perfscope.collectors.base import Fact, Reading
-from perfscope.errors import RunDirectoryError
+from perfscope.errors import RunDirectoryError, UnreadableFileError
 from perfscope.rundir import layout, seal
 from perfscope.rundir.metrics import Series
+from perfscope.rundir.opening import open_regular
 from perfscope.rundir.writer import write_json
 
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True).encode
@@ -42,7 +43,6 @@ class SampleLog:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._path = path
         self._written = _already_there(path)
-        path.with_name(layout.SAMPLES_SEAL).unlink(missing_ok=True)  # of the sampler before: the file grows
         self._lock = threading.Lock()
         self._ids: dict[tuple[Series, ...], int] = {}
         self._pending: list[str] = []
@@ -108,8 +108,9 @@ class SampleLog:
         self.flush()
         os.close(self._descriptor)
         with suppress(RunDirectoryError):  # a full disk: the file stays as it is, without a seal
-            seals = {self._path.name: self._written.seal()}
-            write_json(self._path.with_name(layout.SAMPLES_SEAL), {seal.FILES: seals})
+            if self._written is not None:
+                seals = {self._path.name: self._written.seal()}
+                write_json(self._path.with_name(layout.SAMPLES_SEAL), {seal.FILES: seals})
 
     def _add(self, value: object) -> None:
         with self._lock:
@@ -130,7 +131,8 @@ class SampleLog:
                 written = os.write(self._descriptor, data)
                 self._torn = written < len(data)
                 self.num_bytes += written
-                self._written.add(data[:written])
+                if self._written is not None:
+                    self._written.add(data[:written])
             except OSError:
                 self._lose(len(lines))
                 self._torn = True
@@ -141,12 +143,16 @@ class SampleLog:
         self._ids.clear()  # a lost line may have defined an id: define them all again
 
 
-def _already_there(path: Path) -> seal.Counter:
-    """What an earlier sampler of this host left in the file."""
+def _already_there(path: Path) -> seal.Counter | None:
+    """What an earlier sampler of this host left in the file; None of what is no regular file."""
     counter = seal.Counter()
-    with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            counter.add(piece)
+    try:
+        with open_regular(path) as file:
+            while piece := file.read(1 << 20):
+                counter.add(piece)
+    except UnreadableFileError:
+        return None
+    path.with_name(layout.SAMPLES_SEAL).unlink(missing_ok=True)  # the file grows: this seal is of before
     return counter
 
 

@@ -8,11 +8,13 @@ is in it.
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from ..rundir import layout, seal
+from .files import write_whole
 
 MAX_ROWS = 200_000  # of one window: some 20 MB; what is more is counted, not kept
 
@@ -114,9 +116,10 @@ class CallLog:
             steps=self._steps,
             num_lost=self._num_lost,
         )
-        with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(seal.sealed(json.dumps(document)))
-        self._start()
+        try:
+            write_whole(path, seal.sealed(json.dumps(document), os.path.basename(path)).encode("ascii"))
+        finally:
+            self._start()
 
     def abandon(self) -> None:
         self.active = False

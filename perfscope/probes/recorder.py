@@ -11,6 +11,7 @@ import time
 from typing import Any, Dict, List, Optional
 
 from ..rundir import layout, seal
+from .files import AppendFile, Folder, Gone, say
 from .ranks import Identity, claim
 from .steps import Step
 
@@ -22,7 +23,7 @@ _STEP_LINE = "[" + ",".join(["%s"] * len(Step._fields)) + "]"
 
 
 class Recorder:
-    """One rank's files.
+    """One rank's files. Once they are there, no failure to write raises: it is noted, and said at the end.
 
     Args:
         run_dir: absolute path of the run directory (made if this host does not see it).
@@ -30,18 +31,24 @@ class Recorder:
 
     Raises:
         OSError: the run directory cannot be written.
+
+    Attributes:
+        files: name -> AppendFile of every file that lines are appended to.
+        ended: the run directory was removed or replaced: nothing is written any more.
     """
 
     def __init__(self, run_dir: str, identity: Identity) -> None:
         self.run_dir = run_dir
         self.rank, self.attempt, self.path = claim(os.path.join(run_dir, layout.RANKS), identity)
-        self._documents: Dict[str, Any] = {}  # name of a document beside rank.json -> its seal
         self._pending: List[Step] = []
-        self._mend = ""
+        self._num_dropped = 0  # steps that could not be kept for a retry
         self._last_flush = time.monotonic_ns()
-        self._written: Dict[str, Optional[seal.Counter]] = {}  # None: another process wrote there before
-        self._steps_fd = self._open(layout.STEPS_JSONL)
-        self._write(self._steps_fd, layout.STEPS_JSONL, json.dumps({"columns": list(Step._fields)}) + "\n")
+        self._folder = Folder(self.path)
+        self._run_folder = Folder(run_dir)
+        self.files: Dict[str, AppendFile] = {}
+        self._documents: Dict[str, Any] = {}  # name of a document beside rank.json -> its seal
+        self.ended = False
+        self._file(layout.STEPS_JSONL).write(_encoded({"columns": list(Step._fields)}))
         self.num_steps = 0
         self.meta: Dict[str, Any] = {
             "schema_version": layout.SCHEMA_VERSION,
@@ -60,20 +67,18 @@ class Recorder:
             "notes": [],
         }
 
-    def _open(self, name: str) -> int:
-        fd = os.open(os.path.join(self.path, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        if name not in self._written:
-            self._written[name] = None if os.fstat(fd).st_size else seal.Counter()
-        return fd
+    def _file(self, name: str) -> AppendFile:
+        if name not in self.files:
+            self.files[name] = AppendFile(os.path.join(self.path, name))
+        return self.files[name]
 
-    def _write(self, fd: int, name: str, text: str) -> None:
-        data = text.encode("utf-8", "backslashreplace")
-        counter = self._written[name]
-        while data:  # one write in practice; a short one is a filling disk, the next raises
-            num = os.write(fd, data)
-            if counter is not None:
-                counter.add(data[:num])
-            data = data[num:]
+    def note(self, text: str) -> None:
+        """One line for the reader of this run, once; kept with the rank."""
+        if text not in self.meta["notes"]:
+            self.meta["notes"].append(text)
+
+    def _failed(self, name: str, error: OSError) -> None:
+        self.note("%s could not be written for some time: %s" % (name, error.strerror))
 
     def add_step(self, step: Step, now: int) -> None:
         """Take one step; lines reach the disk in batches, always whole lines in one write."""
@@ -83,33 +88,43 @@ class Recorder:
             self.flush()
 
     def flush(self) -> None:
-        """Write pending steps. On a full disk they are kept, and tried again five seconds later."""
+        """Write pending steps. On a full disk they are kept, and tried again five seconds later.
+
+        Raises:
+            Gone: the file was removed or replaced: recording ends here. Said on stderr.
+        """
         self._last_flush = time.monotonic_ns()
         pending, self._pending = self._pending, []
         if not pending:
             return
         # Not json.dumps: this runs between training steps, and nine integers need no encoder.
         lines = [(_STEP_LINE % step).replace("None", "null") for step in pending]
+        file = self._file(layout.STEPS_JSONL)
+        before = file.lines
         try:
-            self._write(self._steps_fd, layout.STEPS_JSONL, self._mend + "\n".join(lines) + "\n")
-            self._mend = ""
+            file.write(("\n".join(lines) + "\n").encode("ascii"))
+        except Gone as error:
+            self.ended = True
+            self._num_dropped += len(pending)
+            self._say("recording ended after step %d: the run directory %s", pending[0].step - 1, error)
+            raise
         except OSError as error:
-            self._mend = "\n"  # a line may be torn: readers drop it, the next must stand by itself
-            self._pending = pending[-MAX_PENDING:]
             self._last_flush += RETRY_NS
-            note = "steps could not be written for some time: %s" % error.strerror
-            if note not in self.meta["notes"]:
-                self.meta["notes"].append(note)
+            self._failed("steps", error)
+        finally:  # also when a signal handler of the training's has raised meanwhile
+            if file.lines == before and not self.ended:
+                pending += self._pending
+                self._pending = pending[-MAX_PENDING:]
+                self._num_dropped += len(pending) - len(self._pending)
 
     def append(self, name: str, record: Dict[str, Any]) -> None:
         """Append one JSON line to the rank's file `name`."""
-        fd = self._open(name)
         try:
-            self._write(fd, name, json.dumps(record) + "\n")
-        finally:
-            os.close(fd)
-        if self.meta["finished"]:
-            self.save_meta()  # what is told after the end is sealed as well
+            self._file(name).write(_encoded(record))
+            if self.meta["finished"]:
+                self.save_meta()  # what comes after the end is sealed as well
+        except OSError as error:
+            self._failed(name, error)
 
     def anchor(self) -> None:
         """Pair the monotonic clock with the wall clock; the narrowest of three readings."""
@@ -123,27 +138,69 @@ class Recorder:
                 best, width = [(before + after) // 2, wall], after - before
         self.meta["anchors"].append(best)
 
-    def save_meta(self, **fields: Any) -> None:
-        """Rewrite rank.json (aside, then renamed) with `fields` merged in; of a finished rank with seals."""
+    def save_meta(self, **fields: Any) -> bool:
+        """Rewrite rank.json (aside, then renamed) with `fields` merged in; False: it could not be written.
+
+        That of a rank which has ended holds the seals of the files beside it (rundir/seal.py).
+        """
         self.meta.update(fields, num_steps=self.num_steps)
         if self.meta["finished"]:
-            self.meta[seal.FILES] = {**self._documents, **self._seals()}
-        self.write_json(layout.RANK_JSON, self.meta)
+            seals = {name: sealed for name, one in self.files.items() if (sealed := one.seal())}
+            self.meta[seal.FILES] = {**self._documents, **seals}
+        return self.write_json(layout.RANK_JSON, self.meta)
 
-    def _seals(self) -> Dict[str, Any]:
-        return {name: one.seal() for name, one in self._written.items() if one is not None}
+    def write_json(self, name: str, value: Any) -> bool:
+        """Replace the rank's file `name`; False: it could not be written."""
+        return self._replace(self._folder, name, value)
 
-    def write_json(self, name: str, value: Any) -> None:
-        text = self.replace_json(os.path.join(self.path, name), value)
-        if name != layout.RANK_JSON:
-            self._documents[name] = seal.seal_of(text.encode())
+    def write_plan(self, plan: Dict[str, Any]) -> bool:
+        """Announce a window to all ranks; False: it could not be written."""
+        return self._replace(self._run_folder, layout.PLAN_JSON, plan)
 
-    @staticmethod
-    def replace_json(path: str, value: Any) -> str:
-        """Write an object with its checksum, aside and renamed; returns what the file holds."""
-        aside = "%s.%d.tmp" % (path, os.getpid())
-        text = seal.sealed(json.dumps(value))  # ASCII
-        with open(aside, "w", encoding="ascii", newline="") as file:
-            file.write(text)
-        os.replace(aside, path)
-        return text
+    def _replace(self, folder: Folder, name: str, value: Any) -> bool:
+        try:
+            data = folder.replace_json(name, value)
+            if folder is self._folder and name != layout.RANK_JSON:
+                self._documents[name] = seal.seal_of(data)
+            return True
+        except OSError as error:
+            self._failed(name, error)
+            self._last_error = error
+            return False
+
+    def windows_folder(self) -> str:
+        """Path of the folder of traces, made if it is not there.
+
+        Raises:
+            OSError: it cannot be made. Gone: there is no place for it any more.
+        """
+        return self._folder.subfolder(layout.WINDOWS)
+
+    def finish(self, **fields: Any) -> None:
+        """The process ends: write what is left, and say so where that cannot be done."""
+        if self.ended:
+            return
+        try:
+            self.flush()
+        except Gone:  # said
+            return
+        self.anchor()
+        saved = self.save_meta(finished=True, **fields)
+        lost = len(self._pending) + self._num_dropped
+        if not saved:
+            self._say("its record is incomplete, %d steps are missing: %s", lost, self._last_error)
+        elif lost:
+            self._say("%d steps could not be written%s", lost, "")
+
+    def close(self) -> None:
+        """In a forked child: give up the child's copies of the parent's descriptors."""
+        for file in self.files.values():
+            file.close()
+
+    def _say(self, text: str, number: int, error: Any) -> None:
+        reason = getattr(error, "strerror", None) or error
+        say("record", ("rank %s: " % self.rank) + text % (number, reason))
+
+
+def _encoded(record: Dict[str, Any]) -> bytes:
+    return (json.dumps(record) + "\n").encode("utf-8", "backslashreplace")

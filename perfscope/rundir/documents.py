@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from perfscope.errors import UnreadableFileError
 from perfscope.rundir import seal
 from perfscope.rundir.opening import MAX_DOCUMENT_BYTES, open_regular, read_bounded, reason_of
@@ -14,8 +12,8 @@ from perfscope.rundir.opening import MAX_DOCUMENT_BYTES, open_regular, read_boun
 Document = dict[str, object]
 
 MAX_DEPTH = 100  # containers in each other; what perfscope writes has ten at most
-# What decoding bytes of unknown origin may raise.
-DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryError, ValueError)
+# What decoding bytes of unknown origin may raise besides msgspec's own error.
+DECODE_ERRORS = (UnicodeDecodeError, RecursionError, MemoryError, ValueError)
 
 
 def read_document(path: Path, limit: int = MAX_DOCUMENT_BYTES) -> Document:
@@ -34,13 +32,15 @@ def parse_document(data: bytes, path: Path) -> tuple[Document, bool]:
     Raises:
         UnreadableFileError: it is no JSON object, nested too deeply, or not what was written.
     """
+    import msgspec  # here, because ingest's light half and `perfscope run` load this module
+
     try:
-        document = msgspec.json.decode(data, type=Document)
-    except DECODE_ERRORS as error:
+        document: Document = msgspec.json.decode(data, type=Document)
+    except (msgspec.DecodeError, *DECODE_ERRORS) as error:
         raise UnreadableFileError(path, f"not a JSON object: {reason_of(error)}") from None
     if is_too_deep(document):
         raise UnreadableFileError(path, f"nested more than {MAX_DEPTH} deep")
-    intact = seal.is_intact(data)
+    intact = seal.is_intact(data, path.name.removesuffix(".gz"))
     has_checksum = document.pop(seal.CHECKSUM, None) is not None
     if intact is False or (intact is None and has_checksum):
         raise UnreadableFileError(path, "damaged: its checksum does not match what it holds")

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -18,7 +17,7 @@ import pyarrow.parquet as pq
 from perfscope.errors import RunDirectoryError, UnreadableFileError
 from perfscope.rundir import layout, seal
 from perfscope.rundir.attempts import Attempt, all_attempts, choose
-from perfscope.rundir.documents import DECODE_ERRORS, Document, is_too_deep, parse_document, seal_of_file
+from perfscope.rundir.documents import Document, is_too_deep, parse_document, seal_of_file
 from perfscope.rundir.inventory import INVENTORY, mark_of
 from perfscope.rundir.links import refuse_links
 from perfscope.rundir.migrations import migrate
@@ -29,17 +28,15 @@ from perfscope.rundir.opening import (
     read_bounded,
     reason_of,
 )
+from perfscope.rundir.rows import Row, decode_lines, is_layer, is_step, step_columns
 from perfscope.rundir.samples import HostSamples, read_samples
 from perfscope.rundir.schema import STEPS, TIMELINE
 
 _UNVERIFIED = "carries no checksum, which it should: whether it is as it was written is not known"
 _GONE = "the run had this file when it was closed; it is not there any more"
-_Row = list[int | None]
-_T = TypeVar("_T")
 
 # Step columns in a file, beside `rank`, which is the directory's.
 _STEP_COLUMNS = tuple(name for name in STEPS.names if name != "rank")
-_SMALL_COLUMNS = frozenset(field.name for field in STEPS if field.type == pa.int32())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +86,16 @@ class RunReader:
 
     def layers(self, rank: int) -> Document | None:
         """layers.json, or None when the rank has none."""
-        return self._document(self._rank_dir(rank) / layout.LAYERS_JSON, self._seal(rank, layout.LAYERS_JSON))
+        path = self._rank_dir(rank) / layout.LAYERS_JSON
+        document = self._document(path, self._seal(rank, layout.LAYERS_JSON))
+        if document is None:
+            return None
+        rows = document.get("layers")
+        usable = [row for row in rows if is_layer(row)] if isinstance(rows, list) else []
+        if not isinstance(rows, list) or len(usable) < len(rows):
+            lost = len(rows) - len(usable) if isinstance(rows, list) else 1
+            self._note(path, lost, f"{lost:,} of its entries cannot be read as a layer")
+        return {**document, "layers": usable}
 
     def bench_records(self) -> dict[int, Document]:
         """bench.json of a bench run by rank, of ranks that no probe reached, too; empty for other runs."""
@@ -131,6 +137,7 @@ class RunReader:
         path = self._rank_dir(rank) / layout.STEPS_JSONL
         if path.exists():
             rows, columns = self._step_rows(path, self._seal(rank, layout.STEPS_JSONL))
+            self._note_lost_steps(rank, len(rows))
         else:
             rows, columns = _marked_steps(self.summaries(), rank), ("step", "start_ns", "dur_ns", "window")
             if rows and self.run.get("origin") != "import":
@@ -141,6 +148,16 @@ class RunReader:
             values = [row[at] for row in rows] if at >= 0 else [None] * len(rows)
             arrays.append(pa.array(values, STEPS.field(name).type))
         return pa.Table.from_arrays(arrays, schema=STEPS)
+
+    def _note_lost_steps(self, rank: int, num_rows: int) -> None:
+        """A rank that ended counted its steps; a rank that was killed wrote what it could."""
+        meta, path = self._metas[rank], self._rank_dir(rank) / layout.STEPS_JSONL
+        counted, written = meta.get("num_steps"), path.relative_to(self.path).as_posix()
+        if meta.get("finished") is not True or type(counted) is not int or num_rows >= counted:
+            return
+        if not any(note.path == written for note in self._notes.values()):
+            reason = f"{num_rows:,} of the {counted:,} steps that the rank counted are there"
+            self._note(path, counted - num_rows, reason)
 
     def summaries(self) -> tuple[Document, ...]:
         """What ingest says of each (rank, window), sorted so. Empty before ingest."""
@@ -348,7 +365,7 @@ class RunReader:
         data = self._line_bytes(path, self._seal(rank, name))
         if data is None:
             return ()
-        good, num_bad = _decode_lines(data.splitlines(), msgspec.json.Decoder(Document))
+        good, num_bad = decode_lines(data.splitlines(), msgspec.json.Decoder(Document))
         if num_bad:
             self._note(path, num_bad, "lines that are not JSON objects (torn by a crash?)")
         shallow = [document for document in good if not is_too_deep(document)]
@@ -356,9 +373,9 @@ class RunReader:
             self._note(path, len(good) - len(shallow), "lines nested too deeply")
         return tuple(shallow)
 
-    def _step_rows(self, path: Path, sealed: object) -> tuple[list[_Row], tuple[str, ...]]:
+    def _step_rows(self, path: Path, sealed: object) -> tuple[list[Row], tuple[str, ...]]:
         lines = (self._line_bytes(path, sealed) or b"").splitlines()
-        columns, rest = _header(lines)
+        columns, rest = step_columns(lines)
         if columns is None:
             if lines:
                 self._note(path, len(lines), "no header naming the columns")
@@ -367,8 +384,8 @@ class RunReader:
         if again:
             self._note(path, 0, f"{len(again) + 1} processes wrote steps of this rank one after another")
             rest = [line for line in rest if not line.startswith(b"{")]
-        rows, num_bad = _decode_lines(rest, msgspec.json.Decoder(_Row))
-        usable = [row for row in rows if _is_step(row, columns)]
+        rows, num_bad = decode_lines(rest, msgspec.json.Decoder(Row))
+        usable = [row for row in rows if is_step(row, columns)]
         num_bad += len(rows) - len(usable)
         if num_bad:
             self._note(
@@ -425,55 +442,9 @@ def _whole(value: object) -> int:
     return value if isinstance(value, int) else -1
 
 
-def _decode_lines(lines: Sequence[bytes], decoder: msgspec.json.Decoder[_T]) -> tuple[list[_T], int]:
-    """Decoded lines and how many could not be. A file without damage is decoded in one call."""
-    try:
-        return decoder.decode_lines(b"\n".join(lines)), 0
-    except DECODE_ERRORS:
-        tried = [_decode_line(line, decoder) for line in lines]
-        good = [value for value in tried if value is not None]
-        return good, len(tried) - len(good)
-
-
-def _decode_line(line: bytes, decoder: msgspec.json.Decoder[_T]) -> _T | None:
-    try:
-        return decoder.decode(line)
-    except DECODE_ERRORS:
-        return None
-
-
-def _header(lines: list[bytes]) -> tuple[tuple[str, ...] | None, list[bytes]]:
-    """Column names from the first readable header, and the other lines."""
-    for index, line in enumerate(lines):
-        if not line.startswith(b"{"):
-            continue
-        try:
-            columns = msgspec.json.decode(line, type=dict[str, list[str]]).get("columns")
-        except DECODE_ERRORS:
-            continue
-        if columns and {"step", "start_ns", "dur_ns"} <= set(columns):
-            return tuple(columns), lines[:index] + lines[index + 1 :]
-    return None, lines
-
-
-def _is_step(row: _Row, columns: tuple[str, ...]) -> bool:
-    """As many values as columns, the times there and in order, and nothing a column cannot hold."""
-    if len(row) != len(columns):
-        return False
-    values = dict(zip(columns, row, strict=True))
-    duration = values["dur_ns"]
-    if values["step"] is None or values["start_ns"] is None or duration is None or duration < 0:
-        return False
-    return all(
-        value is None or -1 << bits <= value < 1 << bits
-        for name, value in values.items()
-        for bits in (31 if name in _SMALL_COLUMNS else 63,)
-    )
-
-
-def _marked_steps(summaries: Iterable[Document], rank: int) -> list[_Row]:
+def _marked_steps(summaries: Iterable[Document], rank: int) -> list[Row]:
     """(step, start, duration, window) of the step marks ingest found in a rank's traces."""
-    rows: list[_Row] = []
+    rows: list[Row] = []
     for summary in summaries:
         steps = summary.get("steps")
         if (

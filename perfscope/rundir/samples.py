@@ -180,7 +180,7 @@ class _Reader:
                 self._other(entry)
             else:
                 self._dropped += 1
-        except (*DECODE_ERRORS, LookupError, TypeError, OverflowError):
+        except (msgspec.DecodeError, *DECODE_ERRORS, LookupError, TypeError, OverflowError):
             self._dropped += 1  # torn by a crash, or not ours
 
     def _row(self, entry: list[Any]) -> None:

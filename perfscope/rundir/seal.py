@@ -1,8 +1,9 @@
 """Checksums by which a reader notices that a file is not the one that was written.
 
-A JSON document carries one as its first key: `{"checksum": "crc32:0a1b2c3d", ...}`, over every byte behind
-that value but white space at the end. An append-only file has a seal (bytes, lines, crc32) in a document
-beside it: a rank's in rank.json, written when the rank ends. Standard library, Python 3.8: ranks load this.
+A JSON document carries one as its first key: `{"checksum": "crc32:0a1b2c3d", ...}`, over the file's name and
+every byte behind that value but white space at the end: one document in the place of another is noticed, too.
+An append-only file has a seal (bytes, lines, crc32) in a document beside it: a rank's in rank.json, written when
+the rank ends. Standard library, Python 3.8: ranks load this.
 """
 
 from __future__ import annotations
@@ -20,19 +21,28 @@ FILES = "files"  # key of a document: name of a file beside it -> its seal
 _HEAD = re.compile(rb'\s*\{\s*"checksum":\s*"crc32:([0-9a-f]{8})"')
 
 
-def sealed(text: str) -> str:
-    """The text of a JSON object with its checksum as the first key; `text` must be what UTF-8 can hold."""
+def sealed(text: str, name: str) -> str:
+    """The text of a JSON object with its checksum as the first key.
+
+    Args:
+        text: what UTF-8 can hold.
+        name: of the file, without folders and without the `.gz` that it may get.
+    """
     body = text.lstrip()[1:].rstrip()
     rest = body if body.lstrip() == "}" else "," + body
-    return f'{{"{CHECKSUM}": "crc32:{zlib.crc32(rest.encode()):08x}"{rest}\n'
+    return f'{{"{CHECKSUM}": "crc32:{_crc32(name, rest.encode()):08x}"{rest}\n'
 
 
-def is_intact(data: bytes) -> bool | None:
-    """Whether a document is as it was written; None where it carries no checksum."""
+def is_intact(data: bytes, name: str) -> bool | None:
+    """Whether the document of this name is as it was written; None where it carries no checksum."""
     match = _HEAD.match(data)
     if match is None:
         return None
-    return zlib.crc32(data[match.end() :].rstrip()) == int(match.group(1), 16)
+    return _crc32(name, data[match.end() :].rstrip()) == int(match.group(1), 16)
+
+
+def _crc32(name: str, data: bytes) -> int:
+    return zlib.crc32(data, zlib.crc32(name.encode("utf-8", "surrogateescape")))
 
 
 class Counter:

@@ -102,7 +102,7 @@ def write_json(path: Path, value: object) -> None:
         value = {key: item for key, item in value.items() if key != seal.CHECKSUM}
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=1)
     text = text.encode("utf-8", "replace").decode()
-    data = (seal.sealed(text) if isinstance(value, dict) else f"{text}\n").encode()
+    data = (seal.sealed(text, path.name) if isinstance(value, dict) else f"{text}\n").encode()
     try:
         with replacing(path) as file:
             file.write(data)

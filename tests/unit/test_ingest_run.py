@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import shutil
 import subprocess
@@ -16,6 +15,7 @@ import pytest
 from perfscope.errors import RunDirectoryError
 from perfscope.ingest import INGEST_VERSION, IngestSummary, ingest_run
 from perfscope.ingest.summary import from_json
+from perfscope.rundir.documents import read_document
 from perfscope.rundir.links import view_of
 from perfscope.rundir.schema import TIMELINE
 from tests.unit.ingest_traces import GLOO, document, span
@@ -48,7 +48,7 @@ def test_every_window_gets_a_table_and_a_summary(tmp_path: Path, jobs: int) -> N
     assert calls == [(0, 3), (1, 3), (2, 3), (3, 3)]
     for summary in summaries:
         table, text = derived(tmp_path, summary.rank, summary.window)
-        assert from_json(json.loads(text.read_text())) == summary
+        assert from_json(read_document(text)) == summary
         found = pq.ParquetFile(table)
         assert found.schema_arrow.equals(TIMELINE)
         assert found.metadata.num_rows == summary.events_kept

@@ -256,7 +256,7 @@ class StackBursts(BaseCollector):
         target = self._ctx.out_dir / STACKS_JSON
         try:
             with replacing(target) as file:
-                file.write(sealed(json.dumps(document, separators=(",", ":"))).encode())
+                file.write(sealed(json.dumps(document, separators=(",", ":")), target.name).encode())
         except OSError as error:
             self._give_up(f"{STACKS_JSON} cannot be written: {reason_of(error)}")
 

@@ -16,6 +16,7 @@ import re
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from ...rundir import layout, seal
+from ..files import write_whole
 from ..process import Process
 
 NEGOTIATION, TRANSFER = (1 << 40) + 1, (1 << 40) + 2  # lanes; no thread has such a number
@@ -109,8 +110,6 @@ def _join(path: str, spans: List[_Span]) -> int:
             document["lanes"][str(lane)] = _LABELS[lane]
     added = len(document["rows"]) - num_rows
     if added:
-        aside = path + ".tmp"
-        with open(aside, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(seal.sealed(json.dumps({k: v for k, v in document.items() if k != seal.CHECKSUM})))
-        os.replace(aside, path)
+        document.pop(seal.CHECKSUM, None)
+        write_whole(path, seal.sealed(json.dumps(document), os.path.basename(path)).encode("ascii"))
     return added

@@ -116,7 +116,7 @@ class Cell:
         }
         path = os.path.join(folder, "bench.json")  # noqa: PTH118
         with open(path + ".part", "w", encoding="utf-8") as file:  # noqa: PTH123
-            file.write(_seal().sealed(json.dumps(record)))
+            file.write(_seal().sealed(json.dumps(record), "bench.json"))
         os.replace(path + ".part", path)  # noqa: PTH105
 
 
