@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from perfscope.analysis.bench import BenchResult
@@ -107,6 +108,23 @@ class LayerResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LayerComm:
+    """Exposed communication of the mean analysed step, averaged over ranks; ns.
+
+    The total is what the layers have and the values of `outside` and `unassigned` together.
+
+    Attributes:
+        total_ns: all of it.
+        outside: by collective, of calls that carry no layer's tensors.
+        unassigned: by collective, of calls whose layer cannot be told; if any, no layer has a figure.
+    """
+
+    total_ns: float
+    outside: Mapping[str, float]
+    unassigned: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveResult:
     """All calls of one collective on one group, over the analysed windows, averaged over member ranks."""
 
@@ -187,7 +205,8 @@ class RunAnalysis:
     calls: tuple[CollectiveCall, ...]
     step_ns: Quantiles | None  # over all ranks' steps, warm-up excluded
     throughput_samples_per_s: float | None
-    samples_source: str | None  # "derived" from the root module's input, "option", "scheme" (bench)
+    # "loader": what it gave; "derived" from the root module's input; "option"; "scheme" (bench)
+    samples_source: str | None
     overhead_ratio: float | None
     findings: tuple[Finding, ...]
     missing: tuple[MissingFigure, ...]
@@ -197,6 +216,9 @@ class RunAnalysis:
     waiting_ns: int | None = None  # part of in_calls_ns spent waiting for the last rank to enter
     clocks: ClockFit = field(default_factory=lambda: ClockFit(reference=""))  # hosts' clocks, drift included
     clock_residual_ns: int | None = None  # doubt left in comparing hosts' clocks; None: one host, or unknown
+    samples_per_step: float | None = None  # of all ranks, of the median step
+    tokens_per_s: float | None = None  # of all ranks; None: not known, or no model of tokens
+    tokens_per_step: float | None = None  # likewise, of the mean step
     breakdown_of: str = (
         "step"  # "step", or "file" where the traces have no step marks: breakdowns cover the file
     )
@@ -207,5 +229,6 @@ class RunAnalysis:
     replay: ReplayCheck | None = None
     waits: WaitAnalysis | None = None
     critical_paths: tuple[CriticalPath, ...] = ()  # one per window and step
+    layer_comm: LayerComm | None = None  # None: no layer could be looked for
     framework: str = "torch"  # that trained, "keras-jax" with Keras's backend; torch where nobody says
     remarks: tuple[str, ...] = ()  # what probes and readers noted of the training, a sentence each

@@ -36,6 +36,7 @@ from perfscope.analysis.collectives import CommAnalysis, analyse_collectives
 from perfscope.analysis.comm_record import COMM_COLUMNS, CommRecord
 from perfscope.analysis.findings import Evidence, find
 from perfscope.analysis.findings.ranks import UNEVEN
+from perfscope.analysis.layer_comm import comm_of_layers
 from perfscope.analysis.layers import (
     LAYER_COLUMNS,
     LayerRecord,
@@ -118,7 +119,7 @@ def analyse_run(source: RunSource) -> RunAnalysis:
     why = analyse_why(source, run.traced, comm, usual_ns, (machine, machines))
     bench, no_bench = _bench(source, run, comm, no_window)
     if bench is not None and bench.samples_per_s is not None:  # one run, one speed
-        speed = Throughput(samples_per_s=bench.samples_per_s, source="scheme", missing=None)
+        speed = replace(speed, samples_per_s=bench.samples_per_s, source="scheme", missing=None)
     missing = [
         *_missing_of_run(source, run, comm, layers_missing, no_window),
         *_as_list(speed.missing),
@@ -150,7 +151,11 @@ def analyse_run(source: RunSource) -> RunAnalysis:
         replay=why.what_ifs.check,
         waits=why.waits,
         critical_paths=why.critical_paths,
+        layer_comm=comm_of_layers(run.layers.comm, run.layers.num_ranks) if run.layers.num_ranks else None,
         framework=framework_of(metas),
+        samples_per_step=speed.samples_per_step,
+        tokens_per_s=speed.tokens_per_s,
+        tokens_per_step=speed.tokens_per_step,
         remarks=(*_shared(run), *remarks_of(metas), *remarks_of_windows(source, metas)),
     )
     evidence = _evidence(source, run, analysis, machines, why)
@@ -255,7 +260,7 @@ def _analyse_window(
         host_wait = bd.device_gaps(spans, whole_numbers(table, "launch_ns"), selected).host_wait
     marked = bool(facts.steps) and not facts.whole_file
     in_steps = owning_step(table) >= 0 if marked else np.ones(table.num_rows, dtype=bool)
-    layers.add(table, spans, act, len(steps), in_steps)
+    layers.add(table, spans, act, steps, in_steps)
     lines.add(table, spans, act, steps, (facts.rank, facts.window, facts.host))
     return bd.step_totals(act, steps, host_wait), bd.device_breakdown(table, selected)
 
@@ -284,7 +289,7 @@ def _throughput(source: RunSource, run: _Run, step_ns: Quantiles | None) -> Thro
     options = source.run.get("options")
     option = options.get("samples_per_step") if isinstance(options, dict) else None
     metas = {rank: source.rank_meta(rank) for rank in source.ranks}
-    return throughput(option, metas, {rank.rank: rank.samples_per_step for rank in run.ranks}, step_ns)
+    return throughput(option, metas, run.steps, step_ns)
 
 
 def _bench(
