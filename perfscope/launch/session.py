@@ -39,6 +39,7 @@ from perfscope.launch.witness import Witness
 from perfscope.rundir import layout, seal
 from perfscope.rundir.inventory import INVENTORY, take_inventory
 from perfscope.rundir.redact import allowed_environment, plain_argv, redact_argv, redact_labels, redact_text
+from perfscope.rundir.shell import quote
 from perfscope.rundir.writer import RUNS, create_run_dir, default_run_dir_name, write_json
 
 _FACTS_TIMEOUT_S = 2.0
@@ -467,7 +468,7 @@ def _tell(
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         say(f"the record is incomplete: {problems[0]}{more}")
-    place = shlex.quote(str(_short(run_dir)))
+    place = quote(str(_short(run_dir)))
     say(f"run directory: {place}")
     if attached:
         say(f"next: perfscope report {place}")
