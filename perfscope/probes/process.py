@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Optional
 
-from ..rundir import layout
+from ..rundir import last_word, layout
 from . import sampler_start
 from .calls import CallLog
 from .guard import Guard
@@ -103,8 +103,9 @@ class Process:
         self._opening = True
         try:
             recorder = Recorder(self.run_dir, self._identify())
-        except OSError:
+        except OSError as error:
             self.broken = True  # nowhere to write: there is no point in trying at every step
+            last_word.send(self.run_dir, error)
             raise
         finally:
             self._opening = False

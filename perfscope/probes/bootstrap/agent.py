@@ -125,11 +125,26 @@ def _load_room() -> str:
 
 
 def _note_boot_error(error: Exception) -> None:
-    """One line in the run directory; where even that fails there is nobody left to tell."""
+    """One line in the run directory; where that cannot be written, a word to the `perfscope run` of this host."""
     try:
         path = os.path.join(os.environ[ENV_RUN_DIR], "boot-errors.txt")
         text = "pid %d: %s: %s\n" % (os.getpid(), type(error).__name__, " ".join(str(error).split()))
         with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
-    except (OSError, KeyError):  # KeyError: the program has emptied its environment
+    except KeyError:  # the program has emptied its environment
         return
+    except OSError as unwritten:
+        _send_word(os.environ[ENV_RUN_DIR], error if isinstance(error, OSError) else unwritten)
+
+
+def _send_word(run_dir: str, error: OSError) -> None:
+    try:
+        import importlib
+
+        _load_room()
+        importlib.import_module(_PACKAGE + ".rundir.last_word").send(run_dir, error)
+    except Exception:  # noqa: BLE001 - without a free descriptor nothing can be imported; a directory needs none
+        try:
+            os.mkdir(os.path.join(run_dir, "unwritten-%d-%d" % (os.getpid(), error.errno or 0)))
+        except OSError:  # no channel is left; training goes first
+            return
