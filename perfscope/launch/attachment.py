@@ -202,8 +202,8 @@ def _why_none(plan: LaunchPlan, ending: Ending, seen: Sightings) -> list[str]:
             "controller that does not answer, or tasks that failed before their first step)"
         ]
     notes = [
-        "no training was seen: no Python process that loaded perfscope's agent took an optimizer step, joined a "
-        "process group or called perfscope.step() (loops without an optimizer object can call it once per step)"
+        "no training was seen: no Python process that loaded perfscope's agent took an optimizer step, "
+        "joined a process group or called perfscope.step() (which a loop without an optimizer object can do)"
     ]
     if ending.signal is not None:
         notes.append(f"the command was ended by signal {ending.signal}, perhaps before training began")

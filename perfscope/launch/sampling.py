@@ -15,7 +15,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from perfscope.rundir import layout
-from perfscope.rundir.sampler_call import is_alive, is_stopped, mark_watched, sampler_argv, sampler_environment
+from perfscope.rundir.sampler_call import (
+    is_alive,
+    is_stopped,
+    mark_watched,
+    sampler_argv,
+    sampler_environment,
+)
 
 _LOOK_S = 0.05
 _MOST_FAILURES = 3

@@ -71,7 +71,9 @@ class ProcessWatch(threading.Thread):
             for pid in _below(self._root):
                 words, reason = _why_without_agent(pid, self._site_dir)
                 if reason:
-                    self._found.setdefault(reason, f"`{_shown(words)}` ran without perfscope's agent: {reason}")
+                    self._found.setdefault(
+                        reason, f"`{_shown(words)}` ran without perfscope's agent: {reason}"
+                    )
             pause = min(2 * pause, _LONGEST_S)
 
     def end(self) -> Sightings:

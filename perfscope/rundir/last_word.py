@@ -1,4 +1,4 @@
-"""A word from a process that trains but cannot write its record. Standard library only: ranks send it.
+"""A word from a process that cannot write its record. Standard library only: ranks send it.
 
 It goes through a socket without a place in the file system, so that a full disk, another root or another user
 does not stop it. A process that has no descriptor left makes a directory in the run directory instead.

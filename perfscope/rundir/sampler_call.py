@@ -10,7 +10,7 @@ import os
 from typing import Dict, List, Mapping, Optional
 
 _DROPPED = ("LD_PRELOAD", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONINSPECT")
-# For `python -S`: the packages of that Python, without running what the user's own sitecustomize would do in it.
+# For `python -S`: the packages of that Python are there, and the user's own sitecustomize does not run in it.
 QUIET_SITE = (
     "import sys, site; sys.modules['sitecustomize'] = sys.modules['usercustomize'] = sys; site.main(); "
 )
@@ -29,7 +29,18 @@ def sampler_argv(python: str, run_dir: str, host: str, pid: int, sampling: Mappi
         "interval_ns": int(float(str(interval)) * 1_000_000) if interval else None,
         "collectors": {"stacks": bool(sampling.get("stacks"))},
     }
-    return [python, "-E", "-S", "-c", _BOOT, os.path.dirname(package), run_dir, host, str(pid), json.dumps(options)]
+    return [
+        python,
+        "-E",
+        "-S",
+        "-c",
+        _BOOT,
+        os.path.dirname(package),
+        run_dir,
+        host,
+        str(pid),
+        json.dumps(options),
+    ]
 
 
 def sampler_environment(environment: Mapping[str, str]) -> Dict[str, str]:

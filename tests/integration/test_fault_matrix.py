@@ -1,6 +1,6 @@
 """Faults x moments x programs: what the training prints, returns and writes is what it is without perfscope.
 
-The faults are done by the program itself (tests/data/launch/fault_training.py), plain and under `perfscope run`.
+The faults are done by the program itself (tests/data/launch/fault_training.py), plain and recorded.
 Every third case is left to `make test`, the others to `make test-slow`, which prints how many were equal.
 """
 
@@ -92,7 +92,9 @@ class PlainRuns:
         server.stdin.write(json.dumps(asked) + "\n")
         server.stdin.flush()
         code = int(server.stdout.readline())
-        return Outcome(code, (cwd / "stdout").read_text(), (cwd / "stderr").read_text(), _own_files(cwd, disk))
+        return Outcome(
+            code, (cwd / "stdout").read_text(), (cwd / "stderr").read_text(), _own_files(cwd, disk)
+        )
 
     def end(self) -> None:
         for server in self._servers.values():
@@ -155,7 +157,10 @@ def test_training_is_the_same(
     plain_runs: PlainRuns,
     record_property: pytest.FixtureRequest,
 ) -> None:
-    if case.framework != "python" and importlib.util.find_spec(case.framework.replace("ddp", "torch")) is None:
+    if (
+        case.framework != "python"
+        and importlib.util.find_spec(case.framework.replace("ddp", "torch")) is None
+    ):
         pytest.skip(f"{case.framework} is not installed")
     (disks["plain"] / "run").mkdir()  # what the fault is done to
     plain = plain_runs.run(case, disks["plain"].parent / "work", disks["plain"])

@@ -122,8 +122,10 @@ def untraced(evidence: Evidence) -> Finding:
             id="no_steps",
             title="No training step was recorded, so nothing can be said about the training.",
             detail=_attached(len(evidence.ranks)),
-            action="Check that the command trains; loops without an optimizer object can call perfscope.step() "
-            "once per step.",
+            action=(
+                "Check that the command trains; loops without an optimizer object can call "
+                "perfscope.step() once per step."
+            ),
             gain_ns=None,
             gain_ratio=None,
         )
