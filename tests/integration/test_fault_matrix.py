@@ -12,7 +12,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,7 +59,7 @@ class Outcome:
 def _cases() -> list[object]:
     """Every case; two of three are slow. Frameworks stand innermost, so that each third has all of them."""
     chosen = itertools.product(FAULTS, MOMENTS, (False, True), PROGRAMS)
-    found = []
+    found: list[object] = []
     for number, (fault, moment, thread, framework) in enumerate(chosen):
         marks = [] if number % 3 == 0 else [pytest.mark.slow]
         if framework in ("torch", "ddp"):
@@ -155,7 +155,7 @@ def test_training_is_the_same(
     case: Case,
     disks: dict[str, Path],
     plain_runs: PlainRuns,
-    record_property: pytest.FixtureRequest,
+    record_property: Callable[[str, object], None],
 ) -> None:
     if (
         case.framework != "python"

@@ -139,7 +139,7 @@ def _load_room() -> str:
 
 
 def _note_boot_error(error: Exception) -> None:
-    """One line in the run directory; where it cannot be written, a word to the `perfscope run` of this host."""
+    """One line in the run directory; where that fails, a word to the `perfscope run` of this host."""
     try:
         path = os.path.join(os.environ[ENV_RUN_DIR], "boot-errors.txt")
         text = "pid %d: %s: %s\n" % (os.getpid(), type(error).__name__, " ".join(str(error).split()))
