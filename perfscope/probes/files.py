@@ -146,19 +146,19 @@ class AppendFile:
             state = self._open_again()
         if state.st_nlink == 0:
             self.close()
-            raise self._ended("was removed")
+            raise self._ended("is not there any more")
 
     def _open_again(self) -> os.stat_result:
         try:
             fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | _NOT_FOLLOWED)
         except OSError as error:
             if error.errno in _GONE:
-                raise self._ended("was removed") from None
+                raise self._ended("is not there any more") from None
             raise
         state = os.fstat(fd)
         if _identity(state) != self._is:
             os.close(fd)
-            raise self._ended("was replaced")
+            raise self._ended("was replaced by another")
         self._fd = _out_of_the_way(fd)
         return state
 
@@ -227,10 +227,10 @@ class Folder:
             state = os.stat(self.path)
         except OSError as error:
             if error.errno in _GONE:
-                raise Gone(errno.ENOENT, "was removed", self.path) from None
+                raise Gone(errno.ENOENT, "is not there any more", self.path) from None
             raise
         if _identity(state) != self._is:
-            raise Gone(errno.ENOENT, "was replaced", self.path)
+            raise Gone(errno.ENOENT, "was replaced by another", self.path)
 
     def subfolder(self, name: str) -> str:
         """Path of the folder `name` in this one, made if it is not there."""
@@ -240,7 +240,7 @@ class Folder:
             os.mkdir(path)
         except FileExistsError:
             if os.path.islink(path):
-                raise Gone(errno.ENOENT, "was replaced", path) from None
+                raise Gone(errno.ENOENT, "was replaced by another", path) from None
         return path
 
     def replace_json(self, name: str, value: Any) -> None:

@@ -48,6 +48,7 @@ class Recorder:
         self._run_folder = Folder(run_dir)
         self.files: Dict[str, AppendFile] = {}
         self.ended = False
+        self._last_error: Optional[OSError] = None
         self._file(layout.STEPS_JSONL).write(_encoded({"columns": list(Step._fields)}))
         self.num_steps = 0
         self.meta: Dict[str, Any] = {
@@ -78,6 +79,7 @@ class Recorder:
             self.meta["notes"].append(text)
 
     def _failed(self, name: str, error: OSError) -> None:
+        self._last_error = error
         self.note("%s could not be written for some time: %s" % (name, error.strerror))
 
     def add_step(self, step: Step, now: int) -> None:
@@ -107,7 +109,7 @@ class Recorder:
         except Gone as error:
             self.ended = True
             self._num_dropped += len(pending)
-            self._say("recording ended after step %d: the run directory %s", pending[0].step - 1, error)
+            self._say(error)
             raise
         except OSError as error:
             self._last_flush += RETRY_NS
@@ -156,7 +158,6 @@ class Recorder:
             return True
         except OSError as error:
             self._failed(name, error)
-            self._last_error = error
             return False
 
     def windows_folder(self) -> str:
@@ -177,20 +178,25 @@ class Recorder:
             return
         self.anchor()
         saved = self.save_meta(finished=True, **fields)
-        lost = len(self._pending) + self._num_dropped
-        if not saved:
-            self._say("its record is incomplete, %d steps are missing: %s", lost, self._last_error)
-        elif lost:
-            self._say("%d steps could not be written%s", lost, "")
+        if not saved or self._pending or self._num_dropped:
+            self._say(self._last_error)
 
     def close(self) -> None:
         """In a forked child: give up the child's copies of the parent's descriptors."""
         for file in self.files.values():
             file.close()
 
-    def _say(self, text: str, number: int, error: Any) -> None:
-        reason = getattr(error, "strerror", None) or error
-        say("record", ("rank %s: " % self.rank) + text % (number, reason))
+    def _say(self, error: Optional[OSError]) -> None:
+        lost = len(self._pending) + self._num_dropped
+        steps = (
+            "%d of its %d steps are not in it" % (lost, self.num_steps)
+            if lost
+            else "rank.json is not written"
+        )
+        reason = "" if error is None else str(error.strerror)
+        if isinstance(error, Gone):
+            steps, reason = "recording ends", "the run directory " + reason
+        say("record", "the record of rank %d is incomplete, %s: %s" % (self.rank, steps, reason))
 
 
 def _encoded(record: Dict[str, Any]) -> bytes:
