@@ -117,7 +117,7 @@ def analyse_run(source: RunSource) -> RunAnalysis:
     why = analyse_why(source, run.traced, comm, usual_ns, (machine, machines))
     bench, no_bench = _bench(source, run, comm, no_window)
     if bench is not None and bench.samples_per_s is not None:  # one run, one speed
-        speed = Throughput(samples_per_s=bench.samples_per_s, source="scheme", missing=None)
+        speed = replace(speed, samples_per_s=bench.samples_per_s, source="scheme", missing=None)
     missing = [
         *_missing_of_run(source, run, comm, layers_missing, no_window),
         *_as_list(speed.missing),
@@ -151,6 +151,9 @@ def analyse_run(source: RunSource) -> RunAnalysis:
         critical_paths=why.critical_paths,
         layer_comm=comm_of_layers(run.layers.comm, run.layers.num_ranks) if run.layers.num_ranks else None,
         framework=framework_of(metas),
+        samples_per_step=speed.samples_per_step,
+        tokens_per_s=speed.tokens_per_s,
+        tokens_per_step=speed.tokens_per_step,
         remarks=(*_shared(run), *remarks_of(metas), *remarks_of_windows(source, metas)),
     )
     evidence = _evidence(source, run, analysis, machines, why)
@@ -283,7 +286,7 @@ def _throughput(source: RunSource, run: _Run, step_ns: Quantiles | None) -> Thro
     options = source.run.get("options")
     option = options.get("samples_per_step") if isinstance(options, dict) else None
     metas = {rank: source.rank_meta(rank) for rank in source.ranks}
-    return throughput(option, metas, {rank.rank: rank.samples_per_step for rank in run.ranks}, step_ns)
+    return throughput(option, metas, run.steps, step_ns)
 
 
 def _bench(

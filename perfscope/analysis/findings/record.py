@@ -33,8 +33,8 @@ def overhead(evidence: Evidence) -> list[Finding]:
 
 def _why_costly(evidence: Evidence) -> str:
     if evidence.no_window is not None:
-        return "No window was traced: this is what recording the steps cost."
-    return "A first window is traced whatever it costs; a short run has little time to spread its cost over."
+        return "No window was traced: what its start cost, a short run has little time to spread over."
+    return "What its start and its first window cost, a short run has little time to spread over."
 
 
 def attached(evidence: Evidence) -> list[Finding]:
