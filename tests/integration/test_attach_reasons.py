@@ -78,7 +78,7 @@ def test_a_program_with_no_descriptor_left(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", LOST)
 def test_a_run_directory_that_is_lost(tmp_path: Path, how: str) -> None:
-    lines = closing_lines(tmp_path, LOST[how] + STEPS)
+    lines = closing_lines(tmp_path, STEPS + LOST[how] + STEPS)
     assert any(f"the run directory was {how}" in line for line in lines), lines
     assert not any("no training was seen" in line for line in lines)
 
