@@ -44,6 +44,19 @@ def test_compute_bound_names_the_largest_layer(tmp_path: Path) -> None:
     assert "layer b (5.00 ms)" in verdict.title
 
 
+def test_a_layer_that_is_small_is_not_the_one_to_look_at(tmp_path: Path) -> None:
+    """Most of the computation is in no layer: an attention function, say, beside a small head."""
+    spans = [
+        span(0, 9 * MS, "compute"),
+        span(9 * MS, 200_000, "compute", layer="head", phase="forward"),
+    ]
+    verdict = analyse(tmp_path, {0: spans}).findings[0]
+    assert (verdict.id, verdict.layer) == ("compute_bound", None)
+    assert "head" not in verdict.title
+    assert "the largest, head, has 2.2 % of the computation (200 µs), all of them 2.2 %" in verdict.detail
+    assert "largest layers" not in verdict.action
+
+
 def test_waiting_for_a_late_rank_is_told_and_laid_at_the_rank(tmp_path: Path) -> None:
     quick = [span(0, 2 * MS, "compute"), comm(2 * MS, 7 * MS, 0)]
     slow = [span(0, 8 * MS, "compute"), comm(8 * MS, 1 * MS, 0)]
@@ -232,7 +245,8 @@ def test_a_busy_server_is_named_before_the_idle_time_that_its_work_and_its_worke
     found = analyse(tmp_path / "a", ranks, scheme=SERVED).findings
     assert found[0].id == "server_bound"
     assert "rank 0 is busy 90 % of the time, and its 2 workers wait for it 40 %" in found[0].title
-    assert (found[0].rank, found[0].gain_ratio) == (0, pytest.approx(0.4))
+    assert found[0].rank == 0
+    assert found[0].gain_ratio == pytest.approx(0.4)
     assert analyse(tmp_path / "b", ranks).findings[0].id != "server_bound"  # no rank of it is known to serve
 
 

@@ -30,6 +30,7 @@ from perfscope.units import format_count
 NOTABLE = 0.05  # a cause below this share of the step is not worth a finding beside the verdict
 REMOVABLE = 0.1  # a cause that would bring more of the step than this comes before the computation
 
+GAPS = frozenset({"host_bound", "idle_bound", "launch_bound", "preempted"})  # time without work
 FEW_STEPS = 2  # a verdict on no more traced steps than these may be of steps that are not typical
 
 IDLE = 0.2  # the same for gaps without work ...
@@ -90,7 +91,7 @@ def _server_first(found: list[tuple[_Cause, Finding]]) -> list[tuple[_Cause, Fin
     if not any(finding.id == server.SERVER_BOUND for _, finding in found):
         return found
     kept = [item for item in found if item[1].id not in server.CONSEQUENCES]
-    return sorted(kept, key=lambda item: item[1].id in ("host_bound", "idle_bound", "launch_bound"))
+    return sorted(kept, key=lambda item: item[1].id in GAPS)
 
 
 def _leads(evidence: Evidence, finding: Finding) -> bool:
@@ -99,7 +100,7 @@ def _leads(evidence: Evidence, finding: Finding) -> bool:
     Gaps without work never go away whole: they lead only where they weigh against the computation.
     """
     gain = _gain(finding)
-    if finding.id in ("host_bound", "idle_bound", "launch_bound"):
+    if finding.id in GAPS:
         return gain >= max(IDLE, AGAINST_COMPUTE * evidence.mean("compute") / evidence.step)
     return gain > REMOVABLE
 
