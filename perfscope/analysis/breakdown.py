@@ -7,7 +7,7 @@ Per window, on unions of spans clipped to the traced steps, each instant counted
     exposed_comm  communication under neither of the two: useful work hides communication
     copy          copies under none of the above
     input_wait    main thread blocked in the data loader, under none of the above
-    optimizer     what is left of the optimizer's own spans on the main thread
+    optimizer     what is left of the optimizer's own spans on the main thread, without closures
     idle          the rest of the step
 
 With a device timeline, the device decides compute, communication and copies, the host the others. Without
@@ -29,9 +29,12 @@ from perfscope.analysis import intervals as iv
 from perfscope.analysis.intervals import Int64, Intervals
 from perfscope.analysis.results import Breakdown, DeviceBreakdown
 from perfscope.analysis.spans import (
+    ANNOTATION,
+    BACKWARD,
     COMM,
     COMPUTE,
     COPY,
+    FORWARD,
     INPUT,
     OPTIMIZER,
     OPTIMIZER_PHASE,
@@ -127,8 +130,24 @@ def activity(spans: Spans, facts: WindowFacts) -> Activity:
         comm=spans.union(comm),
         copy=spans.union(copy),
         input=loading,
-        optimizer=spans.union(~on_device & (spans.kind == OPTIMIZER) & main),
+        optimizer=_own_optimizer(spans, ~on_device & main),
     )
+
+
+def _own_optimizer(spans: Spans, on_main: Mask) -> Intervals:
+    """Time in optimizers' own spans, less what they call of the model: `Optimizer.step(closure)`.
+
+    Args:
+        on_main: which spans are of the main thread.
+    """
+    own = spans.union(on_main & (spans.kind == OPTIMIZER))
+    if not len(own):
+        return own
+    of_model = on_main & (spans.kind == ANNOTATION) & np.isin(spans.phase, (FORWARD, BACKWARD))
+    # The mark of the whole step is around the optimizer, not in it.
+    place = np.searchsorted(own[:, 0], spans.start, side="right") - 1
+    of_model &= (place >= 0) & (spans.start < own[np.maximum(place, 0), 1])
+    return iv.subtract(own, spans.union(of_model))
 
 
 def step_totals(act: Activity, steps: tuple[StepSpan, ...], host_wait: Intervals | None) -> StepTotals:

@@ -59,6 +59,7 @@ class Host(IntEnum):
     GROUP = 17  # names the process group of the call inside: no row
     SOURCE = 18  # says who sent what was just received: no row
     FUNCTIONAL = 19  # _c10d_functional::*: starts a c10d call, or waits for one: no work of its own
+    CLOSURE = 20  # what Optimizer.step(closure) calls: no work of the optimizer's
 
 
 FIRST_SCOPE = Host.WRAPPER
@@ -150,6 +151,8 @@ def host_class(category: str, name: str) -> Host:
             return found
     if name == layout.MARK_INPUT:
         return Host.INPUT
+    if name == layout.MARK_CLOSURE:
+        return Host.CLOSURE
     if name == "record_param_comms":
         return Host.COMM_PARAMETERS
     if category in ANNOTATION_CATEGORIES:

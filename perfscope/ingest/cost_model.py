@@ -108,6 +108,48 @@ def _broadcast(left: Shape, right: Shape) -> Shape:
     return tuple(b if a == 1 else a for a, b in zip(left, right, strict=True))
 
 
+# Recurrent layers: every position of every sequence is multiplied once by each weight matrix
+
+
+def _recurrent(weights: Callable[[Call], list[Shape]], num_outputs: Callable[[Call], int], passes: int) -> _Model:
+    """Model of a fused recurrent layer or stack.
+
+    Args:
+        weights: shapes of all its weights, over layers, directions, inputs, states and projections; biases
+            count nothing.
+        num_outputs: width of the output at one position.
+        passes: 1 forward; 2 backward, which has a product for the input's and one for the weight's gradient.
+    """
+
+    def model(call: Call) -> Cost:
+        *positions, _ = call.shape(0)  # [seq, batch], [batch, seq], or the sum of lengths of packed sequences
+        matrices = [shape for shape in weights(call) if len(shape) == 2]
+        if not matrices:
+            raise ValueError("no weights recorded")
+        products = prod(positions) * sum(map(prod, matrices))
+        written = prod(positions) * num_outputs(call) if passes == 1 else sum(map(prod, matrices))
+        return Cost(2 * passes * products, call.read(), written * call.size)
+
+    return model
+
+
+def _onednn_weights(call: Call) -> list[Shape]:
+    """One layer in one direction: (input, weight of the input, weight of the state, biases ...)."""
+    return [call.shape(1), call.shape(2)]
+
+
+def _stacked_weights(call: Call) -> list[Shape]:
+    return call.list_shapes(1)
+
+
+def _stacked_width(directions_at: int) -> Callable[[Call], int]:
+    def width(call: Call) -> int:
+        """The second weight of a layer has the columns that the state, and with it the output, has."""
+        return call.list_shapes(1)[1][1] * (1 + call.flag(directions_at))
+
+    return width
+
+
 # Convolutions
 
 
@@ -362,7 +404,14 @@ def _table() -> dict[str, _Model]:
         "max_pool2d_with_indices_backward": _pool_backward, "avg_pool2d_backward": _pool_backward,
         "_adaptive_avg_pool2d_backward": _pool_backward,
         "embedding": _embedding, "embedding_dense_backward": _embedding_backward,
+        "mkldnn_rnn_layer": _recurrent(_onednn_weights, lambda call: call.shape(2)[1], 1),
+        "mkldnn_rnn_layer_backward": _recurrent(_onednn_weights, lambda call: call.shape(2)[1], 2),
     }  # fmt: skip
+    # input, weights, stride, [cuDNN: buffer,] state, cell, mode, hidden, [cuDNN: projection,] layers,
+    # batch first, dropout, train, bidirectional
+    for library, directions_at in (("_cudnn_rnn", 13), ("miopen_rnn", 11)):
+        models[library] = _recurrent(_stacked_weights, _stacked_width(directions_at), 1)
+        models[library + "_backward"] = _recurrent(_stacked_weights, lambda call: 0, 2)
     # input, weight, bias, stride, padding, dilation, [transposed, output padding,] groups
     for name in ("conv1d", "conv2d", "conv3d"):
         models[name] = _conv(3, None)

@@ -57,11 +57,15 @@ class Call:
             return self.elements(index) * _SIZES[self._types[index]]
         return self.list_elements(index) * self.size
 
+    def list_shapes(self, index: int) -> list[Shape]:
+        """Shapes of the tensors of a tensor list; [] if input `index` is none."""
+        if index >= len(self._types) or self._types[index] not in ("TensorList", "OptionalTensorList"):
+            return []
+        return [tuple(int(extent) for extent in shape) for shape in self._dims[index]]
+
     def list_elements(self, index: int) -> int:
         """Elements of all tensors of a tensor list; 0 if input `index` is none."""
-        if index >= len(self._types) or self._types[index] not in ("TensorList", "OptionalTensorList"):
-            return 0
-        return sum(prod(int(extent) for extent in shape) for shape in self._dims[index])
+        return sum(map(prod, self.list_shapes(index)))
 
     def read(self) -> int:
         """Bytes of every input."""

@@ -41,7 +41,7 @@ _WRAPPERS = (
 SCOPES = frozenset(
     {Host.WRAPPER, Host.LAYER, Host.MODULE, Host.STEP, Host.PROFILER_STEP, Host.OPTIMIZER}
     | {Host.ZERO_GRAD, Host.INPUT, Host.COMM, Host.COLLECTIVE_OP, Host.LAUNCH_NOTE, Host.COMM_PARAMETERS}
-    | {Host.GROUP}
+    | {Host.GROUP, Host.CLOSURE}
 )
 
 
@@ -192,11 +192,13 @@ class Scopes:
             layer = self._ask(node, outer) if numbered else layer
         elif code == Host.LAYER:
             layer = self.layer_number(self._texts[name].partition(":")[2])
-            phase = phase if phase in (BACKWARD, OPTIMIZER) else FORWARD
+            phase = phase if phase == BACKWARD else FORWARD  # also inside an optimizer: it called a closure
         elif code == Host.MODULE:
             if self._use_modules:
                 layer = self.layer_number(path)
-                phase = phase if phase in (BACKWARD, OPTIMIZER) else FORWARD
+                phase = phase if phase == BACKWARD else FORWARD
+        elif code == Host.CLOSURE:
+            phase = FORWARD
         elif code in (Host.STEP, Host.PROFILER_STEP):
             phase = FORWARD if phase == OTHER else phase
         elif code in (Host.OPTIMIZER, Host.ZERO_GRAD):

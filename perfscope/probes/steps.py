@@ -26,13 +26,14 @@ class Step(NamedTuple):
     optimizer_ns: Optional[int]  # None: the framework does not show where the update begins
     num_micro: int
     samples: Optional[int]
+    tokens: Optional[int] = None  # None: the model takes none, or its probe does not count them
 
 
-_INPUT, _BACKWARD, _OPTIMIZER, _MICRO, _SAMPLES, _UNKNOWN, _WINDOW = range(7)
+_INPUT, _BACKWARD, _OPTIMIZER, _MICRO, _SAMPLES, _UNKNOWN, _TOKENS, _WINDOW = range(8)
 
 
 def _fresh(window: int) -> List[int]:
-    return [0, 0, 0, 0, 0, 0, window]
+    return [0, 0, 0, 0, 0, 0, 0, window]
 
 
 class StepTracker:
@@ -56,6 +57,9 @@ class StepTracker:
         self._depth = 0
         self._saw_input = self._saw_backward = False
         self._optimizer_start = 0
+        self._evaluated = False  # a closure of the update under way has called the root
+        self._closure_start: Optional[int] = None  # of its forward pass, until its backward pass ends
+        self._in_closures = 0  # forward and backward within the update under way, ns
         self._last_update = 0
         self.fallback: Optional[int] = (
             None  # forward of another module since the update; used if no root came
@@ -73,12 +77,19 @@ class StepTracker:
         pending = self._candidate is not None or self._awaiting
         return self.index + 1 if pending and self._start is not None else self.index
 
-    def root_forward(self, now: int, samples: Optional[int]) -> None:
-        """The root module is about to run forward on `samples` samples (None = cannot be told)."""
+    def root_forward(self, now: int, samples: Optional[int], tokens: Optional[int] = None) -> None:
+        """The root module is about to run forward.
+
+        Args:
+            samples: that this adds to the step; None: cannot be told.
+            tokens: likewise; None: the model takes none.
+        """
         if self._depth:
             # Inside an update (LBFGS calls a closure, often several times for one batch): never a boundary.
-            if self._acc[_MICRO] == 0:
-                self._count(samples)
+            if not self._evaluated:
+                self._evaluated = True
+                self._count(samples, tokens)
+            self._closure_start = now if self._closure_start is None else self._closure_start
             return
         if self._start is None:
             self._start = now
@@ -87,7 +98,7 @@ class StepTracker:
             self._candidate = self._candidate_start = now
             self._acc = _fresh(self.window)
         self._awaiting = False
-        self._count(samples)
+        self._count(samples, tokens)
 
     def update_is_boundary(self, now: int) -> None:
         """No root forward comes between updates: the next step begins now, where this one ended."""
@@ -101,8 +112,13 @@ class StepTracker:
         """True inside an optimizer's step."""
         return self._depth > 0
 
-    def _count(self, samples: Optional[int]) -> None:
+    def correct(self, samples: int) -> None:
+        """The samples counted last were so many fewer than there are."""
+        self._acc[_SAMPLES] += samples
+
+    def _count(self, samples: Optional[int], tokens: Optional[int]) -> None:
         self._acc[_MICRO] += 1
+        self._acc[_TOKENS] += tokens or 0
         if samples is None:
             self._acc[_UNKNOWN] += 1
         else:
@@ -121,9 +137,14 @@ class StepTracker:
         self._saw_input = True
         self._acc[_INPUT] += duration
 
-    def add_backward(self, duration: int) -> None:
+    def add_backward(self, duration: int, now: int) -> None:
+        """A backward pass of `duration` has ended at `now`, perhaps inside an update: then that is none of its time."""
         self._saw_backward = True
         self._acc[_BACKWARD] += duration
+        if self._depth:
+            start = now - duration if self._closure_start is None else self._closure_start
+            self._in_closures += now - start
+            self._closure_start = None
 
     def optimizer_begins(self, optimizer: int, now: int) -> bool:
         """Optimizer with identity `optimizer` enters step(); nested calls (ZeRO, super().step) are ignored.
@@ -136,6 +157,7 @@ class StepTracker:
             return False
         rootless = False
         self._optimizer_start = now
+        self._evaluated, self._closure_start, self._in_closures = False, None, 0
         repeats = optimizer in self._stepped
         if self._candidate is not None:
             if repeats:
@@ -159,7 +181,7 @@ class StepTracker:
         self._depth = max(0, self._depth - 1)
         if self._depth:
             return
-        self._acc[_OPTIMIZER] += now - self._optimizer_start
+        self._acc[_OPTIMIZER] += now - self._optimizer_start - self._in_closures
         self._last_update = now
         self._awaiting = True
 
@@ -192,6 +214,7 @@ class StepTracker:
                     done[_OPTIMIZER],
                     done[_MICRO],
                     None if done[_UNKNOWN] or not done[_MICRO] else done[_SAMPLES],
+                    done[_TOKENS] or None,
                 )
             )
 

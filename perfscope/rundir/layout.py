@@ -60,6 +60,7 @@ INGEST = "ingest"
 MARK_STEP = "perfscope.step:"
 MARK_LAYER = "perfscope.layer:"
 MARK_INPUT = "perfscope.input"
+MARK_CLOSURE = "perfscope.closure"  # forward and backward that an optimizer's step calls
 MARK_GROUP = "perfscope.group:"  # + name of a process group, + MARK_PEER + global rank of the other end
 MARK_PEER = ":peer="
 TRACE_REDUCERS = "perfscope.reducer_groups"  # key of a trace: groups of DistributedDataParallel's reducers

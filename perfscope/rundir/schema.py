@@ -65,6 +65,7 @@ STEPS = pa.schema(
         ("backward_ns", pa.int64()),
         ("optimizer_ns", pa.int64()),
         ("num_micro", pa.int32()),  # root forward calls in this step (gradient accumulation)
-        ("samples", pa.int64()),  # leading dimension of the root's first tensor, summed; null = unknown
+        ("samples", pa.int64()),  # that this rank was given, of all micro-batches; null = unknown
+        ("tokens", pa.int64()),  # likewise; null = unknown, or no model of tokens
     ]
 )

@@ -86,7 +86,7 @@ def test_a_training_that_profiles_itself_keeps_its_profiler(train: Train, tmp_pa
 
 def test_a_probe_that_keeps_failing_takes_itself_out(train: Train, tmp_path: Path) -> None:
     sabotage = "import _perfscope.probes.torch.probe as p, os\n" + (
-        "p.leading_dimension = lambda *a: 1 / 0\n"  # a fault in a hook that runs at every step
+        "p.Batches.forward = lambda *a: 1 / 0\n"  # a fault in a hook that runs at every step
     )
     code = TRAINING.replace(
         "losses = []",

@@ -116,7 +116,7 @@ def test_every_nanosecond_of_input_and_backward_lands_in_exactly_one_step(calls:
             script.tracker.add_input(7)
             given_ns["input"] += 7
         else:
-            script.tracker.add_backward(5)
+            script.tracker.add_backward(5, script.now)
             given_ns["backward"] += 5
     before = list(script.steps)
     script.tracker.finish()

@@ -92,7 +92,11 @@ class _Awaiter:
         def exec_module(module: "Any") -> None:
             loader.__dict__.pop("exec_module", None)  # `torch.__loader__` is pristine for whoever looks
             self._waiting.discard(fullname)
-            execute(module)
+            try:
+                execute(module)
+            except BaseException as error:
+                _hide_frames(error)
+                raise
             _arm(fullname)
 
         loader.exec_module = exec_module
@@ -106,6 +110,16 @@ def _arm(framework: str) -> None:
         importlib.import_module(probes + "." + _FRAMEWORKS[framework]).arm(framework)
     except Exception as error:  # noqa: BLE001 - a fault of ours must not reach the training
         _note_boot_error(error)
+
+
+def _hide_frames(error: BaseException) -> None:
+    """A framework that cannot be imported: the traceback is as if this file were not there."""
+    import importlib
+
+    try:
+        importlib.import_module(_load_room() + ".frames").hide_frames(error)
+    except Exception as second:  # noqa: BLE001 - the training's own error goes on, with a frame of ours
+        _note_boot_error(second)
 
 
 def _load_room() -> str:

@@ -6,12 +6,8 @@ import sys
 from typing import Any, Dict, List, Optional
 
 from ..memory import peak_rss
-from .layers import class_name, field, unwrap
-
-_DATA_PARALLEL = frozenset(
-    ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine")
-)
-
+from .layers import class_name, unwrap
+from .parallel import data_parallel, mesh
 
 def framework() -> Dict[str, Any]:
     torch = sys.modules["torch"]
@@ -53,7 +49,7 @@ def groups() -> Dict[str, Any]:
 
 
 def _mesh() -> Optional[Dict[str, Any]]:
-    """Names and shape of the current device mesh, if the training made one."""
+    """Names and shape of the device mesh that the training is inside of (`with mesh:`)."""
     module = sys.modules.get("torch.distributed.device_mesh")
     resources = getattr(module, "_mesh_resources", None)
     stack = getattr(resources, "mesh_stack", None)
@@ -62,36 +58,26 @@ def _mesh() -> Optional[Dict[str, Any]]:
     return {"axes": list(stack[-1].mesh_dim_names or ()), "shape": list(stack[-1].mesh.shape)}
 
 
-def root(module: Any) -> Dict[str, Any]:
-    """The outermost module, and over how many ranks its input is split (`dp_size`, None = cannot be told)."""
-    kinds = {
-        kind.__name__ for layer in (module, unwrap(module), *_chain(module)) for kind in type(layer).__mro__
-    }
+def root(module: Any, pipeline: Optional[List[int]] = None) -> Dict[str, Any]:
+    """The outermost module, and over how many ranks its input is split (`dp_size`, None = cannot be told).
+
+    Args:
+        pipeline: ranks that share a batch with this one as stages of a pipeline; None: no pipeline was seen.
+    """
     dist = sys.modules["torch"].distributed
     world = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-    data_parallel = bool(kinds & _DATA_PARALLEL)
-    dp_size: Optional[int] = 1 if world == 1 else None
-    if data_parallel:
-        group = getattr(module, "process_group", None)
-        dp_size = world if group is None else group.size()
-    return {
+    width = data_parallel(module, world, pipeline)
+    told = {
         "name": class_name(unwrap(module)),
         "type": type(module).__name__,
-        "data_parallel": data_parallel or world == 1,
-        "dp_size": dp_size,
+        "data_parallel": width.is_wrapped or world == 1,
+        "dp_size": width.size,
         "compiled": type(module).__name__ in ("OptimizedModule", "function")
         or object.__getattribute__(module, "__dict__").get("_compiled_call_impl") is not None,
     }
-
-
-def _chain(module: Any) -> List[Any]:
-    """Every wrapper between `module` and the user's own."""
-    chain: List[Any] = []
-    inner = unwrap(module)
-    while module is not inner and len(chain) < 8:
-        chain.append(module)
-        children = [child for child in field(module, "_modules").values() if child is not None]
-        if len(children) != 1:
-            break
-        module = children[0]
-    return chain
+    if width.reason:
+        told["dp_unknown"] = width.reason
+    found = mesh(module)
+    if found is not None:
+        told["mesh"] = found
+    return told

@@ -18,11 +18,14 @@ import weakref
 from typing import Any, Callable, Dict, Optional
 
 from ...rundir import layout
+from ..frames import around
 from ..process import Process, current
 from ..recorder import Recorder
 from ..steps import Step, StepTracker
 from ..windows import Windows
 from . import describe as torch_describe
+from .batches import Batches
+from .closures import with_marked_closure
 from .compile import CompileWatch
 from .groups import GroupMarks
 from .layers import LayerMarks, class_name, describe, unwrap
@@ -44,27 +47,6 @@ def arm(framework: str = _NAME) -> None:
     process.on_reset(probe.reset)
 
 
-def leading_dimension(torch: Any, values: Any) -> Optional[int]:
-    """Batch size of a module's input: the first tensor's leading dimension, one container deep."""
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            return _leading(torch, value)
-        if isinstance(value, (dict, list, tuple)):
-            for item in value.values() if isinstance(value, dict) else value:
-                if isinstance(item, torch.Tensor):
-                    return _leading(torch, item)
-    return None
-
-
-def _leading(torch: Any, tensor: Any) -> Optional[int]:
-    try:
-        # The training's own tensor subclasses and function modes must not see us look.
-        with torch._C.DisableTorchFunction():
-            return int(tensor.shape[0]) if tensor.dim() else None
-    except (RuntimeError, TypeError, ValueError):  # nested tensors have no such dimension
-        return None
-
-
 class TorchProbe:
     """The probe of one process that has torch."""
 
@@ -74,6 +56,7 @@ class TorchProbe:
         self._group_marks: Optional[GroupMarks] = None
         self._compile = CompileWatch(self._compiled_entered, self._compiled_left)
         self._forward_hooks: list = []
+        self._batches = Batches(functools.partial(self._fault, "batch"))
         self.reset()
 
     def reset(self) -> None:
@@ -83,6 +66,7 @@ class TorchProbe:
             self._trace.forget()
         self._guard = self._process.guard
         self._tracker = StepTracker(self._step_done)
+        self._batches.reset()
         self._recorder: Optional[Recorder] = None
         self._windows: Optional[Windows] = None
         self._marks: Optional[LayerMarks] = None
@@ -112,6 +96,7 @@ class TorchProbe:
         optimizer.register_optimizer_step_post_hook(self._optimizer_post)
         self._wrap_backward(torch)
         self._wrap_loader()
+        self._batches.install(torch)
         if torch.distributed.is_available():
             self._wrap_process_group(torch.distributed)
         if hasattr(torch, "compile"):
@@ -122,17 +107,19 @@ class TorchProbe:
         original = torch.autograd.backward  # Tensor.backward goes through it
         probe = self
 
-        @functools.wraps(original)
+        @around(original)
         def backward(*args: Any, **kwargs: Any) -> Any:
             if probe._unseen() or probe._off or probe._in_backward:
                 return original(*args, **kwargs)
             probe._in_backward = True
+            probe._guarded("backward", probe._backward_begins, args, kwargs)
             began = _clock()
             try:
                 return original(*args, **kwargs)
             finally:
                 probe._in_backward = False
-                probe._tracker.add_backward(_clock() - began)
+                now = _clock()
+                probe._tracker.add_backward(now - began, now)
                 probe._arm_root()  # a forward without an update in between is another micro-batch
 
         torch.autograd.backward = backward
@@ -145,16 +132,18 @@ class TorchProbe:
         original = kind.__next__
         probe = self
 
-        @functools.wraps(original)
+        @around(original)
         def __next__(iterator: Any) -> Any:
             began = _clock()
             try:
-                return original(iterator)
+                data = original(iterator)
             finally:
                 if not probe._bound or threading.get_ident() == probe._main:
                     probe._tracker.add_input(_clock() - began)
                     if probe._rearm:
                         probe._arm_root()
+            probe._guarded("batch", probe._batches.loaders.gave, probe._torch, iterator, data)
+            return data
 
         kind.__next__ = __next__
 
@@ -162,13 +151,13 @@ class TorchProbe:
         probe = self
         begin, end = dist.init_process_group, dist.destroy_process_group
 
-        @functools.wraps(begin)
+        @around(begin)
         def init_process_group(*args: Any, **kwargs: Any) -> Any:
             result = begin(*args, **kwargs)
             probe._guarded("promote", probe._promote)
             return result
 
-        @functools.wraps(end)
+        @around(end)
         def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
             probe._guarded("flush", probe._flush)
             return end(*args, **kwargs)
@@ -188,14 +177,11 @@ class TorchProbe:
             self._fault(where, error)
 
     def _fault(self, where: str, error: Exception) -> None:
-        try:
-            disable = self._guard.fault(where, error)
-        except Exception:  # noqa: BLE001 - not even the error can be written (full disk): stop at once
-            disable = True
-        if not disable:
+        broken = self._process.broken
+        if not (self._guard.fault(where, error) or broken):
             return
         self._go_blind()
-        if where not in _FORWARD_HOOKS:
+        if where not in _FORWARD_HOOKS or broken:
             self._off = True
 
     def _go_blind(self) -> None:
@@ -234,6 +220,7 @@ class TorchProbe:
             trace.stop,
             trace.new_mark,
             calls=self._process.calls,
+            abandon=trace.abandon,
         )
         self._marks = LayerMarks(trace.new_mark, layout.MARK_LAYER)
         self._group_marks = GroupMarks(
@@ -260,6 +247,8 @@ class TorchProbe:
         recorder.flush()  # before the window: should closing it fail, the steps are safe
         windows.finish()
         overhead = dict(windows.cost(), always_on_ns=self._cost_ns)
+        self._batches.settled()
+        recorder.meta.update(self._batches.facts())
         return dict(torch_describe.framework(), **torch_describe.memory(), overhead=overhead)
 
     def _step_done(self, step: Step) -> None:
@@ -300,6 +289,7 @@ class TorchProbe:
             # A teacher, a target network, or an evaluation: the root is still to come. Looking at every call
             # of a long evaluation would cost too much, so that one is left to the next batch.
             self._skipped += 1
+            self._batches.loaders.evaluated()
             if self._skipped > MAX_SKIPPED:
                 self._disarm()
                 self._rearm = True
@@ -311,16 +301,19 @@ class TorchProbe:
             self._other = (now, weakref.ref(module))
             return
         self._rootless = self._rootless and self._tracker.updating
-        samples = leading_dimension(self._torch, args)
-        if samples is None:
-            kwargs = source if isinstance(source, dict) else source.f_locals.get("kwargs")
-            samples = leading_dimension(self._torch, (kwargs or {}).values())
         tracker = self._tracker
         boundary, step = tracker.at_boundary, tracker.next_index
-        tracker.root_forward(now, samples)
+        kwargs = source if isinstance(source, dict) else source.f_locals.get("kwargs")
+        number = tracker.index if tracker.updating else step
+        counts = self._batches.forward(module, args, kwargs, number, tracker.updating)
+        tracker.root_forward(now, *counts)
         self._cost_ns += _clock() - now
         if boundary and not tracker.updating and self._windows is not None and self._on_main():
             self._turn_windows(step, module)  # keeps its own account
+
+    def _backward_begins(self, args: tuple, kwargs: dict) -> None:
+        losses = args[0] if args else kwargs.get("tensors")
+        self._tracker.correct(self._batches.backward(losses))
 
     def _on_main(self) -> bool:
         return threading.get_ident() == self._main
@@ -342,15 +335,20 @@ class TorchProbe:
                 self._add_layer_hooks()
             tracker.resume(_clock())
 
-    def _optimizer_pre(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _optimizer_pre(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        """An optimizer's step begins.
+
+        Returns:
+            None, or the arguments it is to have: in a window its closure is marked.
+        """
         if self._off or self._unseen():
-            return
+            return None
         try:
             now = _clock()
             if not self._bound:
                 self._bind()
                 if self._off:
-                    return
+                    return None
             other, self._other = self._other, None
             if other is not None:
                 self._tracker.fallback = other[0]
@@ -360,8 +358,11 @@ class TorchProbe:
                 else:  # the first forward seen was not the model's (a trial run before DDP, say)
                     self._root = other[1]
             self._cost_ns += _clock() - now
+            if self._windows is not None and self._windows.active >= 0 and self._trace is not None:
+                return with_marked_closure(args, kwargs, self._trace.new_mark)
         except Exception as error:  # noqa: BLE001 - the boundary: training goes on
             self._fault("optimizer", error)
+        return None
 
     def _bind(self) -> None:
         """The first update: this is the thread that trains, and this process a rank."""
@@ -399,7 +400,7 @@ class TorchProbe:
             return
         names = marks.name_tree(root)
         recorder.write_json(layout.LAYERS_JSON, {"root": class_name(unwrap(root)), "layers": describe(names)})
-        recorder.save_meta(root=torch_describe.root(root))
+        recorder.save_meta(root=torch_describe.root(root, self._batches.pipeline), **self._batches.facts())
 
     def _add_layer_hooks(self) -> None:
         if self._forward_hooks:

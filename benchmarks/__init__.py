@@ -1,0 +1,1 @@
+"""Measurements and derivations that are not part of the package; docs/validation.md has what they gave."""

@@ -1,0 +1,314 @@
+"""How many samples and tokens a training step is given on this rank.
+
+Samples are, in this order: the loader's, where one feeds the loop (`loaders.py`); the micro-batches of a
+pipeline stage together; the dimension of the model's first input that its targets share; its first dimension.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from .layers import field
+from .loaders import Batch, Loaders, Shape, shape_of, tensors_of
+
+LOADER, TARGETS, LAYERS, INPUT = "loader", "targets", "layers", "input"
+_HOOK = "perfscope batch"  # our key in torch's table of global forward pre-hooks
+_MAX_NODES = 64  # of the loss's graph that are looked at for a target
+_MAX_FRAMES = 30
+_TARGET = "_saved_target"  # of the graph nodes of torch's loss functions
+
+Counts = Tuple[Optional[int], Optional[int]]  # samples, tokens
+
+
+class Batches:
+    """Counts what root forwards are given.
+
+    Args:
+        failed: called with an error of ours; the training goes on.
+    """
+
+    def __init__(self, failed: Callable[[Exception], None]) -> None:
+        self.loaders = Loaders(failed)
+        self._hooks: Optional[Dict[Any, Any]] = None
+        self.reset()
+
+    def reset(self) -> None:
+        """Start afresh: at arming, and in every forked child."""
+        self.settled()
+        self.loaders.reset()
+        self._current: Optional[Batch] = None
+        self._step = -1
+        self._from_loader = False  # this step's samples
+        self._counts: Dict[str, int] = {}  # where samples were known from -> forward passes
+        self.axis = 0  # of the input along which samples lie
+        self._axis_from = INPUT
+        self._open: Optional[Tuple[Shape, int]] = None  # input whose axis is not settled, and its samples
+        self._seen: Optional[int] = None  # the axis by what layers were given
+        self._tokens_of: Optional[Tuple[Any, bool]] = None  # root, whether it embeds tokens
+        self._inputs: List[Any] = []  # weak references to what this step has counted
+        self.pipeline: Optional[List[int]] = None  # ranks that share a batch as its stages
+
+    # -- loaders --------------------------------------------------------------------------------
+
+    def install(self, torch: Any) -> None:
+        """Watch what loaders draw."""
+        self._torch = torch
+        self._hooks = torch.nn.modules.module._global_forward_pre_hooks
+        kind = getattr(sys.modules.get("torch.utils.data.dataloader"), "_BaseDataLoaderIter", None)
+        original = getattr(kind, "_next_index", None)
+        if kind is None or original is None:
+            return
+        loaders = self.loaders
+
+        def _next_index(iterator: Any) -> Any:
+            index = original(iterator)
+            loaders.drew(iterator, index)
+            return index
+
+        kind._next_index = _next_index
+
+    # -- forward passes -------------------------------------------------------------------------
+
+    def forward(self, root: Any, args: Any, kwargs: Optional[Dict[str, Any]], step: int, again: bool) -> Counts:
+        """The root is about to run forward in step number `step`.
+
+        Args:
+            again: inside an update: of an input that this step has counted, nothing more is counted.
+
+        Returns:
+            Samples (None: cannot be told) and tokens (None: this model takes none) that this adds to the step.
+        """
+        torch = self._torch
+        tensors = tensors_of(torch, args) or tensors_of(torch, _ordered(kwargs))
+        shapes = [shape_of(torch, tensor) or () for tensor in tensors]
+        fresh_step, self._step = step != self._step, step
+        if fresh_step:
+            self._from_loader, self._inputs = False, []
+        stage = _pipeline_stage()
+        if stage is not None and stage[0] > 0:
+            return 0, None  # the first micro-batch has been counted for all
+        whole = 1 if stage is None else stage[1]
+        if stage is not None:
+            self.pipeline = self.pipeline or _ranks_of(torch, stage[2])
+        samples = self._of_loader(tensors, shapes, fresh_step, stage is not None)
+        if samples is None:
+            if again and any(ref() is tensor for ref in self._inputs for tensor in tensors[:1]):
+                return 0, None
+            samples = self._of_input(root, shapes)
+            samples = None if samples is None else samples * whole
+        self._inputs += [weakref.ref(tensor) for tensor in tensors[:1]]
+        return samples, self._tokens(root, tensors, shapes, whole) if samples != 0 else None
+
+    def _of_loader(
+        self, tensors: List[Any], shapes: List[Shape], fresh_step: bool, whole: bool
+    ) -> Optional[int]:
+        """Samples of loaders' batches that this pass begins to use; None: no loader feeds it."""
+        current, fresh = self._current, self.loaders.fresh()
+        same = next((batch for batch in fresh if batch.holds(tensors)), None)
+        if same is not None:
+            return self._take(same, same.size)
+        if current is not None and 0 < current.counted < current.size:  # in slices
+            part = current.part(shapes)
+            if part is not None:
+                return self._use(current, part)
+        for batch in fresh:
+            part = batch.size if whole else batch.part(shapes)
+            if part is not None:
+                return self._take(batch, part)
+        if fresh:  # nothing tells them apart: the training has changed their layout
+            for batch in fresh:
+                self._take(batch, batch.size)
+            return sum(batch.size for batch in fresh)
+        if not fresh_step:
+            return 0 if self._from_loader else None  # another pass over the same batch
+        part = None if current is None else current.part(shapes)
+        if current is None or part is None:
+            return None
+        current.counted = 0  # trained on once more
+        return self._use(current, part)
+
+    def _take(self, batch: Batch, part: int) -> int:
+        self.loaders.take(batch)
+        self._current = batch
+        return self._use(batch, part)
+
+    def _use(self, batch: Batch, part: int) -> int:
+        part = min(part, batch.size - batch.counted)
+        batch.counted += part
+        self._from_loader = True
+        self._count(LOADER)
+        return part
+
+    def _of_input(self, root: Any, shapes: List[Shape]) -> Optional[int]:
+        shape = next((shape for shape in shapes if shape), None)
+        if shape is None:
+            return None
+        samples = shape[self.axis] if self.axis < len(shape) else shape[0]
+        if self._axis_from == INPUT and len(shape) > 1 and shape[0] != shape[1] and self._open is None:
+            self._open = (shape, samples)
+            self._watch_layers(root)
+        self._count(self._axis_from)
+        return samples
+
+    def _count(self, source: str) -> None:
+        self._counts[source] = self._counts.get(source, 0) + 1
+
+    def _tokens(self, root: Any, tensors: List[Any], shapes: List[Shape], whole: int) -> Optional[int]:
+        """Elements of the first integer input [batch, sequence] of a model that has an embedding."""
+        known = self._tokens_of
+        if known is None or known[0]() is not root:
+            known = self._tokens_of = (weakref.ref(root), _embeds(root))
+        if not known[1]:
+            return None
+        integers = (self._torch.int64, self._torch.int32)
+        for tensor, shape in zip(tensors, shapes):
+            if len(shape) == 2 and tensor.dtype in integers:
+                return shape[0] * shape[1] * whole
+        return None
+
+    # -- along which axis samples lie ------------------------------------------------------------
+
+    def _watch_layers(self, root: Any) -> None:
+        """See what layers that have `batch_first=False` are given in this forward pass, once.
+
+        Not where something is compiled: a hook that appears makes it compile again.
+        """
+        modules = _modules(root)
+        attributes = [object.__getattribute__(module, "__dict__") for module in modules]
+        compiled = any(
+            type(module).__name__ == "OptimizedModule" or own.get("_compiled_call_impl") is not None
+            for module, own in zip(modules, attributes)
+        )
+        if self._hooks is not None and not compiled:
+            if any(own.get("batch_first") is False for own in attributes):
+                self._hooks[_HOOK] = self._layer_given
+
+    def _layer_given(self, module: Any, args: Any) -> None:
+        try:
+            if self._open is None or self._seen is not None:
+                return
+            if object.__getattribute__(module, "__dict__").get("batch_first") is not False:
+                return
+            shape = shape_of(self._torch, args[0]) if args else None
+            first = self._open[0][:2]
+            if shape is not None and len(shape) > 2 and shape[:2] in (first, first[::-1]):
+                self._seen = 1 if shape[:2] == first else 0
+        except Exception as error:  # noqa: BLE001 - the boundary: the forward pass goes on
+            self.settled()
+            self.loaders._failed(error)
+
+    def settled(self) -> None:
+        """No more is to be learned of the axis."""
+        self._open = None
+        if self._hooks is not None:
+            self._hooks.pop(_HOOK, None)
+
+    def backward(self, losses: Any) -> int:
+        """A backward pass from `losses` is about to run: their graph may show the targets.
+
+        Returns:
+            What the samples counted last are to be corrected by.
+        """
+        if self._open is None:
+            return 0
+        shape, samples = self._open
+        axis, source = self._seen, LAYERS
+        for target in _targets(self._torch, losses):
+            found = _shared_axis(shape, target)
+            if found is not None:
+                axis, source = found, TARGETS
+                break
+        self.settled()
+        if axis is None:
+            return 0
+        self.axis, self._axis_from = axis, source
+        self._counts[source] = self._counts.get(source, 0) + self._counts.pop(INPUT, 0)
+        return shape[axis] - samples
+
+    def facts(self) -> Dict[str, Any]:
+        """For rank.json: where samples are known from."""
+        if not self._counts:
+            return {}
+        source = max(self._counts, key=lambda one: self._counts[one])
+        return {"samples": {"from": source, "axis": None if source == LOADER else self.axis}}
+
+
+def _ordered(kwargs: Optional[Dict[str, Any]]) -> List[Any]:
+    """Keyword inputs, those that are a model's main one by their names first."""
+    named = kwargs or {}
+    main = [named[name] for name in ("input_ids", "pixel_values", "input", "x") if name in named]
+    return main + [value for name, value in named.items() if all(value is not one for one in main)]
+
+
+def _modules(root: Any) -> List[Any]:
+    found: List[Any] = []
+    seen, waiting = set(), [root]
+    while waiting:
+        module = waiting.pop()
+        if module is None or id(module) in seen or type(module).__name__ == "function":
+            continue
+        seen.add(id(module))
+        found.append(module)
+        waiting += field(module, "_modules").values()
+    return found
+
+
+def _embeds(root: Any) -> bool:
+    return any(
+        kind.__name__.endswith("Embedding") for module in _modules(root) for kind in type(module).__mro__
+    )
+
+
+def _targets(torch: Any, losses: Any) -> List[Shape]:
+    """Shapes of the targets that loss functions in the graph of `losses` have saved."""
+    given = tensors_of(torch, losses)
+    waiting = [node for node in (tensor.grad_fn for tensor in given) if node is not None]
+    found: List[Shape] = []
+    seen: List[Any] = []
+    while waiting and len(seen) < _MAX_NODES:
+        node = waiting.pop(0)
+        if any(node is one for one in seen):
+            continue
+        seen.append(node)
+        if hasattr(node, _TARGET):
+            shape = shape_of(torch, getattr(node, _TARGET))
+            found += [shape] if shape else []
+        waiting += [after for after, _ in node.next_functions if after is not None]
+    return found
+
+
+def _shared_axis(shape: Shape, target: Shape) -> Optional[int]:
+    """Which of the first two axes of an input its targets have, if one alone does; None: cannot be told."""
+    first, second = shape[:2]
+    if target[:2] == (first, second) or target[0] == first * second:
+        return None  # both
+    if target[0] in (first, second):
+        return 0 if target[0] == first else 1
+    return None
+
+
+def _ranks_of(torch: Any, group: Any) -> List[int]:
+    dist = torch.distributed
+    return list(dist.get_process_group_ranks(dist.group.WORLD if group is None else group))
+
+
+def _pipeline_stage() -> Optional[Tuple[int, int, Any]]:
+    """Of the pipeline stage whose module is about to run: number of the micro-batch, how many there are,
+    group of the stages. None outside torch's pipelines.
+    """
+    if "torch.distributed.pipelining.stage" not in sys.modules:
+        return None
+    frame = sys._getframe(1)
+    for _ in range(_MAX_FRAMES):
+        if frame is None:
+            return None
+        if frame.f_code.co_name == "forward_one_chunk":
+            values = frame.f_locals
+            stage, number = values.get("self"), values.get("fwd_chunk_id")
+            chunks = getattr(stage, "chunks", None)
+            if isinstance(number, int) and isinstance(chunks, int):
+                return number, chunks, getattr(stage, "group", None)
+        frame = frame.f_back  # type: ignore[assignment]
+    return None

@@ -1,0 +1,156 @@
+"""Which batches the training's data loaders gave, and how many samples each holds.
+
+The size is what the loader's sampler drew, so it holds for a last smaller batch, a batch sampler and any
+layout that a collate function chooses. Only weak references to the batches are kept.
+"""
+
+from __future__ import annotations
+
+import collections
+import weakref
+from collections import abc
+from typing import Any, Callable, Deque, List, Optional, Tuple
+
+Shape = Tuple[int, ...]
+MAX_TENSORS = 16  # of one batch that are looked at
+MAX_WAITING = 512  # batches loaded and not trained on (an evaluation's)
+_ITERABLE = 1  # torch's _DatasetKind.Iterable: its sampler draws full batches always
+
+
+def tensors_of(torch: Any, value: Any, depth: int = 3) -> List[Any]:
+    """The tensors in a batch or in a module's arguments, in order, at most MAX_TENSORS."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if depth == 0 or isinstance(value, (str, bytes)):
+        return []
+    if isinstance(value, abc.Mapping):
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        return []
+    found: List[Any] = []
+    for item in value:
+        found += tensors_of(torch, item, depth - 1)
+        if len(found) >= MAX_TENSORS:
+            break
+    return found[:MAX_TENSORS]
+
+
+def shape_of(torch: Any, tensor: Any) -> Optional[Shape]:
+    """Shape of what this rank holds of a tensor; None for nested tensors, which have none."""
+    try:
+        # The training's own tensor subclasses and function modes must not see us look.
+        with torch._C.DisableTorchFunction():
+            local = getattr(tensor, "_local_tensor", None)  # of a DTensor
+            return tuple(int(extent) for extent in (tensor if local is None else local).shape)
+    except (RuntimeError, TypeError, ValueError, AttributeError):
+        return None
+
+
+class Batch:
+    """One batch that a loader gave.
+
+    Attributes:
+        size: its samples.
+        shapes: of its tensors.
+        passed: a model ran on it or after it without gradients, and none with gradients yet: an evaluation's,
+            or a teacher's.
+        counted: samples of it that steps have been given already.
+    """
+
+    __slots__ = ("_tensors", "counted", "passed", "shapes", "size")
+
+    def __init__(self, size: int, tensors: List[Any], shapes: List[Shape]) -> None:
+        self.size = size
+        self.shapes = shapes
+        self.passed = False
+        self.counted = 0
+        self._tensors = [weakref.ref(tensor) for tensor in tensors]
+
+    def holds(self, tensors: List[Any]) -> bool:
+        """One of `tensors` is part of this batch."""
+        mine = [tensor() for tensor in self._tensors]
+        return any(tensor is own for tensor in tensors for own in mine if own is not None)
+
+    def part(self, shapes: List[Shape]) -> Optional[int]:
+        """How many samples inputs of these shapes are, if they are this batch or a slice of it; else None."""
+        for given in shapes:
+            for own in self.shapes:
+                if len(own) != len(given) or self.size not in own:
+                    continue
+                differ = [axis for axis, extent in enumerate(own) if extent != given[axis]]
+                if not differ:
+                    return self.size
+                if len(differ) == 1 and own[differ[0]] == self.size > given[differ[0]]:
+                    return given[differ[0]]
+        return None
+
+
+class Loaders:
+    """Batches in the order in which they were loaded, until a training step takes them.
+
+    Args:
+        failed: called with an error of ours; the training goes on.
+    """
+
+    def __init__(self, failed: Callable[[Exception], None]) -> None:
+        self._failed = failed
+        self.reset()
+
+    def reset(self) -> None:
+        """In a forked child: nothing was loaded."""
+        self.waiting: Deque[Batch] = collections.deque(maxlen=MAX_WAITING)
+        # iterator -> (its sampler's iterator, sizes drawn and not yet given out)
+        self._drawn: Any = weakref.WeakKeyDictionary()
+
+    def drew(self, iterator: Any, index: Any) -> None:
+        """A loader's sampler drew the indices of one batch (workers fetch it later, in this order)."""
+        try:
+            sampler = iterator._sampler_iter
+            known = self._drawn.get(iterator)
+            if known is None or known[0] is not sampler:  # another epoch: batches left over will not come
+                known = self._drawn[iterator] = (sampler, collections.deque())
+            known[1].append(len(index) if iterator._auto_collation and hasattr(index, "__len__") else None)
+        except Exception as error:  # noqa: BLE001 - the boundary: the training gets its batch
+            self._failed(error)
+
+    def gave(self, torch: Any, iterator: Any, data: Any) -> None:
+        """A loader gave the training a batch."""
+        known = self._drawn.get(iterator)
+        drawn = known[1].popleft() if known is not None and known[1] else None
+        tensors = tensors_of(torch, data)
+        shapes = [shape_of(torch, tensor) or () for tensor in tensors]
+        size = _size(drawn, [shape for shape in shapes if shape], data, iterator._dataset_kind == _ITERABLE)
+        if size is not None:
+            self.waiting.append(Batch(size, tensors, shapes))
+
+    def evaluated(self) -> None:
+        """A model has run without gradients: what is waiting may be an evaluation's."""
+        if self.waiting and not self.waiting[-1].passed:
+            for batch in list(self.waiting):
+                batch.passed = True
+
+    def fresh(self) -> List[Batch]:
+        """Batches that the forward pass about to run may be on, oldest first."""
+        waiting = list(self.waiting)
+        return [batch for batch in waiting if not batch.passed] or waiting[-1:]
+
+    def take(self, last: Batch) -> None:
+        """Training is on `last`: it and what came before it wait no more."""
+        while self.waiting:
+            if self.waiting.popleft() is last:
+                break
+
+
+def _size(drawn: Optional[int], shapes: List[Shape], data: Any, may_end_short: bool) -> Optional[int]:
+    """Samples of a batch, from what the sampler drew and from what came of it."""
+    leading = shapes[0][0] if shapes else None
+    if drawn is None:  # the dataset makes batches itself
+        shared = [extent for extent in (shapes[0] if shapes else ()) if all(extent in one for one in shapes)]
+        return shared[0] if shared else leading
+    lengths = [len(data)] if isinstance(data, (list, tuple)) else []
+    lengths += [len(item) for item in data if isinstance(item, (list, tuple))] if lengths else []
+    if leading is None or drawn in lengths or any(drawn in shape for shape in shapes):
+        if not (may_end_short and leading is not None and leading < drawn):
+            return drawn
+    same = all(shape[0] == leading for shape in shapes)  # the collate function left samples out, or added some
+    return leading if same or may_end_short else drawn
