@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+
 from gate_runs.collect import cell_of
 from gate_runs.peers import PEERS, Floats
-
 from perfscope.analysis.steps import rank_steps
 from perfscope.gate.decide import judge, ratio_of
 from perfscope.gate.explain.explain import explain

@@ -38,4 +38,5 @@ def _marked(closure: Callable[..., Any], new_mark: Callable[[str], Any]) -> Call
             return closure(*args, **kwargs)
 
     setattr(call, _MARKED, True)
-    return call  # type: ignore[no-any-return]
+    marked: Callable[..., Any] = call
+    return marked
