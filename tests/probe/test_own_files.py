@@ -30,8 +30,8 @@ def in_thread(body):
 )
 PROGRAMS = [
     pytest.param(PLAIN, id="plain"),
-    pytest.param(TORCH, id="torch", marks=pytest.mark.torch),
-    pytest.param(THREAD, id="torch in a thread", marks=pytest.mark.torch),
+    pytest.param(TORCH, id="torch", marks=(pytest.mark.torch, pytest.mark.slow)),
+    pytest.param(THREAD, id="torch in a thread", marks=(pytest.mark.torch, pytest.mark.slow)),
 ]
 
 
@@ -51,7 +51,9 @@ def own_lines(stderr: str) -> list[str]:
     return [line for line in stderr.splitlines() if line.startswith("perfscope: ")]
 
 
-@pytest.mark.parametrize("kind", PROGRAMS)
+@pytest.mark.parametrize(
+    "kind", [PROGRAMS[0], pytest.param(TORCH, id="torch", marks=pytest.mark.torch), PROGRAMS[2]]
+)
 def test_descriptors_closed_and_reused_by_the_training_are_its_own(
     train: Train, tmp_path: Path, kind: str
 ) -> None:
@@ -239,7 +241,9 @@ FAILING = {
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("what", FAILING)
+@pytest.mark.parametrize(
+    "what", [pytest.param(what, marks=() if what == "import" else pytest.mark.slow) for what in FAILING]
+)
 def test_tracebacks_have_no_frame_of_perfscope(train: Train, tmp_path: Path, what: str) -> None:
     needs(TORCH)
     broken = tmp_path / "lib" / "mxnet"

@@ -127,7 +127,8 @@ def test_a_full_disk_does_not_reach_the_training(full_disk: Path, tmp_path: Path
         )  # fmt: skip
         expected = plain(TRAINING, tmp_path)
         assert (process.returncode, process.stdout) == (0, expected.stdout), process.stderr
-        assert process.stderr == expected.stderr
+        own = [line for line in process.stderr.splitlines(True) if line.startswith("perfscope: ")]
+        assert process.stderr.replace("".join(own), "") == expected.stderr and len(own) <= 1
         with (full_disk / "rest").open("wb") as rest:
             try:
                 rest.write(b"x" * 64_000)
