@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Any, Dict, List, Optional
 
-from ..rundir import layout
+from ..rundir import layout, seal
 from .files import AppendFile, Folder, Gone, say
 from .ranks import Identity, claim
 from .steps import Step
@@ -46,7 +46,9 @@ class Recorder:
         self._folder = Folder(self.path)
         self._run_folder = Folder(run_dir)
         self.files: Dict[str, AppendFile] = {}
+        self._documents: Dict[str, Any] = {}  # name of a document beside rank.json -> its seal
         self.ended = False
+        self._last_error: Optional[OSError] = None
         self._file(layout.STEPS_JSONL).write(_encoded({"columns": list(Step._fields)}))
         self.num_steps = 0
         self.meta: Dict[str, Any] = {
@@ -77,6 +79,7 @@ class Recorder:
             self.meta["notes"].append(text)
 
     def _failed(self, name: str, error: OSError) -> None:
+        self._last_error = error
         self.note("%s could not be written for some time: %s" % (name, error.strerror))
 
     def add_step(self, step: Step, now: int) -> None:
@@ -105,7 +108,7 @@ class Recorder:
         except Gone as error:
             self.ended = True
             self._num_dropped += len(pending)
-            self._say("recording ended after step %d: the run directory %s", pending[0].step - 1, error)
+            self._say(error)
             raise
         except OSError as error:
             self._last_flush += RETRY_NS
@@ -120,6 +123,8 @@ class Recorder:
         """Append one JSON line to the rank's file `name`."""
         try:
             self._file(name).write(_encoded(record))
+            if self.meta["finished"]:
+                self.save_meta()  # what comes after the end is sealed as well
         except OSError as error:
             self._failed(name, error)
 
@@ -136,8 +141,14 @@ class Recorder:
         self.meta["anchors"].append(best)
 
     def save_meta(self, **fields: Any) -> bool:
-        """Rewrite rank.json (aside, then renamed) with `fields` merged in; False: it could not be written."""
+        """Rewrite rank.json (aside, then renamed) with `fields` merged in; False: it could not be written.
+
+        That of a rank which has ended holds the seals of the files beside it (rundir/seal.py).
+        """
         self.meta.update(fields, num_steps=self.num_steps)
+        if self.meta["finished"]:
+            seals = {name: sealed for name, one in self.files.items() if (sealed := one.seal())}
+            self.meta[seal.FILES] = {**self._documents, **seals}
         return self.write_json(layout.RANK_JSON, self.meta)
 
     def write_json(self, name: str, value: Any) -> bool:
@@ -150,11 +161,12 @@ class Recorder:
 
     def _replace(self, folder: Folder, name: str, value: Any) -> bool:
         try:
-            folder.replace_json(name, value)
+            data = folder.replace_json(name, value)
+            if folder is self._folder and name != layout.RANK_JSON:
+                self._documents[name] = seal.seal_of(data)
             return True
         except OSError as error:
             self._failed(name, error)
-            self._last_error = error
             return False
 
     def windows_folder(self) -> str:
@@ -175,20 +187,25 @@ class Recorder:
             return
         self.anchor()
         saved = self.save_meta(finished=True, **fields)
-        lost = len(self._pending) + self._num_dropped
-        if not saved:
-            self._say("its record is incomplete, %d steps are missing: %s", lost, self._last_error)
-        elif lost:
-            self._say("%d steps could not be written%s", lost, "")
+        if not saved or self._pending or self._num_dropped:
+            self._say(self._last_error)
 
     def close(self) -> None:
         """In a forked child: give up the child's copies of the parent's descriptors."""
         for file in self.files.values():
             file.close()
 
-    def _say(self, text: str, number: int, error: Any) -> None:
-        reason = getattr(error, "strerror", None) or error
-        say("record", ("rank %s: " % self.rank) + text % (number, reason))
+    def _say(self, error: Optional[OSError]) -> None:
+        lost = len(self._pending) + self._num_dropped
+        steps = (
+            "%d of its %d steps are not in it" % (lost, self.num_steps)
+            if lost
+            else "rank.json is not written"
+        )
+        reason = "" if error is None else str(error.strerror)
+        if isinstance(error, Gone):
+            steps, reason = "recording ends", "the run directory " + reason
+        say("record", "the record of rank %d is incomplete, %s: %s" % (self.rank, steps, reason))
 
 
 def _encoded(record: Dict[str, Any]) -> bytes:

@@ -85,19 +85,18 @@ def test_descriptors_closed_and_reused_by_the_training_are_its_own(
 def test_a_limit_on_the_size_of_files_ends_no_training(train: Train, kind: str, limit: int) -> None:
     needs(kind)
     recorded = train(
-        program(
+        "import signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n"
+        + program(
             kind,
             """
-            import resource, signal, time
+            import resource, time
             for _ in range(2): step()
-            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (%d, resource.RLIM_INFINITY))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (BYTES, resource.RLIM_INFINITY))
             for _ in range(40):
                 time.sleep(0.02); step()
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
             print(mask, signal.sigpending(), signal.getsignal(signal.SIGXFSZ).name, flush=True)
-            """
-            % limit,
+            """.replace("BYTES", str(limit)),
         ),
         overhead=0.5,
     )
@@ -131,12 +130,11 @@ def test_a_run_directory_out_of_reach_is_said_once_and_not_made_again(
             import os, shutil, time, encodings.idna
             run = os.environ["PERFSCOPE_RUN_DIR"]
             for _ in range(2): step()
-            %s
+            FAULT
             for _ in range(40):
                 time.sleep(0.01); step()
             print("done", flush=True)
-            """
-            % GONE[fault],
+            """.replace("FAULT", GONE[fault]),
         ),
         overhead=0.5,
     )

@@ -24,7 +24,7 @@ from ..recorder import Recorder
 from ..steps import Step, StepTracker
 from ..windows import Windows
 from . import describe as torch_describe
-from .batches import Batches
+from .batches import Batches, is_trial
 from .closures import with_marked_closure
 from .compile import CompileWatch
 from .groups import GroupMarks
@@ -293,6 +293,8 @@ class TorchProbe:
             if self._skipped > MAX_SKIPPED:
                 self._disarm()
                 self._rearm = True
+            return
+        if is_trial():
             return
         self._disarm()
         if self._root is None:
