@@ -123,10 +123,7 @@ def analyse_study(
     runs = tuple(map(without_bad_factors, runs))
     good = usable(runs, entries)
     if len(runs) == 1:
-        text = (
-            f"A study compares runs; {runs[0].label} is the only one: add others, or use `perfscope report`."
-        )
-        views.problems.append(Problem(severity=REFUSE, id="one_run", text=text, runs=(runs[0].label,)))
+        views.problems.append(_only_one(runs[0]))
     else:
         if len(runs) == 2 and by != FRAMEWORK:
             _diff(views, runs, entries, asked)
@@ -183,6 +180,11 @@ def _reference(runs: Sequence[StudyRun], reference: str | None) -> StudyRun | No
     if not found:
         raise ValueError(f"reference {reference} is none of the runs: {named([run.label for run in runs])}")
     return found[0]
+
+
+def _only_one(run: StudyRun) -> Problem:
+    text = f"A study compares runs; {run.label} is the only one: add others, or use `perfscope report`."
+    return Problem(severity=REFUSE, id="one_run", text=text, runs=(run.label,))
 
 
 def _grouped(run: StudyRun, by: str) -> StudyRun:
