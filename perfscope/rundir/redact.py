@@ -29,18 +29,18 @@ MAX_ARGUMENT = 4096  # characters of one argument that are kept
 _MAX_SCANNED = 65_536  # characters of one argument that are looked at; far more than is kept
 _DEEPEST = 4  # quotes within quotes that are looked into
 
-_WORD = re.compile(r"""(?:"[^"]*(?:"|\Z)|'[^']*(?:'|\Z)|[^\s"'])+""")
+_WORD = re.compile(r"""(?:\\\s|"[^"]*(?:"|\Z)|'[^']*(?:'|\Z)|[^\s"'])+""")
 _VALUE = re.compile(
     r"""\\?"[^"\\]*\\?"(?=[\s,}\])&]|\Z)|'[^']*'(?=[\s,}\])&]|\Z)|(?:"[^"]*(?:"|\Z)|'[^']*(?:'|\Z)|[^\s"'])+"""
 )
-_SIGN = r"""["'\\\]]{0,4}(?::=|\+=|=|:(?!//|:))"""
+_SIGN = r"""["'\\\]%]{0,4}(?::=|\+=|=|:(?!//|:))"""
 _WHOLE = re.compile(rf"(?:-D(?=[A-Za-z])|[-+~]{{0,3}})([A-Za-z_][A-Za-z0-9_.\-\[]*){_SIGN}\s{{0,8}}")
 _INSIDE = re.compile(
     rf"(?<![A-Za-z0-9_.\-])(?:-D(?=[A-Za-z]))?[-+~]{{0,3}}([A-Za-z_][A-Za-z0-9_.\-]*){_SIGN}"
 )
 _OPTION = re.compile(r"[-+]{1,3}([A-Za-z_][A-Za-z0-9_.\-]*)\Z")
 _ANNOUNCED = re.compile(r"""[\[{(,;]*\\?["']?([A-Za-z_][A-Za-z0-9_.\-]*)\\?["']?:\Z""")
-_BARE = re.compile(r"[\"']?([A-Za-z_][A-Za-z0-9_.\-]*)[\"']?\Z")
+_BARE = re.compile(r"[\"']?(?:\S{0,80}[:/])?([A-Za-z_][A-Za-z0-9_.\-]*)[\"']?\Z")
 _SCHEMES = ("bearer", "basic", "token", "digest", "apikey", "negotiate")
 _USER_OPTIONS = (
     "-u",
@@ -68,6 +68,8 @@ _ONLY_GLUED = words("mysql mysqldump mysqladmin mysqlimport mariadb mariadb-dump
 _LOGINS = words("docker podman nerdctl buildah helm az oc skopeo crane oras apptainer singularity")
 _KEY_LOGINS = frozenset(("wandb", "comet", "swanlab"))  # `wandb login KEY`
 _SHELLS_C = re.compile(r"-[a-z]{0,3}c\Z")
+# Words after which a name and its value follow as two words: `npm config set NAME VALUE`.
+_SETS = words("set setenv --set -genv -env configure config")
 _ENDS_COMMAND = frozenset((";", "&&", "||", "|", "&"))
 
 
@@ -199,7 +201,7 @@ class _Line:
             self._announced = label[1]
         elif text.lower() in ("bearer", "basic"):
             self._announced = "authorization"
-        elif bare and _is_setting(bare[1]):
+        elif bare and (_is_setting(bare[1]) or (self._before in _SETS and announces(bare[1]))):
             self._announced = bare[1]
 
 

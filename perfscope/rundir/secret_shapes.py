@@ -41,7 +41,7 @@ _KNOWN_SHAPES = re.compile(
 _WEBHOOK = re.compile(
     r"(?i)(https?://(?:hooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)/"
     r"|(?:[a-z]{2,8}\.)?discord(?:app)?\.com/api/(?:v\d{1,2}/)?webhooks/"
-    r"|[a-z0-9.\-]{0,80}webhook\.office\.com/|hooks\.zapier\.com/|hook\.[a-z0-9.]{0,20}make\.com/|maker\.ifttt\.com/"
+    r"|[a-z0-9.\-]{0,80}webhook\.office\.com/|outlook\.office(?:365)?\.com/webhook/|hooks\.zapier\.com/|hook\.[a-z0-9.]{0,20}make\.com/|maker\.ifttt\.com/"
     r"|api\.telegram\.org/bot|chat\.googleapis\.com/v1/spaces/|[a-z0-9.\-]{1,80}/hooks/"
     r"|open\.(?:feishu\.cn|larksuite\.com)/open-apis/bot/))[^\s\"']+"
 )

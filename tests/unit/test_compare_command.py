@@ -83,6 +83,29 @@ def test_two_runs_give_a_diff_and_text_is_the_default(scaling: list[Path]) -> No
     assert "40.0 ms → 50.0 ms" in text
 
 
+def test_runs_of_several_batches_are_compared_where_by_names_them(tmp_path: Path) -> None:
+    runs = [
+        recorded(
+            tmp_path / f"b{batch}", 2, ms, options={"samples_per_step": batch}, labels={"batch": str(batch)}
+        )
+        for batch, ms in ((16, 40.0), (64, 80.0), (256, 256.0))
+    ]
+    for by, titles in (
+        ("label:batch", ["256", "64", "16"]),
+        ("batch", ["batch 256", "batch 64", "batch 16"]),
+    ):
+        document = json.loads(compare(*runs, "--by", by, "--json").stdout)
+        assert [one["id"] for one in document["problems"] if one["severity"] == "refuse"] == []
+        assert [row["title"] for row in document["schemes"][0]["rows"]] == titles
+        assert "wins" not in document["headline"]
+    text = compare(*runs[:2], "--by", "label:batch", "--text").stdout
+    assert "are not compared" not in text
+    for options in ((), ("--by", "scheme")):  # of a scheme they have none
+        problems = json.loads(compare(*runs[:2], *options, "--json").stdout)["problems"]
+        (said,) = [one["text"] for one in problems if one["id"] == "other_batch"]
+        assert said.endswith("To compare them all the same: --by batch.")
+
+
 def test_the_order_of_runs_does_not_matter_for_scaling(scaling: list[Path]) -> None:
     forward, backward = (compare(*runs, "--json").stdout for runs in (scaling, scaling[::-1]))
     assert json.loads(forward)["scaling"] == json.loads(backward)["scaling"]

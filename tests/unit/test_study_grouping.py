@@ -91,6 +91,9 @@ def test_a_difference_that_is_not_named_is_refused_with_what_to_write() -> None:
     runs = [run("b16", 16, 100.0), run("b64", 64, 240.0)]
     assert refusals(analyse_study(runs))["other_batch"].endswith("To compare them all the same: --by batch.")
     said = refusals(analyse_study(runs, by="scheme"))
+    assert said["other_batch"].endswith("all the same: --by batch.")  # they have no scheme
+    schemes = [entry("a", scheme="a", batch=32), entry("b", scheme="b", batch=64)]
+    said = refusals(analyse_study(schemes, by="scheme"))
     assert said["other_batch"].endswith("To compare them all the same: --by scheme,batch.")
     machines = [run("b16", 16, 100.0), run("b64", 64, 240.0, cpu="Xeon")]
     said = refusals(analyse_study(machines, by="batch"))

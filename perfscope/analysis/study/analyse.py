@@ -58,7 +58,7 @@ _REMEDIES = {  # of refusals after which nothing is left to compare
     "other_model": "Name runs of one model.",
     "other_machine": "Name runs of one machine.",
     "other_dtype": "Name runs of one data type.",
-    "other_batch": "Name runs with equal samples per step, or runs of several numbers of ranks.",
+    "other_batch": "Name runs with equal samples per step, of several numbers of ranks, or use --by batch.",
     "unequal_world_sizes": "Name runs on equally many ranks.",
     "same_run": "Name two different runs.",
     "no_label": "Group by what two runs or more have.",
@@ -112,7 +112,10 @@ def analyse_study(
     by, by_reason = (by, STATED) if by else _what_differs(runs)
     chosen = by_reason != STATED
     runs = tuple(_grouped(run, by) for run in runs)
-    views = _Views(by=by, explained=frozenset() if chosen or not by else explained(runs, by))
+    views = _Views(
+        by="" if chosen and by.startswith(LABEL) else by,
+        explained=frozenset() if chosen or not by else explained(runs, by),
+    )
     views.problems += [*_left_out(left_out), *problems_of_runs(runs, entries)]
     views.missing += [MissingFigure(what=f"the run {one.name}", reason=one.reason) for one in left_out]
     of_name = {entry.name: model_of(entry) for entry in entries}
@@ -120,10 +123,7 @@ def analyse_study(
     runs = tuple(map(without_bad_factors, runs))
     good = usable(runs, entries)
     if len(runs) == 1:
-        text = (
-            f"A study compares runs; {runs[0].label} is the only one: add others, or use `perfscope report`."
-        )
-        views.problems.append(Problem(severity=REFUSE, id="one_run", text=text, runs=(runs[0].label,)))
+        views.problems.append(_only_one(runs[0]))
     else:
         if len(runs) == 2 and by != FRAMEWORK:
             _diff(views, runs, entries, asked)
@@ -182,6 +182,11 @@ def _reference(runs: Sequence[StudyRun], reference: str | None) -> StudyRun | No
     return found[0]
 
 
+def _only_one(run: StudyRun) -> Problem:
+    text = f"A study compares runs; {run.label} is the only one: add others, or use `perfscope report`."
+    return Problem(severity=REFUSE, id="one_run", text=text, runs=(run.label,))
+
+
 def _grouped(run: StudyRun, by: str) -> StudyRun:
     """The run in its group; what it is grouped by tells it from other settings, too."""
     group = group_of(run, by)
@@ -235,7 +240,7 @@ def _diff(
     if asked is not None and pairs[1][0].label == asked.label:
         pairs.reverse()
     views.diff = run_diff(pairs[0], pairs[1])
-    by, explained_ = views.by, views.explained
+    by, explained_ = views.by if any(run.group for run in runs) else "", views.explained
     views.problems += forbidding_differences(runs, REFUSE, "diff", by=by, explained=explained_)
     if len({run.world_size for run in runs}) == 1:  # of others it is a matter of strong or weak scaling
         views.problems += batch_difference(runs, REFUSE, "diff", by=by, explained=explained_)
@@ -283,13 +288,13 @@ def _schemes(views: _Views, runs: Sequence[StudyRun], by: str, planned: bool) ->
     )
     if not planned:
         explained_ = views.explained
-        views.problems += forbidding_differences(runs, REFUSE, "schemes", by=by, explained=explained_)
+        views.problems += forbidding_differences(runs, REFUSE, "schemes", by=views.by, explained=explained_)
         if WORLD_SIZE not in views.explained:
             views.problems += _unequal_sizes(runs, by, views.explained)
         sizes = {0 if WORLD_SIZE in views.explained else run.world_size for run in runs}
         for size in sizes:
             same = [run for run in runs if run.world_size == size or WORLD_SIZE in views.explained]
-            views.problems += batch_difference(same, REFUSE, "schemes", by=by, explained=explained_)
+            views.problems += batch_difference(same, REFUSE, "schemes", by=views.by, explained=explained_)
     for study in views.schemes:
         if study.refused:
             views.missing.append(MissingFigure(what=WINNER, reason=study.refused))
