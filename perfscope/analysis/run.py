@@ -121,11 +121,8 @@ def analyse_run(source: RunSource) -> RunAnalysis:
     bench, no_bench = _bench(source, run, comm, no_window)
     if bench is not None and bench.samples_per_s is not None:  # one run, one speed
         speed = replace(speed, samples_per_s=bench.samples_per_s, source="scheme", missing=None)
-    missing = [
-        *_missing_of_run(source, run, comm, layers_missing, no_window),
-        *_as_list(speed.missing),
-        *no_bench,
-    ]
+    of_run = _missing_of_run(source, run, comm, layers_missing, no_window)
+    missing = [*of_run, *_as_list(speed.missing), *no_bench]
     analysis = RunAnalysis(
         run=source.run,
         ranks=tuple(run.ranks),
