@@ -17,7 +17,8 @@ from perfscope.errors import RunDirectoryError, TraceError
 from perfscope.ingest.inflate import most_bytes
 from perfscope.ingest.run import Progress, ingest_run
 from perfscope.ingest.summary import IngestSummary
-from perfscope.rundir import layout
+from perfscope.rundir import layout, seal
+from perfscope.rundir.inventory import INVENTORY, take_inventory
 from perfscope.rundir.recording import release
 from perfscope.rundir.redact import redact_labels, redact_text
 from perfscope.rundir.writer import create_run_dir, write_json
@@ -124,6 +125,7 @@ def import_traces(
         write_json(_rank_dir(directory, trace.rank) / layout.RANK_JSON, _rank_json(trace.rank, summary))
     manifest = _manifest(name, facts, used)
     _describe(manifest, summaries, rejected)
+    manifest |= {seal.SEALS: seal.SEALS_VERSION, INVENTORY: take_inventory(directory, is_still=True)}
     write_json(directory / layout.RUN_JSON, manifest)
     return ImportResult(run_dir=directory, traces=tuple(used), summaries=summaries, rejected=tuple(rejected))
 

@@ -26,14 +26,20 @@ _OF_RANKS = (
 _TAIL_BYTES = 8
 
 
-def take_inventory(run_dir: Path) -> dict[str, object]:
-    """The files of a run that its figures come from, sorted by path; traces with what they are known by."""
+def take_inventory(run_dir: Path, *, is_still: bool = False) -> dict[str, object]:
+    """The files of a run that its figures come from, sorted by path; traces with what they are known by.
+
+    Args:
+        is_still: no process writes into the run: traces that are not compressed are whole, too.
+    """
     found: dict[str, object] = {}
     for folder, names in ((layout.HOSTS, (*_OF_HOSTS, layout.STACKS_JSON)), (layout.RANKS, _OF_RANKS)):
         for place in _folders(run_dir / folder):
             found |= {f"{folder}/{place.name}/{name}": None for name in names if (place / name).is_file()}
             for trace in _traces(place / layout.WINDOWS):
-                found[f"{folder}/{place.name}/{layout.WINDOWS}/{trace.name}"] = mark_of(trace)
+                is_whole = is_still or trace.suffix == ".gz"
+                name = f"{folder}/{place.name}/{layout.WINDOWS}/{trace.name}"
+                found[name] = mark_of(trace) if is_whole else None
     for name in (layout.SCHEME_JSON, layout.NEIGHBOURS_JSONL):
         if (run_dir / name).is_file():
             found[name] = None
@@ -41,9 +47,7 @@ def take_inventory(run_dir: Path) -> dict[str, object]:
 
 
 def mark_of(trace: Path) -> dict[str, object] | None:
-    """What a compressed trace is known by; None of others, and of one that cannot be read."""
-    if trace.suffix != ".gz":
-        return None
+    """What a trace is known by; None of one that cannot be read."""
     try:
         with open_regular(trace) as file:
             size = file.seek(0, os.SEEK_END)

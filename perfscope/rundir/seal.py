@@ -2,8 +2,8 @@
 
 A JSON document carries one as its first key: `{"checksum": "crc32:0a1b2c3d", ...}`, over the file's name and
 every byte behind that value but white space at the end: one document in the place of another is noticed, too.
-An append-only file has a seal (bytes, lines, crc32) in a document beside it: a rank's in rank.json, written when
-the rank ends. Standard library, Python 3.8: ranks load this.
+An append-only file has a seal (bytes, lines, crc32) in a document beside it: a rank's in rank.json, from when
+the rank ends on. Standard library, Python 3.8: ranks load this.
 """
 
 from __future__ import annotations
