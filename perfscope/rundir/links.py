@@ -52,7 +52,7 @@ def refuse_links(run_dir: Path) -> None:
 
 
 def view_of(run_dir: Path, view: Path) -> None:
-    """Fill the directory `view` with links to what lies in `run_dir`, its derived tables apart.
+    """Fill the directory `view` with links to the content of `run_dir`, its derived tables apart.
 
     For a run that cannot be written to. `run_dir` must have passed `refuse_links`; `view` then passes, too.
 

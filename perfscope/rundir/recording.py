@@ -1,8 +1,8 @@
 """Who records into a run directory: one `perfscope run`, `import` or `collect` at a time makes a run in it.
 
-`.owner.lock` is held by flock(2) for as long as the process that makes the run lives, however it ends. In it
-stands who that is, for the message of whoever else wants the directory. Where a file system has no locks, the
-file itself is the claim, and the process it names is looked for.
+`.owner.lock` is held by flock(2) for as long as the process that makes the run lives, however it ends. It
+names that process, for the message of another one that wants the directory. Where a file system has no locks,
+the file itself is the claim, and the process it names is looked for.
 """
 
 from __future__ import annotations
