@@ -138,6 +138,14 @@ def idle(evidence: Evidence, verdict: bool) -> Finding:
     )
 
 
+def _attached(count: int) -> str:
+    """Of ranks that recorded no step."""
+    if not count:
+        return "No rank was attached."
+    ranks, were = ("rank", "was") if count == 1 else ("ranks", "were")
+    return f"{format_count(count)} {ranks} {were} attached, without a step."
+
+
 def untraced(evidence: Evidence) -> Finding:
     """The verdict without a trace: the always-on figures tell at most that input is waited for."""
     step = evidence.step_ns
@@ -145,8 +153,11 @@ def untraced(evidence: Evidence) -> Finding:
         return Finding(
             id="no_steps",
             title="No training step was recorded, so nothing can be said about the training.",
-            detail=f"{format_count(len(evidence.ranks))} ranks were attached.",
-            action="Check that the command trains; other loops can call perfscope.step() at a step.",
+            detail=_attached(len(evidence.ranks)),
+            action=(
+                "Check that the command trains; loops without an optimizer object can call "
+                "perfscope.step() once per step."
+            ),
             gain_ns=None,
             gain_ratio=None,
         )
