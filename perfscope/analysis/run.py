@@ -156,9 +156,8 @@ def analyse_run(source: RunSource) -> RunAnalysis:
         tokens_per_step=speed.tokens_per_step,
         remarks=(*_shared(run), *remarks_of(metas), *remarks_of_windows(source, metas)),
     )
-    evidence = _evidence(source, run, analysis, machines, why)
-    load = server_load(source.run.get("scheme"), run.ranks, comm.matches)
-    return replace(analysis, findings=find(replace(evidence, server=load, no_window=no_window)))
+    evidence = _evidence(source, run, analysis, machines, why, comm)
+    return replace(analysis, findings=find(replace(evidence, no_window=no_window)))
 
 
 def _windows(source: RunSource) -> dict[int, list[WindowFacts]]:
@@ -171,7 +170,12 @@ def _windows(source: RunSource) -> dict[int, list[WindowFacts]]:
 
 
 def _evidence(
-    source: RunSource, run: _Run, analysis: RunAnalysis, machines: Sequence[Host], why: Why
+    source: RunSource,
+    run: _Run,
+    analysis: RunAnalysis,
+    machines: Sequence[Host],
+    why: Why,
+    comm: CommAnalysis,
 ) -> Evidence:
     return Evidence(
         run=analysis.run,
@@ -189,6 +193,7 @@ def _evidence(
         hosts=machines,
         what_ifs=why.what_ifs,
         uneven=uneven_layer(run.layers, UNEVEN),
+        server=server_load(source.run.get("scheme"), run.ranks, comm.matches),
     )
 
 
