@@ -114,7 +114,7 @@ def middle(step):
 train(build(), batches(12), middle)
 """,
 }
-ALWAYS = ("fork in a window", "SIGTERM in a window")  # the others are slow
+ALWAYS = ("fork",)  # the others are slow
 COMPILED = "train(torch.compile(build()), batches(12))\n"
 RANK_KILLED = """
 import multiprocessing, torch.distributed as dist
