@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from perfscope.analysis import advice
+from perfscope.analysis.affected import Affected, affected_by
 from perfscope.analysis.machine.absent_sources import NO_COUNTERS_NOTE
 from perfscope.analysis.rank_facts import is_torch
 from perfscope.analysis.results import MissingFigure, RankResult
 from perfscope.analysis.source import Document, DroppedInput, RunSource
+from perfscope.rundir import layout
 
 FIRST_STEP = 3  # that a window may begin with, counted from 0 (probes/windows.py)
 WARM_UP_STEPS = 6  # a run of no more steps ends before its first window is written
@@ -80,10 +82,16 @@ def dropped_parts(notes: Sequence[DroppedInput]) -> list[MissingFigure]:
     for note in notes:
         by_path[note.path].append(note)
     entries = [
-        (_weight(path), MissingFigure(what=_what(path, of_path), reason=_reasons(of_path)))
-        for path, of_path in by_path.items()
+        (_weight(path), _dropped(path, of_path, affected_by(path))) for path, of_path in by_path.items()
     ]
     return [entry for _, entry in sorted(entries, key=lambda pair: pair[0])]
+
+
+def _dropped(path: str, notes: Sequence[DroppedInput], affected: Affected) -> MissingFigure:
+    of = f" (affects {affected.words})" if affected.words else ""
+    return MissingFigure(
+        what=_what(path, notes), reason=_short(f"{_reasons(notes)}{of}"), affects=affected.paths
+    )
 
 
 def empty_windows(summaries: Sequence[Document], ranks: Sequence[int]) -> list[MissingFigure]:
@@ -96,7 +104,8 @@ def empty_windows(summaries: Sequence[Document], ranks: Sequence[int]) -> list[M
         said = "; ".join(str(note) for note in notes) if isinstance(notes, list) else ""
         what = f"window {summary.get('window')} of rank {summary.get('rank')}"
         reason = f"its trace holds no event that can be used{': ' if said else ''}{said}"
-        missing.append(MissingFigure(what=what, reason=_short(reason)))
+        affected = affected_by(f"{layout.RANKS}/{summary.get('rank')}/{layout.WINDOWS}/")
+        missing.append(MissingFigure(what=what, reason=_short(reason), affects=affected.paths))
     return missing
 
 

@@ -9,12 +9,16 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from perfscope.errors import UnreadableFileError
 from perfscope.launch.plan import LaunchPlan
 from perfscope.launch.process import Ending
 from perfscope.launch.sightings import Sightings
 from perfscope.rundir import layout
+from perfscope.rundir.documents import read_document
 from perfscope.rundir.layout import host_name
+from perfscope.rundir.opening import open_regular, read_bounded
 from perfscope.rundir.writer import BOOT_ERRORS
 
 _MAX_NAMED = 8
@@ -49,7 +53,7 @@ def read_ranks(run_dir: Path) -> list[AttachedRank]:
     ranks = []
     for path in (run_dir / layout.RANKS).glob(f"*/{layout.RANK_JSON}"):
         try:
-            manifest = json.loads(path.read_bytes())
+            manifest: dict[str, Any] = read_document(path)
             rank = int(manifest["rank"])
         except (OSError, ValueError, TypeError, KeyError):
             continue
@@ -234,9 +238,9 @@ def _is_running(manifest: dict[str, object]) -> bool:
 
 def _first_line(path: Path) -> str:
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return file.readline(1000).strip()
-    except OSError:
+        with open_regular(path) as file:
+            return file.readline(1000).decode(errors="replace").strip()
+    except (OSError, UnreadableFileError):
         return ""
 
 
@@ -249,8 +253,8 @@ def _switched_off(path: Path) -> list[str]:
 def read_json_lines(path: Path) -> list[dict[str, object]]:
     """The objects in a .jsonl file; lines that are torn, or no objects, are left out."""
     try:
-        lines = path.read_bytes().splitlines()
-    except OSError:
+        lines = read_bounded(path).splitlines()
+    except (OSError, UnreadableFileError):
         return []
     return [entry for line in lines if isinstance(entry := _parse(line), dict)]
 
@@ -258,5 +262,5 @@ def read_json_lines(path: Path) -> list[dict[str, object]]:
 def _parse(line: bytes) -> object:
     try:
         return json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None

@@ -38,8 +38,10 @@ from perfscope.launch.sightings import ProcessWatch, Sightings
 from perfscope.launch.slurm_job import StepTask, find_step_task, slurm_facts
 from perfscope.launch.step_tasks import StepRoom
 from perfscope.launch.witness import Witness
-from perfscope.rundir import layout
+from perfscope.rundir import layout, seal
+from perfscope.rundir.inventory import INVENTORY, take_inventory
 from perfscope.rundir.redact import allowed_environment, plain_argv, redact_argv, redact_labels, redact_text
+from perfscope.rundir.shell import quote
 from perfscope.rundir.writer import RUNS, create_run_dir, default_run_dir_name, write_json
 
 _FACTS_TIMEOUT_S = 2.0
@@ -374,6 +376,7 @@ def _first_manifest(
         "scheme": dict(request.scheme) if request.scheme is not None else None,
         "world_size": plan.world_size if num_tasks is None else None,
         "slurm": slurm_facts(environment) or None,
+        seal.SEALS: seal.SEALS_VERSION,
     }
 
 
@@ -471,7 +474,7 @@ def _tell(
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         say(f"the record is incomplete: {problems[0]}{more}")
-    place = shlex.quote(str(_short(run_dir)))
+    place = quote(str(_short(run_dir)))
     say(f"run directory: {place}")
     if attached:
         say(f"next: perfscope report {place}")
@@ -487,6 +490,7 @@ def _close_manifest(run_dir: Path, manifest: dict[str, object], ending: Ending, 
             "exit": {"code": ending.code, "signal": ending.signal},
             "end_unix_ns": manifest["end_unix_ns"] or time.time_ns(),
         }
+    manifest |= {INVENTORY: take_inventory(run_dir)}
     write_json(run_dir / layout.RUN_JSON, manifest)
 
 

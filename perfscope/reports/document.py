@@ -1,7 +1,8 @@
 """The JSON report: the same figures as every other renderer, raw, in base units.
 
 `schema_version` counts changes that could break a reader; fields are only ever added within a version.
-Missing figures are null, never NaN and never 0; `missing` says why. `machine` is described in
+Missing figures are null, never NaN and never 0; `missing` says why, and `affects` of an entry names by dotted
+paths the figures that are there but not what they would be (analysis/missing.py). `machine` is described in
 document_machine.py.
 """
 
@@ -53,7 +54,9 @@ def build_document(analysis: RunAnalysis) -> Json:
         "layers": [_layer(layer) for layer in analysis.layers],
         "collectives": [_collective(collective) for collective in analysis.collectives],
         "findings": [dataclasses.asdict(finding) for finding in analysis.findings],
-        "missing": [{"what": gap.what, "reason": gap.reason} for gap in analysis.missing],
+        "missing": [
+            {"what": gap.what, "reason": gap.reason, "affects": list(gap.affects)} for gap in analysis.missing
+        ],
         "provenance": [dataclasses.asdict(source) for source in analysis.provenance],
         "machine": machine_document(analysis.machine),
         "efficiency": dataclasses.asdict(analysis.efficiency) if analysis.efficiency else None,
