@@ -281,10 +281,7 @@ def _groups(meta: Document) -> dict[str, tuple[int, ...]]:
     return {
         str(row["name"]): tuple(row["ranks"])
         for row in (rows if isinstance(rows, list) else [])
-        if isinstance(row, dict)
-        and row.get("name") is not None
-        and isinstance(row.get("ranks"), list)
-        and all(type(rank) is int for rank in row["ranks"])
+        if isinstance(row, dict) and row.get("name") is not None and isinstance(row.get("ranks"), list)
     }
 
 
