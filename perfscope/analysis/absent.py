@@ -15,6 +15,7 @@ from perfscope.analysis.results import MissingFigure, RankResult
 from perfscope.analysis.source import Document, DroppedInput, RunSource
 from perfscope.rundir import layout
 
+FIRST_STEP = 3  # that a window may begin with, counted from 0 (probes/windows.py)
 WARM_UP_STEPS = 6  # a run of no more steps ends before its first window is written
 _MAX_WORDS = 300
 OF_WINDOWS = "step breakdown, timeline, layers and collectives"
@@ -157,6 +158,8 @@ def _why_none_taken(source: RunSource, num_steps: int) -> NoWindow:
     told = [entry.reason for entry in told_by_probes(metas) if _is_of_windows(entry)]
     if told:
         return NoWindow(reason=_short("; ".join(told)), cure=advice.training(metas).trace_anyway)
+    if 0 < num_steps <= FIRST_STEP and source.run.get("origin") != "import":
+        return _too_short(num_steps)
     rootless = not any("root" in meta for meta in metas.values())
     if source.run.get("origin") != "import" and num_steps and rootless and is_torch(metas):
         reason = (
@@ -170,11 +173,17 @@ def _why_none_taken(source: RunSource, num_steps: int) -> NoWindow:
         cure = "Let the training's own profiler rest, or train for longer: windows are tried again."
         return NoWindow(reason=_short("; ".join(said)), cure=cure)
     if num_steps <= WARM_UP_STEPS:
-        steps = "1 step was recorded" if num_steps == 1 else f"{num_steps:,} steps were recorded"
-        reason = f"the run ended before the first one ({steps}; the first window follows some warm-up steps)"
-    else:
-        reason = "the run ended before the first one, or its trace could not be written"
+        return _too_short(num_steps)
+    reason = "the run ended before the first one, or its trace could not be written"
     return NoWindow(reason=reason, cure="Train for more steps, to reach a traced window.")
+
+
+def _too_short(num_steps: int) -> NoWindow:
+    steps = "1 step was recorded" if num_steps == 1 else f"{num_steps:,} steps were recorded"
+    return NoWindow(
+        reason=f"the run ended before the first one ({steps}; windows begin after {FIRST_STEP} steps)",
+        cure=f"Train for more than {WARM_UP_STEPS} steps, to reach a traced window.",
+    )
 
 
 NOTHING_SEEN = NoWindow(

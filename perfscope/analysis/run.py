@@ -51,6 +51,7 @@ from perfscope.analysis.mainline import LineRecord
 from perfscope.analysis.provenance import provenance
 from perfscope.analysis.rank_facts import framework_of, num_devices, runs_ahead
 from perfscope.analysis.results import DeviceBreakdown, MissingFigure, Quantiles, RankResult, RunAnalysis
+from perfscope.analysis.server import server_load
 from perfscope.analysis.source import Document, RunSource
 from perfscope.analysis.spans import Spans, WindowFacts, owning_step, spans_of, whole_numbers, window_facts
 from perfscope.analysis.steps import (
@@ -159,7 +160,8 @@ def analyse_run(source: RunSource) -> RunAnalysis:
         remarks=(*_shared(run), *remarks_of(metas), *remarks_of_windows(source, metas)),
     )
     evidence = _evidence(source, run, analysis, machines, why)
-    return replace(analysis, findings=find(replace(evidence, no_window=no_window)))
+    load = server_load(source.run.get("scheme"), run.ranks, comm.matches)
+    return replace(analysis, findings=find(replace(evidence, server=load, no_window=no_window)))
 
 
 def _windows(source: RunSource) -> dict[int, list[WindowFacts]]:

@@ -12,6 +12,7 @@ from perfscope.ingest.files import WindowFile, fresh_summary, window_files
 from perfscope.ingest.summary import IngestSummary
 from perfscope.rundir import layout
 from perfscope.rundir.documents import seal_of_file
+from perfscope.rundir.links import refuse_links
 from perfscope.rundir.writer import write_json
 
 Progress = Callable[[int, int], None]
@@ -33,9 +34,10 @@ def ingest_run(
         with no rows and a note.
 
     Raises:
-        RunDirectoryError: derived/ cannot be written.
+        RunDirectoryError: derived/ cannot be written, or the run holds a symbolic link.
     """
     run_dir = Path(os.path.abspath(run_dir))  # noqa: PTH100 - Path.resolve would follow the user's links
+    refuse_links(run_dir)
     summaries: dict[tuple[int, int], IngestSummary] = {}
     todo = []
     for file in window_files(run_dir):

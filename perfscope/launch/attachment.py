@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from typing import Any
 from perfscope.errors import UnreadableFileError
 from perfscope.launch.plan import LaunchPlan
 from perfscope.launch.process import Ending
+from perfscope.launch.sightings import Sightings
 from perfscope.rundir import layout
 from perfscope.rundir.documents import read_document
 from perfscope.rundir.layout import host_name
@@ -117,9 +119,17 @@ def explain(
     expected: int | None,
     plan: LaunchPlan,
     ending: Ending,
+    seen: Sightings | None = None,
 ) -> list[str]:
-    """One line for each thing the user should know about who attached, and why others did not."""
-    notes = _why_none(plan, ending) if not ranks else []
+    """One line for each thing the user should know about who attached, and why others did not.
+
+    Args:
+        seen: what was seen of the processes from outside; None = this host did not start them.
+    """
+    seen = seen or Sightings()
+    notes = _unwritten(seen)
+    if not ranks:
+        notes = notes or _why_none(plan, ending, seen)
     missing = _missing(ranks, expected)
     if missing:
         notes.append(
@@ -166,9 +176,27 @@ def _missing(ranks: Sequence[AttachedRank], expected: int | None) -> list[int]:
     return absent if len(absent) == expected - attached else []
 
 
-def _why_none(plan: LaunchPlan, ending: Ending) -> list[str]:
+def _unwritten(seen: Sightings) -> list[str]:
+    """Processes that could not write their record, those with the same reason in one line."""
+    alike: dict[int, list[int]] = defaultdict(list)
+    for pid, number in seen.unwritten:
+        alike[number].append(pid)
+    lines = []
+    for number, pids in alike.items():
+        who = f"process {pids[0]}" if len(pids) == 1 else f"{len(pids)} processes"
+        why = os.strerror(number) if number else "an error of input or output"
+        whose = "its" if len(pids) == 1 else "their"
+        lines.append(f"{who} could not write {whose} record: {why}")
+    return lines
+
+
+def _why_none(plan: LaunchPlan, ending: Ending, seen: Sightings) -> list[str]:
     if plan.unreachable:
         return [plan.unreachable]
+    if seen.lost:
+        return [f"no record is there: the run directory {seen.lost} while the command ran"]
+    if seen.without_agent:
+        return list(seen.without_agent)
     if plan.launcher == "srun" and (ending.code != 0 or ending.signal is not None):
         how = (
             f"was ended by signal {ending.signal}" if ending.signal else f"ended with exit code {ending.code}"
@@ -178,8 +206,8 @@ def _why_none(plan: LaunchPlan, ending: Ending) -> list[str]:
             "controller that does not answer, or tasks that failed before their first step)"
         ]
     notes = [
-        "no Python process below the command trained: none took an optimizer step, joined a process group or "
-        "called perfscope.step() in a framework that perfscope knows"
+        "no training was seen: no Python process that loaded perfscope's agent took an optimizer step, "
+        "joined a process group or called perfscope.step() (which a loop without an optimizer object can do)"
     ]
     if ending.signal is not None:
         notes.append(f"the command was ended by signal {ending.signal}, perhaps before training began")

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from perfscope.errors import RunDirectoryError, UnreadableFileError
-from perfscope.rundir import layout
+from perfscope.rundir import layout, recording
 from perfscope.rundir.documents import read_document
 from perfscope.rundir.writer import OWNER, write_json
 
@@ -42,12 +42,18 @@ def open_shared(directory: Path) -> tuple[Path, bool]:
         directory.mkdir(parents=True, exist_ok=True)
         # Exclusive creation decides between launchers that start at the same moment.
         claim.open("xb").close()
+        if manifest is None:  # else its maker has the claim, and we join
+            recording.claim(directory)
     except FileExistsError:
         return directory, True
+    except RunDirectoryError:
+        claim.unlink(missing_ok=True)
+        raise
     except OSError as error:
         raise RunDirectoryError(f"cannot write {claim}: {error.strerror}") from error
-    if manifest is None and [path.name for path in directory.iterdir()] != [OWNER]:
+    if manifest is None and {path.name for path in directory.iterdir()} - {recording.LOCK} != {OWNER}:
         claim.unlink()
+        recording.release(directory)
         raise RunDirectoryError(
             f"{layout.ENV_RUN_DIR} names {directory}, which is not empty and holds no run"
         )

@@ -21,7 +21,9 @@ _OF_ONE_PART = (
         "no record of ",
         "ranks on other hosts are ",
         "only task",
-        "no Python process below ",
+        "no Python process below ",  # of runs by perfscope 0.9 and before
+        "no training was seen: ",
+        "no record is there: ",
         "no task trained: ",
     ),
     *("rank ", "ranks ", "the probe failed to start "),

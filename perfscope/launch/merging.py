@@ -24,8 +24,10 @@ from perfscope.rundir import layout
 from perfscope.rundir.attempts import Attempt, all_attempts
 from perfscope.rundir.documents import read_document
 from perfscope.rundir.inventory import INVENTORY, take_inventory
+from perfscope.rundir.links import refuse_links
 from perfscope.rundir.migrations import migrate
 from perfscope.rundir.opening import MAX_LINES_BYTES, read_bounded
+from perfscope.rundir.recording import LOCK, claim, release
 from perfscope.rundir.writer import BOOT_ERRORS, OWNER, create_run_dir, write_json
 
 _STAGING = "staging"
@@ -87,13 +89,15 @@ def collect(places: Sequence[Path], target: Path) -> Collected:
 
     Raises:
         UsageError: `target` is one of the places, or lies in one.
-        RunDirectoryError: a place holds no run, they are not parts of one run, or `target` holds another run
-            or cannot be written.
+        RunDirectoryError: a place holds no run or a symbolic link, they are not parts of one run, or `target`
+            holds another run or cannot be written.
     """
     target = Path(os.path.abspath(target))  # noqa: PTH100 - links in the user's path are kept
     _require_apart(places, target)
     sources = [_read_source(place) for place in places]
     present = _present(target)
+    if present:
+        refuse_links(target)
     held = read_parts(target) if present else ()
     there = _processes(target) if present else ()
     parts = [*held, *(part for source in sources for part in source.parts)]
@@ -101,9 +105,13 @@ def collect(places: Sequence[Path], target: Path) -> Collected:
     if not present:
         create_run_dir(target, name=target.name, force=False)
     with _one_line(target):
-        # First of all: a collection that was interrupted is known by it, and can be gone on with.
-        (target / OWNER / PARTS).mkdir(parents=True, exist_ok=True)
-        return _collect(sources, target, parts)
+        claim(target)
+        try:
+            # First of all: a collection that was interrupted is known by it, and can be gone on with.
+            (target / OWNER / PARTS).mkdir(parents=True, exist_ok=True)
+            return _collect(sources, target, parts)
+        finally:
+            release(target)
 
 
 def _collect(sources: Sequence[Source], target: Path, parts: Sequence[Part]) -> Collected:
@@ -158,6 +166,7 @@ def _read_source(place: Path) -> Source:
     folder = place.resolve()
     if not folder.is_dir():
         raise RunDirectoryError(f"{place} {'is not there' if not folder.exists() else 'is no directory'}")
+    refuse_links(folder)
     with _one_line(place):
         processes = _processes(folder)
     parts = read_parts(folder)
@@ -174,7 +183,7 @@ def _read_source(place: Path) -> Source:
 
 def _present(target: Path) -> bool:
     """Whether `target` is a run that was collected before."""
-    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+    if not target.exists() or (target.is_dir() and all(one.name == LOCK for one in target.iterdir())):
         return False
     if (target / OWNER / PARTS).is_dir():
         return True

@@ -16,6 +16,7 @@ from .ranks import Identity, claim
 from .steps import Step
 
 FLUSH_INTERVAL_NS = 200_000_000  # what a SIGKILL may cost: the last 0.2 s of steps
+MOST_AT_ONCE = 1_000  # steps written together: programs of very short steps need no more memory for it
 RETRY_NS = 5_000_000_000  # after a write failed (full disk)
 MAX_PENDING = 100_000  # steps kept for a retry
 
@@ -86,7 +87,8 @@ class Recorder:
         """Take one step; lines reach the disk in batches, always whole lines in one write."""
         self._pending.append(step)
         self.num_steps += 1
-        if now - self._last_flush > FLUSH_INTERVAL_NS:
+        waiting = now - self._last_flush  # negative after a failed write, until it is tried again
+        if waiting > FLUSH_INTERVAL_NS or (len(self._pending) >= MOST_AT_ONCE and waiting > 0):
             self.flush()
 
     def flush(self) -> None:

@@ -6,6 +6,7 @@ a file must not block its reader, and no file may fill the memory. Standard libr
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from io import FileIO
@@ -15,7 +16,8 @@ from perfscope.errors import UnreadableFileError
 
 MAX_DOCUMENT_BYTES = 256 << 20  # one JSON document; the largest known, the layers of a huge model, is 20 MB
 MAX_LINES_BYTES = 4 << 30  # an append-only file; a step takes about 50 bytes
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # without O_NONBLOCK, opening a pipe waits for its writer
+# Without O_NONBLOCK, opening a pipe waits for its writer. A link may lead to any file of the reader's.
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 
 
 def open_regular(path: Path) -> FileIO:
@@ -23,7 +25,7 @@ def open_regular(path: Path) -> FileIO:
 
     Raises:
         FileNotFoundError: there is nothing at `path`.
-        UnreadableFileError: it is no regular file, or cannot be opened.
+        UnreadableFileError: it is a symbolic link or no regular file, or cannot be opened.
     """
     try:
         descriptor = os.open(path, _FLAGS)
@@ -65,6 +67,8 @@ def read_bounded(path: Path, limit: int = MAX_DOCUMENT_BYTES) -> bytes:
 
 def reason_of(error: BaseException) -> str:
     """One line for a person: the system's words without its error number."""
+    if isinstance(error, OSError) and error.errno == errno.ELOOP:
+        return "it is a symbolic link, which is not followed"
     if isinstance(error, MemoryError):
         return "not enough memory"
     if isinstance(error, RecursionError):

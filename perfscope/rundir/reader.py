@@ -19,6 +19,7 @@ from perfscope.rundir import layout, seal
 from perfscope.rundir.attempts import Attempt, all_attempts, choose
 from perfscope.rundir.documents import Document, is_too_deep, parse_document, seal_of_file
 from perfscope.rundir.inventory import INVENTORY, mark_of
+from perfscope.rundir.links import refuse_links
 from perfscope.rundir.migrations import migrate
 from perfscope.rundir.opening import (
     MAX_DOCUMENT_BYTES,
@@ -51,11 +52,13 @@ class RunReader:
     """A run directory, its `latest` link, or the path of its run.json.
 
     Raises:
-        RunDirectoryError: not there, no run, unreadable, broken run.json, or a newer schema.
+        RunDirectoryError: not there, no run, unreadable, broken run.json, a newer schema, or
+            a symbolic link in it.
     """
 
     def __init__(self, path: Path | str) -> None:
         self.path = _locate(Path(path))
+        refuse_links(self.path)
         manifest, has_checksum = _read_manifest(self.path)
         self.run = migrate(manifest, str(self.path))
         self._is_sealed = self.run.pop(seal.SEALS, None) is not None

@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 HERE = Path(__file__).parent
-# Name -> tokens of one sample. The quick ones are part of `make test`.
+# These are part of `make test`.
 QUICK = ("fsdp2 x tp", "loader with workers", "sequence first, flat targets", "lbfgs")
 RANKS = {
     **{

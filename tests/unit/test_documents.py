@@ -28,7 +28,7 @@ def _socket(path: Path) -> None:
         (os.mkfifo, "a named pipe"),
         (Path.mkdir, "a directory"),
         (_socket, "No such device or address"),
-        (lambda path: path.symlink_to("/dev/zero"), "a device"),
+        (lambda path: path.symlink_to("/dev/zero"), "a symbolic link"),
         (lambda path: path.write_bytes(b"\xff\xfe{}"), "not a JSON object"),
         (lambda path: path.write_bytes(b"[]"), "not a JSON object"),
         (lambda path: path.write_bytes(b'{"a":' * 100_000), "not a JSON object"),

@@ -16,6 +16,7 @@ from perfscope.errors import RunDirectoryError
 from perfscope.ingest import INGEST_VERSION, IngestSummary, ingest_run
 from perfscope.ingest.summary import from_json
 from perfscope.rundir.documents import read_document
+from perfscope.rundir.links import view_of
 from perfscope.rundir.schema import TIMELINE
 from tests.unit.ingest_traces import GLOO, document, span
 
@@ -146,13 +147,13 @@ def test_derived_that_is_a_file_is_one_clear_error(tmp_path: Path) -> None:
         ingest_run(tmp_path)
 
 
-def test_a_linked_run_can_be_ingested(tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_written_to_is_ingested_through_a_view_of_links(tmp_path: Path) -> None:
     shutil.copytree(GLOO, tmp_path / "real" / "ranks" / "0" / "windows")
     windows = tmp_path / "real" / "ranks" / "0" / "windows"
     (windows / "rank0.json.gz").rename(windows / "0.json.gz")
     stand_in = tmp_path / "stand-in"
     stand_in.mkdir()
-    (stand_in / "ranks").symlink_to(tmp_path / "real" / "ranks")
+    view_of(tmp_path / "real", stand_in)
     (summary,) = ingest_run(stand_in)
     assert summary.events_kept > 100
     assert not (tmp_path / "real" / "derived").exists()

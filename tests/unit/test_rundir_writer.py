@@ -11,6 +11,7 @@ import pytest
 
 from perfscope.errors import RunDirectoryError
 from perfscope.rundir.documents import read_document
+from perfscope.rundir.recording import LOCK
 from perfscope.rundir.writer import create_run_dir, holds_run, write_json
 
 
@@ -82,7 +83,7 @@ def test_a_run_is_replaced_only_with_force_and_other_files_survive(tmp_path: Pat
         create_run_dir(directory, name="x", force=False)
     assert holds_run(directory)
     create_run_dir(directory, name="x", force=True)
-    assert [path.name for path in directory.iterdir()] == ["notes.txt"]
+    assert {path.name for path in directory.iterdir()} == {"notes.txt", LOCK}
 
 
 @pytest.mark.parametrize("content", [None, "not json", "[]", '{"schema_version": 1}'])

@@ -38,7 +38,7 @@ from perfscope.analysis.steps import RankSteps
 
 _MOST_ROOFLINES = 4  # hosts of one run are usually alike
 # What is still asked of a host once all hosts are known: by `wire` and by the findings.
-KEPT_METRICS = METRICS | {"gpu_throttle_time", "pressure_some"}
+KEPT_METRICS = METRICS | {"gpu_throttle_time", "pressure_some", "rank_runqueue_wait"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

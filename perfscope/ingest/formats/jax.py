@@ -7,7 +7,6 @@ carries the modules. What only encloses operators (executors, loops) is left out
 
 from __future__ import annotations
 
-import gzip
 import re
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from perfscope.ingest.collectives import Collective, canonical
 from perfscope.ingest.formats.hlo import NOWHERE, Instruction, Module, Modules
 from perfscope.ingest.formats.trace import UNKNOWN, FrameworkTrace
 from perfscope.ingest.formats.xplane import XEvent, XLine, XPlane, read_xspace
+from perfscope.ingest.inflate import read_whole
 from perfscope.rundir import layout
 from perfscope.rundir.documents import read_document
 
@@ -61,7 +61,7 @@ class _Reader:
     def read(self) -> FrameworkTrace:
         planes = read_xspace(self._path)
         try:
-            self._modules = Modules(_data(self._path))
+            self._modules = Modules(read_whole(self._path))
             self._read(planes)
         except (IndexError, ValueError) as error:
             raise TraceError(f"{self._path}: its compiled modules cannot be read ({error})") from None
@@ -245,11 +245,6 @@ class _Reader:
             )
             rest = "; the rest is work outside every named_scope, or fused from several"
             trace.notes.append(said if share > 0.995 else said + rest)
-
-
-def _data(path: Path) -> bytes:
-    data = path.read_bytes()
-    return gzip.decompress(data) if path.suffix == ".gz" else data
 
 
 def _leaves(events: list[XEvent]) -> list[XEvent]:

@@ -169,9 +169,10 @@ class Batches:
         if not known[1]:
             return None
         integers = (self._torch.int64, self._torch.int32)
-        for tensor, shape in zip(tensors, shapes):  # noqa: B905 - Python 3.8 has no `strict`
-            if len(shape) == 2 and tensor.dtype in integers:
-                return shape[0] * shape[1] * whole
+        with self._torch._C.DisableTorchFunction():  # the training's own subclasses must not see us look
+            for tensor, shape in zip(tensors, shapes):  # noqa: B905 - Python 3.8 has no `strict`
+                if len(shape) == 2 and tensor.dtype in integers:
+                    return shape[0] * shape[1] * whole
         return None
 
     # -- along which axis samples lie ------------------------------------------------------------
@@ -270,7 +271,8 @@ def _embeds(root: Any) -> bool:
 def _targets(torch: Any, losses: Any) -> List[Shape]:
     """Shapes of the targets that loss functions in the graph of `losses` have saved."""
     given = tensors_of(torch, losses)
-    waiting = [node for node in (tensor.grad_fn for tensor in given) if node is not None]
+    with torch._C.DisableTorchFunction():
+        waiting = [node for node in (tensor.grad_fn for tensor in given) if node is not None]
     found: List[Shape] = []
     seen: List[Any] = []
     while waiting and len(seen) < _MAX_NODES:

@@ -40,8 +40,8 @@ def shape_of(torch: Any, tensor: Any) -> Optional[Shape]:
     try:
         # The training's own tensor subclasses and function modes must not see us look.
         with torch._C.DisableTorchFunction():
-            local = getattr(tensor, "_local_tensor", None)  # of a DTensor
-            return tuple(int(extent) for extent in (tensor if local is None else local).shape)
+            local = tensor._local_tensor if type(tensor).__name__ == "DTensor" else tensor
+            return tuple(map(int, local.shape))
     except (RuntimeError, TypeError, ValueError, AttributeError):
         return None
 

@@ -33,7 +33,7 @@ from .trace import TorchTrace
 
 MAX_SKIPPED = 5_000  # module calls without gradients looked at while waiting for the root: some 3 ms
 MAX_EVALUATIONS = 64  # of other models within one step, before a window is cut short
-_FORWARD_HOOKS = ("root forward", "layer", "compiled forward", "yield")
+_FORWARD_HOOKS = ("root forward", "layer", "compiled forward", "yield", "batch", "backward")
 _HOOK = "perfscope"  # our key in torch's table of global forward pre-hooks
 _NAME = "torch"
 _clock = time.monotonic_ns
