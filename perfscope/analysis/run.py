@@ -98,8 +98,7 @@ def analyse_run(source: RunSource) -> RunAnalysis:
     for rank in source.ranks:
         run.ranks.append(_analyse_rank(source, rank, windows.get(rank, []), run))
     no_window = _no_window(source, run, framework_of(metas))
-    hosts = {result.rank: result.host for result in run.ranks}
-    comm = analyse_collectives(run.comm, hosts, world_size(source), num_devices(metas))
+    comm = analyse_collectives(run.comm, _hosts(run), world_size(source), num_devices(metas))
     words = advice.training(metas)
     _leave_out_untold(run, words)
     layers, layers_missing = layer_results(run.layers, words.no_layers)
@@ -162,6 +161,11 @@ def analyse_run(source: RunSource) -> RunAnalysis:
     evidence = _evidence(source, run, analysis, machines, why)
     load = server_load(source.run.get("scheme"), run.ranks, comm.matches)
     return replace(analysis, findings=find(replace(evidence, server=load, no_window=no_window)))
+
+
+def _hosts(run: _Run) -> dict[int, str]:
+    """By rank."""
+    return {result.rank: result.host for result in run.ranks}
 
 
 def _windows(source: RunSource) -> dict[int, list[WindowFacts]]:
