@@ -9,8 +9,12 @@ from perfscope.rundir import layout
 RANKS = "ranks"  # key of the report
 # What is drawn from several ranks, their calls and their waits.
 _CAUSES = ("efficiency", "what_ifs", "replay", "waits", "critical_path", "clocks", "clock_residual_ns")
+_SPEED = (
+    *("throughput_samples_per_s", "samples_source", "samples_per_step"),
+    *("throughput_tokens_per_s", "tokens_per_step"),
+)
 _OF_STEPS = (
-    *("step_ns", "throughput_samples_per_s", "samples_source", "overhead_ratio"),
+    *("step_ns", "overhead_ratio", *_SPEED),
     *("machine", "findings", "bench", "remarks", *_CAUSES),
 )
 _OF_WINDOWS = (
@@ -63,7 +67,7 @@ def affected_by(path: str) -> Affected:
         return Affected(paths=("findings", "remarks"), words="what the probe met")
     if name == layout.BENCH_JSON:
         return Affected(
-            paths=("bench", "throughput_samples_per_s", "samples_source", "findings", "machine"),
+            paths=("bench", "findings", "machine", *_SPEED),
             words="losses, calls and throughput of the bench run",
         )
     return _TRAINING

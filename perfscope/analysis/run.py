@@ -98,8 +98,7 @@ def analyse_run(source: RunSource) -> RunAnalysis:
     for rank in source.ranks:
         run.ranks.append(_analyse_rank(source, rank, windows.get(rank, []), run))
     no_window = _no_window(source, run, framework_of(metas))
-    hosts = {result.rank: result.host for result in run.ranks}
-    comm = analyse_collectives(run.comm, hosts, world_size(source), num_devices(metas))
+    comm = analyse_collectives(run.comm, _hosts(run), world_size(source), num_devices(metas))
     words = advice.training(metas)
     _leave_out_untold(run, words)
     layers, layers_missing = layer_results(run.layers, words.no_layers)
@@ -158,6 +157,11 @@ def analyse_run(source: RunSource) -> RunAnalysis:
     )
     evidence = _evidence(source, run, analysis, machines, why, comm)
     return replace(analysis, findings=find(replace(evidence, no_window=no_window)))
+
+
+def _hosts(run: _Run) -> dict[int, str]:
+    """By rank."""
+    return {result.rank: result.host for result in run.ranks}
 
 
 def _windows(source: RunSource) -> dict[int, list[WindowFacts]]:
@@ -285,10 +289,7 @@ def _groups(meta: Document) -> dict[str, tuple[int, ...]]:
     return {
         str(row["name"]): tuple(row["ranks"])
         for row in (rows if isinstance(rows, list) else [])
-        if isinstance(row, dict)
-        and row.get("name") is not None
-        and isinstance(row.get("ranks"), list)
-        and all(type(rank) is int for rank in row["ranks"])
+        if isinstance(row, dict) and row.get("name") is not None and isinstance(row.get("ranks"), list)
     }
 
 

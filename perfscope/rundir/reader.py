@@ -28,7 +28,7 @@ from perfscope.rundir.opening import (
     read_bounded,
     reason_of,
 )
-from perfscope.rundir.rows import Row, decode_lines, is_layer, is_step, step_columns
+from perfscope.rundir.rows import Row, decode_lines, is_group, is_layer, is_step, step_columns
 from perfscope.rundir.samples import HostSamples, read_samples
 from perfscope.rundir.schema import STEPS, TIMELINE
 
@@ -264,8 +264,16 @@ class RunReader:
                 )
                 self._note(file, 1, reason)
             else:
-                metas[rank] = meta
+                metas[rank] = self._with_usable_groups(meta, file)
         return metas
+
+    def _with_usable_groups(self, meta: Document, file: Path) -> Document:
+        rows = meta.get("groups")
+        usable = [row for row in rows if is_group(row)] if isinstance(rows, list) else []
+        if rows is None or usable == rows:
+            return meta
+        self._note(file, 0, "process groups in it cannot be read")
+        return {**meta, "groups": usable}
 
     def _note_others(self, chosen: Attempt, tried: Sequence[Attempt]) -> None:
         """Attempts of a rank that nothing is shown of."""

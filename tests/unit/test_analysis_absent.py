@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from perfscope.analysis.affected import affected_by
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.run import analyse_run
 from perfscope.analysis.study.gather import gather
@@ -14,11 +15,13 @@ from perfscope.analysis.study.results import RunEntry
 from perfscope.gate.measure import measure_run
 from perfscope.ingest.files import window_files
 from perfscope.reports.build import build_report
+from perfscope.reports.document import build_document
 from perfscope.reports.html import render_html
 from perfscope.reports.model import Facts, Note
 from perfscope.reports.sections.run import run_section
 from perfscope.reports.text import render_text
 from tests.unit.synthetic_run import SyntheticRun, span
+from tests.unit.test_report_synthetic import synthetic_analysis
 
 NO_WINDOW = "step breakdown, timeline, layers and collectives"
 
@@ -213,3 +216,10 @@ def test_no_window_because_all_traces_are_gone(tmp_path: Path) -> None:
     assert "not there any more" in missing(run)[NO_WINDOW]
     run.write("ranks/0/windows/0.json", "{}")
     assert "have not been read in" in missing(run)[NO_WINDOW]
+
+
+def test_every_figure_of_a_report_is_affected_by_its_ranks() -> None:
+    about = {"schema_version", "perfscope_version", "run", "missing"}
+    document = build_document(synthetic_analysis())
+    assert set(document) - about <= set(affected_by("ranks/0/rank.json").paths)
+    assert set(affected_by("run.json").paths) <= set(document)
