@@ -10,12 +10,14 @@ the probe takes its hooks out and stays silent.
 
 from __future__ import annotations
 
+import atexit
 import functools
+import os
 import sys
 import threading
 import time
 import weakref
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Set
 
 from ...rundir import layout
 from ..process import Process, current
@@ -24,10 +26,15 @@ from ..steps import Step, StepTracker
 from ..windows import Windows
 from . import describe as torch_describe
 from .batches import Batches
+from .by_hand import NOTE as BY_HAND_NOTE
+from .by_hand import SOURCE as BY_HAND_SOURCE
+from .by_hand import ByHand
 from .closures import with_marked_closure
 from .compile import CompileWatch
 from .groups import GroupMarks
-from .layers import LayerMarks, class_name, describe, unwrap
+from .layers import LayerMarks, unwrap
+from .models import Call, Calls, Models
+from .names import ModelNames
 from .trace import TorchTrace
 
 MAX_SKIPPED = 5_000  # module calls without gradients looked at while waiting for the root: some 3 ms
@@ -78,8 +85,12 @@ class TorchProbe:
         self._rearm = False  # disarmed by a long evaluation; armed again with the next batch
         self._rootless = False  # no root forward is to be seen between updates
         self._in_backward = False
-        self._root: Optional[Callable[[], Any]] = None
-        self._other: Optional[tuple] = None
+        self._models = Models()
+        self._names: Optional[ModelNames] = None
+        self._calls = Calls()  # since the last update, of what may yet prove to be a model
+        self._provisional = False  # a forward pass since the last backward was taken for the model's
+        self._hand: Optional[ByHand] = ByHand()  # None: an optimizer has stepped
+        self._loading: Set[int] = set()  # threads that are inside a data loader
         self._main = threading.get_ident()  # until the first update says which thread trains
         self._bound = False
         self._cost_ns = 0
@@ -100,6 +111,7 @@ class TorchProbe:
             self._wrap_process_group(torch.distributed)
         if hasattr(torch, "compile"):
             self._compile.install(torch)
+        atexit.register(self._at_exit)
         self._arm_root()
 
     def _wrap_backward(self, torch: Any) -> None:
@@ -118,7 +130,7 @@ class TorchProbe:
             finally:
                 probe._in_backward = False
                 now = _clock()
-                probe._tracker.add_backward(now - began, now)
+                probe._guarded("backward", probe._backward_ended, began, now)
                 probe._arm_root()  # a forward without an update in between is another micro-batch
 
         torch.autograd.backward = backward
@@ -133,12 +145,17 @@ class TorchProbe:
 
         @functools.wraps(original)
         def __next__(iterator: Any) -> Any:
-            began = _clock()
+            began, thread = _clock(), threading.get_ident()
+            outer = thread not in probe._loading
+            probe._loading.add(thread)  # modules that the data set calls are transforms
             try:
                 data = original(iterator)
             finally:
-                if not probe._bound or threading.get_ident() == probe._main:
-                    probe._tracker.add_input(_clock() - began)
+                if outer:
+                    probe._loading.discard(thread)
+                if not probe._bound or thread == probe._main:
+                    for tracker in probe._trackers():
+                        tracker.add_input(_clock() - began)
                     if probe._rearm:
                         probe._arm_root()
             probe._guarded("batch", probe._batches.loaders.gave, probe._torch, iterator, data)
@@ -224,6 +241,7 @@ class TorchProbe:
             calls=self._process.calls,
         )
         self._marks = LayerMarks(trace.new_mark, layout.MARK_LAYER)
+        self._names = ModelNames(self._marks)
         self._group_marks = GroupMarks(
             trace.new_mark, self._unseen, functools.partial(self._fault, "group marks")
         )
@@ -244,6 +262,8 @@ class TorchProbe:
         self._remove_layer_hooks()
         if self._marks is not None:
             self._marks.close()
+        if self._models.changed:
+            self._name_layers()
         self._tracker.finish()
         recorder.flush()  # before the window: should closing it fail, the steps are safe
         windows.finish()
@@ -273,7 +293,7 @@ class TorchProbe:
         self._pre_hooks.pop(_HOOK, None)
 
     def _root_pre(self, module: Any, args: tuple) -> None:
-        if self._unseen() or not self._armed:
+        if self._unseen() or not self._armed or threading.get_ident() in self._loading:
             return
         # Global pre-hooks are not given keyword arguments; the caller's frame has them.
         self._guarded("root forward", self._root_hooked, module, args, sys._getframe(1))
@@ -284,46 +304,119 @@ class TorchProbe:
             self._marks.enter(module)  # the layer hooks came too late for the call that opened the window
 
     def _root_called(self, module: Any, args: tuple, source: Any) -> None:
-        """The outermost module of a forward pass is about to run."""
+        """A module is about to run, and the model's forward is awaited. Most often it is that."""
         now = _clock()
         if not self._torch.is_grad_enabled():
-            # A teacher, a target network, or an evaluation: the root is still to come. Looking at every call
-            # of a long evaluation would cost too much, so that one is left to the next batch.
-            self._skipped += 1
+            # A teacher, a target network, or an evaluation: the model is still to come.
+            self._skip()
             self._batches.loaders.evaluated()
-            if self._skipped > MAX_SKIPPED:
-                self._disarm()
-                self._rearm = True
             return
-        self._disarm()
-        if self._root is None:
-            self._root = weakref.ref(module)
-        elif self._root() is not module:
-            self._other = (now, weakref.ref(module))
+        is_model = self._models.has(module)
+        if not is_model or not self._bound:  # a transform, a loss, another model: the update will tell
+            self._calls.add(now, module)
+        if not is_model or self._provisional:
+            self._skip()
             return
+        if self._bound:
+            self._disarm()
+            if self._hand is not None:
+                self._models.find([Call(now, weakref.ref(module))])
+        else:
+            self._provisional = True
+        self._model_called(now, module, args, source)
+
+    def _skip(self) -> None:
+        """All calls of a long evaluation would cost too much: the rest is left to the next batch."""
+        self._skipped += 1
+        if self._skipped > MAX_SKIPPED:
+            self._disarm()
+            self._rearm = True
+
+    def _model_called(self, now: int, module: Any, args: tuple, source: Any) -> None:
         self._rootless = self._rootless and self._tracker.updating
         tracker = self._tracker
         boundary, step = tracker.at_boundary, tracker.next_index
         kwargs = source if isinstance(source, dict) else source.f_locals.get("kwargs")
         number = tracker.index if tracker.updating else step
+        if self._hand is not None and not self._bound:
+            number = self._hand.number
         counts = self._batches.forward(module, args, kwargs, number, tracker.updating)
-        tracker.root_forward(now, *counts)
+        for one in self._trackers():
+            one.root_forward(now, *counts)
         self._cost_ns += _clock() - now
         if boundary and not tracker.updating and self._windows is not None and self._on_main():
-            self._turn_windows(step, module)  # keeps its own account
+            self._turn_windows(step)  # keeps its own account
+
+    def _trackers(self) -> tuple:
+        """Where steps are cut: while it is open whether an optimizer will step, by both rules."""
+        hand = self._hand
+        return (
+            (self._tracker,)
+            if hand is None or hand.tracker is self._tracker
+            else (self._tracker, hand.tracker)
+        )
 
     def _backward_begins(self, args: tuple, kwargs: dict) -> None:
         losses = args[0] if args else kwargs.get("tensors")
-        self._tracker.correct(self._batches.backward(losses))
+        correction = self._batches.backward(losses)
+        for tracker in self._trackers():
+            tracker.correct(correction)
+        if self._hand is not None:
+            self._hand.backward_begins(losses)
+
+    def _backward_ended(self, began: int, now: int) -> None:
+        self._provisional = False
+        for tracker in self._trackers():
+            tracker.add_backward(now - began, now)
+        hand = self._hand
+        if hand is None or self._tracker.updating:
+            return
+        hand.backward_ended(now)
+        if not self._bound and hand.enough:
+            self._updates_by_hand()
+        if self._bound and self._windows is not None and self._on_main():
+            if hand.accumulates:
+                self._cut_window()  # nothing tells at a pass whether it is a step's last
+            else:
+                self._turn_windows(self._tracker.next_index)
+        self._cost_ns += _clock() - now
+
+    def _updates_by_hand(self) -> None:
+        """So many gradients were used up without an optimizer: steps are cut at backward passes."""
+        hand = self._hand
+        assert hand is not None
+        self._models.find(self._calls.outermost())
+        self._bind()
+        if self._recorder is None:
+            return
+        self._calls = Calls()
+        self._tracker = hand.tracker
+        for step in hand.steps:
+            self._step_done(step)
+        hand.tracker.emit_to(self._step_done)
+        self._recorder.meta["step_source"] = BY_HAND_SOURCE
+        self._process.note(BY_HAND_NOTE)
+        self._name_layers()
+
+    def _at_exit(self) -> None:
+        self._guarded("finish", self._few_updates_by_hand, os.getpid())
+
+    def _few_updates_by_hand(self, pid: int) -> None:
+        """The program ends and no optimizer has stepped; there may have been a few updates by hand."""
+        hand = self._hand
+        if hand is None or self._bound or not hand.num_used or self._process.owner not in ("", _NAME):
+            return
+        self._updates_by_hand()
+        self._process.finish(pid)
 
     def _on_main(self) -> bool:
         return threading.get_ident() == self._main
 
-    def _turn_windows(self, step: int, root: Any) -> None:
+    def _turn_windows(self, step: int) -> None:
         windows, tracker, began = self._windows, self._tracker, _clock()
         assert windows is not None and self._recorder is not None
-        if "root" not in self._recorder.meta and root is not None:
-            self._name_layers(root)
+        if self._models.changed:
+            self._name_layers()
             tracker.resume(_clock())
         if windows.active >= 0:
             if windows.boundary(step):
@@ -350,14 +443,15 @@ class TorchProbe:
                 self._bind()
                 if self._off:
                     return None
-            other, self._other = self._other, None
-            if other is not None:
-                self._tracker.fallback = other[0]
-            if self._tracker.optimizer_begins(id(optimizer), now):
-                if other is None:
-                    self._rootless = True
-                else:  # the first forward seen was not the model's (a trial run before DDP, say)
-                    self._root = other[1]
+            self._hand = None
+            serial = self._models.serial(optimizer)
+            found, self._calls = self._models.find(self._calls.outermost()), Calls()
+            if found and self._models.changed and self._tracker.index:
+                self._cut_window()  # what it has traced since the last model's step is another model's
+            if found:
+                self._tracker.fallback = found[0].time
+            if self._tracker.optimizer_begins(serial, now):
+                self._rootless = not found
             self._cost_ns += _clock() - now
             if self._windows is not None and self._windows.active >= 0 and self._trace is not None:
                 return with_marked_closure(args, kwargs, self._trace.new_mark)
@@ -388,20 +482,24 @@ class TorchProbe:
             if self._rootless and tracker.at_boundary and self._windows is not None and self._on_main():
                 step = tracker.next_index
                 tracker.update_is_boundary(now)
-                self._turn_windows(step, self._root() if self._root is not None else None)
+                self._turn_windows(step)
+            if self._models.changed and not tracker.index:
+                self._name_layers()  # there may be no second step, and no model at exit
             self._arm_root()
         except Exception as error:  # noqa: BLE001 - the boundary: training goes on
             self._fault("optimizer", error)
 
     # -- windows --------------------------------------------------------------------------------
 
-    def _name_layers(self, root: Any) -> None:
-        recorder, marks = self._recorder, self._marks
-        if recorder is None or marks is None:
+    def _name_layers(self) -> None:
+        recorder, names, roots = self._recorder, self._names, self._models.roots
+        if recorder is None or names is None or not roots:
             return
-        names = marks.name_tree(root)
-        recorder.write_json(layout.LAYERS_JSON, {"root": class_name(unwrap(root)), "layers": describe(names)})
-        recorder.save_meta(root=torch_describe.root(root, self._batches.pipeline), **self._batches.facts())
+        self._models.changed = False
+        recorder.write_json(layout.LAYERS_JSON, names.name(roots))
+        if "root" not in recorder.meta or not self._tracker.index:
+            recorder.meta["root"] = torch_describe.root(roots[0], self._batches.pipeline)
+        recorder.save_meta(**self._batches.facts())
 
     def _add_layer_hooks(self) -> None:
         if self._forward_hooks:
@@ -413,7 +511,7 @@ class TorchProbe:
             hooks.register_module_forward_hook(self._layer_post, always_call=True),
         ]
         if self._group_marks is not None:
-            self._group_marks.install(self._root() if self._root is not None else None)
+            self._group_marks.install(self._models.roots)
 
     def _remove_layer_hooks(self) -> None:
         if self._group_marks is not None:
@@ -423,7 +521,7 @@ class TorchProbe:
             hook.remove()
 
     def _layer_pre(self, module: Any, args: tuple) -> None:
-        if not self._unseen():
+        if not self._unseen() and threading.get_ident() not in self._loading:
             self._guarded("layer", self._layer_called, module, args, sys._getframe(1))
 
     def _layer_called(self, module: Any, args: tuple, source: Any) -> None:
@@ -441,9 +539,9 @@ class TorchProbe:
         """A forward pass in evaluation mode: of the model itself it ends the window, or an evaluation of any
         length would end up in the trace; another model (a teacher, a target network) belongs to the step.
         """
-        root = self._root() if self._root is not None else None
+        roots = self._models.roots
         self._evaluations += 1
-        own = root is None or unwrap(module) is unwrap(root)
+        own = not roots or any(unwrap(module) is unwrap(root) for root in roots)
         if own or self._evaluations > MAX_EVALUATIONS:
             self._cut_window()
 
