@@ -13,6 +13,7 @@ from perfscope.analysis.rank_facts import is_torch
 from perfscope.analysis.results import MissingFigure, RankResult
 from perfscope.analysis.source import Document, DroppedInput, RunSource
 
+_STEPS_NOTE = "steps are cut"  # how a probe's note on what it takes for a step begins
 WARM_UP_STEPS = 6  # a run of no more steps ends before its first window is written
 _MAX_WORDS = 300
 OF_WINDOWS = "step breakdown, timeline, layers and collectives"
@@ -155,14 +156,16 @@ def _why_none_taken(source: RunSource, num_steps: int) -> NoWindow:
             "(a model run by another thread or process, or one that is no torch.nn.Module)"
         )
         return NoWindow(reason=reason, cure="Call the model in the thread that calls the optimizer.")
-    said = remarks_of(metas)
+    said = [note for note in remarks_of(metas) if not note.startswith(_STEPS_NOTE)]
     said = [note for note in said if "window" in note] or (said if is_torch(metas) else [])
     if said:
         cure = "Let the training's own profiler rest, or train for longer: windows are tried again."
         return NoWindow(reason=_short("; ".join(said)), cure=cure)
     if num_steps <= WARM_UP_STEPS:
         steps = "1 step was recorded" if num_steps == 1 else f"{num_steps:,} steps were recorded"
-        reason = f"the run ended before the first one ({steps}; the first window follows some warm-up steps)"
+        first = next((meta["first_window"] for meta in metas.values() if meta.get("first_window")), None)
+        when = "follows some warm-up steps" if first is None else f"starts with step {first}, counted from 0"
+        reason = f"the run ended before the first one ({steps}; the first window {when})"
     else:
         reason = "the run ended before the first one, or its trace could not be written"
     return NoWindow(reason=reason, cure="Train for more steps, to reach a traced window.")

@@ -84,6 +84,7 @@ class Windows:
         self.governor = Governor(float(config.get("overhead", 0.01)), wanted)
         first = max(FIRST_STEP, int(config.get("first_step", FIRST_STEP)))
         self._next_step: Optional[int] = first if self.governor.allows(0) else None
+        recorder.meta["first_window"] = self._next_step  # None: none is to be traced
         self._next_window = 0  # its id: the same on every rank, also on one that missed a window
         self._plan_path = os.path.join(recorder.run_dir, layout.PLAN_JSON)
         self._next_poll = 0

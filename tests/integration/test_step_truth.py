@@ -74,11 +74,12 @@ for _ in range(2):
         criterion(net(norm(x)), y).backward(); o.step(); o.zero_grad()
 """
 _GAN = """
+def mlp(size, out): return nn.Sequential(nn.Linear(size, 8), nn.ReLU(), nn.Linear(8, out))
 class Generator(nn.Module):
-    def __init__(self): super().__init__(); self.main = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3))
+    def __init__(self): super().__init__(); self.main = mlp(2, 3)
     def forward(self, x): return self.main(x)
 class Discriminator(nn.Module):
-    def __init__(self): super().__init__(); self.main = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
+    def __init__(self): super().__init__(); self.main = mlp(3, 1)
     def forward(self, x): return self.main(x)
 g, d = Generator(), Discriminator()
 og, od = torch.optim.SGD(g.parameters(), 0.01), torch.optim.Adam(d.parameters())

@@ -185,6 +185,14 @@ def test_no_window_because_the_run_was_short(tmp_path: Path) -> None:
     assert "the run ended before the first one (4 steps were recorded" in reason
 
 
+def test_no_window_after_one_step_says_where_the_first_window_starts(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path)
+    run.rank(0, world_size=1, root={"name": "Net"}, first_window=3)
+    run.steps(0, [100])
+    reason = missing(run)[NO_WINDOW]
+    assert "(1 step was recorded; the first window starts with step 3, counted from 0)" in reason
+
+
 def test_no_window_because_the_probe_met_an_error(tmp_path: Path) -> None:
     run = untraced(tmp_path, 50)
     entry = {"where": "root forward", "error": "RuntimeError: no\nsizes", "count": 1, "disabled": False}

@@ -14,9 +14,11 @@ from ..steps import Step, StepTracker
 
 ENOUGH = 8  # sets of gradients used up without any optimizer: the updates are written by hand
 SOURCE = "backward passes"  # `step_source` in rank.json
+THEN_OPTIMIZERS = SOURCE + ", then optimizers"
 NOTE = (
     "steps are cut at backward passes, for no optimizer object stepped (updates written by hand); passes "
-    "whose gradients add up are one step where that can be told; call perfscope.step() to mark the steps exactly"
+    "whose gradients add up are one step where that can be told; "
+    "call perfscope.step() to mark the steps exactly"
 )
 _MAX_NODES = 2_000  # of the graph looked through for a parameter
 _LOOK = 16  # elements of a gradient that are compared

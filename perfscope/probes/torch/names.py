@@ -1,8 +1,8 @@
 """Names of the layers of all models of a process, unambiguous among them.
 
 The layers of a single model have bare names (`features.3.conv`). With a second model each name begins with
-its model's: the attributes of the module that owns it (`agent.actor.2`), else its class (`discriminator.main.0`),
-numbered where that is taken. What had bare names until then is listed as renamed.
+its model's: the attributes of the module that owns it (`agent.actor.2`), else its class
+(`discriminator.main.0`), numbered where that is taken. What had bare names until then is listed as renamed.
 """
 
 from __future__ import annotations

@@ -24,11 +24,9 @@ from ..process import Process, current
 from ..recorder import Recorder
 from ..steps import Step, StepTracker
 from ..windows import Windows
+from . import by_hand
 from . import describe as torch_describe
 from .batches import Batches
-from .by_hand import NOTE as BY_HAND_NOTE
-from .by_hand import SOURCE as BY_HAND_SOURCE
-from .by_hand import ByHand
 from .closures import with_marked_closure
 from .compile import CompileWatch
 from .groups import GroupMarks
@@ -89,7 +87,7 @@ class TorchProbe:
         self._names: Optional[ModelNames] = None
         self._calls = Calls()  # since the last update, of what may yet prove to be a model
         self._provisional = False  # a forward pass since the last backward was taken for the model's
-        self._hand: Optional[ByHand] = ByHand()  # None: an optimizer has stepped
+        self._hand: Optional[by_hand.ByHand] = by_hand.ByHand()  # None: an optimizer has stepped
         self._loading: Set[int] = set()  # threads that are inside a data loader
         self._main = threading.get_ident()  # until the first update says which thread trains
         self._bound = False
@@ -394,8 +392,8 @@ class TorchProbe:
         for step in hand.steps:
             self._step_done(step)
         hand.tracker.emit_to(self._step_done)
-        self._recorder.meta["step_source"] = BY_HAND_SOURCE
-        self._process.note(BY_HAND_NOTE)
+        self._recorder.meta["step_source"] = by_hand.SOURCE
+        self._process.note(by_hand.NOTE)
         self._name_layers()
 
     def _at_exit(self) -> None:
@@ -443,6 +441,8 @@ class TorchProbe:
                 self._bind()
                 if self._off:
                     return None
+            if self._hand is not None and self._tracker is self._hand.tracker and self._recorder is not None:
+                self._recorder.meta["step_source"] = by_hand.THEN_OPTIMIZERS
             self._hand = None
             serial = self._models.serial(optimizer)
             found, self._calls = self._models.find(self._calls.outermost()), Calls()
