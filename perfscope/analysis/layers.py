@@ -6,8 +6,7 @@ instead of counting children twice. Time is the union of a layer's operators (de
 phase, per mean analysed step, averaged over the ranks that were traced. A device's work belongs to the step
 that launched it, even if the device gets to it after the step's end.
 
-Exposed communication goes to layers only where the all-reduces of a step are gradient buckets that `buckets`
-can tell; a bucket's exposed time is split by the parameters its layers have in it.
+Exposed communication has a figure by layer only where all of it could be given to layers (`layer_comm`).
 """
 
 from __future__ import annotations
@@ -22,19 +21,18 @@ from numpy.typing import NDArray
 
 from perfscope.analysis import intervals as iv
 from perfscope.analysis.breakdown import Activity
-from perfscope.analysis.buckets import Bucket, LayerParams, match_buckets
-from perfscope.analysis.intervals import Int64
+from perfscope.analysis.buckets import LayerParams
+from perfscope.analysis.layer_comm import CommShares, ModelParams, add_window, comm_of_layers, missing_of
 from perfscope.analysis.results import LayerResult, MissingFigure
 from perfscope.analysis.source import Document
 from perfscope.analysis.spans import (
     ANNOTATION,
     BACKWARD,
-    COMM,
     COMPUTE,
     FORWARD,
     Mask,
     Spans,
-    owning_step,
+    StepSpan,
     whole_numbers,
     words,
 )
@@ -56,12 +54,6 @@ LAYER_COLUMNS = (
     *("bytes_read", "bytes_written", "collective", "in_bytes", "dtype"),
 )
 _CALLS = 2  # place of the calls in the means of `LayerRecord`
-_ELEMENT_BYTES = (
-    (8, ("double", "float64", "int64", "long")),
-    (2, ("half", "bfloat16", "float16", "int16", "short")),
-    (1, ("float8", "int8", "char", "byte", "bool")),
-    (4, ("float", "int")),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +80,14 @@ class ModelFacts:
             ),
         )
 
+    def norm_features(self) -> dict[str, int]:
+        """Features of each layer that keeps running statistics: those of an affine BatchNorm."""
+        return {
+            layer: counts[0]
+            for layer, counts in self.shapes
+            if "BatchNorm" in self.types.get(layer, "") and len(counts) == 2
+        }
+
 
 @dataclass(slots=True, kw_only=True)
 class _LayerSums:
@@ -102,7 +102,6 @@ class _LayerSums:
     backward_bytes: int = 0
     knows_flops: bool = False
     knows_bytes: bool = False
-    exposed: float = 0.0
 
 
 @dataclass(slots=True)
@@ -115,8 +114,8 @@ class LayerRecord:
     params: dict[str, int] = field(default_factory=dict)
     num_ranks: int = 0
     knows: dict[str, tuple[bool, bool]] = field(default_factory=dict)
-    untied: set[str] = field(default_factory=set)  # why communication could not be tied to layers
-    num_tied: int = 0  # ranks on which it could
+    comm: CommShares = field(default_factory=CommShares)
+    num_told: int = 0  # ranks on which all communication could be given to layers
     held: dict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))  # by layer, rank
 
 
@@ -128,26 +127,27 @@ class RankLayers:
     sums: dict[str, _LayerSums] = field(default_factory=lambda: defaultdict(_LayerSums))
     first_seen: dict[str, int] = field(default_factory=dict)
     num_steps: int = 0
-    untied: str | None = None
-    num_buckets: int = 0
+    comm: CommShares = field(default_factory=CommShares)
 
-    def add(self, table: pa.Table, spans: Spans, act: Activity, num_steps: int, in_steps: Mask) -> None:
+    def add(
+        self, table: pa.Table, spans: Spans, act: Activity, steps: Sequence[StepSpan], in_steps: Mask
+    ) -> None:
         """Takes in one window.
 
         Args:
             table: LAYER_COLUMNS.
             spans: the same rows.
             act: the window's activity.
-            num_steps: analysed steps in the window.
+            steps: analysed steps of the window.
             in_steps: shape (n,), spans that start in one of them.
         """
-        self.num_steps += num_steps
+        self.num_steps += len(steps)
         code, names = words(table, "layer")
         known = in_steps & (code >= 0)
         if known.any():
             self._add_times(table, spans, known, code, names)
             self._add_work(table, spans, known, code, names)
-        self._tie(table, spans, act, in_steps)
+        add_window(self.comm, table, spans, act, steps, in_steps, self._params())
 
     def _add_times(
         self, table: pa.Table, spans: Spans, known: Mask, code: NDArray[np.int32], names: list[str]
@@ -192,70 +192,27 @@ class RankLayers:
                     setattr(sums, f"{phase}_{what}", getattr(sums, f"{phase}_{what}") + amount)
                 setattr(sums, f"knows_{what}", True)
 
-    def _tie(self, table: pa.Table, spans: Spans, act: Activity, in_steps: Mask) -> None:
-        """Splits the exposed time of this window's gradient buckets among their layers."""
-        comm = (spans.kind == COMM) & in_steps
-        if (comm & (spans.device >= 0)).any():
-            comm &= spans.device >= 0
-        if not comm.any() or self.untied:
-            return
-        rows = np.flatnonzero(comm)
-        exposed = exposed_each(act, spans.start[rows], spans.end[rows])
-        collective, names = words(table, "collective")
-        reduces = np.flatnonzero(
-            collective[rows] == (names.index("all_reduce") if "all_reduce" in names else len(names))
-        )
-        if not len(reduces):
-            self.untied = "gradients are not all-reduced (only DistributedDataParallel's buckets can be told)"
-            return
-        elements = _elements(table.take(pa.array(rows[reduces])))
-        if elements is None or not self.model.shapes:
-            self.untied = (
-                "the run does not list the model's parameters"
-                if elements is not None
-                else "the trace does not give the sizes of the all-reduces"
-            )
-            return
-        steps = owning_step(table)[rows[reduces]]
-        for step in np.unique(steps).tolist():
-            at = np.flatnonzero(steps == step)
-            at = at[np.argsort(spans.start[rows[reduces[at]]], kind="stable")]
-            buckets = match_buckets(self._orders(), elements[at].tolist())
-            if buckets is None:
-                self.untied = (
-                    "the sizes of the all-reduces do not add up to the parameters of consecutive layers"
-                )
-                return
-            self._share(buckets, exposed[reduces[at]].tolist())
-
-    def _orders(self) -> list[list[LayerParams]]:
-        """Registration backwards, then execution backwards."""
+    def _params(self) -> ModelParams:
+        """Gradients become ready in registration backwards at first, then in execution backwards."""
         registered = list(reversed(self.model.shapes))
         last = len(self.first_seen)
         executed = sorted(
             self.model.shapes, key=lambda item: self.first_seen.get(item[0], last), reverse=True
         )
-        return [registered, executed]
-
-    def _share(self, buckets: Sequence[Bucket | None], exposed: Sequence[int]) -> None:
-        for bucket, time in zip(buckets, exposed, strict=True):
-            total = sum(bucket.values()) if bucket else 0
-            for layer, elements in (bucket or {}).items():
-                self.sums[layer].exposed += time * elements / total
-            self.num_buckets += bucket is not None
+        return ModelParams(orders=(registered, executed), norm=self.model.norm_features())
 
     def finish(self, record: LayerRecord, rank: int) -> None:
         """Adds this rank's means per step to the record of all ranks."""
         if self.num_steps == 0:
             return
         record.num_ranks += 1
-        tied = self.untied is None and self.num_buckets > 0
-        record.num_tied += tied
-        if self.untied:
-            record.untied.add(self.untied)
+        record.num_told += self.comm.is_told
+        record.comm.take(self.comm, self.num_steps)
+        for layer in self.comm.given:
+            self.sums[layer]  # a layer that runs no operator of its own has its communication all the same
         for layer, sums in self.sums.items():
             values = (
-                *(sums.forward, sums.backward, sums.calls, sums.exposed),
+                *(sums.forward, sums.backward, sums.calls, self.comm.given.get(layer, 0.0)),
                 *(sums.forward_flops, sums.backward_flops, sums.forward_bytes, sums.backward_bytes),
             )
             record.means[layer].append(tuple(value / self.num_steps for value in values))
@@ -315,28 +272,6 @@ def _is_own_mark(table: pa.Table, code: NDArray[np.int32], names: list[str]) -> 
     return result
 
 
-def exposed_each(act: Activity, start: Int64, end: Int64) -> Int64:
-    """How much of each communication span no useful work hides; no instant counts for two. Shape (n,)."""
-    cut_start, cut_end = iv.disjoint_parts(start, end)
-    return cut_end - cut_start - iv.overlap_each(act.useful, cut_start, cut_end)
-
-
-def _elements(table: pa.Table) -> Int64 | None:
-    """Element count of each call, shape (n,); None when a size or type is unknown."""
-    in_bytes = whole_numbers(table, "in_bytes")
-    code, names = words(table, "dtype")
-    width = np.array([*(_element_bytes(name) for name in names), 0], dtype=np.int64)[code]
-    if (in_bytes < 0).any() or (width <= 0).any():
-        return None
-    result: Int64 = in_bytes // width
-    return result
-
-
-def _element_bytes(dtype: str) -> int:
-    lowered = dtype.lower()
-    return next((size for size, names in _ELEMENT_BYTES if any(name in lowered for name in names)), 0)
-
-
 def layer_results(
     record: LayerRecord, no_layers: str
 ) -> tuple[tuple[LayerResult, ...], tuple[MissingFigure, ...]]:
@@ -349,7 +284,8 @@ def layer_results(
     if not record.num_ranks:
         return (), ()
     marks_calls = any(mean[_CALLS] for means in record.means.values() for mean in means)
-    tied = record.num_tied == record.num_ranks and not record.untied
+    comm = comm_of_layers(record.comm, record.num_ranks)
+    tied = record.num_told == record.num_ranks
     results = []
     order = sorted(record.means, key=lambda layer: (*record.first_seen[layer], layer))
     for position, layer in enumerate(order):
@@ -380,5 +316,4 @@ def layer_results(
         )
     if not results:
         return (), (MissingFigure(what="layers", reason=no_layers),) if no_layers else ()
-    what = "exposed communication per layer"
-    return tuple(results), tuple(MissingFigure(what=what, reason=why) for why in sorted(record.untied))
+    return tuple(results), missing_of(comm, record.comm.reasons)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from perfscope.analysis.bench import BenchResult
@@ -104,6 +105,23 @@ class LayerResult:
     backward_flops: int | None = None
     forward_bytes: int | None = None
     backward_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerComm:
+    """Exposed communication of the mean analysed step, averaged over ranks; ns.
+
+    The total is what the layers have and the values of `outside` and `unassigned` together.
+
+    Attributes:
+        total_ns: all of it.
+        outside: by collective, of calls that carry no layer's tensors.
+        unassigned: by collective, of calls whose layer cannot be told; if any, no layer has a figure.
+    """
+
+    total_ns: float
+    outside: Mapping[str, float]
+    unassigned: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,5 +225,6 @@ class RunAnalysis:
     replay: ReplayCheck | None = None
     waits: WaitAnalysis | None = None
     critical_paths: tuple[CriticalPath, ...] = ()  # one per window and step
+    layer_comm: LayerComm | None = None  # None: no layer could be looked for
     framework: str = "torch"  # that trained, "keras-jax" with Keras's backend; torch where nobody says
     remarks: tuple[str, ...] = ()  # what probes and readers noted of the training, a sentence each

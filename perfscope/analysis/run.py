@@ -35,6 +35,7 @@ from perfscope.analysis.collectives import CommAnalysis, analyse_collectives
 from perfscope.analysis.comm_record import COMM_COLUMNS, CommRecord
 from perfscope.analysis.findings import Evidence, find
 from perfscope.analysis.findings.ranks import UNEVEN
+from perfscope.analysis.layer_comm import comm_of_layers
 from perfscope.analysis.layers import (
     LAYER_COLUMNS,
     LayerRecord,
@@ -148,6 +149,7 @@ def analyse_run(source: RunSource) -> RunAnalysis:
         replay=why.what_ifs.check,
         waits=why.waits,
         critical_paths=why.critical_paths,
+        layer_comm=comm_of_layers(run.layers.comm, run.layers.num_ranks) if run.layers.num_ranks else None,
         framework=framework_of(metas),
         remarks=(*_shared(run), *remarks_of(metas), *remarks_of_windows(source, metas)),
     )
@@ -253,7 +255,7 @@ def _analyse_window(
         host_wait = bd.device_gaps(spans, whole_numbers(table, "launch_ns"), selected).host_wait
     marked = bool(facts.steps) and not facts.whole_file
     in_steps = owning_step(table) >= 0 if marked else np.ones(table.num_rows, dtype=bool)
-    layers.add(table, spans, act, len(steps), in_steps)
+    layers.add(table, spans, act, steps, in_steps)
     lines.add(table, spans, act, steps, (facts.rank, facts.window, facts.host))
     return bd.step_totals(act, steps, host_wait), bd.device_breakdown(table, selected)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 STUDY_JSON, FRAMEWORKS_JSON = "study.json", "frameworks.json"
 STUDIES = (STUDY_JSON, FRAMEWORKS_JSON)
 FILES = (("html", "compare.html"), ("pdf", "compare.pdf"), ("json", "compare.json"))  # of -o
-_BY = re.compile(r"world_size|scheme|framework|label:.+", re.DOTALL)
 
 
 @click.command("compare")
@@ -31,7 +29,9 @@ _BY = re.compile(r"world_size|scheme|framework|label:.+", re.DOTALL)
 @click.option(
     "--by",
     metavar="WHAT",
-    help="Group runs by world_size, scheme, framework or label:K [default: what differs].",
+    help="Group runs by world_size, scheme, framework, batch, dtype, device, backend, machine, model, mesh, "
+    "threads, label:K, option:K or env:K, several with commas; what is named may differ "
+    "[default: what differs].",
 )
 @click.option(
     "--mode",
@@ -83,11 +83,10 @@ def command(
       perfscope compare my-study --by scheme --html schemes.html
       perfscope compare perfscope-studies/frameworks -o frameworks
       perfscope compare runs/* --by label:bucket_mb --json | jq .headline
+      perfscope compare b16 b64 b256 --by batch
     """
-    if by is not None and not _BY.fullmatch(by):
-        raise UsageError(
-            f"--by {by!r} is not known; use world_size, scheme, framework or label:K (a label's name)"
-        )
+    if by is not None:
+        _check_names(by)
     check_outputs(html_file, pdf_file)
     lost: list[tuple[str, str]] = []
     places = find_runs(runs, lost)
@@ -102,6 +101,16 @@ def command(
     _print_and_write(
         study, started, html_file, pdf_file, folder, as_json=as_json, as_text=as_text or not chosen
     )
+
+
+def _check_names(by: str) -> None:
+    """Raises UsageError: a name in `--by` is not known."""
+    from perfscope.analysis.study.grouping import names_of
+
+    try:
+        names_of(by)
+    except ValueError as error:
+        raise UsageError(f"--by {error}") from None
 
 
 def _too_few(read: int, named: int) -> str:

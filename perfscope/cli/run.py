@@ -40,6 +40,11 @@ from perfscope.launch.session import RunRequest, describe_run, run_command, say
 )
 @hardware_options
 @click.option("--stacks", is_flag=True, help="Sample the ranks' Python stacks with py-spy, in short bursts.")
+@click.option(
+    "--keep-command-line",
+    is_flag=True,
+    help="Record the command line as it is; by default what looks like a secret in it is hidden.",
+)
 @click.option("--dry-run", is_flag=True, help="Print what would be run, and make nothing.")
 def command(
     command_line: tuple[str, ...],
@@ -48,6 +53,7 @@ def command(
     name: str | None,
     labels: tuple[str, ...],
     ceilings: str,
+    keep_command_line: bool,
     dry_run: bool,
     **how: Any,
 ) -> None:
@@ -89,6 +95,7 @@ def command(
         probe=probe_options(**how),
         host=host_duties(ceilings, tell=os.isatty(2)),
         options={"ceilings": ceilings},
+        keep_command_line=keep_command_line,
     )
     context = click.get_current_context()
     try:

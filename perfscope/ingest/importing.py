@@ -17,7 +17,7 @@ from perfscope.errors import RunDirectoryError, TraceError
 from perfscope.ingest.run import Progress, ingest_run
 from perfscope.ingest.summary import IngestSummary
 from perfscope.rundir import layout
-from perfscope.rundir.redact import redact_text
+from perfscope.rundir.redact import redact_labels, redact_text
 from perfscope.rundir.writer import create_run_dir, write_json
 
 _ENDINGS = (".json", ".json.gz")
@@ -283,7 +283,7 @@ def _manifest(name: str, facts: RunFacts, traces: Sequence[ImportedTrace]) -> di
         "perfscope_version": __version__,
         "origin": "import",
         "name": redact_text(name),
-        "labels": {key: redact_text(value) for key, value in facts.labels.items()},
+        "labels": redact_labels(facts.labels),
         "command": [],
         "cwd": os.fspath(Path.cwd()),
         "launcher": None,

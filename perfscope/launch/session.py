@@ -37,7 +37,7 @@ from perfscope.launch.slurm_job import StepTask, find_step_task, slurm_facts
 from perfscope.launch.step_tasks import StepRoom
 from perfscope.launch.witness import Witness
 from perfscope.rundir import layout
-from perfscope.rundir.redact import allowed_environment, redact_argv, redact_text
+from perfscope.rundir.redact import allowed_environment, plain_argv, redact_argv, redact_labels, redact_text
 from perfscope.rundir.writer import RUNS, create_run_dir, default_run_dir_name, write_json
 
 _FACTS_TIMEOUT_S = 2.0
@@ -100,6 +100,7 @@ class RunRequest:
         scheme: what a bench run is, for run.json; None for other commands. What the ranks leave in
             scheme.json replaces it when the command has ended.
         environment: variables to set for the command besides the caller's.
+        keep_command_line: record the command as it is, secrets in it included.
     """
 
     command: tuple[str, ...]
@@ -112,6 +113,7 @@ class RunRequest:
     options: Mapping[str, object] = field(default_factory=dict)
     scheme: Mapping[str, object] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    keep_command_line: bool = False
 
 
 def run_command(request: RunRequest, environment: Mapping[str, str]) -> int:
@@ -195,9 +197,9 @@ def describe_run(request: RunRequest, environment: Mapping[str, str]) -> str:
     plan = _plan(request, environment)
     shared = environment.get(layout.ENV_RUN_DIR)
     task = find_step_task(environment)
-    run_dir = request.output or Path(RUNS) / default_run_dir_name(request.name or plan.name)
+    run_dir = request.output or Path(RUNS) / default_run_dir_name(_name(request, plan))
     if task is not None:
-        default = Path(RUNS) / step_tasks.default_name(task, request.name or plan.name)
+        default = Path(RUNS) / step_tasks.default_name(task, _name(request, plan))
         run_dir = step_tasks.step_directory(request.output, task) if request.output else default
     if shared and (request.output is None or is_nested(environment)):
         run_dir = Path(shared)
@@ -302,7 +304,7 @@ def _open_run_dir(
     request: RunRequest, plan: LaunchPlan, environment: Mapping[str, str], task: StepTask | None
 ) -> _Place:
     shared = environment.get(layout.ENV_RUN_DIR)
-    name = request.name or plan.name
+    name = _name(request, plan)
     try:
         if task is not None and (request.output or not shared or joining.is_for_step(Path(shared))):
             room = _enter_step(
@@ -315,6 +317,11 @@ def _open_run_dir(
         return _Place(run_dir=create_run_dir(request.output, name=name, force=request.force), joined=False)
     except FileNotFoundError as error:
         raise RunDirectoryError("the current directory no longer exists; name a place with -o") from error
+
+
+def _name(request: RunRequest, plan: LaunchPlan) -> str:
+    """What the run is called, in run.json and in the name of its directory."""
+    return redact_text(request.name or plan.name)
 
 
 def _enter_step(task: StepTask, wanted: Path | None, name: str, force: bool) -> StepRoom:
@@ -341,9 +348,9 @@ def _first_manifest(
         "schema_version": layout.SCHEMA_VERSION,
         "perfscope_version": __version__,
         "origin": "run",
-        "name": redact_text(request.name or plan.name),
-        "labels": {key: redact_text(value) for key, value in request.labels.items()},
-        "command": redact_argv(request.command),
+        "name": _name(request, plan),
+        "labels": redact_labels(request.labels),
+        "command": (plain_argv if request.keep_command_line else redact_argv)(request.command),
         "cwd": redact_text(str(Path.cwd())),
         "launcher": plan.launcher if num_tasks is None else "srun",
         "host": layout.host_name(),
@@ -398,7 +405,7 @@ def _finish(
         manifest |= {
             "attached_ranks": attachment.num_attached(ranks),
             "expected_ranks": expected,
-            "attach_notes": notes,
+            "attach_notes": [redact_text(note) for note in notes],
             "world_size": reported or manifest.get("world_size"),
             "packages": attachment.packages(ranks),
             "scheme": finish.recorded_scheme(run_dir) or manifest.get("scheme"),

@@ -13,6 +13,7 @@ import time
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from ..rundir import layout
+from .files import write_whole
 
 MAX_ROWS = 200_000  # of one window: some 20 MB; what is more is counted, not kept
 
@@ -114,9 +115,10 @@ class CallLog:
             steps=self._steps,
             num_lost=self._num_lost,
         )
-        with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
-            json.dump(document, file)
-        self._start()
+        try:
+            write_whole(path, json.dumps(document).encode("utf-8", "backslashreplace"))
+        finally:
+            self._start()
 
     def abandon(self) -> None:
         self.active = False

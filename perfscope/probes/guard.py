@@ -24,10 +24,10 @@ class Guard:
         self._sink = sink
         early, self._early = self._early, []
         for record in early:
-            sink(record)
+            self._note(record)
 
     def fault(self, where: str, error: BaseException) -> bool:
-        """Note one swallowed exception.
+        """Note one swallowed exception. Never raises.
 
         Returns:
             True when the hook has now failed often enough to be disabled.
@@ -42,8 +42,15 @@ class Guard:
                 "count": count,
                 "disabled": disabled,
             }
-            if self._sink is None:
-                self._early.append(record)
-            else:
-                self._sink(record)
+            self._note(record)
         return disabled
+
+    def _note(self, record: dict) -> None:
+        if self._sink is None:
+            self._early.append(record)
+            return
+        try:
+            self._sink(record)
+        except Exception as error:  # noqa: BLE001 - the fault of a fault: counted, there is no other place
+            where = "note " + type(error).__name__
+            self.counts[where] = self.counts.get(where, 0) + 1

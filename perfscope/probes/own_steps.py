@@ -20,7 +20,8 @@ def boundary(samples: Any = None) -> None:
     """A step begins here."""
     probe = the_probe()
     count = samples if isinstance(samples, int) and samples >= 0 else None
-    probe.step_ended()  # the call itself: no other may follow
+    if probe.on_training_thread:
+        probe.step_ended()  # the call itself: no other may follow
     probe.guarded("step", probe.boundary, count)
 
 

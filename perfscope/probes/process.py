@@ -18,6 +18,7 @@ from typing import Any, Callable, Dict, List, Optional
 from ..rundir import layout
 from . import sampler_start
 from .calls import CallLog
+from .files import say
 from .guard import Guard
 from .ranks import Identity, identify
 from .recorder import Recorder
@@ -47,7 +48,6 @@ class Process:
         calls: records communication while a window is open, where the framework's trace does not.
         lenders: probes (StepProbe) of frameworks that lend their profiler to steps marked by the program.
         cutter: the probe (StepProbe) that cuts the steps; None: torch's own does, or none yet.
-        broken: nothing can be written: every probe is to stay silent.
     """
 
     def __init__(self, run_dir: str, config: Dict[str, Any]) -> None:
@@ -62,14 +62,21 @@ class Process:
         self.recorder: Optional[Recorder] = None
         self.owner = ""
         self.cutter: Any = None
-        self.broken = False
+        self._unwritable = False
         self.calls = CallLog()
         self.guard = Guard()
         self._opening = False
         self._finishers: List[Callable[[], Dict[str, Any]]] = []
 
+    @property
+    def broken(self) -> bool:
+        """Nothing can be written: every probe is to stay silent."""
+        return self._unwritable or (self.recorder is not None and self.recorder.ended)
+
     def reset(self) -> None:
         """In a forked child: unpromoted, and nothing of the parent's."""
+        if self.recorder is not None:
+            self.recorder.close()
         self._start_afresh()
         for reset in self._resets:
             reset()
@@ -103,8 +110,12 @@ class Process:
         self._opening = True
         try:
             recorder = Recorder(self.run_dir, self._identify())
-        except OSError:
-            self.broken = True  # nowhere to write: there is no point in trying at every step
+        except OSError as error:
+            self._unwritable = True  # there is no point in trying at every step
+            say(
+                "record",
+                "this process is not recorded: %s cannot be written: %s" % (self.run_dir, error.strerror),
+            )
             raise
         finally:
             self._opening = False
@@ -134,8 +145,8 @@ class Process:
 
     def note(self, text: str) -> None:
         """One line for the reader of this run, once; kept with the rank."""
-        if self.recorder is not None and text not in self.recorder.meta["notes"]:
-            self.recorder.meta["notes"].append(text)
+        if self.recorder is not None:
+            self.recorder.note(text)
 
     def missing(self, what: str, reason: str) -> None:
         """A figure that this framework cannot give, and why; reports print it in its place."""
@@ -169,7 +180,7 @@ class Process:
     def _at_exit(self, pid: int) -> None:
         try:
             self.finish(pid)
-        except Exception as error:  # noqa: BLE001 - the boundary: the exit code is the training's own
+        except BaseException as error:  # noqa: BLE001 - the exit code is the training's own, on Ctrl-C, too
             self.guard.fault("finish", error)
 
     def finish(self, pid: int) -> None:
@@ -180,6 +191,4 @@ class Process:
         told: Dict[str, Any] = {}
         for finish in self._finishers:
             told.update(self._told_by(finish))
-        recorder.flush()
-        recorder.anchor()
-        recorder.save_meta(finished=True, **told)
+        recorder.finish(**told)

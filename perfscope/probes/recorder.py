@@ -11,6 +11,7 @@ import time
 from typing import Any, Dict, List, Optional
 
 from ..rundir import layout
+from .files import AppendFile, Folder, Gone, say
 from .ranks import Identity, claim
 from .steps import Step
 
@@ -22,7 +23,7 @@ _STEP_LINE = "[" + ",".join(["%s"] * len(Step._fields)) + "]"
 
 
 class Recorder:
-    """One rank's files.
+    """One rank's files. Once they are there, no failure to write raises: it is noted, and said at the end.
 
     Args:
         run_dir: absolute path of the run directory (made if this host does not see it).
@@ -30,18 +31,24 @@ class Recorder:
 
     Raises:
         OSError: the run directory cannot be written.
+
+    Attributes:
+        files: name -> AppendFile of every file that lines are appended to.
+        ended: the run directory was removed or replaced: nothing is written any more.
     """
 
     def __init__(self, run_dir: str, identity: Identity) -> None:
         self.run_dir = run_dir
         self.rank, self.attempt, self.path = claim(os.path.join(run_dir, layout.RANKS), identity)
         self._pending: List[Step] = []
-        self._mend = ""
+        self._num_dropped = 0  # steps that could not be kept for a retry
         self._last_flush = time.monotonic_ns()
-        self._steps_fd = os.open(
-            os.path.join(self.path, layout.STEPS_JSONL), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644
-        )
-        self._write(self._steps_fd, json.dumps({"columns": list(Step._fields)}) + "\n")
+        self._folder = Folder(self.path)
+        self._run_folder = Folder(run_dir)
+        self.files: Dict[str, AppendFile] = {}
+        self.ended = False
+        self._last_error: Optional[OSError] = None
+        self._file(layout.STEPS_JSONL).write(_encoded({"columns": list(Step._fields)}))
         self.num_steps = 0
         self.meta: Dict[str, Any] = {
             "schema_version": layout.SCHEMA_VERSION,
@@ -60,11 +67,19 @@ class Recorder:
             "notes": [],
         }
 
-    @staticmethod
-    def _write(fd: int, text: str) -> None:
-        data = text.encode("utf-8", "backslashreplace")
-        while data:  # one write in practice; a short one is a filling disk, the next raises
-            data = data[os.write(fd, data) :]
+    def _file(self, name: str) -> AppendFile:
+        if name not in self.files:
+            self.files[name] = AppendFile(os.path.join(self.path, name))
+        return self.files[name]
+
+    def note(self, text: str) -> None:
+        """One line for the reader of this run, once; kept with the rank."""
+        if text not in self.meta["notes"]:
+            self.meta["notes"].append(text)
+
+    def _failed(self, name: str, error: OSError) -> None:
+        self._last_error = error
+        self.note("%s could not be written for some time: %s" % (name, error.strerror))
 
     def add_step(self, step: Step, now: int) -> None:
         """Take one step; lines reach the disk in batches, always whole lines in one write."""
@@ -74,31 +89,41 @@ class Recorder:
             self.flush()
 
     def flush(self) -> None:
-        """Write pending steps. On a full disk they are kept, and tried again five seconds later."""
+        """Write pending steps. On a full disk they are kept, and tried again five seconds later.
+
+        Raises:
+            Gone: the file was removed or replaced: recording ends here. Said on stderr.
+        """
         self._last_flush = time.monotonic_ns()
         pending, self._pending = self._pending, []
         if not pending:
             return
         # Not json.dumps: this runs between training steps, and nine integers need no encoder.
         lines = [(_STEP_LINE % step).replace("None", "null") for step in pending]
+        file = self._file(layout.STEPS_JSONL)
+        before = file.lines
         try:
-            self._write(self._steps_fd, self._mend + "\n".join(lines) + "\n")
-            self._mend = ""
+            file.write(("\n".join(lines) + "\n").encode("ascii"))
+        except Gone as error:
+            self.ended = True
+            self._num_dropped += len(pending)
+            self._say(error)
+            raise
         except OSError as error:
-            self._mend = "\n"  # a line may be torn: readers drop it, the next must stand by itself
-            self._pending = pending[-MAX_PENDING:]
             self._last_flush += RETRY_NS
-            note = "steps could not be written for some time: %s" % error.strerror
-            if note not in self.meta["notes"]:
-                self.meta["notes"].append(note)
+            self._failed("steps", error)
+        finally:  # also when a signal handler of the training's has raised meanwhile
+            if file.lines == before and not self.ended:
+                pending += self._pending
+                self._pending = pending[-MAX_PENDING:]
+                self._num_dropped += len(pending) - len(self._pending)
 
     def append(self, name: str, record: Dict[str, Any]) -> None:
         """Append one JSON line to the rank's file `name`."""
-        fd = os.open(os.path.join(self.path, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            self._write(fd, json.dumps(record) + "\n")
-        finally:
-            os.close(fd)
+            self._file(name).write(_encoded(record))
+        except OSError as error:
+            self._failed(name, error)
 
     def anchor(self) -> None:
         """Pair the monotonic clock with the wall clock; the narrowest of three readings."""
@@ -112,17 +137,65 @@ class Recorder:
                 best, width = [(before + after) // 2, wall], after - before
         self.meta["anchors"].append(best)
 
-    def save_meta(self, **fields: Any) -> None:
-        """Rewrite rank.json (aside, then renamed) with `fields` merged in."""
+    def save_meta(self, **fields: Any) -> bool:
+        """Rewrite rank.json (aside, then renamed) with `fields` merged in; False: it could not be written."""
         self.meta.update(fields, num_steps=self.num_steps)
-        self.write_json(layout.RANK_JSON, self.meta)
+        return self.write_json(layout.RANK_JSON, self.meta)
 
-    def write_json(self, name: str, value: Any) -> None:
-        self.replace_json(os.path.join(self.path, name), value)
+    def write_json(self, name: str, value: Any) -> bool:
+        """Replace the rank's file `name`; False: it could not be written."""
+        return self._replace(self._folder, name, value)
 
-    @staticmethod
-    def replace_json(path: str, value: Any) -> None:
-        aside = "%s.%d.tmp" % (path, os.getpid())
-        with open(aside, "w", encoding="utf-8", errors="backslashreplace") as file:
-            json.dump(value, file)
-        os.replace(aside, path)
+    def write_plan(self, plan: Dict[str, Any]) -> bool:
+        """Announce a window to all ranks; False: it could not be written."""
+        return self._replace(self._run_folder, layout.PLAN_JSON, plan)
+
+    def _replace(self, folder: Folder, name: str, value: Any) -> bool:
+        try:
+            folder.replace_json(name, value)
+            return True
+        except OSError as error:
+            self._failed(name, error)
+            return False
+
+    def windows_folder(self) -> str:
+        """Path of the folder of traces, made if it is not there.
+
+        Raises:
+            OSError: it cannot be made. Gone: there is no place for it any more.
+        """
+        return self._folder.subfolder(layout.WINDOWS)
+
+    def finish(self, **fields: Any) -> None:
+        """The process ends: write what is left, and say so where that cannot be done."""
+        if self.ended:
+            return
+        try:
+            self.flush()
+        except Gone:  # said
+            return
+        self.anchor()
+        saved = self.save_meta(finished=True, **fields)
+        if not saved or self._pending or self._num_dropped:
+            self._say(self._last_error)
+
+    def close(self) -> None:
+        """In a forked child: give up the child's copies of the parent's descriptors."""
+        for file in self.files.values():
+            file.close()
+
+    def _say(self, error: Optional[OSError]) -> None:
+        lost = len(self._pending) + self._num_dropped
+        steps = (
+            "%d of its %d steps are not in it" % (lost, self.num_steps)
+            if lost
+            else "rank.json is not written"
+        )
+        reason = "" if error is None else str(error.strerror)
+        if isinstance(error, Gone):
+            steps, reason = "recording ends", "the run directory " + reason
+        say("record", "the record of rank %d is incomplete, %s: %s" % (self.rank, steps, reason))
+
+
+def _encoded(record: Dict[str, Any]) -> bytes:
+    return (json.dumps(record) + "\n").encode("utf-8", "backslashreplace")

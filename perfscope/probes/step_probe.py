@@ -92,6 +92,7 @@ class StepProbe:
             0  # when a window was cut within the step, and how long that took
         )
         self._thread = 0
+        self._num_elsewhere = 0  # steps that began in other threads
 
     def _reset(self) -> None:
         self.start_afresh()
@@ -154,11 +155,7 @@ class StepProbe:
             return None
 
     def fault(self, where: str, error: Exception) -> None:
-        try:
-            disable = self.process.guard.fault("%s %s" % (self.name, where), error) or self.process.broken
-        except Exception:  # noqa: BLE001 - not even the error can be written (full disk): stop at once
-            disable = True
-        if disable:
+        if self.process.guard.fault("%s %s" % (self.name, where), error) or self.process.broken:
             self.off = True
             self._abandon()
 
@@ -198,12 +195,15 @@ class StepProbe:
     def boundary(self, samples: Optional[int] = None) -> None:
         """A training step of `samples` samples begins here; the one before, if there was one, ends.
 
-        Call it through `guarded`. Calls from other threads than the first are passed over.
+        Call it through `guarded`. Calls from other threads than the first are counted, and named as missing.
         """
         began = _clock()
         opening = self.windows is None
         recorder = self.promote()
-        if recorder is None or self.windows is None or threading.get_ident() != self._thread:
+        if recorder is None or self.windows is None:
+            return
+        if threading.get_ident() != self._thread:
+            self._num_elsewhere += 1
             return
         if opening:  # the rank's files and its sampler: no part of this step, nor what each step costs
             began = _clock()
@@ -328,7 +328,7 @@ class StepProbe:
             if trace is None:
                 windows.trace_by(None, None, None, layout.CALLS)
             else:
-                windows.trace_by(trace.start, trace.stop, trace.new_mark, trace.suffix)
+                windows.trace_by(trace.start, trace.stop, trace.new_mark, trace.suffix, trace.abandon)
             if windows.open(step, began):
                 self.window = windows.active
                 self.window_opened()
@@ -346,6 +346,12 @@ class StepProbe:
             return {}
         if self.started is not None and self.ended > self.started:
             self.end_step(self.ended)
+        if self._num_elsewhere:
+            self.process.missing(
+                "steps of other threads",
+                "%d steps began in other threads than the first that trained; only its steps are recorded"
+                % self._num_elsewhere,
+            )
         recorder.flush()  # before the window: should closing it fail, the steps are safe
         if not self.off:
             if windows.active >= 0:

@@ -16,6 +16,7 @@ from typing import Any, Callable, Deque, Dict, Optional
 
 from ..rundir import layout
 from .calls import CallLog
+from .files import Shield
 from .recorder import Recorder
 
 FIRST_STEP = 3  # past lazy initialisation and DDP's bucket rebuild
@@ -63,6 +64,7 @@ class Windows:
         new_mark: name -> context manager that puts a span into the trace; None: there is no trace.
         suffix: how the trace's file name ends, one of layout.TRACE_FORMATS.
         calls: records what probes time themselves while a window is open.
+        abandon: stops the profiler and throws the trace away: there is no place for it.
     """
 
     def __init__(
@@ -75,9 +77,10 @@ class Windows:
         *,
         suffix: str = layout.KINETO,
         calls: Optional[CallLog] = None,
+        abandon: Optional[Callable[[], None]] = None,
     ) -> None:
         self._recorder = recorder
-        self.trace_by(start, stop, new_mark, suffix)
+        self.trace_by(start, stop, new_mark, suffix, abandon)
         self._calls = calls
         self._per_window = max(1, int(config.get("steps_per_window", 2)))
         wanted = int(config.get("windows", 3)) if config.get("trace", True) else 0
@@ -103,10 +106,12 @@ class Windows:
         stop: Optional[Callable[[str], bool]],
         new_mark: Optional[Callable[[str], Any]],
         suffix: str,
+        abandon: Optional[Callable[[], None]] = None,
     ) -> None:
         """The profiler of the windows from now on; arguments as for the class. None is open."""
         self._start_profiler = start
         self._stop_profiler = stop
+        self._abandon_profiler = abandon
         self._new_mark = new_mark
         self._suffix = suffix if start is not None else layout.CALLS
 
@@ -121,9 +126,7 @@ class Windows:
             False when the profiler is not to be had now (tried again ten steps later).
         """
         if self._start_profiler is not None and not self._start_profiler():
-            note = "a window was put off: the training itself was using the profiler"
-            if note not in self._recorder.meta["notes"]:
-                self._recorder.meta["notes"].append(note)
+            self._recorder.note("a window was put off: the training itself was using the profiler")
             self._next_step = step + 10
             return False
         self.active = self._next_window
@@ -183,27 +186,21 @@ class Windows:
         self._close_step(whole)
         info, window, self.active = self._info, self.active, -1
         info["end_ns"] = began = time.monotonic_ns()
-        folder = os.path.join(self._recorder.path, layout.WINDOWS)
-        path = os.path.join(folder, str(window))
+        empty = not whole and not info["num_steps"]
+        reason = "it ended within its first step" if empty else ""
         try:
-            os.makedirs(folder, exist_ok=True)
-        finally:
-            written = self._save(path + self._suffix)
+            with Shield():  # C++ writes traces: a limit on the size of files is not to end the training
+                reason = self._write(str(window), empty) or reason
+        except OSError as error:
+            reason = error.strerror or str(error)
+            if self._calls is not None:
+                self._calls.abandon()
         mark, self._mark = self._mark, None
         if mark is not None:
             mark.__exit__(None, None, None)
-        empty = not whole and not info["num_steps"]
-        if empty and written and self._stop_profiler is not None:
-            os.unlink(path + self._suffix)  # readers would take all of it for one step
-        if self._calls is not None and empty:
-            self._calls.abandon()
-        elif self._calls is not None:
-            alone = self._stop_profiler is None
-            self._calls.close(path + layout.CALLS, self._recorder.meta["main_tid"], alone)
-        if empty or not written:
+        if reason:
             info["file"] = None
-            reason = "it ended within its first step" if empty else "the training's own profiler ended it"
-            self._recorder.meta["notes"].append("window %d was lost: %s" % (window, reason))
+            self._recorder.note("window %d was lost: %s" % (window, reason))
         self._recorder.anchor()
         info["stop_cost_ns"] = time.monotonic_ns() - began
         info["cost_ns"] = info["start_cost_ns"] + info["stop_cost_ns"]
@@ -211,6 +208,24 @@ class Windows:
         if self.governor.taken == 1:
             self._recent.clear()  # steps before the first window were warming up
         self._next_poll = 0
+
+    def _write(self, name: str, empty: bool) -> str:
+        """Write trace and calls of window `name`, nothing of one without a step. Why it is lost, or ""."""
+        try:
+            path = os.path.join(self._recorder.windows_folder(), name)
+        except OSError:
+            if self._abandon_profiler is not None:
+                self._abandon_profiler()  # it ends in any case
+            raise
+        written = self._save(path + self._suffix)
+        if empty and written and self._stop_profiler is not None:
+            os.unlink(path + self._suffix)  # readers would take all of it for one step
+        if self._calls is not None and empty:
+            self._calls.abandon()
+        elif self._calls is not None:
+            alone = self._stop_profiler is None
+            self._calls.close(path + layout.CALLS, self._recorder.meta["main_tid"], alone)
+        return "" if written else "the training's own profiler ended it"
 
     def _save(self, path: str) -> bool:
         if self._stop_profiler is None:
@@ -288,7 +303,8 @@ class Windows:
                     "window": self._next_window,
                     "first_step": self._next_step,
                 }
-                self._recorder.replace_json(self._plan_path, plan)
+                if not self._recorder.write_plan(plan):
+                    self._next_step = None  # the others would not trace the same steps
             return
         try:
             with open(self._plan_path) as file:

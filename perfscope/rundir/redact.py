@@ -1,9 +1,9 @@
 """Keeping secrets out of a run directory.
 
-Two rules, because a deny-list alone always misses something: the environment enters by
-allow-list only, and every text that enters (command line, allowed environment values, labels)
-passes `redact_text`, which knows how secrets are usually written. Over-redaction costs a
-reader one argument; a leak cannot be taken back.
+The environment enters by exact names only, and every text that enters (command line, allowed environment
+values, labels, names) is read word by word as a shell would: what a name announces is hidden
+(`secret_names`), and what looks like a secret is hidden wherever it stands (`secret_shapes`). Over-redaction
+costs a reader one argument; a leak cannot be taken back.
 """
 
 from __future__ import annotations
@@ -11,138 +11,248 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-HIDDEN = "<redacted>"
+from perfscope.rundir.environment_names import ALLOWED_NAMES
+from perfscope.rundir.secret_names import announces, hides, is_strong
+from perfscope.rundir.secret_shapes import HIDDEN, PRIVATE_KEY, hide_random, hide_shapes, words
+
+__all__ = [
+    "HIDDEN",
+    "MAX_ARGUMENT",
+    "allowed_environment",
+    "plain_argv",
+    "redact_argv",
+    "redact_labels",
+    "redact_text",
+]
+
 MAX_ARGUMENT = 4096  # characters of one argument that are kept
 _MAX_SCANNED = 65_536  # characters of one argument that are looked at; far more than is kept
+_DEEPEST = 4  # quotes within quotes that are looked into
 
-# Environment that explains performance. Exact names, then prefixes whose whole family is harmless.
-_ALLOWED_LIST = """
-CUDA_VISIBLE_DEVICES CUDA_LAUNCH_BLOCKING CUDA_DEVICE_MAX_CONNECTIONS CUDA_DEVICE_ORDER
-CUDA_MODULE_LOADING CUBLAS_WORKSPACE_CONFIG NVIDIA_VISIBLE_DEVICES NVIDIA_TF32_OVERRIDE
-HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES HSA_ENABLE_SDMA GPU_MAX_HW_QUEUES OPENBLAS_NUM_THREADS
-NUMEXPR_NUM_THREADS VECLIB_MAXIMUM_THREADS MALLOC_CONF MALLOC_ARENA_MAX LD_PRELOAD PYTHONHASHSEED
-PYTHONUNBUFFERED PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF PYTORCH_HIP_ALLOC_CONF TORCH_CUDA_ARCH_LIST
-TORCH_ALLOW_TF32_CUBLAS_OVERRIDE TORCH_CPP_LOG_LEVEL TORCH_DISTRIBUTED_DEBUG TORCH_SHOW_CPP_STACKTRACES
-TORCH_USE_CUDA_DSA TORCH_CUDNN_V8_API_DISABLED TORCH_NCCL_ASYNC_ERROR_HANDLING
-TORCH_NCCL_AVOID_RECORD_STREAMS TORCH_NCCL_BLOCKING_WAIT TORCH_NCCL_ENABLE_MONITORING
-TORCH_NCCL_ENABLE_TIMING TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC TORCH_NCCL_HIGH_PRIORITY
-TORCH_NCCL_TRACE_BUFFER_SIZE TORCH_NCCL_USE_COMM_NONBLOCKING TORCH_COMPILE_DISABLE TORCHDYNAMO_DISABLE
-TORCHINDUCTOR_MAX_AUTOTUNE TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS WORLD_SIZE RANK LOCAL_RANK
-LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE MASTER_ADDR MASTER_PORT
-PET_NPROC_PER_NODE PET_NNODES OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_LOCAL_RANK
-OMPI_COMM_WORLD_LOCAL_SIZE PMI_RANK PMI_SIZE PMIX_RANK MV2_COMM_WORLD_RANK MV2_COMM_WORLD_SIZE
-HOROVOD_RANK HOROVOD_SIZE HOROVOD_LOCAL_RANK HOROVOD_FUSION_THRESHOLD HOROVOD_CYCLE_TIME
-HOROVOD_CPU_OPERATIONS HOROVOD_GPU_OPERATIONS SLURM_JOB_ID SLURM_JOB_NUM_NODES SLURM_NNODES SLURM_NTASKS
-SLURM_NTASKS_PER_NODE SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_STEP_ID SLURM_CPUS_PER_TASK
-SLURM_CPUS_ON_NODE SLURM_JOB_NODELIST SLURM_JOB_PARTITION SLURM_CPU_BIND SLURM_MEM_BIND SLURM_GPUS
-SLURM_GPUS_PER_NODE SLURM_GPUS_PER_TASK PBS_JOBID PBS_NP PBS_NUM_NODES LSB_JOBID FLUX_JOB_ID
-"""
-_ALLOWED_NAMES = frozenset(_ALLOWED_LIST.split())
-_ALLOWED_PREFIXES = ("OMP_", "KMP_", "GOMP_", "MKL_", "NCCL_", "RCCL_", "GLOO_", "UCX_")
-
-_END_OF_NAME = r"(?![A-Za-z0-9])"
-# A name whose value is a secret: `--hf-token`, `AWS_SECRET_ACCESS_KEY`, `hub.apiKey`, `db_password`.
-_SECRET_WORD = (
-    r"(?:token|secrets?|passw(?:or)?ds?|passphrase|pwd|credentials?|authorization|cookie|bearer"
-    r"|(?:api|access|secret|private|auth|account|shared|storage|service|signing|encryption|session|client|hmac|ssh"
-    r"|wandb|comet|neptune|clearml|mlflow|openai|anthropic|hf|license|licence)[-_. ]?key|auth)"
+_WORD = re.compile(r"""(?:"[^"]*(?:"|\Z)|'[^']*(?:'|\Z)|[^\s"'])+""")
+_VALUE = re.compile(
+    r"""\\?"[^"\\]*\\?"(?=[\s,}\])&]|\Z)|'[^']*'(?=[\s,}\])&]|\Z)|(?:"[^"]*(?:"|\Z)|'[^']*(?:'|\Z)|[^\s"'])+"""
 )
-# The last word says that the value is not the secret itself: a path, a count, an index.
-_HARMLESS_TAIL = (
-    r"(?![-_.](?:file|path|dir|ids?|len|length|size|count|num|type|dim|dropout|prob|limit|budget)"
-    + _END_OF_NAME
-    + r")"
+_SIGN = r"""["'\\\]]{0,4}(?::=|\+=|=|:(?!//|:))"""
+_WHOLE = re.compile(rf"(?:-D(?=[A-Za-z])|[-+~]{{0,3}})([A-Za-z_][A-Za-z0-9_.\-\[]*){_SIGN}\s{{0,8}}")
+_INSIDE = re.compile(
+    rf"(?<![A-Za-z0-9_.\-])(?:-D(?=[A-Za-z]))?[-+~]{{0,3}}([A-Za-z_][A-Za-z0-9_.\-]*){_SIGN}"
 )
-# Camel case and separators both end a word; "tokenizer" and "max-tokens" are not secrets. Bounded
-# repeats after an anchored start keep a megabyte of letters linear.
-_NAME = (
-    r"(?<![A-Za-z0-9_.\-])(?:-D(?=[A-Z])|[-+]{0,3})(?:[A-Za-z0-9_.\-]{0,64}(?:[-_.]|(?<=[a-z0-9])(?=[A-Z])))?"
-    rf"(?i:{_SECRET_WORD})(?:(?<=[a-z])(?![a-z0-9])|(?<=[A-Z])(?![A-Za-z0-9])){_HARMLESS_TAIL}"
-    r"[A-Za-z0-9_.\-]{0,64}"
+_OPTION = re.compile(r"[-+]{1,3}([A-Za-z_][A-Za-z0-9_.\-]*)\Z")
+_ANNOUNCED = re.compile(r"""[\[{(,;]*\\?["']?([A-Za-z_][A-Za-z0-9_.\-]*)\\?["']?:\Z""")
+_BARE = re.compile(r"[\"']?([A-Za-z_][A-Za-z0-9_.\-]*)[\"']?\Z")
+_SCHEMES = ("bearer", "basic", "token", "digest", "apikey", "negotiate")
+_USER_OPTIONS = (
+    "-u",
+    "-U",
+    "--user",
+    "--username",
+    "--proxy-user",
+    "--login",
+    "--http-user",
+    "--basic-auth",
+    "-a",
 )
-_VALUE = r"""(?:"[^"]*(?:"|\Z)|'[^']*(?:'|\Z)|[^\s"'])+"""
-_SECRET_OPTION = re.compile(rf"{_NAME}\Z")
-_WHOLE_ASSIGNMENT = re.compile(rf"({_NAME}[=:]).*\Z", re.DOTALL)
-_ASSIGNMENT = re.compile(rf"""({_NAME}["']?\s{{0,8}}[=:]\s{{0,8}}){_VALUE}""")
-_SPACED_OPTION = re.compile(rf"(?=--?[A-Za-z])({_NAME}\s{{1,8}})(?!--)(?!<redacted>){_VALUE}")
-_SCHEME = re.compile(r"(?i)\b((?:bearer|basic)\s{1,8})[A-Za-z0-9._~+/=\-]{6,}")
-_USERINFO = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]{0,31}://)[^\s/\"']{1,4096}@")
-_SIGNED_QUERY = re.compile(
-    r"(?i)([?&](?:sig|signature|x-amz-signature|x-goog-signature|key|code)=)[^&\s\"']+"
-)
-_KNOWN_SHAPES = re.compile(
-    r"""(?<![A-Za-z0-9])(?:
-      hf_[A-Za-z0-9]{8,} | api_org_[A-Za-z0-9]{8,}
-    | gh[pousr]_[A-Za-z0-9]{8,} | github_pat_[A-Za-z0-9_]{8,} | glpat-[A-Za-z0-9_\-]{8,}
-    | (?:AKIA|ASIA|AROA|AIDA)[0-9A-Z]{12,}
-    | sk-[A-Za-z0-9_\-]{12,} | xox[a-z]-[A-Za-z0-9\-]{8,} | AIza[0-9A-Za-z_\-]{20,} | ya29\.[0-9A-Za-z_\-]{8,}
-    | nvapi-[A-Za-z0-9_\-]{8,} | npm_[A-Za-z0-9]{16,} | pypi-[A-Za-z0-9_\-]{16,} | dop_v1_[a-f0-9]{16,}
-    | eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{4,}(?:\.[A-Za-z0-9_\-]*)?
-    )""",
-    re.VERBOSE,
-)
-_PRIVATE_KEY = re.compile(
-    r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)", re.S
-)
+_USER_AND_PASSWORD = re.compile(r"([^\s:/@=]{0,64}):(?![:/])(\S+)\Z")
+# Programs whose short option is a password: -pSECRET, -p SECRET.
+_GLUED = {
+    **dict.fromkeys(
+        words("mysql mysqldump mysqladmin mysqlimport mariadb mariadb-dump mycli 7z 7za 7zz rar unrar"), "-p"
+    ),
+    **dict.fromkeys(words("sshpass mongo mongosh mongodump mongorestore clickhouse-client"), "-p"),
+    **dict.fromkeys(("redis-cli", "valkey-cli"), "-a"),
+    **dict.fromkeys(words("ldapsearch ldapadd ldapmodify ldapwhoami"), "-w"),
+    **dict.fromkeys(words("unzip zip sqlcmd ipmitool"), "-P"),
+}
+_ONLY_GLUED = words("mysql mysqldump mysqladmin mysqlimport mariadb mariadb-dump 7z 7za 7zz rar unrar")
+_LOGINS = words("docker podman nerdctl buildah helm az oc skopeo crane oras apptainer singularity")
+_KEY_LOGINS = frozenset(("wandb", "comet", "swanlab"))  # `wandb login KEY`
+_SHELLS_C = re.compile(r"-[a-z]{0,3}c\Z")
+_ENDS_COMMAND = frozenset((";", "&&", "||", "|", "&"))
 
 
 def redact_argv(argv: Iterable[str]) -> list[str]:
     """A command line that may be stored: as many arguments, secrets replaced by `<redacted>`.
 
-    Bytes that are not UTF-8 (surrogate escapes) become `\\xNN`; an argument longer than
-    `MAX_ARGUMENT` characters is cut and says so.
+    Long random words become `‹redacted N characters›`. Bytes that are not UTF-8 (surrogate escapes) become
+    `\\xNN`; an argument longer than `MAX_ARGUMENT` characters is cut and says so.
     """
-    stored = []
-    hide_next = False
-    for raw in argv:
-        text = _as_utf8(raw)
-        # After `--token` comes its value, unless the next option follows at once.
-        if hide_next and not text.startswith("--"):
-            stored.append(HIDDEN)
-            hide_next = False
-            continue
-        hide_next = _announces_secret(text)
-        # As an argument of its own, everything after the sign is the value, spaces and commas too.
-        whole = _WHOLE_ASSIGNMENT.match(text[:_MAX_SCANNED])
-        stored.append(whole[1] + HIDDEN if whole else redact_text(text))
-    return stored
+    line = _Line()
+    return [line.argument(_as_utf8(word)) for word in argv]
+
+
+def plain_argv(argv: Iterable[str]) -> list[str]:
+    """A command line as it is (`--keep-command-line`), as valid UTF-8, long arguments cut."""
+    return [_cut(word, word) for word in map(_as_utf8, argv)]
 
 
 def redact_text(text: str) -> str:
     """`text` with everything that looks like a secret replaced, and cut to `MAX_ARGUMENT` characters."""
     text = _as_utf8(text)
-    scanned = text[:_MAX_SCANNED]
-    for pattern, replacement in (
-        (_PRIVATE_KEY, HIDDEN),
-        (_USERINFO, rf"\1{HIDDEN}@"),
-        (_SCHEME, rf"\1{HIDDEN}"),
-        (_KNOWN_SHAPES, HIDDEN),
-        (_SIGNED_QUERY, rf"\1{HIDDEN}"),
-        (_ASSIGNMENT, rf"\1{HIDDEN}"),
-        (_SPACED_OPTION, rf"\1{HIDDEN}"),
-    ):
-        scanned = pattern.sub(replacement, scanned)
-    if len(scanned) > MAX_ARGUMENT or len(text) > _MAX_SCANNED:
-        return f"{scanned[:MAX_ARGUMENT]}… ({len(text):,} characters)"
-    return scanned
+    return _cut(_words(PRIVATE_KEY.sub(HIDDEN, text[:_MAX_SCANNED]), 0), text)
+
+
+def redact_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Labels or settings that may be stored; the value of `password=...` is hidden for its name."""
+    return {
+        redact_text(key): HIDDEN if hides(key, _as_utf8(value)) else redact_text(value)
+        for key, value in labels.items()
+    }
 
 
 def allowed_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that explain performance, sorted by name, values redacted. Nothing else enters a run."""
-    return {
-        name: redact_text(environment[name])
-        for name in sorted(environment)
-        if name in _ALLOWED_NAMES or name.startswith(_ALLOWED_PREFIXES)
-    }
+    return {name: redact_text(environment[name]) for name in sorted(environment) if name in ALLOWED_NAMES}
 
 
-def _announces_secret(text: str) -> bool:
-    """Whether the argument after `text` is a secret: `--token`, `-api-key`, a lone `Bearer`."""
-    if len(text) > 128:
-        return False
-    if text.lower().rstrip(":") in ("bearer", "basic", "authorization"):
+class _Line:
+    """Reads the words of one command line, or of a text, one after the other."""
+
+    def __init__(self, depth: int = 0) -> None:
+        self._depth = depth
+        self._announced = ""  # the name whose value the next word is
+        self._bare = ""  # the word before, if it may be a name: `token = X`
+        self._before = ""
+        self._program = ""
+        self._login = False
+
+    def argument(self, text: str) -> str:
+        """A whole argument of argv: all after `--password=` is its value, spaces and commas too."""
+        scanned = PRIVATE_KEY.sub(HIDDEN, text[:_MAX_SCANNED])
+        whole = None if _SHELLS_C.match(self._before) and " " in scanned else _WHOLE.match(scanned)
+        if whole and not self._announced and hides(whole[1], scanned[whole.end() :]):
+            self._before, self._bare = text, ""
+            return whole[0].rstrip() + HIDDEN
+        return _cut(self.word(scanned), text)
+
+    def word(self, text: str) -> str:
+        """A word with what is secret in it replaced."""
+        hidden = self._hidden_by_what_came_before(text)
+        self._follow(text)
+        self._before = text
+        return _inside(text, self._depth) if hidden is None else hidden
+
+    def _hidden_by_what_came_before(self, text: str) -> str | None:
+        name, self._announced = self._announced, ""
+        # After `--token` comes its value, unless the next option follows at once.
+        if name and not text.startswith("--"):
+            if name.lower() == "authorization" and text.lower() in _SCHEMES:
+                self._announced = "authorization"
+                return text
+            if text in ("=", ":", ":="):
+                self._announced = name
+                return text
+            if hides(name, text):
+                return HIDDEN
+        return self._user_and_password(text) or self._short_option(text)
+
+    def _user_and_password(self, text: str) -> str | None:
+        """`-u user:password`."""
+        option, value = self._before, text
+        if option not in _USER_OPTIONS:
+            found = re.match(
+                r"(-[uU]|--(?:user|username|proxy-user|login|http-user|basic-auth)=)(?=[^\s=])", text
+            )
+            if found is None:
+                return None
+            option, value = found[1], text[found.end() :]
+        if option == "-a" and self._program not in ("http", "https", "xh"):
+            return None
+        both = _USER_AND_PASSWORD.match(value)
+        if both is None or (both[1].isdigit() and both[2].isdigit()):  # `docker run -u 1000:1000`
+            return None
+        return f"{'' if value is text else option}{both[1]}:{HIDDEN}"
+
+    def _short_option(self, text: str) -> str | None:
+        """`mysql -pSECRET`, `redis-cli -a SECRET`, `docker login -p SECRET`, `wandb login KEY`."""
+        option = _GLUED.get(self._program, "")
+        if self._program in _LOGINS and self._login:
+            option = "-p"
+        if option and text.startswith(option) and len(text) > len(option):
+            return option + HIDDEN
+        if option and self._before == option and self._program not in _ONLY_GLUED:
+            return HIDDEN
+        if self._program in _KEY_LOGINS and self._login and not text.startswith("-") and len(text) >= 8:
+            return HIDDEN
+        return None
+
+    def _follow(self, text: str) -> None:
+        """What this word says of the next one."""
+        if len(text) > 160:
+            self._bare = ""
+            return
+        if text in _ENDS_COMMAND or text.endswith(";"):
+            self._program, self._login, self._bare = "", False, ""
+            return
+        base = text.rpartition("/")[2]
+        if base in _GLUED or base in _LOGINS or base in _KEY_LOGINS or base in ("http", "https", "xh"):
+            self._program, self._login = base, False
+        self._login = self._login or text == "login"
+        if text in ("=", ":", ":=") and self._bare:
+            self._announced, self._bare = self._bare, ""
+            return
+        option, label, bare = _OPTION.match(text), _ANNOUNCED.match(text), _BARE.match(text)
+        self._bare = bare[1] if bare else ""
+        if option and announces(option[1]):
+            self._announced = option[1]
+        elif label and announces(label[1]):
+            self._announced = label[1]
+        elif text.lower() in ("bearer", "basic"):
+            self._announced = "authorization"
+        elif bare and _is_setting(bare[1]):
+            self._announced = bare[1]
+
+
+def _is_setting(name: str) -> bool:
+    """Whether a bare word is a setting whose value follows: `aws configure set aws_secret_access_key X`."""
+    if name.lower() in ("password", "passwd"):
         return True
-    return text.startswith("-") and _SECRET_OPTION.match(text) is not None
+    return is_strong(name) and re.search(r"[a-z][_.][a-z]", name) is not None and "." not in name[-4:]
+
+
+def _words(text: str, depth: int) -> str:
+    """A text, word by word; what is between words stays."""
+    line, parts, end = _Line(depth), [], 0
+    for word in _WORD.finditer(text):
+        parts += [text[end : word.start()], line.word(word[0])]
+        end = word.end()
+    return "".join([*parts, text[end:]])
+
+
+def _inside(word: str, depth: int) -> str:
+    """One word or argument: a quoted or spaced one is a text of its own."""
+    if depth < _DEEPEST:
+        quote = word[:1] if len(word) > 1 and word[:1] in "\"'" and word.endswith(word[:1]) else ""
+        inner = word[len(quote) : len(word) - len(quote)]
+        if any(one.isspace() for one in inner) and (quote or _WORD.fullmatch(word) is None):
+            whole = _WHOLE.match(inner) if quote else None
+            if whole and hides(whole[1], inner[whole.end() :]) and "=" not in whole[0]:
+                return f"{quote}{whole[0]}{HIDDEN}{quote}"  # a header: all that follows is its value
+            return quote + _words(inner, depth + 1) + quote
+    return hide_random(_hide_assigned(hide_shapes(word)))
+
+
+def _hide_assigned(word: str) -> str:
+    """`word` with the values of secret names in it hidden: `{"token":"X"}`, `?key=X`, `a.b.token=X`."""
+    parts, end = [], 0
+    found = _INSIDE.search(word)
+    while found:
+        at = found.end()
+        # What comes first tells whether it is a secret: reading to the end for each name would be quadratic.
+        first = _VALUE.match(word, at, at + 512) if announces(found[1]) else None
+        if first and not first[0].startswith(HIDDEN) and hides(found[1], first[0]):
+            parts += [word[end:at], HIDDEN]
+            value = _VALUE.match(word, at)
+            at = end = value.end() if value else len(word)
+        found = _INSIDE.search(word, at)
+    return "".join([*parts, word[end:]])
+
+
+def _cut(kept: str, text: str) -> str:
+    """What is kept of a text, cut to `MAX_ARGUMENT` characters."""
+    if len(kept) > MAX_ARGUMENT or len(text) > _MAX_SCANNED:
+        return f"{kept[:MAX_ARGUMENT]}… ({len(text):,} characters)"
+    return kept
 
 
 def _as_utf8(text: str) -> str:

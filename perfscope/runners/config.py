@@ -61,6 +61,7 @@ _RANGES = {
     "moving_rate": _Range(-_MAX_COUNT, _MAX_COUNT),  # the schemes that have one know its real bounds
     "num_microbatches": _Range(1, _MAX_COUNT),
     "dropout": _Range(0, 1, below=True),
+    "workers": _Range(0, 256),
     "threads": _Range(1, 4096),
     "timeout_s": _Range(0, 86_400, above=True),
 }
@@ -102,6 +103,8 @@ class BenchConfig:
         dtype: of weights and samples, one of DTYPES.
         seed: of weights, samples and whatever a scheme draws.
         data: "synthetic", or the path of a folder or .npz.
+        workers: threads of each rank that make batches ahead; 0 = none, the training's own thread makes them;
+            None = one for stored data, none for synthetic.
         period: tau; steps between two exchanges of periodic schemes; None = the scheme's own default.
         moving_rate: a = eta * rho of elastic averaging; None = 0.9 / number of workers.
         num_microbatches: of pipelines; None = the scheme's default.
@@ -129,6 +132,7 @@ class BenchConfig:
     dtype: str = "float32"
     seed: int = 0
     data: str = "synthetic"
+    workers: int | None = None
     period: int | None = None
     moving_rate: float | None = None
     num_microbatches: int | None = None
@@ -276,7 +280,11 @@ def _shown(value: Any) -> str:
 
 
 def _words(name: str) -> str:
-    special = {"num_ranks": "the number of ranks", "timeout_s": "the timeout in seconds"}
+    special = {
+        "num_ranks": "the number of ranks",
+        "timeout_s": "the timeout in seconds",
+        "workers": "the number of workers",
+    }
     return special.get(name, "the " + name.replace("num_", "number of ").replace("_", " "))
 
 

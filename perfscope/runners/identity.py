@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfscope.runners.config import BenchConfig
+from perfscope.runners.data.registry import input_workers
 from perfscope.runners.job import Job
 from perfscope.runners.schemes.local import scaled_learning_rate
 from perfscope.runners.schemes.registry import find_scheme
@@ -140,6 +141,7 @@ def identity(job: Job, places: Sequence[Place] | None = None, backend: str = "gl
         "num_classes": config.num_classes,
         "dtype": config.dtype,
         "data": "synthetic" if config.data == "synthetic" else "local",
+        "input_workers": input_workers(config),
         "batch": config.batch,
         "group_batch": config.batch // max(scheme.num_parts(job.mesh), 1),
         "effective_batch": effective,

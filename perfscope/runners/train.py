@@ -14,7 +14,8 @@ import torch
 
 from perfscope.runners.comm import Call
 from perfscope.runners.config import BenchConfig
-from perfscope.runners.data.registry import held_out, open_feed
+from perfscope.runners.data.loader import LoadedFeed
+from perfscope.runners.data.registry import held_out, input_workers, open_feed
 from perfscope.runners.data.seeds import mixed_seed
 from perfscope.runners.job import Job
 from perfscope.runners.models.registry import build_model
@@ -98,6 +99,7 @@ def train(job: Job, world: World) -> Outcome:
     config = job.config
     scheme = find_scheme(config.scheme)(job, world)
     feed = open_feed(config, world.device)
+    workers = input_workers(config)
     template = build_model(config).to(world.device)
     scheme.build(copy.deepcopy(template))
     torch.manual_seed(_draws_of(scheme))
@@ -105,7 +107,8 @@ def train(job: Job, world: World) -> Outcome:
     world.ledger.clear()
     before = read_interfaces()
     notes = _Notes()
-    scheme.run(feed, config.steps, notes)
+    with LoadedFeed(feed, config.steps, workers, world.device) as loaded:
+        scheme.run(loaded, config.steps, notes)
     calls = Counter(world.ledger.calls)
     world.peers.barrier()
     interfaces = grown(before, read_interfaces())

@@ -116,7 +116,7 @@ def submit(
     _reserve(place)
     try:
         place.script.write_text(script, encoding="utf-8", errors="surrogateescape")
-        place.script.chmod(0o755)
+        place.script.chmod(0o700)  # it holds the command whole, whatever is secret in it
         with (
             undisturbed()
         ):  # by Ctrl-C: a job that is queued and of which nobody knows the number helps nobody

@@ -122,6 +122,35 @@ def test_arguments_reach_the_command_untouched(tmp_path: Path) -> None:
     ]
 
 
+def test_no_file_of_a_run_holds_a_secret_and_keep_command_line_is_the_way_out(tmp_path: Path) -> None:
+    secret = "swordfish77"
+    words = ["--db-pass", secret, "-u", f"joe:{secret}", f"postgres://joe:a/{secret}@db/x"]
+    program = tmp_path / "train.py"
+    program.write_text("import time; time.sleep(0.5)")
+    record = [*PERFSCOPE, "run", "--name", f"try --token {secret}", "--label", f"password={secret}"]
+    environment = {**user_environment(), "NCCL_TOKEN": secret, "GLOO_KEY": secret, "NCCL_DEBUG": "WARN"}
+    for options in ([], ["-o", "kept", "--keep-command-line"]):
+        subprocess.run(
+            [*record, *options, "--", sys.executable, str(program), *words],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            check=True,
+        )
+    [run] = [one for one in (tmp_path / "perfscope-runs").glob("2*") if (one / "run.json").is_file()]
+    assert secret not in run.name
+    files = [one for one in run.rglob("*") if one.is_file()]
+    assert files
+    assert not [one for one in files if secret.encode() in one.read_bytes()]
+    manifest = read_manifest(run)
+    assert manifest["labels"] == {"password": "<redacted>"}
+    assert manifest["environment"]["NCCL_DEBUG"] == "WARN"
+    assert not {"NCCL_TOKEN", "GLOO_KEY"} & set(manifest["environment"])
+    kept = read_manifest(tmp_path / "kept")
+    assert kept["command"][2:] == words
+    assert kept["labels"] == {"password": "<redacted>"}
+
+
 def test_options_of_the_command_need_no_double_dash(tmp_path: Path) -> None:
     command = [*PERFSCOPE, "run", "-o", str(tmp_path / "run"), "echo", "--name", "x", "-o", "y", "--help"]
     ended = subprocess.run(command, env=user_environment(), capture_output=True, check=False)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from perfscope.analysis.predict.costs import LinkCost, algorithms, collective_time_s
-from perfscope.analysis.scaling.first_principles import (
+from first_principles import (
     efficiency_with_overhead,
     largest_overhead_ratio,
     most_workers,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfscope.analysis.predict.costs import LinkCost, algorithms, collective_time_s
 from perfscope.analysis.scaling.fits import fit_all, fit_amdahl, fit_gustafson, fit_usl
 from perfscope.analysis.scaling.points import ScalePoint
 from perfscope.analysis.scaling.speedup import (

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from perfscope.analysis.buckets import match_buckets
+from perfscope.analysis.layer_comm import OUTSIDE, WHAT
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.run import analyse_run
 from tests.unit.synthetic_run import EPOCH, SyntheticRun, comm, span
@@ -99,6 +100,43 @@ def test_buckets_that_do_not_add_up_tie_nothing_and_say_so(tmp_path: Path) -> No
     analysis = analyse(tmp_path, spans)
     assert all(layer.exposed_comm_ns is None for layer in analysis.layers)
     assert any("do not add up" in missing.reason for missing in analysis.missing)
+
+
+def test_a_call_whose_layer_cannot_be_told_leaves_no_layer_with_a_figure(tmp_path: Path) -> None:
+    """An all-gather beside the buckets: activations of some layer, so that even a zero would be a guess."""
+    spans = [*step_of_net(), comm(700, 30, 2, collective="all_gather", in_bytes=400)]
+    analysis = analyse(tmp_path, spans)
+    assert {layer.exposed_comm_ns for layer in analysis.layers} == {None}
+    [why] = [missing.reason for missing in analysis.missing if missing.what == WHAT]
+    assert "all_gather (30 ns)" in why and "30 ns of 120 ns per step" in why
+    assert analysis.layer_comm is not None
+    assert dict(analysis.layer_comm.unassigned) == {"all_gather": 30}
+    assert analysis.layer_comm.total_ns == 120
+
+
+def test_a_hidden_call_takes_no_figure_away(tmp_path: Path) -> None:
+    spans = [*step_of_net(), comm(520, 20, 2, collective="all_gather", in_bytes=400)]
+    assert sum(layer.exposed_comm_ns or 0 for layer in analyse(tmp_path, spans).layers) == 90
+
+
+def test_a_barrier_and_a_mean_loss_are_of_no_layer(tmp_path: Path) -> None:
+    more = [comm(700, 30, 2, collective="barrier"), comm(740, 10, 3, in_bytes=4)]
+    analysis = analyse(tmp_path, [*step_of_net(), *more])
+    assert sum(layer.exposed_comm_ns or 0 for layer in analysis.layers) == 90
+    assert analysis.layer_comm is not None
+    assert dict(analysis.layer_comm.outside) == {"barrier": 30, "all_reduce": 10}
+    [told] = [missing.reason for missing in analysis.missing if missing.what == OUTSIDE]
+    assert "barrier (30 ns) and all_reduce (10 ns)" in told
+
+
+def test_broadcast_statistics_are_the_normalisation_layers(tmp_path: Path) -> None:
+    """DistributedDataParallel sends running means and variances, 2 x 10 numbers, and one count of batches."""
+    more = [
+        comm(700, 30, 2, collective="broadcast", in_bytes=20 * 4),
+        comm(740, 10, 3, collective="broadcast", in_bytes=8, dtype="int64"),
+    ]
+    layers = {one.layer: one.exposed_comm_ns for one in analyse(tmp_path, [*step_of_net(), *more]).layers}
+    assert layers == {"Net": 0, "conv": 40, "norm": round(50 * 20 / 75 + 40), "head": round(50 * 55 / 75)}
 
 
 def test_layers_are_averaged_over_steps_and_ranks(tmp_path: Path) -> None:

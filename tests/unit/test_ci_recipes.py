@@ -36,6 +36,22 @@ def shell(tmp_path: Path) -> Shell:
     return made_shell(tmp_path)
 
 
+def test_every_action_is_pinned_by_commit() -> None:
+    """A tag can be moved to other code; what has no commit of its own yet says that one is to be chosen."""
+    found = []
+    for folder, pattern in (
+        (ROOT, "action.y*ml"),
+        (ROOT / ".github", "**/*.y*ml"),
+        (ROOT / "docs", "**/*.md"),
+    ):
+        for file in folder.glob(pattern):
+            found += re.findall(r"^\s*(?:- )?uses: (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(found) >= 12
+    pinned = r"[\w./-]+@(?:[0-9a-f]{40} # v\d+\.\d+\.\d+|COMMIT # a commit you have reviewed.*)"
+    assert [one for one in found if not re.fullmatch(pinned, one)] == []
+    assert not [one for one in found if "@COMMIT" in one and one.startswith("actions/")]
+
+
 def blocks(language: str) -> list[str]:
     return [text for found, text in BLOCK.findall(DOCUMENT) if found == language]
 

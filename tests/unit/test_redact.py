@@ -171,6 +171,9 @@ def test_environment_enters_by_name_only() -> None:
     environment = {
         "OMP_NUM_THREADS": "4",
         "NCCL_DEBUG": "INFO",
+        "NCCL_TOKEN": "s",
+        "GLOO_KEY": "s",
+        "OMP_PASSWORD": "s",
         "CUDA_VISIBLE_DEVICES": "0,1",
         "KMP_AFFINITY": "https://u:pw@x",
         "WANDB_API_KEY": "s",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from math import inf
 
 import pytest
-
-from perfscope.analysis.scaling.first_principles import (
+from first_principles import (
     efficiency_with_overhead,
     largest_overhead_ratio,
     microbatches_for,
@@ -14,7 +13,7 @@ from perfscope.analysis.scaling.first_principles import (
     parameter_servers_needed,
     pipeline_bubble,
 )
-from perfscope.analysis.scaling.published import DEPENDS, HIT, MISS, checks, table, waiting_for_slowest
+from published import DEPENDS, HIT, MISS, checks, table, waiting_for_slowest
 
 
 def test_four_workers_at_80_percent_bear_an_overhead_of_9_percent() -> None:

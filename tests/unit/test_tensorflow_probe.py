@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import perfscope
-from perfscope.probes.frames import hide_frame
 from perfscope.probes.keras import describe as keras_describe
 from perfscope.probes.tensorflow import describe as tensorflow_describe
 from perfscope.probes.tensorflow.graphs import GraphUpdates
@@ -129,21 +128,3 @@ def test_a_run_of_a_session_trains_when_what_it_fetches_depends_on_an_update() -
     assert updates.reached_by(session, operator(other, "update")) == set()  # of the same name elsewhere
     updates.add(average, 8)
     assert updates.reached_by(session, average) == {7, 8}
-
-
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="a bare raise puts the frame back")
-def test_a_hooks_frame_is_not_in_the_traceback_of_the_trainings_error() -> None:
-    def failing() -> None:
-        raise KeyError(3)
-
-    def hook() -> None:
-        try:
-            failing()
-        except BaseException as error:
-            hide_frame(error)
-            raise
-
-    with pytest.raises(KeyError) as caught:
-        hook()
-    assert [entry.name for entry in caught.traceback][-1] == "failing"
-    assert "hook" not in [entry.name for entry in caught.traceback]

@@ -21,7 +21,7 @@ def overhead(evidence: Evidence) -> list[Finding]:
                 f"perfscope itself cost {format_ratio(ratio, 2)} of the run, "
                 f"over the budget of {format_ratio(budget, 2)}."
             ),
-            detail="What a probe does once costs a short run the more: it has little time to spread the cost over.",
+            detail="What its start and its first window cost, a short run has little time to spread over.",
             action="Run longer, trace fewer steps (`--steps-per-window 1`), or none (`--no-trace`).",
             gain_ns=None,
             gain_ratio=None,

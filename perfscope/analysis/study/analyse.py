@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from perfscope.analysis.missing import MissingFigure
@@ -18,7 +18,18 @@ from perfscope.analysis.study.comparable import (
 from perfscope.analysis.study.diff import run_diff
 from perfscope.analysis.study.framework_words import verdict_of
 from perfscope.analysis.study.frameworks import framework_studies, separating_problems
-from perfscope.analysis.study.gather import gather
+from perfscope.analysis.study.gather import SEPARATOR, gather
+from perfscope.analysis.study.grouping import (
+    FRAMEWORK,
+    LABEL,
+    SCHEME,
+    WORLD_SIZE,
+    explained,
+    group_of,
+    names_of,
+    settings_beside,
+    with_name,
+)
 from perfscope.analysis.study.models import doubtful_models, model_of
 from perfscope.analysis.study.refusal import forbidding, refused_diff
 from perfscope.analysis.study.results import (
@@ -39,9 +50,8 @@ from perfscope.analysis.study.results import (
 )
 from perfscope.analysis.study.scaling import scaling_study
 from perfscope.analysis.study.schemes import comparison_class, scheme_studies
-from perfscope.analysis.study.words import named, ranks
+from perfscope.analysis.study.words import named
 
-WORLD_SIZE, SCHEME, FRAMEWORK, LABEL = "world_size", "scheme", "framework", "label:"
 STATED = "stated with --by"
 WINNER = "which setting wins"  # as a missing figure
 _REMEDIES = {  # of refusals after which nothing is left to compare
@@ -70,6 +80,8 @@ class _Views:
     diff: RunDiff | None = None
     frameworks: tuple[FrameworkStudy, ...] = ()
     problems: list[Problem] = field(default_factory=list)
+    explained: frozenset[str] = frozenset()  # what the user has the runs compared by, and may differ
+    by: str = ""
     missing: list[MissingFigure] = field(default_factory=list)
 
 
@@ -84,7 +96,8 @@ def analyse_study(
 
     Args:
         entries: the runs; their order matters for the diff of two alone.
-        by: "world_size", "scheme", "framework" or "label:K"; None: by what differs, said in `by_reason`.
+        by: what grouping.names_of knows; None: by what differs, said in `by_reason`. Runs may differ in what
+            is named, or in what goes with it one to one.
         mode: "strong" or "weak"; None: read from the samples per rank.
         reference: a run's label or name: the number of ranks that speedups are against, and the diff's
             first run.
@@ -97,14 +110,15 @@ def analyse_study(
     runs = gather(entries)
     asked = _reference(runs, reference)
     by, by_reason = (by, STATED) if by else _what_differs(runs)
-    runs = tuple(replace(run, group=_group(run, by)) for run in runs)
-    views = _Views(problems=[*_left_out(left_out), *problems_of_runs(runs, entries)])
+    chosen = by_reason != STATED
+    runs = tuple(_grouped(run, by) for run in runs)
+    views = _Views(by=by, explained=frozenset() if chosen or not by else explained(runs, by))
+    views.problems += [*_left_out(left_out), *problems_of_runs(runs, entries)]
     views.missing += [MissingFigure(what=f"the run {one.name}", reason=one.reason) for one in left_out]
     of_name = {entry.name: model_of(entry) for entry in entries}
     views.problems += doubtful_models(runs, {run.label: of_name[run.name] for run in runs})
     runs = tuple(map(without_bad_factors, runs))
     good = usable(runs, entries)
-    chosen = by_reason != STATED
     if len(runs) == 1:
         text = (
             f"A study compares runs; {runs[0].label} is the only one: add others, or use `perfscope report`."
@@ -152,9 +166,8 @@ def _check(entries: Sequence[RunEntry], by: str | None, mode: str | None) -> Non
         raise ValueError("no run was given")
     if mode not in (None, STRONG, WEAK):
         raise ValueError(f"mode {mode!r} is neither strong nor weak")
-    known = (WORLD_SIZE, SCHEME, FRAMEWORK)
-    if by is not None and by not in known and not (by.startswith(LABEL) and by != LABEL):
-        raise ValueError(f"runs cannot be compared by {by!r}: {', '.join(known)} or label:NAME")
+    if by is not None:
+        names_of(by)
 
 
 def _reference(runs: Sequence[StudyRun], reference: str | None) -> StudyRun | None:
@@ -169,14 +182,11 @@ def _reference(runs: Sequence[StudyRun], reference: str | None) -> StudyRun | No
     return found[0]
 
 
-def _group(run: StudyRun, by: str) -> str:
-    if by == WORLD_SIZE:
-        return ranks(run.world_size) if run.world_size else ""
-    if by == SCHEME:
-        return run.scheme
-    if by == FRAMEWORK:
-        return run.framework
-    return run.labels.get(by.removeprefix(LABEL), "") if by else ""
+def _grouped(run: StudyRun, by: str) -> StudyRun:
+    """The run in its group; what it is grouped by tells it from other settings, too."""
+    group = group_of(run, by)
+    beside = group and settings_beside(by)
+    return replace(run, group=group, repeat_key=run.repeat_key + (f"{SEPARATOR}{group}" if beside else ""))
 
 
 def _what_differs(runs: Sequence[StudyRun]) -> tuple[str, str]:
@@ -225,9 +235,10 @@ def _diff(
     if asked is not None and pairs[1][0].label == asked.label:
         pairs.reverse()
     views.diff = run_diff(pairs[0], pairs[1])
-    views.problems += forbidding_differences(runs, REFUSE, "diff")
+    by, explained_ = views.by, views.explained
+    views.problems += forbidding_differences(runs, REFUSE, "diff", by=by, explained=explained_)
     if len({run.world_size for run in runs}) == 1:  # of others it is a matter of strong or weak scaling
-        views.problems += batch_difference(runs, REFUSE, "diff")
+        views.problems += batch_difference(runs, REFUSE, "diff", by=by, explained=explained_)
 
 
 def _scaling(views: _Views, runs: Sequence[StudyRun], mode: str | None, asked: StudyRun | None) -> None:
@@ -266,14 +277,19 @@ def _refusal(series: ScalingSeries) -> str:
 def _schemes(views: _Views, runs: Sequence[StudyRun], by: str, planned: bool) -> None:
     """`planned`: several numbers of ranks are what the study is about."""
     views.schemes = scheme_studies(
-        [replace(run, group=_group(run, by)) for run in runs] if planned else runs, by
+        [replace(run, group=group_of(run, by)) for run in runs] if planned else runs,
+        by,
+        views.explained,
     )
     if not planned:
-        views.problems += forbidding_differences(runs, REFUSE, "schemes")
-        views.problems += _unequal_sizes(runs, by)
-        for size in {run.world_size for run in runs}:
-            same = [run for run in runs if run.world_size == size]
-            views.problems += batch_difference(same, REFUSE, "schemes")
+        explained_ = views.explained
+        views.problems += forbidding_differences(runs, REFUSE, "schemes", by=by, explained=explained_)
+        if WORLD_SIZE not in views.explained:
+            views.problems += _unequal_sizes(runs, by, views.explained)
+        sizes = {0 if WORLD_SIZE in views.explained else run.world_size for run in runs}
+        for size in sizes:
+            same = [run for run in runs if run.world_size == size or WORLD_SIZE in views.explained]
+            views.problems += batch_difference(same, REFUSE, "schemes", by=by, explained=explained_)
     for study in views.schemes:
         if study.refused:
             views.missing.append(MissingFigure(what=WINNER, reason=study.refused))
@@ -287,7 +303,7 @@ def _schemes(views: _Views, runs: Sequence[StudyRun], by: str, planned: bool) ->
         views.missing.append(MissingFigure(what=f"ratios of {named(alone)}", reason=reason))
 
 
-def _unequal_sizes(runs: Sequence[StudyRun], by: str) -> list[Problem]:
+def _unequal_sizes(runs: Sequence[StudyRun], by: str, named_: Collection[str]) -> list[Problem]:
     """Groups whose runs have several numbers of ranks, and groups that have others than their fellows."""
     groups: dict[str, set[int | None]] = defaultdict(set)
     for run in runs:
@@ -300,12 +316,13 @@ def _unequal_sizes(runs: Sequence[StudyRun], by: str) -> list[Problem]:
     )
     classes: dict[object, set[str]] = defaultdict(set)
     for run in runs:
-        classes[comparison_class(run)].add(run.repeat_key)
+        classes[comparison_class(run, named_)].add(run.repeat_key)
     some = any(len(keys) > 1 for keys in classes.values())
     end = "only runs on equally many are compared" if some else "none of them can be compared"
     text = f"The runs of one {by.removeprefix(LABEL)} have unequal numbers of ranks ({listed}); {end}."
     if all(len(sizes) == 1 for sizes in groups.values()):
         text = f"The runs have unequal numbers of ranks ({listed}); {end}."
+    text += f" To compare them all the same: --by {with_name(by, WORLD_SIZE)}."
     return [
         Problem(
             severity=WARN if some else REFUSE,

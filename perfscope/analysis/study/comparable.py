@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from perfscope.analysis.bench import COUNTED
 from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.study.grouping import BATCH, DTYPE, MACHINE, MODEL, with_name
+from perfscope.analysis.study.machines import machine_key
 from perfscope.analysis.study.results import REFUSE, WARN, Problem, RunEntry, Severity, StudyRun
 from perfscope.analysis.study.words import crowd, named, ranks
 
@@ -16,33 +18,6 @@ FEW_STEPS = 0.5  # of the most steps of a study's runs: speeds of fewer are nois
 _LATER_STEPS = "the later steps of "  # as the analysis of a run tells that its ranks step unequally often
 MOST = 1.005  # of a share; half a per cent beyond 1 is what the replay is off by
 _SHARES = ("load_balance", "lb_in", "lb_out", "comm_efficiency", "serialisation", "transfer")
-
-
-def machine_key(run: StudyRun) -> str:
-    """What must be the same of two machines; "" where nothing of it was recorded.
-
-    The number of hosts is not in it (scaling changes it), the speed of an emulated cluster is; one rank uses
-    no network at all.
-    """
-    facts = run.machine
-    if not (facts.cpu or facts.gpus):
-        return ""
-    link = facts.cluster.partition("@")[2] if facts.cluster and run.world_size != 1 else ""
-    parts = [
-        facts.cpu,
-        f"{facts.num_cpus} CPUs" if facts.num_cpus else "",
-        f"{facts.num_nodes} NUMA nodes" if (facts.num_nodes or 1) > 1 else "",
-        *sorted(set(facts.gpus)),
-        f"on {facts.device}" if facts.device else "",
-        f"links of {link}" if link else "",
-    ]
-    return ", ".join(part for part in parts if part)
-
-
-def placed_machine_key(run: StudyRun) -> str:
-    """As machine_key, with the shape of the emulated cluster: for runs with as many ranks."""
-    shape = run.machine.cluster.partition("@")[0] if run.world_size != 1 else ""
-    return machine_key(run) + (f", {shape} hosts x ranks" if shape and machine_key(run) else "")
 
 
 def usable(runs: Sequence[StudyRun], entries: Sequence[RunEntry]) -> tuple[StudyRun, ...]:
@@ -275,24 +250,28 @@ def _few_steps(runs: Sequence[StudyRun]) -> str:
     )
 
 
-def forbidding_differences(runs: Sequence[StudyRun], severity: Severity, affects: str) -> list[Problem]:
+def forbidding_differences(
+    runs: Sequence[StudyRun],
+    severity: Severity,
+    affects: str,
+    *,
+    by: str | None = None,
+    explained: Collection[str] = (),
+) -> list[Problem]:
     """Other model, data type or machine: no ratio is formed across them (scaling, schemes), or, with WARN, it
-    is shown and said."""
-    end = (
-        "no ratio is formed between them."
-        if severity == REFUSE
-        else "the figures stand side by side, but not like for like."
-    )
+    is shown and said.
+
+    `explained`: facts that the runs are compared by, which is said and forbids nothing. `by`: what `--by`
+    names; a refusal says what to name besides. None: nothing that could be named would allow it.
+    """
     found = []
     networked = {machine_key(replace(run, world_size=1)) for run in runs if run.world_size != 1}
     # One rank uses no network, so that its machine is that of any cluster of the same hosts.
     on_links = [run for run in runs if run.world_size != 1 or machine_key(run) not in networked]
-    for id_, what, of in FORBIDDING:
+    for id_, what, fact, of in FORBIDDING:
         sets = _sets(on_links if id_ == "other_machine" else runs, of)
         if len(sets) > 1:
-            found.append(
-                _problem(severity, id_, f"The runs' {what} differ: {_listed(sets)}; {end}", runs, affects)
-            )
+            found.append(_difference(runs, severity, affects, (id_, what, fact), sets, by, explained))
     unknown = [run for run in runs if not machine_key(run)]
     if unknown and len(runs) > 1:
         who = crowd([run.label for run in unknown], len(runs))
@@ -301,15 +280,41 @@ def forbidding_differences(runs: Sequence[StudyRun], severity: Severity, affects
     return found
 
 
-def batch_difference(runs: Sequence[StudyRun], severity: Severity, affects: str) -> list[Problem]:
-    """Other samples per step, at the same number of ranks."""
+def _difference(
+    runs: Sequence[StudyRun],
+    severity: Severity,
+    affects: str,
+    what: tuple[str, str, str],
+    sets: dict[str, list[str]],
+    by: str | None,
+    explained: Collection[str],
+) -> Problem:
+    """`what`: the problem's id, the fact in words, and its name in `--by`."""
+    id_, words, fact = what
+    if fact in explained:
+        severity, end = WARN, f"--by {by} names it, so that they are compared all the same."
+    elif severity == REFUSE:
+        end = "no ratio is formed between them."
+        end += "" if by is None else f" To compare them all the same: --by {with_name(by, fact)}."
+    else:
+        end = "the figures stand side by side, but not like for like."
+    return _problem(severity, id_, f"The runs' {words} differ: {_listed(sets)}; {end}", runs, affects)
+
+
+def batch_difference(
+    runs: Sequence[StudyRun],
+    severity: Severity,
+    affects: str,
+    *,
+    by: str | None = None,
+    explained: Collection[str] = (),
+) -> list[Problem]:
+    """Other samples per step, at the same number of ranks; arguments as of forbidding_differences."""
     sets = _sets(runs, lambda run: "" if run.batch is None else f"{run.batch:,} samples per step")
     if len(sets) < 2:
         return []
-    end = "no ratio is formed between them." if severity == REFUSE else "not like for like."
-    return [
-        _problem(severity, "other_batch", f"The runs' batches differ: {_listed(sets)}; {end}", runs, affects)
-    ]
+    what = ("other_batch", "batches", BATCH)
+    return [_difference(runs, severity, affects, what, sets, by, explained)]
 
 
 def packages_of(run: StudyRun) -> str:
@@ -325,10 +330,10 @@ def _steps(run: StudyRun) -> str:
     return "" if run.num_steps is None else f"{run.num_steps:,} steps"
 
 
-FORBIDDING: tuple[tuple[str, str, Callable[[StudyRun], str]], ...] = (
-    ("other_model", "models", lambda run: run.model),
-    ("other_dtype", "data types", lambda run: run.dtype),
-    ("other_machine", "machines", machine_key),
+FORBIDDING: tuple[tuple[str, str, str, Callable[[StudyRun], str]], ...] = (
+    ("other_model", "models", MODEL, lambda run: run.model),
+    ("other_dtype", "data types", DTYPE, lambda run: run.dtype),
+    ("other_machine", "machines", MACHINE, machine_key),
 )
 _DOUBTS: tuple[tuple[str, str, Callable[[StudyRun], str]], ...] = (
     ("other_version", "Versions of perfscope", lambda run: run.perfscope_version),

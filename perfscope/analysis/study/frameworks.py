@@ -13,13 +13,13 @@ from dataclasses import replace
 
 from perfscope.analysis.missing import MissingFigure
 from perfscope.analysis.study.averages import known_centre, mean_composition
-from perfscope.analysis.study.comparable import machine_key
 from perfscope.analysis.study.framework_results import (
     FrameworkPoint,
     FrameworkRow,
     FrameworkStudy,
 )
 from perfscope.analysis.study.framework_words import action_of, agreement_of, headline_of, scaling_of
+from perfscope.analysis.study.machines import machine_key
 from perfscope.analysis.study.parity import Parity, parity, worst
 from perfscope.analysis.study.repeats import centre_interval
 from perfscope.analysis.study.results import WARN, Problem, StudyRun

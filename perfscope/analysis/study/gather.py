@@ -141,8 +141,23 @@ def _study_run(entry: RunEntry, label: str, known: Model, model: str) -> StudyRu
         findings=analysis.findings[:KEPT],
         framework=framework,
         framework_version=version,
+        backend=_backend(entry),
+        settings=_settings(run),
         losses=_losses(entry),
     )
+
+
+def _backend(entry: RunEntry) -> str:
+    """What carries the collectives: as the bench was asked, else as the ranks found it."""
+    asked = str(mapping(entry.analysis.run.get("scheme")).get("backend") or "")
+    found = {str(meta["backend"]) for meta in entry.metas.values() if meta.get("backend")}
+    return asked or " and ".join(sorted(found))
+
+
+def _settings(run: Mapping[str, Any]) -> dict[str, str]:
+    """Options of the run and of its bench that are one word or number each."""
+    both = {**mapping(run.get("options")), **mapping(run.get("scheme"))}
+    return {name: str(value) for name, value in both.items() if isinstance(value, str | int | float)}
 
 
 def mapping(value: object) -> Mapping[str, Any]:

@@ -183,6 +183,8 @@ class StudyRun:
     findings: tuple[Finding, ...] = ()  # the first of its own report, the verdict foremost
     framework: str = ""  # "torch", "keras-jax"; "" = not known
     framework_version: str = ""
+    backend: str = ""  # of collectives, "gloo", "nccl"; "" = not known
+    settings: Mapping[str, str] = field(default_factory=dict)  # options of the run and of its bench, as text
     losses: tuple[float | None, ...] = ()  # by step, mean over ranks; None where one of them knows no number
 
     @property
@@ -420,13 +422,13 @@ class SchemeVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemeStudy:
-    """Settings that may be compared: same model, batch, machine and number of ranks.
+    """Settings that may be compared: same model, batch, machine and number of ranks, or what `by` names.
 
     `title` names what they share. `refused`: why no winner is named; rows stand all the same.
     """
 
     title: str
-    by: str  # "scheme" or "label:K"
+    by: str  # "scheme", "label:K", "batch,backend": what --by takes
     rows: tuple[SchemeRow, ...]
     pairs: tuple[Pair, ...]  # each unordered pair once, rows' order
     verdict: SchemeVerdict | None
@@ -440,7 +442,7 @@ class SchemeStudy:
 class StudyAnalysis:
     """The study. Show `problems` first; a refusal there explains what is missing further down."""
 
-    by: str  # "world_size", "scheme", "framework", "label:K", "" = nothing to group by
+    by: str  # "world_size", "scheme", "label:K", "batch,backend": what --by takes; "" = nothing to group by
     by_reason: str  # "stated with --by", "the runs differ in their number of ranks"
     headline: str  # one sentence over the whole study
     runs: tuple[StudyRun, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from perfscope.analysis.missing import MissingFigure
 from perfscope.analysis.study.averages import (
@@ -12,7 +12,8 @@ from perfscope.analysis.study.averages import (
     mean_links,
     middle_efficiency,
 )
-from perfscope.analysis.study.comparable import placed_machine_key
+from perfscope.analysis.study.grouping import BATCH, DTYPE, MACHINE, MODEL, WORLD_SIZE
+from perfscope.analysis.study.machines import placed_machine_key
 from perfscope.analysis.study.repeats import (
     ONE_REPEAT,
     Floats,
@@ -32,21 +33,33 @@ MUCH_IDLE = 0.2  # of the step
 Class = tuple[str, str, str, int | None, int | None]
 
 
-def comparison_class(run: StudyRun) -> Class:
-    """What must be the same of two runs for a ratio of their samples/s to mean anything."""
-    return (run.model, run.dtype, placed_machine_key(run), run.world_size, run.batch)
+def comparison_class(run: StudyRun, explained: Collection[str] = ()) -> Class:
+    """What must be the same of two runs for a ratio of their samples/s to mean anything.
+
+    `explained`: what the runs are compared by, which may differ (grouping.explained).
+    """
+    return (
+        "" if MODEL in explained else run.model,
+        "" if DTYPE in explained else run.dtype,
+        "" if {MACHINE, WORLD_SIZE} & set(explained) else placed_machine_key(run),
+        None if WORLD_SIZE in explained else run.world_size,
+        None if BATCH in explained else run.batch,
+    )
 
 
-def scheme_studies(runs: Sequence[StudyRun], by: str) -> tuple[SchemeStudy, ...]:
+def scheme_studies(
+    runs: Sequence[StudyRun], by: str, explained: Collection[str] = ()
+) -> tuple[SchemeStudy, ...]:
     """One study per set of runs that may be compared and holds two settings or more.
 
     Args:
         runs: all usable, `group` set.
-        by: "scheme" or "label:K".
+        by: what `--by` takes, but "world_size" alone and "framework".
+        explained: facts that the runs are compared by and may differ in.
     """
     classes: dict[Class, list[StudyRun]] = defaultdict(list)
     for run in runs:
-        classes[comparison_class(run)].append(run)
+        classes[comparison_class(run, explained)].append(run)
     several = {key: of for key, of in classes.items() if len({run.repeat_key for run in of}) > 1}
     if not several:
         return (_refused(runs, by),) if runs else ()
@@ -57,7 +70,13 @@ def scheme_studies(runs: Sequence[StudyRun], by: str) -> tuple[SchemeStudy, ...]
 def _title(key: Class, keys: Sequence[Class]) -> str:
     """What the set shares, as far as the sets differ in it."""
     model, dtype, machine, size, batch = key
-    words = (model, dtype, machine, ranks(size), "" if batch is None else f"{batch:,} samples per step")
+    words = (
+        model,
+        dtype,
+        machine,
+        ranks(size) if size else "",
+        "" if batch is None else f"{batch:,} samples per step",
+    )
     kept = [
         word
         for at, word in enumerate(words)

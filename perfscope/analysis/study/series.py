@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from perfscope.analysis.scaling.speedup import detect_mode
-from perfscope.analysis.study.comparable import machine_key
 from perfscope.analysis.study.gather import SEPARATOR
+from perfscope.analysis.study.machines import machine_key
 from perfscope.analysis.study.results import STRONG, WEAK, StudyRun
 from perfscope.analysis.study.words import named, ranks
 

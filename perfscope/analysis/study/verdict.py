@@ -18,6 +18,13 @@ CLOSE = 1.1  # of two settings with one run each: what noise may turn round
 LOSS_APART = 0.05  # held-out losses that far apart are not the same training
 
 
+_NO_TURNS: tuple[tuple[Turn, ...], tuple[BatchTurn, ...], str] = (
+    (),
+    (),
+    "Where the order would turn is not modelled: the settings have other batches.",
+)
+
+
 def verdict_of(
     rows: Sequence[SchemeRow], pairs: Sequence[Pair], runs: Mapping[str, StudyRun]
 ) -> tuple[SchemeVerdict | None, tuple[Turn, ...], tuple[BatchTurn, ...]]:
@@ -26,7 +33,7 @@ def verdict_of(
         return None, (), ()
     winner, second, last = rows[0], rows[1], rows[-1]
     pair = next(one for one in pairs if {one.a, one.b} == {winner.title, second.title})
-    turns, by_batch, no_turn = _turns(rows, runs)
+    turns, by_batch, no_turn = _turns(rows, runs) if len({row.batch for row in rows}) == 1 else _NO_TURNS
     turning = [no_turn or _turn_sentence(turns, winner), *(one.sentence for one in by_batch[:1])]
     return (
         SchemeVerdict(
@@ -34,18 +41,32 @@ def verdict_of(
             runner_up=second.title,
             ratio=pair.ratio,
             level=pair.level,
-            headline=_headline(winner, second, last, pair),
+            headline=_headline(rows, pair),
             why=f"{_why(winner, second, last)}{_cause(last, runs)}".strip(),
             turn=" ".join(turning),
             caution=_caution(rows),
-            action=_action(winner, pair, runs),
+            action=_action(rows, pair, runs),
         ),
         turns,
         by_batch,
     )
 
 
-def _headline(winner: SchemeRow, second: SchemeRow, last: SchemeRow, pair: Pair) -> str:
+def _updates(rows: Sequence[SchemeRow]) -> list[int]:
+    """Samples in one update, the distinct numbers that are known, least first."""
+    return sorted({size for row in rows if (size := row.effective_batch or row.batch)})
+
+
+def _unlike_updates(rows: Sequence[SchemeRow]) -> str:
+    """What to say where updates are of unequal numbers of samples; "" where they are not."""
+    sizes = _updates(rows)
+    if len(sizes) < 2:
+        return ""
+    return f"One update averages {sizes[0]:,} to {sizes[-1]:,} samples: samples/s do not compare learning."
+
+
+def _headline(rows: Sequence[SchemeRow], pair: Pair) -> str:
+    winner, second, last = rows[0], rows[1], rows[-1]
     speeds = f"{winner.samples_per_s:,.4g} against {second.samples_per_s:,.4g} samples/s"
     if pair.interval is not None:
         within = f"ratio {pair.ratio:.2f}, 95 % interval {pair.interval.low:.2f} to {pair.interval.high:.2f}"
@@ -54,10 +75,14 @@ def _headline(winner: SchemeRow, second: SchemeRow, last: SchemeRow, pair: Pair)
             noise = f"the {pair.interval.num_repeats} repeats or more of each lie too far apart to say more"
     else:
         noise = "one run of each, so that nothing says how much of this is noise"
+    unlike = _unlike_updates(rows)
     if pair.level:
         text = f"{winner.title} and {second.title} are level: {speeds} ({noise})."
     else:
-        text = f"{winner.title} wins: {speeds}, {faster_than(pair.ratio)} {second.title} ({noise})."
+        # Who processes most has not won where an update is of other samples: it may learn less of each.
+        verb = "processes the most samples" if unlike else "wins"
+        text = f"{winner.title} {verb}: {speeds}, {faster_than(pair.ratio)} {second.title} ({noise})."
+    text += f" {unlike}" if unlike else ""
     if last is not second and winner.samples_per_s and last.samples_per_s:
         longer = times(winner.samples_per_s / last.samples_per_s)
         text += f" The slowest, {last.title}, takes {longer} as long as {winner.title}."
@@ -78,9 +103,12 @@ def _cause(last: SchemeRow, runs: Mapping[str, StudyRun]) -> str:
     return f" {verdict_words(f'On {last.title}', *found)}" if found else ""
 
 
-def _action(winner: SchemeRow, pair: Pair, runs: Mapping[str, StudyRun]) -> str:
+def _action(rows: Sequence[SchemeRow], pair: Pair, runs: Mapping[str, StudyRun]) -> str:
     """What to choose, and what would make the winner faster."""
+    winner = rows[0]
     text = f"Use {winner.title}."
+    if len(_updates(rows)) > 1:
+        text = f"Compare losses after equally many samples before choosing {winner.title}."
     if pair.level:
         text = f"Use {pair.a} or {pair.b}: these repeats do not tell them apart."
     elif pair.interval is None and pair.ratio < CLOSE:
@@ -96,16 +124,21 @@ def _step_reason(winner: SchemeRow, other: SchemeRow) -> str:
     if winner.composition is None or other.composition is None:
         lacking = [row.title for row in (winner, other) if row.composition is None]
         return f"Why is not known: no step of {named(lacking)} was traced."
-    saved = {part: getattr(other.composition, part) - getattr(winner.composition, part) for part in PARTS}
+    # Steps of other batches are other work: then time per sample is what compares.
+    mine, theirs = (row.batch or 1 if winner.batch != other.batch else 1 for row in (winner, other))
+    of = {part: getattr(winner.composition, part) / mine for part in PARTS}
+    others = {part: getattr(other.composition, part) / theirs for part in PARTS}
+    saved = {part: others[part] - of[part] for part in PARTS}
     part = max(PARTS, key=lambda one: saved[one])
-    if saved[part] < NOTABLE * other.composition.step:
+    if saved[part] < NOTABLE * other.composition.step / theirs:
         return f"In the traced steps no part tells {winner.title} from {other.title}."
+    unit = "" if winner.batch == other.batch else " per sample"
     text = (
-        f"Of a traced step {winner.title} spends {format_ns(getattr(winner.composition, part))} on "
-        f"{on_part(part)}, {other.title} {format_ns(getattr(other.composition, part))}"
+        f"Of a traced step {winner.title} spends {format_ns(of[part])}{unit} on "
+        f"{on_part(part)}, {other.title} {format_ns(others[part])}"
     )
     lost = min(PARTS, key=lambda one: saved[one])
-    if -saved[lost] >= NOTABLE * other.composition.step:
+    if -saved[lost] >= NOTABLE * other.composition.step / theirs:
         text += f"; it pays with {format_ns(-saved[lost])} more on {on_part(lost)}"
     return f"{text}."
 
@@ -170,12 +203,8 @@ def _turn_sentence(turns: Sequence[Turn], winner: SchemeRow) -> str:
 def _caution(rows: Sequence[SchemeRow]) -> str:
     """What samples/s leave out."""
     said = []
-    batches = {row.effective_batch for row in rows if row.effective_batch}
-    if len(batches) > 1:
-        said.append(
-            f"One update averages {min(batches):,} to {max(batches):,} samples: samples/s do not compare "
-            "learning."
-        )
+    if unlike := _unlike_updates(rows):
+        said.append(unlike)
     winner = rows[0]
     known = [row for row in rows if row.held_out_loss is not None]
     best = min(known, key=lambda row: (row.held_out_loss or 0.0, row.title), default=None)

@@ -56,6 +56,12 @@ _TRAINING = (
     _option("dtype", "Of weights and samples.  [default: float32]", type=click.Choice(DTYPES)),
     _option("seed", "Of weights and samples.  [default: 0]", type=int, metavar="N"),
     _option("data", "`synthetic`, a folder of images by class, or an .npz file.", metavar="WHERE"),
+    _option(
+        "workers",
+        "Threads of each rank that make batches ahead, 0 = none.  [default: 1 for --data, 0 for synthetic]",
+        type=int,
+        metavar="N",
+    ),
     _option("dropout", "Probability.  [default: 0]", type=float, metavar="P"),
     _option("period", "Steps between exchanges, for schemes that have a period.", type=int, metavar="TAU"),
     _option("moving-rate", "Moving rate a = eta * rho of elastic averaging.", type=float, metavar="A"),

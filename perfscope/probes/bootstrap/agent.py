@@ -92,7 +92,11 @@ class _Awaiter:
         def exec_module(module: "Any") -> None:
             loader.__dict__.pop("exec_module", None)  # `torch.__loader__` is pristine for whoever looks
             self._waiting.discard(fullname)
-            execute(module)
+            try:
+                execute(module)
+            except BaseException as error:
+                _hide_frames(error)
+                raise
             _arm(fullname)
 
         loader.exec_module = exec_module
@@ -106,6 +110,16 @@ def _arm(framework: str) -> None:
         importlib.import_module(probes + "." + _FRAMEWORKS[framework]).arm(framework)
     except Exception as error:  # noqa: BLE001 - a fault of ours must not reach the training
         _note_boot_error(error)
+
+
+def _hide_frames(error: BaseException) -> None:
+    """A framework that cannot be imported: the traceback is as if this file were not there."""
+    import importlib
+
+    try:
+        importlib.import_module(_load_room() + ".frames").hide_frames(error)
+    except Exception as second:  # noqa: BLE001 - the training's own error goes on, with a frame of ours
+        _note_boot_error(second)
 
 
 def _load_room() -> str:
@@ -125,11 +139,34 @@ def _load_room() -> str:
 
 
 def _note_boot_error(error: Exception) -> None:
-    """One line in the run directory; where even that fails there is nobody left to tell."""
+    """One line in the run directory; where even that fails, on stderr."""
     try:
         path = os.path.join(os.environ[ENV_RUN_DIR], "boot-errors.txt")
         text = "pid %d: %s: %s\n" % (os.getpid(), type(error).__name__, " ".join(str(error).split()))
         with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
     except (OSError, KeyError):  # KeyError: the program has emptied its environment
+        _say("this process is not recorded: %s" % " ".join(str(error).split())[:300])
+
+
+def _stderr() -> "Any":
+    try:
+        state = os.fstat(2)
+    except OSError:
+        return None  # closed
+    return state.st_dev, state.st_ino
+
+
+_STDERR = _stderr()
+_said: "list[str]" = []
+
+
+def _say(text: str) -> None:
+    """One `perfscope:` line, the first only; not where descriptor 2 has become a file of the program's."""
+    if _said or _STDERR is None or _stderr() != _STDERR:
+        return
+    _said.append(text)
+    try:
+        os.write(2, ("perfscope: %s\n" % text).encode("utf-8", "backslashreplace"))
+    except OSError:  # there is no channel left
         return

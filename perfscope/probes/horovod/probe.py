@@ -12,6 +12,7 @@ import functools
 import sys
 from typing import Any, Dict, List, Optional
 
+from ..frames import around
 from ..mxnet.store import bytes_of, data_parallel
 from ..process import Process, current
 from ..ranks import Identity
@@ -138,7 +139,7 @@ class HorovodProbe:
 
         probe = mxnet_probe()
 
-        @functools.wraps(original)
+        @around(original)
         def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             if probe.in_window:
                 probe.guarded("horovod", self._count, probe, collective, tensor, kwargs)

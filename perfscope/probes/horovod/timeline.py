@@ -16,6 +16,7 @@ import re
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from ...rundir import layout
+from ..files import write_whole
 from ..process import Process
 
 NEGOTIATION, TRANSFER = (1 << 40) + 1, (1 << 40) + 2  # lanes; no thread has such a number
@@ -109,8 +110,5 @@ def _join(path: str, spans: List[_Span]) -> int:
             document["lanes"][str(lane)] = _LABELS[lane]
     added = len(document["rows"]) - num_rows
     if added:
-        aside = path + ".tmp"
-        with open(aside, "w", encoding="utf-8", errors="backslashreplace") as file:
-            json.dump(document, file)
-        os.replace(aside, path)
+        write_whole(path, json.dumps(document).encode("utf-8", "backslashreplace"))
     return added

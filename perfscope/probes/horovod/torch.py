@@ -12,12 +12,12 @@ other, in the order in which all ranks hand over, and an end is at most as late 
 
 from __future__ import annotations
 
-import functools
 import inspect
 import sys
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
+from ..frames import around
 from ..process import Process
 
 LANE, LABEL = 1 << 40, "Horovod"  # no thread has such a number
@@ -106,7 +106,7 @@ class TorchCalls:
         names = list(inspect.signature(original).parameters)
         calls = self
 
-        @functools.wraps(original)
+        @around(original)
         def enqueue(*args: Any, **kwargs: Any) -> Any:
             if calls._off or not calls._process.calls.active:
                 if calls._under_way:
@@ -123,7 +123,7 @@ class TorchCalls:
     def _waiting(self, original: Any) -> Any:
         calls = self
 
-        @functools.wraps(original)
+        @around(original)
         def synchronize(handle: Any) -> Any:
             if calls._off or handle not in calls._under_way:
                 return original(handle)
@@ -143,10 +143,7 @@ class TorchCalls:
         try:
             call(*args)
         except Exception as error:  # noqa: BLE001 - the boundary: training goes on whatever happened here
-            try:
-                self._off = self._process.guard.fault("horovod " + call.__name__, error)
-            except Exception:  # noqa: BLE001 - not even the error can be written (full disk): stop at once
-                self._off = True
+            self._off = self._process.guard.fault("horovod " + call.__name__, error)
 
     # -- what they do ---------------------------------------------------------------------------------
 
@@ -247,7 +244,7 @@ def _size(tensors: Any) -> Tuple[int, str]:
 def _no_step(original: Any) -> Any:
     """`broadcast_optimizer_state` updates with zeros, to have a state that it can send: no training step."""
 
-    @functools.wraps(original)
+    @around(original)
     def broadcast_optimizer_state(*args: Any, **kwargs: Any) -> Any:
         optimizer = sys.modules["torch.optim.optimizer"]
         tables = [

@@ -13,6 +13,7 @@ import types
 import weakref
 from typing import Any, Callable, Dict, Tuple
 
+from ..frames import around, hidden, hide_frames
 from .steps import IDLE, WATCHED, Function
 
 _MAKERS = (("jit", False), ("pmap", True))
@@ -33,10 +34,14 @@ class Jitted:
             object.__setattr__(self, name, value)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        function = self._function
-        if function.role == IDLE and not self._calls.alert:
-            return self._inner(*args, **kwargs)
-        return self._calls.watch(function, self._inner, args, kwargs)
+        try:
+            function = self._function
+            if function.role == IDLE and not self._calls.alert:
+                return self._inner(*args, **kwargs)
+            return self._calls.watch(function, self._inner, args, kwargs)
+        except BaseException as error:
+            hide_frames(error)
+            raise
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -103,7 +108,7 @@ class Calls:
         """`jax.jit(f).lower(...).compile()`: its calls go through a method, where we can stand."""
         calls, original = self, kind.__call__
 
-        @functools.wraps(original)
+        @around(original)
         def __call__(compiled: Any, /, *args: Any, **kwargs: Any) -> Any:
             function = calls.function_of(compiled, False)
             if function.role == IDLE and not calls.alert:
@@ -115,7 +120,7 @@ class Calls:
     def _maker(self, original: Any, mapped: bool) -> Any:
         calls = self
 
-        @functools.wraps(original)
+        @around(original)
         def make(*args: Any, **kwargs: Any) -> Any:
             made = original(*args, **kwargs)
             fun = args[0] if args else kwargs.get("fun")
@@ -126,7 +131,7 @@ class Calls:
                 def decorate(fun: Any) -> Any:
                     return calls.observed(made(fun), fun, mapped)
 
-                return functools.wraps(made)(decorate) if hasattr(made, "__name__") else decorate
+                return around(made)(decorate) if hasattr(made, "__name__") else hidden(decorate)
             return made
 
         return make
@@ -188,7 +193,7 @@ def top_level(core: Any) -> Callable[[], bool]:
     return clean
 
 
-def hide_frames(path: str) -> None:
+def exclude_frames(path: str) -> None:
     """Keep our frames out of the tracebacks that JAX shows, and out of the source lines it notes."""
     for name in ("jax._src.traceback_util", "jax._src.source_info_util"):
         register = getattr(sys.modules.get(name), "register_exclusion", None)

@@ -9,18 +9,18 @@ their time.
 
 from __future__ import annotations
 
-import functools
 import sys
 import time
 from typing import Any, Dict, List, Optional
 
 from ...rundir import layout
+from ..frames import FILE, around, hidden
 from ..process import Process, current
 from ..recorder import Recorder
 from ..step_probe import StepProbe
 from ..steps import Step
 from . import describe as jax_describe
-from .calls import Calls, hide_frames, top_level
+from .calls import Calls, exclude_frames, top_level
 from .results import Results
 from .steps import OPENER, STEP, WATCHED, Function, Past, StepFinder, is_ready
 from .trace import JaxTrace
@@ -77,7 +77,9 @@ class JaxProbe(StepProbe):
                 "mark them" % (getattr(jax, "__version__", "?"), error)
             ) from error
         for module in ("probe", "calls", "results"):
-            hide_frames(str(sys.modules["%s.%s" % (__package__, module)].__file__))
+            exclude_frames(str(sys.modules["%s.%s" % (__package__, module)].__file__))
+        for path in (FILE, str(hidden.__code__.co_filename)):
+            exclude_frames(path)
         self._calls.install(jax)
         self._jax_trace.yield_to_training(self.step_aside)
         self._wrap_wait(jax)
@@ -88,7 +90,7 @@ class JaxProbe(StepProbe):
         """The program's own wait for results tells when the last step is done."""
         original = jax.block_until_ready
 
-        @functools.wraps(original)
+        @around(original)
         def block_until_ready(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
             if self._results.pending:

@@ -11,6 +11,7 @@ import sys
 import weakref
 from typing import Any, Callable, Optional
 
+from ..frames import hidden
 from .describe import Argument
 from .steps import is_array, is_ready, weight
 
@@ -67,6 +68,7 @@ class Results:
                 setattr(kind, name, self._asking(original, guarded))
 
     def _asking(self, original: Callable[..., Any], guarded: Callable[..., Any]) -> Callable[..., Any]:
+        @hidden
         def read(array: Any, *args: Any) -> Any:
             result = original(array, *args)
             if self.pending:

@@ -6,10 +6,11 @@ profile itself. The session underneath hands over the XPlane profile as bytes, a
 
 from __future__ import annotations
 
-import functools
 import sys
 from typing import Any, Callable, Dict, Optional
 
+from ..files import write_whole
+from ..frames import around
 from ..step_probe import Trace
 
 HOST_LEVEL = 2  # XLA's thunks and transfers; 3 adds what only XLA's own authors want
@@ -84,8 +85,7 @@ class JaxTrace(Trace):
         data = session.stop()
         if not isinstance(data, bytes):
             raise TypeError("this JAX's profiler returns %s, not bytes" % type(data).__name__)
-        with open(path, "wb") as file:
-            file.write(data)
+        write_whole(path, data)
         return True
 
     def abandon(self) -> None:
@@ -110,7 +110,7 @@ class JaxTrace(Trace):
         profiler = _profiler()
         original = profiler.start_trace
 
-        @functools.wraps(original)
+        @around(original)
         def start_trace(*args: Any, **kwargs: Any) -> Any:
             if self._session is not None:
                 step_aside()

@@ -7,6 +7,7 @@ import sys
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ...rundir import layout
+from ..frames import around
 from ..process import Process
 from ..step_probe import Trace
 from ..tensorflow import describe as tensorflow_describe
@@ -167,7 +168,7 @@ class TorchBackend(Backend):
         original = kind.__call__
         names, new_mark = self._layers, self._kineto.new_mark
 
-        @functools.wraps(original)
+        @around(original)
         def __call__(layer: Any, *args: Any, **kwargs: Any) -> Any:
             name = names.get(id(layer))
             if name is None:

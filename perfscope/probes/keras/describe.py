@@ -6,6 +6,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
+from ..frames import hidden
 from ..tensorflow.describe import cluster, item_size, samples_of, static_batch
 
 _MAX_DEPTH = 12  # of layers in layers
@@ -91,6 +92,7 @@ class Watched:
     def __iter__(self) -> "Watched":
         return self
 
+    @hidden
     def __next__(self) -> Any:
         began = time.monotonic_ns()
         batch = next(self._iterator)

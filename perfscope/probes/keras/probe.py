@@ -16,7 +16,7 @@ import weakref
 from typing import Any, Callable, Dict, List, Optional
 
 from ...rundir import layout
-from ..frames import hide_frame
+from ..frames import around
 from ..process import Process, current
 from ..recorder import Recorder
 from ..step_probe import StepProbe
@@ -115,14 +115,10 @@ class KerasProbe(StepProbe):
         original = getattr(kind, name)
         probe = self
 
-        @functools.wraps(original)
+        @around(original)
         def told(callbacks: Any, *args: Any, **kwargs: Any) -> Any:
             probe.guarded(name, hear, callbacks, *args)
-            try:
-                return original(callbacks, *args, **kwargs)
-            except BaseException as error:
-                hide_frame(error)
-                raise
+            return original(callbacks, *args, **kwargs)
 
         setattr(kind, name, told)
 
@@ -131,22 +127,19 @@ class KerasProbe(StepProbe):
         original = vars(owner)[name]
         probe = self
 
-        @functools.wraps(original)
-        def around(model: Any, *args: Any, **kwargs: Any) -> Any:
+        @around(original)
+        def call(model: Any, *args: Any, **kwargs: Any) -> Any:
             if probe.off or probe._depth:
                 return original(model, *args, **kwargs)
             probe._depth += 1
             probe.guarded(name, begins, model, args, kwargs)
             try:
                 return original(model, *args, **kwargs)
-            except BaseException as error:
-                hide_frame(error)
-                raise
             finally:
                 probe.guarded(name, ended)
                 probe._depth = 0
 
-        setattr(owner, name, around)
+        setattr(owner, name, call)
 
     def _wrap_batches(self, keras: Any) -> None:
         probe = self
@@ -159,21 +152,17 @@ class KerasProbe(StepProbe):
                 if probe.off or not probe._is_source(iterator):
                     return original(iterator)
                 began = _clock()
-                try:
-                    result = original(iterator)
-                except BaseException as error:
-                    hide_frame(error)
-                    raise
+                result = original(iterator)
                 seen = probe.guarded("batch", probe._batch_taken, result, _clock() - began)
                 return result if seen is None else seen
 
-            kind.__next__ = functools.wraps(original)(following)
+            kind.__next__ = around(original)(following)
 
     def _wrap_source(self, kind: Any) -> None:
         original = kind.__init__
         probe = self
 
-        @functools.wraps(original)
+        @around(original)
         def __init__(source: Any, *args: Any, **kwargs: Any) -> None:
             original(source, *args, **kwargs)
             if probe._depth and probe._source is None and not probe.off:
@@ -199,7 +188,7 @@ class KerasProbe(StepProbe):
         torch = sys.modules["torch"]
         probe = self
 
-        @functools.wraps(original)
+        @around(original)
         def apply(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or probe.off or probe._applying or not probe.on_training_thread:
                 return original(optimizer, *args, **kwargs)
@@ -212,9 +201,6 @@ class KerasProbe(StepProbe):
                     return original(optimizer, *args, **kwargs)
                 with mark:
                     return original(optimizer, *args, **kwargs)
-            except BaseException as error:
-                hide_frame(error)
-                raise
             finally:
                 probe._applying = False
                 probe.guarded("update", probe._update_ended, began)

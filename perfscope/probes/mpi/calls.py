@@ -13,6 +13,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ..calls import CallLog
+from ..frames import hidden
 from .buffers import Buffers
 from .groups import Place, Places
 from .table import Call, Constants, Method, Row
@@ -226,7 +227,7 @@ def _count_nothing() -> None:
 
 
 def wrap(timing: Timing, name: str, method: Method, original: Any) -> Any:
-    """A method that times `original`; outside windows it costs two looks and one more call."""
+    """A method that times `original`; outside windows it costs two looks and two more calls."""
     log, gate = timing.log, timing.shared if method.shared else timing.others
     record = timing.started if method.starts else timing.timed
     if method.persistent:
@@ -239,7 +240,7 @@ def wrap(timing: Timing, name: str, method: Method, original: Any) -> Any:
             result = original(comm, *args, **kwargs)
         if gate.on:
             if method.shared:
-                timing.watch(name, comm, method, args, kwargs, sys._getframe(2))
+                timing.watch(name, comm, method, args, kwargs, sys._getframe(3))
             else:
                 timing.count()
         return result
@@ -264,6 +265,7 @@ def _wrap_persistent(timing: Timing, name: str, method: Method, original: Any) -
 
 
 def _like(call: Any, name: str, original: Any) -> Any:
+    call = hidden(call)
     functools.update_wrapper(call, original, ("__module__", "__doc__"), ())
     del call.__wrapped__  # inspect.signature would follow it to C code without one
     call.__name__ = name

@@ -19,7 +19,7 @@ import weakref
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional
 
 from ...rundir import layout
-from ..frames import hide_frame
+from ..frames import around, hide_frames
 from ..process import Process, current
 from ..recorder import Recorder
 from ..step_probe import StepProbe
@@ -108,7 +108,7 @@ class MxnetProbe(StepProbe):
         original = scope.__enter__
         probe = self
 
-        @functools.wraps(original)
+        @around(original)
         def __enter__(self: Any) -> Any:
             if self._enter_is_record:
                 probe.forward_begins(None)
@@ -127,7 +127,7 @@ class MxnetProbe(StepProbe):
         original = trainer.allreduce_grads
         probe = self
 
-        @functools.wraps(original)
+        @around(original)
         def allreduce_grads(self: Any) -> Any:
             probe._depth += 1
             try:
@@ -141,14 +141,11 @@ class MxnetProbe(StepProbe):
         original = getattr(owner, name)
         probe = self
 
-        @functools.wraps(original)
+        @around(original)
         def update(self: Any, *args: Any, **kwargs: Any) -> Any:
             probe._depth += 1
             try:
                 result = original(self, *args, **kwargs)
-            except BaseException as error:
-                hide_frame(error)
-                raise
             finally:
                 probe._depth -= 1
             if not probe._depth:
@@ -168,16 +165,13 @@ class MxnetProbe(StepProbe):
         original = kind.forward
         probe = self
 
-        @functools.wraps(original)
+        @around(original)
         def forward(self: Any, data_batch: Any, is_train: Any = None) -> Any:
             if not probe._depth and (is_train or (is_train is None and self.for_training)):
                 probe.forward_begins(data_batch)
             probe._depth += 1
             try:
                 return original(self, data_batch, is_train)
-            except BaseException as error:
-                hide_frame(error)
-                raise
             finally:
                 probe._depth -= 1
 
@@ -193,9 +187,12 @@ class MxnetProbe(StepProbe):
                     batch = probe.load(batches.__next__)
                 except StopIteration:
                     return
+                except BaseException as error:
+                    hide_frames(error)
+                    raise
                 yield batch
 
-        @functools.wraps(original)
+        @around(original)
         def __iter__(self: Any) -> Any:
             batches = original(self)
             # With worker processes it is an iterator of MXNet's own, hooked below.
@@ -210,7 +207,7 @@ class MxnetProbe(StepProbe):
         original = kind.__next__
         probe = self
 
-        @functools.wraps(original)
+        @around(original)
         def __next__(self: Any) -> Any:
             return probe.load(functools.partial(original, self))
 
@@ -224,20 +221,13 @@ class MxnetProbe(StepProbe):
     def _timed(self, original: Any, name: str) -> Any:
         log = self.process
 
-        @functools.wraps(original)
+        @around(original)
         def wait(*args: Any, **kwargs: Any) -> Any:
             if not log.calls.active:
-                try:
-                    return original(*args, **kwargs)
-                except BaseException as error:
-                    hide_frame(error)
-                    raise
+                return original(*args, **kwargs)
             began = _clock()
             try:
                 return original(*args, **kwargs)
-            except BaseException as error:
-                hide_frame(error)
-                raise
             finally:
                 log.calls.add(began, _clock(), "host", name)
 

@@ -6,10 +6,10 @@ train: `import mxnet` never returns in the others, so that they never get as far
 
 from __future__ import annotations
 
-import functools
 import sys
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from ..frames import around
 from ..ranks import Identity
 
 GROUP = "kvstore"
@@ -93,7 +93,7 @@ class StoreWatch:
         original = store.__init__
         watch = self
 
-        @functools.wraps(original)
+        @around(original)
         def __init__(made: Any, *args: Any, **kwargs: Any) -> None:
             original(made, *args, **kwargs)
             watch._guarded("kvstore", watch._made, made)
@@ -110,7 +110,7 @@ class StoreWatch:
         original = getattr(store, name)
         watch = self
 
-        @functools.wraps(original)
+        @around(original)
         def call(self: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
             if watch.kind and watch._active():
                 watch._guarded("kvstore traffic", watch._called, key, args, kwargs, sends, fetches)

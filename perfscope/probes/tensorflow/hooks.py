@@ -6,13 +6,12 @@ version of TensorFlow lacks what it looks for. What the hooks see they tell the 
 
 from __future__ import annotations
 
-import functools
 import sys
 import threading
 import time
 from typing import Any, Callable, Dict, Set, Tuple
 
-from ..frames import hide_frame
+from ..frames import around
 
 _FUNCTION = (
     "tensorflow.python.eager.polymorphic_function.polymorphic_function",
@@ -59,7 +58,7 @@ def wrap_function(probe: Any) -> None:
     kind.__call__ = _called(probe, kind.__call__)
     original = kind.get_concrete_function
 
-    @functools.wraps(original)
+    @around(original)
     def get_concrete_function(function: Any, *args: Any, **kwargs: Any) -> Any:
         if not probe.looks():
             return original(function, *args, **kwargs)
@@ -67,9 +66,6 @@ def wrap_function(probe: Any) -> None:
         probe.calls[call.thread] = call
         try:
             concrete = original(function, *args, **kwargs)
-        except BaseException as error:
-            hide_frame(error)
-            raise
         finally:
             probe.calls.pop(call.thread, None)
         probe.guarded("step", probe.function_traced, call, concrete)
@@ -84,7 +80,7 @@ def wrap_concrete_function(probe: Any) -> None:
 
 
 def _called(probe: Any, original: Any) -> Any:
-    @functools.wraps(original)
+    @around(original)
     def __call__(function: Any, *args: Any, **kwargs: Any) -> Any:
         if not probe.looks():
             return original(function, *args, **kwargs)
@@ -93,10 +89,9 @@ def _called(probe: Any, original: Any) -> Any:
         try:
             probe.guarded("step", probe.function_called, call)
             result = original(function, *args, **kwargs)
-        except BaseException as error:
+        except BaseException:
             if call.trains:
                 probe.guarded("step", probe.update_failed)
-            hide_frame(error)
             raise
         else:
             if call.trains or call.late:
@@ -112,7 +107,7 @@ def wrap_tape(probe: Any) -> None:
     kind = sys.modules["tensorflow"].GradientTape
     original = kind.__enter__
 
-    @functools.wraps(original)
+    @around(original)
     def __enter__(tape: Any) -> Any:
         probe.guarded("tape", probe.tape_opened)
         return original(tape)
@@ -131,7 +126,7 @@ def wrap_optimizer(probe: Any, kind: Any, name: str) -> None:
     if getattr(original, "_perfscope", False):
         return
 
-    @functools.wraps(original)
+    @around(original)
     def update(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         if probe.off or probe.updating:
             return original(optimizer, *args, **kwargs)
@@ -141,9 +136,6 @@ def wrap_optimizer(probe: Any, kind: Any, name: str) -> None:
         try:
             probe.updating = True
             result = original(optimizer, *args, **kwargs)
-        except BaseException as error:
-            hide_frame(error)
-            raise
         finally:
             probe.updating = False
             if eager:
@@ -152,7 +144,7 @@ def wrap_optimizer(probe: Any, kind: Any, name: str) -> None:
             probe.guarded("update", probe.update_built, optimizer, result)
         return result
 
-    update._perfscope = True  # type: ignore[attr-defined]
+    update._perfscope = True
     setattr(owner, name, update)
 
 
@@ -167,7 +159,7 @@ def wrap_iterators(probe: Any) -> None:
 
 
 def _waited_for(probe: Any, original: Any) -> Any:
-    @functools.wraps(original)
+    @around(original)
     def following(iterator: Any, *args: Any, **kwargs: Any) -> Any:
         if probe.waiting or not probe.looks():
             return original(iterator, *args, **kwargs)
@@ -175,9 +167,6 @@ def _waited_for(probe: Any, original: Any) -> Any:
         probe.waiting = True
         try:
             batch = original(iterator, *args, **kwargs)
-        except BaseException as error:
-            hide_frame(error)
-            raise
         finally:
             probe.waiting = False
             probe.add_input(_clock() - began)
@@ -195,8 +184,8 @@ def wrap_collectives(probe: Any) -> None:
             setattr(module, name, _sized(probe, original, name))
 
 
-def _sized(probe: Any, original: Callable[..., Any], kind: str) -> Callable[..., Any]:
-    @functools.wraps(original)
+def _sized(probe: Any, original: Callable[..., Any], kind: str) -> Any:
+    @around(original)
     def collective(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         probe.guarded("collective", probe.collective_traced, kind, args, kwargs, result)
@@ -210,7 +199,7 @@ def wrap_sessions(probe: Any) -> None:
     kind = sys.modules["tensorflow.python.client.session"].BaseSession
     original = kind.run
 
-    @functools.wraps(original)
+    @around(original)
     def run(session: Any, fetches: Any, *args: Any, **kwargs: Any) -> Any:
         keys = None
         if probe.updates.known and probe.looks():
@@ -220,9 +209,8 @@ def wrap_sessions(probe: Any) -> None:
         probe.guarded("step", probe.session_called, keys, args[0] if args else kwargs.get("feed_dict"))
         try:
             result = original(session, fetches, *args, **kwargs)
-        except BaseException as error:
+        except BaseException:
             probe.guarded("step", probe.update_failed)
-            hide_frame(error)
             raise
         probe.guarded("step", probe.step_ended)
         return result

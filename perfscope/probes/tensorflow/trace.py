@@ -13,6 +13,7 @@ import sys
 import tempfile
 from typing import Any, Callable, Optional
 
+from ..frames import hidden
 from ..step_probe import Trace
 from .stderr_filter import without_lines
 
@@ -62,6 +63,7 @@ class TensorFlowTrace(Trace):
     def _watch(self, module: Any, start: Callable[..., Any]) -> None:
         """While the window is open, step aside before the training starts a session of its own."""
 
+        @hidden
         def start_of_training(*args: Any, **kwargs: Any) -> Any:
             if self._logdir is not None:
                 self._step_aside()

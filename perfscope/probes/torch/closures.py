@@ -5,11 +5,10 @@ The span of an optimizer's step is around its closure too. The mark says which p
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from ...rundir import layout
-from ..frames import hide_frame
+from ..frames import around
 
 _MARKED = "_perfscope_marked"
 
@@ -33,14 +32,11 @@ def with_marked_closure(
 
 
 def _marked(closure: Callable[..., Any], new_mark: Callable[[str], Any]) -> Callable[..., Any]:
-    @functools.wraps(closure)
+    @around(closure)
     def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            with new_mark(layout.MARK_CLOSURE):
-                return closure(*args, **kwargs)
-        except BaseException as error:
-            hide_frame(error)
-            raise
+        with new_mark(layout.MARK_CLOSURE):
+            return closure(*args, **kwargs)
 
     setattr(call, _MARKED, True)
-    return call
+    marked: Callable[..., Any] = call
+    return marked

@@ -12,6 +12,8 @@ import functools
 import sys
 from typing import Any, Callable
 
+from ..frames import around, hidden
+
 
 class CompileWatch:
     """Wraps torch.compile and nn.Module.compile.
@@ -34,7 +36,7 @@ class CompileWatch:
         original = torch.compile
         watch = self
 
-        @functools.wraps(original)
+        @around(original)
         def compile(model: Any = None, *args: Any, **kwargs: Any) -> Any:
             result = original(model, *args, **kwargs)
             if model is None:
@@ -49,7 +51,7 @@ class CompileWatch:
         torch.compile = compile
 
     def _wrap_function(self, function: Any) -> Any:
-        @functools.wraps(function)
+        @around(function)
         def compiled(*args: Any, **kwargs: Any) -> Any:
             return self._call(compiled, function, args, kwargs)
 
@@ -63,7 +65,7 @@ class CompileWatch:
         self._class_wrapped = True
         original = kind.__call__
 
-        @functools.wraps(original)
+        @around(original)
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
             return self._call(module, functools.partial(original, module), args, kwargs)
 
@@ -73,11 +75,11 @@ class CompileWatch:
         original = torch.nn.Module.compile
         watch = self
 
-        @functools.wraps(original)
+        @around(original)
         def compile(module: Any, *args: Any, **kwargs: Any) -> None:
             original(module, *args, **kwargs)
             inner = module._compiled_call_impl
-            module._compiled_call_impl = lambda *a, **k: watch._call(module, inner, a, k)
+            module._compiled_call_impl = hidden(lambda *a, **k: watch._call(module, inner, a, k))
 
         torch.nn.Module.compile = compile
 

@@ -11,12 +11,12 @@ left alone, and ours inside it then only passes calls on.
 
 from __future__ import annotations
 
-import functools
 import json
 import sys
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from ...rundir import layout
+from ..frames import around
 from .layers import field
 
 METHODS = (
@@ -109,7 +109,7 @@ class GroupMarks:
     def _marked(self, name: str, original: Any) -> Any:
         with_peer = name in _WITH_PEER
 
-        @functools.wraps(original)
+        @around(original)
         def call(group: Any, *args: Any, **kwargs: Any) -> Any:
             mark = self._enter(group, args if with_peer else ()) if self._wrapped else None
             if mark is None:
@@ -152,7 +152,7 @@ class GroupMarks:
         return layout.MARK_PEER + str(ranks[index]) if known else ""
 
     def _sourced(self, name: str, original: Any) -> Any:
-        @functools.wraps(original)
+        @around(original)
         def call(work: Any, *args: Any, **kwargs: Any) -> Any:
             source = original(work, *args, **kwargs)
             if self._wrapped and not self._unseen():

@@ -20,6 +20,7 @@ import weakref
 from typing import Any, Callable, Dict, Optional, Set
 
 from ...rundir import layout
+from ..frames import around
 from ..process import Process, current
 from ..recorder import Recorder
 from ..steps import Step, StepTracker
@@ -116,7 +117,7 @@ class TorchProbe:
         original = torch.autograd.backward  # Tensor.backward goes through it
         probe = self
 
-        @functools.wraps(original)
+        @around(original)
         def backward(*args: Any, **kwargs: Any) -> Any:
             if probe._unseen() or probe._off or probe._in_backward:
                 return original(*args, **kwargs)
@@ -141,7 +142,7 @@ class TorchProbe:
         original = kind.__next__
         probe = self
 
-        @functools.wraps(original)
+        @around(original)
         def __next__(iterator: Any) -> Any:
             began, thread = _clock(), threading.get_ident()
             outer = thread not in probe._loading
@@ -165,13 +166,13 @@ class TorchProbe:
         probe = self
         begin, end = dist.init_process_group, dist.destroy_process_group
 
-        @functools.wraps(begin)
+        @around(begin)
         def init_process_group(*args: Any, **kwargs: Any) -> Any:
             result = begin(*args, **kwargs)
             probe._guarded("promote", probe._promote)
             return result
 
-        @functools.wraps(end)
+        @around(end)
         def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
             probe._guarded("flush", probe._flush)
             return end(*args, **kwargs)
@@ -191,14 +192,11 @@ class TorchProbe:
             self._fault(where, error)
 
     def _fault(self, where: str, error: Exception) -> None:
-        try:
-            disable = self._guard.fault(where, error)
-        except Exception:  # noqa: BLE001 - not even the error can be written (full disk): stop at once
-            disable = True
-        if not disable:
+        broken = self._process.broken
+        if not (self._guard.fault(where, error) or broken):
             return
         self._go_blind()
-        if where not in _FORWARD_HOOKS:
+        if where not in _FORWARD_HOOKS or broken:
             self._off = True
 
     def _go_blind(self) -> None:
@@ -237,6 +235,7 @@ class TorchProbe:
             trace.stop,
             trace.new_mark,
             calls=self._process.calls,
+            abandon=trace.abandon,
         )
         self._marks = LayerMarks(trace.new_mark, layout.MARK_LAYER)
         self._names = ModelNames(self._marks)

@@ -8,10 +8,18 @@ JSON from C++.
 
 from __future__ import annotations
 
-import functools
+import errno
 import json
+import os
 import sys
+import threading
 from typing import Any, Callable, Optional
+
+from ..frames import around
+from .c_stderr import without_line
+
+_IMPORTER = threading.get_ident()  # this is imported with torch
+_KINETO_LINE = b"External init callback must run in same thread"
 
 
 def profiler_busy() -> bool:
@@ -22,6 +30,8 @@ def profiler_busy() -> bool:
 
 class TorchTrace:
     """Start, stop and save Kineto; one instance per process."""
+
+    _initialised = False
 
     def __init__(self) -> None:
         self._profile: Optional[Any] = None
@@ -47,13 +57,25 @@ class TorchTrace:
             profile = profiler.profile(use_cuda=device is not None, record_shapes=True, use_kineto=True)
         self._starting = True
         try:
-            profile._prepare_trace()
+            self._prepare(profile)
             profile._start_trace()
         finally:
             self._starting = False
         self._profile = profile
         self._describe(torch)
         return True
+
+    @staticmethod
+    def _prepare(profile: Any) -> None:
+        """Kineto wants to be initialised by the thread that imported torch, and says so where it is not. It
+        records all the same; at import would be too early (CUDA's own libraries would be loaded by it).
+        """
+        if TorchTrace._initialised or threading.get_ident() == _IMPORTER:
+            profile._prepare_trace()
+        else:
+            with without_line(_KINETO_LINE):
+                profile._prepare_trace()
+        TorchTrace._initialised = True
 
     @staticmethod
     def _describe(torch: Any) -> None:
@@ -82,7 +104,7 @@ class TorchTrace:
         kind = sys.modules["torch"].autograd.profiler.profile
         original = kind._prepare_trace
 
-        @functools.wraps(original)
+        @around(original)
         def _prepare_trace(profile: Any, *args: Any, **kwargs: Any) -> Any:
             if self._profile is not None and not self._starting:
                 step_aside()
@@ -95,6 +117,9 @@ class TorchTrace:
 
         Returns:
             False when the session is gone: the training has ended it, and there is nothing to write.
+
+        Raises:
+            OSError: the file could not be written, or not whole.
         """
         profile, self._profile = self._profile, None
         if profile is None or not profiler_busy():
@@ -103,6 +128,7 @@ class TorchTrace:
         if getattr(profile, "use_device", None) == "cuda" or getattr(profile, "use_cuda", False):
             torch.cuda.synchronize()  # or the last kernels are missing from the trace
         torch.autograd._disable_profiler().save(path)
+        _check_whole(path)
         return True
 
     def abandon(self) -> None:
@@ -114,3 +140,11 @@ class TorchTrace:
     def forget(self) -> None:
         """In a forked child: the session is the parent's."""
         self._profile = None
+
+
+def _check_whole(path: str) -> None:
+    """Kineto does not tell when it could not write: its file is whole if the JSON is closed."""
+    with open(path, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - 64))
+        if not file.read().rstrip().endswith(b"}"):
+            raise OSError(errno.EIO, "its trace could not be written whole")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from perfscope import units
+from perfscope.analysis.layer_comm import WHAT
 from perfscope.analysis.results import LayerResult, RunAnalysis
 from perfscope.reports.display import path_end, visible
 from perfscope.reports.document import per_second
@@ -45,23 +46,19 @@ def layers_section(analysis: RunAnalysis) -> Section:
     by_time = sorted(analysis.layers, key=lambda layer: (-layer_total_ns(layer), layer.order))
     drawn = sorted(by_time[:MOST_BARS], key=lambda layer: layer.order)
     several = f"The {MOST_BARS} longest of {len(by_time):,}, in the order in which they first run."
+    tied = any(layer.exposed_comm_ns is not None for layer in by_time)
     blocks: list[Block] = [
         StackedBars(
             id="layers-chart",
             title="Time per step of each layer",
-            parts=LAYER_PARTS,
+            parts=LAYER_PARTS if tied else LAYER_PARTS[:2],
             bars=tuple(_bar(layer, names) for layer in drawn),
             caption=several if len(by_time) > MOST_BARS else "In the order in which they first run.",
         ),
         _table(analysis, by_time, primary_type=bool(names)),
     ]
-    if all(layer.exposed_comm_ns is None for layer in by_time) and _communicates(analysis):
-        blocks.append(
-            Note(
-                text="Exposed communication is not tied to layers here: the trace does not say whose tensors "
-                "a collective carries."
-            )
-        )
+    if not tied and _communicates(analysis):
+        blocks.append(Note(text=_why_untied(analysis)))
     step = mean_shares(analysis)
     if step is not None and sum(layer_total_ns(layer) for layer in by_time) > ABOVE_ALL * step[0]:
         blocks.append(
@@ -75,6 +72,14 @@ def layers_section(analysis: RunAnalysis) -> Section:
 
 def _communicates(analysis: RunAnalysis) -> bool:
     return bool(analysis.collectives) or any(rank.comm_ns for rank in analysis.ranks)
+
+
+def _why_untied(analysis: RunAnalysis) -> str:
+    why = "; ".join(one.reason for one in analysis.missing if one.what == WHAT)
+    return (
+        "Exposed communication is not tied to layers here: "
+        f"{why or 'the trace does not say whose tensors a collective carries'}."
+    )
 
 
 def _lead(by_time: list[LayerResult], names: Mapping[str, str]) -> str:
@@ -92,9 +97,13 @@ def _lead(by_time: list[LayerResult], names: Mapping[str, str]) -> str:
 def _bar(layer: LayerResult, names: Mapping[str, str]) -> Bar:
     return Bar(
         label=_told(layer, names),
-        values=(layer.forward_ns, layer.backward_ns, layer.exposed_comm_ns or 0),
+        values=(layer.forward_ns, layer.backward_ns, *_known(layer.exposed_comm_ns)),
         note=visible(layer.module_type or ""),
     )
+
+
+def _known(value: int | None) -> tuple[int, ...]:
+    return () if value is None else (value,)
 
 
 def _table(analysis: RunAnalysis, by_time: list[LayerResult], *, primary_type: bool) -> Table:
@@ -122,7 +131,8 @@ def _table(analysis: RunAnalysis, by_time: list[LayerResult], *, primary_type: b
             title=f"Of {scope.short}",
             unit=Unit.RATIO,
             primary=True,
-            hint=f"forward + backward + exposed communication, as a share of the {scope.whole}",
+            hint=f"forward + backward{' + exposed communication' if tied else ''}, "
+            f"as a share of the {scope.whole}",
         ),
         Column(key="flops", title="FLOPs", unit=Unit.FLOPS, modelled=True),
         Column(key="bytes", title="Bytes", unit=Unit.BYTES, modelled=True),

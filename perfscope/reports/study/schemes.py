@@ -149,6 +149,7 @@ def _seen_from(pair: Pair, title: str) -> tuple[str, float, float | None, float 
 
 def _speed_table(schemes: SchemeStudy, word: str, suffix: str) -> Table:
     against = _against_best(schemes) if schemes.pairs else {}  # of none may a ratio be formed
+    batches = len({row.batch for row in schemes.rows}) > 1
     rows: list[tuple[Value, ...]] = []
     for row in schemes.rows:
         ratio, interval = against.get(row.title, (None, None))
@@ -164,6 +165,7 @@ def _speed_table(schemes: SchemeStudy, word: str, suffix: str) -> Table:
                 row.composition.exposed_comm if row.composition else None,
                 exposed,
                 visible(row.mesh, 40),
+                row.batch if batches else None,
                 row.num_repeats,
             )
         )
@@ -182,6 +184,7 @@ def _speed_table(schemes: SchemeStudy, word: str, suffix: str) -> Table:
                 key="share", title="Exposed share", unit=Unit.RATIO, hint="of the traced step", primary=True
             ),
             Column(key="mesh", title="Mesh"),
+            Column(key="batch", title="Batch", unit=Unit.COUNT, hint="samples per step"),
             Column(key="repeats", title="Repeats", unit=Unit.COUNT),
         ),
         rows=tuple(rows),

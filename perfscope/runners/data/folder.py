@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,6 +32,7 @@ class ImageFolder(Source):
         self.name = str(path)
         self._shape = input_shape
         self._room = cache_bytes
+        self._room_lock = threading.Lock()
         self._decoded: dict[int, np.ndarray] = {}
         self._files: list[Path] = []
         if input_shape[0] not in _MODES:
@@ -55,9 +57,10 @@ class ImageFolder(Source):
         found = self._decoded.get(index)
         if found is None:
             found = _decode(self._files[index], self._shape)
-            if found.nbytes <= self._room:
-                self._room -= found.nbytes
-                self._decoded[index] = found
+            with self._room_lock:
+                if index not in self._decoded and found.nbytes <= self._room:
+                    self._room -= found.nbytes
+                    self._decoded[index] = found
         return found
 
 

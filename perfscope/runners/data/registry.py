@@ -15,15 +15,26 @@ SYNTHETIC = "synthetic"
 
 
 def open_feed(config: BenchConfig, device: torch.device | str = "cpu") -> Feed:
-    """The training samples of a run, for any rank.
+    """The training samples of a run, for any rank; `batch` may be called from several threads at once.
+
+    Stored samples are read into host memory, synthetic ones are made on `device`.
 
     Raises:
         BenchError: the data is not there or does not fit the run; one line.
     """
-    where = torch.device(device)
     if config.data == SYNTHETIC:
-        return SyntheticFeed(config, where)
-    return StoredFeed(config, where, _open(config))
+        return SyntheticFeed(config, torch.device(device))
+    return StoredFeed(config, _open(config))
+
+
+def input_workers(config: BenchConfig) -> int:
+    """Threads of each rank that make batches ahead: as asked for, else one for stored data.
+
+    Synthetic samples cost a copy; making them on another thread would only take a core from the training.
+    """
+    if config.workers is not None:
+        return config.workers
+    return 0 if config.data == SYNTHETIC else 1
 
 
 def held_out(config: BenchConfig, device: torch.device | str = "cpu", num: int = 256) -> Batch:
@@ -37,7 +48,8 @@ def held_out(config: BenchConfig, device: torch.device | str = "cpu", num: int =
     where = torch.device(device)
     if config.data == SYNTHETIC:
         return synthetic_held_out(config, where, num)
-    return StoredFeed(config, where, _open(config)).held_out(num)
+    samples = StoredFeed(config, _open(config)).held_out(num)
+    return Batch(samples.inputs.to(where), samples.targets.to(where))
 
 
 def check_data(config: BenchConfig) -> None:
@@ -47,7 +59,7 @@ def check_data(config: BenchConfig) -> None:
         BenchError: as open_feed.
     """
     if config.data != SYNTHETIC:
-        StoredFeed(config, torch.device("cpu"), _open(config))
+        StoredFeed(config, _open(config))
 
 
 def _open(config: BenchConfig) -> Source:

@@ -26,7 +26,11 @@ class Source(ABC):
 
     @abstractmethod
     def samples(self, indices: Sequence[int]) -> torch.Tensor:
-        """(len(indices), C, H, W), float32, about mean 0 and deviation 1. BenchError: one cannot be read."""
+        """(len(indices), C, H, W), float32, about mean 0 and deviation 1. Safe to call from several threads.
+
+        Raises:
+            BenchError: one cannot be read.
+        """
 
 
 class StoredFeed(Feed):
@@ -36,10 +40,9 @@ class StoredFeed(Feed):
     drawn by the seed, is held out.
     """
 
-    def __init__(self, config: BenchConfig, device: torch.device, source: Source) -> None:
+    def __init__(self, config: BenchConfig, source: Source) -> None:
         """Raises BenchError: too few samples, or more classes than the model has."""
         self._config = config
-        self._device = device
         self._source = source
         total = len(source.labels)
         reserved = max(1, min(_MOST_HELD_OUT, total // 10))
@@ -52,13 +55,16 @@ class StoredFeed(Feed):
         """See Feed."""
         whole, size = self._config.batch, self._config.batch // num_parts
         epoch, place = divmod(step, len(self._training) // whole)
-        if self._epoch[0] != epoch:
-            self._epoch = (
-                epoch,
-                self._training[_shuffled(len(self._training), self._config.seed, epoch + 1)],
-            )
         first = place * whole + part * size
-        return self._make(self._epoch[1][first : first + size])
+        return self._make(self._order_of(epoch)[first : first + size])
+
+    def _order_of(self, epoch: int) -> torch.Tensor:
+        """Indices of all training samples. Several threads may ask, for different epochs where one ends."""
+        known, order = self._epoch
+        if known != epoch:
+            order = self._training[_shuffled(len(self._training), self._config.seed, epoch + 1)]
+            self._epoch = (epoch, order)
+        return order
 
     def held_out(self, num: int) -> Batch:
         """Up to `num` samples that no batch holds."""
@@ -67,8 +73,7 @@ class StoredFeed(Feed):
     def _make(self, indices: torch.Tensor) -> Batch:
         wanted = indices.tolist()
         targets = torch.tensor([self._source.labels[index] for index in wanted], dtype=torch.int64)
-        inputs = self._source.samples(wanted).to(self._device, getattr(torch, self._config.dtype))
-        return Batch(inputs, targets.to(self._device))
+        return Batch(self._source.samples(wanted).to(getattr(torch, self._config.dtype)), targets)
 
 
 def _require_fit(config: BenchConfig, source: Source, num_training: int, reserved: int) -> None:

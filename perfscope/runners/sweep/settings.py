@@ -84,6 +84,7 @@ SETTINGS: dict[str, Setting] = {
     "dtype": Setting("dtype", _text),
     "seed": Setting("seed", _whole),
     "data": Setting("data", _path),
+    "workers": Setting("workers", _whole),
     "period": Setting("period", _whole),
     "moving_rate": Setting("moving_rate", _number),
     "microbatches": Setting("num_microbatches", _whole),

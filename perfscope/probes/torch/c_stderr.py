@@ -1,0 +1,53 @@
+"""Keeps one known line of a C library out of the training's stderr, and touches no descriptor for it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any, Iterator
+
+
+@contextlib.contextmanager
+def without_line(mark: bytes) -> Iterator[None]:
+    """Meanwhile C's `stderr` is a stream in memory; in the end what was written to it follows, less the lines
+    that hold `mark`.
+
+    Descriptor 2 stays as it is, so that Python and C++ streams of other threads write where they always do.
+    For calls of a millisecond, made once. Only with glibc, where `stderr` is a variable; elsewhere the line
+    shows.
+    """
+    libc = _glibc()
+    if libc is None:
+        yield
+        return
+    import ctypes  # not at the top: few trainings come here
+
+    stderr = ctypes.c_void_p.in_dll(libc, "stderr")
+    text, size = ctypes.c_void_p(), ctypes.c_size_t()
+    libc.open_memstream.restype = ctypes.c_void_p
+    memory = libc.open_memstream(ctypes.byref(text), ctypes.byref(size))
+    if not memory:
+        yield
+        return
+    before, stderr.value = stderr.value, memory
+    try:
+        yield
+    finally:
+        stderr.value = before
+        # Never closed: another thread may have taken the stream just before and write to it just now.
+        libc.fflush(ctypes.c_void_p(memory))
+        data = ctypes.string_at(text.value, size.value) if text.value else b""
+        rest = b"".join(line for line in data.splitlines(True) if mark not in line)
+        if rest:
+            libc.fwrite(rest, ctypes.c_size_t(1), ctypes.c_size_t(len(rest)), ctypes.c_void_p(before))
+
+
+def _glibc() -> Any:
+    try:
+        if not (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc"):
+            return None
+        import ctypes
+
+        return ctypes.CDLL(None)
+    except (ImportError, OSError, ValueError):  # another C library, or no ctypes
+        return None
