@@ -44,10 +44,18 @@ class Call(NamedTuple):
 
 
 class Calls:
-    """Forward calls since a moment, the first of each module."""
+    """Forward calls since the last update but one, the first of each module since an update.
+
+    A generator may run for the discriminator's update alone, its own comes after that.
+    """
 
     def __init__(self) -> None:
         self._by_id: Dict[int, Call] = {}
+        self._before: Dict[int, Call] = {}
+
+    def updated(self) -> None:
+        """An optimizer has begun its update."""
+        self._before, self._by_id = self._by_id, {}
 
     def add(self, now: int, module: Any) -> None:
         known = self._by_id.get(id(module))
@@ -59,7 +67,8 @@ class Calls:
 
     def outermost(self) -> List[Call]:
         """In order of time, without modules inside others that were called as well."""
-        alive = [(call, call.module()) for call in list(self._by_id.values())]
+        calls = {**self._before, **self._by_id}
+        alive = [(call, call.module()) for call in sorted(calls.values(), key=lambda call: call.time)]
         inside: set = set()
         for _, module in alive:
             if module is not None and id(module) not in inside:

@@ -87,6 +87,7 @@ class TorchProbe:
         self._models = Models()
         self._names: Optional[ModelNames] = None
         self._calls = Calls()  # since the last update, of what may yet prove to be a model
+        self._updated = 0  # when an update began last
         self._provisional = False  # a forward pass since the last backward was taken for the model's
         self._hand: Optional[by_hand.ByHand] = by_hand.ByHand()  # None: an optimizer has stepped
         self._loading: Set[int] = set()  # threads that are inside a data loader
@@ -110,7 +111,7 @@ class TorchProbe:
             self._wrap_process_group(torch.distributed)
         if hasattr(torch, "compile"):
             self._compile.install(torch)
-        atexit.register(self._at_exit)
+        atexit.register(self._guarded, "finish", self._few_updates_by_hand)
         self._arm_root()
 
     def _wrap_backward(self, torch: Any) -> None:
@@ -395,16 +396,13 @@ class TorchProbe:
         self._process.note(by_hand.NOTE)
         self._name_layers()
 
-    def _at_exit(self) -> None:
-        self._guarded("finish", self._few_updates_by_hand, os.getpid())
-
-    def _few_updates_by_hand(self, pid: int) -> None:
+    def _few_updates_by_hand(self) -> None:
         """The program ends and no optimizer has stepped; there may have been a few updates by hand."""
         hand = self._hand
         if hand is None or self._bound or not hand.num_used or self._process.owner not in ("", _NAME):
             return
         self._updates_by_hand()
-        self._process.finish(pid)
+        self._process.finish(os.getpid())
 
     def _on_main(self) -> bool:
         return threading.get_ident() == self._main
@@ -444,8 +442,10 @@ class TorchProbe:
                 self._recorder.meta["step_source"] = by_hand.THEN_OPTIMIZERS
             self._hand = None
             serial = self._models.serial(optimizer)
-            found, self._calls = self._models.find(self._calls.outermost()), Calls()
-            if found and self._models.changed and self._tracker.index:
+            found = [call for call in self._models.find(self._calls.outermost()) if call.time > self._updated]
+            self._calls.updated()
+            self._updated = now
+            if self._models.changed and self._tracker.index:
                 self._cut_window()  # what it has traced since the last model's step is another model's
             if found:
                 self._tracker.fallback = found[0].time
