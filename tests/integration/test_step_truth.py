@@ -207,8 +207,8 @@ PROGRAMS = (
         layers=("agent.actor.2", "agent.critic.0"), strangers=("0", "2", "Sequential.2"),
     ),
     Program(
-        name="six models", code=_SIX_MODELS, steps=96, root="Linear", samples=32, parameters=6 * 260, unknown=5,
-        layers=_NAMES_OF_TRIALS, strangers=("Linear",), slow=False,
+        name="six models", code=_SIX_MODELS, steps=96, root="Linear", samples=32, unknown=5,
+        parameters=6 * 260, layers=_NAMES_OF_TRIALS, strangers=("Linear",), slow=False,
     ),
     Program(
         name="written by hand", code=_BY_HAND, steps=45, root="Net", samples=8, layers=("Net", "l"),
