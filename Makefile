@@ -45,7 +45,7 @@ wheel: $(TEST_VENV)/ready
 # The tests run beside nothing but what they need, so that `import perfscope` finds the installed wheel.
 $(CHECK): wheel
 	rm -rf $(CHECK) && mkdir -p $(CHECK)
-	cp -r tests examples benchmarks docs action.yml pyproject.toml README.md $(CHECK)/
+	cp -r tests examples benchmarks docs action.yml pyproject.toml README.md SECURITY.md $(CHECK)/
 
 system-packages: ## install the Debian packages the tests can use (as root)
 	@sh tests/system-packages.sh

@@ -3,6 +3,7 @@
     PerfscopeError            exit 1   something about the user's input or machine
       UsageError              exit 2   the command line itself is wrong
       RunDirectoryError       exit 1   a run directory cannot be read or written
+        UnreadableFileError   exit 1   a file of it cannot be used: damaged, too large, no regular file
       TraceError              exit 1   a trace file cannot be used
 
 A message is one line, says what is wrong with which file, and what to do about it.
@@ -30,6 +31,18 @@ class UsageError(PerfscopeError):
 
 class RunDirectoryError(PerfscopeError):
     """A run directory cannot be read, or must not be written."""
+
+
+class UnreadableFileError(RunDirectoryError, ValueError):
+    """One file of a run directory cannot be used. A ValueError, as what parses of a broken file raises.
+
+    Attributes:
+        reason: why, without the path; the message has both.
+    """
+
+    def __init__(self, path: object, reason: str) -> None:
+        super().__init__(f"{path} cannot be read: {reason}")
+        self.reason = reason
 
 
 class TraceError(PerfscopeError):

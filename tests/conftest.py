@@ -3,8 +3,31 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
+
+import pytest
 
 # Under nohup, or in the background of a script, these are ignored, and so they would be in every program that
 # the tests start: tests of Ctrl-C and of a hang-up would then wait for something that cannot come.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The fault matrix as a table: how many cases were the same as without perfscope."""
+    equal: Counter[tuple[str, str]] = Counter()
+    cases: Counter[tuple[str, str]] = Counter()
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.stats.get(outcome, []):
+            for name, value in getattr(report, "user_properties", ()):
+                if name == "fault matrix":
+                    fault, moment, same = value
+                    cases[fault, moment] += 1
+                    equal[fault, moment] += same
+    if not cases:
+        return
+    terminalreporter.section("fault matrix: fault, moment, equal of cases")
+    for (fault, moment), count in sorted(cases.items()):
+        terminalreporter.line(f"{fault:10} {moment:7} {equal[fault, moment]:3} of {count}")
+    total, same = cases.total(), equal.total()
+    terminalreporter.line(f"{total} cases: {same} equal, {total - same} not equal")

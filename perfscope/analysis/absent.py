@@ -8,12 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from perfscope.analysis import advice
+from perfscope.analysis.affected import Affected, affected_by
 from perfscope.analysis.machine.absent_sources import NO_COUNTERS_NOTE
 from perfscope.analysis.rank_facts import is_torch
 from perfscope.analysis.results import MissingFigure, RankResult
 from perfscope.analysis.source import Document, DroppedInput, RunSource
+from perfscope.rundir import layout
 
 _STEPS_NOTE = "steps are cut"  # how a probe's note on what it takes for a step begins
+FIRST_STEP = 3  # that a window may begin with, counted from 0 (probes/windows.py)
 WARM_UP_STEPS = 6  # a run of no more steps ends before its first window is written
 _MAX_WORDS = 300
 OF_WINDOWS = "step breakdown, timeline, layers and collectives"
@@ -80,10 +83,16 @@ def dropped_parts(notes: Sequence[DroppedInput]) -> list[MissingFigure]:
     for note in notes:
         by_path[note.path].append(note)
     entries = [
-        (_weight(path), MissingFigure(what=_what(path, of_path), reason=_reasons(of_path)))
-        for path, of_path in by_path.items()
+        (_weight(path), _dropped(path, of_path, affected_by(path))) for path, of_path in by_path.items()
     ]
     return [entry for _, entry in sorted(entries, key=lambda pair: pair[0])]
+
+
+def _dropped(path: str, notes: Sequence[DroppedInput], affected: Affected) -> MissingFigure:
+    of = f" (affects {affected.words})" if affected.words else ""
+    return MissingFigure(
+        what=_what(path, notes), reason=_short(f"{_reasons(notes)}{of}"), affects=affected.paths
+    )
 
 
 def empty_windows(summaries: Sequence[Document], ranks: Sequence[int]) -> list[MissingFigure]:
@@ -96,7 +105,8 @@ def empty_windows(summaries: Sequence[Document], ranks: Sequence[int]) -> list[M
         said = "; ".join(str(note) for note in notes) if isinstance(notes, list) else ""
         what = f"window {summary.get('window')} of rank {summary.get('rank')}"
         reason = f"its trace holds no event that can be used{': ' if said else ''}{said}"
-        missing.append(MissingFigure(what=what, reason=_short(reason)))
+        affected = affected_by(f"{layout.RANKS}/{summary.get('rank')}/{layout.WINDOWS}/")
+        missing.append(MissingFigure(what=what, reason=_short(reason), affects=affected.paths))
     return missing
 
 
@@ -149,6 +159,8 @@ def _why_none_taken(source: RunSource, num_steps: int) -> NoWindow:
     told = [entry.reason for entry in told_by_probes(metas) if _is_of_windows(entry)]
     if told:
         return NoWindow(reason=_short("; ".join(told)), cure=advice.training(metas).trace_anyway)
+    if 0 < num_steps <= FIRST_STEP and source.run.get("origin") != "import":
+        return _too_short(num_steps)
     rootless = not any("root" in meta for meta in metas.values())
     if source.run.get("origin") != "import" and num_steps and rootless and is_torch(metas):
         reason = (
@@ -162,13 +174,17 @@ def _why_none_taken(source: RunSource, num_steps: int) -> NoWindow:
         cure = "Let the training's own profiler rest, or train for longer: windows are tried again."
         return NoWindow(reason=_short("; ".join(said)), cure=cure)
     if num_steps <= WARM_UP_STEPS:
-        steps = "1 step was recorded" if num_steps == 1 else f"{num_steps:,} steps were recorded"
-        first = next((meta["first_window"] for meta in metas.values() if meta.get("first_window")), None)
-        when = "follows some warm-up steps" if first is None else f"starts with step {first}, counted from 0"
-        reason = f"the run ended before the first one ({steps}; the first window {when})"
-    else:
-        reason = "the run ended before the first one, or its trace could not be written"
+        return _too_short(num_steps)
+    reason = "the run ended before the first one, or its trace could not be written"
     return NoWindow(reason=reason, cure="Train for more steps, to reach a traced window.")
+
+
+def _too_short(num_steps: int) -> NoWindow:
+    steps = "1 step was recorded" if num_steps == 1 else f"{num_steps:,} steps were recorded"
+    return NoWindow(
+        reason=f"the run ended before the first one ({steps}; windows begin after {FIRST_STEP} steps)",
+        cure=f"Train for more than {WARM_UP_STEPS} steps, to reach a traced window.",
+    )
 
 
 NOTHING_SEEN = NoWindow(

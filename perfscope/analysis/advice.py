@@ -112,7 +112,7 @@ TORCH = Training(
         "batch size."
     ),
     no_layers="the trace names no layers (no module marks or Python stacks)",
-    samples_from="derived from the model's input shape",
+    samples_from="the model's input shape; `--samples-per-step` overrides",
     no_samples="the batch size cannot be read from the model's input; give `--samples-per-step`",
     no_width=(
         "the model's outermost module does not say over how many ranks a batch is split; "

@@ -205,7 +205,8 @@ class RunAnalysis:
     calls: tuple[CollectiveCall, ...]
     step_ns: Quantiles | None  # over all ranks' steps, warm-up excluded
     throughput_samples_per_s: float | None
-    samples_source: str | None  # "derived" from the root module's input, "option", "scheme" (bench)
+    # "loader": what it gave; "derived" from the root module's input; "option"; "scheme" (bench)
+    samples_source: str | None
     overhead_ratio: float | None
     findings: tuple[Finding, ...]
     missing: tuple[MissingFigure, ...]
@@ -215,6 +216,9 @@ class RunAnalysis:
     waiting_ns: int | None = None  # part of in_calls_ns spent waiting for the last rank to enter
     clocks: ClockFit = field(default_factory=lambda: ClockFit(reference=""))  # hosts' clocks, drift included
     clock_residual_ns: int | None = None  # doubt left in comparing hosts' clocks; None: one host, or unknown
+    samples_per_step: float | None = None  # of all ranks, of the median step
+    tokens_per_s: float | None = None  # of all ranks; None: not known, or no model of tokens
+    tokens_per_step: float | None = None  # likewise, of the mean step
     breakdown_of: str = (
         "step"  # "step", or "file" where the traces have no step marks: breakdowns cover the file
     )

@@ -28,6 +28,7 @@ from perfscope.analysis.absent import (
     why_no_window,
     without_windows,
 )
+from perfscope.analysis.affected import affected_by
 from perfscope.analysis.bench import BenchResult, bench_result
 from perfscope.analysis.bench_traced import traced_figures
 from perfscope.analysis.clocks.wall import step_notes
@@ -50,6 +51,7 @@ from perfscope.analysis.mainline import LineRecord
 from perfscope.analysis.provenance import provenance
 from perfscope.analysis.rank_facts import framework_of, num_devices, runs_ahead
 from perfscope.analysis.results import DeviceBreakdown, MissingFigure, Quantiles, RankResult, RunAnalysis
+from perfscope.analysis.server import server_load
 from perfscope.analysis.source import Document, RunSource
 from perfscope.analysis.spans import Spans, WindowFacts, owning_step, spans_of, whole_numbers, window_facts
 from perfscope.analysis.steps import (
@@ -64,6 +66,7 @@ from perfscope.analysis.steps import (
 from perfscope.analysis.waits.stragglers import step_times
 from perfscope.analysis.why import Traced, Why, analyse_why, world_size
 from perfscope.errors import RunDirectoryError
+from perfscope.rundir import layout
 
 _COLUMNS = tuple(dict.fromkeys((*bd.DEVICE_COLUMNS, *LAYER_COLUMNS, *COMM_COLUMNS)))
 
@@ -117,7 +120,7 @@ def analyse_run(source: RunSource) -> RunAnalysis:
     why = analyse_why(source, run.traced, comm, usual_ns, (machine, machines))
     bench, no_bench = _bench(source, run, comm, no_window)
     if bench is not None and bench.samples_per_s is not None:  # one run, one speed
-        speed = Throughput(samples_per_s=bench.samples_per_s, source="scheme", missing=None)
+        speed = replace(speed, samples_per_s=bench.samples_per_s, source="scheme", missing=None)
     missing = [
         *_missing_of_run(source, run, comm, layers_missing, no_window),
         *_as_list(speed.missing),
@@ -151,10 +154,14 @@ def analyse_run(source: RunSource) -> RunAnalysis:
         critical_paths=why.critical_paths,
         layer_comm=comm_of_layers(run.layers.comm, run.layers.num_ranks) if run.layers.num_ranks else None,
         framework=framework_of(metas),
+        samples_per_step=speed.samples_per_step,
+        tokens_per_s=speed.tokens_per_s,
+        tokens_per_step=speed.tokens_per_step,
         remarks=(*_shared(run), *remarks_of(metas), *remarks_of_windows(source, metas)),
     )
     evidence = _evidence(source, run, analysis, machines, why)
-    return replace(analysis, findings=find(replace(evidence, no_window=no_window)))
+    load = server_load(source.run.get("scheme"), run.ranks, comm.matches)
+    return replace(analysis, findings=find(replace(evidence, server=load, no_window=no_window)))
 
 
 def _windows(source: RunSource) -> dict[int, list[WindowFacts]]:
@@ -265,7 +272,8 @@ def _timeline(source: RunSource, facts: WindowFacts, run: _Run) -> pa.Table | No
         return source.timeline(facts.rank, facts.window, _COLUMNS)
     except RunDirectoryError as error:
         what = f"window {facts.window} of rank {facts.rank}"
-        run.missing.append(MissingFigure(what=what, reason=str(error)))
+        affected = affected_by(f"{layout.RANKS}/{facts.rank}/{layout.WINDOWS}/")
+        run.missing.append(MissingFigure(what=what, reason=str(error), affects=affected.paths))
         return None
 
 
@@ -275,7 +283,10 @@ def _groups(meta: Document) -> dict[str, tuple[int, ...]]:
     return {
         str(row["name"]): tuple(row["ranks"])
         for row in (rows if isinstance(rows, list) else [])
-        if isinstance(row, dict) and row.get("name") is not None and isinstance(row.get("ranks"), list)
+        if isinstance(row, dict)
+        and row.get("name") is not None
+        and isinstance(row.get("ranks"), list)
+        and all(type(rank) is int for rank in row["ranks"])
     }
 
 
@@ -283,7 +294,7 @@ def _throughput(source: RunSource, run: _Run, step_ns: Quantiles | None) -> Thro
     options = source.run.get("options")
     option = options.get("samples_per_step") if isinstance(options, dict) else None
     metas = {rank: source.rank_meta(rank) for rank in source.ranks}
-    return throughput(option, metas, {rank.rank: rank.samples_per_step for rank in run.ranks}, step_ns)
+    return throughput(option, metas, run.steps, step_ns)
 
 
 def _bench(

@@ -45,6 +45,8 @@ class RankSteps:
     is_traced: NDArray[np.bool_]  # which of them a window traced
     input_wait_ns: int | None  # median over the counted steps
     samples_per_step: float | None  # median over the counted steps
+    mean_samples: float | None  # over the counted steps: a last smaller batch counts as it is
+    mean_tokens: float | None  # likewise; None: no model of tokens
     elapsed_ns: int | None
     shared: Int64 | None = (
         None  # the program ran ahead of its work: durations as equal parts of a stretch, ns
@@ -105,6 +107,8 @@ def rank_steps(table: pa.Table, *, runs_ahead: bool = False) -> RankSteps:
         is_traced=window >= 0,
         input_wait_ns=_median_known(table, "input_ns", mask),
         samples_per_step=_median_known(table, "samples", mask),
+        mean_samples=_mean_known(table, "samples", mask),
+        mean_tokens=_mean_known(table, "tokens", mask),
         elapsed_ns=int((start + durations).max() - start.min()) if len(start) else None,
         shared=_shared_out(durations, mask) if shares else None,
     )
@@ -126,40 +130,79 @@ def _median_known(
     return round(float(np.median(known))) if len(known) else None
 
 
+def _mean_known(
+    table: pa.Table, column: str, mask: np.ndarray[tuple[int], np.dtype[np.bool_]]
+) -> float | None:
+    values = whole_numbers(table, column)[mask]
+    known = values[values >= 0]
+    return float(known.mean()) if len(known) else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
+    """What the whole job works through. Samples and tokens of ranks that share a batch count once."""
+
     samples_per_s: float | None
-    source: str | None  # "option" or "derived"; "scheme" for a bench run
+    source: str | None  # "loader", "derived" or "option"; "scheme" for a bench run
     missing: MissingFigure | None
+    samples_per_step: float | None = None  # of the median step
+    tokens_per_s: float | None = None  # None: not known, or no model of tokens
+    tokens_per_step: float | None = None  # of the mean step
 
 
 def throughput(
-    option: object,
-    metas: Mapping[int, Document],
-    samples: Mapping[int, float | None],
-    step: Quantiles | None,
+    option: object, metas: Mapping[int, Document], steps: Mapping[int, RankSteps], step: Quantiles | None
 ) -> Throughput:
-    """Samples per second of the whole job: samples of all data-parallel ranks, by the median step.
+    """Samples and tokens per second of the whole job: of all data-parallel ranks, by the median step.
 
     Args:
         option: `--samples-per-step`, samples of the whole job in one step; None = not given.
         metas: rank -> rank.json.
-        samples: rank -> its samples per step.
+        steps: rank -> its steps.
         step: step time over all ranks.
     """
     if step is None or step.median <= 0:
         return _no_throughput("no step was timed")
-    if isinstance(option, (int, float)) and option > 0:
-        return Throughput(samples_per_s=option * 1e9 / step.median, source="option", missing=None)
-    known = [value for value in samples.values() if value is not None]
-    if not known:
-        return _no_throughput(advice.training(metas).no_samples)
     width = _data_parallel_width(metas)
-    if width is None:
-        # Ranks that share one batch (pipeline, tensor parallel) or that we know nothing of: never multiplied.
-        return _no_throughput(advice.training(metas).no_width)
-    per_step = math.fsum(known) / len(known) * width
-    return Throughput(samples_per_s=per_step * 1e9 / step.median, source="derived", missing=None)
+    mean = _mean_of([one.mean_samples for one in steps.values()])
+    usual = _mean_of([one.samples_per_step for one in steps.values()])
+    tokens = _mean_of([one.mean_tokens for one in steps.values()])
+    tokens_per_step = None if tokens is None or width is None else tokens * width
+    source = _source_of(metas)
+    if isinstance(option, (int, float)) and option > 0:
+        per_step, usual, source = float(option), float(option), "option"
+    elif mean is None or usual is None:
+        return _no_throughput(advice.training(metas).no_samples)
+    elif width is None:
+        # Ranks may share one batch (pipeline, tensor parallel), and it is not known which: not multiplied.
+        return _no_throughput(_why_no_width(metas))
+    else:
+        per_step, usual = mean * width, usual * width
+    return Throughput(
+        samples_per_s=per_step * 1e9 / step.median,
+        source=source,
+        missing=None,
+        samples_per_step=usual,
+        tokens_per_s=None if tokens_per_step is None else tokens_per_step * 1e9 / step.median,
+        tokens_per_step=tokens_per_step,
+    )
+
+
+def _mean_of(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
+
+
+def _source_of(metas: Mapping[int, Document]) -> str:
+    told = [meta.get("samples") for meta in metas.values()]
+    fed = any(isinstance(one, dict) and one.get("from") == "loader" for one in told)
+    return "loader" if fed else "derived"
+
+
+def _why_no_width(metas: Mapping[int, Document]) -> str:
+    roots = [meta.get("root") for meta in metas.values()]
+    told = [root.get("dp_unknown") for root in roots if isinstance(root, dict)]
+    return next((str(reason) for reason in told if reason), advice.training(metas).no_width)
 
 
 def _no_throughput(reason: str) -> Throughput:
@@ -180,16 +223,19 @@ def _width_of(meta: Document, num_ranks: int) -> int | None:
     if world == 1:
         return 1
     root = meta.get("root")
-    if not isinstance(root, dict) or not root.get("data_parallel"):
+    if not isinstance(root, dict):
         return None
     width = root.get("dp_size")
-    width = width if isinstance(width, int) and width > 0 else world
+    if not (isinstance(width, int) and width > 0):
+        width = world if root.get("data_parallel") else None
+    assert width is None or isinstance(width, int)
     mesh = meta.get("mesh")
-    if not isinstance(mesh, dict):
+    if width != world or not isinstance(mesh, dict):
         return width
+    # The wrapper's group is the whole job, and the program works within a mesh that says otherwise.
     axes, shape = mesh.get("axes") or [], mesh.get("shape") or []
     shared = math.prod(size for axis, size in zip(axes, shape, strict=False) if axis in _MODEL_AXES)
-    return max(1, width // shared) if width == world else width
+    return int(max(1, width // shared))
 
 
 def overhead_of(meta: Document) -> int | None:

@@ -43,8 +43,8 @@ def command(run: Path | None, format_name: str, output: Path | None, force: bool
     """
     from perfscope.cli.report import ingest, open_run
     from perfscope.errors import PerfscopeError, UsageError
-    from perfscope.reports.files import write_aside
     from perfscope.reports.registry import EXPORTS
+    from perfscope.rundir.files import write_aside, write_into_run
     from perfscope.units import format_bytes, format_count
 
     if output == Path("-"):
@@ -57,7 +57,7 @@ def command(run: Path | None, format_name: str, output: Path | None, force: bool
     parts = timeline_parts(ingest(reader.path))
     if not parts:
         raise PerfscopeError(f"{reader.path} has no traced window, so there is no timeline to export")
-    with write_aside(target) as file:
+    with (write_aside if output is not None else write_into_run)(target) as file:
         counters = counter_tracks(reader) if chosen.has_counters else ()
         spans = chosen.write(parts, str(reader.run.get("name") or "run"), file, counters)
     size = f", {format_bytes(target.stat().st_size)}" if target.is_file() else ""

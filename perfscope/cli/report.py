@@ -14,7 +14,7 @@ import click
 
 from perfscope.cli.output import print_result
 from perfscope.errors import PerfscopeError, RunDirectoryError, UsageError
-from perfscope.rundir.layout import DERIVED
+from perfscope.rundir.links import view_of
 
 if TYPE_CHECKING:
     from perfscope.reports.model import Report
@@ -119,9 +119,7 @@ def _stand_in(path: Path) -> Path:
     """A temporary directory that looks like the run, with room for derived tables."""
     folder = tempfile.TemporaryDirectory(prefix="perfscope-")
     click.get_current_context().call_on_close(folder.cleanup)
-    for entry in path.iterdir():
-        if entry.name != DERIVED:
-            (Path(folder.name) / entry.name).symlink_to(entry)
+    view_of(path, Path(folder.name))
     return Path(folder.name)
 
 
@@ -159,14 +157,21 @@ def print_text(report: Report, *, err: bool) -> None:
         print_result(shown)
 
 
-def write_document(report: Report, name: str, path: Path) -> None:
-    """Renders and writes one document; a failure leaves no half file. Raises OutputError."""
-    from perfscope.reports.files import write_aside
+def write_document(report: Report, name: str, path: Path, *, in_run: bool = False) -> None:
+    """Renders and writes one document; a failure leaves no half file.
+
+    Args:
+        in_run: `path` is a name in a run directory: a link of that name is replaced, not followed.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
     from perfscope.reports.registry import RENDERERS
+    from perfscope.rundir.files import write_aside, write_into_run
 
     render: Callable[[Report], bytes] = next(r.render for r in RENDERERS if r.name == name)
     content = render(report)
-    with write_aside(path) as file:
+    with (write_into_run if in_run else write_aside)(path) as file:
         file.write(content)
 
 
@@ -188,7 +193,7 @@ def _write_into_run(report: Report, path: Path) -> None:
 
 def _why_not_written(report: Report, name: str, path: Path) -> str | None:
     try:
-        write_document(report, name, path)
+        write_document(report, name, path, in_run=True)
     except PerfscopeError as error:
         return str(error)
     return None

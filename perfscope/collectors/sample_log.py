@@ -12,12 +12,16 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 
 from perfscope.collectors.base import Fact, Reading
-from perfscope.rundir import layout
+from perfscope.errors import RunDirectoryError, UnreadableFileError
+from perfscope.rundir import layout, seal
 from perfscope.rundir.metrics import Series
+from perfscope.rundir.opening import open_regular
+from perfscope.rundir.writer import write_json
 
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True).encode
 _RETRY_NS = 5_000_000_000  # after a write failed (full disk)
@@ -37,6 +41,8 @@ class SampleLog:
 
     def __init__(self, path: Path, host: str, interval_ns: int) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._path = path
+        self._written = _already_there(path)
         self._lock = threading.Lock()
         self._ids: dict[tuple[Series, ...], int] = {}
         self._pending: list[str] = []
@@ -101,6 +107,10 @@ class SampleLog:
         self._silent_until = 0  # one last try
         self.flush()
         os.close(self._descriptor)
+        with suppress(RunDirectoryError):  # a full disk: the file stays as it is, without a seal
+            if self._written is not None:
+                seals = {self._path.name: self._written.seal()}
+                write_json(self._path.with_name(layout.SAMPLES_SEAL), {seal.FILES: seals})
 
     def _add(self, value: object) -> None:
         with self._lock:
@@ -121,6 +131,8 @@ class SampleLog:
                 written = os.write(self._descriptor, data)
                 self._torn = written < len(data)
                 self.num_bytes += written
+                if self._written is not None:
+                    self._written.add(data[:written])
             except OSError:
                 self._lose(len(lines))
                 self._torn = True
@@ -129,6 +141,19 @@ class SampleLog:
     def _lose(self, lines: int) -> None:
         self.num_lost += lines
         self._ids.clear()  # a lost line may have defined an id: define them all again
+
+
+def _already_there(path: Path) -> seal.Counter | None:
+    """What an earlier sampler of this host left in the file; None of what is no regular file."""
+    counter = seal.Counter()
+    try:
+        with open_regular(path) as file:
+            while piece := file.read(1 << 20):
+                counter.add(piece)
+    except UnreadableFileError:
+        return None
+    path.with_name(layout.SAMPLES_SEAL).unlink(missing_ok=True)  # the file grows: this seal is of before
+    return counter
 
 
 def anchor() -> list[int]:

@@ -111,7 +111,9 @@ def _broadcast(left: Shape, right: Shape) -> Shape:
 # Recurrent layers: every position of every sequence is multiplied once by each weight matrix
 
 
-def _recurrent(weights: Callable[[Call], list[Shape]], num_outputs: Callable[[Call], int], passes: int) -> _Model:
+def _recurrent(
+    weights: Callable[[Call], list[Shape]], num_outputs: Callable[[Call], int], passes: int
+) -> _Model:
     """Model of a fused recurrent layer or stack.
 
     Args:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 from perfscope.ingest.summary import INGEST_VERSION, IngestSummary, from_json
 from perfscope.rundir import layout
 from perfscope.rundir.attempts import chosen_attempts
+from perfscope.rundir.documents import read_document, seal_of_file
 
 _WINDOW = re.compile(r"^(\d+)((?:\.[a-z]+)+?)(\.gz)?$")
 _SUFFIXES = (*layout.TRACE_FORMATS, layout.CALLS)  # a framework's own trace before calls
@@ -56,7 +56,7 @@ def window_files(run_dir: Path) -> Iterator[WindowFile]:
         windows: dict[int, dict[str, Path]] = {}
         for path in sorted((rank_dir / layout.WINDOWS).glob("*.*"), reverse=True):
             match = _WINDOW.match(path.name)
-            if match and match[2] in _SUFFIXES:
+            if match and match[2] in _SUFFIXES and path.is_file():  # a pipe would never end
                 windows.setdefault(int(match[1]), {})[match[2]] = path
         for window in sorted(windows):
             found = windows[window]
@@ -85,9 +85,10 @@ def source_of(file: WindowFile) -> dict[str, Any]:
 def fresh_summary(file: WindowFile) -> IngestSummary | None:
     """The summary of an earlier ingest of this very file by this version; None if there is none."""
     try:
-        document = json.loads(file.summary.read_bytes())
+        document = read_document(file.summary)
         if document["ingest_version"] != INGEST_VERSION or document["source"] != source_of(file):
             return None
-        return from_json(document) if file.table.exists() else None
+        summary = from_json(document)
+        return summary if summary.table == seal_of_file(file.table) else None
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         return None  # not there, damaged, or of another version: ingest again

@@ -14,9 +14,12 @@ from pathlib import Path
 
 from perfscope import __version__
 from perfscope.errors import RunDirectoryError, TraceError
+from perfscope.ingest.inflate import most_bytes
 from perfscope.ingest.run import Progress, ingest_run
 from perfscope.ingest.summary import IngestSummary
-from perfscope.rundir import layout
+from perfscope.rundir import layout, seal
+from perfscope.rundir.inventory import INVENTORY, take_inventory
+from perfscope.rundir.recording import release
 from perfscope.rundir.redact import redact_labels, redact_text
 from perfscope.rundir.writer import create_run_dir, write_json
 
@@ -122,6 +125,7 @@ def import_traces(
         write_json(_rank_dir(directory, trace.rank) / layout.RANK_JSON, _rank_json(trace.rank, summary))
     manifest = _manifest(name, facts, used)
     _describe(manifest, summaries, rejected)
+    manifest |= {seal.SEALS: seal.SEALS_VERSION, INVENTORY: take_inventory(directory, is_still=True)}
     write_json(directory / layout.RUN_JSON, manifest)
     return ImportResult(run_dir=directory, traces=tuple(used), summaries=summaries, rejected=tuple(rejected))
 
@@ -193,10 +197,11 @@ def _recorded_rank(path: Path) -> int | None:
             file.seek(max(0, path.stat().st_size - _PEEK_BYTES))
             return _rank_in(head) if _rank_in(head) is not None else _rank_in(file.read())
         inflater = zlib.decompressobj(31)
+        most = most_bytes(path.stat().st_size) // _PEEK_BYTES  # pieces
         with suppress(zlib.error):
             text = inflater.decompress(head, _PEEK_BYTES)
             found = _rank_in(text)
-            while found is None and not inflater.eof:
+            while found is None and not inflater.eof and (most := most - 1) >= 0:
                 more = inflater.decompress(inflater.unconsumed_tail or file.read(_PEEK_BYTES), _PEEK_BYTES)
                 if not more:
                     break
@@ -214,6 +219,8 @@ def _rank_in(text: bytes) -> int | None:
 def _why_unreadable(path: Path) -> str | None:
     """Why a file cannot be a trace, as far as its first bytes tell; None if it may be one."""
     try:
+        if not path.is_file():  # opening a pipe would wait for its writer
+            return "not a regular file"
         with path.open("rb") as file:
             head = file.read(4096)
     except OSError as error:
@@ -259,6 +266,7 @@ def _remove(directory: Path) -> None:
     for name in (layout.RANKS, layout.DERIVED):
         shutil.rmtree(directory / name, ignore_errors=True)
     (directory / layout.RUN_JSON).unlink(missing_ok=True)
+    release(directory)
     with suppress(OSError):
         directory.rmdir()
 

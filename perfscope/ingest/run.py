@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from perfscope.errors import RunDirectoryError
 from perfscope.ingest.files import WindowFile, fresh_summary, window_files
 from perfscope.ingest.summary import IngestSummary
 from perfscope.rundir import layout
+from perfscope.rundir.documents import seal_of_file
+from perfscope.rundir.links import refuse_links
 from perfscope.rundir.writer import write_json
 
 Progress = Callable[[int, int], None]
@@ -31,9 +34,10 @@ def ingest_run(
         with no rows and a note.
 
     Raises:
-        RunDirectoryError: derived/ cannot be written.
+        RunDirectoryError: derived/ cannot be written, or the run holds a symbolic link.
     """
     run_dir = Path(os.path.abspath(run_dir))  # noqa: PTH100 - Path.resolve would follow the user's links
+    refuse_links(run_dir)
     summaries: dict[tuple[int, int], IngestSummary] = {}
     todo = []
     for file in window_files(run_dir):
@@ -107,5 +111,7 @@ def _ingest_one(file: WindowFile) -> IngestSummary:
         raise
     except Exception as error:  # noqa: BLE001 - one strange trace must not cost the report of all the others
         summary = unusable_window(file, f"internal error, please report it: {type(error).__name__}: {error}")
+    if file.table.is_file():
+        summary = replace(summary, table=seal_of_file(file.table))
     write_json(file.summary, summary.to_json())
     return summary

@@ -7,11 +7,15 @@ from dataclasses import dataclass, field
 
 from perfscope.ingest.events import Event, TooDeepError, decode_event
 
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|["{}\[\]]', re.DOTALL)
+_MARK = re.compile(rb'["{}\[\]]')
+_BLANK = re.compile(rb"[ \t\r\n,]*")
 # Where an event very probably begins, used to find the way again after one that cannot be read.
 _RESUME = re.compile(rb'\}?\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|s|id)"\s*:)')
 _LIST_OF_LISTS = re.compile(rb"\[\s*\[")  # never begins events, which a single stray bracket may well do
 _OPEN_BRACE, _CLOSE_BRACKET = ord("{"), ord("]")
+_MAX_DEPTH = 1000  # what the decoder takes
+_TOO_DEEP = -1
+_BACKSLASH = ord("\\")
 
 
 @dataclass(slots=True)
@@ -46,6 +50,10 @@ def salvage(buffer: bytearray, start: int, end: int, *, last: bool) -> Salvaged:
             _resume(buffer, position, end, found)
             continue
         stop = _value_end(buffer, position, end)
+        if stop == _TOO_DEEP:
+            found.too_deep = True
+            _resume(buffer, position, end, found)
+            continue
         if stop == 0:
             if not last:
                 found.upto = position
@@ -68,9 +76,8 @@ def salvage(buffer: bytearray, start: int, end: int, *, last: bool) -> Salvaged:
 
 
 def _skip(buffer: bytearray, position: int, end: int) -> int:
-    while position < end and buffer[position] in b" \t\r\n,":
-        position += 1
-    return position
+    found = _BLANK.match(buffer, position, end)
+    return found.end() if found else position
 
 
 def _resume(buffer: bytearray, position: int, end: int, found: Salvaged) -> None:
@@ -81,16 +88,38 @@ def _resume(buffer: bytearray, position: int, end: int, found: Salvaged) -> None
 
 
 def _value_end(buffer: bytearray, start: int, end: int) -> int:
-    """Just behind the bracket that closes the object or list at `start`; 0 if it stays open."""
+    """Just behind the bracket that closes the object or list at `start`; 0 if it stays open, or _TOO_DEEP."""
     depth = 0
-    for token in _TOKEN.finditer(buffer, start, end):
-        mark = token[0]
-        if mark in (b"{", b"["):
+    mark = _MARK.search(buffer, start, end)
+    while mark:
+        after = mark.end()
+        if mark[0] in b"{[":
             depth += 1
-        elif mark == b'"':
-            return 0  # a string that does not end in this text
-        elif mark in (b"}", b"]"):
+            if depth > _MAX_DEPTH:
+                return _TOO_DEEP
+        elif mark[0] == b'"':
+            after = _string_end(buffer, after, end)
+            if after == 0:
+                return 0  # a string that does not end in this text
+        else:
             depth -= 1
             if depth == 0:
-                return token.end()
+                return after
+        mark = _MARK.search(buffer, after, end)
+    return 0
+
+
+def _string_end(buffer: bytearray, start: int, end: int) -> int:
+    """Just behind the quote that ends the string whose text begins at `start`; 0 if there is none.
+
+    By hand: a regular expression for strings takes a hundred times their size in memory.
+    """
+    quote = buffer.find(b'"', start, end)
+    while quote >= 0:
+        before = quote - 1
+        while before >= start and buffer[before] == _BACKSLASH:
+            before -= 1
+        if (quote - before) % 2:
+            return quote + 1
+        quote = buffer.find(b'"', quote + 1, end)
     return 0

@@ -6,14 +6,18 @@ damage, the file is read again with zlib, which hands over everything up to the 
 
 from __future__ import annotations
 
+import os
 import zlib
+from io import BytesIO, FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from perfscope.errors import TraceError
+from perfscope.errors import TraceError, UnreadableFileError
+from perfscope.ingest.inflate import most_bytes, too_much
+from perfscope.rundir.opening import open_regular
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _PIECE = 1 << 18
@@ -22,6 +26,9 @@ _PIECE = 1 << 18
 class TraceSource:
     """Reads a trace from its beginning to its end, or to where it breaks.
 
+    Args:
+        path: None is a trace of no bytes.
+
     Attributes:
         damage: what is wrong with the file, in words; None while nothing is.
 
@@ -29,21 +36,24 @@ class TraceSource:
         TraceError: the file cannot be opened or read at all.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None) -> None:
         self.path = path
         self.damage: str | None = None
         self._delivered = 0
         self._arrow: Any = None
         self._zlib: _ZlibReader | None = None
         try:
-            self._file: BinaryIO = path.open("rb", buffering=0)
+            self._file: FileIO | BytesIO = open_regular(path) if path else BytesIO()
             magic = self._file.read(2)
             self._file.seek(0)
+        except UnreadableFileError as error:
+            raise TraceError(f"{path}: cannot be read: {error.reason}") from error
         except OSError as error:
             raise TraceError(f"{path}: cannot be read: {error.strerror}") from error
         self.compressed = magic == _GZIP_MAGIC
+        self._packed = os.fstat(self._file.fileno()).st_size if self.compressed else 0
         if self.compressed:
-            self._arrow = pa.CompressedInputStream(pa.OSFile(str(path)), "gzip")
+            self._arrow = pa.CompressedInputStream(pa.PythonFile(self._file, "r"), "gzip")
 
     def __enter__(self) -> TraceSource:
         return self
@@ -57,13 +67,16 @@ class TraceSource:
 
     def readinto(self, target: memoryview) -> int:
         """Fill `target` from its start; the number of bytes written, 0 at the end of the file."""
+        if self.compressed and self._delivered > most_bytes(self._packed):
+            self.damage = too_much(self._packed)
+            return 0
         try:
             if self._zlib is not None:
                 count = self._from_zlib(target)
             elif self._arrow is not None:
                 count = self._from_arrow(target)
             else:
-                count = self._file.readinto(target)  # type: ignore[attr-defined]
+                count = self._file.readinto(target)
         except OSError as error:
             self.damage = f"reading stopped after {self._delivered} bytes: {error.strerror or error}"
             return 0

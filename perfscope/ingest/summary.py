@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 # Written into every summary. Raise it when the same trace would give another table.
-INGEST_VERSION = 3
+INGEST_VERSION = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +54,7 @@ class IngestSummary:
     has_device: bool
     device_name: str | None
     host: str | None
+    table: dict[str, Any] | None = None  # seal of the timeline's file (rundir/seal.py); None: there is none
     ingest_version: int = INGEST_VERSION
 
     def to_json(self) -> dict[str, Any]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import secrets
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +20,7 @@ from perfscope.ingest.collectives import Collective, ProcessGroups
 from perfscope.ingest.cost_model import Cost
 from perfscope.ingest.groups import CallGroups
 from perfscope.ingest.timeline import ABSENT, COPY, Small, Table
+from perfscope.rundir.files import replacing
 from perfscope.rundir.schema import KINDS, PHASES, TIMELINE
 
 Ints = npt.NDArray[np.int64]
@@ -60,8 +60,6 @@ class TimelineFile:
         call_groups: CallGroups,
     ) -> None:
         self.num_rows = 0
-        self._path = path
-        self._aside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
         self._constants = (rank, window, base_ns)
         self._words = words
         self._layers = layers
@@ -71,8 +69,9 @@ class TimelineFile:
         self._groups = groups
         self._call_groups = call_groups
         self._counts: dict[tuple[str | None, str | None], int] = defaultdict(int)
+        self._stack = ExitStack()
         self._writer = pq.ParquetWriter(
-            self._aside,
+            self._stack.enter_context(replacing(path)),
             TIMELINE,
             compression="zstd",
             compression_level=1,
@@ -89,11 +88,10 @@ class TimelineFile:
     ) -> None:
         try:
             self._writer.close()
-            if kind is None:
-                self._aside.replace(self._path)
-        finally:
-            with suppress(OSError):
-                self._aside.unlink(missing_ok=True)
+        except BaseException:
+            self._stack.__exit__(*sys.exc_info())
+            raise
+        self._stack.__exit__(kind, value, trace)
 
     def write(self, tables: Sequence[Table]) -> None:
         """One row group out of the tables of a slice."""

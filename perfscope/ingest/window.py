@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 
 import numpy as np
 
@@ -48,7 +46,7 @@ def ingest_window(file: WindowFile) -> IngestSummary:
 
 def unusable_window(file: WindowFile, reason: str) -> IngestSummary:
     """An empty timeline and a summary that says why."""
-    with Spill(file.table.parent) as spill, TraceSource(Path(os.devnull)) as nothing:
+    with Spill(file.table.parent) as spill, TraceSource(None) as nothing:
         reader = EventReader(nothing)
         reader.counts.notes.append(reason)
         collector = Collector(spill)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from perfscope.errors import UnreadableFileError
 from perfscope.launch.plan import LaunchPlan
 from perfscope.launch.process import Ending
+from perfscope.launch.sightings import Sightings
 from perfscope.rundir import layout
+from perfscope.rundir.documents import read_document
 from perfscope.rundir.layout import host_name
+from perfscope.rundir.opening import open_regular, read_bounded
 from perfscope.rundir.writer import BOOT_ERRORS
 
 _MAX_NAMED = 8
@@ -47,7 +53,7 @@ def read_ranks(run_dir: Path) -> list[AttachedRank]:
     ranks = []
     for path in (run_dir / layout.RANKS).glob(f"*/{layout.RANK_JSON}"):
         try:
-            manifest = json.loads(path.read_bytes())
+            manifest: dict[str, Any] = read_document(path)
             rank = int(manifest["rank"])
         except (OSError, ValueError, TypeError, KeyError):
             continue
@@ -113,9 +119,17 @@ def explain(
     expected: int | None,
     plan: LaunchPlan,
     ending: Ending,
+    seen: Sightings | None = None,
 ) -> list[str]:
-    """One line for each thing the user should know about who attached, and why others did not."""
-    notes = _why_none(plan, ending) if not ranks else []
+    """One line for each thing the user should know about who attached, and why others did not.
+
+    Args:
+        seen: what was seen of the processes from outside; None = this host did not start them.
+    """
+    seen = seen or Sightings()
+    notes = _unwritten(seen)
+    if not ranks:
+        notes = notes or _why_none(plan, ending, seen)
     missing = _missing(ranks, expected)
     if missing:
         notes.append(
@@ -162,9 +176,27 @@ def _missing(ranks: Sequence[AttachedRank], expected: int | None) -> list[int]:
     return absent if len(absent) == expected - attached else []
 
 
-def _why_none(plan: LaunchPlan, ending: Ending) -> list[str]:
+def _unwritten(seen: Sightings) -> list[str]:
+    """Processes that could not write their record, those with the same reason in one line."""
+    alike: dict[int, list[int]] = defaultdict(list)
+    for pid, number in seen.unwritten:
+        alike[number].append(pid)
+    lines = []
+    for number, pids in alike.items():
+        who = f"process {pids[0]}" if len(pids) == 1 else f"{len(pids)} processes"
+        why = os.strerror(number) if number else "an error of input or output"
+        whose = "its" if len(pids) == 1 else "their"
+        lines.append(f"{who} could not write {whose} record: {why}")
+    return lines
+
+
+def _why_none(plan: LaunchPlan, ending: Ending, seen: Sightings) -> list[str]:
     if plan.unreachable:
         return [plan.unreachable]
+    if seen.lost:
+        return [f"no record is there: the run directory {seen.lost} while the command ran"]
+    if seen.without_agent:
+        return list(seen.without_agent)
     if plan.launcher == "srun" and (ending.code != 0 or ending.signal is not None):
         how = (
             f"was ended by signal {ending.signal}" if ending.signal else f"ended with exit code {ending.code}"
@@ -174,8 +206,8 @@ def _why_none(plan: LaunchPlan, ending: Ending) -> list[str]:
             "controller that does not answer, or tasks that failed before their first step)"
         ]
     notes = [
-        "no Python process below the command trained: none took an optimizer step, joined a process group or "
-        "called perfscope.step() in a framework that perfscope knows"
+        "no training was seen: no Python process that loaded perfscope's agent took an optimizer step, "
+        "joined a process group or called perfscope.step() (which a loop without an optimizer object can do)"
     ]
     if ending.signal is not None:
         notes.append(f"the command was ended by signal {ending.signal}, perhaps before training began")
@@ -206,9 +238,9 @@ def _is_running(manifest: dict[str, object]) -> bool:
 
 def _first_line(path: Path) -> str:
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return file.readline(1000).strip()
-    except OSError:
+        with open_regular(path) as file:
+            return file.readline(1000).decode(errors="replace").strip()
+    except (OSError, UnreadableFileError):
         return ""
 
 
@@ -221,8 +253,8 @@ def _switched_off(path: Path) -> list[str]:
 def read_json_lines(path: Path) -> list[dict[str, object]]:
     """The objects in a .jsonl file; lines that are torn, or no objects, are left out."""
     try:
-        lines = path.read_bytes().splitlines()
-    except OSError:
+        lines = read_bounded(path).splitlines()
+    except (OSError, UnreadableFileError):
         return []
     return [entry for line in lines if isinstance(entry := _parse(line), dict)]
 
@@ -230,5 +262,5 @@ def read_json_lines(path: Path) -> list[dict[str, object]]:
 def _parse(line: bytes) -> object:
     try:
         return json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None

@@ -6,7 +6,6 @@ Nothing here is needed for the run to be readable, so everything may stop at any
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
@@ -16,9 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+from perfscope.errors import UnreadableFileError
 from perfscope.launch.attachment import AttachedRank, read_json_lines
 from perfscope.launch.sampling import is_free
 from perfscope.rundir import layout
+from perfscope.rundir.documents import read_document
 
 _CHUNK_BYTES = 1 << 20
 _LEVEL = 1  # a third of level 6's time for a tenth more bytes
@@ -116,7 +117,6 @@ def await_sampler(host_dir: Path, *, limit_s: float = 1.5) -> bool:
 def recorded_scheme(run_dir: Path) -> dict[str, object] | None:
     """What the ranks of a bench run found their scheme and places to be; None for other runs."""
     try:
-        found = json.loads((run_dir / layout.SCHEME_JSON).read_bytes())
-    except (OSError, ValueError):
+        return read_document(run_dir / layout.SCHEME_JSON)
+    except (OSError, UnreadableFileError):
         return None
-    return found if isinstance(found, dict) else None

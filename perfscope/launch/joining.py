@@ -9,14 +9,14 @@ Slurm step know more of each other: step_tasks.py.
 from __future__ import annotations
 
 import fcntl
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from perfscope.errors import RunDirectoryError
-from perfscope.rundir import layout
+from perfscope.errors import RunDirectoryError, UnreadableFileError
+from perfscope.rundir import layout, recording
+from perfscope.rundir.documents import read_document
 from perfscope.rundir.writer import OWNER, write_json
 
 _POLLS = 40
@@ -42,12 +42,18 @@ def open_shared(directory: Path) -> tuple[Path, bool]:
         directory.mkdir(parents=True, exist_ok=True)
         # Exclusive creation decides between launchers that start at the same moment.
         claim.open("xb").close()
+        if manifest is None:  # else its maker has the claim, and we join
+            recording.claim(directory)
     except FileExistsError:
         return directory, True
+    except RunDirectoryError:
+        claim.unlink(missing_ok=True)
+        raise
     except OSError as error:
         raise RunDirectoryError(f"cannot write {claim}: {error.strerror}") from error
-    if manifest is None and [path.name for path in directory.iterdir()] != [OWNER]:
+    if manifest is None and {path.name for path in directory.iterdir()} - {recording.LOCK} != {OWNER}:
         claim.unlink()
+        recording.release(directory)
         raise RunDirectoryError(
             f"{layout.ENV_RUN_DIR} names {directory}, which is not empty and holds no run"
         )
@@ -110,7 +116,6 @@ def expected_ranks(manifest: dict[str, object], planned: int | None, reported: i
 
 def _read(run_dir: Path) -> dict[str, object] | None:
     try:
-        manifest = json.loads((run_dir / layout.RUN_JSON).read_bytes())
-    except (OSError, ValueError):
+        return read_document(run_dir / layout.RUN_JSON)
+    except (OSError, UnreadableFileError):
         return None
-    return manifest if isinstance(manifest, dict) else None

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from perfscope.launch import attachment
 from perfscope.launch.plan import LaunchPlan
 from perfscope.launch.process import Ending
-from perfscope.rundir import layout
+from perfscope.rundir import layout, seal
+from perfscope.rundir.documents import read_document
 from perfscope.rundir.writer import OWNER, write_json
 
 PARTS = "parts"  # below .owner: one file per part
@@ -20,7 +21,9 @@ _OF_ONE_PART = (
         "no record of ",
         "ranks on other hosts are ",
         "only task",
-        "no Python process below ",
+        "no Python process below ",  # of runs by perfscope 0.9 and before
+        "no training was seen: ",
+        "no record is there: ",
         "no task trained: ",
     ),
     *("rank ", "ranks ", "the probe failed to start "),
@@ -64,7 +67,7 @@ def read_parts(run_dir: Path) -> tuple[Part, ...]:
 def _read_part(path: Path, origin: str) -> Part | None:
     """None where whoever copied the run tore the file: its source can be collected again."""
     try:
-        found = json.loads(path.read_bytes())
+        found: dict[str, Any] = read_document(path)
         ranks = tuple(map(int, found["ranks"]))
         return Part(manifest=dict(found["manifest"]), ranks=ranks, origin=origin)
     except (OSError, ValueError, TypeError, KeyError):
@@ -124,6 +127,7 @@ def merge(run_dir: Path, parts: Sequence[Part]) -> dict[str, object]:
             {"host": part.manifest.get("host"), "start_unix_ns": part.start_ns, "ranks": list(part.ranks)}
             for part in ordered
         ],
+        seal.SEALS: None if any(seal.SEALS not in one for one in manifests) else seal.SEALS_VERSION,
     }
 
 

@@ -9,7 +9,6 @@ The collected run keeps every source's run.json in `.owner/parts`, so that run.j
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import shutil
@@ -18,12 +17,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfscope.errors import RunDirectoryError, UsageError
+from perfscope.errors import RunDirectoryError, UnreadableFileError, UsageError
 from perfscope.launch.merged_manifest import PARTS, Part, keep_later_facts, merge, read_parts, write_parts
 from perfscope.launch.same_run import RankProcess, require_one_run
 from perfscope.rundir import layout
 from perfscope.rundir.attempts import Attempt, all_attempts
+from perfscope.rundir.documents import read_document
+from perfscope.rundir.inventory import INVENTORY, take_inventory
+from perfscope.rundir.links import refuse_links
 from perfscope.rundir.migrations import migrate
+from perfscope.rundir.opening import MAX_LINES_BYTES, read_bounded
+from perfscope.rundir.recording import LOCK, claim, release
 from perfscope.rundir.writer import BOOT_ERRORS, OWNER, create_run_dir, write_json
 
 _STAGING = "staging"
@@ -85,13 +89,15 @@ def collect(places: Sequence[Path], target: Path) -> Collected:
 
     Raises:
         UsageError: `target` is one of the places, or lies in one.
-        RunDirectoryError: a place holds no run, they are not parts of one run, or `target` holds another run
-            or cannot be written.
+        RunDirectoryError: a place holds no run or a symbolic link, they are not parts of one run, or `target`
+            holds another run or cannot be written.
     """
     target = Path(os.path.abspath(target))  # noqa: PTH100 - links in the user's path are kept
     _require_apart(places, target)
     sources = [_read_source(place) for place in places]
     present = _present(target)
+    if present:
+        refuse_links(target)
     held = read_parts(target) if present else ()
     there = _processes(target) if present else ()
     parts = [*held, *(part for source in sources for part in source.parts)]
@@ -99,9 +105,13 @@ def collect(places: Sequence[Path], target: Path) -> Collected:
     if not present:
         create_run_dir(target, name=target.name, force=False)
     with _one_line(target):
-        # First of all: a collection that was interrupted is known by it, and can be gone on with.
-        (target / OWNER / PARTS).mkdir(parents=True, exist_ok=True)
-        return _collect(sources, target, parts)
+        claim(target)
+        try:
+            # First of all: a collection that was interrupted is known by it, and can be gone on with.
+            (target / OWNER / PARTS).mkdir(parents=True, exist_ok=True)
+            return _collect(sources, target, parts)
+        finally:
+            release(target)
 
 
 def _collect(sources: Sequence[Source], target: Path, parts: Sequence[Part]) -> Collected:
@@ -121,6 +131,9 @@ def _collect(sources: Sequence[Source], target: Path, parts: Sequence[Part]) -> 
     changed |= write_parts(target, parts)
     before = _read_json(target / layout.RUN_JSON)
     manifest = keep_later_facts(merge(target, read_parts(target)), before or {})
+    noted = (part.manifest.get(INVENTORY) for part in parts)
+    known = {path: None for one in noted if isinstance(one, dict) for path in one}  # what a source has lost
+    manifest |= {INVENTORY: {**known, **take_inventory(target)}}
     if before != manifest:
         write_json(target / layout.RUN_JSON, manifest)
         changed = True
@@ -153,6 +166,7 @@ def _read_source(place: Path) -> Source:
     folder = place.resolve()
     if not folder.is_dir():
         raise RunDirectoryError(f"{place} {'is not there' if not folder.exists() else 'is no directory'}")
+    refuse_links(folder)
     with _one_line(place):
         processes = _processes(folder)
     parts = read_parts(folder)
@@ -169,7 +183,7 @@ def _read_source(place: Path) -> Source:
 
 def _present(target: Path) -> bool:
     """Whether `target` is a run that was collected before."""
-    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+    if not target.exists() or (target.is_dir() and all(one.name == LOCK for one in target.iterdir())):
         return False
     if (target / OWNER / PARTS).is_dir():
         return True
@@ -255,8 +269,14 @@ def _copy_hosts(source: Path, target: Path) -> bool:
         if not host.is_dir() or host.is_symlink():
             continue
         for path in sorted(host.iterdir()):
-            if path.name not in _OF_THE_HOST_ALONE:
-                changed |= _copy_if_larger(path, target / layout.HOSTS / host.name / path.name)
+            if path.name in _OF_THE_HOST_ALONE or path.name == layout.SAMPLES_SEAL:
+                continue
+            place = target / layout.HOSTS / host.name / path.name
+            if _copy_if_larger(path, place):
+                changed = True
+                if path.name == layout.SAMPLES_JSONL:  # another seal of the same size belongs to it
+                    place.with_name(layout.SAMPLES_SEAL).unlink(missing_ok=True)
+                    _copy_if_larger(path.with_name(layout.SAMPLES_SEAL), place.with_name(layout.SAMPLES_SEAL))
     return changed
 
 
@@ -290,8 +310,8 @@ def _copy_if_larger(source: Path, place: Path) -> bool:
 def _add_lines(source: Path, place: Path) -> bool:
     """Lines of `source` that `place` does not have yet, appended."""
     try:
-        lines = source.read_bytes().splitlines()
-    except OSError:
+        lines = read_bounded(source, MAX_LINES_BYTES).splitlines()
+    except (OSError, UnreadableFileError):
         return False
     have = set(place.read_bytes().splitlines()) if place.exists() else set()
     new = [line for line in dict.fromkeys(lines) if line not in have]
@@ -303,10 +323,9 @@ def _add_lines(source: Path, place: Path) -> bool:
 
 def _read_json(path: Path) -> dict[str, object] | None:
     try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        return read_document(path)
+    except (OSError, UnreadableFileError):
         return None
-    return found if isinstance(found, dict) else None
 
 
 @contextmanager

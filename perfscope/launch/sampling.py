@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 
 from perfscope.rundir import layout
-from perfscope.rundir.sampler_call import is_alive, mark_watched, sampler_argv, sampler_environment
+from perfscope.rundir.sampler_call import (
+    is_alive,
+    is_stopped,
+    mark_watched,
+    sampler_argv,
+    sampler_environment,
+)
 
 _LOOK_S = 0.05
 _MOST_FAILURES = 3
@@ -38,6 +45,7 @@ class SamplerKeeper(threading.Thread):
         self._sampling = sampling
         self._environment = sampler_environment(environment)
         self._done = threading.Event()
+        self._sampler: int | None = None  # pid of our child, until it is reaped
 
     def announce(self) -> None:
         """Tell the ranks that the sampler is started from here. Before the command starts.
@@ -49,21 +57,32 @@ class SamplerKeeper(threading.Thread):
         mark_watched(str(self._host_dir / layout.WATCHER))
 
     def stop(self) -> None:
+        """Start no sampler any more; one that was stopped (SIGSTOP) goes on, to end with the last rank."""
         self._done.set()
+        if self.is_alive():
+            self.join()
+        if self._sampler is not None:  # not reaped, so the number is still its own
+            os.kill(self._sampler, signal.SIGCONT)
+
+    def bury(self) -> None:
+        """Kill a sampler that is stopped again although it was to end; one that reads ranks is left alone."""
+        if self._sampler is not None and is_stopped(self._sampler):
+            os.kill(self._sampler, signal.SIGKILL)
+            os.waitpid(self._sampler, 0)
+            self._sampler = None
 
     def run(self) -> None:
-        started: int | None = None
         failures = 0
         while failures < _MOST_FAILURES and not self._done.wait(_LOOK_S):
-            if started is not None:
-                found, status = _ended(started)
+            if self._sampler is not None:
+                found, status = _ended(self._sampler)
                 if not found:
                     continue
                 failures += status != 0  # killed, or broken: another one goes on in the same file
-                started = None
+                self._sampler = None
             rank = self._rank()
             if rank is not None and is_free(self._host_dir):
-                started = self._start(rank)
+                self._sampler = self._start(rank)
                 self._done.wait(_SETTLE_S)
 
     def _rank(self) -> int | None:

@@ -6,6 +6,7 @@ command has started changes its output or exit code.
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 import sys
@@ -33,11 +34,14 @@ from perfscope.launch.process import (
     supervise,
 )
 from perfscope.launch.sampling import SamplerKeeper
+from perfscope.launch.sightings import ProcessWatch, Sightings
 from perfscope.launch.slurm_job import StepTask, find_step_task, slurm_facts
 from perfscope.launch.step_tasks import StepRoom
 from perfscope.launch.witness import Witness
-from perfscope.rundir import layout
+from perfscope.rundir import layout, seal
+from perfscope.rundir.inventory import INVENTORY, take_inventory
 from perfscope.rundir.redact import allowed_environment, plain_argv, redact_argv, redact_labels, redact_text
+from perfscope.rundir.shell import quote
 from perfscope.rundir.writer import RUNS, create_run_dir, default_run_dir_name, write_json
 
 _FACTS_TIMEOUT_S = 2.0
@@ -161,6 +165,7 @@ def _record(
         return 128 + early
     child_environment = {**environment, **injection.changes(environment), **plan.environment}
     keeper = _keep_sampler(run_dir, request, child_environment)
+    watch = ProcessWatch(run_dir, injection.site_dir)
     witness = Witness()
     try:
         pid = spawn(plan.argv, child_environment, gate)
@@ -169,20 +174,22 @@ def _record(
         with suppress(RunDirectoryError):
             _close_early(place, manifest, plan, Ending(EXIT_NOT_FOUND, None), facts, gate)
         raise
-    for thread in (facts, keeper):
+    for begin in (facts.start, keeper.start, functools.partial(watch.begin, pid)):
         with suppress(RuntimeError):  # no thread to be had: the command's ending is what counts
-            thread.start()
+            begin()
     ending = supervise(pid, gate, witness)
     witness.dismiss()
     gate.drain()
     keeper.stop()
+    seen = watch.end()
     try:
         if place.room is None:
-            _finish(run_dir, manifest, plan, ending, facts, gate, place.joined)
+            _finish(run_dir, manifest, plan, ending, facts, gate, place.joined, seen)
         else:
             _finish_task(place.room, manifest, plan, ending, facts, gate)
     except Exception as error:  # noqa: BLE001 - the command has run; its exit code is all that counts now
         say(f"the record is incomplete: {error}")
+    keeper.bury()
     return ending.code
 
 
@@ -369,6 +376,7 @@ def _first_manifest(
         "scheme": dict(request.scheme) if request.scheme is not None else None,
         "world_size": plan.world_size if num_tasks is None else None,
         "slurm": slurm_facts(environment) or None,
+        seal.SEALS: seal.SEALS_VERSION,
     }
 
 
@@ -380,6 +388,7 @@ def _finish(
     facts: _Facts,
     gate: SignalGate,
     joined: bool,
+    seen: Sightings,
 ) -> None:
     """Compress, count, write run.json, tell the user."""
     end_ns = time.time_ns()
@@ -399,7 +408,7 @@ def _finish(
         reported = attachment.world_size(ranks)
         expected = joining.expected_ranks(manifest, plan.expected_ranks, reported)
         expected = attachment.without_helpers(ranks, expected)
-        notes = attachment.explain(run_dir, ranks, expected, plan, ending)
+        notes = attachment.explain(run_dir, ranks, expected, plan, ending, seen)
         if joined and ending.code != 0:
             notes.append(f"the launcher on {layout.host_name()} ended with exit code {ending.code}")
         manifest |= {
@@ -465,7 +474,7 @@ def _tell(
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         say(f"the record is incomplete: {problems[0]}{more}")
-    place = shlex.quote(str(_short(run_dir)))
+    place = quote(str(_short(run_dir)))
     say(f"run directory: {place}")
     if attached:
         say(f"next: perfscope report {place}")
@@ -481,6 +490,7 @@ def _close_manifest(run_dir: Path, manifest: dict[str, object], ending: Ending, 
             "exit": {"code": ending.code, "signal": ending.signal},
             "end_unix_ns": manifest["end_unix_ns"] or time.time_ns(),
         }
+    manifest |= {INVENTORY: take_inventory(run_dir)}
     write_json(run_dir / layout.RUN_JSON, manifest)
 
 

@@ -17,6 +17,7 @@ from perfscope.launch.plan import LaunchPlan
 from perfscope.launch.process import Ending
 from perfscope.launch.step_tasks import StepRoom, TaskState
 from perfscope.rundir import layout
+from perfscope.rundir.inventory import INVENTORY, take_inventory
 from perfscope.rundir.writer import write_json
 
 PATIENCE_S = 10.0  # for the others, after the own command ended well
@@ -138,7 +139,7 @@ def leave(
         if not end.is_last_word and room.has_claim(f"{_LAST_WORD}-{len(end.states)}"):
             return None  # in the meantime the last task has ended, and knew more
         closed = closed_manifest(room, joining.newest(run_dir, manifest), plan, end, ranks)
-        write_json(run_dir / layout.RUN_JSON, closed)
+        write_json(run_dir / layout.RUN_JSON, {**closed, INVENTORY: take_inventory(run_dir)})
     notes, expected = closed["attach_notes"], closed["expected_ranks"]
     return Closed(
         attached=attachment.num_attached(ranks),

@@ -27,7 +27,7 @@ from pathlib import Path
 from perfscope.errors import RunDirectoryError
 from perfscope.launch.process import Ending
 from perfscope.launch.slurm_job import StepTask
-from perfscope.rundir import layout, writer
+from perfscope.rundir import layout, recording, writer
 from perfscope.rundir.layout import host_name
 from perfscope.rundir.sampler_call import is_alive, pid_namespace
 from perfscope.rundir.writer import OWNER, RUNS, create_run_dir
@@ -346,6 +346,11 @@ def _make_claim(directory: Path, task: StepTask) -> bool:
         shutil.rmtree(aside, ignore_errors=True)
         if (directory / OWNER).exists():
             return False
+        raise
+    try:
+        recording.claim(directory)
+    except RunDirectoryError:  # another command makes a run here at this moment
+        shutil.rmtree(directory / OWNER, ignore_errors=True)
         raise
     return True
 

@@ -8,11 +8,12 @@ is in it.
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
-from ..rundir import layout
+from ..rundir import layout, seal
 from .files import write_whole
 
 MAX_ROWS = 200_000  # of one window: some 20 MB; what is more is counted, not kept
@@ -116,7 +117,7 @@ class CallLog:
             num_lost=self._num_lost,
         )
         try:
-            write_whole(path, json.dumps(document).encode("utf-8", "backslashreplace"))
+            write_whole(path, seal.sealed(json.dumps(document), os.path.basename(path)).encode("ascii"))
         finally:
             self._start()
 

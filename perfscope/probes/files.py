@@ -17,6 +17,8 @@ import threading
 import zlib
 from typing import Any, Dict, Optional, Set, Tuple
 
+from ..rundir import seal
+
 HIGH_DESCRIPTOR = 500  # trainings that close ranges of descriptors seldom go so far
 MAX_LINES = 2  # of all kinds together that one process says on stderr
 _NOT_FOLLOWED = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # the last for a FIFO: it must not be waited for
@@ -185,6 +187,12 @@ class AppendFile:
             self.bytes += len(written)
             self.lines += written.count(b"\n")
 
+    def seal(self) -> Optional[Dict[str, Any]]:
+        """What rank.json says of the file (rundir/seal.py); None where another process wrote to it before."""
+        if self._size_before:
+            return None
+        return {"bytes": self.bytes, "lines": self.lines, "crc32": "%08x" % self.crc32}
+
     def close(self) -> None:
         """Give the descriptor up; closed if it is still ours. In a forked child: the child's copy."""
         fd, self._fd = self._fd, -1
@@ -243,15 +251,39 @@ class Folder:
                 raise Gone(errno.ENOENT, "was replaced by another", path) from None
         return path
 
-    def replace_json(self, name: str, value: Any) -> None:
-        """Write `value` aside and rename it to `name`.
+    def replace_json(self, name: str, value: Any) -> bytes:
+        """Write an object with its checksum aside and rename it to `name`; returns what the file holds.
 
         Raises:
             Gone: the directory was removed or replaced.
             OSError: the file cannot be written; the one there was is untouched.
         """
         self.check()
-        write_whole(os.path.join(self.path, name), json.dumps(value).encode("utf-8", "backslashreplace"))
+        data = seal.sealed(json.dumps(value), name).encode("ascii")
+        write_whole(os.path.join(self.path, name), data)
+        return data
+
+
+def check_descriptors() -> None:
+    """Raise OSError unless a few more files can be opened: profilers complain on stderr where they cannot."""
+    opened = []
+    try:
+        for _ in range(4):
+            opened.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))  # noqa: PERF401 - one may fail
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+def check_writable(path: str) -> None:
+    """Raise OSError unless others may write a file at `path` now; it is there then, with one byte."""
+    check_descriptors()
+    with Shield():
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | _NOT_FOLLOWED, 0o644)
+        try:
+            os.write(descriptor, b"{")
+        finally:
+            os.close(descriptor)
 
 
 def write_whole(path: str, data: bytes) -> None:

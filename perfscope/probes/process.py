@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Optional
 
-from ..rundir import layout
+from ..rundir import last_word, layout
 from . import sampler_start
 from .calls import CallLog
 from .files import say
@@ -116,6 +116,7 @@ class Process:
                 "record",
                 "this process is not recorded: %s cannot be written: %s" % (self.run_dir, error.strerror),
             )
+            last_word.send(self.run_dir, error)
             raise
         finally:
             self._opening = False

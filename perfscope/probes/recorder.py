@@ -10,12 +10,13 @@ import threading
 import time
 from typing import Any, Dict, List, Optional
 
-from ..rundir import layout
+from ..rundir import layout, seal
 from .files import AppendFile, Folder, Gone, say
 from .ranks import Identity, claim
 from .steps import Step
 
 FLUSH_INTERVAL_NS = 200_000_000  # what a SIGKILL may cost: the last 0.2 s of steps
+MOST_AT_ONCE = 1_000  # steps written together: programs of very short steps need no more memory for it
 RETRY_NS = 5_000_000_000  # after a write failed (full disk)
 MAX_PENDING = 100_000  # steps kept for a retry
 
@@ -46,6 +47,7 @@ class Recorder:
         self._folder = Folder(self.path)
         self._run_folder = Folder(run_dir)
         self.files: Dict[str, AppendFile] = {}
+        self._documents: Dict[str, Any] = {}  # name of a document beside rank.json -> its seal
         self.ended = False
         self._last_error: Optional[OSError] = None
         self._file(layout.STEPS_JSONL).write(_encoded({"columns": list(Step._fields)}))
@@ -85,7 +87,8 @@ class Recorder:
         """Take one step; lines reach the disk in batches, always whole lines in one write."""
         self._pending.append(step)
         self.num_steps += 1
-        if now - self._last_flush > FLUSH_INTERVAL_NS:
+        waiting = now - self._last_flush  # negative after a failed write, until it is tried again
+        if waiting > FLUSH_INTERVAL_NS or (len(self._pending) >= MOST_AT_ONCE and waiting > 0):
             self.flush()
 
     def flush(self) -> None:
@@ -122,6 +125,8 @@ class Recorder:
         """Append one JSON line to the rank's file `name`."""
         try:
             self._file(name).write(_encoded(record))
+            if self.meta["finished"]:
+                self.save_meta()  # what comes after the end is sealed as well
         except OSError as error:
             self._failed(name, error)
 
@@ -138,8 +143,14 @@ class Recorder:
         self.meta["anchors"].append(best)
 
     def save_meta(self, **fields: Any) -> bool:
-        """Rewrite rank.json (aside, then renamed) with `fields` merged in; False: it could not be written."""
+        """Rewrite rank.json (aside, then renamed) with `fields` merged in; False: it could not be written.
+
+        That of a rank which has ended holds the seals of the files beside it (rundir/seal.py).
+        """
         self.meta.update(fields, num_steps=self.num_steps)
+        if self.meta["finished"]:
+            seals = {name: sealed for name, one in self.files.items() if (sealed := one.seal())}
+            self.meta[seal.FILES] = {**self._documents, **seals}
         return self.write_json(layout.RANK_JSON, self.meta)
 
     def write_json(self, name: str, value: Any) -> bool:
@@ -152,7 +163,9 @@ class Recorder:
 
     def _replace(self, folder: Folder, name: str, value: Any) -> bool:
         try:
-            folder.replace_json(name, value)
+            data = folder.replace_json(name, value)
+            if folder is self._folder and name != layout.RANK_JSON:
+                self._documents[name] = seal.seal_of(data)
             return True
         except OSError as error:
             self._failed(name, error)

@@ -160,7 +160,7 @@ class StepTracker:
         self._acc[_INPUT] += duration
 
     def add_backward(self, duration: int, now: int) -> None:
-        """A backward pass of `duration` has ended at `now`, perhaps inside an update: then that is none of its time."""
+        """A backward pass of `duration` ns ended at `now`; if inside an update, that is none of its time."""
         self._saw_backward = True
         self._acc[_BACKWARD] += duration
         if self._depth:

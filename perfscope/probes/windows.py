@@ -16,7 +16,7 @@ from typing import Any, Callable, Deque, Dict, Optional
 
 from ..rundir import layout
 from .calls import CallLog
-from .files import Shield
+from .files import Shield, check_descriptors
 from .recorder import Recorder
 
 FIRST_STEP = 3  # past lazy initialisation and DDP's bucket rebuild
@@ -87,7 +87,6 @@ class Windows:
         self.governor = Governor(float(config.get("overhead", 0.01)), wanted)
         first = max(FIRST_STEP, int(config.get("first_step", FIRST_STEP)))
         self._next_step: Optional[int] = first if self.governor.allows(0) else None
-        recorder.meta["first_window"] = self._next_step  # None: none is to be traced
         self._next_window = 0  # its id: the same on every rank, also on one that missed a window
         self._plan_path = os.path.join(recorder.run_dir, layout.PLAN_JSON)
         self._next_poll = 0
@@ -125,8 +124,9 @@ class Windows:
         Returns:
             False when the profiler is not to be had now (tried again ten steps later).
         """
-        if self._start_profiler is not None and not self._start_profiler():
-            self._recorder.note("a window was put off: the training itself was using the profiler")
+        put_off = self._put_off()
+        if put_off:
+            self._recorder.note("a window was put off: " + put_off)
             self._next_step = step + 10
             return False
         self.active = self._next_window
@@ -147,6 +147,16 @@ class Windows:
         }
         self._open_step(step)
         return True
+
+    def _put_off(self) -> str:
+        """Start the profiler; why that cannot be now, or ""."""
+        if self._start_profiler is None:
+            return ""
+        try:
+            check_descriptors()
+        except OSError as error:
+            return str(error.strerror)
+        return "" if self._start_profiler() else "the training itself was using the profiler"
 
     def _open_step(self, step: int) -> None:
         self._step = step

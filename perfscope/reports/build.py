@@ -186,6 +186,7 @@ def _why_slower(machine: MachineAnalysis | None) -> str:
 def build_figures(analysis: RunAnalysis) -> tuple[KeyFigure, ...]:
     """The strip at the top: step, throughput, exposed communication, ranks, overhead."""
     figures = [*_state_figure(analysis), _step_figure(analysis), _throughput_figure(analysis)]
+    figures += _tokens_figure(analysis)
     shares = mean_shares(analysis)
     if shares is not None:
         exposed = shares[1]["exposed_comm"]
@@ -233,6 +234,7 @@ def _throughput_figure(analysis: RunAnalysis) -> KeyFigure:
     text = format_value(Unit.COUNT if rate is None or rate >= 100 else Unit.NUMBER, rate)
     notes = {
         None: "batch size not known",
+        "loader": "as the data loader drew them",
         "derived": training_of(analysis.framework).samples_from,
         "option": "from --samples-per-step",
         "scheme": "by the scheme's batch, slowest rank",
@@ -241,6 +243,16 @@ def _throughput_figure(analysis: RunAnalysis) -> KeyFigure:
     if text == units.MISSING:
         return KeyFigure(id="throughput", title="Throughput", value=text, note="batch size not known")
     return KeyFigure(id="throughput", title="Throughput", value=f"{text} samples/s", note=note)
+
+
+def _tokens_figure(analysis: RunAnalysis) -> list[KeyFigure]:
+    """Of models that embed tokens only."""
+    rate, per_step = analysis.tokens_per_s, analysis.tokens_per_step
+    if rate is None or per_step is None:
+        return []
+    text = format_value(Unit.COUNT if rate >= 100 else Unit.NUMBER, rate)
+    note = f"{format_value(Unit.COUNT, per_step)} tokens per step"
+    return [KeyFigure(id="tokens", title="Tokens", value=f"{text} tokens/s", note=note)]
 
 
 def _ranks_figure(analysis: RunAnalysis) -> KeyFigure:

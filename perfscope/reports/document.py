@@ -1,7 +1,8 @@
 """The JSON report: the same figures as every other renderer, raw, in base units.
 
 `schema_version` counts changes that could break a reader; fields are only ever added within a version.
-Missing figures are null, never NaN and never 0; `missing` says why. `machine` is described in
+Missing figures are null, never NaN and never 0; `missing` says why, and `affects` of an entry names by dotted
+paths the figures that are there but not what they would be (analysis/missing.py). `machine` is described in
 document_machine.py.
 """
 
@@ -41,6 +42,9 @@ def build_document(analysis: RunAnalysis) -> Json:
         "step_ns": _quantiles(analysis.step_ns),
         "throughput_samples_per_s": analysis.throughput_samples_per_s,
         "samples_source": analysis.samples_source,
+        "samples_per_step": analysis.samples_per_step,
+        "throughput_tokens_per_s": analysis.tokens_per_s,
+        "tokens_per_step": analysis.tokens_per_step,
         "framework": analysis.framework,
         "remarks": list(analysis.remarks),
         "overhead_ratio": analysis.overhead_ratio,
@@ -50,7 +54,9 @@ def build_document(analysis: RunAnalysis) -> Json:
         "layers": [_layer(layer) for layer in analysis.layers],
         "collectives": [_collective(collective) for collective in analysis.collectives],
         "findings": [dataclasses.asdict(finding) for finding in analysis.findings],
-        "missing": [{"what": gap.what, "reason": gap.reason} for gap in analysis.missing],
+        "missing": [
+            {"what": gap.what, "reason": gap.reason, "affects": list(gap.affects)} for gap in analysis.missing
+        ],
         "provenance": [dataclasses.asdict(source) for source in analysis.provenance],
         "machine": machine_document(analysis.machine),
         "efficiency": dataclasses.asdict(analysis.efficiency) if analysis.efficiency else None,

@@ -1,4 +1,4 @@
-"""Which directory speaks for a rank when several processes claimed it. Light: standard library only.
+"""Which directory speaks for a rank when several processes claimed it. Light.
 
 `ranks/<rank>` is the first process that claimed a rank, `ranks/<rank>.<k>` the k-th after it: an elastic
 restart, or trainings one after the other in one script. Figures of two attempts do not add up, so one is
@@ -7,13 +7,15 @@ shown: the one that got furthest.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
+from perfscope.errors import UnreadableFileError
 from perfscope.rundir import layout
+from perfscope.rundir.documents import read_document
+from perfscope.rundir.opening import MAX_LINES_BYTES, read_bounded
 
 _NAME = re.compile(r"(\d+)(?:\.(\d+))?", re.ASCII)
 
@@ -29,16 +31,18 @@ class Attempt:
     def count_steps(self) -> int:
         """Step lines in steps.jsonl, torn ones included; 0 where the file cannot be read."""
         try:
-            return (b"\n" + (self.path / layout.STEPS_JSONL).read_bytes()).count(b"\n[")
-        except OSError:
+            data = read_bounded(self.path / layout.STEPS_JSONL, MAX_LINES_BYTES)
+            return (b"\n" + data).count(b"\n[")
+        except (OSError, UnreadableFileError):
             return 0
 
     def has_manifest(self) -> bool:
         """Whether its rank.json is a JSON object: without one its steps cannot be placed."""
         try:
-            return isinstance(json.loads((self.path / layout.RANK_JSON).read_bytes()), dict)
-        except (OSError, ValueError):
+            read_document(self.path / layout.RANK_JSON)
+        except (OSError, UnreadableFileError):
             return False
+        return True
 
 
 def all_attempts(run_dir: Path) -> dict[int, list[Attempt]]:

@@ -10,6 +10,7 @@ Python, >= 3.8, where perfscope is not installed), so nothing here may import pe
     <run>/hosts/<host>/topology.json     what the machine is
     <run>/hosts/<host>/ceilings.json     measured peaks: memory bandwidth, FLOP/s
     <run>/hosts/<host>/samples.jsonl     hardware counters, append-only, see samples.py
+    <run>/hosts/<host>/samples.seal.json how long samples.jsonl is and its checksum, when the sampler ends
     <run>/hosts/<host>/kernel            which kernel the host runs on; emulated hosts share one
     <run>/hosts/<host>/pids/<pid>        empty: a rank of this host says that it lives (removed at the end)
     <run>/hosts/<host>/watcher           pid of the `perfscope run` that starts this host's sampler
@@ -39,6 +40,7 @@ HOSTS = "hosts"
 TOPOLOGY_JSON = "topology.json"
 CEILINGS_JSON = "ceilings.json"
 SAMPLES_JSONL = "samples.jsonl"
+SAMPLES_SEAL = "samples.seal.json"
 SAMPLER_LOCK = "sampler.lock"
 PIDS = "pids"
 WATCHER = "watcher"

@@ -9,26 +9,34 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from perfscope.errors import RunDirectoryError
-from perfscope.rundir import layout
+from perfscope.errors import RunDirectoryError, UnreadableFileError
+from perfscope.rundir import layout, seal
 from perfscope.rundir.attempts import Attempt, all_attempts, choose
+from perfscope.rundir.documents import Document, is_too_deep, parse_document, seal_of_file
+from perfscope.rundir.inventory import INVENTORY, mark_of
+from perfscope.rundir.links import refuse_links
 from perfscope.rundir.migrations import migrate
+from perfscope.rundir.opening import (
+    MAX_DOCUMENT_BYTES,
+    MAX_LINES_BYTES,
+    open_regular,
+    read_bounded,
+    reason_of,
+)
+from perfscope.rundir.rows import Row, decode_lines, is_layer, is_step, step_columns
 from perfscope.rundir.samples import HostSamples, read_samples
 from perfscope.rundir.schema import STEPS, TIMELINE
 
-Document = dict[str, object]
-_Row = list[int | None]
-_T = TypeVar("_T")
+_UNVERIFIED = "carries no checksum, which it should: whether it is as it was written is not known"
+_GONE = "the run had this file when it was closed; it is not there any more"
 
 # Step columns in a file, beside `rank`, which is the directory's.
 _STEP_COLUMNS = tuple(name for name in STEPS.names if name != "rank")
-_SMALL_COLUMNS = frozenset(field.name for field in STEPS if field.type == pa.int32())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +52,18 @@ class RunReader:
     """A run directory, its `latest` link, or the path of its run.json.
 
     Raises:
-        RunDirectoryError: not there, no run, unreadable, broken run.json, or a newer schema.
+        RunDirectoryError: not there, no run, unreadable, broken run.json, a newer schema, or
+            a symbolic link in it.
     """
 
     def __init__(self, path: Path | str) -> None:
         self.path = _locate(Path(path))
-        self.run = migrate(_read_manifest(self.path), str(self.path))
+        refuse_links(self.path)
+        manifest, has_checksum = _read_manifest(self.path)
+        self.run = migrate(manifest, str(self.path))
+        self._is_sealed = self.run.pop(seal.SEALS, None) is not None
+        inventory = self.run.pop(INVENTORY, None)
+        self._inventory: Document = inventory if isinstance(inventory, dict) else {}
         self._notes: dict[tuple[str, str], ReadNote] = {}
         self._summaries: tuple[Document, ...] | None = None
         self._folders: dict[int, Path] = {}  # rank -> the attempt that is shown
@@ -57,6 +71,9 @@ class RunReader:
         self.ranks: tuple[int, ...] = tuple(sorted(self._metas))
         hosts = self.path / layout.HOSTS
         self.hosts: tuple[str, ...] = tuple(sorted(p.name for p in hosts.glob("*") if p.is_dir()))
+        if self._is_sealed and not has_checksum:
+            self._note(self.path / layout.RUN_JSON, 0, _UNVERIFIED)
+        self._note_absent()
 
     @property
     def notes(self) -> tuple[ReadNote, ...]:
@@ -69,7 +86,16 @@ class RunReader:
 
     def layers(self, rank: int) -> Document | None:
         """layers.json, or None when the rank has none."""
-        return self._document(self._rank_dir(rank) / layout.LAYERS_JSON)
+        path = self._rank_dir(rank) / layout.LAYERS_JSON
+        document = self._document(path, self._seal(rank, layout.LAYERS_JSON))
+        if document is None:
+            return None
+        rows = document.get("layers")
+        usable = [row for row in rows if is_layer(row)] if isinstance(rows, list) else []
+        if not isinstance(rows, list) or len(usable) < len(rows):
+            lost = len(rows) - len(usable) if isinstance(rows, list) else 1
+            self._note(path, lost, f"{lost:,} of its entries cannot be read as a layer")
+        return {**document, "layers": usable}
 
     def bench_records(self) -> dict[int, Document]:
         """bench.json of a bench run by rank, of ranks that no probe reached, too; empty for other runs."""
@@ -83,7 +109,8 @@ class RunReader:
 
     def windows(self, rank: int) -> tuple[Document, ...]:
         """Lines of windows.jsonl: one per traced window. What is listed and lost becomes a note."""
-        listed = self._lines(self._rank_dir(rank) / layout.WINDOWS_JSONL)
+        listed = self._lines(rank, layout.WINDOWS_JSONL)
+        self._note_other_traces(rank)
         ingested = {d["window"] for d in self.summaries() if d["rank"] == rank}
         for line in listed:
             window = line.get("window")
@@ -99,7 +126,7 @@ class RunReader:
 
     def errors(self, rank: int) -> tuple[Document, ...]:
         """Lines of errors.jsonl: what a probe swallowed."""
-        return self._lines(self._rank_dir(rank) / layout.ERRORS_JSONL)
+        return self._lines(rank, layout.ERRORS_JSONL)
 
     def steps(self, rank: int) -> pa.Table:
         """The rank's steps as schema.STEPS, in file order.
@@ -109,7 +136,8 @@ class RunReader:
         """
         path = self._rank_dir(rank) / layout.STEPS_JSONL
         if path.exists():
-            rows, columns = self._step_rows(path)
+            rows, columns = self._step_rows(path, self._seal(rank, layout.STEPS_JSONL))
+            self._note_lost_steps(rank, len(rows))
         else:
             rows, columns = _marked_steps(self.summaries(), rank), ("step", "start_ns", "dur_ns", "window")
             if rows and self.run.get("origin") != "import":
@@ -120,6 +148,16 @@ class RunReader:
             values = [row[at] for row in rows] if at >= 0 else [None] * len(rows)
             arrays.append(pa.array(values, STEPS.field(name).type))
         return pa.Table.from_arrays(arrays, schema=STEPS)
+
+    def _note_lost_steps(self, rank: int, num_rows: int) -> None:
+        """A rank that ended counted its steps; a rank that was killed wrote what it could."""
+        meta, path = self._metas[rank], self._rank_dir(rank) / layout.STEPS_JSONL
+        counted, written = meta.get("num_steps"), path.relative_to(self.path).as_posix()
+        if meta.get("finished") is not True or type(counted) is not int or num_rows >= counted:
+            return
+        if not any(note.path == written for note in self._notes.values()):
+            reason = f"{num_rows:,} of the {counted:,} steps that the rank counted are there"
+            self._note(path, counted - num_rows, reason)
 
     def summaries(self) -> tuple[Document, ...]:
         """What ingest says of each (rank, window), sorted so. Empty before ingest."""
@@ -151,8 +189,16 @@ class RunReader:
         except FileNotFoundError:
             return None
         except OSError as error:
-            self._note(path, 1, f"cannot be read: {_reason(error)}")
+            self._note(path, 1, f"cannot be read: {reason_of(error)}")
             return None
+        except UnreadableFileError as error:
+            self._note(path, 1, f"cannot be read: {error.reason}")
+            return None
+        sealed = self._document(self._host_file(host, layout.SAMPLES_SEAL))
+        files = sealed.get(seal.FILES) if sealed is not None else None
+        of_samples = files.get(layout.SAMPLES_JSONL) if isinstance(files, dict) else None
+        if sealed is not None and (reason := seal.difference(of_samples, samples.seal)):
+            self._note(path, 0, reason)
         if samples.num_dropped:
             reason = "lines that cannot be read (the last is torn when the sampler is killed)"
             self._note(path, samples.num_dropped, reason)
@@ -170,15 +216,22 @@ class RunReader:
         name = f"rank-{rank:05d}-window-{window:03d}.parquet"
         path = self.path / layout.DERIVED / layout.TIMELINE / name
         wanted = list(columns) if columns is not None else TIMELINE.names
+        sealed = next(
+            (d.get("table") for d in self.summaries() if (d["rank"], d["window"]) == (rank, window)), None
+        )
         try:
-            return pq.read_table(path, columns=wanted, use_threads=False, partitioning=None)
+            if sealed is not None and (damage := seal.difference(sealed, seal_of_file(path))):
+                raise UnreadableFileError(path, damage)
+            with open_regular(path) as file:
+                return pq.read_table(file, columns=wanted, use_threads=False, partitioning=None)
         except FileNotFoundError:
             raise RunDirectoryError(
                 f"{path} is missing: delete {self.path / layout.DERIVED} and run `perfscope report` again"
             ) from None
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, pa.ArrowException, UnreadableFileError) as error:
+            reason = error.reason if isinstance(error, UnreadableFileError) else reason_of(error)
             raise RunDirectoryError(
-                f"{path} cannot be read ({_reason(error)}): delete {self.path / layout.DERIVED} "
+                f"{path} cannot be read ({reason}): delete {self.path / layout.DERIVED} "
                 "and run `perfscope report` again"
             ) from None
 
@@ -190,7 +243,9 @@ class RunReader:
         try:
             attempts = all_attempts(self.path)
         except OSError as error:
-            raise RunDirectoryError(f"{self.path / layout.RANKS} cannot be read: {_reason(error)}") from None
+            raise RunDirectoryError(
+                f"{self.path / layout.RANKS} cannot be read: {reason_of(error)}"
+            ) from None
         for rank, tried in attempts.items():
             chosen = choose(tried)
             self._folders[rank] = chosen.path
@@ -200,6 +255,8 @@ class RunReader:
             version = meta.get("schema_version") if meta is not None else None
             if meta is None:
                 self._note(file, 1, "no readable rank.json: left out")
+            elif type(own := meta.get("rank")) is int and own != rank:
+                self._note(file, 1, f"it is of rank {own}: left out")
             elif isinstance(version, int) and version > layout.SCHEMA_VERSION:
                 reason = (
                     f"made by a newer perfscope (schema {version}, this one reads up to "
@@ -230,37 +287,95 @@ class RunReader:
         name = path.relative_to(self.path).as_posix()
         self._notes[name, reason] = ReadNote(path=name, num_dropped=num_dropped, reason=reason)
 
-    def _bytes(self, path: Path) -> bytes | None:
+    def _seal(self, rank: int, name: str) -> object:
+        """What rank.json says of a file beside it; None while the rank trains, and where it was killed."""
+        files = self._metas[rank].get(seal.FILES)
+        return files.get(name) if isinstance(files, dict) else None
+
+    def _bytes(self, path: Path, limit: int = MAX_DOCUMENT_BYTES) -> bytes | None:
         try:
-            return path.read_bytes()
+            return read_bounded(path, limit)
         except FileNotFoundError:
             return None
-        except OSError as error:
-            self._note(path, 1, f"cannot be read: {_reason(error)}")
+        except UnreadableFileError as error:
+            self._note(path, 1, f"cannot be read: {error.reason}")
             return None
 
-    def _document(self, path: Path) -> Document | None:
+    def _line_bytes(self, path: Path, sealed: object) -> bytes | None:
+        """An append-only file, and a note if it is not what its rank wrote."""
+        data = self._bytes(path, MAX_LINES_BYTES)
+        reason = seal.damage(sealed, data) if data is not None and sealed is not None else None
+        if reason is not None:
+            self._note(path, 0, reason)
+        return data
+
+    def _document(self, path: Path, sealed: object = None) -> Document | None:
+        """A JSON object; of a sealed run with a note where it carries no checksum. Damage is left out."""
         data = self._bytes(path)
         if data is None:
             return None
         try:
-            return msgspec.json.decode(data, type=Document)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            self._note(path, 1, f"not a JSON object: {_reason(error)}")
+            document, has_checksum = parse_document(data, path)
+        except UnreadableFileError as error:
+            self._note(path, 1, error.reason)
             return None
+        reason = seal.damage(sealed, data) if sealed is not None else None
+        if reason is not None:
+            self._note(path, 1, reason)
+            return None
+        if self._is_sealed and not has_checksum:
+            self._note(path, 0, _UNVERIFIED)
+        return document
 
-    def _lines(self, path: Path) -> tuple[Document, ...]:
-        data = self._bytes(path)
+    def _note_absent(self) -> None:
+        """Files that run.json or a rank.json names and that are gone; of a whole folder the first one."""
+        paths = {self.path / name for name in self._inventory if f"/{layout.WINDOWS}/" not in name}
+        for rank, meta in self._metas.items():
+            files = meta.get(seal.FILES)
+            paths |= {self._folders[rank] / name for name in (files if isinstance(files, dict) else ())}
+        gone_folders = set()
+        for path in sorted(paths, key=lambda path: (path.name != layout.RANK_JSON, path)):
+            if path.parent in gone_folders or path.exists():
+                continue
+            if not path.parent.is_dir():
+                gone_folders.add(path.parent)
+            self._note(path, 1, _GONE)
+
+    def _note_other_traces(self, rank: int) -> None:
+        """Traces of a rank that are gone, or are not those that were recorded."""
+        folder = self._rank_dir(rank) / layout.WINDOWS
+        prefix = f"{folder.relative_to(self.path).as_posix()}/"
+        read = {
+            (source.get("path"), "calls" in source)
+            for summary in self.summaries()
+            if isinstance(source := summary.get("source"), dict)
+        }
+        for name, mark in self._inventory.items():
+            if not name.startswith(prefix):
+                continue
+            path = self.path / name
+            if path.exists():
+                if mark is not None and mark_of(path) != mark:
+                    self._note(path, 0, "not the trace that was recorded: damaged, or another's")
+            elif not path.with_suffix("").exists() and not _is_read(name, read):
+                self._note(path, 1, "the run had this trace when it was closed; it is not there any more")
+
+    def _lines(self, rank: int, name: str) -> tuple[Document, ...]:
+        path = self._rank_dir(rank) / name
+        data = self._line_bytes(path, self._seal(rank, name))
         if data is None:
             return ()
-        good, num_bad = _decode_lines(data.splitlines(), msgspec.json.Decoder(Document))
+        good, num_bad = decode_lines(data.splitlines(), msgspec.json.Decoder(Document))
         if num_bad:
             self._note(path, num_bad, "lines that are not JSON objects (torn by a crash?)")
-        return tuple(good)
+        shallow = [document for document in good if not is_too_deep(document)]
+        if len(shallow) < len(good):
+            self._note(path, len(good) - len(shallow), "lines nested too deeply")
+        return tuple(shallow)
 
-    def _step_rows(self, path: Path) -> tuple[list[_Row], tuple[str, ...]]:
-        lines = (self._bytes(path) or b"").splitlines()
-        columns, rest = _header(lines)
+    def _step_rows(self, path: Path, sealed: object) -> tuple[list[Row], tuple[str, ...]]:
+        lines = (self._line_bytes(path, sealed) or b"").splitlines()
+        columns, rest = step_columns(lines)
         if columns is None:
             if lines:
                 self._note(path, len(lines), "no header naming the columns")
@@ -269,8 +384,8 @@ class RunReader:
         if again:
             self._note(path, 0, f"{len(again) + 1} processes wrote steps of this rank one after another")
             rest = [line for line in rest if not line.startswith(b"{")]
-        rows, num_bad = _decode_lines(rest, msgspec.json.Decoder(_Row))
-        usable = [row for row in rows if _is_step(row, columns)]
+        rows, num_bad = decode_lines(rest, msgspec.json.Decoder(Row))
+        usable = [row for row in rows if is_step(row, columns)]
         num_bad += len(rows) - len(usable)
         if num_bad:
             self._note(
@@ -295,79 +410,41 @@ def _locate(path: Path) -> Path:
         if not (path / layout.RUN_JSON).exists():
             raise RunDirectoryError(f"{path} is not a perfscope run: it holds no run.json")
     except OSError as error:
-        raise RunDirectoryError(f"{path} cannot be read: {_reason(error)}") from None
+        raise RunDirectoryError(f"{path} cannot be read: {reason_of(error)}") from None
     return path.resolve()
 
 
-def _read_manifest(folder: Path) -> Document:
+def _read_manifest(folder: Path) -> tuple[Document, bool]:
+    """run.json, and whether it carries a checksum."""
     path = folder / layout.RUN_JSON
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Document)
-    except OSError as error:
-        raise RunDirectoryError(f"{path} cannot be read: {_reason(error)}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RunDirectoryError(f"{path} is broken: {_reason(error)}") from None
+        data = read_bounded(path)
+    except FileNotFoundError as error:
+        raise UnreadableFileError(path, reason_of(error)) from None
+    try:
+        return parse_document(data, path)
+    except UnreadableFileError as error:
+        raise RunDirectoryError(f"{path} is broken: {error.reason}") from None
 
 
-def _reason(error: Exception) -> str:
-    """One line for a person: the system's words without its error number."""
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return " ".join(text.split())
+def _is_read(name: str, read: set[tuple[object, bool]]) -> bool:
+    """Whether a trace that is gone was taken into the timeline before: name as in the inventory."""
+    if f"{layout.CALLS}" not in name:
+        return (name, True) in read or (name, False) in read
+    window = name.rpartition("/")[2].partition(".")[0]
+    folder = name.rpartition("/")[0]
+    return (name, False) in read or any(
+        has_calls and str(path).startswith(f"{folder}/{window}.") for path, has_calls in read
+    )
 
 
 def _whole(value: object) -> int:
     return value if isinstance(value, int) else -1
 
 
-def _decode_lines(lines: Sequence[bytes], decoder: msgspec.json.Decoder[_T]) -> tuple[list[_T], int]:
-    """Decoded lines and how many could not be. A file without damage is decoded in one call."""
-    try:
-        return decoder.decode_lines(b"\n".join(lines)), 0
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        tried = [_decode_line(line, decoder) for line in lines]
-        good = [value for value in tried if value is not None]
-        return good, len(tried) - len(good)
-
-
-def _decode_line(line: bytes, decoder: msgspec.json.Decoder[_T]) -> _T | None:
-    try:
-        return decoder.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-
-
-def _header(lines: list[bytes]) -> tuple[tuple[str, ...] | None, list[bytes]]:
-    """Column names from the first readable header, and the other lines."""
-    for index, line in enumerate(lines):
-        if not line.startswith(b"{"):
-            continue
-        try:
-            columns = msgspec.json.decode(line, type=dict[str, list[str]]).get("columns")
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            continue
-        if columns and {"step", "start_ns", "dur_ns"} <= set(columns):
-            return tuple(columns), lines[:index] + lines[index + 1 :]
-    return None, lines
-
-
-def _is_step(row: _Row, columns: tuple[str, ...]) -> bool:
-    """As many values as columns, the times there and in order, and nothing a column cannot hold."""
-    if len(row) != len(columns):
-        return False
-    values = dict(zip(columns, row, strict=True))
-    duration = values["dur_ns"]
-    if values["step"] is None or values["start_ns"] is None or duration is None or duration < 0:
-        return False
-    return all(
-        value is None or -1 << bits <= value < 1 << bits
-        for name, value in values.items()
-        for bits in (31 if name in _SMALL_COLUMNS else 63,)
-    )
-
-
-def _marked_steps(summaries: Iterable[Document], rank: int) -> list[_Row]:
+def _marked_steps(summaries: Iterable[Document], rank: int) -> list[Row]:
     """(step, start, duration, window) of the step marks ingest found in a rank's traces."""
-    rows: list[_Row] = []
+    rows: list[Row] = []
     for summary in summaries:
         steps = summary.get("steps")
         if (

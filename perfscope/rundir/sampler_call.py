@@ -10,9 +10,13 @@ import os
 from typing import Dict, List, Mapping, Optional
 
 _DROPPED = ("LD_PRELOAD", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONINSPECT")
+# For `python -S`: the packages of that Python are there, and the user's own sitecustomize does not run in it.
+QUIET_SITE = (
+    "import sys, site; sys.modules['sitecustomize'] = sys.modules['usercustomize'] = sys; site.main(); "
+)
 # The first argument is where perfscope lies, should that Python not have it installed.
 _BOOT = (
-    "import sys; sys.path[:1] = []; sys.path.append(sys.argv.pop(1)); "
+    QUIET_SITE + "sys.path[:1] = []; sys.path.append(sys.argv.pop(1)); "
     "from perfscope.collectors.sampler import main; main(sys.argv[1:]); import os; os._exit(0)"
 )
 
@@ -25,7 +29,18 @@ def sampler_argv(python: str, run_dir: str, host: str, pid: int, sampling: Mappi
         "interval_ns": int(float(str(interval)) * 1_000_000) if interval else None,
         "collectors": {"stacks": bool(sampling.get("stacks"))},
     }
-    return [python, "-E", "-c", _BOOT, os.path.dirname(package), run_dir, host, str(pid), json.dumps(options)]
+    return [
+        python,
+        "-E",
+        "-S",
+        "-c",
+        _BOOT,
+        os.path.dirname(package),
+        run_dir,
+        host,
+        str(pid),
+        json.dumps(options),
+    ]
 
 
 def sampler_environment(environment: Mapping[str, str]) -> Dict[str, str]:
@@ -65,8 +80,17 @@ def watcher(path: str) -> Optional[int]:
 
 def is_alive(pid: int) -> bool:
     """Whether a process runs; one that has ended and waits to be reaped does not."""
+    return _state(pid) not in ("", "Z", "X")
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process was stopped by SIGSTOP, or by a debugger."""
+    return _state(pid) in ("T", "t")
+
+
+def _state(pid: int) -> str:
     try:
         with open("/proc/%d/stat" % pid) as file:
-            return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+            return file.read().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
-        return False
+        return ""

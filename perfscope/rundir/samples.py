@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from perfscope.rundir.documents import DECODE_ERRORS, is_too_deep
 from perfscope.rundir.metrics import EXACT, QUALITIES
+from perfscope.rundir.opening import open_regular
+from perfscope.rundir.seal import Counter
 
 _WORD = 1 << 64
 _LONGEST_NS = 400 * 86_400_000_000_000  # no training samples for longer
 _LARGEST = 1e30
+_LONGEST_LINE = 64 << 20  # bytes; a longer one is read in pieces, which are no lines
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -89,6 +94,7 @@ class HostSamples:
         intervals: (monotonic_ns from which on, tick in ns).
         ends: `end` documents, one per sampler that ended in order.
         num_dropped: lines that could not be read.
+        seal: of the file as it was read, see rundir/seal.py.
     """
 
     host: str
@@ -98,6 +104,7 @@ class HostSamples:
     intervals: tuple[tuple[int, int], ...]
     ends: tuple[Mapping[str, object], ...]
     num_dropped: int
+    seal: Mapping[str, object] = field(default_factory=dict)
 
     def find(self, metric: str, **labels: str) -> list[SampleSeries]:
         """Series of a metric whose labels include `labels`."""
@@ -139,13 +146,14 @@ def read_samples(path: Path, host: str) -> HostSamples:
     """Read one samples.jsonl.
 
     Raises:
-        OSError: it cannot be read.
+        OSError, UnreadableFileError: it cannot be read.
     """
-    reader = _Reader()
-    with path.open("rb") as file:
-        for line in file:
+    reader, counter = _Reader(), Counter()
+    with BufferedReader(open_regular(path)) as file:
+        while line := file.readline(_LONGEST_LINE):
+            counter.add(line)
             reader.take(line)
-    return reader.result(host)
+    return replace(reader.result(host), seal=counter.seal())
 
 
 class _Reader:
@@ -168,11 +176,11 @@ class _Reader:
             entry = self._decode(line)
             if isinstance(entry, list):
                 self._row(entry)
-            elif isinstance(entry, dict):
+            elif isinstance(entry, dict) and not is_too_deep(entry):
                 self._other(entry)
             else:
                 self._dropped += 1
-        except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError, ValueError, OverflowError):
+        except (msgspec.DecodeError, *DECODE_ERRORS, LookupError, TypeError, OverflowError):
             self._dropped += 1  # torn by a crash, or not ours
 
     def _row(self, entry: list[Any]) -> None:

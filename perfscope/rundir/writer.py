@@ -12,7 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from perfscope.errors import RunDirectoryError
-from perfscope.rundir import layout
+from perfscope.rundir import layout, seal
+from perfscope.rundir.files import replacing
+from perfscope.rundir.opening import read_bounded
+from perfscope.rundir.recording import LOCK, claim, release
 
 RUNS = "perfscope-runs"
 LATEST = "latest"
@@ -47,17 +50,20 @@ def create_run_dir(path: Path | None, *, name: str, force: bool, root: Path | No
         root: what the default place stands in; None means the current directory.
 
     Returns:
-        The absolute path of the directory, which exists and holds no run.
+        The absolute path of the directory, which exists and holds no run. It is this process's to record into
+        until it ends (`recording.claim`).
 
     Raises:
-        RunDirectoryError: it cannot be made, or holds something that must not be overwritten.
+        RunDirectoryError: it cannot be made, holds something that must not be overwritten, or another process
+            records into it.
     """
     if path is None:
         return _create_default(root or Path.cwd(), name)
     directory = Path(os.path.abspath(path))  # noqa: PTH100 - Path.resolve would follow the user's links
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        if any(directory.iterdir()):
+        claim(directory)
+        if any(entry.name != LOCK for entry in directory.iterdir()):
             _make_room(directory, force=force)
     except FileExistsError:
         raise RunDirectoryError(f"{directory} is a file; choose another -o") from None
@@ -76,8 +82,8 @@ def default_run_dir_name(name: str) -> str:
 def holds_run(directory: Path) -> bool:
     """Whether `directory` has a run.json written by perfscope."""
     try:
-        manifest = json.loads((directory / layout.RUN_JSON).read_bytes())
-    except (OSError, ValueError):
+        manifest = json.loads(read_bounded(directory / layout.RUN_JSON))
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(manifest, dict) and "schema_version" in manifest and "perfscope_version" in manifest
 
@@ -85,25 +91,21 @@ def holds_run(directory: Path) -> bool:
 def write_json(path: Path, value: object) -> None:
     """Write `value` as UTF-8 JSON: aside in the same directory, then renamed over `path`.
 
-    A failure leaves `path` as it was and no half file beside it. Characters that UTF-8 cannot
-    hold (lone surrogates) become `?`.
+    An object gets a checksum (rundir/seal.py), in place of one it has. A failure leaves `path` as it was and
+    no half file beside it. Characters that UTF-8 cannot hold (lone surrogates) become `?`.
 
     Raises:
         RunDirectoryError: the file cannot be written (no space, no permission).
         ValueError: `value` holds NaN or an infinity, which JSON has no word for.
     """
+    if isinstance(value, dict):
+        value = {key: item for key, item in value.items() if key != seal.CHECKSUM}
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=1)
-    aside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    text = text.encode("utf-8", "replace").decode()
+    data = (seal.sealed(text, path.name) if isinstance(value, dict) else f"{text}\n").encode()
     try:
-        try:
-            with aside.open("xb") as file:
-                file.write(text.encode("utf-8", "replace"))
-                file.write(b"\n")
-            aside.replace(path)
-        except BaseException:
-            with suppress(OSError):
-                aside.unlink(missing_ok=True)
-            raise
+        with replacing(path) as file:
+            file.write(data)
     except OSError as error:
         raise RunDirectoryError(f"cannot write {path}: {error.strerror}") from error
 
@@ -119,6 +121,7 @@ def _create_default(root: Path, name: str) -> Path:
             directory = runs / default_run_dir_name(name)
             try:
                 directory.mkdir()
+                claim(directory)
                 break
             except FileExistsError:
                 if not runs.is_dir():
@@ -156,14 +159,20 @@ def point_latest(runs: Path, target: str) -> None:
 
 def _make_room(directory: Path, *, force: bool) -> None:
     """Delete the run in `directory`, if that is wanted and it is one."""
-    if not force:
-        what = "already holds a run" if holds_run(directory) else "is not empty"
-        raise RunDirectoryError(f"{directory} {what}; choose another -o, or give --force to replace a run")
-    if not holds_run(directory):
-        raise RunDirectoryError(
-            f"{directory} is not empty and holds no perfscope run, so --force does not delete it; "
-            "choose another -o"
-        )
+    try:
+        if not force:
+            what = "already holds a run" if holds_run(directory) else "is not empty"
+            raise RunDirectoryError(
+                f"{directory} {what}; choose another -o, or give --force to replace a run"
+            )
+        if not holds_run(directory):
+            raise RunDirectoryError(
+                f"{directory} is not empty and holds no perfscope run, so --force does not delete it; "
+                "choose another -o"
+            )
+    except RunDirectoryError:
+        release(directory)
+        raise
     for name in _OWN_NAMES:
         entry = directory / name
         if entry.is_symlink() or not entry.is_dir():

@@ -18,8 +18,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from perfscope import __version__
+from perfscope.rundir.shell import quote
 from perfscope.rundir.writer import write_json
-from perfscope.slurm.quoting import quote, quote_all
+from perfscope.slurm.quoting import quote_all
 from perfscope.slurm.request import JobRequest
 from perfscope.slurm.script import environment, header
 

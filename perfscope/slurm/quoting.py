@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable
 
 from perfscope.errors import UsageError
+from perfscope.rundir.shell import quote
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _PLAIN_VALUE = re.compile(r"[A-Za-z0-9_./:,@%+=-]+")
-_ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
-
-
-def quote(word: str) -> str:
-    """One word for bash.
-
-    Words with line breaks are written on one line: sbatch refuses scripts with a CR in them.
-    """
-    if not _CONTROL.search(word):
-        return shlex.quote(word)
-    return f"$'{''.join(map(_escaped, word))}'"
 
 
 def quote_all(words: Iterable[str]) -> str:
@@ -49,9 +38,3 @@ def file_pattern(path: str) -> str:
     if "\\" in path:
         raise UsageError(f"{path!r}: Slurm cannot write a log to a path with a backslash; name another -o")
     return path.replace("%", "%%")
-
-
-def _escaped(letter: str) -> str:
-    if letter in _ESCAPES:
-        return _ESCAPES[letter]
-    return f"\\{ord(letter):03o}" if _CONTROL.match(letter) else letter

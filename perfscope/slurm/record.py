@@ -16,7 +16,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from perfscope.errors import UnreadableFileError
 from perfscope.rundir import layout
+from perfscope.rundir.documents import read_document
+from perfscope.rundir.opening import read_bounded
 from perfscope.rundir.redact import redact_text
 from perfscope.rundir.writer import write_json
 from perfscope.slurm.script import ENDED_BY_SLURM
@@ -38,10 +41,10 @@ _WHY = {
 def read_manifest(run: Path) -> dict[str, object] | None:
     """run.json of a run; None where there is none that can be read."""
     try:
-        found = json.loads((run / layout.RUN_JSON).read_bytes())
+        found = read_document(run / layout.RUN_JSON)
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) and "schema_version" in found else None
+    return found if "schema_version" in found else None
 
 
 def close_run(run: Path, reason: str, *, unless_finished: bool = False) -> bool:
@@ -148,12 +151,12 @@ def take_in_neighbours(run: Path) -> None:
 def read_neighbours(run: Path) -> list[dict[str, object]]:
     """What the script saw on the nodes: when, node, unix (s), load, busy_cpus, others."""
     try:
-        lines = (run / layout.NEIGHBOURS_JSONL).read_bytes().splitlines()[:_MOST_LINES]
-    except OSError:
+        lines = read_bounded(run / layout.NEIGHBOURS_JSONL).splitlines()[:_MOST_LINES]
+    except (OSError, UnreadableFileError):
         return []
     found = []
     for line in lines:
-        with suppress(ValueError):  # torn by the end of the job
+        with suppress(ValueError, RecursionError):  # torn by the end of the job
             entry = json.loads(line)
             if isinstance(entry, dict):
                 found.append(entry)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from perfscope.slurm.quoting import quote
+from perfscope.rundir.shell import quote
 from perfscope.slurm.request import JobRequest
 
 

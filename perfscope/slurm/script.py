@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 
 from perfscope import __version__
 from perfscope.rundir import layout
-from perfscope.slurm.quoting import directive, quote, quote_all
+from perfscope.rundir.shell import quote
+from perfscope.slurm.quoting import directive, quote_all
 from perfscope.slurm.rendezvous import Rendezvous, rendezvous
 from perfscope.slurm.request import JobRequest
 

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from perfscope.errors import RunDirectoryError
 from perfscope.rundir import layout
+from perfscope.rundir.recording import LOCK
 from perfscope.rundir.writer import write_json
 from perfscope.slurm.accounting import show_job
 from perfscope.slurm.jobs import Task, is_job, look_up
@@ -170,7 +171,7 @@ def sbatch(
 
 def require_free(place: Place, ask: Caller = call, *, array: bool = False) -> None:
     """Two jobs never write into one run directory. Raises RunDirectoryError where something is in the way."""
-    if place.run.is_dir() and any(place.run.iterdir()):
+    if place.run.is_dir() and any(one.name != LOCK for one in place.run.iterdir()):
         what = "already holds a run" if read_manifest(place.run) is not None else "is not empty"
         raise RunDirectoryError(f"{place.run} {what}; choose another -o")
     if place.run.exists() and not place.run.is_dir():

@@ -1,7 +1,7 @@
 """Trainings that count their own samples: of every step of this rank, and of all ranks together.
 
-Run as a program: `sample_programs.py NAME OUT`; every rank leaves `OUT/<rank>.json` with `steps` (samples of each
-step of this rank), `global` (samples of each step over all ranks, counted once) and `tokens` (or null).
+Run as a program: `sample_programs.py NAME OUT`; every rank leaves `OUT/<rank>.json` with `steps` (samples of
+each of its steps) and `width` (ranks that have batches of their own; 0: perfscope cannot tell).
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Itera
 
 STEPS = 8
 WIDTH = 8
-Told = tuple[list[int], int]  # samples of this rank's steps, ranks with batches of their own
+Told = tuple[
+    list[int], int
+]  # samples of this rank's steps; ranks with batches of their own, 0: cannot be told
 
 
-class Net(nn.Module):
+class Net(nn.Module):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.a, self.b = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
@@ -33,7 +35,7 @@ class Net(nn.Module):
         return result
 
 
-class Tagger(nn.Module):
+class Tagger(nn.Module):  # type: ignore[misc]
     """Tokens [seq, batch] or, with `batch_first`, [batch, seq] -> a score of each token's class."""
 
     def __init__(self, *, batch_first: bool) -> None:
@@ -115,8 +117,8 @@ def tensor_and_ddp() -> Told:
 def ddp() -> Told:
     model = nn.parallel.DistributedDataParallel(Net())
     data = torch.randn(50, WIDTH)  # 25 for each of two: 6 times 4 and 1
-    sampler: Any = DistributedSampler(data, shuffle=False)  # type: ignore[arg-type]
-    return fit(model, feed=DataLoader(data, batch_size=4, sampler=sampler)), dist.get_world_size()  # type: ignore[arg-type]
+    sampler: Any = DistributedSampler(data, shuffle=False)
+    return fit(model, feed=DataLoader(data, batch_size=4, sampler=sampler)), dist.get_world_size()
 
 
 def pipeline(stages: int, schedule: str) -> Told:
@@ -142,7 +144,7 @@ def pipeline(stages: int, schedule: str) -> Told:
             run.step()
         if world > stages:
             for parameter in module.parameters():
-                dist.all_reduce(parameter.grad, group=mesh.get_group("dp"))  # type: ignore[arg-type]
+                dist.all_reduce(parameter.grad, group=mesh.get_group("dp"))
         optimizer.step()
         optimizer.zero_grad()
     return [8] * STEPS, world // stages
@@ -164,7 +166,7 @@ def own_groups() -> Told:
 # One process
 
 
-class Stream(IterableDataset):  # type: ignore[type-arg]
+class Stream(IterableDataset):  # type: ignore[misc]
     def __iter__(self) -> Any:
         return iter(torch.randn(30, WIDTH))
 
@@ -173,7 +175,7 @@ def loader(**options: Any) -> Told:
     """Two epochs with an evaluation after each, on batches of another size."""
     data, held_out, model = torch.randn(30, WIDTH), torch.randn(40, WIDTH), Net()
     told: list[int] = []
-    feed, tests = DataLoader(data, batch_size=8, **options), DataLoader(held_out, batch_size=20)  # type: ignore[arg-type, var-annotated]
+    feed, tests = DataLoader(data, batch_size=8, **options), DataLoader(held_out, batch_size=20)
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     for _ in range(2):
         for x in feed:
@@ -188,13 +190,13 @@ def loader(**options: Any) -> Told:
 
 
 def uneven_batches() -> Told:
-    class Growing(BatchSampler):
+    class Growing(BatchSampler):  # type: ignore[misc]
         def __iter__(self) -> Any:
             return iter([[0], [1, 2], [3, 4, 5], [6, 7, 8, 9]] * 2)
 
     data = torch.randn(10, WIDTH)
-    sampler = Growing(SequentialSampler(data), 2, False)  # type: ignore[arg-type]
-    return fit(Net(), feed=DataLoader(data, batch_sampler=sampler)), 1  # type: ignore[arg-type]
+    sampler = Growing(SequentialSampler(data), 2, False)
+    return fit(Net(), feed=DataLoader(data, batch_sampler=sampler)), 1
 
 
 def stream() -> Told:
@@ -206,7 +208,7 @@ def slices() -> Told:
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     told = []
-    for x in DataLoader(torch.randn(60, WIDTH), batch_size=8):  # type: ignore[var-annotated, arg-type]
+    for x in DataLoader(torch.randn(60, WIDTH), batch_size=8):
         for part in x.chunk(4):
             model(part).square().mean().backward()
         optimizer.step()
@@ -220,7 +222,7 @@ def small_steps() -> Told:
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     told = []
-    for x in DataLoader(torch.randn(64, WIDTH), batch_size=32):  # type: ignore[var-annotated, arg-type]
+    for x in DataLoader(torch.randn(64, WIDTH), batch_size=32):
         for part in x.split(8):
             model(part).square().mean().backward()
             optimizer.step()
@@ -231,7 +233,7 @@ def small_steps() -> Told:
 
 def ahead() -> Told:
     """The loader is one batch ahead, and what the model is given is a copy (as on a GPU)."""
-    feed: Any = iter(DataLoader(torch.randn(64, WIDTH), batch_size=8))  # type: ignore[arg-type]
+    feed: Any = iter(DataLoader(torch.randn(64, WIDTH), batch_size=8))
 
     def prefetched() -> Any:
         following = next(feed).clone()
@@ -297,15 +299,15 @@ def lbfgs() -> Told:
     model = Net()
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
     told = []
-    for x in DataLoader(torch.randn(60, WIDTH), batch_size=8):  # type: ignore[var-annotated, arg-type]
+    for x in DataLoader(torch.randn(60, WIDTH), batch_size=8):
 
         def closure(batch: torch.Tensor = x) -> torch.Tensor:
             optimizer.zero_grad()
             loss = model(batch).square().mean()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             return loss
 
-        optimizer.step(closure)  # type: ignore[arg-type]
+        optimizer.step(closure)
         told.append(len(x))
     return told, 1
 
@@ -321,15 +323,15 @@ def closure_after_micro_batches() -> Told:
 
         def closure() -> torch.Tensor:
             loss: torch.Tensor = model(torch.randn(5, WIDTH)).square().mean()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             return loss
 
-        optimizer.step(closure)  # type: ignore[arg-type]
+        optimizer.step(closure)
     return [15] * STEPS, 1
 
 
 def twice() -> Told:
-    """As sharpness-aware minimization: forward and backward, then once more on the same batch in a closure."""
+    """As sharpness-aware minimization: a second forward and backward on the same batch, in a closure."""
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     for _ in range(STEPS):
@@ -339,10 +341,10 @@ def twice() -> Told:
         def closure(batch: torch.Tensor = x) -> torch.Tensor:
             optimizer.zero_grad()
             loss: torch.Tensor = model(batch).square().mean()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             return loss
 
-        optimizer.step(closure)  # type: ignore[arg-type]
+        optimizer.step(closure)
     return [5] * STEPS, 1
 
 
@@ -378,8 +380,6 @@ PROGRAMS: dict[str, tuple[int, Callable[[], Told]]] = {
     "closure after micro-batches": (1, closure_after_micro_batches),
     "twice": (1, twice),
 }
-TOKENS = {"transposed": 13, "sequence first": 13, "sequence first, flat targets": 13}
-TOKENS |= {"batch first": 13, "batch first, flat targets": 13}  # of a sample
 
 
 def main() -> None:

@@ -216,3 +216,27 @@ def test_an_interval_that_makes_no_sense_is_refused_in_one_line(interval: str, t
     ended = run("true", cwd=tmp_path, options=["--sample-interval", interval])
     assert ended.returncode == 2
     assert interval in ended.stderr.decode().splitlines()[-1]
+
+
+def test_a_stopped_sampler_does_not_outlive_the_run(tmp_path: Path, script: str) -> None:
+    wrapper = start(script, tmp_path, 2)
+    sampler = await_sampler(tmp_path / "run")
+    os.kill(sampler, signal.SIGSTOP)
+    wrapper.communicate(timeout=60)
+    assert wrapper.returncode == 3
+    assert await_end(sampler)
+    # Continued, it has closed its file as ever.
+    assert samples_of(tmp_path / "run").ends
+
+
+def test_a_sampler_that_is_stopped_again_is_killed(tmp_path: Path, script: str) -> None:
+    wrapper = start(script, tmp_path, 1)
+    sampler = await_sampler(tmp_path / "run")
+    stopping = subprocess.Popen(
+        [sys.executable, "-c", f"import os, signal\nwhile True: os.kill({sampler}, signal.SIGSTOP)"],
+        stderr=subprocess.DEVNULL,  # it ends when there is no such process any more
+    )
+    wrapper.communicate(timeout=60)
+    assert wrapper.returncode == 3
+    assert await_end(sampler)
+    stopping.wait(10)

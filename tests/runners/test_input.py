@@ -140,7 +140,7 @@ def test_a_rank_whose_thread_cannot_read_an_image_ends_the_run(tmp_path: Path) -
     assert "is no image that can be read" in found.stderr
 
 
-@pytest.mark.parametrize("workers", ["0", "1"])
+@pytest.mark.parametrize("workers", [pytest.param("0", marks=pytest.mark.slow), "1"])
 def test_decoding_large_images_is_reported_as_input(tmp_path: Path, large_images: Path, workers: str) -> None:
     """A small input and network beside 900 x 900 images, decoded in the loop or on a thread beside it."""
     words = ("--data", str(large_images), "--batch", "16", "--steps", "10", "--workers", workers, "-o", "run")

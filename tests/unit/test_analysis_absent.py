@@ -49,7 +49,7 @@ def test_a_whole_run_misses_no_part(run: SyntheticRun) -> None:
 
 def test_a_rank_without_rank_json_is_named_and_not_counted_as_attached(run: SyntheticRun) -> None:
     (run.path / "ranks/0/rank.json").unlink()
-    assert missing(run)["rank 0"] == "no readable rank.json: left out"
+    assert missing(run)["rank 0"] == "no readable rank.json: left out (affects every figure of the training)"
     analysis = analyse_run(run.read())
     report = build_report(analysis, None)
     [ranks] = [figure for figure in report.figures if figure.id == "ranks"]
@@ -57,7 +57,7 @@ def test_a_rank_without_rank_json_is_named_and_not_counted_as_attached(run: Synt
     [finding] = [finding for finding in analysis.findings if finding.id == "ranks_missing"]
     assert finding.title == "1 of 2 ranks can be shown."
     assert "- rank 0: no readable rank.json" in render_text(report)
-    assert "no readable rank.json: left out" in render_html(report)
+    assert "no readable rank.json: left out (affects every figure of the training)" in render_html(report)
 
 
 def test_a_rank_of_a_newer_schema_is_named(run: SyntheticRun) -> None:
@@ -183,14 +183,6 @@ def test_no_window_because_tracing_was_off(tmp_path: Path) -> None:
 def test_no_window_because_the_run_was_short(tmp_path: Path) -> None:
     reason = missing(untraced(tmp_path, 4))[NO_WINDOW]
     assert "the run ended before the first one (4 steps were recorded" in reason
-
-
-def test_no_window_after_one_step_says_where_the_first_window_starts(tmp_path: Path) -> None:
-    run = SyntheticRun(tmp_path)
-    run.rank(0, world_size=1, root={"name": "Net"}, first_window=3)
-    run.steps(0, [100])
-    reason = missing(run)[NO_WINDOW]
-    assert "(1 step was recorded; the first window starts with step 3, counted from 0)" in reason
 
 
 def test_no_window_because_the_probe_met_an_error(tmp_path: Path) -> None:

@@ -60,6 +60,20 @@ def test_optimizer_operators_hide_communication_like_any_other_work(tmp_path: Pa
     assert parts(result)["optimizer"] == 40
 
 
+def test_gaps_in_what_an_optimizer_calls_of_the_model_are_idle_not_optimizer(tmp_path: Path) -> None:
+    """`Optimizer.step(closure)`: the step's own mark is around both, and counts for nothing."""
+    spans = [
+        span(0, 100, "annotation", phase="forward"),
+        span(10, 80, "optimizer", phase="optimizer"),
+        span(20, 50, "annotation", phase="forward"),
+        span(30, 10, "compute", phase="forward"),
+    ]
+    result = rank_of(tmp_path, spans, [(0, 0, 100)])
+    assert parts(result)["compute"] == 10
+    assert parts(result)["optimizer"] == 30
+    assert parts(result)["idle"] == 60
+
+
 def test_operators_of_other_threads_are_not_the_training(tmp_path: Path) -> None:
     result = rank_of(tmp_path, [span(0, 50, "compute", lane=999), span(0, 10, "compute")], [(0, 0, 100)])
     assert parts(result)["compute"] == 10

@@ -44,6 +44,19 @@ def test_compute_bound_names_the_largest_layer(tmp_path: Path) -> None:
     assert "layer b (5.00 ms)" in verdict.title
 
 
+def test_a_layer_that_is_small_is_not_the_one_to_look_at(tmp_path: Path) -> None:
+    """Most of the computation is in no layer: an attention function, say, beside a small head."""
+    spans = [
+        span(0, 9 * MS, "compute"),
+        span(9 * MS, 200_000, "compute", layer="head", phase="forward"),
+    ]
+    verdict = analyse(tmp_path, {0: spans}).findings[0]
+    assert (verdict.id, verdict.layer) == ("compute_bound", None)
+    assert "head" not in verdict.title
+    assert "the largest, head, has 2.2 % of the computation (200 µs), all of them 2.2 %" in verdict.detail
+    assert "largest layers" not in verdict.action
+
+
 def test_waiting_for_a_late_rank_is_told_and_laid_at_the_rank(tmp_path: Path) -> None:
     quick = [span(0, 2 * MS, "compute"), comm(2 * MS, 7 * MS, 0)]
     slow = [span(0, 8 * MS, "compute"), comm(8 * MS, 1 * MS, 0)]
@@ -217,6 +230,46 @@ def test_a_server_that_waits_for_its_workers_is_no_imbalance(tmp_path: Path) -> 
     assert "equal work" not in " ".join(finding.title for finding in alike.findings)
     unequal = analyse(tmp_path / "b", ranks)
     assert "equal work" in " ".join(finding.title for finding in unequal.findings)
+
+
+SERVED = {"groups": [{"axis": "server", "ranks": [0, worker]} for worker in (1, 2)]}
+
+
+def test_a_busy_server_is_named_before_the_idle_time_that_its_work_and_its_workers_have(
+    tmp_path: Path,
+) -> None:
+    """More of the mean step is idle than the workers wait: what the server does runs no operator."""
+    serving = [comm(9 * MS, 1 * MS, 0, in_bytes=10**6)]
+    working = [span(0, 1 * MS, "compute"), comm(1 * MS, 4 * MS, 0, in_bytes=10**6)]
+    ranks = {0: serving, 1: working, 2: working}
+    found = analyse(tmp_path / "a", ranks, scheme=SERVED).findings
+    assert found[0].id == "server_bound"
+    assert "rank 0 is busy 90 % of the time, and its 2 workers wait for it 40 %" in found[0].title
+    assert found[0].rank == 0
+    assert found[0].gain_ratio == pytest.approx(0.4)
+    assert analyse(tmp_path / "b", ranks).findings[0].id != "server_bound"  # no rank of it is known to serve
+
+
+def test_a_server_is_not_named_that_idles_or_that_hardly_keeps_its_workers_waiting(tmp_path: Path) -> None:
+    idling = [span(0, 1 * MS, "compute"), comm(1 * MS, 9 * MS, 0, in_bytes=10**6)]
+    busy = [span(0, 9 * MS, "compute"), comm(9 * MS, 1 * MS, 0, in_bytes=10**6)]
+    waiting = [span(0, 6 * MS, "compute"), comm(6 * MS, 4 * MS, 0, in_bytes=10**6)]
+    quick = [span(0, 9 * MS, "compute"), comm(9 * MS, 1 * MS, 0, in_bytes=10**6)]
+    for name, server, worker in (("idle", idling, waiting), ("quick", busy, quick)):
+        analysis = analyse(tmp_path / name, {0: server, 1: worker, 2: worker}, scheme=SERVED)
+        assert "server_bound" not in by_id(analysis)
+
+
+def test_a_verdict_on_two_traced_steps_says_that_confidence_is_low(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path)
+    run.rank(0)
+    run.window(0, [span(0, 5 * MS, "compute"), span(10 * MS, 5 * MS, "compute")], STEP[:2])
+    assert (
+        "Mean of 2 traced steps on one rank, so confidence is low."
+        in analyse_run(run.read()).findings[0].detail
+    )
+    six = analyse(tmp_path / "six", {0: [span(0, 5 * MS, "compute")]}).findings[0].detail
+    assert "Mean of 6 traced steps on one rank." in six
 
 
 def test_ranks_with_other_numbers_of_steps_are_said(tmp_path: Path) -> None:

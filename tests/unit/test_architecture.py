@@ -34,7 +34,12 @@ ARROWS: dict[str, set[str]] = {
     "__init__": set(),
 }
 LEAVES = {"errors", "units", "volumes", "children", "__init__"}
-SHARED = ("rundir/layout.py", "rundir/sampler_call.py")  # loaded by ranks, too
+SHARED = (
+    "rundir/layout.py",
+    "rundir/seal.py",
+    "rundir/sampler_call.py",
+    "rundir/last_word.py",
+)  # loaded by ranks, too
 ASKED = "launch/import_places.py"  # run by whatever Python the user's command has
 STDLIB_ONLY = ("probes", *SHARED, ASKED, "__init__.py")
 

@@ -16,10 +16,10 @@ import pytest
 
 from perfscope.analysis.machine.results import CounterTrack
 from perfscope.reports.export_source import LaneName, TimelinePart
-from perfscope.reports.files import OutputError, write_aside
 from perfscope.reports.perfetto import write_perfetto
 from perfscope.reports.registry import EXPORTS
 from perfscope.reports.tables import write_csv, write_parquet
+from perfscope.rundir.files import OutputError, write_aside
 from perfscope.rundir.schema import TIMELINE
 
 EPOCH = 1_790_000_000_123_456_789

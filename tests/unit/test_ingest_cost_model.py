@@ -172,3 +172,41 @@ def test_views_have_no_model() -> None:
     assert not any(
         known(f"aten::{name}") for name in ("view", "t", "transpose", "reshape", "as_strided", "empty")
     )
+
+
+SEQ, BATCH, IN, HIDDEN = 35, 20, 64, 48
+
+
+def test_a_recurrent_layer_multiplies_each_weight_once_at_each_position() -> None:
+    gates = 4 * HIDDEN
+    dims = [[SEQ, BATCH, IN], [gates, IN], [gates, HIDDEN], [gates], [gates]]
+    products = SEQ * BATCH * gates * (IN + HIDDEN)
+    forward = cost("aten::mkldnn_rnn_layer", dims, [F] * 5, [])
+    backward = cost("aten::mkldnn_rnn_layer_backward", dims, [F] * 5, [])
+    assert forward is not None and backward is not None
+    assert forward.flops == 2 * products and forward.written == 4 * SEQ * BATCH * HIDDEN
+    assert backward.flops == 2 * forward.flops
+
+
+@pytest.mark.parametrize(
+    "positions", [[SEQ, BATCH], [BATCH, SEQ], [SEQ * BATCH]], ids=["seq", "batch", "packed"]
+)
+@pytest.mark.parametrize("projection", [0, 16])
+def test_a_stack_of_recurrent_layers_on_a_gpu(positions: list[int], projection: int) -> None:
+    """Two layers in both directions; a GRU, or an LSTM with projections."""
+    gates = (4 if projection else 3) * HIDDEN
+    width = projection or HIDDEN
+    weights: list[list[int]] = []
+    for inputs in (IN, 2 * width):
+        one = [[gates, inputs], [gates, width], [gates], [gates]]
+        weights += 2 * (one + ([[projection, HIDDEN]] if projection else []))
+    dims = [[*positions, IN], weights, [], [1], [4, BATCH, width], [], [], [], [], [], [], [], [], [], [], []]
+    types = [F, "TensorList", SCALAR, F, F, *[""] * 11]
+    concrete = [*[""] * 13, "True", "", ""]
+    found = cost("aten::_cudnn_rnn", dims, types, concrete)
+    assert found is not None
+    per_position = sum(rows * columns for shape in weights if len(shape) == 2 for rows, columns in [shape])
+    assert found.flops == 2 * SEQ * BATCH * per_position
+    assert found.written == 4 * SEQ * BATCH * 2 * width
+    backward = cost("aten::_cudnn_rnn_backward", dims, types, concrete)
+    assert backward is not None and backward.flops == 2 * found.flops

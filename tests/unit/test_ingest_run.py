@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import shutil
 import subprocess
@@ -16,6 +15,8 @@ import pytest
 from perfscope.errors import RunDirectoryError
 from perfscope.ingest import INGEST_VERSION, IngestSummary, ingest_run
 from perfscope.ingest.summary import from_json
+from perfscope.rundir.documents import read_document
+from perfscope.rundir.links import view_of
 from perfscope.rundir.schema import TIMELINE
 from tests.unit.ingest_traces import GLOO, document, span
 
@@ -47,7 +48,7 @@ def test_every_window_gets_a_table_and_a_summary(tmp_path: Path, jobs: int) -> N
     assert calls == [(0, 3), (1, 3), (2, 3), (3, 3)]
     for summary in summaries:
         table, text = derived(tmp_path, summary.rank, summary.window)
-        assert from_json(json.loads(text.read_text())) == summary
+        assert from_json(read_document(text)) == summary
         found = pq.ParquetFile(table)
         assert found.schema_arrow.equals(TIMELINE)
         assert found.metadata.num_rows == summary.events_kept
@@ -146,13 +147,13 @@ def test_derived_that_is_a_file_is_one_clear_error(tmp_path: Path) -> None:
         ingest_run(tmp_path)
 
 
-def test_a_linked_run_can_be_ingested(tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_written_to_is_ingested_through_a_view_of_links(tmp_path: Path) -> None:
     shutil.copytree(GLOO, tmp_path / "real" / "ranks" / "0" / "windows")
     windows = tmp_path / "real" / "ranks" / "0" / "windows"
     (windows / "rank0.json.gz").rename(windows / "0.json.gz")
     stand_in = tmp_path / "stand-in"
     stand_in.mkdir()
-    (stand_in / "ranks").symlink_to(tmp_path / "real" / "ranks")
+    view_of(tmp_path / "real", stand_in)
     (summary,) = ingest_run(stand_in)
     assert summary.events_kept > 100
     assert not (tmp_path / "real" / "derived").exists()

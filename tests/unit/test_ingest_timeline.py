@@ -9,6 +9,7 @@ import pytest
 from tests.unit.ingest_traces import (
     AUTOGRAD,
     BACKEND,
+    MAIN,
     Json,
     document,
     ingest,
@@ -319,3 +320,29 @@ def test_integer_microsecond_rounding_does_not_break_nesting(tmp_path: Path) -> 
     ]
     found = ingest(tmp_path, document(events))
     assert [row["layer"] for row in found.named("aten::mm")] == ["a", "b"]
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_what_a_closure_runs_is_no_time_of_the_optimizer(tmp_path: Path, marked: bool) -> None:
+    """Marks of closures are perfscope's own; an imported trace has the layers and the backward nodes."""
+    events = [
+        span("Optimizer.step#SGD.step", 0, 100, cat="user_annotation"),
+        *([span("perfscope.closure", 5, 60, cat="user_annotation")] if marked else []),
+        span("Optimizer.zero_grad#SGD.zero_grad", 6, 4, cat="user_annotation"),
+        span("aten::zero_", 7, 2),
+        span("perfscope.layer:fc", 10, 20, cat="user_annotation"),
+        span("aten::mm", 12, 10, **MM),
+        span("aten::mse_loss", 32, 4),
+        *backward("MseLossBackward0", 40, 20, 3, tid=MAIN),
+        span("aten::mul", 45, 5),
+        span("aten::_foreach_add_", 70, 20),
+    ]
+    found = ingest(tmp_path, document(events))
+    phases = {row["name"]: row["phase"] for row in found.rows if str(row["name"]).startswith("aten::")}
+    assert phases == {
+        "aten::zero_": "optimizer",
+        "aten::mm": "forward",
+        "aten::mse_loss": "forward" if marked else "optimizer",
+        "aten::mul": "backward",
+        "aten::_foreach_add_": "optimizer",
+    }

@@ -9,7 +9,7 @@ from typing import Any
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.results import Finding
 from perfscope.analysis.run import analyse_run
-from tests.unit.synthetic_run import EPOCH
+from tests.unit.synthetic_run import EPOCH, span
 from tests.unit.synthetic_samples import SECOND, SampledRun, SampleFile, ticks, two_nodes
 
 FAST, SLOW = ticks(0, 40), ticks(0, 40, 1.0)
@@ -176,6 +176,39 @@ def test_the_job_s_own_threads_are_no_neighbour(tmp_path: Path) -> None:
     assert finding.title == "4 ranks x 4 compute threads share CPUs 0-7: 16 threads want 8 CPUs."
     assert "90.0 % of the steps' time" in finding.detail and "OMP_NUM_THREADS=2" in finding.action
     assert machine.pressures == {"node0": 0.9}
+
+
+def idle_run(path: Path, file: SampleFile, threads: int = 1) -> list[Finding]:
+    """One rank; in its traced step of 10 ms, among the others, it computes for 2 ms."""
+    begin = 15 * SECOND
+    sampled = SampledRun(path, file, topology=two_nodes(), ranks=[{"pid": 100, "num_threads": threads}])
+    sampled.run.window(0, [span(begin, 2_000_000, "compute")], [(0, begin, begin + 10_000_000)])
+    return list(analyse_run(sampled.read()).findings)
+
+
+def waiting_for_cpus(seconds_per_s: float, neighbour: float = 0.05) -> SampleFile:
+    file = quiet_file(neighbour)
+    file.rate("rank_runqueue_wait", SLOW, seconds_per_s * SECOND, pid="100")
+    return file
+
+
+def test_idle_time_in_which_threads_wait_for_a_cpu_is_not_laid_at_the_code(tmp_path: Path) -> None:
+    finding = idle_run(tmp_path, waiting_for_cpus(0.7))[0]
+    assert finding.id == "preempted"
+    assert "80.0 % of the mean step" in finding.title
+    assert "In 70.0 % of the steps' time" in finding.detail
+    assert "Profile" not in finding.action
+
+
+def test_with_a_neighbour_the_disturbance_comes_before_such_idle_time(tmp_path: Path) -> None:
+    found = [finding.id for finding in idle_run(tmp_path, waiting_for_cpus(0.7, neighbour=6.0))]
+    assert found[:2] == ["disturbed", "preempted"]
+
+
+def test_idle_time_beside_short_waits_for_a_cpu_is_the_code_s(tmp_path: Path) -> None:
+    """A tenth of the time, or as much of each of eight threads."""
+    for name, waits, threads in (("short", 0.1, 1), ("many", 0.8, 8)):
+        assert idle_run(tmp_path / name, waiting_for_cpus(waits), threads)[0].id == "host_bound"
 
 
 def test_ranks_pinned_to_one_cpu_are_oversubscribed_though_others_are_free(tmp_path: Path) -> None:

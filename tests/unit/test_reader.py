@@ -59,7 +59,7 @@ def test_a_broken_manifest_is_said_to_be_broken(tmp_path: Path, text: str) -> No
 
 def test_a_manifest_that_cannot_be_read_names_the_cause(tmp_path: Path) -> None:
     (tmp_path / "run.json").mkdir()
-    assert "cannot be read: Is a directory" in error_of(tmp_path)
+    assert "cannot be read: it is a directory" in error_of(tmp_path)
 
 
 def test_a_newer_schema_asks_for_an_upgrade(run: SyntheticRun) -> None:

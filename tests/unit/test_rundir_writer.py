@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -11,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from perfscope.errors import RunDirectoryError
+from perfscope.rundir.documents import read_document
+from perfscope.rundir.recording import LOCK
 from perfscope.rundir.writer import create_run_dir, holds_run, write_json
 
 
@@ -82,7 +83,7 @@ def test_a_run_is_replaced_only_with_force_and_other_files_survive(tmp_path: Pat
         create_run_dir(directory, name="x", force=False)
     assert holds_run(directory)
     create_run_dir(directory, name="x", force=True)
-    assert [path.name for path in directory.iterdir()] == ["notes.txt"]
+    assert {path.name for path in directory.iterdir()} == {"notes.txt", LOCK}
 
 
 @pytest.mark.parametrize("content", [None, "not json", "[]", '{"schema_version": 1}'])
@@ -123,7 +124,7 @@ def test_a_file_in_the_way_is_one_clear_line(tmp_path: Path) -> None:
 def test_json_is_utf8_and_lone_surrogates_become_question_marks(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     write_json(path, {"µ": "caf\udce9", "</script>": [1, None, True]})
-    assert json.loads(path.read_bytes()) == {"µ": "caf?", "</script>": [1, None, True]}
+    assert read_document(path) == {"µ": "caf?", "</script>": [1, None, True]}
     assert path.read_bytes().decode("utf-8").endswith("}\n")
 
 
@@ -134,7 +135,7 @@ def test_failed_write_keeps_the_old_file_and_no_half_one(tmp_path: Path) -> None
         write_json(path, {"new": float("nan")})
     with pytest.raises(TypeError):
         write_json(path, {"new": object()})
-    assert json.loads(path.read_bytes()) == {"old": 1}
+    assert read_document(path) == {"old": 1}
     assert os.listdir(tmp_path) == ["a.json"]  # noqa: PTH208 - names only
 
 

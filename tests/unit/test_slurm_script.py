@@ -16,7 +16,8 @@ from click.testing import CliRunner
 from perfscope.cli.slurm.options import job_request
 from perfscope.cli.slurm.script import command as script_command
 from perfscope.errors import UsageError
-from perfscope.slurm.quoting import directive, file_pattern, quote, quote_all
+from perfscope.rundir.shell import quote
+from perfscope.slurm.quoting import directive, file_pattern, quote_all
 from perfscope.slurm.request import FRAMEWORKS, JobRequest, job_name
 from perfscope.slurm.script import batch_script
 from perfscope.slurm.site import FILE, Site, find_site, read_site

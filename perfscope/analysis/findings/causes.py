@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from perfscope.analysis.findings.evidence import Evidence
+from perfscope.analysis.findings.preempted import explains_idle
 from perfscope.analysis.results import Finding
 from perfscope.units import format_count, format_ns, format_ratio
+
+LARGE = 0.1  # of the computation that a layer must have to be the one to look at
 
 
 def compute(evidence: Evidence, verdict: bool) -> Finding:
@@ -12,9 +15,16 @@ def compute(evidence: Evidence, verdict: bool) -> Finding:
     words = evidence.words
     title = f"Computation bounds the step: {evidence.of_step(cost)} is spent {words.busy}"
     top = max(evidence.layers, key=lambda layer: layer.forward_ns + layer.backward_ns, default=None)
-    detail = words.unnamed
+    detail, action = words.unnamed, words.heavy_unnamed
+    own = top.forward_ns + top.backward_ns if top is not None else 0
+    if top is not None and own < LARGE * cost:
+        detail = (
+            f"No layer stands out: the largest, {top.layer}, has {format_ratio(own / cost)} of the "
+            f"computation ({format_ns(own)}), all of them {format_ratio(_in_layers(evidence) / cost)}."
+        )
+        top = None
     if top is not None:
-        own = top.forward_ns + top.backward_ns
+        action = words.heavy
         title += f", most of it in layer {top.layer} ({format_ns(own)})" if own > cost / 2 else ""
         title += f"; the largest layer is {top.layer} with {format_ns(own)}" if own <= cost / 2 else ""
         kind = f" ({top.module_type})" if top.module_type else ""
@@ -26,11 +36,16 @@ def compute(evidence: Evidence, verdict: bool) -> Finding:
         id="compute_bound",
         title=title + ".",
         detail=detail,
-        action=words.heavy if top else words.heavy_unnamed,
+        action=action,
         gain_ns=None,
         gain_ratio=None,
         layer=top.layer if top else None,
     )
+
+
+def _in_layers(evidence: Evidence) -> int:
+    """Computation of the mean step that layers have, ns."""
+    return sum(layer.forward_ns + layer.backward_ns for layer in evidence.layers)
 
 
 def copies(evidence: Evidence, verdict: bool) -> Finding:
@@ -95,6 +110,23 @@ def idle(evidence: Evidence, verdict: bool) -> Finding:
             gain_ratio=min(launch / evidence.step, gain_ratio),
         )
     where = "the device runs nothing" if waits else "no operator runs and nothing is sent"
+    waited = explains_idle(evidence, cost)
+    if waited is not None:
+        lead = "A shortage of CPUs bounds the step" if verdict else "Ranks wait for a CPU"
+        return Finding(
+            id="preempted",
+            title=f"{lead}: for {evidence.of_step(cost)} {where}, while threads wait for a CPU.",
+            detail=(
+                f"In {format_ratio(waited)} of the steps' time a thread of the mean rank was ready to run "
+                "while another one had its CPU, so the training's own code is not shown to idle."
+            ),
+            action=(
+                "Repeat it on a quiet machine, or give the ranks CPUs of their own (fewer threads, "
+                "binding), before looking for gaps in the code."
+            ),
+            gain_ns=gain_ns,
+            gain_ratio=gain_ratio,
+        )
     lead = "Idle time bounds the step" if verdict else "The step is idle in part"
     return Finding(
         id="idle_bound" if waits else "host_bound",
@@ -106,6 +138,14 @@ def idle(evidence: Evidence, verdict: bool) -> Finding:
     )
 
 
+def _attached(count: int) -> str:
+    """Of ranks that recorded no step."""
+    if not count:
+        return "No rank was attached."
+    ranks, were = ("rank", "was") if count == 1 else ("ranks", "were")
+    return f"{format_count(count)} {ranks} {were} attached, without a step."
+
+
 def untraced(evidence: Evidence) -> Finding:
     """The verdict without a trace: the always-on figures tell at most that input is waited for."""
     step = evidence.step_ns
@@ -113,8 +153,11 @@ def untraced(evidence: Evidence) -> Finding:
         return Finding(
             id="no_steps",
             title="No training step was recorded, so nothing can be said about the training.",
-            detail=f"{format_count(len(evidence.ranks))} ranks were attached.",
-            action="Check that the command trains; other loops can call perfscope.step() at a step.",
+            detail=_attached(len(evidence.ranks)),
+            action=(
+                "Check that the command trains; loops without an optimizer object can call "
+                "perfscope.step() once per step."
+            ),
             gain_ns=None,
             gain_ratio=None,
         )

@@ -97,7 +97,7 @@ def _causes(evidence: Evidence, verdict: Finding, inside: Sequence[Disturbance])
             return False
         host = next((rank.host for rank in evidence.ranks if rank.rank == verdict.rank), "")
         return any(one.host == host for one in severe)
-    return verdict.id in ("imbalance", "compute_bound")
+    return verdict.id in ("imbalance", "compute_bound", "preempted")
 
 
 def _slowed(one: Disturbance) -> bool:

@@ -18,6 +18,7 @@ from perfscope.analysis.results import (
     Quantiles,
     RankResult,
 )
+from perfscope.analysis.server import ServerLoad
 from perfscope.analysis.source import Document
 from perfscope.analysis.whatif.analyse import NOTHING, WhatIfs
 from perfscope.units import format_ns, format_ratio
@@ -42,6 +43,7 @@ class Evidence:
     hosts: Sequence[Host] = ()  # what `machine` was drawn from
     what_ifs: WhatIfs = NOTHING
     uneven: UnevenLayer | None = None  # a layer of which ranks compute unequal shares
+    server: ServerLoad | None = None  # of a run with one parameter server
     no_window: NoWindow | None = None  # why no window can be used, where none can
 
     @property

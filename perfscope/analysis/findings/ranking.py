@@ -13,13 +13,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from perfscope.analysis.findings import causes, communication, disturbed, machine, numa, ranks, record
+from perfscope.analysis.findings import (
+    causes,
+    communication,
+    disturbed,
+    machine,
+    numa,
+    ranks,
+    record,
+    server,
+)
 from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.results import Finding
 from perfscope.units import format_count
 
 NOTABLE = 0.05  # a cause below this share of the step is not worth a finding beside the verdict
 REMOVABLE = 0.1  # a cause that would bring more of the step than this comes before the computation
+
+GAPS = frozenset({"host_bound", "idle_bound", "launch_bound", "preempted"})  # time without work
+FEW_STEPS = 2  # a verdict on no more traced steps than these may be of steps that are not typical
 
 IDLE = 0.2  # the same for gaps without work ...
 AGAINST_COMPUTE = 0.5  # ... which must also be this much of the computation
@@ -28,6 +40,7 @@ AGAINST_COMPUTE = 0.5  # ... which must also be this much of the computation
 _Cause: TypeAlias = Callable[[Evidence, bool], Finding | None]
 _REMOVABLE: tuple[_Cause, ...] = (
     numa.remote_memory,
+    server.bound,
     ranks.slow_rank,
     ranks.model_split,
     ranks.late_start,
@@ -55,6 +68,7 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
         return _in_order(evidence, causes.untraced(evidence), others)
     found = [(cause, finding) for cause in _REMOVABLE if (finding := cause(evidence, False)) is not None]
     found.sort(key=lambda item: -_gain(item[1]))
+    found = _server_first(found)
     leads = next((item for item in found if _leads(evidence, item[1])), None)
     if leads is not None:
         verdict = leads[0](evidence, True)
@@ -69,13 +83,24 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
     return _in_order(evidence, verdict, [*beside, *others])
 
 
+def _server_first(found: list[tuple[_Cause, Finding]]) -> list[tuple[_Cause, Finding]]:
+    """Where workers wait for a server, that is the cause: their waits are no other finding of their own.
+
+    What the server does between two messages may be time without operators; that is its work, not idling.
+    """
+    if not any(finding.id == server.SERVER_BOUND for _, finding in found):
+        return found
+    kept = [item for item in found if item[1].id not in server.CONSEQUENCES]
+    return sorted(kept, key=lambda item: item[1].id in GAPS)
+
+
 def _leads(evidence: Evidence, finding: Finding) -> bool:
     """Whether a removable cause is worth standing first.
 
     Gaps without work never go away whole: they lead only where they weigh against the computation.
     """
     gain = _gain(finding)
-    if finding.id in ("host_bound", "idle_bound", "launch_bound"):
+    if finding.id in GAPS:
         return gain >= max(IDLE, AGAINST_COMPUTE * evidence.mean("compute") / evidence.step)
     return gain > REMOVABLE
 
@@ -112,7 +137,8 @@ def _basis(evidence: Evidence) -> str:
     if evidence.breakdown_of == "file":
         return f"The traces of {who} have no step marks, so each counts as one step."
     steps = format_count(evidence.steps_per_rank)
-    return f"Mean of {steps} traced step{'' if steps == '1' else 's'} on {who}."
+    few = ", so confidence is low" if evidence.steps_per_rank <= FEW_STEPS else ""
+    return f"Mean of {steps} traced step{'' if steps == '1' else 's'} on {who}{few}."
 
 
 def _by_gain(findings: Sequence[Finding]) -> list[Finding]:

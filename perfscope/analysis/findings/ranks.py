@@ -10,6 +10,7 @@ from typing import Any
 from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.rank_facts import num_devices
 from perfscope.analysis.results import CollectiveCall, Finding
+from perfscope.analysis.server import servers_of
 from perfscope.analysis.whatif.analyse import in_words
 from perfscope.analysis.whatif.peers import SLOWER, Slow
 from perfscope.analysis.whatif.results import WhatIf
@@ -278,12 +279,7 @@ def devices_of_one(evidence: Evidence) -> int:
 
 def servers(evidence: Evidence) -> set[int]:
     """Ranks of a bench run that only serve: they wait by design."""
-    groups = scheme(evidence).get("groups")
-    return {
-        group["ranks"][0]
-        for group in (groups if isinstance(groups, list) else [])
-        if isinstance(group, dict) and group.get("axis") == "server" and group.get("ranks")
-    }
+    return servers_of(scheme(evidence))
 
 
 def scheme(evidence: Evidence) -> Mapping[str, Any]:

@@ -21,12 +21,20 @@ def overhead(evidence: Evidence) -> list[Finding]:
                 f"perfscope itself cost {format_ratio(ratio, 2)} of the run, "
                 f"over the budget of {format_ratio(budget, 2)}."
             ),
-            detail="What its start and its first window cost, a short run has little time to spread over.",
-            action="Run longer, trace fewer steps (`--steps-per-window 1`), or none (`--no-trace`).",
+            detail=_why_costly(evidence),
+            action="Run longer."
+            if evidence.no_window is not None
+            else "Run longer, trace fewer steps (`--steps-per-window 1`), or none (`--no-trace`).",
             gain_ns=None,
             gain_ratio=None,
         )
     ]
+
+
+def _why_costly(evidence: Evidence) -> str:
+    if evidence.no_window is not None:
+        return "No window was traced: what its start cost, a short run has little time to spread over."
+    return "What its start and its first window cost, a short run has little time to spread over."
 
 
 def attached(evidence: Evidence) -> list[Finding]:

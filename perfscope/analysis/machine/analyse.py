@@ -38,7 +38,7 @@ from perfscope.analysis.steps import RankSteps
 
 _MOST_ROOFLINES = 4  # hosts of one run are usually alike
 # What is still asked of a host once all hosts are known: by `wire` and by the findings.
-KEPT_METRICS = METRICS | {"gpu_throttle_time", "pressure_some"}
+KEPT_METRICS = METRICS | {"gpu_throttle_time", "pressure_some", "rank_runqueue_wait"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,6 +263,10 @@ def _what(what: object, labels: Mapping[str, str]) -> str:
 def _missing(source: RunSource, found: _Found, no_energy: str) -> list[MissingFigure]:
     """What of the machine is not known, with the reason."""
     missing = unsampled(source, [host.name for host in found.hosts], [host.name for host in found.sampled])
+    sizeless = [host.name for host in found.sampled if not host.topology.num_cpus]
+    if sizeless:
+        reason = "topology.json does not say how many CPUs there are"
+        missing.append(MissingFigure(what=f"CPU time taken by others on {some(sizeless)}", reason=reason))
     if no_energy and found.sampled:
         missing.append(MissingFigure(what="energy per sample", reason=no_energy))
     return missing

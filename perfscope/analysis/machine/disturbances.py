@@ -122,7 +122,9 @@ def _threshold(num_cpus: int) -> float:
 
 
 def _neighbours(host: Host, part: _Part) -> Iterator[Disturbance]:
-    num_cpus = host.topology.num_cpus or 1
+    num_cpus = host.topology.num_cpus
+    if not num_cpus:  # what is much for this machine is not known
+        return
     for _, counted in host.counters("neighbour_cpu"):
         for episode in _episodes(counted, part, 1e-9, _threshold(num_cpus)):
             names, lines = who(host, "cpu", episode)
@@ -152,7 +154,9 @@ def _outside_the_group(host: Host, part: _Part) -> Iterator[Disturbance]:
 
 
 def _steal(host: Host, part: _Part) -> Iterator[Disturbance]:
-    num_cpus = host.topology.num_cpus or 1
+    num_cpus = host.topology.num_cpus
+    if not num_cpus:
+        return
     for _, counted in host.counters("cpu_steal", cpu="all"):
         for episode in _episodes(counted, part, 1e-9 / num_cpus, STEAL_SHARE):
             title = f"The hypervisor took {format_ratio(episode.mean, 0)} of the CPUs' time"
@@ -161,7 +165,9 @@ def _steal(host: Host, part: _Part) -> Iterator[Disturbance]:
 
 
 def _quota(host: Host, part: _Part) -> Iterator[Disturbance]:
-    granted = host.topology.cpu_limit or host.topology.num_cpus or 1
+    granted = host.topology.cpu_limit or host.topology.num_cpus
+    if not granted:
+        return
     for series, counted in host.counters("job_throttled"):
         for episode in _episodes(counted, part, 1e-9, THROTTLED_SHARE):
             share = format_ratio(min(1.0, episode.mean), 0)

@@ -175,7 +175,9 @@ def _members(meta: Document, group: str) -> tuple[int, ...] | None:
 def recorded_plan(analysis: RunAnalysis, kinds: Sequence[_CallKind], hosts: Mapping[int, str]) -> Plan:
     """A script's own calls; only those of all ranks, which say what other numbers of ranks would send."""
     num, batch = len(analysis.ranks), None
-    if analysis.throughput_samples_per_s and analysis.step_ns:
+    if analysis.samples_per_step:
+        batch = float(max(1, round(analysis.samples_per_step)))
+    elif analysis.throughput_samples_per_s and analysis.step_ns:
         # samples/s were made from samples and the median step: whole samples come out again, rounding aside
         batch = float(max(1, round(analysis.throughput_samples_per_s * analysis.step_ns.median / 1e9)))
     if analysis.bench is not None and analysis.bench.batch:

@@ -197,6 +197,8 @@ def _batch(analysis: RunAnalysis) -> int | None:
     option = _whole(mapping(analysis.run.get("options")).get("samples_per_step"))
     if option:
         return option
+    if analysis.samples_per_step:  # of the median step: how many smaller last batches there were is no matter
+        return round(analysis.samples_per_step) or None
     speed, step = analysis.throughput_samples_per_s, analysis.step_ns
     return round(speed * step.median / 1e9) or None if speed and step else None
 

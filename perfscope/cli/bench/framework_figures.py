@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from perfscope.errors import RunDirectoryError
 from perfscope.rundir import layout
+from perfscope.rundir.documents import read_document
 from perfscope.rundir.writer import write_json
 
 PARITY = "parity"  # key of run.json: how a run's losses compare with the reference's
@@ -67,8 +67,8 @@ def keep_parity(run_dir: Path, reference: str, found: Mapping[str, Any]) -> None
     """
     path = run_dir / layout.RUN_JSON
     try:
-        manifest = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+        manifest = read_document(path)
+    except OSError as error:
         raise RunDirectoryError(f"{path} cannot be read: {error}") from error
     write_json(path, {**manifest, PARITY: {"reference": reference, **found}})
 

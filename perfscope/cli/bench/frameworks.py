@@ -16,6 +16,7 @@ from perfscope.cli.bench.options import default_threads
 from perfscope.cli.output import print_result
 from perfscope.cli.words import number, plural
 from perfscope.errors import UsageError
+from perfscope.rundir.shell import quote
 
 if TYPE_CHECKING:
     from perfscope.runners.frameworks.interpreters import Interpreter
@@ -316,7 +317,7 @@ def _tell(cells: Sequence[FrameworkCell], folder: Path, as_json: bool) -> None:
         print_result(matrix_text(cells, REFERENCE))
     runs = [f"{_short(folder)}/{one['path']}" for cell in cells for one in cell.runs_done]
     if len(runs) > 1:
-        place = shlex.quote(str(_short(folder)))
+        place = quote(str(_short(folder)))
         _say(f"next: perfscope compare {place}")
 
 

@@ -191,6 +191,7 @@ def _require_room(output: Path | None, force: bool) -> None:
     Raises:
         UsageError: something is there that must not be replaced.
     """
+    from perfscope.rundir.recording import LOCK
     from perfscope.rundir.writer import holds_run
     from perfscope.runners.starting.outer import find_outer
 
@@ -198,7 +199,7 @@ def _require_room(output: Path | None, force: bool) -> None:
         return
     if output.exists() and not output.is_dir():
         raise UsageError(f"{output} is a file; choose another -o")
-    if not output.is_dir() or not any(output.iterdir()):
+    if not output.is_dir() or all(one.name == LOCK for one in output.iterdir()):
         return
     if not holds_run(output):
         raise UsageError(f"{output} is not empty and holds no perfscope run; choose another -o")

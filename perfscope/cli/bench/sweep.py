@@ -19,6 +19,7 @@ from perfscope.cli.output import print_result
 from perfscope.cli.slurm.array_options import sweep_options, taken_out
 from perfscope.cli.words import plural
 from perfscope.errors import PerfscopeError, UsageError
+from perfscope.rundir.shell import quote
 
 if TYPE_CHECKING:
     from perfscope.cli.bench.sweep_slurm import Wanted
@@ -292,7 +293,7 @@ def _run(
         print_result(json.dumps(study.as_json(), indent=1, ensure_ascii=False) + "\n")
     else:
         print_result("\n".join([study.title, study.trained, "", *study.sentences, "", rows]))
-    _say(f"study: {shlex.quote(str(_short(folder)))}")
+    _say(f"study: {quote(str(_short(folder)))}")
     return code
 
 

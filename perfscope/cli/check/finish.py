@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from perfscope.cli.check.output import add_to_history, emit, say, write_text
 from perfscope.cli.check.runs import CHECK_JSON
 from perfscope.errors import PerfscopeError
 from perfscope.gate.results import CheckResult, Outcome
+from perfscope.rundir.shell import quote
 
 if TYPE_CHECKING:
     from perfscope.cli.check.options import Asked
@@ -59,7 +59,7 @@ def finish(result: CheckResult, asked: Asked, folder: Path | None) -> int:
     if folder is not None:
         say(f"runs and {CHECK_JSON} are in {folder}")
         if result.outcome is Outcome.REGRESSION and result.pairs:
-            last = shlex.quote(str(folder / result.head.runs[-1].name))
+            last = quote(str(folder / result.head.runs[-1].name))
             say(f"to look closer: perfscope report {last}")
     if not problems:
         return result.outcome.value

@@ -214,7 +214,7 @@ class Asked:
 
 
 def _check_writable(path: Path) -> None:
-    """Raises UsageError: reports.files.write_aside could not write it."""
+    """Raises UsageError: rundir.files.write_aside could not write it."""
     target = path.resolve()
     if target.is_dir():
         raise UsageError(f"cannot write {path}: it is a directory; name a file in it")

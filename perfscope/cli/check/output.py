@@ -16,7 +16,7 @@ from perfscope.cli.check.options import STDOUT
 from perfscope.cli.output import discard_stdout, print_result
 from perfscope.errors import PerfscopeError
 from perfscope.reports.display import visible
-from perfscope.reports.files import write_aside
+from perfscope.rundir.files import write_aside
 
 if TYPE_CHECKING:
     from perfscope.gate.results import CheckResult

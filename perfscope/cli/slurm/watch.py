@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import Any
 import click
 
 from perfscope.errors import RunDirectoryError
+from perfscope.rundir.shell import quote
 from perfscope.slurm.accounting import LIMIT_S, job_facts
 from perfscope.slurm.job_log import first_failure, last_text
 from perfscope.slurm.jobs import Task
@@ -174,7 +174,7 @@ def detach(job: str, place: Place | None) -> None:
 
 def how_to_look(job: str, place: Place | None) -> str:
     """`follow it: perfscope slurm follow 12, cancel it: scancel 12`."""
-    run = f", its run: {shlex.quote(str(short(place.run)))}" if place is not None else ""
+    run = f", its run: {quote(str(short(place.run)))}" if place is not None else ""
     return f"follow it: perfscope slurm follow {job}, cancel it: scancel {job}{run}"
 
 

@@ -15,10 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from perfscope.rundir.sampler_call import QUIET_SITE
+
 # As a script is run, but without the script's folder or the current one in sys.path: modules of this
 # package are called `io` and the like.
 _RUN = (
-    "import runpy, sys; sys.path[:] = [p for p in sys.path if p]; del sys.argv[0]; "
+    QUIET_SITE + "import runpy; sys.path[:] = [p for p in sys.path if p]; del sys.argv[0]; "
     "runpy.run_path(sys.argv[0], run_name='__main__')"
 )
 _CHUNK = 1 << 16
@@ -49,7 +51,7 @@ def run_child(
     with tempfile.TemporaryFile() as errors:
         try:
             process = subprocess.Popen(
-                [python, "-c", _RUN, str(script), json.dumps(plan)],
+                [python, "-S", "-c", _RUN, str(script), json.dumps(plan)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,

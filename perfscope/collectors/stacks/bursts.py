@@ -24,7 +24,9 @@ from pathlib import Path
 from perfscope.collectors.base import SECOND_NS, BaseCollector, Capability, Reading, reason_of
 from perfscope.collectors.context import Context
 from perfscope.collectors.stacks.speedscope import NotSpeedscope, StackMerge
+from perfscope.rundir.files import replacing
 from perfscope.rundir.layout import STACKS_JSON
+from perfscope.rundir.seal import sealed
 
 BURST_S = 2
 RATE_HZ = 20
@@ -252,13 +254,10 @@ class StackBursts(BaseCollector):
         counts = {"samples": self._samples, "torn": self._torn, "cpu_ns": self._cpu_ns}
         document = self._merge.as_document(perfscope={**facts, **counts})
         target = self._ctx.out_dir / STACKS_JSON
-        aside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         try:
-            aside.write_text(json.dumps(document, separators=(",", ":")), encoding="utf-8")
-            aside.replace(target)
+            with replacing(target) as file:
+                file.write(sealed(json.dumps(document, separators=(",", ":")), target.name).encode())
         except OSError as error:
-            with suppress(OSError):
-                aside.unlink()
             self._give_up(f"{STACKS_JSON} cannot be written: {reason_of(error)}")
 
 

@@ -22,7 +22,7 @@ from perfscope.gate.records import Fingerprint, RunFigures
 from perfscope.gate.store.entries import Entry, check_name, check_put, digest, in_order, summarise
 from perfscope.gate.store.errors import BaselineError, shown
 from perfscope.gate.store.locking import TIMEOUT_S, beside, locked
-from perfscope.gate.store.shareable import encode_run, shareable
+from perfscope.gate.store.shareable import decode_run, encode_run, shareable
 
 KIND = "perfscope-baseline"
 SCHEMA_VERSION = 1
@@ -44,7 +44,7 @@ class Record:
     """Every further element."""
 
     benchmark: str
-    run: RunFigures
+    run: msgspec.Raw
 
 
 class JsonStore:
@@ -182,7 +182,8 @@ def parse(content: bytes, path: Path) -> Groups:
     try:
         for element in elements[1:]:
             record = msgspec.json.decode(element, type=Record)
-            groups.setdefault((record.benchmark, record.run.fingerprint), []).append(record.run)
+            run = decode_run(bytes(record.run))
+            groups.setdefault((record.benchmark, run.fingerprint), []).append(run)
     except (ValueError, RecursionError) as error:
         raise BaselineError(_damaged(place, error)) from error
     return {group: in_order(runs) for group, runs in groups.items()}

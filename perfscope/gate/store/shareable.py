@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
@@ -21,6 +22,7 @@ from perfscope.gate.store.errors import BaselineError, shown
 # An absolute path of two parts or more inside a text; "n/a", "samples/s" and URLs are none.
 _PATH = re.compile(r"""(?<![^\s=:,;'"(\[{])~?/(?:[^\s/:,;'"()]+/)+([^\s/:,;'"()]*)""")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+CHECKSUM = "checksum"  # a key of a run's JSON: of the text without it, as json.dumps writes it
 _START_LIMIT = 1 << 63  # SQLite's integers
 
 
@@ -51,7 +53,7 @@ def shareable(run: RunFigures) -> RunFigures:
 
 
 def encode_run(run: RunFigures) -> str:
-    """A shareable run as one line of ASCII JSON that `decode_run` makes the same run of.
+    """A shareable run as one line of ASCII JSON, its checksum in it, that `decode_run` makes the same run of.
 
     ASCII, so that neither a direction mark nor a line separator in a name can disguise a line of a diff.
 
@@ -63,6 +65,7 @@ def encode_run(run: RunFigures) -> str:
         if start is not None and not -_START_LIMIT <= start < _START_LIMIT:
             raise ValueError(f"its start, {start} ns, is no time")
         text = json.dumps(msgspec.to_builtins(run), allow_nan=False, separators=(",", ":"))
+        text = _sealed(text)
         if decode_run(text) != run:
             raise ValueError("it would not be read back as it is")
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -71,8 +74,32 @@ def encode_run(run: RunFigures) -> str:
 
 
 def decode_run(text: str | bytes) -> RunFigures:
-    """Raises msgspec.DecodeError or UnicodeDecodeError, which are ValueErrors: no run."""
-    return msgspec.json.decode(text, type=RunFigures)
+    """The run in a line of `encode_run`, or in one of an older perfscope, which has no checksum.
+
+    White space and escapes may have been changed (a formatter), but no key, value or order.
+
+    Raises:
+        ValueError: no run, or not what was written.
+    """
+    run = msgspec.json.decode(text, type=RunFigures)
+    line = text if isinstance(text, str) else text.decode()
+    end = len(line) - len(_sealed("{}")) + len("{")
+    if _sealed(line[:end] + "}") != line:  # not as it was written: older, damaged or only formatted
+        document = json.loads(line)
+        checksum = document.pop(CHECKSUM, None)
+        plain = json.dumps(document, separators=(",", ":"))
+        if checksum is not None and checksum != _checksum(plain):
+            raise ValueError("a run is not what was written: its checksum does not match")
+    return run
+
+
+def _sealed(text: str) -> str:
+    """A JSON object's text with the checksum of it as the last key."""
+    return f'{text[:-1]},"{CHECKSUM}":"{_checksum(text)}"}}'
+
+
+def _checksum(text: str) -> str:
+    return f"crc32:{zlib.crc32(text.encode()):08x}"
 
 
 def _unfit(run: RunFigures, error: Exception) -> BaselineError:

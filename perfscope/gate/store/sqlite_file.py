@@ -16,10 +16,10 @@ import msgspec
 
 from perfscope.gate.records import Fingerprint, RunFigures
 from perfscope.gate.store.entries import (
-    Digest,
     Entry,
     check_name,
     check_put,
+    digest,
     identity,
     in_order,
     is_storable,
@@ -121,7 +121,7 @@ class SqliteStore:
             for id_, _, fingerprint in _benchmarks(connection, name):
                 if fingerprint.key == key:
                     rows = connection.execute("SELECT figures FROM runs WHERE benchmark = ?", (id_,))
-                    return tuple(in_order(decode_run(text) for (text,) in rows))
+                    return tuple(in_order(_decoded(text, fingerprint) for (text,) in rows))
         return ()
 
     def put(
@@ -161,11 +161,10 @@ class SqliteStore:
             with closing(_connect(self._path, create=not start, timeout_s=self._timeout_s)) as connection:
                 _migrate(connection, self._path)
                 connection.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
-                if writing:
-                    _check_sound(connection, self._path)
+                _check_sound(connection, self._path)
                 yield connection
                 connection.execute("COMMIT")  # without it, closing rolls back
-        except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
+        except (sqlite3.Error, sqlite3.Warning, ValueError, RecursionError) as error:
             raise BaselineError(self._what_failed(error, writing=writing)) from error
 
     def _what_failed(self, error: Exception, *, writing: bool) -> str:
@@ -223,7 +222,7 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def _check_sound(connection: sqlite3.Connection, path: Path) -> None:
-    """Before anything is written: into a file with pages missing, SQLite would write all the same."""
+    """Of a file with pages missing or torn, SQLite gives what it finds, and writes into it all the same."""
     if path.stat().st_size % _number(connection, "PRAGMA page_size"):
         raise sqlite3.DatabaseError("its last page is cut off")
     found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
@@ -257,13 +256,22 @@ def _benchmark_id(connection: sqlite3.Connection, name: str, fingerprint: Finger
 
 
 def _entry(connection: sqlite3.Connection, id_: int, name: str, fingerprint: Fingerprint) -> Entry:
+    # From the figures: the columns beside them are for queries by hand, and have no checksum.
     rows = connection.execute(
-        'SELECT start_unix_ns, "commit", step_p10 FROM runs WHERE benchmark = ? '
-        "ORDER BY coalesce(start_unix_ns, -1), identity",
-        (id_,),
+        "SELECT figures FROM runs WHERE benchmark = ? ORDER BY coalesce(start_unix_ns, -1), identity", (id_,)
     )
-    digests = [Digest(start_unix_ns=start, commit=commit, step_p10=p10) for start, commit, p10 in rows]
+    digests = [digest(_decoded(text, fingerprint)) for (text,) in rows.fetchall()]
     return summarise(name, fingerprint, digests)
+
+
+def _decoded(text: object, fingerprint: Fingerprint) -> RunFigures:
+    """Raises ValueError: damaged, or in another entry than it belongs to."""
+    if not isinstance(text, str):
+        raise ValueError("a run's figures are no text")
+    run = decode_run(text)
+    if run.fingerprint != fingerprint:
+        raise ValueError("a run stands under a fingerprint that is not its own")
+    return run
 
 
 def _row(run: RunFigures) -> tuple[object, ...]:

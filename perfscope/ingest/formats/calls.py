@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pyarrow.parquet as pq
 from perfscope.errors import TraceError
 from perfscope.ingest.collectives import Collective
 from perfscope.ingest.formats.trace import FrameworkTrace, Ints, depths, write_table
+from perfscope.ingest.inflate import read_whole
 from perfscope.rundir.schema import KINDS, PHASES
 
 
@@ -26,10 +26,14 @@ def read_calls(path: Path) -> FrameworkTrace:
     document = _document(path)
     offset = _int(document.get("unix_ns")) - _int(document.get("monotonic_ns"))
     main_tid = document.get("main_tid")
-    labels = document.get("lanes") or {}
-    trace = FrameworkTrace(groups=[one for one in document.get("groups") or [] if isinstance(one, dict)])
-    trace.notes += [str(note) for note in document.get("notes") or []]
-    trace.steps = [(step, start + offset, end + offset) for step, start, end in document.get("steps") or []]
+    labels = _labels(document.get("lanes"))
+    trace = FrameworkTrace(groups=[one for one in _list(document, "groups") if isinstance(one, dict)])
+    trace.notes += [str(note) for note in _list(document, "notes")]
+    for one in _list(document, "steps"):
+        if _is_step(one):
+            trace.steps.append((one[0], one[1] + offset, one[2] + offset))
+        else:
+            trace.num_dropped += 1
     lost = _int(document.get("num_lost"))
     if lost:
         trace.notes.append(f"{lost:,} calls of this window are not in the file: there were too many")
@@ -47,9 +51,9 @@ def read_calls(path: Path) -> FrameworkTrace:
         lane_of(main_tid)
     for row in document["rows"]:
         trace.num_read += 1
-        values = dict(zip(document["columns"], row, strict=False))
         try:
-            _add(trace, values, lane_of(int(values["lane"])), offset)
+            values = dict(zip(document["columns"], row, strict=False))
+            _add(trace, values, lane_of(_whole(values["lane"])), offset)
         except (KeyError, TypeError, ValueError):
             trace.num_dropped += 1
     outside = document.get("outside")
@@ -86,9 +90,8 @@ def merge_calls(table_path: Path, trace: FrameworkTrace, steps: list[tuple[int, 
 
 def _document(path: Path) -> dict[str, Any]:
     try:
-        data = path.read_bytes()
-        document = msgspec.json.decode(gzip.decompress(data) if path.suffix == ".gz" else data)
-    except (OSError, EOFError, ValueError) as error:
+        document = msgspec.json.decode(read_whole(path))
+    except (ValueError, RecursionError) as error:
         raise TraceError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
     if not isinstance(document, dict) or not isinstance(document.get("rows"), list):
         raise TraceError(f"{path}: is no record of calls")
@@ -104,17 +107,17 @@ def _add(trace: FrameworkTrace, values: dict[str, Any], lane: int, offset: int) 
     collective = None
     if values.get("collective"):
         collective = Collective(
-            name=values["collective"],
-            group=values.get("group"),
-            group_size=values.get("group_size"),
-            in_bytes=values.get("in_bytes"),
-            out_bytes=values.get("out_bytes"),
-            dtype=values.get("dtype"),
-            peer=values.get("peer"),
+            name=_word(values["collective"]),
+            group=_word(values.get("group")),
+            group_size=_maybe(values.get("group_size"), 31),
+            in_bytes=_maybe(values.get("in_bytes")),
+            out_bytes=_maybe(values.get("out_bytes")),
+            dtype=_word(values.get("dtype")),
+            peer=_maybe(values.get("peer"), 31),
         )
-    start, dur = int(values["start_ns"]) + offset, max(0, int(values["dur_ns"]))
-    name = str(values["name"])
-    trace.add(lane, start, dur, kind, name, phase=phase, layer=values.get("layer"), collective=collective)
+    start, dur = _whole(values["start_ns"]) + offset, max(0, _whole(values["dur_ns"]))
+    name, layer = str(values["name"]), _word(values.get("layer"))
+    trace.add(lane, start, dur, kind, name, phase=phase, layer=layer, collective=collective)
 
 
 def _fill(trace: FrameworkTrace, main: int, name: str) -> None:
@@ -128,5 +131,39 @@ def _fill(trace: FrameworkTrace, main: int, name: str) -> None:
                 trace.add(main, begin, stop - begin, "compute", name)
 
 
+def _labels(named: object) -> dict[str, str]:
+    return {str(key): str(label) for key, label in named.items()} if isinstance(named, dict) else {}
+
+
+def _is_step(one: object) -> bool:
+    if not isinstance(one, list) or len(one) != 3 or any(_int(value) != value for value in one):
+        return False
+    return bool(abs(one[0]) < 1 << 31 and one[1] <= one[2])
+
+
+def _list(document: dict[str, Any], key: str) -> list[Any]:
+    found = document.get(key)
+    return found if isinstance(found, list) else []
+
+
 def _int(value: object) -> int:
-    return value if isinstance(value, int) else 0
+    return value if type(value) is int and abs(value) < 1 << 61 else 0
+
+
+def _whole(value: object, bits: int = 61) -> int:
+    """A number that a column holds, with room for an offset. Raises ValueError, TypeError."""
+    if type(value) is not int:
+        raise TypeError("a whole number")
+    if abs(value) >= 1 << bits:
+        raise ValueError("more than a column holds")
+    return value
+
+
+def _maybe(value: object, bits: int = 61) -> int | None:
+    return None if value is None else _whole(value, bits)
+
+
+def _word(value: object) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise TypeError("a text")
+    return value

@@ -7,17 +7,18 @@ carries the modules. What only encloses operators (executors, loops) is left out
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
 from pathlib import Path
+from typing import Any
 
 from perfscope.errors import TraceError
 from perfscope.ingest.collectives import Collective, canonical
 from perfscope.ingest.formats.hlo import NOWHERE, Instruction, Module, Modules
 from perfscope.ingest.formats.trace import UNKNOWN, FrameworkTrace
 from perfscope.ingest.formats.xplane import XEvent, XLine, XPlane, read_xspace
+from perfscope.ingest.inflate import read_whole
 from perfscope.rundir import layout
+from perfscope.rundir.documents import read_document
 
 MARK_DEVICES = "perfscope.devices:"  # + "device=process,..." of every device, by probes/jax/trace.py
 WORLD = "jax"  # the group of all processes, as in rank.json
@@ -60,7 +61,7 @@ class _Reader:
     def read(self) -> FrameworkTrace:
         planes = read_xspace(self._path)
         try:
-            self._modules = Modules(_data(self._path))
+            self._modules = Modules(read_whole(self._path))
             self._read(planes)
         except (IndexError, ValueError) as error:
             raise TraceError(f"{self._path}: its compiled modules cannot be read ({error})") from None
@@ -246,11 +247,6 @@ class _Reader:
             trace.notes.append(said if share > 0.995 else said + rest)
 
 
-def _data(path: Path) -> bytes:
-    data = path.read_bytes()
-    return gzip.decompress(data) if path.suffix == ".gz" else data
-
-
 def _leaves(events: list[XEvent]) -> list[XEvent]:
     """Of one thread's events those that enclose no other of them."""
     ordered = sorted(events, key=lambda event: (event.offset_ps, -event.duration_ps))
@@ -271,7 +267,7 @@ def _leaves(events: list[XEvent]) -> list[XEvent]:
 def _known_layers(path: Path) -> frozenset[str]:
     """Names in the rank's layers.json, two folders up; none for a trace that lies alone."""
     try:
-        document = json.loads((path.parent.parent / layout.LAYERS_JSON).read_bytes())
+        document: dict[str, Any] = read_document(path.parent.parent / layout.LAYERS_JSON)
         return frozenset(str(row["layer"]) for row in document["layers"])
     except (OSError, ValueError, KeyError, TypeError):
         return frozenset()

@@ -11,7 +11,6 @@ become one row, from the first one's start to the last one's end.
 
 from __future__ import annotations
 
-import gzip
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
@@ -23,6 +22,7 @@ import msgspec
 from perfscope.errors import TraceError
 from perfscope.ingest.collectives import Collective, canonical
 from perfscope.ingest.formats.trace import FrameworkTrace
+from perfscope.ingest.inflate import read_whole
 from perfscope.rundir import layout
 
 _MARKS = "perfscope"  # domain of the probe's tasks
@@ -107,12 +107,7 @@ def _devices_of_first_window(path: Path) -> dict[int, str]:
 
 def _records(path: Path) -> tuple[list[_Record], int]:
     """All records, and how many could not be decoded."""
-    try:
-        data = path.read_bytes()
-        if path.suffix == ".gz":
-            data = gzip.decompress(data)
-    except (OSError, EOFError, ValueError) as error:
-        raise TraceError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+    data = read_whole(path)
     begin = data.find(b'"traceEvents"')
     begin = data.find(b"[", begin) + 1 if begin >= 0 else 0
     if not begin:

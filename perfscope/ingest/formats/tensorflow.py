@@ -16,7 +16,6 @@ Times: the profile counts from its start, which `Task Environment` gives as Unix
 
 from __future__ import annotations
 
-import json
 import re
 from bisect import bisect_right
 from collections import Counter
@@ -27,12 +26,13 @@ from typing import Any
 
 import numpy as np
 
-from perfscope.errors import TraceError
+from perfscope.errors import TraceError, UnreadableFileError
 from perfscope.ingest.collectives import Collective, from_kernel_name
 from perfscope.ingest.formats.tensorflow_names import Naming, Op
 from perfscope.ingest.formats.trace import FrameworkTrace, Ints
 from perfscope.ingest.formats.xplane import XEvent, XLine, XPlane, read_xspace
 from perfscope.rundir import layout
+from perfscope.rundir.documents import read_document
 from perfscope.rundir.schema import KINDS, PHASES
 
 _ENVIRONMENT, _STARTED = "Task Environment", "profile_start_time"
@@ -113,10 +113,9 @@ class _RankFacts:
 
 def _document(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        return read_document(path)
+    except (OSError, UnreadableFileError):
         return {}
-    return document if isinstance(document, dict) else {}
 
 
 def _items(value: object) -> list[Any]:

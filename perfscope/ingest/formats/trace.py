@@ -5,11 +5,8 @@ These traces are small against Kineto's (a CPU window is some thousand operators
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +18,7 @@ from numpy.typing import NDArray
 
 from perfscope.ingest.collectives import Collective
 from perfscope.ingest.summary import Lane
+from perfscope.rundir.files import replacing
 from perfscope.rundir.schema import KINDS, PHASES, TIMELINE
 
 Ints = NDArray[np.int64]
@@ -243,13 +241,8 @@ def write_table(table: pa.Table, path: Path) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
-    try:
-        pq.write_table(table, aside, compression="zstd", compression_level=1, write_statistics=False)
-        aside.replace(path)
-    finally:
-        with suppress(OSError):
-            aside.unlink(missing_ok=True)
+    with replacing(path) as file:
+        pq.write_table(table, file, compression="zstd", compression_level=1, write_statistics=False)
 
 
 def _coded(codes: Ints, vocabulary: Sequence[str]) -> pa.DictionaryArray:

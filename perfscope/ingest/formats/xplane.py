@@ -7,14 +7,13 @@ everything else goes through `_fields`.
 
 from __future__ import annotations
 
-import gzip
 import struct
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from perfscope.errors import TraceError
+from perfscope.ingest.inflate import read_whole
 
 Stat = int | float | str | bytes
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -62,12 +61,7 @@ def read_xspace(path: Path) -> list[XPlane]:
     Raises:
         TraceError: it is no whole XSpace message.
     """
-    try:
-        data = path.read_bytes()
-        if path.suffix == ".gz":
-            data = gzip.decompress(data)
-    except (OSError, EOFError, zlib.error) as error:
-        raise TraceError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+    data = read_whole(path)
     try:
         return [
             _plane(data, start, end)

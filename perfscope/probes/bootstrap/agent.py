@@ -139,14 +139,32 @@ def _load_room() -> str:
 
 
 def _note_boot_error(error: Exception) -> None:
-    """One line in the run directory; where even that fails, on stderr."""
+    """One line in the run directory; where that fails, on stderr, and to this host's `perfscope run`."""
+    run_dir = os.environ.get(ENV_RUN_DIR)
+    if not run_dir:  # the program has emptied its environment
+        _say("this process is not recorded: %s" % " ".join(str(error).split())[:300])
+        return
+    path = os.path.join(run_dir, "boot-errors.txt")
     try:
-        path = os.path.join(os.environ[ENV_RUN_DIR], "boot-errors.txt")
         text = "pid %d: %s: %s\n" % (os.getpid(), type(error).__name__, " ".join(str(error).split()))
         with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
-    except (OSError, KeyError):  # KeyError: the program has emptied its environment
+    except OSError as unwritten:
         _say("this process is not recorded: %s" % " ".join(str(error).split())[:300])
+        _send_word(run_dir, error if isinstance(error, OSError) else unwritten)
+
+
+def _send_word(run_dir: str, error: OSError) -> None:
+    try:
+        import importlib
+
+        _load_room()
+        importlib.import_module(_PACKAGE + ".rundir.last_word").send(run_dir, error)
+    except Exception:  # noqa: BLE001 - without a free descriptor nothing is imported; a directory needs none
+        try:
+            os.mkdir(os.path.join(run_dir, "unwritten-%d-%d" % (os.getpid(), error.errno or 0)))
+        except OSError:  # no channel is left; training goes first
+            return
 
 
 def _stderr() -> "Any":

@@ -15,7 +15,7 @@ import os
 import re
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-from ...rundir import layout
+from ...rundir import layout, seal
 from ..files import write_whole
 from ..process import Process
 
@@ -110,5 +110,6 @@ def _join(path: str, spans: List[_Span]) -> int:
             document["lanes"][str(lane)] = _LABELS[lane]
     added = len(document["rows"]) - num_rows
     if added:
-        write_whole(path, json.dumps(document).encode("utf-8", "backslashreplace"))
+        document.pop(seal.CHECKSUM, None)
+        write_whole(path, seal.sealed(json.dumps(document), os.path.basename(path)).encode("ascii"))
     return added

@@ -10,6 +10,7 @@ import sys
 import weakref
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from ..frames import around
 from .layers import field
 from .loaders import Batch, Loaders, Shape, shape_of, tensors_of
 
@@ -17,6 +18,8 @@ LOADER, TARGETS, LAYERS, INPUT = "loader", "targets", "layers", "input"
 _HOOK = "perfscope batch"  # our key in torch's table of global forward pre-hooks
 _MAX_NODES = 64  # of the loss's graph that are looked at for a target
 _MAX_FRAMES = 30
+_PIPELINES = "torch.distributed.pipelining.stage"
+_TRIALS = ("_prepare_forward_infra", "_forward_metadata_inference", "_shape_inference")
 _TARGET = "_saved_target"  # of the graph nodes of torch's loss functions
 
 Counts = Tuple[Optional[int], Optional[int]]  # samples, tokens
@@ -62,6 +65,7 @@ class Batches:
             return
         loaders = self.loaders
 
+        @around(original)
         def _next_index(iterator: Any) -> Any:
             index = original(iterator)
             loaders.drew(iterator, index)
@@ -71,14 +75,16 @@ class Batches:
 
     # -- forward passes -------------------------------------------------------------------------
 
-    def forward(self, root: Any, args: Any, kwargs: Optional[Dict[str, Any]], step: int, again: bool) -> Counts:
+    def forward(
+        self, root: Any, args: Any, kwargs: Optional[Dict[str, Any]], step: int, again: bool
+    ) -> Counts:
         """The root is about to run forward in step number `step`.
 
         Args:
             again: inside an update: of an input that this step has counted, nothing more is counted.
 
         Returns:
-            Samples (None: cannot be told) and tokens (None: this model takes none) that this adds to the step.
+            Samples (None: cannot be told) and tokens (None: the model takes none) that this adds to the step.
         """
         torch = self._torch
         tensors = tensors_of(torch, args) or tensors_of(torch, _ordered(kwargs))
@@ -163,9 +169,10 @@ class Batches:
         if not known[1]:
             return None
         integers = (self._torch.int64, self._torch.int32)
-        for tensor, shape in zip(tensors, shapes):
-            if len(shape) == 2 and tensor.dtype in integers:
-                return shape[0] * shape[1] * whole
+        with self._torch._C.DisableTorchFunction():  # the training's own subclasses must not see us look
+            for tensor, shape in zip(tensors, shapes):  # noqa: B905 - Python 3.8 has no `strict`
+                if len(shape) == 2 and tensor.dtype in integers:
+                    return shape[0] * shape[1] * whole
         return None
 
     # -- along which axis samples lie ------------------------------------------------------------
@@ -179,11 +186,11 @@ class Batches:
         attributes = [object.__getattribute__(module, "__dict__") for module in modules]
         compiled = any(
             type(module).__name__ == "OptimizedModule" or own.get("_compiled_call_impl") is not None
-            for module, own in zip(modules, attributes)
+            for module, own in zip(modules, attributes)  # noqa: B905 - Python 3.8 has no `strict`
         )
-        if self._hooks is not None and not compiled:
-            if any(own.get("batch_first") is False for own in attributes):
-                self._hooks[_HOOK] = self._layer_given
+        looks = any(own.get("batch_first") is False for own in attributes)
+        if looks and not compiled and self._hooks is not None:
+            self._hooks[_HOOK] = self._layer_given
 
     def _layer_given(self, module: Any, args: Any) -> None:
         try:
@@ -264,7 +271,8 @@ def _embeds(root: Any) -> bool:
 def _targets(torch: Any, losses: Any) -> List[Shape]:
     """Shapes of the targets that loss functions in the graph of `losses` have saved."""
     given = tensors_of(torch, losses)
-    waiting = [node for node in (tensor.grad_fn for tensor in given) if node is not None]
+    with torch._C.DisableTorchFunction():
+        waiting = [node for node in (tensor.grad_fn for tensor in given) if node is not None]
     found: List[Shape] = []
     seen: List[Any] = []
     while waiting and len(seen) < _MAX_NODES:
@@ -294,21 +302,35 @@ def _ranks_of(torch: Any, group: Any) -> List[int]:
     return list(dist.get_process_group_ranks(dist.group.WORLD if group is None else group))
 
 
+def is_trial() -> bool:
+    """The module about to run is given a made-up micro-batch: a pipeline stage learns the shapes it sends."""
+    return _called_from(_TRIALS) is not None
+
+
 def _pipeline_stage() -> Optional[Tuple[int, int, Any]]:
     """Of the pipeline stage whose module is about to run: number of the micro-batch, how many there are,
     group of the stages. None outside torch's pipelines.
     """
-    if "torch.distributed.pipelining.stage" not in sys.modules:
+    values = _called_from(("forward_one_chunk",))
+    if values is None:
         return None
-    frame = sys._getframe(1)
+    stage, number = values.get("self"), values.get("fwd_chunk_id")
+    chunks = getattr(stage, "chunks", None)
+    if not (isinstance(number, int) and isinstance(chunks, int)):
+        return None
+    return number, chunks, getattr(stage, "group", None)
+
+
+def _called_from(names: Tuple[str, ...]) -> Optional[Dict[str, Any]]:
+    """Variables of the method of a pipeline stage, one of `names`, that is under way; None: none is."""
+    if _PIPELINES not in sys.modules:
+        return None
+    frame: Any = sys._getframe(1)
     for _ in range(_MAX_FRAMES):
         if frame is None:
-            return None
-        if frame.f_code.co_name == "forward_one_chunk":
-            values = frame.f_locals
-            stage, number = values.get("self"), values.get("fwd_chunk_id")
-            chunks = getattr(stage, "chunks", None)
-            if isinstance(number, int) and isinstance(chunks, int):
-                return number, chunks, getattr(stage, "group", None)
-        frame = frame.f_back  # type: ignore[assignment]
+            break
+        if frame.f_code.co_name in names and frame.f_globals.get("__name__") == _PIPELINES:
+            found: Dict[str, Any] = frame.f_locals
+            return found
+        frame = frame.f_back
     return None

@@ -9,6 +9,7 @@ from ..memory import peak_rss
 from .layers import class_name, unwrap
 from .parallel import data_parallel, mesh
 
+
 def framework() -> Dict[str, Any]:
     torch = sys.modules["torch"]
     device = "cpu"

@@ -40,8 +40,8 @@ def shape_of(torch: Any, tensor: Any) -> Optional[Shape]:
     try:
         # The training's own tensor subclasses and function modes must not see us look.
         with torch._C.DisableTorchFunction():
-            local = getattr(tensor, "_local_tensor", None)  # of a DTensor
-            return tuple(int(extent) for extent in (tensor if local is None else local).shape)
+            local = tensor._local_tensor if type(tensor).__name__ == "DTensor" else tensor
+            return tuple(map(int, local.shape))
     except (RuntimeError, TypeError, ValueError, AttributeError):
         return None
 
@@ -149,8 +149,10 @@ def _size(drawn: Optional[int], shapes: List[Shape], data: Any, may_end_short: b
         return shared[0] if shared else leading
     lengths = [len(data)] if isinstance(data, (list, tuple)) else []
     lengths += [len(item) for item in data if isinstance(item, (list, tuple))] if lengths else []
-    if leading is None or drawn in lengths or any(drawn in shape for shape in shapes):
-        if not (may_end_short and leading is not None and leading < drawn):
-            return drawn
-    same = all(shape[0] == leading for shape in shapes)  # the collate function left samples out, or added some
+    ends_short = may_end_short and leading is not None and leading < drawn
+    if not ends_short and (leading is None or drawn in lengths or any(drawn in shape for shape in shapes)):
+        return drawn
+    same = all(
+        shape[0] == leading for shape in shapes
+    )  # the collate function left samples out, or added some
     return leading if same or may_end_short else drawn

@@ -1,4 +1,4 @@
-"""Over how many ranks a torch training splits its batch: by its wrappers, its device mesh and its pipeline."""
+"""Over how many ranks a torch training splits its batch: by its wrappers, device mesh and pipeline."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from .layers import field
 
-_DATA_AXES = frozenset(("dp", "data", "ddp", "fsdp", "dp_replicate", "dp_shard", "replicate", "shard", "hsdp"))
+_DATA_AXES = frozenset(
+    ("dp", "data", "ddp", "fsdp", "dp_replicate", "dp_shard", "replicate", "shard", "hsdp")
+)
 _CONTEXT_AXES = ("cp", "context", "sp")
 _PIPELINE_AXES = ("pp", "pipeline", "stage")
 _NOT_KNOWN = "%s; give `--samples-per-step`"
@@ -48,7 +50,7 @@ def data_parallel(module: Any, world: int, pipeline: Optional[List[int]]) -> Wid
 def _by_axes(names: List[str], sizes: List[int], divided: List[bool]) -> Width:
     """Of a mesh without wrappers: axes that parameters are divided along are the model's."""
     size = 1
-    for name, extent, is_model in zip(names, sizes, divided):
+    for name, extent, is_model in zip(names, sizes, divided):  # noqa: B905 - Python 3.8 has no `strict`
         if is_model or extent == 1 or name in _PIPELINE_AXES:
             continue
         if name not in _DATA_AXES:
@@ -64,10 +66,12 @@ def _by_groups(world: int, pipeline: Optional[List[int]]) -> Width:
     if not pipeline:
         return unknown
     dist = sys.modules["torch"].distributed
-    configs = getattr(dist.distributed_c10d, "_get_all_pg_configs", list)()
+    configs: List[Any] = getattr(dist.distributed_c10d, "_get_all_pg_configs", list)()
     me = dist.get_rank()
     others = {frozenset(config.get("ranks", ())) for config in configs}
-    others = {one for one in others if me in one and len(one) not in (1, world) and one != frozenset(pipeline)}
+    others = {
+        one for one in others if me in one and len(one) not in (1, world) and one != frozenset(pipeline)
+    }
     if len(others) != 1:
         return unknown
     (peers,) = others
@@ -132,19 +136,19 @@ def _context(mesh: Any) -> int:
     if not any(part in _CONTEXT_AXES for name in names for part in name.split("_")):
         return 1
     whole = _root_mesh(mesh)
-    named = dict(zip(whole.mesh_dim_names or (), whole.mesh.shape))
+    named = {name: whole.mesh.shape[axis] for axis, name in enumerate(whole.mesh_dim_names or ())}
     return math.prod(int(size) for name, size in named.items() if name in _CONTEXT_AXES)
 
 
 def _root_mesh(mesh: Any) -> Any:
     if hasattr(mesh, "_get_root_mesh"):
         return mesh._get_root_mesh()
-    resources = getattr(sys.modules["torch.distributed.device_mesh"], "_mesh_resources", None)
+    resources: Any = getattr(sys.modules["torch.distributed.device_mesh"], "_mesh_resources", None)
     return resources.get_root_mesh(mesh) if hasattr(resources, "get_root_mesh") else mesh
 
 
 def _parameter_mesh(module: Any) -> Optional[Tuple[List[str], List[int], List[bool]]]:
-    """Axis names, sizes, and whether parameters are divided along it, of the mesh of `module`'s parameters."""
+    """Of the mesh of `module`'s parameters: names and sizes of axes, and which of them divide parameters."""
     whole: Any = None
     divided: Dict[str, bool] = {}
     for one in _modules(module):
@@ -156,7 +160,7 @@ def _parameter_mesh(module: Any) -> Optional[Tuple[List[str], List[int], List[bo
             if whole is None or root.mesh.numel() > whole.mesh.numel():
                 whole = root
             names = own.mesh_dim_names or [str(axis) for axis in range(own.mesh.dim())]
-            for name, placement in zip(names, parameter.placements):
+            for name, placement in zip(names, parameter.placements):  # noqa: B905 - Python 3.8 has no `strict`
                 divided[name] = divided.get(name, False) or not placement.is_replicate()
     if whole is None:
         return None

@@ -27,7 +27,7 @@ from ..steps import Step, StepTracker
 from ..windows import Windows
 from . import by_hand
 from . import describe as torch_describe
-from .batches import Batches
+from .batches import Batches, is_trial
 from .closures import with_marked_closure
 from .compile import CompileWatch
 from .groups import GroupMarks
@@ -38,7 +38,7 @@ from .trace import TorchTrace
 
 MAX_SKIPPED = 5_000  # module calls without gradients looked at while waiting for the root: some 3 ms
 MAX_EVALUATIONS = 64  # of other models within one step, before a window is cut short
-_FORWARD_HOOKS = ("root forward", "layer", "compiled forward", "yield")
+_FORWARD_HOOKS = ("root forward", "layer", "compiled forward", "yield", "batch", "backward")
 _HOOK = "perfscope"  # our key in torch's table of global forward pre-hooks
 _NAME = "torch"
 _clock = time.monotonic_ns
@@ -308,6 +308,8 @@ class TorchProbe:
             # A teacher, a target network, or an evaluation: the model is still to come.
             self._skip()
             self._batches.loaders.evaluated()
+            return
+        if is_trial():
             return
         is_model = self._models.has(module)
         if not is_model or not self._bound:  # a transform, a loss, another model: the update will tell

@@ -15,6 +15,7 @@ import sys
 import threading
 from typing import Any, Callable, Optional
 
+from ..files import check_writable
 from ..frames import around
 from .c_stderr import without_line
 
@@ -121,9 +122,15 @@ class TorchTrace:
         Raises:
             OSError: the file could not be written, or not whole.
         """
-        profile, self._profile = self._profile, None
-        if profile is None or not profiler_busy():
+        if self._profile is None or not profiler_busy():
+            self._profile = None
             return False
+        try:
+            check_writable(path)  # Kineto complains on stderr where it cannot open a file
+        except OSError:
+            self.abandon()
+            raise
+        profile, self._profile = self._profile, None
         torch = sys.modules["torch"]
         if getattr(profile, "use_device", None) == "cuda" or getattr(profile, "use_cuda", False):
             torch.cuda.synchronize()  # or the last kernels are missing from the trace

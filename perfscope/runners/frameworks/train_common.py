@@ -13,6 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from importlib.util import module_from_spec, spec_from_file_location
 from typing import Any
 
 import numpy as np
@@ -115,8 +116,18 @@ class Cell:
         }
         path = os.path.join(folder, "bench.json")  # noqa: PTH118
         with open(path + ".part", "w", encoding="utf-8") as file:  # noqa: PTH123
-            json.dump(record, file)
+            file.write(_seal().sealed(json.dumps(record), "bench.json"))
         os.replace(path + ".part", path)  # noqa: PTH105
+
+
+def _seal() -> Any:
+    """rundir/seal.py, by its path: the Python of a framework does not have perfscope."""
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
+    spec = spec_from_file_location("perfscope_seal", os.path.join(package, "rundir", "seal.py"))  # noqa: PTH118
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def main(train: Callable[[Cell], None], arguments: Sequence[str] | None = None) -> int:

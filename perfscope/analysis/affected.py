@@ -1,0 +1,69 @@
+"""Which figures of a report come from which file of a run: what a file's damage or absence affects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfscope.rundir import layout
+
+RANKS = "ranks"  # key of the report
+# What is drawn from several ranks, their calls and their waits.
+_CAUSES = ("efficiency", "what_ifs", "replay", "waits", "critical_path", "clocks", "clock_residual_ns")
+_OF_STEPS = (
+    *("step_ns", "throughput_samples_per_s", "samples_source", "overhead_ratio"),
+    *("machine", "findings", "bench", "remarks", *_CAUSES),
+)
+_OF_WINDOWS = (
+    *("breakdown_of", "layers", "collectives", "provenance", "machine", "findings", "bench", "remarks"),
+    *("framework", *_CAUSES),
+)
+_OF_TRAINING = tuple(sorted({*_OF_STEPS, *_OF_WINDOWS, RANKS}))
+_OF_MACHINE = ("machine", "findings", "waits", "remarks")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Affected:
+    """The figures that a file gives: their paths (see MissingFigure), and in words."""
+
+    paths: tuple[str, ...]
+    words: str
+
+
+_TRAINING = Affected(paths=_OF_TRAINING, words="every figure of the training")
+_RUN = Affected(paths=("run", *_OF_TRAINING), words="every figure")
+_OF_HOST = {
+    layout.TOPOLOGY_JSON: Affected(paths=_OF_MACHINE, words="what the machine is, its load and placement"),
+    layout.CEILINGS_JSON: Affected(paths=_OF_MACHINE, words="measured peaks and rooflines"),
+    layout.SAMPLES_JSONL: Affected(paths=_OF_MACHINE, words="hardware counters and disturbances"),
+    layout.SAMPLES_SEAL: Affected(paths=_OF_MACHINE, words="hardware counters and disturbances"),
+    layout.STACKS_JSON: Affected(paths=_OF_MACHINE, words="sampled stacks"),
+}
+
+
+def affected_by(path: str) -> Affected:
+    """What comes from the file at `path`, relative to the run directory."""
+    parts = path.split("/")
+    if parts[0] == layout.HOSTS:
+        return _OF_HOST.get(parts[-1], Affected(paths=_OF_MACHINE, words="the host's figures"))
+    if parts[0] != layout.RANKS:
+        return _RUN if parts[0] == layout.RUN_JSON else _TRAINING
+    if len(parts) == 2:  # an attempt that is not shown
+        return Affected(paths=(), words="")
+    rank = parts[1].partition(".")[0]
+    own, name = f"{RANKS}.{rank}", parts[2]
+    if name == layout.STEPS_JSONL:
+        return Affected(paths=(own, *_OF_STEPS), words="step times and throughput")
+    if name == layout.LAYERS_JSON:
+        return Affected(
+            paths=("layers", "machine", "findings", *_CAUSES), words="types and parameters of layers"
+        )
+    if name in (layout.WINDOWS, layout.WINDOWS_JSONL):
+        return Affected(paths=(own, *_OF_WINDOWS), words="step breakdown, layers and collectives")
+    if name == layout.ERRORS_JSONL:
+        return Affected(paths=("findings", "remarks"), words="what the probe met")
+    if name == layout.BENCH_JSON:
+        return Affected(
+            paths=("bench", "throughput_samples_per_s", "samples_source", "findings", "machine"),
+            words="losses, calls and throughput of the bench run",
+        )
+    return _TRAINING
