@@ -8,7 +8,7 @@ at on the CPU; on a device that would make the training wait.
 from __future__ import annotations
 
 import weakref
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Set, Tuple
 
 from ..steps import Step, StepTracker
 
@@ -85,7 +85,8 @@ def _look(parameter: Any) -> Optional[Tuple[Any, ...]]:
 def _leaf_of(tensors: Any) -> Any:
     """A tensor that collects gradients in a backward pass from `tensors`; None: not found."""
     first = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
-    waiting, seen = [getattr(first, "grad_fn", None)], set()
+    waiting = [getattr(first, "grad_fn", None)]
+    seen: Set[Any] = set()
     while waiting and len(seen) < _MAX_NODES:
         node = waiting.pop()
         if node is None or node in seen:

@@ -79,7 +79,7 @@ class Calls:
 class _Held(NamedTuple):
     optimizer: Callable[[], Any]
     serial: int
-    count: int
+    size: int
     ids: FrozenSet[int]
 
 
@@ -115,7 +115,7 @@ class Models:
         known = self._optimizers.get(id(optimizer))
         if known is not None and known.optimizer() is not optimizer:
             known = None
-        if known is not None and known.count == count:
+        if known is not None and known.size == count:
             return known.serial
         if known is None:
             self._serial += 1

@@ -85,7 +85,7 @@ class ModelNames:
             for model in self._models
             for name, row in zip(model.names(), model.rows)  # noqa: B905 - Python 3.8
         ]
-        document = {"root": self._models[0].kind if self._models else "", "layers": rows}
+        document: Dict[str, Any] = {"root": self._models[0].kind if self._models else "", "layers": rows}
         if len(self._models) > 1:
             document["models"] = [{"name": one.label, "type": one.kind} for one in self._models]
             document["renamed"] = self._renamed
