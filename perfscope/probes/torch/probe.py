@@ -1,7 +1,7 @@
 """The PyTorch probe: hooks in, steps and windows out.
 
-Always on: global optimizer hooks, the first root forward after an update, backward, data loader,
-process group. In windows only: torch's profiler and one mark per layer call.
+Always on: global optimizer hooks, the first root forward after an update, backward, data loader, process
+group (wraps.py). In windows only: torch's profiler and one mark per layer call.
 
 Never used: full backward hooks (they break in-place activations and cost 18-44 % of a step).
 Every entry from training into this file goes through `_guarded` or its own try: after three faults
@@ -20,7 +20,6 @@ import weakref
 from typing import Any, Callable, Dict, Optional, Set
 
 from ...rundir import layout
-from ..frames import around
 from ..process import Process, current
 from ..recorder import Recorder
 from ..steps import Step, StepTracker
@@ -35,6 +34,7 @@ from .layers import LayerMarks, unwrap
 from .models import Call, Calls, Models
 from .names import ModelNames
 from .trace import TorchTrace
+from .wraps import unseen_test, wrap_backward, wrap_loader, wrap_process_group
 
 MAX_SKIPPED = 5_000  # module calls without gradients looked at while waiting for the root: some 3 ms
 MAX_EVALUATIONS = 64  # of other models within one step, before a window is cut short
@@ -100,87 +100,19 @@ class TorchProbe:
     def install(self, torch: Any) -> None:
         self._torch = torch
         self._pre_hooks = torch.nn.modules.module._global_forward_pre_hooks
-        self._unseen = _unseen_test(torch)
+        self._unseen = unseen_test(torch)
         optimizer = sys.modules["torch.optim.optimizer"]
         optimizer.register_optimizer_step_pre_hook(self._optimizer_pre)
         optimizer.register_optimizer_step_post_hook(self._optimizer_post)
-        self._wrap_backward(torch)
-        self._wrap_loader()
+        wrap_backward(self, torch)
+        wrap_loader(self)
         self._batches.install(torch)
         if torch.distributed.is_available():
-            self._wrap_process_group(torch.distributed)
+            wrap_process_group(self, torch.distributed)
         if hasattr(torch, "compile"):
             self._compile.install(torch)
         atexit.register(self._guarded, "finish", self._few_updates_by_hand)
         self._arm_root()
-
-    def _wrap_backward(self, torch: Any) -> None:
-        original = torch.autograd.backward  # Tensor.backward goes through it
-        probe = self
-
-        @around(original)
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            if probe._unseen() or probe._off or probe._in_backward:
-                return original(*args, **kwargs)
-            probe._in_backward = True
-            probe._guarded("backward", probe._backward_begins, args, kwargs)
-            began = _clock()
-            try:
-                return original(*args, **kwargs)
-            finally:
-                probe._in_backward = False
-                now = _clock()
-                probe._guarded("backward", probe._backward_ended, began, now)
-                probe._arm_root()  # a forward without an update in between is another micro-batch
-
-        torch.autograd.backward = backward
-
-    def _wrap_loader(self) -> None:
-        loader = sys.modules.get("torch.utils.data.dataloader")
-        kind = getattr(loader, "_BaseDataLoaderIter", None)
-        if kind is None:
-            return
-        original = kind.__next__
-        probe = self
-
-        @around(original)
-        def __next__(iterator: Any) -> Any:
-            began, thread = _clock(), threading.get_ident()
-            outer = thread not in probe._loading
-            probe._loading.add(thread)  # modules that the data set calls are transforms
-            try:
-                data = original(iterator)
-            finally:
-                if outer:
-                    probe._loading.discard(thread)
-                if not probe._bound or thread == probe._main:
-                    for tracker in probe._trackers():
-                        tracker.add_input(_clock() - began)
-                    if probe._rearm:
-                        probe._arm_root()
-            probe._guarded("batch", probe._batches.loaders.gave, probe._torch, iterator, data)
-            return data
-
-        kind.__next__ = __next__
-
-    def _wrap_process_group(self, dist: Any) -> None:
-        probe = self
-        begin, end = dist.init_process_group, dist.destroy_process_group
-
-        @around(begin)
-        def init_process_group(*args: Any, **kwargs: Any) -> Any:
-            result = begin(*args, **kwargs)
-            probe._guarded("promote", probe._promote)
-            return result
-
-        @around(end)
-        def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
-            probe._guarded("flush", probe._flush)
-            return end(*args, **kwargs)
-
-        for module in (dist, dist.distributed_c10d):
-            module.init_process_group = init_process_group
-            module.destroy_process_group = destroy_process_group
 
     # -- life cycle -----------------------------------------------------------------------------
 
@@ -587,14 +519,3 @@ class TorchProbe:
             self._add_layer_hooks()
         elif self._armed:
             self._pre_hooks[_HOOK] = self._root_pre
-
-
-def _unseen_test(torch: Any) -> Callable[[], bool]:
-    """True while Dynamo or torch.jit.trace follow the code: what a hook does would become part of it."""
-    compiling = torch.compiler.is_compiling if hasattr(torch, "compiler") else (lambda: False)
-    tracing = getattr(torch._C, "_get_tracing_state", lambda: None)
-
-    def unseen() -> bool:
-        return bool(compiling()) or tracing() is not None
-
-    return unseen
