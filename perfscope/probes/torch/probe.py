@@ -281,12 +281,7 @@ class TorchProbe:
 
     def _trackers(self) -> tuple:
         """Where steps are cut: while it is open whether an optimizer will step, by both rules."""
-        hand = self._hand
-        return (
-            (self._tracker,)
-            if hand is None or hand.tracker is self._tracker
-            else (self._tracker, hand.tracker)
-        )
+        return tuple(dict.fromkeys((self._tracker, self._hand.tracker if self._hand else self._tracker)))
 
     def _backward_begins(self, args: tuple, kwargs: dict) -> None:
         losses = args[0] if args else kwargs.get("tensors")
