@@ -15,6 +15,7 @@ from perfscope.analysis.results import MissingFigure, RankResult
 from perfscope.analysis.source import Document, DroppedInput, RunSource
 from perfscope.rundir import layout
 
+_STEPS_NOTE = "steps are cut"  # how a probe's note on what it takes for a step begins
 FIRST_STEP = 3  # that a window may begin with, counted from 0 (probes/windows.py)
 WARM_UP_STEPS = 6  # a run of no more steps ends before its first window is written
 _MAX_WORDS = 300
@@ -167,7 +168,7 @@ def _why_none_taken(source: RunSource, num_steps: int) -> NoWindow:
             "(a model run by another thread or process, or one that is no torch.nn.Module)"
         )
         return NoWindow(reason=reason, cure="Call the model in the thread that calls the optimizer.")
-    said = remarks_of(metas)
+    said = [note for note in remarks_of(metas) if not note.startswith(_STEPS_NOTE)]
     said = [note for note in said if "window" in note] or (said if is_torch(metas) else [])
     if said:
         cure = "Let the training's own profiler rest, or train for longer: windows are tried again."

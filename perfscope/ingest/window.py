@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 
 from perfscope.errors import TraceError
@@ -20,6 +22,7 @@ from perfscope.ingest.steps import WHOLE_FILE, Steps, main_lane
 from perfscope.ingest.summary import IngestSummary
 from perfscope.ingest.table import TimelineFile
 from perfscope.ingest.timeline import Timeline
+from perfscope.rundir import layout
 
 
 def ingest_window(file: WindowFile) -> IngestSummary:
@@ -77,8 +80,13 @@ class _Window:
         timeline = Timeline(collector, self._scopes, self._steps, main=main, use_modules=self._use_modules)
         groups = ProcessGroups(self._metadata.groups, self._metadata.world_size)
         host_words = collector.host_words
+        renamed = _renamed_layers(self._file)
         words = [
             mark_text(Host(code), text) for code, text in zip(host_words.codes, host_words.texts, strict=True)
+        ]
+        words = [
+            renamed.get(text, text) if code == Host.LAYER else text
+            for code, text in zip(host_words.codes, words, strict=True)
         ]
         words += collector.device_words.texts
         with TimelineFile(
@@ -87,7 +95,7 @@ class _Window:
             window=self._file.window,
             base_ns=self._metadata.base_ns,
             words=words,
-            layers=self._scopes.layers,
+            layers=[renamed.get(name, name) for name in self._scopes.layers],
             lanes=[
                 (owner if is_device else -1, lane)
                 for (owner, lane), is_device in zip(
@@ -163,3 +171,13 @@ class _Window:
         if self._facts.num_device and not self._facts.num_launches:
             notes.append("no launches in the file: device work cannot be tied to the host")
         return notes
+
+
+def _renamed_layers(file: WindowFile) -> dict[str, str]:
+    """Layers whose model had bare names until the process had a second model -> their names since."""
+    try:
+        document = json.loads((file.source.parent.parent / layout.LAYERS_JSON).read_bytes())
+    except (OSError, ValueError):
+        return {}  # an import has none; a damaged one is noted where the run is read
+    renamed = document.get("renamed") if isinstance(document, dict) else None
+    return {str(old): str(new) for old, new in renamed.items()} if isinstance(renamed, dict) else {}

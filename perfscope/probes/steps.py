@@ -6,7 +6,10 @@ step, so that data loading and zero_grad of the coming batch belong to the step 
 With several optimizers the cut is only a candidate until the next optimizer steps: if that
 optimizer has already stepped in this step, the candidate was a real boundary; if it has not
 (the generator after the discriminator), the step goes on. Gradient accumulation needs no rule:
-without an optimizer step there is no candidate.
+without an optimizer step there is no candidate. An optimizer that steps for the first time, after a
+forward pass and when all optimizers of the last step have stepped, is another model's: a new step begins.
+
+Updates written by hand pass no hook: the caller says where they are taken to be (`update_by_hand`).
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ class Step(NamedTuple):
     tokens: Optional[int] = None  # None: the model takes none, or its probe does not count them
 
 
+BY_HAND = 0  # stands for the optimizer that is not there
 _INPUT, _BACKWARD, _OPTIMIZER, _MICRO, _SAMPLES, _UNKNOWN, _TOKENS, _WINDOW = range(8)
 
 
@@ -51,6 +55,8 @@ class StepTracker:
         self._current = _fresh(-1)
         self._acc = self._current  # where new time goes: the current step, or what follows the candidate
         self._stepped: Set[int] = set()  # optimizers that stepped in the current step
+        self._ever: Set[int] = set()  # optimizers that stepped in any step
+        self._whole: Set[int] = set()  # those of the last confirmed step
         self._awaiting = False  # an optimizer stepped since the last candidate
         self._candidate: Optional[int] = None
         self._candidate_start = 0
@@ -107,6 +113,22 @@ class StepTracker:
             self._acc = _fresh(self.window)
             self._awaiting = False
 
+    def update_by_hand(self, now: int, goes_on: bool) -> None:
+        """A backward pass ended at `now`; the update that no hook shows is taken to follow it.
+
+        Args:
+            goes_on: the pass added to the gradients of the one before: both are of one step.
+        """
+        if goes_on and self._candidate is not None:
+            self._merge()
+        self.optimizer_begins(BY_HAND, now)
+        self.optimizer_ends(now)
+        self.update_is_boundary(now)
+
+    def emit_to(self, emit: Callable[[Step], None]) -> None:
+        """Steps from now on go to `emit`."""
+        self._emit = emit
+
     @property
     def updating(self) -> bool:
         """True inside an optimizer's step."""
@@ -158,7 +180,8 @@ class StepTracker:
         rootless = False
         self._optimizer_start = now
         self._evaluated, self._closure_start, self._in_closures = False, None, 0
-        repeats = optimizer in self._stepped
+        repeats = optimizer in self._stepped or self._is_another_models(optimizer)
+        self._ever.add(optimizer)
         if self._candidate is not None:
             if repeats:
                 self._confirm(self._candidate, self._candidate_start)
@@ -176,6 +199,12 @@ class StepTracker:
         self._stepped.add(optimizer)
         self.fallback = None
         return rootless
+
+    def _is_another_models(self, optimizer: int) -> bool:
+        """A step of an optimizer not seen before that belongs to none of the steps so far."""
+        forward = self._candidate is not None or self.fallback is not None
+        whole = bool(self._stepped) and self._stepped == self._whole and self._whole != {BY_HAND}
+        return forward and whole and optimizer not in self._ever
 
     def optimizer_ends(self, now: int) -> None:
         self._depth = max(0, self._depth - 1)
@@ -200,6 +229,7 @@ class StepTracker:
         self._candidate = None
         self._start = next_start
         self.num_optimizers = len(self._stepped)
+        self._whole = set(self._stepped)
         self._stepped.clear()
         self.index += 1
         if start is not None:
@@ -211,7 +241,7 @@ class StepTracker:
                     done[_WINDOW],
                     done[_INPUT] if self._saw_input else None,
                     done[_BACKWARD] if self._saw_backward else None,
-                    done[_OPTIMIZER],
+                    None if self._whole == {BY_HAND} else done[_OPTIMIZER],
                     done[_MICRO],
                     None if done[_UNKNOWN] or not done[_MICRO] else done[_SAMPLES],
                     done[_TOKENS] or None,

@@ -128,3 +128,39 @@ def test_every_nanosecond_of_input_and_backward_lands_in_exactly_one_step(calls:
     assert sum(step.backward_ns or 0 for step in steps) <= given_ns["backward"]
     for earlier, later in itertools.pairwise(steps):
         assert earlier.start_ns + earlier.dur_ns <= later.start_ns
+
+
+def test_another_models_optimizer_begins_a_step_of_its_own() -> None:
+    script = Script()
+    for optimizer in (A, B, 3):
+        for _ in range(4):
+            script.forward().update(optimizer)
+    steps = script.finish()
+    assert len(steps) == 12
+    assert all(
+        earlier.start_ns + earlier.dur_ns == later.start_ns for earlier, later in itertools.pairwise(steps)
+    )
+
+
+def test_an_optimizer_that_joins_late_without_a_forward_of_its_own_makes_no_step() -> None:
+    script = Script()
+    for _ in range(3):
+        script.forward().update(A)
+    for _ in range(3):
+        script.forward().update(A, B)
+    assert len(script.finish()) == 6
+
+
+def test_updates_by_hand_are_cut_at_backward_passes_until_an_optimizer_steps() -> None:
+    script = Script()
+    for goes_on in (False, False, True, False):
+        script.forward()
+        script.now += 10
+        script.tracker.update_by_hand(script.now, goes_on)
+    assert [(step.start_ns, step.dur_ns, step.num_micro, step.optimizer_ns) for step in script.steps] == [
+        (10, 10, 1, None),
+        (20, 40, 2, None),
+    ]
+    script.update(A)
+    script.forward().update(A)
+    assert [step.num_micro for step in script.finish()] == [1, 2, 1, 1]

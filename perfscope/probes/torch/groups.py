@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from ...rundir import layout
 from ..frames import around
@@ -54,20 +54,20 @@ class GroupMarks:
         self._wrapped: Dict[Tuple[Any, str], Tuple[Any, Any]] = {}  # (class, name) -> (original, ours)
         self._ranks: Dict[str, Any] = {}  # group name -> global ranks, None = not to be told
 
-    def install(self, root: Any = None) -> None:
+    def install(self, roots: Sequence[Any] = ()) -> None:
         """From now on mark calls. Does nothing where no process group is in use, or when it is done.
 
         Args:
-            root: the outermost module, if known: the groups of the reducers in it are noted.
+            roots: the models, if known: the groups of the reducers in them are noted.
         """
         if self._broken or self._wrapped:
             return
         try:
-            self._install(root)
+            self._install(roots)
         except Exception as error:  # noqa: BLE001 - the boundary: training goes on without marks
             self._fail(error)
 
-    def _install(self, root: Any) -> None:
+    def _install(self, roots: Sequence[Any]) -> None:
         dist = sys.modules["torch"].distributed
         if not (dist.is_available() and dist.is_initialized()):
             return
@@ -76,8 +76,8 @@ class GroupMarks:
         for name in METHODS:
             self._wrap(dist.ProcessGroup, name, self._marked)
         self._wrap(dist.Work, _SOURCE, self._sourced)
-        if root is not None:
-            _note_reducers(reducer_groups(root))
+        if roots:
+            _note_reducers(reducer_groups(roots))
 
     def _wrap(self, kind: Any, name: str, wrap: Callable[[str, Any], Any]) -> None:
         original = vars(kind).get(name)
@@ -172,9 +172,9 @@ def _note_reducers(names: List[str]) -> None:
         add(layout.TRACE_REDUCERS, json.dumps(names))
 
 
-def reducer_groups(root: Any) -> List[str]:
-    """Names of the groups over which modules within `root` (itself included) average gradients by C++."""
-    names, seen, waiting = [], set(), [root]
+def reducer_groups(roots: Sequence[Any]) -> List[str]:
+    """Names of the groups over which modules within `roots` (these included) average gradients by C++."""
+    names, seen, waiting = [], set(), list(roots)
     while waiting:
         module = waiting.pop()
         if module is None or id(module) in seen:

@@ -39,6 +39,11 @@ def unwrap(module: Any) -> Any:
     return module
 
 
+def wraps(module: Any, name: str) -> bool:
+    """Whether a module's attribute of this name is what it is a wrapper of."""
+    return name in _WRAPPER_PARTS or (name == "module" and type(module).__name__ in _MODULE_WRAPPERS)
+
+
 def class_name(module: Any) -> str:
     """Class of a module as its author knows it (FSDP2 renames `Net` to `FSDPNet`); a function's own name."""
     kind = module if type(module).__name__ == "function" else type(module)
@@ -112,15 +117,17 @@ class LayerMarks:
         self._names: Dict[int, Tuple[Any, str]] = {}
         self._thread = threading.local()
 
-    def name_tree(self, root: Any, outer: str = "") -> List[Tuple[str, Any]]:
-        """Learn the names under `root`; a tree other than the model's is prefixed with `outer`."""
-        names = qualified_names(root)
-        if outer:
-            names = [(outer + "." + name if i else outer, module) for i, (name, module) in enumerate(names)]
-        for name, module in names:
+    def give(self, module: Callable[[], Any], name: str) -> None:
+        """The module that this weak reference is of is called so from now on."""
+        known = module()
+        if known is not None:
+            self._names[id(known)] = (module, name)
+
+    def _name_tree(self, root: Any, outer: str) -> None:
+        """Name what belongs to no model (a loss, a teacher), after its class."""
+        for i, (name, module) in enumerate(qualified_names(root)):
             if self._name_of(module) is None:
-                self._names[id(module)] = (weakref.ref(module), name)
-        return names
+                self.give(weakref.ref(module), outer + "." + name if i else outer)
 
     def _name_of(self, module: Any) -> Optional[str]:
         entry = self._names.get(id(module))
@@ -143,7 +150,7 @@ class LayerMarks:
         if name is None:
             if unwrap(module) is not module:
                 return  # a wrapper: its inner module carries the name
-            self.name_tree(module, class_name(module))
+            self._name_tree(module, class_name(module))
             name = self._name_of(module)
         mark = self._new_mark(self._prefix + str(name))
         mark.__enter__()

@@ -1,7 +1,7 @@
 """The PyTorch probe: hooks in, steps and windows out.
 
-Always on: global optimizer hooks, the first root forward after an update, backward, data loader,
-process group. In windows only: torch's profiler and one mark per layer call.
+Always on: global optimizer hooks, the first root forward after an update, backward, data loader, process
+group (wraps.py). In windows only: torch's profiler and one mark per layer call.
 
 Never used: full backward hooks (they break in-place activations and cost 18-44 % of a step).
 Every entry from training into this file goes through `_guarded` or its own try: after three faults
@@ -10,26 +10,31 @@ the probe takes its hooks out and stays silent.
 
 from __future__ import annotations
 
+import atexit
 import functools
+import os
 import sys
 import threading
 import time
 import weakref
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Set
 
 from ...rundir import layout
-from ..frames import around
 from ..process import Process, current
 from ..recorder import Recorder
 from ..steps import Step, StepTracker
 from ..windows import Windows
+from . import by_hand
 from . import describe as torch_describe
 from .batches import Batches, is_trial
 from .closures import with_marked_closure
 from .compile import CompileWatch
 from .groups import GroupMarks
-from .layers import LayerMarks, class_name, describe, unwrap
+from .layers import LayerMarks, unwrap
+from .models import Call, Calls, Models
+from .names import ModelNames
 from .trace import TorchTrace
+from .wraps import unseen_test, wrap_backward, wrap_loader, wrap_process_group
 
 MAX_SKIPPED = 5_000  # module calls without gradients looked at while waiting for the root: some 3 ms
 MAX_EVALUATIONS = 64  # of other models within one step, before a window is cut short
@@ -79,8 +84,13 @@ class TorchProbe:
         self._rearm = False  # disarmed by a long evaluation; armed again with the next batch
         self._rootless = False  # no root forward is to be seen between updates
         self._in_backward = False
-        self._root: Optional[Callable[[], Any]] = None
-        self._other: Optional[tuple] = None
+        self._models = Models()
+        self._names: Optional[ModelNames] = None
+        self._calls = Calls()  # since the last update, of what may yet prove to be a model
+        self._updated = 0  # when an update began last
+        self._provisional = False  # a forward pass since the last backward was taken for the model's
+        self._hand: Optional[by_hand.ByHand] = by_hand.ByHand()  # None: an optimizer has stepped
+        self._loading: Set[int] = set()  # threads that are inside a data loader
         self._main = threading.get_ident()  # until the first update says which thread trains
         self._bound = False
         self._cost_ns = 0
@@ -90,81 +100,19 @@ class TorchProbe:
     def install(self, torch: Any) -> None:
         self._torch = torch
         self._pre_hooks = torch.nn.modules.module._global_forward_pre_hooks
-        self._unseen = _unseen_test(torch)
+        self._unseen = unseen_test(torch)
         optimizer = sys.modules["torch.optim.optimizer"]
         optimizer.register_optimizer_step_pre_hook(self._optimizer_pre)
         optimizer.register_optimizer_step_post_hook(self._optimizer_post)
-        self._wrap_backward(torch)
-        self._wrap_loader()
+        wrap_backward(self, torch)
+        wrap_loader(self)
         self._batches.install(torch)
         if torch.distributed.is_available():
-            self._wrap_process_group(torch.distributed)
+            wrap_process_group(self, torch.distributed)
         if hasattr(torch, "compile"):
             self._compile.install(torch)
+        atexit.register(self._guarded, "finish", self._few_updates_by_hand)
         self._arm_root()
-
-    def _wrap_backward(self, torch: Any) -> None:
-        original = torch.autograd.backward  # Tensor.backward goes through it
-        probe = self
-
-        @around(original)
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            if probe._unseen() or probe._off or probe._in_backward:
-                return original(*args, **kwargs)
-            probe._in_backward = True
-            probe._guarded("backward", probe._backward_begins, args, kwargs)
-            began = _clock()
-            try:
-                return original(*args, **kwargs)
-            finally:
-                probe._in_backward = False
-                now = _clock()
-                probe._tracker.add_backward(now - began, now)
-                probe._arm_root()  # a forward without an update in between is another micro-batch
-
-        torch.autograd.backward = backward
-
-    def _wrap_loader(self) -> None:
-        loader = sys.modules.get("torch.utils.data.dataloader")
-        kind = getattr(loader, "_BaseDataLoaderIter", None)
-        if kind is None:
-            return
-        original = kind.__next__
-        probe = self
-
-        @around(original)
-        def __next__(iterator: Any) -> Any:
-            began = _clock()
-            try:
-                data = original(iterator)
-            finally:
-                if not probe._bound or threading.get_ident() == probe._main:
-                    probe._tracker.add_input(_clock() - began)
-                    if probe._rearm:
-                        probe._arm_root()
-            probe._guarded("batch", probe._batches.loaders.gave, probe._torch, iterator, data)
-            return data
-
-        kind.__next__ = __next__
-
-    def _wrap_process_group(self, dist: Any) -> None:
-        probe = self
-        begin, end = dist.init_process_group, dist.destroy_process_group
-
-        @around(begin)
-        def init_process_group(*args: Any, **kwargs: Any) -> Any:
-            result = begin(*args, **kwargs)
-            probe._guarded("promote", probe._promote)
-            return result
-
-        @around(end)
-        def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
-            probe._guarded("flush", probe._flush)
-            return end(*args, **kwargs)
-
-        for module in (dist, dist.distributed_c10d):
-            module.init_process_group = init_process_group
-            module.destroy_process_group = destroy_process_group
 
     # -- life cycle -----------------------------------------------------------------------------
 
@@ -223,6 +171,7 @@ class TorchProbe:
             abandon=trace.abandon,
         )
         self._marks = LayerMarks(trace.new_mark, layout.MARK_LAYER)
+        self._names = ModelNames(self._marks)
         self._group_marks = GroupMarks(
             trace.new_mark, self._unseen, functools.partial(self._fault, "group marks")
         )
@@ -243,6 +192,8 @@ class TorchProbe:
         self._remove_layer_hooks()
         if self._marks is not None:
             self._marks.close()
+        if self._models.changed:
+            self._name_layers()
         self._tracker.finish()
         recorder.flush()  # before the window: should closing it fail, the steps are safe
         windows.finish()
@@ -272,7 +223,7 @@ class TorchProbe:
         self._pre_hooks.pop(_HOOK, None)
 
     def _root_pre(self, module: Any, args: tuple) -> None:
-        if self._unseen() or not self._armed:
+        if self._unseen() or not self._armed or threading.get_ident() in self._loading:
             return
         # Global pre-hooks are not given keyword arguments; the caller's frame has them.
         self._guarded("root forward", self._root_hooked, module, args, sys._getframe(1))
@@ -283,48 +234,113 @@ class TorchProbe:
             self._marks.enter(module)  # the layer hooks came too late for the call that opened the window
 
     def _root_called(self, module: Any, args: tuple, source: Any) -> None:
-        """The outermost module of a forward pass is about to run."""
+        """A module is about to run, and the model's forward is awaited. Most often it is that."""
         now = _clock()
         if not self._torch.is_grad_enabled():
-            # A teacher, a target network, or an evaluation: the root is still to come. Looking at every call
-            # of a long evaluation would cost too much, so that one is left to the next batch.
-            self._skipped += 1
+            # A teacher, a target network, or an evaluation: the model is still to come.
+            self._skip()
             self._batches.loaders.evaluated()
-            if self._skipped > MAX_SKIPPED:
-                self._disarm()
-                self._rearm = True
             return
         if is_trial():
             return
-        self._disarm()
-        if self._root is None:
-            self._root = weakref.ref(module)
-        elif self._root() is not module:
-            self._other = (now, weakref.ref(module))
+        is_model = self._models.has(module)
+        if not is_model or not self._bound:  # a transform, a loss, another model: the update will tell
+            self._calls.add(now, module)
+        if not is_model or self._provisional:
+            self._skip()
             return
+        if self._bound:
+            self._disarm()
+            if self._hand is not None:
+                self._models.find([Call(now, weakref.ref(module))])
+        else:
+            self._provisional = True
+        self._model_called(now, module, args, source)
+
+    def _skip(self) -> None:
+        """All calls of a long evaluation would cost too much: the rest is left to the next batch."""
+        self._skipped += 1
+        if self._skipped > MAX_SKIPPED:
+            self._disarm()
+            self._rearm = True
+
+    def _model_called(self, now: int, module: Any, args: tuple, source: Any) -> None:
         self._rootless = self._rootless and self._tracker.updating
         tracker = self._tracker
         boundary, step = tracker.at_boundary, tracker.next_index
         kwargs = source if isinstance(source, dict) else source.f_locals.get("kwargs")
         number = tracker.index if tracker.updating else step
+        if self._hand is not None and not self._bound:
+            number = self._hand.number
         counts = self._batches.forward(module, args, kwargs, number, tracker.updating)
-        tracker.root_forward(now, *counts)
+        for one in self._trackers():
+            one.root_forward(now, *counts)
         self._cost_ns += _clock() - now
         if boundary and not tracker.updating and self._windows is not None and self._on_main():
-            self._turn_windows(step, module)  # keeps its own account
+            self._turn_windows(step)  # keeps its own account
+
+    def _trackers(self) -> tuple:
+        """Where steps are cut: while it is open whether an optimizer will step, by both rules."""
+        return tuple(dict.fromkeys((self._tracker, self._hand.tracker if self._hand else self._tracker)))
 
     def _backward_begins(self, args: tuple, kwargs: dict) -> None:
         losses = args[0] if args else kwargs.get("tensors")
-        self._tracker.correct(self._batches.backward(losses))
+        correction = self._batches.backward(losses)
+        for tracker in self._trackers():
+            tracker.correct(correction)
+        if self._hand is not None:
+            self._hand.backward_begins(losses)
+
+    def _backward_ended(self, began: int, now: int) -> None:
+        self._provisional = False
+        for tracker in self._trackers():
+            tracker.add_backward(now - began, now)
+        hand = self._hand
+        if hand is None or self._tracker.updating:
+            return
+        hand.backward_ended(now)
+        if not self._bound and hand.enough:
+            self._updates_by_hand()
+        if self._bound and self._windows is not None and self._on_main():
+            if hand.accumulates:
+                self._cut_window()  # nothing tells at a pass whether it is a step's last
+            else:
+                self._turn_windows(self._tracker.next_index)
+        self._cost_ns += _clock() - now
+
+    def _updates_by_hand(self) -> None:
+        """So many gradients were used up without an optimizer: steps are cut at backward passes."""
+        hand = self._hand
+        assert hand is not None
+        self._models.find(self._calls.outermost())
+        self._bind()
+        if self._recorder is None:
+            return
+        self._calls = Calls()
+        self._tracker = hand.tracker
+        for step in hand.steps:
+            self._step_done(step)
+        hand.tracker.emit_to(self._step_done)
+        self._recorder.meta["step_source"] = by_hand.SOURCE
+        self._process.note(by_hand.NOTE)
+        self._name_layers()
+
+    def _few_updates_by_hand(self) -> None:
+        """The program ends and no optimizer has stepped; there may have been a few updates by hand."""
+        hand = self._hand
+        if hand is None or self._bound or not hand.num_used or self._process.owner not in ("", _NAME):
+            return
+        self._updates_by_hand()
+        self._process.finish(os.getpid())
 
     def _on_main(self) -> bool:
         return threading.get_ident() == self._main
 
-    def _turn_windows(self, step: int, root: Any) -> None:
+    def _turn_windows(self, step: int) -> None:
         windows, tracker, began = self._windows, self._tracker, _clock()
         assert windows is not None and self._recorder is not None
-        if "root" not in self._recorder.meta and root is not None:
-            self._name_layers(root)
+        if self._models.changed:
+            self._name_layers()
             tracker.resume(_clock())
         if windows.active >= 0:
             if windows.boundary(step):
@@ -351,14 +367,19 @@ class TorchProbe:
                 self._bind()
                 if self._off:
                     return None
-            other, self._other = self._other, None
-            if other is not None:
-                self._tracker.fallback = other[0]
-            if self._tracker.optimizer_begins(id(optimizer), now):
-                if other is None:
-                    self._rootless = True
-                else:  # the first forward seen was not the model's (a trial run before DDP, say)
-                    self._root = other[1]
+            if self._hand is not None and self._tracker is self._hand.tracker and self._recorder is not None:
+                self._recorder.meta["step_source"] = by_hand.THEN_OPTIMIZERS
+            self._hand = None
+            serial = self._models.serial(optimizer)
+            found = [call for call in self._models.find(self._calls.outermost()) if call.time > self._updated]
+            self._calls.updated()
+            self._updated = now
+            if self._models.changed and self._tracker.index:
+                self._cut_window()  # what it has traced since the last model's step is another model's
+            if found:
+                self._tracker.fallback = found[0].time
+            if self._tracker.optimizer_begins(serial, now):
+                self._rootless = not found
             self._cost_ns += _clock() - now
             if self._windows is not None and self._windows.active >= 0 and self._trace is not None:
                 return with_marked_closure(args, kwargs, self._trace.new_mark)
@@ -389,20 +410,24 @@ class TorchProbe:
             if self._rootless and tracker.at_boundary and self._windows is not None and self._on_main():
                 step = tracker.next_index
                 tracker.update_is_boundary(now)
-                self._turn_windows(step, self._root() if self._root is not None else None)
+                self._turn_windows(step)
+            if self._models.changed and not tracker.index:
+                self._name_layers()  # there may be no second step, and no model at exit
             self._arm_root()
         except Exception as error:  # noqa: BLE001 - the boundary: training goes on
             self._fault("optimizer", error)
 
     # -- windows --------------------------------------------------------------------------------
 
-    def _name_layers(self, root: Any) -> None:
-        recorder, marks = self._recorder, self._marks
-        if recorder is None or marks is None:
+    def _name_layers(self) -> None:
+        recorder, names, roots = self._recorder, self._names, self._models.roots
+        if recorder is None or names is None or not roots:
             return
-        names = marks.name_tree(root)
-        recorder.write_json(layout.LAYERS_JSON, {"root": class_name(unwrap(root)), "layers": describe(names)})
-        recorder.save_meta(root=torch_describe.root(root, self._batches.pipeline), **self._batches.facts())
+        self._models.changed = False
+        recorder.write_json(layout.LAYERS_JSON, names.name(roots))
+        if "root" not in recorder.meta or not self._tracker.index:
+            recorder.meta["root"] = torch_describe.root(roots[0], self._batches.pipeline)
+        recorder.save_meta(**self._batches.facts())
 
     def _add_layer_hooks(self) -> None:
         if self._forward_hooks:
@@ -414,7 +439,7 @@ class TorchProbe:
             hooks.register_module_forward_hook(self._layer_post, always_call=True),
         ]
         if self._group_marks is not None:
-            self._group_marks.install(self._root() if self._root is not None else None)
+            self._group_marks.install(self._models.roots)
 
     def _remove_layer_hooks(self) -> None:
         if self._group_marks is not None:
@@ -424,7 +449,7 @@ class TorchProbe:
             hook.remove()
 
     def _layer_pre(self, module: Any, args: tuple) -> None:
-        if not self._unseen():
+        if not self._unseen() and threading.get_ident() not in self._loading:
             self._guarded("layer", self._layer_called, module, args, sys._getframe(1))
 
     def _layer_called(self, module: Any, args: tuple, source: Any) -> None:
@@ -442,9 +467,9 @@ class TorchProbe:
         """A forward pass in evaluation mode: of the model itself it ends the window, or an evaluation of any
         length would end up in the trace; another model (a teacher, a target network) belongs to the step.
         """
-        root = self._root() if self._root is not None else None
+        roots = self._models.roots
         self._evaluations += 1
-        own = root is None or unwrap(module) is unwrap(root)
+        own = not roots or any(unwrap(module) is unwrap(root) for root in roots)
         if own or self._evaluations > MAX_EVALUATIONS:
             self._cut_window()
 
@@ -489,14 +514,3 @@ class TorchProbe:
             self._add_layer_hooks()
         elif self._armed:
             self._pre_hooks[_HOOK] = self._root_pre
-
-
-def _unseen_test(torch: Any) -> Callable[[], bool]:
-    """True while Dynamo or torch.jit.trace follow the code: what a hook does would become part of it."""
-    compiling = torch.compiler.is_compiling if hasattr(torch, "compiler") else (lambda: False)
-    tracing = getattr(torch._C, "_get_tracing_state", lambda: None)
-
-    def unseen() -> bool:
-        return bool(compiling()) or tracing() is not None
-
-    return unseen

@@ -1,0 +1,99 @@
+"""Steps of a training whose updates pass no hook: written by hand, `p.data.add_(p.grad, alpha=-lr)`.
+
+The update is taken to follow each backward pass, unless the gradients are still what that pass left when the
+next one begins: they accumulate. Clearing them through `.data` shows in their values only, which are looked
+at on the CPU; on a device that would make the training wait.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Callable, List, Optional, Set, Tuple
+
+from ..steps import Step, StepTracker
+
+ENOUGH = 8  # sets of gradients used up without any optimizer: the updates are written by hand
+SOURCE = "backward passes"  # `step_source` in rank.json
+THEN_OPTIMIZERS = SOURCE + ", then optimizers"
+NOTE = (
+    "steps are cut at backward passes, for no optimizer object stepped (updates written by hand); passes "
+    "whose gradients add up are one step where that can be told; "
+    "call perfscope.step() to mark the steps exactly"
+)
+_MAX_NODES = 2_000  # of the graph looked through for a parameter
+_LOOK = 16  # elements of a gradient that are compared
+
+
+class ByHand:
+    """Follows backward passes, in case that no optimizer ever steps.
+
+    Attributes:
+        tracker: cuts steps at the passes; what it emits is kept until `steps` are wanted.
+        num_used: sets of gradients that were used up by now.
+        accumulates: a pass has added to the gradients of the one before.
+    """
+
+    def __init__(self) -> None:
+        self.steps: List[Step] = []
+        self.tracker = StepTracker(self.steps.append)
+        self.num_used = 0
+        self.accumulates = False
+        self._parameter: Optional[Callable[[], Any]] = None
+        self._left: Optional[Tuple[Any, ...]] = None
+        self._goes_on = False
+
+    @property
+    def enough(self) -> bool:
+        return self.num_used >= ENOUGH
+
+    @property
+    def number(self) -> int:
+        """Of the step that a forward pass now belongs to, as far as can be known now."""
+        parameter = self._parameter() if self._parameter is not None else None
+        waits = parameter is not None and _look(parameter) != self._left
+        return self.num_used + waits
+
+    def backward_begins(self, tensors: Any) -> None:
+        """A backward pass from `tensors` is about to run."""
+        first, before = self._parameter is None, self._parameter() if self._parameter is not None else None
+        parameter = _leaf_of(tensors)
+        self._parameter = weakref.ref(parameter) if parameter is not None else None
+        untouched = self._left is not None and parameter is before and parameter is not None
+        self._goes_on = untouched and self._left == _look(parameter)
+        self.accumulates = self.accumulates or self._goes_on
+        self.num_used += not (first or self._goes_on)
+
+    def backward_ended(self, now: int) -> None:
+        """It has ended, at `now`: a step ends here, if the gradients are used up before the next pass."""
+        parameter = self._parameter() if self._parameter is not None else None
+        self._left = _look(parameter) if parameter is not None else None
+        if parameter is not None:  # else nothing collects gradients
+            self.tracker.update_by_hand(now, self._goes_on)
+
+
+def _look(parameter: Any) -> Optional[Tuple[Any, ...]]:
+    """What changes when the gradient is cleared, scaled or replaced; None: there is none."""
+    gradient = parameter.grad
+    if gradient is None:
+        return None
+    values = None
+    if gradient.device.type == "cpu" and str(gradient.layout) == "torch.strided":
+        values = tuple(gradient.detach().reshape(-1)[:_LOOK].tolist())
+    return (gradient.data_ptr(), gradient._version, values)
+
+
+def _leaf_of(tensors: Any) -> Any:
+    """A tensor that collects gradients in a backward pass from `tensors`; None: not found."""
+    first = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
+    waiting = [getattr(first, "grad_fn", None)]
+    seen: Set[Any] = set()
+    while waiting and len(seen) < _MAX_NODES:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        found = getattr(node, "variable", None)
+        if found is not None:
+            return found
+        waiting.extend(following for following, _ in reversed(node.next_functions))
+    return None

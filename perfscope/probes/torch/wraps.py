@@ -1,0 +1,91 @@
+"""The functions of torch that the probe wraps, and what it asks torch before each look."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from typing import Any, Callable
+
+from ..frames import around
+
+_clock = time.monotonic_ns
+
+
+def wrap_backward(probe: Any, torch: Any) -> None:
+    original = torch.autograd.backward  # Tensor.backward goes through it
+
+    @around(original)
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        if probe._unseen() or probe._off or probe._in_backward:
+            return original(*args, **kwargs)
+        probe._in_backward = True
+        probe._guarded("backward", probe._backward_begins, args, kwargs)
+        began = _clock()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            probe._in_backward = False
+            now = _clock()
+            probe._guarded("backward", probe._backward_ended, began, now)
+            probe._arm_root()  # a forward without an update in between is another micro-batch
+
+    torch.autograd.backward = backward
+
+
+def wrap_loader(probe: Any) -> None:
+    loader = sys.modules.get("torch.utils.data.dataloader")
+    kind = getattr(loader, "_BaseDataLoaderIter", None)
+    if kind is None:
+        return
+    original = kind.__next__
+
+    @around(original)
+    def __next__(iterator: Any) -> Any:
+        began, thread = _clock(), threading.get_ident()
+        outer = thread not in probe._loading
+        probe._loading.add(thread)  # modules that the data set calls are transforms
+        try:
+            data = original(iterator)
+        finally:
+            if outer:
+                probe._loading.discard(thread)
+            if not probe._bound or thread == probe._main:
+                for tracker in probe._trackers():
+                    tracker.add_input(_clock() - began)
+                if probe._rearm:
+                    probe._arm_root()
+        probe._guarded("batch", probe._batches.loaders.gave, probe._torch, iterator, data)
+        return data
+
+    kind.__next__ = __next__
+
+
+def wrap_process_group(probe: Any, dist: Any) -> None:
+    begin, end = dist.init_process_group, dist.destroy_process_group
+
+    @around(begin)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        result = begin(*args, **kwargs)
+        probe._guarded("promote", probe._promote)
+        return result
+
+    @around(end)
+    def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
+        probe._guarded("flush", probe._flush)
+        return end(*args, **kwargs)
+
+    for module in (dist, dist.distributed_c10d):
+        module.init_process_group = init_process_group
+        module.destroy_process_group = destroy_process_group
+
+
+def unseen_test(torch: Any) -> Callable[[], bool]:
+    """True while Dynamo or torch.jit.trace follow the code: what a hook does would become part of it."""
+    compiling = torch.compiler.is_compiling if hasattr(torch, "compiler") else (lambda: False)
+    tracing = getattr(torch._C, "_get_tracing_state", lambda: None)
+
+    def unseen() -> bool:
+        return bool(compiling()) or tracing() is not None
+
+    return unseen
