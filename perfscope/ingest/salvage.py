@@ -15,6 +15,7 @@ _LIST_OF_LISTS = re.compile(rb"\[\s*\[")  # never begins events, which a single 
 _OPEN_BRACE, _CLOSE_BRACKET = ord("{"), ord("]")
 _MAX_DEPTH = 1000  # what the decoder takes
 _TOO_DEEP = -1
+_MOST_OF_TOO_DEEP = 1 << 22  # bytes that are searched for the end of what is nested too deep
 _BACKSLASH = ord("\\")
 
 
@@ -95,7 +96,7 @@ def _value_end(buffer: bytearray, start: int, end: int) -> int:
         after = mark.end()
         if mark[0] in b"{[":
             depth += 1
-            if depth > _MAX_DEPTH:
+            if depth > _MAX_DEPTH and after - start > _MOST_OF_TOO_DEEP:
                 return _TOO_DEEP
         elif mark[0] == b'"':
             after = _string_end(buffer, after, end)

@@ -11,7 +11,7 @@ without using it up. Its layer is the node's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
@@ -112,15 +112,23 @@ class Scopes:
         texts, codes: of the host words.
         collectives: grows as inner and outer accounts of one collective are merged.
         use_modules: take layers from nn.Module frames (there are no layer marks in the file).
+        renamed: names that layers were given after they were marked.
 
     Attributes:
         layers: layer number -> name.
     """
 
     def __init__(
-        self, texts: Sequence[str], codes: Sequence[int], collectives: list[Collective], *, use_modules: bool
+        self,
+        texts: Sequence[str],
+        codes: Sequence[int],
+        collectives: list[Collective],
+        *,
+        use_modules: bool,
+        renamed: Mapping[str, str],
     ) -> None:
         self.layers: list[str] = []
+        self._renamed = renamed
         self._layer_numbers: dict[str, int] = {}
         self._texts = texts
         self._codes = codes
@@ -136,6 +144,7 @@ class Scopes:
         self._main_forward = 1 << 30
 
     def layer_number(self, name: str) -> int:
+        name = self._renamed.get(name, name)
         number = self._layer_numbers.setdefault(name, len(self.layers))
         if number == len(self.layers):
             self.layers.append(name)

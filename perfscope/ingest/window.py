@@ -72,7 +72,14 @@ class _Window:
         marked = bool(self._facts.host_codes[:, Host.LAYER].any())
         self._use_modules = not marked and bool(self._facts.host_codes[:, Host.MODULE].any())
         self._steps = Steps(self._facts, words.texts, words.codes)
-        self._scopes = Scopes(words.texts, words.codes, collector.collectives, use_modules=self._use_modules)
+        self._renamed = _renamed_layers(file)
+        self._scopes = Scopes(
+            words.texts,
+            words.codes,
+            collector.collectives,
+            use_modules=self._use_modules,
+            renamed=self._renamed,
+        )
 
     def write(self, spill: Spill) -> IngestSummary:
         collector = self._collector
@@ -80,12 +87,11 @@ class _Window:
         timeline = Timeline(collector, self._scopes, self._steps, main=main, use_modules=self._use_modules)
         groups = ProcessGroups(self._metadata.groups, self._metadata.world_size)
         host_words = collector.host_words
-        renamed = _renamed_layers(self._file)
         words = [
             mark_text(Host(code), text) for code, text in zip(host_words.codes, host_words.texts, strict=True)
         ]
         words = [
-            renamed.get(text, text) if code == Host.LAYER else text
+            self._renamed.get(text, text) if code == Host.LAYER else text
             for code, text in zip(host_words.codes, words, strict=True)
         ]
         words += collector.device_words.texts
@@ -95,7 +101,7 @@ class _Window:
             window=self._file.window,
             base_ns=self._metadata.base_ns,
             words=words,
-            layers=[renamed.get(name, name) for name in self._scopes.layers],
+            layers=self._scopes.layers,
             lanes=[
                 (owner if is_device else -1, lane)
                 for (owner, lane), is_device in zip(

@@ -188,7 +188,7 @@ def test_a_short_run_is_not_blamed_on_what_was_noted_of_its_framework(tmp_path: 
         "the run ended before the first one (3 steps"
         in missing(run)["step breakdown, timeline, layers and collectives"]
     )
-    assert by_id(run)["not_traced"].action == "Train for more steps, to reach a traced window."
+    assert by_id(run)["not_traced"].action == "Train for more than 6 steps, to reach a traced window."
     assert f"{note}." in text_of(run)
 
 

@@ -543,7 +543,7 @@ def test_torch_adds_its_dtypes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_python_without_torch_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Measurements(monkeypatch, document(entry()))
     bare = tmp_path / "python"
-    bare.write_text(f'#!/bin/sh\nshift\nexec {sys.executable} -S -c "$@"\n')
+    bare.write_text(f'#!/bin/sh\nshift 3\nexec {sys.executable} -S "$@"\n')
     bare.chmod(0o755)
     found = read_or_measure(
         live_context(), "h", cache_dir=tmp_path / "c", torch_python=str(bare), torch_budget_s=30
