@@ -13,6 +13,7 @@ import json
 import os
 import resource
 import signal
+import sys
 import threading
 import zlib
 from typing import Any, Dict, Optional, Set, Tuple
@@ -273,6 +274,12 @@ def check_descriptors() -> None:
     finally:
         for descriptor in opened:
             os.close(descriptor)
+
+
+def check_process_name() -> None:
+    """Raise OSError unless the process's name can be read: Kineto complains on stderr where it cannot."""
+    if sys.platform == "linux":
+        os.close(os.open("/proc/self/comm", os.O_RDONLY | os.O_CLOEXEC))
 
 
 def check_writable(path: str) -> None:

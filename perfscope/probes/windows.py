@@ -16,7 +16,7 @@ from typing import Any, Callable, Deque, Dict, Optional
 
 from ..rundir import layout
 from .calls import CallLog
-from .files import Shield, check_descriptors
+from .files import Shield, check_descriptors, check_process_name
 from .recorder import Recorder
 
 FIRST_STEP = 3  # past lazy initialisation and DDP's bucket rebuild
@@ -154,6 +154,7 @@ class Windows:
             return ""
         try:
             check_descriptors()
+            check_process_name()
         except OSError as error:
             return str(error.strerror)
         return "" if self._start_profiler() else "the training itself was using the profiler"

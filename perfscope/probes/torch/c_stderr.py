@@ -1,4 +1,4 @@
-"""Keeps one known line of a C library out of the training's stderr, and touches no descriptor for it."""
+"""Keeps known lines of C and C++ libraries out of the training's stderr, and touches no descriptor for it."""
 
 from __future__ import annotations
 
@@ -40,6 +40,32 @@ def without_line(mark: bytes) -> Iterator[None]:
         rest = b"".join(line for line in data.splitlines(True) if mark not in line)
         if rest:
             libc.fwrite(rest, ctypes.c_size_t(1), ctypes.c_size_t(len(rest)), ctypes.c_void_p(before))
+
+
+@contextlib.contextmanager
+def without_cerr() -> Iterator[None]:
+    """Meanwhile C++'s `std::cerr` has no buffer: what any thread writes to it is lost.
+
+    Only for a call that is known to complain there. Only with libstdc++; elsewhere the lines show.
+    """
+    import ctypes
+
+    try:
+        library = ctypes.CDLL("libstdc++.so.6")  # loaded with torch
+        cerr = ctypes.c_void_p.in_dll(library, "_ZSt4cerr")
+        exchange = library["_ZNSt9basic_iosIcSt11char_traitsIcEE5rdbufEPSt15basic_streambufIcS1_E"]
+    except (OSError, ValueError, AttributeError):
+        yield
+        return
+    exchange.restype, exchange.argtypes = ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_void_p)
+    # Its base class `ios` is a virtual one: the offset stands before the table of virtual functions.
+    offset = ctypes.c_ssize_t.from_address((cerr.value or 0) - 3 * ctypes.sizeof(ctypes.c_void_p)).value
+    ios = ctypes.addressof(cerr) + offset
+    before = exchange(ios, None)
+    try:
+        yield
+    finally:
+        exchange(ios, before)
 
 
 def _glibc() -> Any:

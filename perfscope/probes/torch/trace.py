@@ -15,9 +15,9 @@ import sys
 import threading
 from typing import Any, Callable, Optional
 
-from ..files import check_writable
+from ..files import check_process_name, check_writable
 from ..frames import around
-from .c_stderr import without_line
+from .c_stderr import without_cerr, without_line
 
 _IMPORTER = threading.get_ident()  # this is imported with torch
 _KINETO_LINE = b"External init callback must run in same thread"
@@ -134,7 +134,7 @@ class TorchTrace:
         torch = sys.modules["torch"]
         if getattr(profile, "use_device", None) == "cuda" or getattr(profile, "use_cuda", False):
             torch.cuda.synchronize()  # or the last kernels are missing from the trace
-        torch.autograd._disable_profiler().save(path)
+        _disabled().save(path)
         _check_whole(path)
         return True
 
@@ -142,7 +142,7 @@ class TorchTrace:
         """Switch the profiler off and throw the trace away: the probe is being disabled."""
         profile, self._profile = self._profile, None
         if profile is not None and profiler_busy():
-            sys.modules["torch"].autograd._disable_profiler()
+            _disabled()
 
     def forget(self) -> None:
         """In a forked child: the session is the parent's."""
@@ -155,3 +155,16 @@ def _check_whole(path: str) -> None:
         file.seek(max(0, os.fstat(file.fileno()).st_size - 64))
         if not file.read().rstrip().endswith(b"}"):
             raise OSError(errno.EIO, "its trace could not be written whole")
+
+
+def _disabled() -> Any:
+    """The results of the profiler, which is off then. Kineto reads the process's name for them, and complains
+    where a full table of descriptors or a root directory without /proc forbids it.
+    """
+    disable = sys.modules["torch"].autograd._disable_profiler
+    try:
+        check_process_name()
+    except OSError:
+        with without_cerr():
+            return disable()
+    return disable()

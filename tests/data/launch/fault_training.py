@@ -141,6 +141,8 @@ def stepper(framework):
 def _torch_stepper(framework):
     import torch
 
+    with contextlib.suppress(ImportError):  # torch before 2.13 has none; later ones import it in the first step
+        import torch.profiler._cupti_monitor  # noqa: F401 - behind a chroot it would warn, with the time in it
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
     if framework == "ddp":
