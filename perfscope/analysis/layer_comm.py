@@ -3,8 +3,9 @@
 A call is given to layers where its size says whose tensors it carries: all-reduces of a step that are
 gradient buckets (`buckets` can tell), split by the parameters that layers have in them, and broadcasts as
 large as the buffers of the normalisation layers. A barrier, and an all-reduce of a single number beside
-buckets that hold every parameter, carries no layer's tensors. Of every other call the layer cannot be told;
-then no layer has a figure, because the time left over may be any layer's.
+buckets that hold every parameter, carries no layer's tensors; neither does a broadcast of other integers than
+counts of batches, with which DistributedDataParallel agrees on new buckets. Of every other call the layer
+cannot be told; then no layer has a figure, because the time left over may be any layer's.
 """
 
 from __future__ import annotations
@@ -91,13 +92,19 @@ class _Calls:
     name: NDArray[np.str_]  # collective, "communication" where the trace does not name it
     exposed: Int64  # ns
     elements: Int64  # -1 = not known
+    integer: Mask
     step: Int64  # _EARLY = begun before the traced steps
     start: Int64
 
     def at(self, rows: NDArray[np.int64]) -> _Calls:
         """Those rows."""
         return _Calls(
-            self.name[rows], self.exposed[rows], self.elements[rows], self.step[rows], self.start[rows]
+            self.name[rows],
+            self.exposed[rows],
+            self.elements[rows],
+            self.integer[rows],
+            self.step[rows],
+            self.start[rows],
         )
 
 
@@ -154,6 +161,7 @@ def _divide(shares: CommShares, calls: _Calls, model: ModelParams) -> None:
         for row in np.flatnonzero(left & _carries_buffers(calls, model)).tolist():
             _give(shares, model.norm, float(calls.exposed[row]))
             left[row] = False
+        outside |= left & (calls.name == "broadcast") & calls.integer
     for row in np.flatnonzero(outside).tolist():
         if calls.exposed[row]:
             shares.outside[str(calls.name[row])] += float(calls.exposed[row])
@@ -203,6 +211,7 @@ def _calls(table: pa.Table, spans: Spans, act: Activity, steps: Sequence[StepSpa
         name=np.array([*names, "communication"])[code[rows]],
         exposed=exposed,
         elements=_elements(table)[rows],
+        integer=_is_integer(table)[rows],
         step=np.where(in_steps[rows], np.maximum(owning_step(table)[rows], 0), _EARLY),
         start=spans.start[rows],
     )
@@ -214,6 +223,12 @@ def _elements(table: pa.Table) -> Int64:
     code, names = words(table, "dtype")
     width = np.array([*(_element_bytes(name) for name in names), 0], dtype=np.int64)[code]
     result: Int64 = np.where((in_bytes >= 0) & (width > 0), in_bytes // np.maximum(width, 1), -1)
+    return result
+
+
+def _is_integer(table: pa.Table) -> Mask:
+    code, names = words(table, "dtype")
+    result: Mask = np.array([*(name.lower().startswith(("int", "long")) for name in names), False])[code]
     return result
 
 

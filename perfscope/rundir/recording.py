@@ -48,8 +48,11 @@ def claim(directory: Path) -> None:
         "namespace": pid_namespace(),
         "since_unix_ns": time.time_ns(),
     }
-    os.ftruncate(handle, 0)
-    os.pwrite(handle, json.dumps(document).encode(), 0)
+    writer = os.open(directory / LOCK, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.write(writer, json.dumps(document).encode())
+    finally:
+        os.close(writer)
     _held[key] = (handle, directory / LOCK)
     try:
         _refuse_sampled(directory)
@@ -109,8 +112,11 @@ def _locked(directory: Path) -> int:
 
 
 def _open(lock: Path) -> tuple[int, bool]:
-    """A handle, and whether the file was made by this call."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    """A handle for reading, and whether the file was made by this call.
+
+    A file system on which a file is open for writing could not be made read-only meanwhile.
+    """
+    flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         return os.open(lock, flags | os.O_EXCL, 0o644), True
     except FileExistsError:

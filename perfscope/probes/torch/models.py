@@ -139,6 +139,8 @@ class Models:
     def _reaches(self, module: Any) -> bool:
         if self._ids:
             return any(id(parameter) in self._ids for parameter in _parameters(module))
+        if type(module).__name__ == "function":  # compiled code, which shows no parameters
+            return not self._roots
         return _is_trained(module)  # no optimizer holds anything: updates are written by hand
 
     def find(self, calls: List[Call]) -> List[Call]:
