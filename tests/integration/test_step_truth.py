@@ -146,6 +146,17 @@ def work():
     for _ in range(30): n(torch.randn(32, 64)).sum().backward(); o.step(); o.zero_grad()
 thread = threading.Thread(target=work); thread.start(); thread.join()
 """
+_CLOSURE = """
+    model = nn.Sequential(nn.Linear(16, 4), nn.Linear(4, 3, bias=False), nn.ReLU())
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    def closure():
+        optimizer.zero_grad()
+        loss = model(torch.randn(8, 16)).square().mean()
+        loss.backward()
+        return loss
+    for _ in range(10): optimizer.step(closure)
+"""
+
 _ONE_STEP = """
 def main():
     n = nn.Sequential(nn.Linear(20, 4), nn.ReLU()); o = torch.optim.SGD(n.parameters(), 0.1)
@@ -229,6 +240,8 @@ PROGRAMS = (
     Program(name="a thread", code=_THREAD, steps=30, root="Linear", samples=32, layers=("Linear",)),
     Program(name="one step", code=_ONE_STEP, steps=1, root="Sequential", layers=("0", "1"), parameters=84,
             slow=False),
+    Program(name="closure", code=_CLOSURE, steps=10, root="Sequential", samples=8, layers=("0", "1"),
+            parameters=80, slow=False),
     Program(name="frozen backbone", code=_FROZEN, steps=12, root="Wrapper", samples=8, parameters=90,
             layers=("backbone.0", "head")),
     Program(name="model inside a module that is not called", code=_LIGHTNING, steps=10, root="Sequential",

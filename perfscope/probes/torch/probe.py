@@ -244,7 +244,7 @@ class TorchProbe:
         if is_trial():
             return
         is_model = self._models.has(module)
-        if not is_model or not self._bound:  # a transform, a loss, another model: the update will tell
+        if not (is_model and self._bound and self._models.roots):  # a transform, a loss, another model: the update will tell
             self._calls.add(now, module)
         if not is_model or self._provisional:
             self._skip()
@@ -411,6 +411,8 @@ class TorchProbe:
                 step = tracker.next_index
                 tracker.update_is_boundary(now)
                 self._turn_windows(step)
+            if not self._models.roots:
+                self._models.find(self._calls.outermost())  # the optimizer's closure called them
             if self._models.changed and not tracker.index:
                 self._name_layers()  # there may be no second step, and no model at exit
             self._arm_root()
