@@ -14,7 +14,7 @@ from tests.probe.conftest import Train
 
 PLAIN = "from perfscope import step\n"
 TORCH = """
-import torch
+import torch, torch.profiler._cupti_monitor  # later it would warn of the missing descriptors
 model = torch.nn.Linear(8, 4)
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 def step():

@@ -7,6 +7,7 @@ at on the CPU; on a device that would make the training wait.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from typing import Any, Callable, List, Optional, Set, Tuple
 
@@ -76,6 +77,10 @@ def _look(parameter: Any) -> Optional[Tuple[Any, ...]]:
     gradient = parameter.grad
     if gradient is None:
         return None
+    # Operations of a distributed tensor communicate, and those of other subclasses run the training's code.
+    gradient = getattr(gradient, "_local_tensor", gradient)
+    if type(gradient) is not sys.modules["torch"].Tensor:
+        return (id(gradient), gradient._version, None)
     values = None
     if gradient.device.type == "cpu" and str(gradient.layout) == "torch.strided":
         values = tuple(gradient.detach().reshape(-1)[:_LOOK].tolist())

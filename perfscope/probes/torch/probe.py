@@ -244,7 +244,9 @@ class TorchProbe:
         if is_trial():
             return
         is_model = self._models.has(module)
-        if not (is_model and self._bound and self._models.roots):  # a transform, a loss, another model: the update will tell
+        if not (
+            is_model and self._bound and self._models.roots
+        ):  # a transform, a loss, another model: the update will tell
             self._calls.add(now, module)
         if not is_model or self._provisional:
             self._skip()
