@@ -85,7 +85,7 @@ class ModelFacts:
         return {
             layer: counts[0]
             for layer, counts in self.shapes
-            if "BatchNorm" in self.types.get(layer, "") and len(counts) == 2
+            if "BatchNorm" in self.types.get(layer, "") and len(counts) == 2 and counts[0] > 0
         }
 
 

@@ -38,11 +38,12 @@ class ServerLoad:
 def servers_of(scheme: object) -> set[int]:
     """Ranks of a bench run that only serve, by run.json's `scheme`; empty of any other run."""
     groups = scheme.get("groups") if isinstance(scheme, Mapping) else None
-    return {
-        group["ranks"][0]
+    serving = [
+        group.get("ranks")
         for group in (groups if isinstance(groups, list) else [])
-        if isinstance(group, Mapping) and group.get("axis") == "server" and group.get("ranks")
-    }
+        if isinstance(group, Mapping) and group.get("axis") == "server"
+    ]
+    return {ranks[0] for ranks in serving if isinstance(ranks, list) and ranks and type(ranks[0]) is int}
 
 
 def server_load(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from perfscope.errors import RunDirectoryError
@@ -67,12 +68,12 @@ def view_of(run_dir: Path, view: Path) -> None:
 
 def _links(folder: str) -> Iterator[str]:
     """Every link below `folder`, which is no link itself; none where it is no folder."""
-    try:
-        with os.scandir(folder) as entries:
+    waiting = [folder]
+    while waiting:
+        # Not there, no folder; and what cannot be listed cannot be read either: its reader says so.
+        with suppress(OSError), os.scandir(waiting.pop()) as entries:
             for entry in entries:
                 if entry.is_symlink():
                     yield entry.path
                 elif entry.is_dir(follow_symlinks=False):
-                    yield from _links(entry.path)
-    except OSError:
-        return  # not there, no folder; and what cannot be listed cannot be read either: its reader says so
+                    waiting.append(entry.path)

@@ -56,7 +56,8 @@ def read_bounded(path: Path, limit: int = MAX_DOCUMENT_BYTES) -> bytes:
             if size > limit:
                 raise UnreadableFileError(path, f"{size:,} bytes, more than the {limit:,} that are read")
             data = b""
-            while piece := file.read(limit + 1 - len(data)):  # a file may grow while it is read
+            # A file may grow while it is read; a buffer as large as the limit may not be had.
+            while piece := file.read(min(limit + 1 - len(data), max(size - len(data), 0) + (1 << 16))):
                 data = data + piece if data else piece
         except (OSError, MemoryError) as error:
             raise UnreadableFileError(path, reason_of(error)) from None

@@ -94,6 +94,9 @@ def _locked(directory: Path) -> int:
     lock = directory / LOCK
     while True:
         handle, is_new = _open(lock)
+        if _is_to_be_written(handle):
+            os.close(handle)
+            handle = os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -109,6 +112,15 @@ def _locked(directory: Path) -> int:
             if _is_same(handle, lock):
                 return handle
         os.close(handle)
+
+
+def _is_to_be_written(handle: int) -> bool:
+    """Whether the lock needs a file open for writing, as on NFS (flock(2)); else it may be held now."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno == errno.EBADF
+    return False
 
 
 def _open(lock: Path) -> tuple[int, bool]:

@@ -17,6 +17,7 @@ from .loaders import Batch, Loaders, Shape, shape_of, tensors_of
 LOADER, TARGETS, LAYERS, INPUT = "loader", "targets", "layers", "input"
 _HOOK = "perfscope batch"  # our key in torch's table of global forward pre-hooks
 _MAX_NODES = 64  # of the loss's graph that are looked at for a target
+_MAX_TRIES = 4  # searches for the axis of samples before it is taken as unknown
 _MAX_FRAMES = 30
 _PIPELINES = "torch.distributed.pipelining.stage"
 _TRIALS = ("_prepare_forward_infra", "_forward_metadata_inference", "_shape_inference")
@@ -49,16 +50,19 @@ class Batches:
         self._axis_from = INPUT
         self._open: Optional[Tuple[Shape, int]] = None  # input whose axis is not settled, and its samples
         self._seen: Optional[int] = None  # the axis by what layers were given
-        self._tokens_of: Optional[Tuple[Any, bool]] = None  # root, whether it embeds tokens
+        self._tries = 0  # searches for that axis that found none
+        self._hooked = False  # the training has had hooks on saved tensors: looking at these would run them
+        self._embeds: Dict[int, Tuple[Any, bool]] = {}  # id of a root -> the root, whether it embeds tokens
         self._inputs: List[Any] = []  # weak references to what this step has counted
         self.pipeline: Optional[List[int]] = None  # ranks that share a batch as its stages
 
     # -- loaders --------------------------------------------------------------------------------
 
     def install(self, torch: Any) -> None:
-        """Watch what loaders draw."""
+        """Watch what loaders draw, and whether saved tensors have hooks."""
         self._torch = torch
         self._hooks = torch.nn.modules.module._global_forward_pre_hooks
+        self._watch_hooks(getattr(torch.autograd.graph, "saved_tensors_hooks", None))
         kind = getattr(sys.modules.get("torch.utils.data.dataloader"), "_BaseDataLoaderIter", None)
         original = getattr(kind, "_next_index", None)
         if kind is None or original is None:
@@ -72,6 +76,19 @@ class Batches:
             return index
 
         kind._next_index = _next_index
+
+    def _watch_hooks(self, kind: Any) -> None:
+        """Checkpoints compute a forward pass again for each look at a tensor that they have saved."""
+        if kind is None:
+            return
+        original = kind.__enter__
+
+        @around(original)
+        def __enter__(context: Any) -> Any:
+            self._hooked = True
+            return original(context)
+
+        kind.__enter__ = __enter__
 
     # -- forward passes -------------------------------------------------------------------------
 
@@ -152,7 +169,8 @@ class Batches:
         if shape is None:
             return None
         samples = shape[self.axis] if self.axis < len(shape) else shape[0]
-        if self._axis_from == INPUT and len(shape) > 1 and shape[0] != shape[1] and self._open is None:
+        searched = self._open is not None or self._tries >= _MAX_TRIES
+        if self._axis_from == INPUT and len(shape) > 1 and shape[0] != shape[1] and not searched:
             self._open = (shape, samples)
             self._watch_layers(root)
         self._count(self._axis_from)
@@ -163,9 +181,9 @@ class Batches:
 
     def _tokens(self, root: Any, tensors: List[Any], shapes: List[Shape], whole: int) -> Optional[int]:
         """Elements of the first integer input [batch, sequence] of a model that has an embedding."""
-        known = self._tokens_of
+        known = self._embeds.get(id(root))
         if known is None or known[0]() is not root:
-            known = self._tokens_of = (weakref.ref(root), _embeds(root))
+            known = self._embeds[id(root)] = (weakref.ref(root), _embeds(root))
         if not known[1]:
             return None
         integers = (self._torch.int64, self._torch.int32)
@@ -222,13 +240,14 @@ class Batches:
             return 0
         shape, samples = self._open
         axis, source = self._seen, LAYERS
-        for target in _targets(self._torch, losses):
+        for target in () if self._hooked else _targets(self._torch, losses):
             found = _shared_axis(shape, target)
             if found is not None:
                 axis, source = found, TARGETS
                 break
         self.settled()
         if axis is None:
+            self._tries += 1
             return 0
         self.axis, self._axis_from = axis, source
         self._counts[source] = self._counts.get(source, 0) + self._counts.pop(INPUT, 0)

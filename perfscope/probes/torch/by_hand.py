@@ -56,19 +56,20 @@ class ByHand:
 
     def backward_begins(self, tensors: Any) -> None:
         """A backward pass from `tensors` is about to run."""
-        first, before = self._parameter is None, self._parameter() if self._parameter is not None else None
+        before = self._parameter() if self._parameter is not None else None
         parameter = _leaf_of(tensors)
         self._parameter = weakref.ref(parameter) if parameter is not None else None
-        untouched = self._left is not None and parameter is before and parameter is not None
-        self._goes_on = untouched and self._left == _look(parameter)
+        # Gradients that are kept elsewhere (FSDP2, ZeRO), or leaves that are new in each pass, tell nothing.
+        comparable = self._left is not None and parameter is before and parameter is not None
+        self._goes_on = comparable and self._left == _look(parameter)
         self.accumulates = self.accumulates or self._goes_on
-        self.num_used += not (first or self._goes_on)
+        self.num_used += comparable and not self._goes_on
 
     def backward_ended(self, now: int) -> None:
         """It has ended, at `now`: a step ends here, if the gradients are used up before the next pass."""
         parameter = self._parameter() if self._parameter is not None else None
         self._left = _look(parameter) if parameter is not None else None
-        if parameter is not None:  # else nothing collects gradients
+        if self._left is not None:  # else no gradient was collected, or not where it can be seen
             self.tracker.update_by_hand(now, self._goes_on)
 
 
@@ -79,10 +80,10 @@ def _look(parameter: Any) -> Optional[Tuple[Any, ...]]:
         return None
     # Operations of a distributed tensor communicate, and those of other subclasses run the training's code.
     gradient = getattr(gradient, "_local_tensor", gradient)
-    if type(gradient) is not sys.modules["torch"].Tensor:
+    if type(gradient) is not sys.modules["torch"].Tensor or str(gradient.layout) != "torch.strided":
         return (id(gradient), gradient._version, None)
     values = None
-    if gradient.device.type == "cpu" and str(gradient.layout) == "torch.strided":
+    if gradient.device.type == "cpu":
         values = tuple(gradient.detach().reshape(-1)[:_LOOK].tolist())
     return (gradient.data_ptr(), gradient._version, values)
 

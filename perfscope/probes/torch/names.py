@@ -65,6 +65,8 @@ class ModelNames:
         return self._document()
 
     def _label(self) -> None:
+        if all(model.label is not None for model in self._models):
+            return  # finding owners looks at every object there is
         owners = _owners()
         taken = {one.label for one in self._models} | {name for one in self._models for name in one.bare}
         for model in self._models:

@@ -244,9 +244,7 @@ class TorchProbe:
         if is_trial():
             return
         is_model = self._models.has(module)
-        if not (
-            is_model and self._bound and self._models.roots
-        ):  # a transform, a loss, another model: the update will tell
+        if not (is_model and self._bound and self._models.roots):  # the update shows what it is
             self._calls.add(now, module)
         if not is_model or self._provisional:
             self._skip()
@@ -283,7 +281,8 @@ class TorchProbe:
 
     def _trackers(self) -> tuple:
         """Where steps are cut: while it is open whether an optimizer will step, by both rules."""
-        return tuple(dict.fromkeys((self._tracker, self._hand.tracker if self._hand else self._tracker)))
+        hand = self._hand  # once: another thread may take it away
+        return (self._tracker,) if hand is None else tuple(dict.fromkeys((self._tracker, hand.tracker)))
 
     def _backward_begins(self, args: tuple, kwargs: dict) -> None:
         losses = args[0] if args else kwargs.get("tensors")
@@ -343,6 +342,7 @@ class TorchProbe:
         assert windows is not None and self._recorder is not None
         if self._models.changed:
             self._name_layers()
+            self._cost_ns += _clock() - began
             tracker.resume(_clock())
         if windows.active >= 0:
             if windows.boundary(step):
@@ -367,8 +367,8 @@ class TorchProbe:
             now = _clock()
             if not self._bound:
                 self._bind()
-                if self._off:
-                    return None
+            if self._off:
+                return None
             if self._hand is not None and self._tracker is self._hand.tracker and self._recorder is not None:
                 self._recorder.meta["step_source"] = by_hand.THEN_OPTIMIZERS
             self._hand = None

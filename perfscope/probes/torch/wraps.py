@@ -33,6 +33,16 @@ def wrap_backward(probe: Any, torch: Any) -> None:
     torch.autograd.backward = backward
 
 
+def _loaded(probe: Any, began: int, thread: int) -> None:
+    """A loader has given a batch to `thread`, or has none left."""
+    if probe._bound and thread != probe._main:
+        return
+    for tracker in probe._trackers():
+        tracker.add_input(_clock() - began)
+    if probe._rearm:
+        probe._arm_root()
+
+
 def wrap_loader(probe: Any) -> None:
     loader = sys.modules.get("torch.utils.data.dataloader")
     kind = getattr(loader, "_BaseDataLoaderIter", None)
@@ -50,11 +60,7 @@ def wrap_loader(probe: Any) -> None:
         finally:
             if outer:
                 probe._loading.discard(thread)
-            if not probe._bound or thread == probe._main:
-                for tracker in probe._trackers():
-                    tracker.add_input(_clock() - began)
-                if probe._rearm:
-                    probe._arm_root()
+            probe._guarded("batch", _loaded, probe, began, thread)
         probe._guarded("batch", probe._batches.loaders.gave, probe._torch, iterator, data)
         return data
 
