@@ -405,8 +405,7 @@ class TorchProbe:
         if self._off or self._unseen():
             return
         try:
-            now = _clock()
-            tracker = self._tracker
+            now, tracker = _clock(), self._tracker
             tracker.optimizer_ends(now)
             self._cost_ns += _clock() - now
             if self._rootless and tracker.at_boundary and self._windows is not None and self._on_main():
@@ -415,6 +414,7 @@ class TorchProbe:
                 self._turn_windows(step)
             if not self._models.roots:
                 self._models.find(self._calls.outermost())  # the optimizer's closure called them
+                self._updated = now
             if self._models.changed and not tracker.index:
                 self._name_layers()  # there may be no second step, and no model at exit
             self._arm_root()
