@@ -5,7 +5,7 @@ gradient buckets (`buckets` can tell), split by the parameters that layers have 
 large as the buffers of the normalisation layers. A barrier, and an all-reduce of a single number beside
 buckets that hold every parameter, carries no layer's tensors; neither does a broadcast of other integers than
 counts of batches, with which DistributedDataParallel agrees on new buckets. Of every other call the layer
-cannot be told; then no layer has a figure, because the time left over may be any layer's.
+cannot be determined; then no layer has a figure, because the time left over may be any layer's.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _ELEMENT_BYTES = (
     (1, ("float8", "int8", "char", "byte", "bool")),
     (4, ("float", "int")),
 )
-_NO_REDUCE = "gradients are not all-reduced (only DistributedDataParallel's buckets can be told)"
+_NO_REDUCE = "gradients are not all-reduced (only the layers of DistributedDataParallel's buckets are known)"
 _NO_PARAMS = "the run does not list the model's parameters"
 _NO_SIZES = "the trace does not give the sizes of the all-reduces"
 _NO_FIT = "the sizes of the all-reduces do not add up to the parameters of consecutive layers"
 _EARLY = -1
-_BEGAN_EARLY = "calls that begin outside the traced steps cannot be told"
+_BEGAN_EARLY = "the layers of calls that begin outside the traced steps are not known"
 _OTHERS = "only all-reduces of gradients can be given to layers by their sizes"
 
 
@@ -257,7 +257,7 @@ def missing_of(comm: LayerComm, reasons: set[str]) -> tuple[MissingFigure, ...]:
     if comm.unassigned:
         time, total = format_ns(sum(comm.unassigned.values())), format_ns(comm.total_ns)
         reason = (
-            f"the layers of {_listed(comm.unassigned)} cannot be told, {time} of {total} per step: "
+            f"the layers of {_listed(comm.unassigned)} cannot be determined, {time} of {total} per step: "
             f"{'; '.join(sorted(reasons))}"
         )
         found.append(MissingFigure(what=WHAT, reason=reason))

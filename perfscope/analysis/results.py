@@ -116,7 +116,7 @@ class LayerComm:
     Attributes:
         total_ns: all of it.
         outside: by collective, of calls that carry no layer's tensors.
-        unassigned: by collective, of calls whose layer cannot be told; if any, no layer has a figure.
+        unassigned: by collective, of calls whose layer cannot be determined; if any, no layer has a figure.
     """
 
     total_ns: float

@@ -309,7 +309,7 @@ def write_whole(path: str, data: bytes) -> None:
             try:
                 os.unlink(aside)  # on a full disk it would take the room of the steps
             except OSError:
-                pass  # the first error is the one to be told of
+                pass  # the first error is the one to report
             raise
 
 

@@ -87,7 +87,7 @@ class StepTracker:
         """The root module is about to run forward.
 
         Args:
-            samples: that this adds to the step; None: cannot be told.
+            samples: that this adds to the step; None: cannot be determined.
             tokens: likewise; None: the model takes none.
         """
         if self._depth:

@@ -101,7 +101,7 @@ class Batches:
             again: inside an update: of an input that this step has counted, nothing more is counted.
 
         Returns:
-            Samples (None: cannot be told) and tokens (None: the model takes none) that this adds to the step.
+            Samples (None: unknown) and tokens (None: the model takes none) that this adds to the step.
         """
         torch = self._torch
         tensors = tensors_of(torch, args) or tensors_of(torch, _ordered(kwargs))
@@ -307,7 +307,7 @@ def _targets(torch: Any, losses: Any) -> List[Shape]:
 
 
 def _shared_axis(shape: Shape, target: Shape) -> Optional[int]:
-    """Which of the first two axes of an input its targets have, if one alone does; None: cannot be told."""
+    """Which of the first two axes of an input its targets have, if one alone does; None: unknown."""
     first, second = shape[:2]
     if target[:2] == (first, second) or target[0] == first * second:
         return None  # both

@@ -18,7 +18,7 @@ SOURCE = "backward passes"  # `step_source` in rank.json
 THEN_OPTIMIZERS = SOURCE + ", then optimizers"
 NOTE = (
     "steps are cut at backward passes, for no optimizer object stepped (updates written by hand); passes "
-    "whose gradients add up are one step where that can be told; "
+    "whose gradients add up are one step where that can be determined; "
     "call perfscope.step() to mark the steps exactly"
 )
 _MAX_NODES = 2_000  # of the graph looked through for a parameter

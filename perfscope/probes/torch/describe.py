@@ -60,7 +60,7 @@ def _mesh() -> Optional[Dict[str, Any]]:
 
 
 def root(module: Any, pipeline: Optional[List[int]] = None) -> Dict[str, Any]:
-    """The outermost module, and over how many ranks its input is split (`dp_size`, None = cannot be told).
+    """The outermost module, and over how many ranks its input is split (`dp_size`, None = unknown).
 
     Args:
         pipeline: ranks that share a batch with this one as stages of a pipeline; None: no pipeline was seen.
