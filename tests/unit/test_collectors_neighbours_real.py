@@ -84,12 +84,13 @@ def watch(ctx: Context, enough: Callable[[], bool]) -> tuple[int, int, list[Fact
     for _ in range(200):
         time.sleep(0.25)
         done = enough()
-        (reading,) = collector.sample()
+        readings = collector.sample()  # none where the last look cost so much that the next one waits
         facts += collector.facts()
-        if done:
+        if done and readings:
             break
     after = busy_ticks(Path("/proc/stat").read_bytes())[0]
     collector.close()
+    (reading,) = readings
     assert isinstance(reading.value, int)
     return reading.value, after - before, facts
 
