@@ -143,8 +143,8 @@ def test_groups_of_reducers_in_a_model(world: Any) -> None:
     ddp = torch.nn.parallel.DistributedDataParallel
     inner = dist.new_group([0])
     model = torch.nn.Sequential(ddp(torch.nn.Linear(2, 2), process_group=inner), ddp(torch.nn.Linear(2, 2)))
-    assert sorted(reducer_groups(model)) == sorted([inner.group_name, world.group_name])
-    assert reducer_groups(torch.nn.Linear(2, 2)) == []
+    assert sorted(reducer_groups([model])) == sorted([inner.group_name, world.group_name])
+    assert reducer_groups([torch.nn.Linear(2, 2)]) == []
 
 
 def test_a_training_is_marked_in_its_window_and_left_as_it_was(train: Train) -> None:
