@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 
-from perfscope.errors import TraceError
+from perfscope.errors import TraceError, UnreadableFileError
 from perfscope.ingest.classify import Host, mark_text
 from perfscope.ingest.collect import Collector
 from perfscope.ingest.collectives import ProcessGroups
@@ -23,6 +21,7 @@ from perfscope.ingest.summary import IngestSummary
 from perfscope.ingest.table import TimelineFile
 from perfscope.ingest.timeline import Timeline
 from perfscope.rundir import layout
+from perfscope.rundir.documents import read_document
 
 
 def ingest_window(file: WindowFile) -> IngestSummary:
@@ -88,11 +87,8 @@ class _Window:
         groups = ProcessGroups(self._metadata.groups, self._metadata.world_size)
         host_words = collector.host_words
         words = [
-            mark_text(Host(code), text) for code, text in zip(host_words.codes, host_words.texts, strict=True)
-        ]
-        words = [
-            self._renamed.get(text, text) if code == Host.LAYER else text
-            for code, text in zip(host_words.codes, words, strict=True)
+            self._word(Host(code), text)
+            for code, text in zip(host_words.codes, host_words.texts, strict=True)
         ]
         words += collector.device_words.texts
         with TimelineFile(
@@ -116,6 +112,10 @@ class _Window:
             for until, (host, launches, device) in spill.slices():
                 table.write(timeline.tables(until, host, launches, device))
         return self._summary(table.num_rows, timeline, main)
+
+    def _word(self, code: Host, text: str) -> str:
+        word = mark_text(code, text)
+        return self._renamed.get(word, word) if code == Host.LAYER else word
 
     def _call_groups(self, groups: ProcessGroups) -> CallGroups:
         words = self._collector.host_words
@@ -182,8 +182,7 @@ class _Window:
 def _renamed_layers(file: WindowFile) -> dict[str, str]:
     """Layers whose model had bare names until the process had a second model -> their names since."""
     try:
-        document = json.loads((file.source.parent.parent / layout.LAYERS_JSON).read_bytes())
-    except (OSError, ValueError):
+        renamed = read_document(file.source.parent.parent / layout.LAYERS_JSON).get("renamed")
+    except (FileNotFoundError, UnreadableFileError):
         return {}  # an import has none; a damaged one is noted where the run is read
-    renamed = document.get("renamed") if isinstance(document, dict) else None
     return {str(old): str(new) for old, new in renamed.items()} if isinstance(renamed, dict) else {}

@@ -19,7 +19,6 @@ from perfscope.rundir import layout
 from perfscope.rundir.documents import read_document
 from perfscope.rundir.layout import host_name
 from perfscope.rundir.opening import open_regular, read_bounded
-from perfscope.rundir.writer import BOOT_ERRORS
 
 _MAX_NAMED = 8
 
@@ -143,9 +142,9 @@ def explain(
         notes.append(
             f"{name_ranks(running)} still running; what is recorded from now on is not in this summary"
         )
-    boot_error = _first_line(run_dir / BOOT_ERRORS)
+    boot_error = _first_line(run_dir / layout.BOOT_ERRORS)
     if boot_error:
-        notes.append(f"the probe failed to start in a process: {boot_error} (all in {BOOT_ERRORS})")
+        notes.append(f"the probe failed to start in a process: {boot_error} (all in {layout.BOOT_ERRORS})")
     for one in ranks:
         switched_off = _switched_off(one.directory / layout.ERRORS_JSONL)
         if switched_off:

@@ -17,7 +17,7 @@ from pathlib import Path
 from perfscope.errors import RunDirectoryError, UnreadableFileError
 from perfscope.rundir import layout, recording
 from perfscope.rundir.documents import read_document
-from perfscope.rundir.writer import OWNER, write_json
+from perfscope.rundir.writer import write_json
 
 _POLLS = 40
 _POLL_S = 0.05
@@ -32,7 +32,7 @@ def open_shared(directory: Path) -> tuple[Path, bool]:
     """
     if not directory.is_absolute():
         raise RunDirectoryError(f"{layout.ENV_RUN_DIR} must be an absolute path, not {directory}")
-    claim = directory / OWNER
+    claim = directory / layout.OWNER
     manifest = _read(directory)
     if manifest is not None and manifest.get("status") != "running":
         raise RunDirectoryError(
@@ -51,7 +51,7 @@ def open_shared(directory: Path) -> tuple[Path, bool]:
         raise
     except OSError as error:
         raise RunDirectoryError(f"cannot write {claim}: {error.strerror}") from error
-    if manifest is None and {path.name for path in directory.iterdir()} - {recording.LOCK} != {OWNER}:
+    if manifest is None and {path.name for path in directory.iterdir()} - {recording.LOCK} != {layout.OWNER}:
         claim.unlink()
         recording.release(directory)
         raise RunDirectoryError(
@@ -62,14 +62,14 @@ def open_shared(directory: Path) -> tuple[Path, bool]:
 
 def is_for_step(directory: Path) -> bool:
     """Whether the tasks of a Slurm step may share the directory as such: nobody else began a run in it."""
-    claim = directory / OWNER
+    claim = directory / layout.OWNER
     return claim.is_dir() or not (claim.exists() or (directory / layout.RUN_JSON).exists())
 
 
 @contextmanager
 def exclusive(run_dir: Path) -> Iterator[None]:
     """One launcher at a time rewrites run.json. Without a claim file the directory has one launcher only."""
-    claim_path = run_dir / OWNER
+    claim_path = run_dir / layout.OWNER
     try:
         claim = (claim_path / _LOCK).open("ab") if claim_path.is_dir() else claim_path.open("rb")
     except OSError:

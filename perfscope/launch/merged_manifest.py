@@ -12,7 +12,7 @@ from perfscope.launch.plan import LaunchPlan
 from perfscope.launch.process import Ending
 from perfscope.rundir import layout, seal
 from perfscope.rundir.documents import read_document
-from perfscope.rundir.writer import OWNER, write_json
+from perfscope.rundir.writer import write_json
 
 PARTS = "parts"  # below .owner: one file per part
 # Notes that hold for one directory, and are found out again for the whole.
@@ -60,7 +60,9 @@ class Part:
 
 def read_parts(run_dir: Path) -> tuple[Part, ...]:
     """The parts of a collected run, by key; empty for other directories."""
-    found = [_read_part(path, str(run_dir)) for path in sorted((run_dir / OWNER / PARTS).glob("*.json"))]
+    found = [
+        _read_part(path, str(run_dir)) for path in sorted((run_dir / layout.OWNER / PARTS).glob("*.json"))
+    ]
     return tuple(part for part in found if part is not None)
 
 
@@ -84,7 +86,7 @@ def write_parts(run_dir: Path, parts: Sequence[Part]) -> bool:
     for part in parts:
         if part.key not in best or part.fullness > best[part.key].fullness:
             best[part.key] = part
-    folder = run_dir / OWNER / PARTS
+    folder = run_dir / layout.OWNER / PARTS
     folder.mkdir(parents=True, exist_ok=True)
     held = {part.key: part for part in read_parts(run_dir)}
     new = [part for key, part in best.items() if held.get(key) != part]

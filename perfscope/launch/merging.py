@@ -28,7 +28,7 @@ from perfscope.rundir.links import refuse_links
 from perfscope.rundir.migrations import migrate
 from perfscope.rundir.opening import MAX_LINES_BYTES, read_bounded
 from perfscope.rundir.recording import LOCK, claim, release
-from perfscope.rundir.writer import BOOT_ERRORS, OWNER, create_run_dir, write_json
+from perfscope.rundir.writer import create_run_dir, write_json
 
 _STAGING = "staging"
 _OF_THE_HOST_ALONE = frozenset({layout.PIDS, layout.WATCHER, layout.SAMPLER_LOCK})
@@ -108,7 +108,7 @@ def collect(places: Sequence[Path], target: Path) -> Collected:
         claim(target)
         try:
             # First of all: a collection that was interrupted is known by it, and can be gone on with.
-            (target / OWNER / PARTS).mkdir(parents=True, exist_ok=True)
+            (target / layout.OWNER / PARTS).mkdir(parents=True, exist_ok=True)
             return _collect(sources, target, parts)
         finally:
             release(target)
@@ -125,7 +125,7 @@ def _collect(sources: Sequence[Source], target: Path, parts: Sequence[Part]) -> 
             changed |= _copy_hosts(source.path, target)
             changed |= _copy_rest(source.path, target)
     finally:
-        shutil.rmtree(target / OWNER / _STAGING, ignore_errors=True)
+        shutil.rmtree(target / layout.OWNER / _STAGING, ignore_errors=True)
     if changed:  # made of what was there before; it can be had again
         shutil.rmtree(target / layout.DERIVED, ignore_errors=True)
     changed |= write_parts(target, parts)
@@ -185,7 +185,7 @@ def _present(target: Path) -> bool:
     """Whether `target` is a run that was collected before."""
     if not target.exists() or (target.is_dir() and all(one.name == LOCK for one in target.iterdir())):
         return False
-    if (target / OWNER / PARTS).is_dir():
+    if (target / layout.OWNER / PARTS).is_dir():
         return True
     what = "holds a run that was not collected" if (target / layout.RUN_JSON).exists() else "is not empty"
     raise RunDirectoryError(f"{target} {what}; choose another -o")
@@ -245,7 +245,7 @@ def _fullness(process: RankProcess) -> tuple[bool, bool, int, int, int, int]:
 
 def _put(source: Path, place: Path, target: Path) -> None:
     """Copy a folder aside and rename it into place: a reader never sees half of it."""
-    staging = target / OWNER / _STAGING
+    staging = target / layout.OWNER / _STAGING
     staging.mkdir(parents=True, exist_ok=True)
     place.parent.mkdir(exist_ok=True)
     new, old = (staging / f"{place.name}-{secrets.token_hex(4)}" for _ in range(2))
@@ -285,7 +285,7 @@ def _copy_rest(source: Path, target: Path) -> bool:
     for name in _ONCE:
         if not (target / name).exists():
             changed |= _copy_if_larger(source / name, target / name)
-    for name in (BOOT_ERRORS, layout.NEIGHBOURS_JSONL):
+    for name in (layout.BOOT_ERRORS, layout.NEIGHBOURS_JSONL):
         changed |= _add_lines(source / name, target / name)
     return changed
 

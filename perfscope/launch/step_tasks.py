@@ -30,7 +30,7 @@ from perfscope.launch.slurm_job import StepTask
 from perfscope.rundir import layout, recording, writer
 from perfscope.rundir.layout import host_name
 from perfscope.rundir.sampler_call import is_alive, pid_namespace
-from perfscope.rundir.writer import OWNER, RUNS, create_run_dir
+from perfscope.rundir.writer import RUNS, create_run_dir
 
 _STEP = "step.json"
 _POLL_S = 0.05
@@ -156,14 +156,14 @@ class StepRoom:
     def claims(self, what: str) -> bool:
         """Whether this task is the first to do `what` in this run."""
         try:
-            (self.run_dir / OWNER / what).open("xb").close()
+            (self.run_dir / layout.OWNER / what).open("xb").close()
         except OSError:
             return False
         return True
 
     def has_claim(self, what: str) -> bool:
         """Whether somebody was the first to do `what`."""
-        return (self.run_dir / OWNER / what).exists()
+        return (self.run_dir / layout.OWNER / what).exists()
 
     def sees_other_nodes(self) -> bool:
         """Whether tasks of other nodes are in this directory; if not, every node has one of its own."""
@@ -223,7 +223,7 @@ class StepRoom:
         return (task for task in range(self.task.num_tasks) if task not in mates)
 
     def _file(self, task: int) -> Path:
-        return self.run_dir / OWNER / f"{task}.jsonl"
+        return self.run_dir / layout.OWNER / f"{task}.jsonl"
 
 
 def enter(task: StepTask, directory: Path, *, name: str, force: bool) -> StepRoom:
@@ -311,7 +311,7 @@ def _look(task: StepTask, directory: Path) -> tuple[StepRoom | None, bool]:
     """The room, if it is the step's or could be made so; else whether something else is in the directory."""
     if _claimed_by(directory) == _identity(task):
         return StepRoom(run_dir=directory, task=task, is_owner=False), False
-    names = [path.name for path in directory.iterdir() if not path.name.startswith(f"{OWNER}.")]
+    names = [path.name for path in directory.iterdir() if not path.name.startswith(f"{layout.OWNER}.")]
     if not names and _make_claim(directory, task):
         return StepRoom(run_dir=directory, task=task, is_owner=True), False
     # Another task may have come between the two looks.
@@ -337,20 +337,20 @@ def _one_line(directory: Path) -> Iterator[None]:
 
 def _make_claim(directory: Path, task: StepTask) -> bool:
     """Whether we are the first: a folder renamed into place is there with its contents, or not at all."""
-    aside = directory / f"{OWNER}.{task.task}-{secrets.token_hex(4)}"
+    aside = directory / f"{layout.OWNER}.{task.task}-{secrets.token_hex(4)}"
     aside.mkdir()
     try:
         (aside / _STEP).write_text(json.dumps(_identity(task)))
-        aside.rename(directory / OWNER)
+        aside.rename(directory / layout.OWNER)
     except OSError:
         shutil.rmtree(aside, ignore_errors=True)
-        if (directory / OWNER).exists():
+        if (directory / layout.OWNER).exists():
             return False
         raise
     try:
         recording.claim(directory)
     except RunDirectoryError:  # another command makes a run here at this moment
-        shutil.rmtree(directory / OWNER, ignore_errors=True)
+        shutil.rmtree(directory / layout.OWNER, ignore_errors=True)
         raise
     return True
 
@@ -358,7 +358,7 @@ def _make_claim(directory: Path, task: StepTask) -> bool:
 def _sit(room: StepRoom) -> bool:
     """Whether this task had no place in the run yet."""
     came = {"at": "came", "host": host_name(), "pid": os.getpid(), "namespace": pid_namespace()}
-    path = room.run_dir / OWNER / f"{room.task.task}.jsonl"
+    path = room.run_dir / layout.OWNER / f"{room.task.task}.jsonl"
     try:
         with path.open("x") as file:
             file.write(json.dumps(came) + "\n")
@@ -375,7 +375,7 @@ def _identity(task: StepTask) -> dict[str, object]:
 
 def _claimed_by(directory: Path) -> dict[str, object] | None:
     try:
-        found = json.loads((directory / OWNER / _STEP).read_bytes())
+        found = json.loads((directory / layout.OWNER / _STEP).read_bytes())
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None

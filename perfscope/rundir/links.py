@@ -14,7 +14,6 @@ from pathlib import Path
 from perfscope.errors import RunDirectoryError
 from perfscope.rundir import layout
 
-_OWNER = ".owner"
 # What perfscope reads or writes below. Other files of a run directory are the user's; report.html and other
 # results are replaced, never opened.
 _READ = (
@@ -25,8 +24,8 @@ _READ = (
     layout.HOSTS,
     layout.RANKS,
     layout.DERIVED,
-    "boot-errors.txt",
-    _OWNER,
+    layout.BOOT_ERRORS,
+    layout.OWNER,
 )
 _views: set[str] = set()  # directories of links that this process made itself
 

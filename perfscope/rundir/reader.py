@@ -222,13 +222,15 @@ class RunReader:
         try:
             if sealed is not None and (damage := seal.difference(sealed, seal_of_file(path))):
                 raise UnreadableFileError(path, damage)
-            with open_regular(path) as file:
-                return pq.read_table(file, columns=wanted, use_threads=False, partitioning=None)
+            # A buffer ahead is filled by Arrow's own threads. One that still holds a Python file when the
+            # interpreter ends aborts the process: https://github.com/apache/arrow/issues/34314.
+            with open_regular(path) as file, pq.ParquetFile(file, pre_buffer=False) as table:
+                return table.read(wanted, use_threads=False).select(wanted)
         except FileNotFoundError:
             raise RunDirectoryError(
                 f"{path} is missing: delete {self.path / layout.DERIVED} and run `perfscope report` again"
             ) from None
-        except (OSError, pa.ArrowException, UnreadableFileError) as error:
+        except (OSError, KeyError, pa.ArrowException, UnreadableFileError) as error:
             reason = error.reason if isinstance(error, UnreadableFileError) else reason_of(error)
             raise RunDirectoryError(
                 f"{path} cannot be read ({reason}): delete {self.path / layout.DERIVED} "

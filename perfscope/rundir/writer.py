@@ -19,8 +19,6 @@ from perfscope.rundir.recording import LOCK, claim, release
 
 RUNS = "perfscope-runs"
 LATEST = "latest"
-OWNER = ".owner"  # a file, or the folder of a Slurm step's tasks: several launchers share the directory
-BOOT_ERRORS = "boot-errors.txt"  # what the boot code inside the training swallowed, one line each
 
 # All that perfscope itself puts into a run directory: the only names `--force` ever deletes.
 _OWN_NAMES = (
@@ -30,8 +28,8 @@ _OWN_NAMES = (
     layout.HOSTS,
     layout.RANKS,
     layout.DERIVED,
-    BOOT_ERRORS,
-    OWNER,
+    layout.BOOT_ERRORS,
+    layout.OWNER,
     "report.html",
     "report.pdf",
     layout.RUN_JSON,  # last: while it is there, a second --force can finish what a first one began

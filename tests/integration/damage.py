@@ -46,7 +46,7 @@ def report_of(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> Outcome:
 
 def perfscope(capsys: pytest.CaptureFixture[str], *arguments: str) -> Outcome:
     """A command in this process. Raises HangError."""
-    with pytest.MonkeyPatch.context() as patch, _watchdog():
+    with pytest.MonkeyPatch.context() as patch, time_limit():
         patch.setattr("sys.argv", ["perfscope", *arguments])
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
@@ -57,12 +57,14 @@ def perfscope(capsys: pytest.CaptureFixture[str], *arguments: str) -> Outcome:
 
 
 @contextmanager
-def _watchdog() -> Iterator[None]:
+def time_limit(seconds: float = HANG_S) -> Iterator[None]:
+    """Raises HangError inside the block when it takes longer."""
+
     def too_long(*_: object) -> None:
-        raise HangError
+        raise HangError(f"longer than {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, too_long)
-    signal.setitimer(signal.ITIMER_REAL, HANG_S)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:

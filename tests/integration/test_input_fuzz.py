@@ -13,13 +13,10 @@ import json
 import random
 import re
 import shutil
-import signal
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
 import pytest
 
@@ -32,10 +29,10 @@ from perfscope.ingest import import_traces, ingest_run
 from perfscope.rundir.layout import CALL_COLUMNS
 from perfscope.rundir.reader import RunReader
 from perfscope.rundir.writer import write_json
+from tests.integration.damage import time_limit
 from tests.unit.gate_store_runs import numbered
 
 DATA = Path(__file__).parents[1] / "data"
-LIMIT_S = 60.0  # for one input; the slowest takes a second, the rest is for a machine under load
 
 _NUMBER = re.compile(rb"(?<=[:\[,])\s*-?\d[\d.eE+-]*")
 _STRING = re.compile(rb'(?<=[:\[,])\s*"[^"\\]{0,80}"')
@@ -76,20 +73,6 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
             where = rng.choice(found)
             data = data[: where.start()] + rng.choice(_WRONG) + data[where.end() :]
     return data
-
-
-@contextmanager
-def time_limit() -> Iterator[None]:
-    def over(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError(f"longer than {LIMIT_S:g} s")
-
-    before = signal.signal(signal.SIGALRM, over)
-    signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def calls_document() -> bytes:

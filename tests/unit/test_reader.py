@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -224,6 +226,26 @@ def test_steps_of_an_import_come_from_the_trace_marks(tmp_path: Path) -> None:
 def test_a_timeline_that_is_not_there_says_how_to_get_it(run: SyntheticRun) -> None:
     with pytest.raises(RunDirectoryError, match="run `perfscope report` again"):
         run.read().timeline(0, 0)
+
+
+def test_a_timeline_is_read_by_the_thread_that_asks(
+    run: SyntheticRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread of Arrow's with a Python file in its hands aborts the process when the interpreter ends."""
+    run.window(0, [span(0, 10, "compute")], [(0, 0, 100)])
+    readers: set[threading.Thread] = set()
+
+    class Watched(FileIO):
+        def read(self, size: int = -1, /) -> bytes:
+            readers.add(threading.current_thread())
+            return super().read(size)
+
+    def watched(path: Path) -> FileIO:
+        return Watched(path, "rb")
+
+    monkeypatch.setattr("perfscope.rundir.reader.open_regular", watched)
+    assert run.read().timeline(0, 0).num_rows == 1
+    assert readers == {threading.current_thread()}
 
 
 def test_a_damaged_timeline_says_so(run: SyntheticRun) -> None:

@@ -75,7 +75,7 @@ def merge_calls(table_path: Path, trace: FrameworkTrace, steps: list[tuple[int, 
     Raises:
         OSError: the table cannot be read or written.
     """
-    own = pq.read_table(table_path, use_threads=False, partitioning=None)
+    own = pq.ParquetFile(table_path).read(use_threads=False)
     rank, window = table_path.stem.split("-")[1::2]
     more = trace.table(int(rank), int(window), sorted(steps, key=lambda one: one[1]))
     table = pa.concat_tables([own, more]).unify_dictionaries().sort_by("start_ns").combine_chunks()

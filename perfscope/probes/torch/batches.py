@@ -11,7 +11,7 @@ import weakref
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ..frames import around
-from .layers import field
+from .layers import parts
 from .loaders import Batch, Loaders, Shape, shape_of, tensors_of
 
 LOADER, TARGETS, LAYERS, INPUT = "loader", "targets", "layers", "input"
@@ -200,7 +200,7 @@ class Batches:
 
         Not where something is compiled: a hook that appears makes it compile again.
         """
-        modules = _modules(root)
+        modules = list(parts(root))
         attributes = [object.__getattribute__(module, "__dict__") for module in modules]
         compiled = any(
             type(module).__name__ == "OptimizedModule" or own.get("_compiled_call_impl") is not None
@@ -268,23 +268,8 @@ def _ordered(kwargs: Optional[Dict[str, Any]]) -> List[Any]:
     return main + [value for name, value in named.items() if all(value is not one for one in main)]
 
 
-def _modules(root: Any) -> List[Any]:
-    found: List[Any] = []
-    seen, waiting = set(), [root]
-    while waiting:
-        module = waiting.pop()
-        if module is None or id(module) in seen or type(module).__name__ == "function":
-            continue
-        seen.add(id(module))
-        found.append(module)
-        waiting += field(module, "_modules").values()
-    return found
-
-
 def _embeds(root: Any) -> bool:
-    return any(
-        kind.__name__.endswith("Embedding") for module in _modules(root) for kind in type(module).__mro__
-    )
+    return any(kind.__name__.endswith("Embedding") for module in parts(root) for kind in type(module).__mro__)
 
 
 def _targets(torch: Any, losses: Any) -> List[Shape]:

@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from ...rundir import layout
 from ..frames import around
-from .layers import field
+from .layers import parts
 
 METHODS = (
     *("allreduce", "allreduce_coalesced", "broadcast", "reduce", "gather", "scatter", "barrier"),
@@ -174,13 +174,8 @@ def _note_reducers(names: List[str]) -> None:
 
 def reducer_groups(roots: Sequence[Any]) -> List[str]:
     """Names of the groups over which modules within `roots` (these included) average gradients by C++."""
-    names, seen, waiting = [], set(), list(roots)
-    while waiting:
-        module = waiting.pop()
-        if module is None or id(module) in seen:
-            continue
-        seen.add(id(module))
-        waiting += field(module, "_modules").values()
+    names: List[str] = []
+    for module in (part for root in roots for part in parts(root)):
         if any(kind.__name__ == "DistributedDataParallel" for kind in type(module).__mro__):
             group = object.__getattribute__(module, "__dict__").get("process_group")
             if group is not None and group.group_name not in names:

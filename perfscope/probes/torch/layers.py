@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 _WRAPPER_PARTS = frozenset(
     ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module", "_forward_module")
@@ -26,13 +26,24 @@ def field(module: Any, name: str) -> Dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def parts(module: Any) -> Iterator[Any]:
+    """`module` and every module inside it, each once."""
+    seen, waiting = set(), [module]
+    while waiting:
+        one = waiting.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            waiting.extend(field(one, "_modules").values())
+
+
 def unwrap(module: Any) -> Any:
     """The user's own module inside DDP, FSDP, torch.compile or checkpoint wrappers."""
     for _ in range(8):
-        parts = field(module, "_modules")
-        inner = next((parts[name] for name in _WRAPPER_PARTS if parts.get(name) is not None), None)
+        inside = field(module, "_modules")
+        inner = next((inside[name] for name in _WRAPPER_PARTS if inside.get(name) is not None), None)
         if inner is None and type(module).__name__ in _MODULE_WRAPPERS:
-            inner = parts.get("module")
+            inner = inside.get("module")
         if inner is None:
             return module
         module = inner

@@ -9,22 +9,11 @@ from __future__ import annotations
 import weakref
 from typing import Any, Callable, Dict, FrozenSet, Iterator, List, NamedTuple
 
-from .layers import field
+from .layers import field, parts
 
 MAX_CALLS = 5_000  # candidates kept between two updates
 MAX_MODELS = 64  # described in layers.json; a search over architectures may train thousands
 _SCRIPTED = ("RecursiveScriptModule", "ScriptModule", "TopLevelTracedModule")
-
-
-def parts(module: Any) -> Iterator[Any]:
-    """`module` and every module inside it, each once."""
-    seen, waiting = set(), [module]
-    while waiting:
-        one = waiting.pop()
-        if one is not None and id(one) not in seen:
-            seen.add(id(one))
-            yield one
-            waiting.extend(field(one, "_modules").values())
 
 
 def _parameters(module: Any) -> Iterator[Any]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from .layers import field
+from .layers import field, parts
 
 _DATA_AXES = frozenset(
     ("dp", "data", "ddp", "fsdp", "dp_replicate", "dp_shard", "replicate", "shard", "hsdp")
@@ -33,7 +33,7 @@ def data_parallel(module: Any, world: int, pipeline: Optional[List[int]]) -> Wid
     """
     if world == 1:
         return Width(1, "", False)
-    wrapped = [size for one in _modules(module) for size in _of_wrapper(one, world)]
+    wrapped = [size for one in parts(module) for size in _of_wrapper(one, world)]
     if wrapped:
         return Width(max(wrapped), "", True)
     stages = len(pipeline) if pipeline else 1
@@ -83,17 +83,6 @@ def mesh(module: Any) -> Optional[Dict[str, Any]]:
     """Names and shape of the whole device mesh that the parameters of `module` lie on; None without one."""
     found = _parameter_mesh(module)
     return None if found is None else {"axes": found[0], "shape": found[1]}
-
-
-def _modules(root: Any) -> Iterator[Any]:
-    seen, waiting = set(), [root]
-    while waiting:
-        module = waiting.pop()
-        if module is None or id(module) in seen or type(module).__name__ == "function":
-            continue
-        seen.add(id(module))
-        yield module
-        waiting += field(module, "_modules").values()
 
 
 def _of_wrapper(module: Any, world: int) -> List[int]:
@@ -151,7 +140,7 @@ def _parameter_mesh(module: Any) -> Optional[Tuple[List[str], List[int], List[bo
     """Of the mesh of `module`'s parameters: names and sizes of axes, and which of them divide parameters."""
     whole: Any = None
     divided: Dict[str, bool] = {}
-    for one in _modules(module):
+    for one in parts(module):
         for parameter in field(one, "_parameters").values():
             own = getattr(parameter, "device_mesh", None)
             if own is None:
