@@ -1,22 +1,27 @@
-"""Real ranks for tests: gloo on loopback, one function on each, several cases in one start."""
+"""Real ranks for tests: gloo on loopback, one function on each, several cases in one start.
+
+Every rank is a process of its own, forked from a server that has imported torch: an import takes seconds.
+"""
 
 from __future__ import annotations
 
 import importlib
+import multiprocessing
 import os
 import pickle
 import socket
-import subprocess
-import sys
 import tempfile
 import traceback
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
+from functools import cache
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 TIMEOUT_S = 240.0
-_HERE = Path(__file__).resolve().parents[2]
+_IMPORTED = ("torch._dynamo", "torch.distributed.fsdp", "perfscope.runners.world", "perfscope.runners.train")
 
 
 def run_ranks(num_ranks: int, target: str, **arguments: Any) -> list[Any]:
@@ -30,25 +35,25 @@ def run_ranks(num_ranks: int, target: str, **arguments: Any) -> list[Any]:
     """
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         place = Path(folder)
-        (place / "task").write_bytes(pickle.dumps((target, arguments)))
-        processes: list[subprocess.Popen[bytes]] = []
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        processes = []
         for rank in range(num_ranks):
             environment = {
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(
-                    [str(_HERE), *filter(None, [os.environ.get("PYTHONPATH", "")])]
-                ),
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
                 "WORLD_SIZE": str(num_ranks),
                 "MASTER_ADDR": "127.0.0.1",
-                "OMP_NUM_THREADS": "1",
+                "MASTER_PORT": port,
             }
-            processes.append(_start(rank, place, environment, processes))
-            stack.callback(processes[-1].kill)
-        with suppress(subprocess.TimeoutExpired):
-            for process in processes:
-                process.wait(timeout=TIMEOUT_S)
+            process = _server().Process(target=_rank, args=(place, target, arguments, environment))
+            process.start()
+            stack.callback(process.kill)
+            processes.append(process)
+        end = monotonic() + TIMEOUT_S
+        for process in processes:
+            process.join(max(0.0, end - monotonic()))
         results: list[Any] = []
         problems: list[Any] = []
         for rank in range(num_ranks):
@@ -62,40 +67,36 @@ def run_ranks(num_ranks: int, target: str, **arguments: Any) -> list[Any]:
         return results
 
 
-def _start(
-    rank: int, place: Path, environment: dict[str, str], before: list[subprocess.Popen[bytes]]
-) -> subprocess.Popen[bytes]:
-    port = place / "port"
-    if not before:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port.write_text(str(probe.getsockname()[1]))
-    environment["MASTER_PORT"] = port.read_text()
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.runners.ranks", str(rank), str(place)], env=environment
-    )
+@cache
+def _server() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(_IMPORTED))
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported
+    try:
+        context.Process(target=int).start()  # the first process starts the server
+    finally:
+        del os.environ["OMP_NUM_THREADS"]
+        if before is not None:
+            os.environ["OMP_NUM_THREADS"] = before
+    return context
 
 
-def _rank(rank: int, place: Path) -> None:
+def _rank(place: Path, target: str, arguments: dict[str, Any], environment: dict[str, str]) -> None:
     from perfscope.runners.config import BenchConfig
     from perfscope.runners.world import open_world
 
-    target, arguments = pickle.loads((place / "task").read_bytes())
+    os.environ.update(environment)
+    rank, num_ranks = environment["RANK"], int(environment["WORLD_SIZE"])
     result: tuple[bool, Any]
     try:
         module, _, name = target.partition(":")
         function: Callable[..., Any] = getattr(importlib.import_module(module), name)
-        world = open_world(
-            BenchConfig(scheme="serial", num_ranks=int(os.environ["WORLD_SIZE"]), device="cpu")
-        )
+        world = open_world(BenchConfig(scheme="serial", num_ranks=num_ranks, device="cpu"))
         result = (True, function(world, **arguments))
         world.peers.close()
-    except BaseException:  # noqa: BLE001 - told to the test
+    except BaseException:  # noqa: BLE001 - reported to the test
         result = (False, f"rank {rank}: {traceback.format_exc()}")
     aside = place / f"aside{rank}"
     aside.write_bytes(pickle.dumps(result))
     aside.rename(place / f"result{rank}")
-
-
-if __name__ == "__main__":
-    _rank(int(sys.argv[1]), Path(sys.argv[2]))
