@@ -133,7 +133,7 @@ def identity(job: Job, places: Sequence[Place] | None = None, backend: str = "gl
         "modifiers": [str(one) for one in config.modifiers],
         "summary": scheme.summary,
         "axes": scheme.axes._asdict(),
-        "mesh": {"data": job.mesh.data, "model": job.mesh.model, "stage": job.mesh.stage},
+        "mesh": {str(axis): size for axis, size in job.mesh.axes.items()},
         "num_ranks": job.num_ranks,
         "model": config.model,
         "num_params": job.shape.num_params,

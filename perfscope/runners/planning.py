@@ -10,7 +10,6 @@ import torch
 from perfscope.runners.config import BenchConfig, BenchError, check_config
 from perfscope.runners.data.registry import check_data
 from perfscope.runners.job import Job
-from perfscope.runners.mesh import Mesh
 from perfscope.runners.models.registry import build_model
 from perfscope.runners.models.shapes import ModelShape, describe
 from perfscope.runners.schemes.base import Scheme
@@ -36,11 +35,11 @@ def plan(config: BenchConfig, *, writes: bool = True) -> Job:
     """
     check_config(config)
     scheme = find_scheme(config.scheme)
-    mesh = Mesh(*config.mesh) if config.mesh else scheme.default_mesh(config.num_ranks)
+    mesh = config.mesh.for_scheme(scheme.name) if config.mesh else scheme.default_mesh(config.num_ranks)
     if mesh.num_ranks != config.num_ranks:
         raise BenchError(
             f"mesh {mesh} has {mesh.num_ranks} places, but there are {config.num_ranks} ranks; "
-            f"make D x M x S equal to the number of ranks"
+            f"make the product of its axes equal to the number of ranks"
         )
     scheme.check_mesh(mesh)
     _check_batch(config, scheme.num_parts(mesh))

@@ -15,6 +15,7 @@ PACKAGE = Path(perfscope.__file__).parent
 
 # room -> rooms it may import. Leaves (errors, units, volumes, children) every room but probes may use.
 ARROWS: dict[str, set[str]] = {
+    "vocabulary": set(),
     "errors": set(),
     "units": set(),
     "volumes": set(),
@@ -33,7 +34,7 @@ ARROWS: dict[str, set[str]] = {
     "__main__": {"cli"},
     "__init__": set(),
 }
-LEAVES = {"errors", "units", "volumes", "children", "__init__"}
+LEAVES = {"errors", "units", "volumes", "children", "vocabulary", "__init__"}
 SHARED = (
     "rundir/layout.py",
     "rundir/seal.py",

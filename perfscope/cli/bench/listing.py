@@ -122,7 +122,7 @@ def _details(scheme: type[Scheme]) -> dict[str, Any]:
         "summary": scheme.summary,
         "rule": scheme.rule,
         "axes": scheme.axes._asdict(),
-        "splits": list(scheme.splits),
+        "splits": list(map(str, scheme.splits)),
         "volume": scheme.volume,
         "equals_serial": scheme.equals_serial,
         "criterion": scheme.criterion,

@@ -29,8 +29,8 @@ _TRAINING = (
     _option("model", "Model, see `perfscope bench list`.  [default: smallcnn]", metavar="NAME"),
     _option(
         "mesh",
-        "Data x model x pipeline parts; their product is the number of ranks.  [default: the scheme's]",
-        metavar="D,M[,S]",
+        "Parts of the mesh along dp, fsdp, tp, pp ...; their product is P.  [default: the scheme's]",
+        metavar="AXIS=N,...",
     ),
     _option(
         "ranks",

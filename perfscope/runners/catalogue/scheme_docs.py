@@ -31,10 +31,10 @@ Generated from the registries by `make schemes-doc`; only the part between the m
 
 `perfscope bench list` shows the same on the command line, `perfscope bench run SCHEME` trains one.
 
-Symbols: P ranks = D data x M model x S pipeline parts; B samples in a step over all ranks, b = B/D; e bytes
-per element; of a layer |x| input and |y| output elements per sample, |w| parameters; |W| all parameters; eta
-learning rate, mu momentum, tau period, a = eta * rho moving rate. The four axes are those of Langer et al.,
-TPDS 31(12), 2020, arXiv 2007.03970.
+Symbols: P ranks = D data (dp) x M tensor (tp) x S pipeline (pp) parts; B samples in a step over all
+ranks, b = B/D; e bytes per element; of a layer |x| input and |y| output elements per sample, |w| parameters;
+|W| all parameters; eta learning rate, mu momentum, tau period, a = eta * rho moving rate. The four axes are
+those of Langer et al., TPDS 31(12), 2020, arXiv 2007.03970.
 
 Bytes in the tables are predicted, not measured: what a rank sends in one step by the formulas of
 bandwidth-optimal collectives, for AlexNet (61.1 M parameters, float32, 224 x 224) with B = {_BATCH} on
@@ -91,7 +91,7 @@ def _family(title: str, members: Sequence[type[Scheme]]) -> str:
     lines = [
         f"## {title}",
         "",
-        "| scheme | mesh D,M,S | B | busiest rank sends | all ranks send |",
+        "| scheme | mesh | B | busiest rank sends | all ranks send |",
         "|---|---|---:|---:|---:|",
     ]
     lines += [_predicted_row(one) for one in members]
@@ -117,8 +117,7 @@ def _predicted_row(scheme: type[Scheme]) -> str:
         except BenchError as error:
             reason = reason or str(error)
             continue
-        mesh = f"{job.mesh.data},{job.mesh.model},{job.mesh.stage}"
-        return f"| `{scheme.name}` | {mesh} | {batch} | {_amount(most)} | {_amount(total)} |"
+        return f"| `{scheme.name}` | {job.mesh} | {batch} | {_amount(most)} | {_amount(total)} |"
     return f"| `{scheme.name}` | | | not possible: {reason} | |"
 
 

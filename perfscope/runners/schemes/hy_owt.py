@@ -24,11 +24,11 @@ from perfscope.runners.hybrid.chain import (
     trained_blocks,
 )
 from perfscope.runners.job import Job
-from perfscope.runners.mesh import DATA, MODEL
 from perfscope.runners.schemes.base import Axes, Batch, Scheme
 from perfscope.runners.schemes.dp_gradients import CODECS, exchange_traffic
 from perfscope.runners.schemes.local import make_optimizer
 from perfscope.runners.traffic import Traffic
+from perfscope.vocabulary.axes import Axis
 
 
 class HybridChain(Scheme):
@@ -40,7 +40,7 @@ class HybridChain(Scheme):
         "synchronous",
         "ring all-reduce; all-gather and reduce-scatter of activations",
     )
-    splits = "D"
+    splits = (Axis.DP,)
     modifiers = CODECS
 
     @classmethod
@@ -58,7 +58,7 @@ class HybridChain(Scheme):
         """See Scheme: all ranks, as the group of the data blocks and as that of the model blocks."""
         everybody = tuple(range(job.num_ranks))
         modes = cls.modes(job).values() if job.num_ranks > 1 else ()
-        axes = {DATA: DATA_MODE, MODEL: MODEL_MODE}
+        axes = {Axis.DP: DATA_MODE, Axis.TP: MODEL_MODE}
         return {axis: (everybody,) for axis, mode in axes.items() if mode in modes}
 
     @classmethod
@@ -72,7 +72,7 @@ class HybridChain(Scheme):
             for collective, way in zip(move.calls(), ("", "gradient of the "), strict=True):
                 found.append(
                     Traffic(
-                        collective=collective, axis=MODEL, members=members, bytes=size, what=way + subject
+                        collective=collective, axis=Axis.TP, members=members, bytes=size, what=way + subject
                     )
                 )
         replicated = sum(
@@ -102,8 +102,8 @@ class HybridChain(Scheme):
     def build(self, model: nn.Sequential) -> None:
         """See Scheme."""
         everybody = tuple(range(self.world.size))
-        self._data = self.world.groups(DATA, [everybody])
-        self._model = self.world.groups(MODEL, [everybody])
+        self._data = self.world.groups(Axis.DP, [everybody])
+        self._model = self.world.groups(Axis.TP, [everybody])
         self._plan = self.chain_plan(self.job)
         state = model.state_dict()
         self._layout = layout_of(

@@ -14,6 +14,7 @@ from perfscope.runners.models.shapes import LayerShape
 from perfscope.runners.schemes.base import Axes
 from perfscope.runners.schemes.mp_base import SplitModel, require_divisible, traffic_of
 from perfscope.runners.traffic import Traffic
+from perfscope.vocabulary.axes import Axis
 
 
 class FcTensorParallel(SplitModel):
@@ -47,13 +48,13 @@ class FcTensorParallel(SplitModel):
     def own_params(cls, job: Job, rank: int) -> int:
         """See SplitModel. Weights of linear layers are cut, and the biases of those cut along outputs."""
         cut = sum(one.num_params if role == COLUMN else one.num_weights for one, role in _linear_layers(job))
-        return job.shape.num_params - cut + cut // job.mesh.model
+        return job.shape.num_params - cut + cut // job.mesh.size(Axis.TP)
 
     @classmethod
     def check(cls, job: Job) -> None:
         """See Scheme."""
         layers = _linear_layers(job)
-        if not layers and job.mesh.model > 1:
+        if not layers and job.mesh.size(Axis.TP) > 1:
             raise BenchError(f"{cls.name}: {job.config.model} has no linear layer to split")
         widths = []
         for layer, role in layers:
@@ -61,7 +62,7 @@ class FcTensorParallel(SplitModel):
                 widths.append((layer.name, layer.weight_shape[0], "outputs"))
             elif role != ROW:
                 widths.append((layer.name, layer.weight_shape[1], "inputs"))
-        require_divisible(cls.name, job.mesh.model, widths)
+        require_divisible(cls.name, job.mesh.size(Axis.TP), widths)
 
 
 def _linear_layers(job: Job) -> list[tuple[LayerShape, str]]:

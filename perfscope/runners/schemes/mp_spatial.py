@@ -11,7 +11,6 @@ from torch import nn
 from perfscope.runners import comm
 from perfscope.runners.config import BenchError
 from perfscope.runners.job import Job
-from perfscope.runners.mesh import MODEL
 from perfscope.runners.model_parallel.pieces import Pieces
 from perfscope.runners.model_parallel.rows import WINDOWED, Halo, can_split, split_rows, window_of
 from perfscope.runners.model_parallel.spatial import Layout, RowSurgeon
@@ -27,6 +26,7 @@ from perfscope.runners.model_parallel.volumes import BACKWARD, FORWARD
 from perfscope.runners.schemes.base import Axes
 from perfscope.runners.schemes.mp_base import SplitModel
 from perfscope.runners.traffic import Traffic
+from perfscope.vocabulary.axes import Axis
 
 Passed = tuple[str, nn.Module, Layout]  # qualified name, module, how its input lies on the ranks
 
@@ -75,7 +75,7 @@ class Spatial(SplitModel):
     @classmethod
     def check(cls, job: Job) -> None:
         """See Scheme."""
-        num_ranks = job.mesh.model
+        num_ranks = job.mesh.size(Axis.TP)
         structure = read_structure(job.config)
         passed = list(_passed(structure, num_ranks))
         for path, module, _ in passed:
@@ -88,13 +88,13 @@ class Spatial(SplitModel):
                     f"mp.spatial: {job.config.model} has no convolution whose rows could be split"
                 )
             rows = min(structure.in_shapes[convs[0]][1], structure.out_shapes[convs[0]][1])
-            hint = f"M = {rows} would do" if rows > 1 else "no M above 1 would do"
+            hint = f"tp={rows} would do" if rows > 1 else "no tp above 1 would do"
             raise BenchError(f"mp.spatial: {convs[0]} has {rows} rows, too few for {num_ranks} ranks; {hint}")
 
     @classmethod
     def inside(cls, job: Job, rank: int) -> list[Traffic]:
         """See SplitModel."""
-        group = job.mesh.group(MODEL, rank)
+        group = job.mesh.group(Axis.TP, rank)
         structure = read_structure(job.config)
         found: list[Traffic] = []
         num_partial = 0
@@ -166,7 +166,7 @@ def _halo_traffic(
             if rows.num:
                 yield Traffic(
                     collective="send",
-                    axis=MODEL,
+                    axis=Axis.TP,
                     members=(rank, receiver),
                     bytes=rows.num * per_row,
                     what=f"halo rows, {what}",
@@ -177,7 +177,7 @@ def _halo_traffic(
 def _all(job: Job, group: tuple[int, ...], collective: str, numel: int, what: str, count: int = 1) -> Traffic:
     return Traffic(
         collective=collective,
-        axis=MODEL,
+        axis=Axis.TP,
         members=group,
         bytes=numel * job.element_size,
         what=what,

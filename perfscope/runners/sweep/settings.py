@@ -13,8 +13,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from perfscope.runners.config import BenchConfig, BenchError, Modifier, parse_scheme
-from perfscope.runners.mesh import parse_mesh
+from perfscope.runners.config import BenchConfig, BenchError, Modifier, parse_mesh, parse_scheme
+from perfscope.runners.mesh import Mesh
 
 
 class Setting(NamedTuple):
@@ -54,10 +54,8 @@ def _path(name: str, value: Any) -> str:
     return text if text == "synthetic" else str(Path(text).expanduser().absolute())
 
 
-def _mesh(name: str, value: Any) -> tuple[int, int, int]:
-    words = ",".join(map(str, value)) if isinstance(value, list | tuple) else _text(name, value)
-    mesh = parse_mesh(words)
-    return mesh.data, mesh.model, mesh.stage
+def _mesh(name: str, value: Any) -> Mesh:
+    return parse_mesh(",".join(map(str, value)) if isinstance(value, list | tuple) else _text(name, value))
 
 
 def _shape(name: str, value: Any) -> tuple[int, ...]:
@@ -165,9 +163,9 @@ def nearest(word: str, known: Mapping[str, Any] | Sequence[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
 
 
-def _default_ranks(scheme: str, mesh: tuple[int, int, int] | None, cluster: ClusterSize | None) -> int:
+def _default_ranks(scheme: str, mesh: Mesh | None, cluster: ClusterSize | None) -> int:
     if mesh is not None:
-        return mesh[0] * mesh[1] * mesh[2]
+        return mesh.num_ranks
     if cluster is not None:
         return cluster.hosts * cluster.ranks_per_host
     return 1 if scheme == "serial" else 2
