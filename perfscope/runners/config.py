@@ -98,8 +98,8 @@ class BenchConfig:
         mesh: parts along each axis; None = the scheme's default for num_ranks.
         batch: B, samples in one step over all ranks.
         steps: updates of the model; for schemes without a common step, updates made by each worker.
-        input_shape: (channels, height, width) of one sample.
-        num_classes: classes of the synthetic data, width of the last layer.
+        input_shape: of one sample: (channels, height, width), (sequence length,) or (features,).
+        num_classes: classes of the synthetic data (of tokens, the vocabulary), width of the last layer.
         learning_rate: eta at `base_batch`.
         lr_rule: how eta follows the effective batch: none, linear or sqrt of effective batch / base_batch.
         base_batch: batch that learning_rate is meant for; None = batch.
@@ -127,7 +127,7 @@ class BenchConfig:
     mesh: Mesh | None = None
     batch: int = 32
     steps: int = 20
-    input_shape: tuple[int, int, int] = (3, 32, 32)
+    input_shape: tuple[int, ...] = (3, 32, 32)
     num_classes: int = 16
     learning_rate: float = 0.02
     lr_rule: str = "none"
@@ -268,9 +268,9 @@ def check_config(config: BenchConfig) -> None:
 def _check_input(config: BenchConfig) -> None:
     size = "x".join(map(str, config.input_shape))
     if min(config.input_shape) < 1:
-        raise BenchError(f"an input of {size} has no pixels")
+        raise BenchError(f"an input of {size} has no elements")
     if max(config.input_shape) > MAX_SIDE:
-        raise BenchError(f"an input of {size} is too large; each of CxHxW must be from 1 to {MAX_SIDE:,}")
+        raise BenchError(f"an input of {size} is too large; each size must be from 1 to {MAX_SIDE:,}")
     found = config.batch * math.prod(config.input_shape)
     if found > MAX_ELEMENTS:
         raise BenchError(
@@ -283,8 +283,8 @@ def _require_type(name: str, value: Any) -> None:
     """Raises BenchError for a value that the field's annotation does not allow; an int is a float, too."""
     hint = _HINTS[name]
     if name == "input_shape":
-        fits = isinstance(value, tuple) and len(value) == 3 and all(type(one) is int for one in value)
-        kind = "three whole numbers"
+        fits = isinstance(value, tuple) and len(value) in (1, 3) and all(type(one) is int for one in value)
+        kind = "one or three whole numbers"
     elif name in ("modifiers", "mesh"):
         return
     else:

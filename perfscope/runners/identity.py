@@ -10,6 +10,7 @@ from typing import Any
 from perfscope.runners.config import BenchConfig
 from perfscope.runners.data.registry import input_workers
 from perfscope.runners.job import Job
+from perfscope.runners.models.registry import find_model
 from perfscope.runners.schemes.local import scaled_learning_rate
 from perfscope.runners.schemes.registry import find_scheme
 from perfscope.runners.traffic import Traffic
@@ -137,6 +138,7 @@ def identity(job: Job, places: Sequence[Place] | None = None, backend: str = "gl
         "num_ranks": job.num_ranks,
         "model": config.model,
         "num_params": job.shape.num_params,
+        "input": str(find_model(config.model).input),
         "input_shape": list(config.input_shape),
         "num_classes": config.num_classes,
         "dtype": config.dtype,

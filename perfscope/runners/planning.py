@@ -10,7 +10,7 @@ import torch
 from perfscope.runners.config import BenchConfig, BenchError, check_config
 from perfscope.runners.data.registry import check_data
 from perfscope.runners.job import Job
-from perfscope.runners.models.registry import build_model
+from perfscope.runners.models.registry import build_model, find_model
 from perfscope.runners.models.shapes import ModelShape, describe
 from perfscope.runners.schemes.base import Scheme
 from perfscope.runners.schemes.registry import find_scheme
@@ -42,6 +42,7 @@ def plan(config: BenchConfig, *, writes: bool = True) -> Job:
             f"make the product of its axes equal to the number of ranks"
         )
     scheme.check_mesh(mesh)
+    scheme.check_input(config.model, find_model(config.model).input)
     _check_batch(config, scheme.num_parts(mesh))
     if config.backend not in ("auto", *scheme.backends):
         fits = " or ".join(scheme.backends)

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ PATIENCE_S = 120.0  # of the test, for a loaded machine; ranks have their own, s
 def command_of(config: BenchConfig | dict[str, Any] | str) -> list[str]:
     """A rank's command, as launchers start it."""
     if isinstance(config, BenchConfig):
-        config = asdict(config)
+        config = json.loads(config.to_json())
     text = config if isinstance(config, str) else json.dumps(config)
     return [sys.executable, "-m", "perfscope.runners.rank", text]
 

@@ -195,8 +195,8 @@ def _models() -> str:
             kind: sum(layer.num_params for layer in shape.layers if layer.kind == kind)
             for kind in ("conv", "linear")
         }
-        inputs = sum(layer.in_size for layer in shape.layers[1:] if layer.kind != "norm")
-        flops = sum(layer.flops for layer in shape.layers)
+        inputs = sum(layer.in_size for layer in shape.layers[1:] if layer.kind in of_kind)
+        flops = shape.flops()
         size = "x".join(map(str, one.classic_input))
         cells = map(_count, (shape.num_params, of_kind["conv"], of_kind["linear"], flops, inputs))
         lines.append(f"| `{one.name}` | {size} | {' | '.join(cells)} |")

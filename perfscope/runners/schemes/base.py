@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from perfscope.runners.config import BenchConfig, BenchError
+from perfscope.runners.inputs import ALL_INPUTS, InputKind
 from perfscope.runners.job import Job
 from perfscope.runners.mesh import Mesh
 from perfscope.runners.traffic import Traffic
@@ -33,10 +34,15 @@ class Axes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """This rank's samples of one step: the b = B/D of its data part (a worker's own batch without a mesh)."""
+    """This rank's samples of one step: the b of its data part (a worker's own batch without a mesh).
 
-    inputs: torch.Tensor  # (b, C, H, W)
-    targets: torch.Tensor  # (b,), int64
+    Attributes:
+        inputs: images (b, C, H, W), tables (b, F), or tokens (b, T) as int64.
+        targets: int64; classes (b,), or the next tokens (b, T).
+    """
+
+    inputs: torch.Tensor
+    targets: torch.Tensor
 
 
 class Feed(ABC):
@@ -58,6 +64,7 @@ class Scheme(ABC):
         source: where the rule comes from.
         axes: see Axes.
         splits: axes of the mesh that may exceed 1.
+        inputs: kinds of samples that it can divide; see runners.inputs.
         modifiers: names that may follow with `+`.
         equals_serial: True if the weights equal serial training's up to rounding (without compression).
         criterion: what holds instead, where they do not.
@@ -72,6 +79,7 @@ class Scheme(ABC):
     source: ClassVar[str] = ""
     axes: ClassVar[Axes]
     splits: ClassVar[tuple[Axis, ...]] = (Axis.DP,)
+    inputs: ClassVar[frozenset[InputKind]] = ALL_INPUTS
     modifiers: ClassVar[frozenset[str]] = frozenset()
     equals_serial: ClassVar[bool] = True
     criterion: ClassVar[str] = ""
@@ -99,6 +107,13 @@ class Scheme(ABC):
             if axis not in cls.splits:
                 allowed = " and ".join(cls.splits) or "nothing"
                 raise BenchError(f"{cls.name} splits {allowed}; {axis} must be 1 in mesh {mesh}")
+
+    @classmethod
+    def check_input(cls, model: str, kind: InputKind) -> None:
+        """Raises BenchError if the scheme cannot divide a model with samples of this kind."""
+        if kind not in cls.inputs:
+            takes = " and ".join(one for one in InputKind if one in cls.inputs)
+            raise BenchError(f"{cls.name} cannot train {model}: it takes {takes} inputs, not {kind}")
 
     @classmethod
     def check_modifiers(cls, config: BenchConfig) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
@@ -34,6 +35,8 @@ class _Sharded(Scheme):
         """See Scheme. Every top-level child with parameters is one FSDP unit."""
         require_torch_group(self.name)
         mesh = self._device_mesh(self.world.device.type)
+        # A linear layer on sequences returns a view; nothing here changes one in place.
+        warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module \(\w+\) returned a view tensor")
         for child in model.children():
             if next(child.parameters(), None) is not None:
                 fully_shard(child, mesh=mesh)

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from perfscope.runners import comm
 from perfscope.runners.collect import collect_state, layout_of
@@ -23,10 +22,11 @@ from perfscope.runners.hybrid.chain import (
     split_parameters,
     trained_blocks,
 )
+from perfscope.runners.inputs import InputKind
 from perfscope.runners.job import Job
 from perfscope.runners.schemes.base import Axes, Batch, Scheme
 from perfscope.runners.schemes.dp_gradients import CODECS, exchange_traffic
-from perfscope.runners.schemes.local import make_optimizer
+from perfscope.runners.schemes.local import cross_entropy, make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
 
@@ -41,6 +41,7 @@ class HybridChain(Scheme):
         "ring all-reduce; all-gather and reduce-scatter of activations",
     )
     splits = (Axis.DP,)
+    inputs = frozenset((InputKind.IMAGE, InputKind.TABLE))
     modifiers = CODECS
 
     @classmethod
@@ -123,7 +124,7 @@ class HybridChain(Scheme):
         targets = batch.targets
         if self._plan.starts_whole:
             targets = targets.chunk(self.world.size)[self.world.rank]
-        loss = functional.cross_entropy(self.model(batch.inputs), targets)
+        loss = cross_entropy(self.model(batch.inputs), targets)
         loss.backward()
         if self._replicated:
             gradients = [value.grad for value in self._replicated]

@@ -14,6 +14,7 @@ from torch import nn
 from perfscope.runners import comm
 from perfscope.runners.compression.registry import make_exchange
 from perfscope.runners.config import BenchError
+from perfscope.runners.inputs import InputKind
 from perfscope.runners.job import Job
 from perfscope.runners.model_parallel.pieces import Pieces, assemble
 from perfscope.runners.model_parallel.structure import Structure, read_structure
@@ -31,6 +32,7 @@ class SplitModel(Scheme):
     """
 
     splits: ClassVar[tuple[Axis, ...]] = (Axis.TP,)
+    inputs: ClassVar[frozenset[InputKind]] = frozenset((InputKind.IMAGE, InputKind.TABLE))
 
     @abstractmethod
     def split(self, model: nn.Sequential, structure: Structure) -> tuple[nn.Sequential, Pieces]:

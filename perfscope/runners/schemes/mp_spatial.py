@@ -10,6 +10,7 @@ from torch import nn
 
 from perfscope.runners import comm
 from perfscope.runners.config import BenchError
+from perfscope.runners.inputs import InputKind
 from perfscope.runners.job import Job
 from perfscope.runners.model_parallel.pieces import Pieces
 from perfscope.runners.model_parallel.rows import WINDOWED, Halo, can_split, split_rows, window_of
@@ -50,6 +51,7 @@ class Spatial(SplitModel):
     )
     source = "Kahira et al. 2021, arXiv 2104.09075, table 3 (spatial); Dryden et al. 2019, arXiv 1903.06681"
     axes = Axes("model", "decentralised", "synchronous", "halo exchange with neighbours; all_reduce")
+    inputs = frozenset((InputKind.IMAGE,))
 
     def split(self, model: nn.Sequential, structure: Structure) -> tuple[nn.Sequential, Pieces]:
         """See SplitModel."""

@@ -10,15 +10,15 @@ from typing import Any, ClassVar
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from perfscope.runners.collect import collect_state, layout_of
 from perfscope.runners.config import BenchError
 from perfscope.runners.job import Job
 from perfscope.runners.mesh import Mesh
+from perfscope.runners.models.shapes import example_input
 from perfscope.runners.pipeline.partition import Stage, bubble_ratio, cut, default_microbatches, num_cuttable
 from perfscope.runners.schemes.base import Axes, Batch, Scheme
-from perfscope.runners.schemes.local import make_optimizer
+from perfscope.runners.schemes.local import cross_entropy, make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
 
@@ -143,8 +143,10 @@ class Pipeline(Scheme):
         group = self.world.groups(Axis.PP, self.job.mesh.groups(Axis.PP))
         size, dtype = self.job.group_batch // self._m, next(model.parameters()).dtype
 
-        def example(shape: tuple[int, ...], needs_grad: bool) -> torch.Tensor:
-            return torch.empty((size, *shape), dtype=dtype, device="meta", requires_grad=needs_grad)
+        def example(shape: tuple[int, ...], index: int) -> torch.Tensor:
+            if index == 0:
+                return example_input(model, shape, size).to("meta")
+            return torch.empty((size, *shape), dtype=dtype, device="meta", requires_grad=True)
 
         made = [
             pipelining.PipelineStage(
@@ -152,15 +154,15 @@ class Pipeline(Scheme):
                 index,
                 len(stages),
                 self.world.device,
-                input_args=(example(stages[index].in_shape, index > 0),),
-                output_args=(example(stages[index].out_shape, True),),
+                input_args=(example(stages[index].in_shape, index),),
+                output_args=(example(stages[index].out_shape, index + 1),),
                 group=group.handle,
             )
             for index, part in zip(mine, self.parts, strict=True)
         ]
         kind = getattr(pipelining, self.schedule)
         self.schedule_object = kind(
-            made if self.stages_per_rank > 1 else made[0], self._m, loss_fn=functional.cross_entropy
+            made if self.stages_per_rank > 1 else made[0], self._m, loss_fn=cross_entropy
         )
         self._params = [value for part in self.parts for value in part.parameters()]
         self.optimizer = make_optimizer(self, self._params)
