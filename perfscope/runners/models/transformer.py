@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from perfscope.runners.models.stack import Stack
 
-_WIDTH, _NUM_HEADS, _NUM_BLOCKS, _EXPANSION = 64, 4, 4, 4
+_WIDTH, NUM_HEADS, _NUM_BLOCKS, _EXPANSION = 64, 4, 4, 4
 _DAMPING = 3  # weights behind a LayerNorm get 1 / (_DAMPING * fan-in) of the gain of those behind a ReLU
 
 
@@ -19,10 +19,12 @@ class TokenEmbedding(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
         self.positions = nn.Embedding(length, width)
+        self.first_position = 0  # of the tokens that are given: ranks may have a part of each sequence
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The sum of both."""
-        return self.tokens(x) + self.positions(torch.arange(x.shape[1], device=x.device)[None])
+        first = self.first_position
+        return self.tokens(x) + self.positions(torch.arange(first, first + x.shape[1], device=x.device)[None])
 
 
 class DotProductAttention(nn.Module):
@@ -93,7 +95,7 @@ def transformer(stack: Stack, num_classes: int, dropout: float) -> None:
     stack.add("embed", embed, shape)
     stack.fan_ins |= {embed.tokens: 1.0, embed.positions: 32.0}
     for index in range(1, _NUM_BLOCKS + 1):
-        block = TransformerBlock(_WIDTH, _NUM_HEADS, _EXPANSION * _WIDTH, dropout)
+        block = TransformerBlock(_WIDTH, NUM_HEADS, _EXPANSION * _WIDTH, dropout)
         stack.add(f"block{index}", block, shape)
         hidden = {block.attention.qkv: _WIDTH, block.mlp.fc1: _WIDTH}
         residual = {block.attention.out: _WIDTH, block.mlp.fc2: _EXPANSION * _WIDTH}
