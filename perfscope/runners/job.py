@@ -36,7 +36,7 @@ class Job:
 
     @property
     def group_batch(self) -> int:
-        """b = B / (dp * fsdp), samples of one data part per step."""
+        """b, samples of one data part per step."""
         return self.config.batch // self.mesh.num_data_parts
 
     def host_of(self, rank: int) -> int:

@@ -55,7 +55,7 @@ class Mesh:
 
     @property
     def num_data_parts(self) -> int:
-        """Parts of the batch: the product of dp and fsdp."""
+        """Parts of the batch: the product of the axes that divide it."""
         return prod(size for axis, size in self.axes.items() if axis in BATCH_AXES)
 
     def index(self, axis: Axis, rank: int) -> int:

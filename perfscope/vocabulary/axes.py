@@ -13,16 +13,21 @@ class Axis(str, Enum):
     PP = "pp"  # pipeline parallel: consecutive layers
     CP = "cp"  # context parallel: parts of the sequence, through attention too
     EP = "ep"  # expert parallel: experts of a mixture
+    NUMA = "numa"  # replicas in the NUMA domains of one host
 
     __str__ = str.__str__  # Python 3.11 and 3.12 differ in how they format a mixed-in enum
 
 
 # Outermost first: ranks that are neighbors along the last one are consecutive.
-LAYOUT = (Axis.DP, Axis.FSDP, Axis.PP, Axis.EP, Axis.CP, Axis.SP, Axis.TP)
+LAYOUT = (Axis.DP, Axis.FSDP, Axis.PP, Axis.EP, Axis.CP, Axis.SP, Axis.NUMA, Axis.TP)
 # Axes among which the samples of a step are divided.
-BATCH_AXES = frozenset((Axis.DP, Axis.FSDP))
+BATCH_AXES = frozenset((Axis.DP, Axis.FSDP, Axis.NUMA))
 # The spelling D,M,S of options and sweep files, and the names in records before axes had names.
 POSITIONAL = (Axis.DP, Axis.TP, Axis.PP)
 OLD_NAMES = {"D": Axis.DP, "M": Axis.TP, "S": Axis.PP, "data": Axis.DP, "model": Axis.TP, "stage": Axis.PP}
 # Schemes whose D or M had another meaning.
-OLD_MEANINGS = {"dp.fsdp": {Axis.DP: Axis.FSDP}, "dp.hsdp": {Axis.TP: Axis.FSDP}}
+OLD_MEANINGS = {
+    "dp.fsdp": {Axis.DP: Axis.FSDP},
+    "dp.hsdp": {Axis.TP: Axis.FSDP},
+    "hy.numa_replica": {Axis.TP: Axis.NUMA},
+}

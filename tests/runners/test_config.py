@@ -127,6 +127,7 @@ def test_named_axes_and_every_older_spelling_give_the_same_mesh() -> None:
     for raw in old:
         assert BenchConfig.from_json(json.dumps({**asdict(GOOD), "mesh": raw})).mesh == named
     assert parse_mesh("2,2").for_scheme("dp.hsdp") == Mesh({Axis.DP: 2, Axis.FSDP: 2})
+    assert parse_mesh("2,2").for_scheme("hy.numa_replica") == Mesh({Axis.DP: 2, Axis.NUMA: 2})
     assert parse_mesh("4,1").for_scheme("dp.fsdp") == Mesh({Axis.FSDP: 4})
     assert parse_mesh("dp=2,fsdp=2").for_scheme("dp.fsdp") == Mesh({Axis.DP: 2, Axis.FSDP: 2})
 

@@ -13,6 +13,7 @@ _AXES = {
     Axis.TP: "tensor",
     Axis.PP: "pipeline",
     Axis.CP: "context",
+    Axis.NUMA: "replicas of a host",
 }
 
 

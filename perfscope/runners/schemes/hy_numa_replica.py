@@ -36,40 +36,35 @@ class NumaReplica(Scheme):
     axes = Axes(
         "data", "decentralised", "synchronous", "binary tree in the chip, ring all-reduce between roots"
     )
-    splits = (Axis.DP, Axis.TP)
+    splits = (Axis.DP, Axis.NUMA)
 
     @classmethod
     def default_mesh(cls, num_ranks: int) -> Mesh:
         """See Scheme: two chips where each still has two replicas."""
         if num_ranks >= 4 and num_ranks % 2 == 0:
-            return Mesh({Axis.DP: 2, Axis.TP: num_ranks // 2})
-        return Mesh({Axis.TP: num_ranks})
-
-    @classmethod
-    def num_parts(cls, mesh: Mesh) -> int:
-        """See Scheme: every rank trains on samples of its own."""
-        return mesh.num_ranks
+            return Mesh({Axis.DP: 2, Axis.NUMA: num_ranks // 2})
+        return Mesh({Axis.NUMA: num_ranks})
 
     @classmethod
     def check(cls, job: Job) -> None:
         """See Scheme."""
-        for group in job.mesh.groups(Axis.TP):
+        for group in job.mesh.groups(Axis.NUMA):
             if len({job.host_of(rank) for rank in group}) > 1:
                 raise BenchError(
                     f"{cls.name}: the {len(group)} replicas of a chip must share a host, but ranks "
-                    f"{group[0]} to {group[-1]} do not; use a mesh whose tp divides the ranks of a host"
+                    f"{group[0]} to {group[-1]} do not; use a mesh whose numa divides the ranks of a host"
                 )
 
     @classmethod
     def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
         """See Scheme."""
-        chip, roots = job.mesh.group(Axis.TP, rank), _roots(job.mesh)
+        chip, roots = job.mesh.group(Axis.NUMA, rank), _roots(job.mesh)
         place = chip.index(rank)
 
         def send(to: int, what: str) -> Traffic:
             return Traffic(
                 collective="send",
-                axis=Axis.TP,
+                axis=Axis.NUMA,
                 members=(rank, chip[to]),
                 bytes=job.model_bytes,
                 what=what,
@@ -90,15 +85,10 @@ class NumaReplica(Scheme):
         found += [send(child, "gradients down the tree") for child in children(place, len(chip))]
         return found
 
-    @property
-    def data_part(self) -> tuple[int, int]:
-        """See Scheme: every rank its own."""
-        return self.world.rank, self.job.num_ranks
-
     def build(self, model: nn.Sequential) -> None:
         """See Scheme."""
         mesh = self.job.mesh
-        self._chip = self.world.groups(Axis.TP, mesh.groups(Axis.TP))
+        self._chip = self.world.groups(Axis.NUMA, mesh.groups(Axis.NUMA))
         self._roots = self.world.groups(Axis.DP, [_roots(mesh)])
         self.model = model
         self._params = list(model.parameters())
