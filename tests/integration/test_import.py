@@ -40,6 +40,7 @@ def test_eight_ranks_become_a_run(tmp_path: Path) -> None:
     assert isinstance(sources, list)
     assert sources[2] == {
         "path": "rank2.json.gz",
+        "format": "kineto",
         "rank": 2,
         "rank_source": "distributedInfo",
         "stored": "ranks/2/windows/0.json.gz",
