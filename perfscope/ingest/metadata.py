@@ -28,6 +28,7 @@ class Metadata:
     base_ns: int = 0  # to be added to every timestamp: baseTimeNanoseconds
     host: str | None = None
     devices: dict[int, str] = field(default_factory=dict)  # GPU index -> name
+    notes: list[str] = field(default_factory=list)  # what the trace lacks
 
 
 def parse_metadata(outside: list[bytes]) -> Metadata:

@@ -178,7 +178,7 @@ class _Window:
         )
 
     def _notes(self) -> list[str]:
-        notes = list(self._counts.notes)
+        notes = [*self._counts.notes, *self._metadata.notes]
         if self._steps.spans and self._steps.source == WHOLE_FILE:
             notes.append("no step marks: the whole file counts as one step")
         if self._use_modules:
