@@ -28,6 +28,7 @@ from perfscope.ingest.metadata import Metadata
 from perfscope.rundir import layout
 
 _CHUNK_ROWS = 4096
+_MAX_STRINGS = 1 << 15  # held at a time: emit_nvtx makes a new text for every call
 _PID_SHIFT, _ID_MASK = 24, 0xFFFFFF
 _COPIES = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}  # CUpti_ActivityMemcpyKind
 _EMITTED = re.compile(
@@ -210,6 +211,8 @@ class _Strings(dict[Any, str]):
 
     def __missing__(self, number: Any) -> str:
         row = None
+        if len(self) >= _MAX_STRINGS:
+            self.clear()
         if self._exists and isinstance(number, int):
             query = f"SELECT value FROM {schema.STRINGS} WHERE id = ?"
             row = self._connection.execute(query, (number,)).fetchone()
@@ -246,7 +249,7 @@ def _int(value: Any) -> int:
 
 def _meaning(text: str) -> tuple[str, str, Args]:
     """(category, name, arguments) of an NVTX range, as Kineto has them."""
-    for pattern in _LAYERS:
+    for pattern in _LAYERS if text.startswith(("{", "[")) else ():
         layer = pattern.match(text)
         if layer:
             return NVTX_CATEGORY, layout.MARK_LAYER + layer["layer"], NO_ARGS
