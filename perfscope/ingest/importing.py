@@ -31,6 +31,7 @@ class ImportedTrace:
 
     path: Path  # as given
     format: str  # name of a trace format
+    framework: str | None  # None where the format does not tell
     rank: int
     rank_source: str  # distributedInfo, file name, order, ...
     process: int | None  # id, where the file may hold several processes
@@ -99,7 +100,7 @@ def import_traces(
     manifest = _manifest(name, facts, traces)
     write_json(directory / layout.RUN_JSON, manifest)
     for trace in traces:
-        write_json(_rank_dir(directory, trace.rank) / layout.RANK_JSON, _rank_json(trace.rank, None))
+        write_json(_rank_dir(directory, trace.rank) / layout.RANK_JSON, _rank_json(trace, None))
     by_rank = {summary.rank: summary for summary in ingest_run(directory, jobs=jobs, progress=progress)}
     used = []
     for trace in traces:
@@ -115,7 +116,7 @@ def import_traces(
         raise TraceError(_no_use(rejected))
     summaries = tuple(by_rank[trace.rank] for trace in used)
     for trace, summary in zip(used, summaries, strict=True):
-        write_json(_rank_dir(directory, trace.rank) / layout.RANK_JSON, _rank_json(trace.rank, summary))
+        write_json(_rank_dir(directory, trace.rank) / layout.RANK_JSON, _rank_json(trace, summary))
     manifest = _manifest(name, facts, used)
     _describe(manifest, summaries, rejected)
     manifest |= {seal.SEALS: seal.SEALS_VERSION, INVENTORY: take_inventory(directory, is_still=True)}
@@ -216,6 +217,7 @@ def _store_all(
             ImportedTrace(
                 path=part.path,
                 format=part.format.name,
+                framework=part.format.framework_of(target),
                 rank=rank,
                 rank_source=part.claim.source,
                 process=part.claim.process,
@@ -247,13 +249,15 @@ def _remove(directory: Path) -> None:
         directory.rmdir()
 
 
-def _rank_json(rank: int, summary: IngestSummary | None) -> dict[str, object]:
+def _rank_json(trace: ImportedTrace, summary: IngestSummary | None) -> dict[str, object]:
     document: dict[str, object] = {
         "schema_version": layout.SCHEMA_VERSION,
-        "rank": rank,
+        "rank": trace.rank,
         "host": summary.host if summary else None,
         "world_size": summary.world_size if summary else None,
     }
+    if trace.framework:
+        document["framework"] = {"name": trace.framework, "version": ""}
     if summary:
         document["device"] = summary.device_name or ("cpu" if not summary.has_device else None)
         document["backend"] = summary.backend

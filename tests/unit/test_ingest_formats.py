@@ -90,6 +90,8 @@ def test_profiles_of_several_tensorflow_workers_become_a_run(tmp_path: Path) -> 
     assert [len(summary.steps) for summary in result.summaries] == [2, 2]
     run = json.loads((tmp_path / "run" / "run.json").read_text())
     assert [source["format"] for source in run["sources"]] == ["xplane", "xplane"]
+    rank = json.loads((tmp_path / "run" / "ranks" / "1" / "rank.json").read_text())
+    assert rank["framework"] == {"name": "tensorflow", "version": ""}
 
 
 def test_traces_of_mxnet_become_a_run(tmp_path: Path) -> None:

@@ -94,6 +94,10 @@ class Format(Protocol):
         """
         ...
 
+    def framework_of(self, stored: Path) -> str | None:
+        """The framework that wrote the trace, by the name of the stored file; None where any may have."""
+        return None
+
     def suffix_of(self, path: Path) -> str:
         """Which of `suffixes` a file gets in a run directory.
 

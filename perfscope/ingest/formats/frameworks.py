@@ -24,6 +24,7 @@ _READERS = {
     ".jax.xplane.pb": ("jax", "read_jax"),
     ".mxnet.json": ("mxnet", "read_mxnet"),
 }
+_FRAMEWORKS = ("tensorflow", "jax", "mxnet")
 _TENSORFLOW_SIGNS = (b"ExecutorState", b"EagerExecute")  # of its runtime; JAX has none
 
 
@@ -41,6 +42,10 @@ def reader_of(suffix: str) -> Callable[[Path], FrameworkTrace]:
 
 
 class _InMemory(Format):
+    def framework_of(self, stored: Path) -> str | None:
+        named = stored.name.split(".")[1]  # 0.<framework>.xplane.pb
+        return named if named in _FRAMEWORKS else None
+
     def read(self, file: WindowFile) -> IngestSummary:
         from perfscope.ingest.framework_window import ingest_framework_trace
 
