@@ -35,8 +35,8 @@ class Kineto(Format):
         return [self.rank_by_name(path) if rank is None else TraceRank(rank=rank, source="distributedInfo")]
 
     def read(self, file: WindowFile) -> IngestSummary:
-        from perfscope.ingest.reader import EventReader
-        from perfscope.ingest.source import TraceSource
+        from perfscope.ingest.formats.kineto_reader import EventReader
+        from perfscope.ingest.formats.kineto_source import TraceSource
         from perfscope.ingest.window import ingest_events
 
         with TraceSource(file.source) as source:

@@ -24,9 +24,10 @@ from perfscope.ingest.events import (
     decode_events,
     decode_raws,
 )
-from perfscope.ingest.metadata import Metadata, parse_metadata
-from perfscope.ingest.salvage import salvage
-from perfscope.ingest.source import TraceSource
+from perfscope.ingest.formats.kineto_metadata import parse_metadata
+from perfscope.ingest.formats.kineto_salvage import salvage
+from perfscope.ingest.formats.kineto_source import TraceSource
+from perfscope.ingest.metadata import Metadata
 
 CHUNK_BYTES = 1 << 18
 _MAX_EVENT_BYTES = 1 << 26  # an event larger than this is taken for damage
