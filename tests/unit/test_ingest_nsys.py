@@ -273,6 +273,13 @@ def test_a_database_cut_off_is_no_crash(tmp_path: Path) -> None:
             imported(path, tmp_path / f"run{number}")
 
 
+def test_names_in_the_schema_may_be_damaged(tmp_path: Path) -> None:
+    path = database().write(tmp_path / "report.sqlite")
+    path.write_bytes(path.read_bytes().replace(b"TABLE META_DATA_EXPORT", b"\xcfABLE META_DATA_EXPORT", 1))
+    with pytest.raises(TraceError, match="its schema is damaged"):
+        imported(path, tmp_path / "run")
+
+
 def test_a_run_is_read_again_as_it_was_imported(tmp_path: Path) -> None:
     result = imported(database().write(tmp_path / "resnet.sqlite"), tmp_path / "run")
     run = json.loads((tmp_path / "run/run.json").read_text())

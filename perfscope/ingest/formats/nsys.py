@@ -73,8 +73,8 @@ class Nsys(Format):
                 copy.execute("ATTACH ? AS source", (f"{path.absolute().as_uri()}?mode=ro&immutable=1",))
                 _copy_events(copy, {name: sql for name, sql in selections.items() if sql}, rank.process)
                 _copy_facts(copy, rank.process)
-        except sqlite3.Error as error:
-            raise TraceError(f"{path}: cannot be copied ({error})") from None
+        except schema.DAMAGE as error:
+            raise TraceError(f"{path}: cannot be copied ({schema.reason_of(error)})") from None
         return target
 
     def read(self, file: WindowFile) -> IngestSummary:

@@ -85,8 +85,8 @@ class NsysEvents:
                     events = [event for event in map(build, rows) if event is not None]
                     self.counts.dropped += len(rows) - len(events)
                     yield events
-            except sqlite3.Error as error:
-                self.counts.notes.append(f"{table} could not be read to its end ({error})")
+            except schema.DAMAGE as error:
+                self.counts.notes.append(f"{table} could not be read to its end ({schema.reason_of(error)})")
 
     def metadata(self) -> Metadata:
         """Clock, host and GPUs; and what the file lacks."""

@@ -26,6 +26,8 @@ SESSION, VERSION, HOST, GPUS = (
     "TARGET_INFO_GPU",
 )
 DEVICES, MPI = "TARGET_INFO_CUDA_DEVICE", "MPI_RANKS"
+# sqlite3's own messages quote damaged bytes, which are no text.
+DAMAGE = (sqlite3.Error, UnicodeDecodeError)
 PUSH_POP_RANGE, START_END_RANGE, DOMAIN = 59, 60, 75  # NVTX_EVENTS.eventType
 
 
@@ -88,10 +90,17 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
     try:
         connection.execute("PRAGMA trusted_schema = OFF")
         yield connection
-    except sqlite3.Error as error:
-        raise TraceError(f"{path}: cannot be read as a database of nsys export ({error})") from None
+    except DAMAGE as error:
+        raise TraceError(
+            f"{path}: cannot be read as a database of nsys export ({reason_of(error)})"
+        ) from None
     finally:
         connection.close()
+
+
+def reason_of(error: Exception) -> str:
+    """What went wrong with a database, as one line."""
+    return "its schema is damaged" if isinstance(error, UnicodeDecodeError) else " ".join(str(error).split())
 
 
 def columns_of(connection: sqlite3.Connection, table: str, database: str = "main") -> frozenset[str]:
