@@ -14,6 +14,7 @@ from perfscope.analysis.rank_facts import is_torch
 from perfscope.analysis.results import MissingFigure, RankResult
 from perfscope.analysis.source import Document, DroppedInput, RunSource
 from perfscope.rundir import layout
+from perfscope.rundir.records import RankRecord
 
 _STEPS_NOTE = "steps are cut"  # how a probe's note on what it takes for a step begins
 FIRST_STEP = 3  # that a window may begin with, counted from 0 (probes/windows.py)
@@ -110,13 +111,13 @@ def empty_windows(summaries: Sequence[Document], ranks: Sequence[int]) -> list[M
     return missing
 
 
-def told_by_probes(metas: Mapping[int, Document]) -> list[MissingFigure]:
+def told_by_probes(metas: Mapping[int, RankRecord]) -> list[MissingFigure]:
     """What the ranks' framework cannot tell, in the probes' words; said once for all ranks of one mind."""
     ranks_of: dict[tuple[str, str], list[int]] = defaultdict(list)
     for rank, meta in sorted(metas.items()):
-        for entry in _list(meta.get("missing")):
-            if isinstance(entry, dict) and entry.get("what"):
-                ranks_of[str(entry["what"]), str(entry.get("reason") or "not said")].append(rank)
+        for entry in meta.missing:
+            if entry.what:
+                ranks_of[entry.what, entry.reason or "not said"].append(rank)
     found = []
     for (what, reason), ranks in ranks_of.items():
         of = "" if len(ranks) == len(metas) else f" of rank{'' if len(ranks) == 1 else 's'} {_numbers(ranks)}"
@@ -155,13 +156,13 @@ def _why_none_taken(source: RunSource, num_steps: int) -> NoWindow:
         return NoWindow(
             reason=swallowed, cure="See errors.jsonl of that rank; steps are recorded all the same."
         )
-    metas = {rank: source.rank_meta(rank) for rank in source.ranks}
+    metas = source.rank_records
     told = [entry.reason for entry in told_by_probes(metas) if _is_of_windows(entry)]
     if told:
         return NoWindow(reason=_short("; ".join(told)), cure=advice.training(metas).trace_anyway)
     if 0 < num_steps <= FIRST_STEP and source.run.get("origin") != "import":
         return _too_short(num_steps)
-    rootless = not any("root" in meta for meta in metas.values())
+    rootless = all(meta.root is None for meta in metas.values())
     if source.run.get("origin") != "import" and num_steps and rootless and is_torch(metas):
         reason = (
             "the model's forward was never seen in the thread that trains, and windows begin with it "
@@ -210,14 +211,14 @@ def _is_of_windows(entry: MissingFigure) -> bool:
     return entry.what.startswith(_NO_WINDOWS)
 
 
-def remarks_of(metas: Mapping[int, Document]) -> list[str]:
+def remarks_of(metas: Mapping[int, RankRecord]) -> list[str]:
     """What the ranks' probes noted of the training, each once."""
-    said = (str(note) for meta in metas.values() for note in _list(meta.get("notes")))
+    said = (note for meta in metas.values() for note in meta.notes)
     # a host without counters is told with the machine's figures
     return list(dict.fromkeys(note for note in said if not note.startswith(NO_COUNTERS_NOTE)))
 
 
-def remarks_of_windows(source: RunSource, metas: Mapping[int, Document]) -> list[str]:
+def remarks_of_windows(source: RunSource, metas: Mapping[int, RankRecord]) -> list[str]:
     """What the readers of other frameworks' traces noted, those that differ in figures only once.
 
     torch's own are about its files and stand with these.

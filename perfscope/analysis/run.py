@@ -52,12 +52,11 @@ from perfscope.analysis.provenance import provenance
 from perfscope.analysis.rank_facts import framework_of, num_devices, runs_ahead
 from perfscope.analysis.results import DeviceBreakdown, MissingFigure, Quantiles, RankResult, RunAnalysis
 from perfscope.analysis.server import server_load
-from perfscope.analysis.source import Document, RunSource
+from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import Spans, WindowFacts, owning_step, spans_of, whole_numbers, window_facts
 from perfscope.analysis.steps import (
     RankSteps,
     Throughput,
-    overhead_of,
     overhead_ratio,
     quantiles,
     rank_steps,
@@ -67,6 +66,7 @@ from perfscope.analysis.waits.stragglers import step_times
 from perfscope.analysis.why import Traced, Why, analyse_why, world_size
 from perfscope.errors import RunDirectoryError
 from perfscope.rundir import layout
+from perfscope.rundir.records import RankRecord
 
 _COLUMNS = tuple(dict.fromkeys((*bd.DEVICE_COLUMNS, *LAYER_COLUMNS, *COMM_COLUMNS)))
 
@@ -93,7 +93,7 @@ def analyse_run(source: RunSource) -> RunAnalysis:
         source: the run; its timelines must have been ingested, else they are reported as missing.
     """
     windows = _windows(source)
-    metas = {rank: source.rank_meta(rank) for rank in source.ranks}
+    metas = source.rank_records
     run = _Run(runs_ahead=runs_ahead(metas))
     for rank in source.ranks:
         run.ranks.append(_analyse_rank(source, rank, windows.get(rank, []), run))
@@ -183,7 +183,7 @@ def _evidence(
 ) -> Evidence:
     return Evidence(
         run=analysis.run,
-        metas={rank: source.rank_meta(rank) for rank in source.ranks},
+        metas=source.rank_records,
         ranks=analysis.ranks,
         layers=analysis.layers,
         collectives=analysis.collectives,
@@ -209,11 +209,11 @@ def _samples_per_step(speed: Throughput, step_ns: Quantiles | None) -> float | N
 
 
 def _analyse_rank(source: RunSource, rank: int, windows: Sequence[WindowFacts], run: _Run) -> RankResult:
-    meta = source.rank_meta(rank)
+    record = source.rank_records[rank]
     table = source.steps(rank)
     steps = rank_steps(table, runs_ahead=run.runs_ahead)
     run.steps[rank], run.traced.times[rank] = steps, step_times(table)
-    groups = _groups(meta)
+    groups = _groups(record)
     source.windows(rank)  # so that what is listed there and lost becomes one of the source's notes
     layers = RankLayers(ModelFacts.of(source.layers(rank)))
     run.traced.parameters = run.traced.parameters or layers.model.shapes
@@ -236,10 +236,9 @@ def _analyse_rank(source: RunSource, rank: int, windows: Sequence[WindowFacts], 
     comm = sum(total.comm for total in totals)
     exposed = sum(total.exposed_comm for total in totals)
     host_waits = [total.idle_host_wait for total in totals if total.idle_host_wait is not None]
-    finished = meta.get("finished")
     return RankResult(
         rank=rank,
-        host=str(meta.get("host") or next((facts.host for facts in windows), "")),
+        host=record.host or next((facts.host for facts in windows), ""),
         num_steps=len(steps.durations),
         num_traced_steps=sum(len(facts.steps) for facts in windows if not facts.whole_file),
         step_ns=quantiles(steps.counted),
@@ -249,10 +248,10 @@ def _analyse_rank(source: RunSource, rank: int, windows: Sequence[WindowFacts], 
         device_ns=device_ns,
         input_wait_ns=steps.input_wait_ns,
         samples_per_step=steps.samples_per_step,
-        overhead_ns=overhead_of(meta),
+        overhead_ns=record.overhead.total_ns,
         elapsed_ns=steps.elapsed_ns,
         idle_host_wait_ns=round(sum(host_waits) / num) if host_waits and num else None,
-        finished=finished if isinstance(finished, bool) else None,
+        finished=record.finished,
     )
 
 
@@ -283,21 +282,19 @@ def _timeline(source: RunSource, facts: WindowFacts, run: _Run) -> pa.Table | No
         return None
 
 
-def _groups(meta: Document) -> dict[str, tuple[int, ...]]:
+def _groups(record: RankRecord) -> dict[str, tuple[int, ...]]:
     """Process groups as rank.json lists them: name -> ranks."""
-    rows = meta.get("groups")
     return {
-        str(row["name"]): tuple(row["ranks"])
-        for row in (rows if isinstance(rows, list) else [])
-        if isinstance(row, dict) and row.get("name") is not None and isinstance(row.get("ranks"), list)
+        group.name: group.ranks
+        for group in record.groups
+        if group.name is not None and group.ranks is not None
     }
 
 
 def _throughput(source: RunSource, run: _Run, step_ns: Quantiles | None) -> Throughput:
     options = source.run.get("options")
     option = options.get("samples_per_step") if isinstance(options, dict) else None
-    metas = {rank: source.rank_meta(rank) for rank in source.ranks}
-    return throughput(option, metas, run.steps, step_ns)
+    return throughput(option, source.rank_records, run.steps, step_ns)
 
 
 def _bench(
@@ -356,8 +353,7 @@ def _missing_of_run(
     layers_missing: Sequence[MissingFigure],
     no_window: NoWindow | None,
 ) -> list[MissingFigure]:
-    metas = {rank: source.rank_meta(rank) for rank in source.ranks}
-    told = told_by_probes(metas)
+    told = told_by_probes(source.rank_records)
     missing = [*run_in_progress(source.run), *run.missing]
     if not source.ranks:
         missing.append(MissingFigure(what="every figure of the training", reason=_why_no_rank(source.run)))
@@ -387,7 +383,7 @@ def _missing_of_run(
         )
         missing.append(MissingFigure(what=f"clocks of {', '.join(comm.clocks.unlinked)}", reason=reason))
     missing.extend(told)
-    missing.extend(step_notes(metas))
+    missing.extend(step_notes(source.rank_records))
     if source.ranks and all(rank.overhead_ns is None for rank in run.ranks):
         imported = source.run.get("origin") == "import"
         reason = (

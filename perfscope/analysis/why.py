@@ -71,7 +71,7 @@ def analyse_why(
     lines = traced.lines
     if not lines.lines:
         return Why()
-    words = advice.training({rank: source.rank_meta(rank) for rank in source.ranks})
+    words = advice.training(source.rank_records)
     hosts = {line.rank: line.host for ranks in lines.lines.values() for line in ranks.values()}
     replays, no_replay = make_replays(lines.lines, comm.matches, comm.clocks)
     analysed, machines = machine
@@ -109,6 +109,6 @@ def world_size(source: RunSource) -> int | None:
     """Ranks of the job, by run.json, else by what the ranks themselves say."""
     known = [
         source.run.get("world_size"),
-        *(source.rank_meta(rank).get("world_size") for rank in source.ranks),
+        *(record.world_size for record in source.rank_records.values()),
     ]
     return next((size for size in known if isinstance(size, int) and size > 0), None)

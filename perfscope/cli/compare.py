@@ -248,7 +248,7 @@ def _entry(place: Place) -> RunEntry:
         name=place.name,
         analysis=analyse_run(reader),
         bench_records=reader.bench_records(),
-        metas={rank: reader.rank_meta(rank) for rank in reader.ranks},
+        metas=reader.rank_records,
         layers={rank: layers for rank in reader.ranks if (layers := reader.layers(rank)) is not None},
     )
 

@@ -6,7 +6,7 @@ directory that holds no run at all is an error. Files are read when asked for, o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +28,8 @@ from perfscope.rundir.opening import (
     read_bounded,
     reason_of,
 )
-from perfscope.rundir.rows import Row, decode_lines, is_group, is_layer, is_step, step_columns
+from perfscope.rundir.records import RankRecord, decode_record
+from perfscope.rundir.rows import Row, decode_lines, is_layer, is_step, step_columns
 from perfscope.rundir.samples import HostSamples, read_samples
 from perfscope.rundir.schema import STEPS, TIMELINE
 
@@ -67,8 +68,8 @@ class RunReader:
         self._notes: dict[tuple[str, str], ReadNote] = {}
         self._summaries: tuple[Document, ...] | None = None
         self._folders: dict[int, Path] = {}  # rank -> the attempt that is shown
-        self._metas = self._read_metas()
-        self.ranks: tuple[int, ...] = tuple(sorted(self._metas))
+        self.rank_records: Mapping[int, RankRecord] = self._read_rank_records()
+        self.ranks: tuple[int, ...] = tuple(sorted(self.rank_records))
         hosts = self.path / layout.HOSTS
         self.hosts: tuple[str, ...] = tuple(sorted(p.name for p in hosts.glob("*") if p.is_dir()))
         if self._is_sealed and not has_checksum:
@@ -79,10 +80,6 @@ class RunReader:
     def notes(self) -> tuple[ReadNote, ...]:
         """What has been dropped by the reads so far, by path."""
         return tuple(self._notes[key] for key in sorted(self._notes))
-
-    def rank_meta(self, rank: int) -> Document:
-        """rank.json of a rank in `ranks`."""
-        return self._metas[rank]
 
     def layers(self, rank: int) -> Document | None:
         """layers.json, or None when the rank has none."""
@@ -151,9 +148,9 @@ class RunReader:
 
     def _note_lost_steps(self, rank: int, num_rows: int) -> None:
         """A rank that ended counted its steps; a rank that was killed wrote what it could."""
-        meta, path = self._metas[rank], self._rank_dir(rank) / layout.STEPS_JSONL
-        counted, written = meta.get("num_steps"), path.relative_to(self.path).as_posix()
-        if meta.get("finished") is not True or type(counted) is not int or num_rows >= counted:
+        record, path = self.rank_records[rank], self._rank_dir(rank) / layout.STEPS_JSONL
+        counted, written = record.num_steps, path.relative_to(self.path).as_posix()
+        if not record.finished or counted is None or num_rows >= counted:
             return
         if not any(note.path == written for note in self._notes.values()):
             reason = f"{num_rows:,} of the {counted:,} steps that the rank counted are there"
@@ -240,8 +237,9 @@ class RunReader:
     def _rank_dir(self, rank: int) -> Path:
         return self._folders[rank]
 
-    def _read_metas(self) -> dict[int, Document]:
-        metas: dict[int, Document] = {}
+    def _read_rank_records(self) -> dict[int, RankRecord]:
+        """rank.json of every rank that has a usable one, in the order of the ranks."""
+        records: dict[int, RankRecord] = {}
         try:
             attempts = all_attempts(self.path)
         except OSError as error:
@@ -266,16 +264,11 @@ class RunReader:
                 )
                 self._note(file, 1, reason)
             else:
-                metas[rank] = self._with_usable_groups(meta, file)
-        return metas
-
-    def _with_usable_groups(self, meta: Document, file: Path) -> Document:
-        rows = meta.get("groups")
-        usable = [row for row in rows if is_group(row)] if isinstance(rows, list) else []
-        if rows is None or usable == rows:
-            return meta
-        self._note(file, 0, "process groups in it cannot be read")
-        return {**meta, "groups": usable}
+                record, damaged = decode_record(RankRecord, meta)
+                records[rank] = record
+                if damaged:
+                    self._note(file, 0, f"entries of a wrong type are left out: {', '.join(damaged)}")
+        return dict(sorted(records.items()))
 
     def _note_others(self, chosen: Attempt, tried: Sequence[Attempt]) -> None:
         """Attempts of a rank that nothing is shown of."""
@@ -299,8 +292,7 @@ class RunReader:
 
     def _seal(self, rank: int, name: str) -> object:
         """What rank.json says of a file beside it; None while the rank trains, and where it was killed."""
-        files = self._metas[rank].get(seal.FILES)
-        return files.get(name) if isinstance(files, dict) else None
+        return self.rank_records[rank].files.get(name)
 
     def _bytes(self, path: Path, limit: int = MAX_DOCUMENT_BYTES) -> bytes | None:
         try:
@@ -340,9 +332,8 @@ class RunReader:
     def _note_absent(self) -> None:
         """Files that run.json or a rank.json names and that are gone; of a whole folder the first one."""
         paths = {self.path / name for name in self._inventory if f"/{layout.WINDOWS}/" not in name}
-        for rank, meta in self._metas.items():
-            files = meta.get(seal.FILES)
-            paths |= {self._folders[rank] / name for name in (files if isinstance(files, dict) else ())}
+        for rank, record in self.rank_records.items():
+            paths |= {self._folders[rank] / name for name in record.files}
         gone_folders = set()
         for path in sorted(paths, key=lambda path: (path.name != layout.RANK_JSON, path)):
             if path.parent in gone_folders or path.exists():

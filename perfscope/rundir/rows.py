@@ -77,13 +77,5 @@ def is_layer(row: object) -> bool:
     )
 
 
-def is_group(row: object) -> bool:
-    """A process group as rank.json lists it; ranks may be null."""
-    if not isinstance(row, dict):
-        return False
-    ranks = row.get("ranks") or []
-    return isinstance(ranks, list) and all(map(_is_count, ranks))
-
-
 def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < 1 << 62

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from perfscope.analysis.source import Document
+from perfscope.rundir.records import rank_record
 from perfscope.rundir.samples import HostSamples, SampleFact, SampleSeries
 from perfscope.rundir.schema import STEPS, TIMELINE
 from tests.planted.emulate import BACKEND, COMM_STREAM, MAIN, STREAM, Job, Played
@@ -47,10 +48,11 @@ class EmulatedRun:
             "environment": {},
         }
         self.notes: tuple[()] = ()
+        self.rank_records = {rank: rank_record(self._rank_json(rank)) for rank in self.ranks}
 
     # -- documents -----------------------------------------------------------------------------------------
 
-    def rank_meta(self, rank: int) -> Document:
+    def _rank_json(self, rank: int) -> Document:
         job, local = self.job, rank % self.job.ranks_per_host
         steps = job.num_steps
         return {

@@ -14,6 +14,7 @@ from perfscope.analysis.study.results import RunEntry
 from perfscope.reports.study.build import build_study_report
 from perfscope.reports.study.document import build_study_document
 from perfscope.reports.text import render_text
+from perfscope.rundir.records import rank_record
 from tests.unit.study_entries import entry, parts
 
 GOOD: list[float | None] = [2.3, 2.1, 1.9, 1.8]
@@ -48,7 +49,8 @@ def run(
         **more,
     )
     metas = {
-        rank: {"framework": known, "memory": {"peak_rss_bytes": (100 + rank) * MB}} for rank in range(ranks)
+        rank: rank_record({"framework": known, "memory": {"peak_rss_bytes": (100 + rank) * MB}})
+        for rank in range(ranks)
     }
     return replace(made, metas=metas)
 

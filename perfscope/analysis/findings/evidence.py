@@ -21,6 +21,7 @@ from perfscope.analysis.results import (
 from perfscope.analysis.server import ServerLoad
 from perfscope.analysis.source import Document
 from perfscope.analysis.whatif.analyse import NOTHING, WhatIfs
+from perfscope.rundir.records import RankRecord
 from perfscope.units import format_ns, format_ratio
 
 
@@ -29,7 +30,7 @@ class Evidence:
     """All that findings are drawn from."""
 
     run: Document
-    metas: Mapping[int, Document]
+    metas: Mapping[int, RankRecord]
     ranks: Sequence[RankResult]
     layers: Sequence[LayerResult]
     collectives: Sequence[CollectiveResult]

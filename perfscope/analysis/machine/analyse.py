@@ -133,7 +133,7 @@ def analyse_machine(source: RunSource, training: Training) -> tuple[MachineAnaly
     disturbances = [one for own in found.looks for one in own.disturbances]
     effects = with_effects(disturbances, found.sampled, own_bounds)
     verdict = judge(found.looks, effects.disturbances, len(windows))
-    num_hosts = len({str(source.rank_meta(rank).get("host") or "") for rank in source.ranks})
+    num_hosts = len({record.host for record in source.rank_records.values()})
     energy = tuple(found.energy)
     per_sample, why_not = joules_per_sample(
         energy, max(num_hosts, 1), _num_samples(training), found.no_energy
@@ -213,14 +213,12 @@ def _job(source: RunSource) -> Job:
     host_of: dict[int, str] = {}
     groups: dict[str, tuple[int, ...]] = {}
     on_gpu = False
-    for rank in source.ranks:
-        meta = source.rank_meta(rank)
-        host_of[rank] = str(meta.get("host") or "")
-        on_gpu = on_gpu or str(meta.get("device") or "").startswith("cuda")
-        listed = meta.get("groups")
-        for row in listed if isinstance(listed, list) else []:
-            if isinstance(row, dict) and isinstance(row.get("ranks"), list):
-                groups.setdefault(str(row.get("name")), tuple(row["ranks"]))
+    for rank, record in source.rank_records.items():
+        host_of[rank] = record.host
+        on_gpu = on_gpu or record.device.startswith("cuda")
+        for group in record.groups:
+            if group.ranks is not None:
+                groups.setdefault(str(group.name), group.ranks)
     return Job(host_of=host_of, groups=groups, on_gpu=on_gpu)
 
 

@@ -24,6 +24,7 @@ from perfscope.analysis.study.results import (
     RunEntry,
     StudyRun,
 )
+from perfscope.rundir.records import Framework, RankRecord
 
 SEPARATOR = " · "  # between the facts of a repeat key
 BETWEEN_HOSTS = ("ethernet", "fabric")  # link classes
@@ -150,7 +151,7 @@ def _study_run(entry: RunEntry, label: str, known: Model, model: str) -> StudyRu
 def _backend(entry: RunEntry) -> str:
     """What carries the collectives: as the bench was asked, else as the ranks found it."""
     asked = str(mapping(entry.analysis.run.get("scheme")).get("backend") or "")
-    found = {str(meta["backend"]) for meta in entry.metas.values() if meta.get("backend")}
+    found = {meta.backend for meta in entry.metas.values() if meta.backend}
     return asked or " and ".join(sorted(found))
 
 
@@ -185,7 +186,7 @@ def _world_size(entry: RunEntry) -> int | None:
     known = [
         _whole(run.get("world_size")),
         bench.num_ranks if bench else None,
-        *(_whole(meta.get("world_size")) for meta in entry.metas.values()),
+        *(meta.world_size for meta in entry.metas.values()),
         _whole(run.get("expected_ranks")),
         len(entry.analysis.ranks) or None,
     ]
@@ -217,7 +218,7 @@ def typical_step(entry: RunEntry) -> float | None:
 
 def _threads(entry: RunEntry) -> int | None:
     asked = _whole(mapping(entry.analysis.run.get("scheme")).get("threads"))
-    said = {_whole(meta.get("num_threads")) for meta in entry.metas.values()}
+    said = {meta.num_threads or None for meta in entry.metas.values()}
     return asked or (said.pop() if len(said) == 1 else None)
 
 
@@ -309,20 +310,14 @@ def _is_number(value: object) -> bool:
 
 def _framework(entry: RunEntry) -> tuple[str, str]:
     """Name and version; the label of `perfscope bench` says on what Keras runs: "keras-jax"."""
-    told = [mapping(meta.get("framework")) for _, meta in sorted(entry.metas.items())]
-    first = next((one for one in told if one.get("name")), {})
-    name = str(first.get("name") or "")
-    if name and first.get("backend"):
-        name = f"{name}-{first['backend']}"
+    every = (meta.framework for _, meta in sorted(entry.metas.items()))
+    first = next((one for one in every if one.name), Framework())
     label = mapping(entry.analysis.run.get("labels")).get("framework")
-    return str(label or name), str(first.get("version") or "")
+    return str(label or first.full_name), first.version
 
 
-def _memory_of_ranks(metas: Mapping[int, Document]) -> tuple[tuple[int, int], ...]:
-    found = [
-        (rank, _whole(mapping(meta.get("memory")).get("peak_rss_bytes")))
-        for rank, meta in sorted(metas.items())
-    ]
+def _memory_of_ranks(metas: Mapping[int, RankRecord]) -> tuple[tuple[int, int], ...]:
+    found = [(rank, meta.memory.peak_rss_bytes) for rank, meta in sorted(metas.items())]
     return tuple((rank, size) for rank, size in found if size)
 
 
@@ -374,7 +369,7 @@ def _machine(entry: RunEntry) -> MachineFacts:
         for row in sequence(topology.get("gpus"))
         if isinstance(row, Mapping)
     ]
-    devices = {str(meta.get("device")) for meta in entry.metas.values() if meta.get("device")}
+    devices = {meta.device for meta in entry.metas.values() if meta.device}
     cluster = str(mapping(run.get("options")).get("cluster") or "")
     return MachineFacts(
         hosts=hosts,

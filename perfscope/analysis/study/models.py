@@ -16,6 +16,7 @@ from typing import Any
 
 from perfscope.analysis.study.results import WARN, Problem, RunEntry, StudyRun
 from perfscope.analysis.study.words import crowd
+from perfscope.rundir.records import RootModule
 
 _SHARDED = ("FullyShardedDataParallel", "FSDP", "DeepSpeedEngine")  # how their root's type begins
 Layers = Mapping[str, tuple[str, int]]  # name -> type, own parameters
@@ -51,19 +52,17 @@ def model_of(entry: RunEntry) -> Model:
     labels = _mapping(entry.analysis.run.get("labels"))
     if labels.get("framework") and labels.get("model"):  # one model, whatever a framework calls its layers
         return Model(name=str(labels["model"]), layers={}, is_whole=False, num_ranks=num_ranks)
-    roots = [_mapping(meta.get("root")) for _, meta in sorted(entry.metas.items())]
-    root = next((one for one in roots if one.get("type") or one.get("name")), {})
-    name = str(root.get("name") or root.get("type") or "")  # the name is that of what wrappers hold
+    roots = [meta.root or RootModule() for _, meta in sorted(entry.metas.items())]
+    # The name is that of what wrappers hold.
+    name = next((one.name or one.type for one in roots if one.name or one.type), "")
     return Model(name=name, layers=_layers(entry), is_whole=_is_whole(roots, num_ranks), num_ranks=num_ranks)
 
 
-def _is_whole(roots: Sequence[Mapping[str, Any]], num_ranks: int) -> bool:
+def _is_whole(roots: Sequence[RootModule], num_ranks: int) -> bool:
     if num_ranks == 1:
         return True
     return bool(roots) and all(
-        root.get("data_parallel")
-        and root.get("dp_size") == num_ranks
-        and not str(root.get("type")).startswith(_SHARDED)
+        root.data_parallel and root.dp_size == num_ranks and not root.type.startswith(_SHARDED)
         for root in roots
     )
 
