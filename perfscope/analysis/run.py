@@ -7,7 +7,7 @@ its always-on figures, an imported trace has no always-on figures, a rank that w
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -66,7 +66,7 @@ from perfscope.analysis.waits.stragglers import step_times
 from perfscope.analysis.why import Traced, Why, analyse_why, world_size
 from perfscope.errors import RunDirectoryError
 from perfscope.rundir import layout
-from perfscope.rundir.records import RankRecord
+from perfscope.rundir.records import RankRecord, RunRecord
 
 _COLUMNS = tuple(dict.fromkeys((*bd.DEVICE_COLUMNS, *LAYER_COLUMNS, *COMM_COLUMNS)))
 
@@ -197,7 +197,7 @@ def _evidence(
         hosts=machines,
         what_ifs=why.what_ifs,
         uneven=uneven_layer(run.layers, UNEVEN),
-        server=server_load(source.run.get("scheme"), run.ranks, comm.matches),
+        server=server_load(source.run.scheme, run.ranks, comm.matches),
     )
 
 
@@ -292,15 +292,13 @@ def _groups(record: RankRecord) -> dict[str, tuple[int, ...]]:
 
 
 def _throughput(source: RunSource, run: _Run, step_ns: Quantiles | None) -> Throughput:
-    options = source.run.get("options")
-    option = options.get("samples_per_step") if isinstance(options, dict) else None
-    return throughput(option, source.rank_records, run.steps, step_ns)
+    return throughput(source.run.options.samples_per_step, source.rank_records, run.steps, step_ns)
 
 
 def _bench(
     source: RunSource, run: _Run, comm: CommAnalysis, no_window: NoWindow | None
 ) -> tuple[BenchResult | None, tuple[MissingFigure, ...]]:
-    scheme = source.run.get("scheme")
+    scheme = source.run.scheme
     if scheme is None:
         return None, ()
     reason = "no traced step can be used" if no_window is None else no_window.reason
@@ -385,7 +383,7 @@ def _missing_of_run(
     missing.extend(told)
     missing.extend(step_notes(source.rank_records))
     if source.ranks and all(rank.overhead_ns is None for rank in run.ranks):
-        imported = source.run.get("origin") == "import"
+        imported = source.run.is_imported
         reason = (
             "imported traces do not say what recording them cost" if imported else "no rank lived to write it"
         )
@@ -427,10 +425,8 @@ def _named(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"
 
 
-def _why_no_rank(run: Mapping[str, object]) -> str:
-    notes = run.get("attach_notes")
-    said = " ".join(str(note) for note in notes) if isinstance(notes, list) else ""
-    return f"no rank was attached. {said}".strip()
+def _why_no_rank(run: RunRecord) -> str:
+    return f"no rank was attached. {' '.join(run.attach_notes)}".strip()
 
 
 def _as_list(missing: MissingFigure | None) -> list[MissingFigure]:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from perfscope.rundir.records import RankRecord
+from perfscope.rundir.records import RankRecord, RunRecord
 from perfscope.rundir.samples import HostSamples
 
 Document = dict[str, object]
@@ -31,7 +31,7 @@ class RunSource(Protocol):
     the asked-for columns of schema.TIMELINE.
     """
 
-    run: Document
+    run: RunRecord
     rank_records: Mapping[int, RankRecord]
     ranks: tuple[int, ...]
     hosts: tuple[str, ...]

@@ -151,7 +151,10 @@ class Throughput:
 
 
 def throughput(
-    option: object, records: Mapping[int, RankRecord], steps: Mapping[int, RankSteps], step: Quantiles | None
+    option: float | None,
+    records: Mapping[int, RankRecord],
+    steps: Mapping[int, RankSteps],
+    step: Quantiles | None,
 ) -> Throughput:
     """Samples and tokens per second of the whole job: of all data-parallel ranks, by the median step.
 
@@ -169,7 +172,7 @@ def throughput(
     tokens = _mean_of([one.mean_tokens for one in steps.values()])
     tokens_per_step = None if tokens is None or width is None else tokens * width
     source = _source_of(records)
-    if isinstance(option, (int, float)) and option > 0:
+    if option is not None and option > 0:
         per_step, usual, source = float(option), float(option), "option"
     elif mean is None or usual is None:
         return _no_throughput(advice.training(records).no_samples)

@@ -108,7 +108,7 @@ def analyse_why(
 def world_size(source: RunSource) -> int | None:
     """Ranks of the job, by run.json, else by what the ranks themselves say."""
     known = [
-        source.run.get("world_size"),
+        source.run.world_size,
         *(record.world_size for record in source.rank_records.values()),
     ]
-    return next((size for size in known if isinstance(size, int) and size > 0), None)
+    return next((size for size in known if size), None)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from perfscope.analysis.absent import is_open, why_cut_short
+from perfscope.analysis.absent import why_cut_short
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.rank_facts import runs_ahead
@@ -181,7 +181,7 @@ def _fingerprint(study: StudyRun, analysis: RunAnalysis) -> Fingerprint:
         gpus=tuple(sorted(facts.gpus)),
         num_hosts=study.num_hosts,
         torch=study.packages.get("torch", ""),
-        perfscope=str(analysis.run.get("perfscope_version") or ""),
+        perfscope=analysis.run.perfscope_version,
         world_size=study.world_size,
         batch=study.batch,
         scheme=study.scheme,
@@ -244,11 +244,9 @@ def _problem(study: StudyRun, analysis: RunAnalysis) -> str:
     cut_short = why_cut_short(run)
     if cut_short:
         return f"it is incomplete: {cut_short}"
-    ended = run.get("exit")
-    code = ended.get("code") if isinstance(ended, dict) else None
-    if code:
-        return f"its command ended with exit code {code}"
-    if is_open(run):
+    if run.exit is not None and run.exit.code:
+        return f"its command ended with exit code {run.exit.code}"
+    if run.is_open:
         return "it is still running, or perfscope was killed"
     seen, expected = len(analysis.ranks), study.world_size
     if not seen:

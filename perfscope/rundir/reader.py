@@ -28,7 +28,7 @@ from perfscope.rundir.opening import (
     read_bounded,
     reason_of,
 )
-from perfscope.rundir.records import RankRecord, decode_record
+from perfscope.rundir.records import RankRecord, decode_record, decode_run
 from perfscope.rundir.rows import Row, decode_lines, is_layer, is_step, step_columns
 from perfscope.rundir.samples import HostSamples, read_samples
 from perfscope.rundir.schema import STEPS, TIMELINE
@@ -61,11 +61,13 @@ class RunReader:
         self.path = _locate(Path(path))
         refuse_links(self.path)
         manifest, has_checksum = _read_manifest(self.path)
-        self.run = migrate(manifest, str(self.path))
-        self._is_sealed = self.run.pop(seal.SEALS, None) is not None
-        inventory = self.run.pop(INVENTORY, None)
+        document = migrate(manifest, str(self.path))
+        self._is_sealed = document.pop(seal.SEALS, None) is not None
+        inventory = document.pop(INVENTORY, None)
         self._inventory: Document = inventory if isinstance(inventory, dict) else {}
         self._notes: dict[tuple[str, str], ReadNote] = {}
+        self.run, damaged = decode_run(document)
+        self._note_damaged(self.path / layout.RUN_JSON, damaged)
         self._summaries: tuple[Document, ...] | None = None
         self._folders: dict[int, Path] = {}  # rank -> the attempt that is shown
         self.rank_records: Mapping[int, RankRecord] = self._read_rank_records()
@@ -137,7 +139,7 @@ class RunReader:
             self._note_lost_steps(rank, len(rows))
         else:
             rows, columns = _marked_steps(self.summaries(), rank), ("step", "start_ns", "dur_ns", "window")
-            if rows and self.run.get("origin") != "import":
+            if rows and not self.run.is_imported:
                 self._note(path, 1, "not there: the rank's step times are those of its traced windows alone")
         arrays: list[pa.Array] = [pa.array([rank] * len(rows), pa.int32())]
         for name in _STEP_COLUMNS:
@@ -266,8 +268,7 @@ class RunReader:
             else:
                 record, damaged = decode_record(RankRecord, meta)
                 records[rank] = record
-                if damaged:
-                    self._note(file, 0, f"entries of a wrong type are left out: {', '.join(damaged)}")
+                self._note_damaged(file, damaged)
         return dict(sorted(records.items()))
 
     def _note_others(self, chosen: Attempt, tried: Sequence[Attempt]) -> None:
@@ -289,6 +290,10 @@ class RunReader:
     def _note(self, path: Path, num_dropped: int, reason: str) -> None:
         name = path.relative_to(self.path).as_posix()
         self._notes[name, reason] = ReadNote(path=name, num_dropped=num_dropped, reason=reason)
+
+    def _note_damaged(self, path: Path, entries: Sequence[str]) -> None:
+        if entries:
+            self._note(path, 0, f"entries of a wrong type are left out: {', '.join(entries)}")
 
     def _seal(self, rank: int, name: str) -> object:
         """What rank.json says of a file beside it; None while the rank trains, and where it was killed."""

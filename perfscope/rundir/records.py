@@ -143,6 +143,136 @@ class RankRecord(Record, frozen=True):
     files: dict[str, object] = {}
 
 
+class Exit(Record, frozen=True):
+    """How the command ended; both None where that is not known."""
+
+    code: int | None = None
+    signal: int | str | None = None
+
+
+class Git(Record, frozen=True):
+    """The repository that the run was started in."""
+
+    commit: str | None = None
+    dirty: bool | None = None
+
+
+class SlurmAccount(Record, frozen=True):
+    """What Slurm's accounting says of the job."""
+
+    state: str | None = None
+    elapsed_s: float | None = None
+    queued_s: float | None = None
+    max_rss_bytes: float | None = None
+    energy_joules: float | None = None
+
+
+class NodeLook(Record, frozen=True):
+    """A look at a node while the job did nothing on it, "before" or "after"; `others` are users."""
+
+    node: str | None = None
+    when: str | None = None
+    busy_cpus: float | None = None
+    others: str | None = None
+
+
+class SlurmJob(Record, frozen=True):
+    """The job that the run was a part of; `step_id` is a number where the ranks are a step of srun's."""
+
+    job_id: int | None = None
+    job_name: str | None = None
+    array_job_id: int | None = None
+    array_task_id: int | None = None
+    step_id: int | str | None = None
+    partition: str | None = None
+    node_list: str | None = None
+    num_tasks: int | None = None
+    restart_count: int | None = None
+    job: SlurmAccount = SlurmAccount()
+    neighbours: tuple[NodeLook, ...] = ()
+
+
+class Options(Record, frozen=True):
+    """What was asked for, of `perfscope run` and of what called it; `RunRecord.all_options` has all.
+
+    Attributes:
+        sampling: None = switched off; UNSET = a run of before this was recorded.
+        cluster: spec of the emulated cluster; None = real hosts.
+        overhead: share of the run's time that recording may cost.
+    """
+
+    trace: bool | None = None
+    windows: int | None = None
+    samples_per_step: int | float | None = None
+    sampling: object | msgspec.UnsetType | None = msgspec.UNSET
+    ceilings: str | None = None
+    cluster: str | None = None
+    overhead: float | None = None
+
+    @property
+    def no_trace(self) -> bool:
+        return self.trace is False or self.windows == 0
+
+
+class RunRecord(Record, frozen=True):
+    """run.json.
+
+    Attributes:
+        status: "running", "finished" or "incomplete"; "" where it does not say.
+        incomplete: why Slurm cut the run short.
+        expected_ranks: processes that the launcher was to start.
+        world_size: ranks of the job, as the launcher was given it.
+        scheme: what a bench run is, see runners.identity; None for other runs.
+        collected: directories that the run was collected from.
+        document: run.json as it was read.
+    """
+
+    name: str = ""
+    origin: str = ""
+    status: str = ""
+    incomplete: str = ""
+    perfscope_version: str = ""
+    cwd: str = ""
+    launcher: str = ""
+    host: str = ""
+    start_unix_ns: int | None = None
+    end_unix_ns: int | None = None
+    exit: Exit | None = None
+    expected_ranks: Count | None = None
+    attached_ranks: Count | None = None
+    world_size: Size | None = None
+    attach_notes: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    git: Git | None = None
+    packages: dict[str, str] = {}
+    environment: dict[str, str] = {}
+    labels: dict[str, str] = {}
+    options: Options = Options()
+    scheme: dict[str, Any] | None = None
+    slurm: SlurmJob | None = None
+    collected: tuple[object, ...] = ()
+    document: dict[str, object] = {}
+
+    @property
+    def is_imported(self) -> bool:
+        return self.origin == "import"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the run was not closed: it goes on, or its wrapper (of several Slurm tasks, one) died.
+
+        A run that was marked later, with the reason (`perfscope slurm follow`, `slurm close`), is closed.
+        """
+        return self.status == "running" or (
+            self.status == "incomplete" and self.exit is None and not self.incomplete
+        )
+
+    @property
+    def all_options(self) -> dict[str, object]:
+        options = self.document.get("options")
+        return options if isinstance(options, dict) else {}
+
+
 def decode_record(kind: type[_T], document: Mapping[str, object]) -> tuple[_T, tuple[str, ...]]:
     """The document as a record, and its entries of a wrong type by name (`memory.peak_rss_bytes`)."""
     present = {name: value for name, value in document.items() if value is not None}
@@ -154,6 +284,16 @@ def decode_record(kind: type[_T], document: Mapping[str, object]) -> tuple[_T, t
         return record, tuple(damaged)
 
 
+def decode_run(document: Document) -> tuple[RunRecord, tuple[str, ...]]:
+    """run.json as decode_record gives it, with the document in it."""
+    return decode_record(RunRecord, {**document, "document": document})
+
+
+def run_record(document: Document) -> RunRecord:
+    """run.json, where a wrong type is of no account to the caller."""
+    return decode_run(document)[0]
+
+
 def rank_record(document: Mapping[str, object]) -> RankRecord:
     """rank.json, where a wrong type is of no account to the caller."""
     return decode_record(RankRecord, document)[0]
@@ -162,13 +302,14 @@ def rank_record(document: Mapping[str, object]) -> RankRecord:
 def _lenient_struct(kind: type[_T], document: Document, where: str, damaged: dict[str, None]) -> _T:
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(kind):
-        value = document.get(field.encode_name)
-        if value is None:
+        if field.encode_name not in document:
             continue
+        value = document[field.encode_name]
         try:
             values[field.name] = _lenient(field.type, value, where + field.encode_name, damaged)
         except msgspec.ValidationError:
-            damaged[where + field.encode_name] = None
+            if value is not None:
+                damaged[where + field.encode_name] = None
     return kind(**values)
 
 

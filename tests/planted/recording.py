@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from perfscope.analysis.source import Document
-from perfscope.rundir.records import rank_record
+from perfscope.rundir.records import RankRecord, rank_record, run_record
 from perfscope.rundir.samples import HostSamples, SampleFact, SampleSeries
 from perfscope.rundir.schema import STEPS, TIMELINE
 from tests.planted.emulate import BACKEND, COMM_STREAM, MAIN, STREAM, Job, Played
@@ -33,7 +33,7 @@ class EmulatedRun:
         self.hosts = tuple(f"node{number}" for number in range(count)) if job.watched else ()
         rng = np.random.default_rng(job.seed + 1)
         self.offsets_ns = [0, *(int(rng.uniform(-40e6, 40e6)) for _ in range(count - 1))]
-        self.run: Document = {
+        document: Document = {
             "schema_version": 1,
             "origin": "run",
             "status": "finished",
@@ -47,8 +47,11 @@ class EmulatedRun:
             "options": {"overhead": 0.01, "ceilings": "off"},
             "environment": {},
         }
+        self.run = run_record(document)
         self.notes: tuple[()] = ()
-        self.rank_records = {rank: rank_record(self._rank_json(rank)) for rank in self.ranks}
+        self.rank_records: Mapping[int, RankRecord] = {
+            rank: rank_record(self._rank_json(rank)) for rank in self.ranks
+        }
 
     # -- documents -----------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from perfscope.analysis.results import (
     RunAnalysis,
 )
 from perfscope.analysis.study.results import PARTS, RunEntry
-from perfscope.rundir.records import rank_record
+from perfscope.rundir.records import rank_record, run_record
 
 MS = 1_000_000
 _STARTS = itertools.count(1_780_000_000_000_000_000)
@@ -188,7 +188,7 @@ def entry(
     document.update(run or {})
     seen = [rank_result(at, names[at], step if traced else None) for at in range(ranks)]
     values: dict[str, Any] = {
-        "run": document,
+        "run": run_record(document),
         "ranks": tuple(seen),
         "layers": (),
         "collectives": (),

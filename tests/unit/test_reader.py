@@ -31,7 +31,7 @@ def test_a_run_opens_by_each_of_its_names(run: SyntheticRun, tmp_path: Path, for
     link.symlink_to("run")
     path = {"directory": run.path, "latest link": link, "run.json": run.path / "run.json"}[form]
     reader = RunReader(path)
-    assert reader.run["name"] == "demo"
+    assert reader.run.name == "demo"
     assert reader.ranks == (0,)
 
 

@@ -44,8 +44,7 @@ def unsampled(source: RunSource, hosts: Sequence[str], sampled: Sequence[str]) -
     for rank in source.ranks:
         record = source.rank_records[rank]
         noted[record.host] = noted.get(record.host) or _noted(record.notes)
-    options = source.run.get("options")
-    off = isinstance(options, dict) and "sampling" in options and options["sampling"] is None
+    off = source.run.options.sampling is None
     by_reason: dict[str, list[str]] = {}
     for name in sorted({*hosts, *noted} - {*sampled, ""}):
         reason = "switched off by `--sample-interval off`" if off else noted.get(name, "")

@@ -32,7 +32,7 @@ from perfscope.analysis.machine.tracks import tracks
 from perfscope.analysis.machine.verdict import Look, judge, look
 from perfscope.analysis.machine.wire import METRICS, NOTHING_TO_COMPARE, Job, Window, wire
 from perfscope.analysis.results import CollectiveCall, LayerResult, MissingFigure
-from perfscope.analysis.source import Document, RunSource
+from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import WindowFacts
 from perfscope.analysis.steps import RankSteps
 
@@ -77,7 +77,7 @@ class _Found:
         """Takes in one host, and lets go of the samples that nothing more is asked of."""
         self.hosts.append(host)
         self.ceilings += ceilings(host)
-        self.placements += placements(host, _environment(source))
+        self.placements += placements(host, source.run.environment)
         self.looks.append(look(host))
         if len(self.hosts) <= _MOST_ROOFLINES:
             roofline, reason = roofline_of(host, training.layers)
@@ -202,11 +202,6 @@ def _windows(facts: Sequence[WindowFacts]) -> tuple[Window, ...]:
 def _num_samples(training: Training) -> float | None:
     steps = max((len(one.durations) for one in training.steps.values()), default=0)
     return training.samples_per_step * steps if training.samples_per_step and steps else None
-
-
-def _environment(source: RunSource) -> Document:
-    environment = source.run.get("environment")
-    return environment if isinstance(environment, dict) else {}
 
 
 def _job(source: RunSource) -> Job:

@@ -14,7 +14,7 @@ from perfscope.analysis.machine.topology import Topology
 from perfscope.analysis.source import Document, RunSource
 from perfscope.analysis.steps import RankSteps
 from perfscope.rundir.metrics import GAUGE
-from perfscope.rundir.records import RankRecord
+from perfscope.rundir.records import RankRecord, RunRecord
 from perfscope.rundir.samples import HostSamples, SampleSeries
 
 _PCIE_GEN5_X16 = 63e9  # what a GPU of which the link is not known may move at most, per direction
@@ -154,13 +154,12 @@ def _comparable(steps: RankSteps) -> NDArray[np.bool_]:
     return steps.is_counted if steps.shared is None else np.zeros_like(steps.is_counted)
 
 
-def _why_no_ceilings(run: Document, host: str) -> str:
+def _why_no_ceilings(run: RunRecord, host: str) -> str:
     """What to say should the host's ceilings.json not be there."""
-    options = run.get("options")
-    option = options.get("ceilings") if isinstance(options, dict) else None
+    option = run.options.ceilings
     if option == "off":
         return "switched off by `--ceilings off`"
-    if run.get("host") and host != run.get("host"):
+    if run.host and host != run.host:
         return "no `perfscope run` started on that host"
     if option is None:  # a run of before this was recorded
         return "its ceilings were not measured (`--ceilings off`, or it failed)"

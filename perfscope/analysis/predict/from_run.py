@@ -100,13 +100,13 @@ def measured_run(
 
 
 def _require_traced(analysis: RunAnalysis) -> list[RankResult]:
-    status = analysis.run.get("status")
-    if status not in (None, "finished"):
+    status = analysis.run.status
+    if status not in ("", "finished"):
         raise NotUsable(f"it is {status}, not finished; record it again to the end")
     if not analysis.ranks:
         raise NotUsable("no rank was recorded; record it again")
-    expected = analysis.run.get("world_size")
-    if isinstance(expected, int) and expected > len(analysis.ranks):
+    expected = analysis.run.world_size
+    if expected is not None and expected > len(analysis.ranks):
         raise NotUsable(f"{expected - len(analysis.ranks)} of {expected} ranks are missing; record it again")
     if analysis.step_ns is None:
         raise NotUsable("it has no step; record more steps")
@@ -257,8 +257,7 @@ def _ranks_per_host(analysis: RunAnalysis) -> int:
 
 def _cores_per_rank(analysis: RunAnalysis, metas: Mapping[int, RankRecord]) -> float | None:
     """Usable CPUs of a host over its ranks; the hosts of an emulated cluster are one machine."""
-    options = analysis.run.get("options")
-    one_machine = isinstance(options, dict) and bool(options.get("cluster"))
+    one_machine = bool(analysis.run.options.cluster)
     cpus: dict[str, set[int]] = defaultdict(set)
     ranks: dict[str, int] = defaultdict(int)
     for rank in analysis.ranks:
@@ -277,8 +276,8 @@ def _threads(metas: Mapping[int, RankRecord]) -> int | None:
 
 def _model(analysis: RunAnalysis) -> str:
     """What must not differ among the runs that one prediction is made of."""
-    scheme = analysis.run.get("scheme")
-    if isinstance(scheme, dict) and "model" in scheme:
+    scheme = analysis.run.scheme or {}
+    if "model" in scheme:
         size = "x".join(map(str, scheme.get("input_shape") or ()))
         return f"{scheme['model']} at {size} in {scheme.get('dtype')}, {scheme.get('num_classes')} classes"
     params = sum(one.num_params or 0 for one in analysis.layers)

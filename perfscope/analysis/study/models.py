@@ -43,15 +43,15 @@ class Model:
 
 def model_of(entry: RunEntry) -> Model:
     """What the run tells of its model."""
-    scheme = _mapping(entry.analysis.run.get("scheme"))
+    scheme = _mapping(entry.analysis.run.scheme)
     num_ranks = len(entry.analysis.ranks)
     if entry.analysis.bench:
         shape = "x".join(str(size) for size in scheme.get("input_shape") or ())
         name = entry.analysis.bench.model + (f", input {shape}" if shape else "")
         return Model(name=name, layers={}, is_whole=False, num_ranks=num_ranks)
-    labels = _mapping(entry.analysis.run.get("labels"))
+    labels = entry.analysis.run.labels
     if labels.get("framework") and labels.get("model"):  # one model, whatever a framework calls its layers
-        return Model(name=str(labels["model"]), layers={}, is_whole=False, num_ranks=num_ranks)
+        return Model(name=labels["model"], layers={}, is_whole=False, num_ranks=num_ranks)
     roots = [meta.root or RootModule() for _, meta in sorted(entry.metas.items())]
     # The name is that of what wrappers hold.
     name = next((one.name or one.type for one in roots if one.name or one.type), "")

@@ -156,10 +156,10 @@ def _load(path: Path, name: str) -> _One:
 
     reader = RunReader(path)
     metas = reader.rank_records
-    scheme = reader.run.get("scheme")
+    scheme = reader.run.scheme
     config, plan = None, None
-    if isinstance(scheme, dict):
-        config = config_of(reader.run, name)
+    if scheme is not None:
+        config = config_of(reader.run.command)
         plan = _own_plan(config, scheme, name)
     analysis = analyse_run(reader)
     run = measured_run(name, analysis, metas, plan)
@@ -172,7 +172,7 @@ def _load(path: Path, name: str) -> _One:
     return _One(run=run, config=config, buckets=gradient_buckets(layers), backend=backend)
 
 
-def config_of(run: Mapping[str, Any], name: str) -> BenchConfig:
+def config_of(command: Sequence[str]) -> BenchConfig:
     """The configuration that a bench run's ranks were given, from its command.
 
     Raises:
@@ -180,9 +180,8 @@ def config_of(run: Mapping[str, Any], name: str) -> BenchConfig:
     """
     from perfscope.runners.config import BenchConfig, BenchError
 
-    words = run.get("command")
-    for word in words if isinstance(words, list) else ():
-        if isinstance(word, str) and word.startswith("{"):
+    for word in command:
+        if word.startswith("{"):
             try:
                 return BenchConfig.from_json(word)
             except BenchError:
