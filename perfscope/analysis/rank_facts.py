@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from perfscope.rundir.records import RankRecord
+from perfscope.rundir.records import RankRecord, RunRecord
 
 SEVERAL = "several"
 
@@ -34,6 +34,12 @@ def runs_ahead(records: Mapping[int, RankRecord]) -> bool:
     JAX's own probe shares such times out itself.
     """
     return framework_of(records) in ("keras-jax", "mxnet")
+
+
+def world_size(run: RunRecord, records: Mapping[int, RankRecord]) -> int | None:
+    """Ranks of the job, by run.json, else by what the ranks themselves say."""
+    sizes = (run.world_size, *(record.world_size for record in records.values()))
+    return next(filter(None, sizes), None)
 
 
 def num_devices(records: Mapping[int, RankRecord]) -> dict[int, int]:

@@ -49,7 +49,7 @@ from perfscope.analysis.machine.analyse import Training, analyse_machine
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.mainline import LineRecord
 from perfscope.analysis.provenance import provenance
-from perfscope.analysis.rank_facts import framework_of, num_devices, runs_ahead
+from perfscope.analysis.rank_facts import framework_of, num_devices, runs_ahead, world_size
 from perfscope.analysis.results import DeviceBreakdown, MissingFigure, Quantiles, RankResult, RunAnalysis
 from perfscope.analysis.server import server_load
 from perfscope.analysis.source import RunSource
@@ -63,7 +63,7 @@ from perfscope.analysis.steps import (
     throughput,
 )
 from perfscope.analysis.waits.stragglers import step_times
-from perfscope.analysis.why import Traced, Why, analyse_why, world_size
+from perfscope.analysis.why import Traced, Why, analyse_why
 from perfscope.errors import RunDirectoryError
 from perfscope.rundir import layout
 from perfscope.rundir.records import RankRecord, RunRecord
@@ -98,7 +98,7 @@ def analyse_run(source: RunSource) -> RunAnalysis:
     for rank in source.ranks:
         run.ranks.append(_analyse_rank(source, rank, windows.get(rank, []), run))
     no_window = _no_window(source, run, framework_of(metas))
-    comm = analyse_collectives(run.comm, _hosts(run), world_size(source), num_devices(metas))
+    comm = analyse_collectives(run.comm, _hosts(run), world_size(source.run, metas), num_devices(metas))
     words = advice.training(metas)
     _leave_out_untold(run, words)
     layers, layers_missing = layer_results(run.layers, words.no_layers)

@@ -28,8 +28,8 @@ from perfscope.rundir.opening import (
     read_bounded,
     reason_of,
 )
-from perfscope.rundir.records import RankRecord, decode_record, decode_run
-from perfscope.rundir.rows import Row, decode_lines, is_layer, is_step, step_columns
+from perfscope.rundir.records import LayersRecord, RankRecord, decode_record, decode_run
+from perfscope.rundir.rows import Row, decode_lines, is_step, step_columns
 from perfscope.rundir.samples import HostSamples, read_samples
 from perfscope.rundir.schema import STEPS, TIMELINE
 
@@ -83,18 +83,17 @@ class RunReader:
         """What has been dropped by the reads so far, by path."""
         return tuple(self._notes[key] for key in sorted(self._notes))
 
-    def layers(self, rank: int) -> Document | None:
+    def layers(self, rank: int) -> LayersRecord | None:
         """layers.json, or None when the rank has none."""
         path = self._rank_dir(rank) / layout.LAYERS_JSON
         document = self._document(path, self._seal(rank, layout.LAYERS_JSON))
         if document is None:
             return None
+        record, _ = decode_record(LayersRecord, document)
         rows = document.get("layers")
-        usable = [row for row in rows if is_layer(row)] if isinstance(rows, list) else []
-        if not isinstance(rows, list) or len(usable) < len(rows):
-            lost = len(rows) - len(usable) if isinstance(rows, list) else 1
+        if lost := (len(rows) if isinstance(rows, list) else 1) - len(record.layers):
             self._note(path, lost, f"{lost:,} of its entries cannot be read as a layer")
-        return {**document, "layers": usable}
+        return record
 
     def bench_records(self) -> dict[int, Document]:
         """bench.json of a bench run by rank, of ranks that no probe reached, too; empty for other runs."""

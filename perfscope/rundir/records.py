@@ -143,6 +143,23 @@ class RankRecord(Record, frozen=True):
     files: dict[str, object] = {}
 
 
+class LayerRow(Record, frozen=True):
+    """One module of layers.json: its own parameters, without those of modules in it."""
+
+    layer: str
+    type: str | None = None
+    params: Count | None = None
+    param_bytes: Count | None = None
+    param_shapes: tuple[tuple[Count, ...], ...] | None = None
+
+
+class LayersRecord(Record, frozen=True):
+    """layers.json: modules in order of registration; `root` is the type of the outermost one."""
+
+    root: str | None = None
+    layers: tuple[LayerRow, ...] = ()
+
+
 class Exit(Record, frozen=True):
     """How the command ended; both None where that is not known."""
 

@@ -97,8 +97,8 @@ def test_reports_know_of_a_run_directory_only_its_records() -> None:
     assert wrong == []
 
 
-# A typed record read as a mapping, by the names that it has where it is used (mypy finds it under any name as long
-# as it is typed). launch, slurm and ingest handle the documents that they write.
+# A typed record read as a mapping, by the names that it has where it is used; mypy finds it under any name.
+# launch, slurm and ingest handle the documents that they write.
 RECORD_AS_MAPPING = re.compile(
     r"(?:\b(?:reader|analysis|source|evidence)\.run|(?<!context\.)\bmeta|\brank_(?:records|meta)(?:\[\w+\]|\(\w+\)))"
     r"(?:\.get\(|\[[\"'])"

@@ -11,6 +11,7 @@ from typing import Any
 
 from perfscope.analysis.absent import why_cut_short
 from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.rank_facts import world_size
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.study.causes import KEPT
 from perfscope.analysis.study.models import Model, model_of, model_words
@@ -186,7 +187,7 @@ def _world_size(entry: RunEntry) -> int | None:
     known = [
         run.world_size,
         bench.num_ranks if bench else None,
-        *(meta.world_size for meta in entry.metas.values()),
+        world_size(run, entry.metas),
         run.expected_ranks,
         len(entry.analysis.ranks) or None,
     ]

@@ -70,10 +70,9 @@ def _is_whole(roots: Sequence[RootModule], num_ranks: int) -> bool:
 def _layers(entry: RunEntry) -> Layers:
     """By layers.json where it was read, for it lists layers that no traced step ran; else as analysed."""
     found: dict[str, tuple[str, int]] = {}
-    for _, document in sorted(entry.layers.items()):
-        rows = document.get("layers")
-        for row in map(_mapping, rows if isinstance(rows, list) else ()):
-            _add(found, str(row.get("layer")), str(row.get("type")), row.get("params"))
+    for _, record in sorted(entry.layers.items()):
+        for row in record.layers:
+            _add(found, row.layer, str(row.type), row.params)
     if not entry.layers:
         for layer in entry.analysis.layers:
             _add(found, layer.layer, layer.module_type or "", layer.num_params)

@@ -24,7 +24,7 @@ from perfscope.analysis.study.diff_results import RunDiff as RunDiff
 from perfscope.analysis.study.figures import Composition as Composition
 from perfscope.analysis.study.figures import Interval as Interval
 from perfscope.analysis.study.framework_results import FrameworkStudy as FrameworkStudy
-from perfscope.rundir.records import RankRecord
+from perfscope.rundir.records import LayersRecord, RankRecord
 
 Severity = Literal["refuse", "warn"]
 REFUSE: Severity = "refuse"
@@ -60,7 +60,7 @@ class RunEntry:
     analysis: RunAnalysis
     bench_records: Mapping[int, Document] = field(default_factory=dict)
     metas: Mapping[int, RankRecord] = field(default_factory=dict)
-    layers: Mapping[int, Document] = field(default_factory=dict)
+    layers: Mapping[int, LayersRecord] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -153,6 +153,7 @@ class _One:
 def _load(path: Path, name: str) -> _One:
     from perfscope.analysis.run import analyse_run
     from perfscope.rundir.reader import RunReader
+    from perfscope.rundir.records import LayersRecord
 
     reader = RunReader(path)
     metas = reader.rank_records
@@ -165,7 +166,7 @@ def _load(path: Path, name: str) -> _One:
     run = measured_run(name, analysis, metas, plan)
     if config is None:
         _require_data_parallel(metas, name)
-    layers = reader.layers(reader.ranks[0]) or {}
+    layers = reader.layers(reader.ranks[0]) or LayersRecord()
     backend = next((meta.backend for meta in metas.values() if meta.backend), None)
     if backend is None and len(metas) == 1:
         backend = "gloo"  # one rank joined no group; what it will use is the CPU's default
