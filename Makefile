@@ -7,7 +7,7 @@ PIP_FLAGS := --disable-pip-version-check --quiet -c constraints.txt
 RANKS ?= 4
 # Tests that time out or fail leave their reasons in the closing lines (-ra in pyproject.toml).
 ELSEWHERE = not vm and not gpu and not slurm and not frameworks
-PYTEST_FLAGS ?= -n 2 --durations 25 -m "not slow and $(ELSEWHERE)"
+PYTEST_FLAGS ?= -n 3 --dist worksteal --durations 25 -m "not slow and $(ELSEWHERE)"
 FRAMEWORKS_VENV := build/frameworks-venv
 
 .PHONY: help demo demo-neighbour test test-slow check-overhead test-slurm test-frameworks test-vm test-gpu lint types system-packages wheel clean update-golden schemes-doc
