@@ -6,6 +6,7 @@ import signal
 from collections import Counter
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 # Under nohup, or in the background of a script, these are ignored, and so they would be in every program that
@@ -13,6 +14,12 @@ import pytest
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+
+# Other work on the machine makes examples slow to generate; what a test looks at is never its own speed.
+hypothesis.settings.register_profile(
+    "perfscope", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("perfscope")
 
 _HERE = Path(__file__).parent
 _SLOW = [

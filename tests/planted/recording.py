@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from perfscope.analysis.source import Document
-from perfscope.rundir.records import RankRecord, rank_record, run_record
+from perfscope.rundir.records import LayersRecord, RankRecord, decode_record, rank_record, run_record
 from perfscope.rundir.samples import HostSamples, SampleFact, SampleSeries
 from perfscope.rundir.schema import STEPS, TIMELINE
 from tests.planted.emulate import BACKEND, COMM_STREAM, MAIN, STREAM, Job, Played
@@ -81,7 +81,7 @@ class EmulatedRun:
         local = rank % self.job.ranks_per_host
         return 4 * (local % 2) + local // 2
 
-    def layers(self, rank: int) -> Document | None:
+    def layers(self, rank: int) -> LayersRecord | None:
         rows = []
         for index, layer in enumerate(self.job.layers):
             if self.job.share[rank, index] <= 0:
@@ -89,7 +89,7 @@ class EmulatedRun:
             shapes = [list(shape) for shape in self.job.shapes_on(rank, index)]
             count = sum(int(np.prod(shape)) for shape in shapes)
             rows.append({"layer": layer.name, "type": layer.type, "params": count, "param_shapes": shapes})
-        return {"root": "Net", "layers": rows}
+        return decode_record(LayersRecord, {"root": "Net", "layers": rows})[0]
 
     def bench_records(self) -> dict[int, Document]:
         return {}

@@ -25,12 +25,24 @@ ARROWS: dict[str, set[str]] = {
     "collectors": {"rundir"},
     "ingest": {"rundir"},
     "launch": {"rundir"},
+    "checkout": set(),
     "analysis": {"rundir"},
     "runners": {"rundir"},
     "slurm": {"rundir"},
     "gate": {"rundir", "analysis"},
     "reports": {"rundir", "analysis", "gate"},  # of rundir the records alone, see below
-    "cli": {"rundir", "ingest", "launch", "analysis", "gate", "reports", "collectors", "runners", "slurm"},
+    "cli": {
+        "rundir",
+        "ingest",
+        "launch",
+        "checkout",
+        "analysis",
+        "gate",
+        "reports",
+        "collectors",
+        "runners",
+        "slurm",
+    },
     "__main__": {"cli"},
     "__init__": set(),
 }
@@ -41,7 +53,7 @@ SHARED = (
     "rundir/sampler_call.py",
     "rundir/last_word.py",
 )  # loaded by ranks, too
-ASKED = "launch/import_places.py"  # run by whatever Python the user's command has
+ASKED = "checkout/module_origins.py"  # run by whatever Python the user's command has
 STDLIB_ONLY = ("probes", *SHARED, ASKED, "__init__.py")
 
 

@@ -236,7 +236,8 @@ def test_a_burst_becomes_a_whole_file(fake: Callable[[str], Path], fast: None, h
     assert document["profiles"][0]["name"] == f"rank pid {PID}"
     found = document["perfscope"]
     assert found["bursts"] >= 1
-    assert (found["samples"], found["torn"]) == (found["bursts"], 2 * found["bursts"])
+    assert found["samples"] == found["bursts"]
+    assert 2 <= found["torn"] <= 2 * found["bursts"]  # closing may end a second burst before it says so
     assert facts == []
     assert [path.name for path in host.iterdir()] == [STACKS_JSON]
 
