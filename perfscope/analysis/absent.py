@@ -14,6 +14,7 @@ from perfscope.analysis.rank_facts import is_torch
 from perfscope.analysis.results import MissingFigure, RankResult
 from perfscope.analysis.source import Document, DroppedInput, RunSource
 from perfscope.rundir import layout
+from perfscope.rundir.records import RankRecord, RunRecord
 
 _STEPS_NOTE = "steps are cut"  # how a probe's note on what it takes for a step begins
 FIRST_STEP = 3  # that a window may begin with, counted from 0 (probes/windows.py)
@@ -33,42 +34,29 @@ class NoWindow:
     cure: str
 
 
-def is_open(run: Mapping[str, object]) -> bool:
-    """Whether nobody closed the run: it goes on, or its wrapper (of several Slurm tasks, one) was killed.
-
-    A run that was marked later, with the reason (`perfscope slurm follow`, `slurm close`), is closed.
-    """
-    status = run.get("status")
-    return status == "running" or (
-        status == "incomplete" and run.get("exit") is None and not run.get("incomplete")
-    )
-
-
-def why_cut_short(run: Mapping[str, object]) -> str:
+def why_cut_short(run: RunRecord) -> str:
     """Why a run of a Slurm job is only a part, in one line; "" = it is not, or it was never closed.
 
     The reason that Slurm gave comes first, then what the tasks of the step, or `perfscope collect`, noted.
     """
-    told = run.get("incomplete")
-    if told:
-        return _short(str(told))
-    if run.get("status") != "incomplete":
+    if run.incomplete:
+        return _short(run.incomplete)
+    if run.status != "incomplete":
         return ""
-    slurm, ending, notes = run.get("slurm"), run.get("exit"), _list(run.get("attach_notes"))
-    of_step = isinstance(slurm, Mapping) and isinstance(slurm.get("step_id"), int)
-    if notes and (of_step or run.get("collected")):
-        return _short(str(notes[0]))
-    number = ending.get("signal") if isinstance(ending, Mapping) else None
+    of_step = run.slurm is not None and isinstance(run.slurm.step_id, int)
+    if run.attach_notes and (of_step or run.collected):
+        return _short(run.attach_notes[0])
+    number = run.exit.signal if run.exit is not None else None
     how = f"signal {number}" if number is not None else "a signal"
     return f"{how} ended it inside its Slurm job: scancel, the time limit, a requeue or a failed task"
 
 
-def run_in_progress(run: Mapping[str, object]) -> list[MissingFigure]:
+def run_in_progress(run: RunRecord) -> list[MissingFigure]:
     """What is absent of a run that was cut short, or that nobody closed."""
     cut_short = why_cut_short(run)
     if cut_short:
         return [MissingFigure(what="the rest of the run", reason=cut_short)]
-    if not is_open(run):
+    if not run.is_open:
         return []
     reason = (
         "the run was not closed: it is still running, or perfscope was killed; "
@@ -110,13 +98,13 @@ def empty_windows(summaries: Sequence[Document], ranks: Sequence[int]) -> list[M
     return missing
 
 
-def told_by_probes(metas: Mapping[int, Document]) -> list[MissingFigure]:
+def told_by_probes(metas: Mapping[int, RankRecord]) -> list[MissingFigure]:
     """What the ranks' framework cannot tell, in the probes' words; said once for all ranks of one mind."""
     ranks_of: dict[tuple[str, str], list[int]] = defaultdict(list)
     for rank, meta in sorted(metas.items()):
-        for entry in _list(meta.get("missing")):
-            if isinstance(entry, dict) and entry.get("what"):
-                ranks_of[str(entry["what"]), str(entry.get("reason") or "not said")].append(rank)
+        for entry in meta.missing:
+            if entry.what:
+                ranks_of[entry.what, entry.reason or "not said"].append(rank)
     found = []
     for (what, reason), ranks in ranks_of.items():
         of = "" if len(ranks) == len(metas) else f" of rank{'' if len(ranks) == 1 else 's'} {_numbers(ranks)}"
@@ -131,8 +119,7 @@ def _numbers(ranks: Sequence[int]) -> str:
 
 def why_no_window(source: RunSource, ranks: Sequence[RankResult]) -> NoWindow:
     """Why no rank has a traced window, by what the run's files say."""
-    options = source.run.get("options")
-    if isinstance(options, dict) and (options.get("trace") is False or options.get("windows") == 0):
+    if source.run.options.no_trace:
         cure = "Run again without `--no-trace`, and for long enough to reach a traced window."
         return NoWindow(reason="tracing was switched off (`--no-trace`)", cure=cure)
     if any(source.windows(rank) for rank in source.ranks) and not source.summaries():
@@ -155,14 +142,14 @@ def _why_none_taken(source: RunSource, num_steps: int) -> NoWindow:
         return NoWindow(
             reason=swallowed, cure="See errors.jsonl of that rank; steps are recorded all the same."
         )
-    metas = {rank: source.rank_meta(rank) for rank in source.ranks}
+    metas = source.rank_records
     told = [entry.reason for entry in told_by_probes(metas) if _is_of_windows(entry)]
     if told:
         return NoWindow(reason=_short("; ".join(told)), cure=advice.training(metas).trace_anyway)
-    if 0 < num_steps <= FIRST_STEP and source.run.get("origin") != "import":
+    if 0 < num_steps <= FIRST_STEP and not source.run.is_imported:
         return _too_short(num_steps)
-    rootless = not any("root" in meta for meta in metas.values())
-    if source.run.get("origin") != "import" and num_steps and rootless and is_torch(metas):
+    rootless = all(meta.root is None for meta in metas.values())
+    if not source.run.is_imported and num_steps and rootless and is_torch(metas):
         reason = (
             "the model's forward was never seen in the thread that trains, and windows begin with it "
             "(a model run by another thread or process, or one that is no torch.nn.Module)"
@@ -210,14 +197,14 @@ def _is_of_windows(entry: MissingFigure) -> bool:
     return entry.what.startswith(_NO_WINDOWS)
 
 
-def remarks_of(metas: Mapping[int, Document]) -> list[str]:
+def remarks_of(metas: Mapping[int, RankRecord]) -> list[str]:
     """What the ranks' probes noted of the training, each once."""
-    said = (str(note) for meta in metas.values() for note in _list(meta.get("notes")))
+    said = (note for meta in metas.values() for note in meta.notes)
     # a host without counters is told with the machine's figures
     return list(dict.fromkeys(note for note in said if not note.startswith(NO_COUNTERS_NOTE)))
 
 
-def remarks_of_windows(source: RunSource, metas: Mapping[int, Document]) -> list[str]:
+def remarks_of_windows(source: RunSource, metas: Mapping[int, RankRecord]) -> list[str]:
     """What the readers of other frameworks' traces noted, those that differ in figures only once.
 
     torch's own are about its files and stand with these.

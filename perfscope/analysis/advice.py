@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from perfscope.analysis.rank_facts import framework_of
-from perfscope.analysis.source import Document
+from perfscope.rundir.records import RankRecord
 
 OWN_STEPS = ("mpi4py", "python")  # programs of no framework: nothing looks into their computation
 
@@ -364,7 +364,7 @@ _LIBRARIES = {
 _ELSEWHERE = Messages()
 
 
-def training(metas: Mapping[int, Document]) -> Training:
+def training(metas: Mapping[int, RankRecord]) -> Training:
     """The words of the framework that the ranks trained with; general ones where it is unknown, or several.
 
     Args:
@@ -378,7 +378,7 @@ def training_of(framework: str) -> Training:
     return _TRAINING.get(framework, _GENERAL)
 
 
-def messages(metas: Mapping[int, Document], groups: Sequence[str] = ()) -> Messages:
+def messages(metas: Mapping[int, RankRecord], groups: Sequence[str] = ()) -> Messages:
     """The words of the library that carries the calls.
 
     Args:
@@ -389,28 +389,24 @@ def messages(metas: Mapping[int, Document], groups: Sequence[str] = ()) -> Messa
     if backends and all(backend.startswith("horovod") for backend in backends):
         return _LIBRARIES["horovod"]
     framework = framework_of(metas)
-    by_mpi = any("mpi_library" in meta for meta in metas.values())  # mpi4py's; torch may speak MPI, too
+    by_mpi = any(meta.mpi_library for meta in metas.values())  # mpi4py's; torch may speak MPI, too
     if framework in OWN_STEPS or (by_mpi and backends == {"mpi"}):
         return _LIBRARIES["mpi"]
     return _LIBRARIES.get(framework.removeprefix("keras-"), _ELSEWHERE)
 
 
-def has_calls_beside(metas: Mapping[int, Document]) -> bool:
+def has_calls_beside(metas: Mapping[int, RankRecord]) -> bool:
     """Whether calls were recorded that the framework's own trace does not show: Horovod's, MPI's."""
-    return any("mpi_library" in meta for meta in metas.values()) or any(
+    return any(meta.mpi_library for meta in metas.values()) or any(
         backend.startswith("horovod") for backend in _backends(metas, None)
     )
 
 
-def _backends(metas: Mapping[int, Document], groups: Sequence[str] | None) -> set[str]:
+def _backends(metas: Mapping[int, RankRecord], groups: Sequence[str] | None) -> set[str]:
     """Of the groups of these names; None = of all."""
     return {
-        str(row.get("backend") or "")
+        row.backend or ""
         for meta in metas.values()
-        for row in _rows(meta.get("groups"))
-        if groups is None or row.get("name") in groups
+        for row in meta.groups
+        if groups is None or row.name in groups
     }
-
-
-def _rows(groups: object) -> list[Mapping[str, object]]:
-    return [row for row in groups if isinstance(row, dict)] if isinstance(groups, list) else []

@@ -11,6 +11,7 @@ Exposed communication has a figure by layer only where all of it could be given 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,6 @@ from perfscope.analysis.breakdown import Activity
 from perfscope.analysis.buckets import LayerParams
 from perfscope.analysis.layer_comm import CommShares, ModelParams, add_window, comm_of_layers, missing_of
 from perfscope.analysis.results import LayerResult, MissingFigure
-from perfscope.analysis.source import Document
 from perfscope.analysis.spans import (
     ANNOTATION,
     BACKWARD,
@@ -36,6 +36,7 @@ from perfscope.analysis.spans import (
     whole_numbers,
     words,
 )
+from perfscope.rundir.records import LayersRecord
 
 LAYER_COLUMNS = (
     *(
@@ -66,18 +67,13 @@ class ModelFacts:
     shapes: tuple[LayerParams, ...]  # in order of registration
 
     @classmethod
-    def of(cls, document: Document | None) -> ModelFacts:
-        rows = (document or {}).get("layers")
-        rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-        root = (document or {}).get("root")
+    def of(cls, record: LayersRecord | None) -> ModelFacts:
+        rows = record.layers if record is not None else ()
         return cls(
-            root=root if isinstance(root, str) else None,
-            types={str(row.get("layer")): str(row.get("type")) for row in rows},
-            params={str(row.get("layer")): int(row.get("params") or 0) for row in rows},
-            shapes=tuple(
-                (str(row.get("layer")), tuple(int(np.prod(shape)) for shape in row.get("param_shapes") or ()))
-                for row in rows
-            ),
+            root=record.root if record is not None else None,
+            types={row.layer: str(row.type) for row in rows},
+            params={row.layer: row.params or 0 for row in rows},
+            shapes=tuple((row.layer, tuple(map(math.prod, row.param_shapes or ()))) for row in rows),
         )
 
     def norm_features(self) -> dict[str, int]:

@@ -4,46 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from perfscope.analysis.source import Document
+from perfscope.rundir.records import RankRecord, RunRecord
 
 SEVERAL = "several"
 
 
-def framework_of(metas: Mapping[int, Document]) -> str:
+def framework_of(records: Mapping[int, RankRecord]) -> str:
     """``torch``, ``keras-jax`` (Keras with its backend), ``mpi4py``; "several" where ranks differ.
 
     Runs that do not say (imported traces) are torch's.
     """
-    names = {name for meta in metas.values() if (name := _name(meta.get("framework")))}
+    names = {record.framework.full_name for record in records.values()} - {""}
     if not names:
         return "torch"
     return names.pop() if len(names) == 1 else SEVERAL
 
 
-def is_torch(metas: Mapping[int, Document]) -> bool:
+def is_torch(records: Mapping[int, RankRecord]) -> bool:
     """Whether it is torch alone that trained, or, of runs that do not say, presumably.
 
     Torch's windows begin with a root module.
     """
-    return framework_of(metas) == "torch"
+    return framework_of(records) == "torch"
 
 
-def runs_ahead(metas: Mapping[int, Document]) -> bool:
+def runs_ahead(records: Mapping[int, RankRecord]) -> bool:
     """Whether steps are times from hand-over to hand-over, with the work behind them.
 
     JAX's own probe shares such times out itself.
     """
-    return framework_of(metas) in ("keras-jax", "mxnet")
+    return framework_of(records) in ("keras-jax", "mxnet")
 
 
-def num_devices(metas: Mapping[int, Document]) -> dict[int, int]:
+def world_size(run: RunRecord, records: Mapping[int, RankRecord]) -> int | None:
+    """Ranks of the job, by run.json, else by what the ranks themselves say."""
+    sizes = (run.world_size, *(record.world_size for record in records.values()))
+    return next(filter(None, sizes), None)
+
+
+def num_devices(records: Mapping[int, RankRecord]) -> dict[int, int]:
     """rank -> devices of its process, where it has several: its collectives count them, not ranks."""
-    told = {rank: meta.get("num_devices") for rank, meta in metas.items()}
-    return {rank: number for rank, number in told.items() if isinstance(number, int) and number > 1}
-
-
-def _name(told: object) -> str:
-    if not isinstance(told, dict) or not told.get("name"):
-        return ""
-    name = str(told["name"])
-    return f"{name}-{told['backend']}" if name == "keras" and told.get("backend") else name
+    return {
+        rank: record.num_devices
+        for rank, record in records.items()
+        if record.num_devices is not None and record.num_devices > 1
+    }

@@ -16,6 +16,7 @@ from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.missing import MissingFigure as MissingFigure
 from perfscope.analysis.waits.results import WaitAnalysis
 from perfscope.analysis.whatif.results import ReplayCheck, WhatIf
+from perfscope.rundir.records import RunRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +199,7 @@ class FileProvenance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunAnalysis:
-    run: dict[str, object]  # run.json
+    run: RunRecord
     ranks: tuple[RankResult, ...]
     layers: tuple[LayerResult, ...]
     collectives: tuple[CollectiveResult, ...]

@@ -7,7 +7,7 @@ its always-on figures, an imported trace has no always-on figures, a rank that w
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -49,24 +49,24 @@ from perfscope.analysis.machine.analyse import Training, analyse_machine
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.mainline import LineRecord
 from perfscope.analysis.provenance import provenance
-from perfscope.analysis.rank_facts import framework_of, num_devices, runs_ahead
+from perfscope.analysis.rank_facts import framework_of, num_devices, runs_ahead, world_size
 from perfscope.analysis.results import DeviceBreakdown, MissingFigure, Quantiles, RankResult, RunAnalysis
 from perfscope.analysis.server import server_load
-from perfscope.analysis.source import Document, RunSource
+from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import Spans, WindowFacts, owning_step, spans_of, whole_numbers, window_facts
 from perfscope.analysis.steps import (
     RankSteps,
     Throughput,
-    overhead_of,
     overhead_ratio,
     quantiles,
     rank_steps,
     throughput,
 )
 from perfscope.analysis.waits.stragglers import step_times
-from perfscope.analysis.why import Traced, Why, analyse_why, world_size
+from perfscope.analysis.why import Traced, Why, analyse_why
 from perfscope.errors import RunDirectoryError
 from perfscope.rundir import layout
+from perfscope.rundir.records import RankRecord, RunRecord
 
 _COLUMNS = tuple(dict.fromkeys((*bd.DEVICE_COLUMNS, *LAYER_COLUMNS, *COMM_COLUMNS)))
 
@@ -93,12 +93,12 @@ def analyse_run(source: RunSource) -> RunAnalysis:
         source: the run; its timelines must have been ingested, else they are reported as missing.
     """
     windows = _windows(source)
-    metas = {rank: source.rank_meta(rank) for rank in source.ranks}
+    metas = source.rank_records
     run = _Run(runs_ahead=runs_ahead(metas))
     for rank in source.ranks:
         run.ranks.append(_analyse_rank(source, rank, windows.get(rank, []), run))
     no_window = _no_window(source, run, framework_of(metas))
-    comm = analyse_collectives(run.comm, _hosts(run), world_size(source), num_devices(metas))
+    comm = analyse_collectives(run.comm, _hosts(run), world_size(source.run, metas), num_devices(metas))
     words = advice.training(metas)
     _leave_out_untold(run, words)
     layers, layers_missing = layer_results(run.layers, words.no_layers)
@@ -183,7 +183,7 @@ def _evidence(
 ) -> Evidence:
     return Evidence(
         run=analysis.run,
-        metas={rank: source.rank_meta(rank) for rank in source.ranks},
+        metas=source.rank_records,
         ranks=analysis.ranks,
         layers=analysis.layers,
         collectives=analysis.collectives,
@@ -197,7 +197,7 @@ def _evidence(
         hosts=machines,
         what_ifs=why.what_ifs,
         uneven=uneven_layer(run.layers, UNEVEN),
-        server=server_load(source.run.get("scheme"), run.ranks, comm.matches),
+        server=server_load(source.run.scheme, run.ranks, comm.matches),
     )
 
 
@@ -209,11 +209,11 @@ def _samples_per_step(speed: Throughput, step_ns: Quantiles | None) -> float | N
 
 
 def _analyse_rank(source: RunSource, rank: int, windows: Sequence[WindowFacts], run: _Run) -> RankResult:
-    meta = source.rank_meta(rank)
+    record = source.rank_records[rank]
     table = source.steps(rank)
     steps = rank_steps(table, runs_ahead=run.runs_ahead)
     run.steps[rank], run.traced.times[rank] = steps, step_times(table)
-    groups = _groups(meta)
+    groups = _groups(record)
     source.windows(rank)  # so that what is listed there and lost becomes one of the source's notes
     layers = RankLayers(ModelFacts.of(source.layers(rank)))
     run.traced.parameters = run.traced.parameters or layers.model.shapes
@@ -236,10 +236,9 @@ def _analyse_rank(source: RunSource, rank: int, windows: Sequence[WindowFacts], 
     comm = sum(total.comm for total in totals)
     exposed = sum(total.exposed_comm for total in totals)
     host_waits = [total.idle_host_wait for total in totals if total.idle_host_wait is not None]
-    finished = meta.get("finished")
     return RankResult(
         rank=rank,
-        host=str(meta.get("host") or next((facts.host for facts in windows), "")),
+        host=record.host or next((facts.host for facts in windows), ""),
         num_steps=len(steps.durations),
         num_traced_steps=sum(len(facts.steps) for facts in windows if not facts.whole_file),
         step_ns=quantiles(steps.counted),
@@ -249,10 +248,10 @@ def _analyse_rank(source: RunSource, rank: int, windows: Sequence[WindowFacts], 
         device_ns=device_ns,
         input_wait_ns=steps.input_wait_ns,
         samples_per_step=steps.samples_per_step,
-        overhead_ns=overhead_of(meta),
+        overhead_ns=record.overhead.total_ns,
         elapsed_ns=steps.elapsed_ns,
         idle_host_wait_ns=round(sum(host_waits) / num) if host_waits and num else None,
-        finished=finished if isinstance(finished, bool) else None,
+        finished=record.finished,
     )
 
 
@@ -283,27 +282,23 @@ def _timeline(source: RunSource, facts: WindowFacts, run: _Run) -> pa.Table | No
         return None
 
 
-def _groups(meta: Document) -> dict[str, tuple[int, ...]]:
+def _groups(record: RankRecord) -> dict[str, tuple[int, ...]]:
     """Process groups as rank.json lists them: name -> ranks."""
-    rows = meta.get("groups")
     return {
-        str(row["name"]): tuple(row["ranks"])
-        for row in (rows if isinstance(rows, list) else [])
-        if isinstance(row, dict) and row.get("name") is not None and isinstance(row.get("ranks"), list)
+        group.name: group.ranks
+        for group in record.groups
+        if group.name is not None and group.ranks is not None
     }
 
 
 def _throughput(source: RunSource, run: _Run, step_ns: Quantiles | None) -> Throughput:
-    options = source.run.get("options")
-    option = options.get("samples_per_step") if isinstance(options, dict) else None
-    metas = {rank: source.rank_meta(rank) for rank in source.ranks}
-    return throughput(option, metas, run.steps, step_ns)
+    return throughput(source.run.options.samples_per_step, source.rank_records, run.steps, step_ns)
 
 
 def _bench(
     source: RunSource, run: _Run, comm: CommAnalysis, no_window: NoWindow | None
 ) -> tuple[BenchResult | None, tuple[MissingFigure, ...]]:
-    scheme = source.run.get("scheme")
+    scheme = source.run.scheme
     if scheme is None:
         return None, ()
     reason = "no traced step can be used" if no_window is None else no_window.reason
@@ -356,8 +351,7 @@ def _missing_of_run(
     layers_missing: Sequence[MissingFigure],
     no_window: NoWindow | None,
 ) -> list[MissingFigure]:
-    metas = {rank: source.rank_meta(rank) for rank in source.ranks}
-    told = told_by_probes(metas)
+    told = told_by_probes(source.rank_records)
     missing = [*run_in_progress(source.run), *run.missing]
     if not source.ranks:
         missing.append(MissingFigure(what="every figure of the training", reason=_why_no_rank(source.run)))
@@ -387,9 +381,9 @@ def _missing_of_run(
         )
         missing.append(MissingFigure(what=f"clocks of {', '.join(comm.clocks.unlinked)}", reason=reason))
     missing.extend(told)
-    missing.extend(step_notes(metas))
+    missing.extend(step_notes(source.rank_records))
     if source.ranks and all(rank.overhead_ns is None for rank in run.ranks):
-        imported = source.run.get("origin") == "import"
+        imported = source.run.is_imported
         reason = (
             "imported traces do not say what recording them cost" if imported else "no rank lived to write it"
         )
@@ -431,10 +425,8 @@ def _named(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"
 
 
-def _why_no_rank(run: Mapping[str, object]) -> str:
-    notes = run.get("attach_notes")
-    said = " ".join(str(note) for note in notes) if isinstance(notes, list) else ""
-    return f"no rank was attached. {said}".strip()
+def _why_no_rank(run: RunRecord) -> str:
+    return f"no rank was attached. {' '.join(run.attach_notes)}".strip()
 
 
 def _as_list(missing: MissingFigure | None) -> list[MissingFigure]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import pyarrow as pa
 
+from perfscope.rundir.records import LayersRecord, RankRecord, RunRecord
 from perfscope.rundir.samples import HostSamples
 
 Document = dict[str, object]
@@ -26,18 +27,18 @@ class DroppedInput(Protocol):
 class RunSource(Protocol):
     """A run's documents and tables, one rank at a time (satisfied by rundir.reader.RunReader).
 
-    `ranks` and `hosts` are sorted. `steps` gives schema.STEPS, `timeline` the asked-for columns
-    of schema.TIMELINE.
+    `ranks` and `hosts` are sorted; `rank_records` has each of `ranks`. `steps` gives schema.STEPS, `timeline`
+    the asked-for columns of schema.TIMELINE.
     """
 
-    run: Document
+    run: RunRecord
+    rank_records: Mapping[int, RankRecord]
     ranks: tuple[int, ...]
     hosts: tuple[str, ...]
 
     @property
     def notes(self) -> Sequence[DroppedInput]: ...
-    def rank_meta(self, rank: int) -> Document: ...
-    def layers(self, rank: int) -> Document | None: ...
+    def layers(self, rank: int) -> LayersRecord | None: ...
     def bench_records(self) -> dict[int, Document]: ...
     def windows(self, rank: int) -> Sequence[Document]: ...
     def errors(self, rank: int) -> Sequence[Document]: ...

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from perfscope.analysis import advice
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.results import MissingFigure, Quantiles
-from perfscope.analysis.source import Document
 from perfscope.analysis.spans import whole_numbers
+from perfscope.rundir.records import RankRecord
 
 MIN_UNTRACED = 3
 MAX_WARMUP = 3
@@ -151,31 +151,34 @@ class Throughput:
 
 
 def throughput(
-    option: object, metas: Mapping[int, Document], steps: Mapping[int, RankSteps], step: Quantiles | None
+    option: float | None,
+    records: Mapping[int, RankRecord],
+    steps: Mapping[int, RankSteps],
+    step: Quantiles | None,
 ) -> Throughput:
     """Samples and tokens per second of the whole job: of all data-parallel ranks, by the median step.
 
     Args:
         option: `--samples-per-step`, samples of the whole job in one step; None = not given.
-        metas: rank -> rank.json.
+        records: rank -> rank.json.
         steps: rank -> its steps.
         step: step time over all ranks.
     """
     if step is None or step.median <= 0:
         return _no_throughput("no step was timed")
-    width = _data_parallel_width(metas)
+    width = _data_parallel_width(records)
     mean = _mean_of([one.mean_samples for one in steps.values()])
     usual = _mean_of([one.samples_per_step for one in steps.values()])
     tokens = _mean_of([one.mean_tokens for one in steps.values()])
     tokens_per_step = None if tokens is None or width is None else tokens * width
-    source = _source_of(metas)
-    if isinstance(option, (int, float)) and option > 0:
+    source = _source_of(records)
+    if option is not None and option > 0:
         per_step, usual, source = float(option), float(option), "option"
     elif mean is None or usual is None:
-        return _no_throughput(advice.training(metas).no_samples)
+        return _no_throughput(advice.training(records).no_samples)
     elif width is None:
         # Ranks may share one batch (pipeline, tensor parallel), and it is not known which: not multiplied.
-        return _no_throughput(_why_no_width(metas))
+        return _no_throughput(_why_no_width(records))
     else:
         per_step, usual = mean * width, usual * width
     return Throughput(
@@ -193,16 +196,13 @@ def _mean_of(values: Sequence[float | None]) -> float | None:
     return math.fsum(known) / len(known) if known else None
 
 
-def _source_of(metas: Mapping[int, Document]) -> str:
-    told = [meta.get("samples") for meta in metas.values()]
-    fed = any(isinstance(one, dict) and one.get("from") == "loader" for one in told)
-    return "loader" if fed else "derived"
+def _source_of(records: Mapping[int, RankRecord]) -> str:
+    return "loader" if any(record.samples.source == "loader" for record in records.values()) else "derived"
 
 
-def _why_no_width(metas: Mapping[int, Document]) -> str:
-    roots = [meta.get("root") for meta in metas.values()]
-    told = [root.get("dp_unknown") for root in roots if isinstance(root, dict)]
-    return next((str(reason) for reason in told if reason), advice.training(metas).no_width)
+def _why_no_width(records: Mapping[int, RankRecord]) -> str:
+    reasons = (record.root.dp_unknown for record in records.values() if record.root is not None)
+    return next(filter(None, reasons), advice.training(records).no_width)
 
 
 def _no_throughput(reason: str) -> Throughput:
@@ -210,42 +210,27 @@ def _no_throughput(reason: str) -> Throughput:
     return Throughput(samples_per_s=None, source=None, missing=missing)
 
 
-def _data_parallel_width(metas: Mapping[int, Document]) -> int | None:
+def _data_parallel_width(records: Mapping[int, RankRecord]) -> int | None:
     """Over how many ranks the batch is split; None when that cannot be told."""
-    widths = {_width_of(meta, len(metas)) for meta in metas.values()}
+    widths = {_width_of(record, len(records)) for record in records.values()}
     widths.discard(None)
     return widths.pop() if len(widths) == 1 else None
 
 
-def _width_of(meta: Document, num_ranks: int) -> int | None:
-    world = meta.get("world_size")
-    world = world if isinstance(world, int) and world > 0 else num_ranks
+def _width_of(record: RankRecord, num_ranks: int) -> int | None:
+    world, root, mesh = record.world_size or num_ranks, record.root, record.mesh
     if world == 1:
         return 1
-    root = meta.get("root")
-    if not isinstance(root, dict):
+    if root is None:
         return None
-    width = root.get("dp_size")
-    if not (isinstance(width, int) and width > 0):
-        width = world if root.get("data_parallel") else None
-    assert width is None or isinstance(width, int)
-    mesh = meta.get("mesh")
-    if width != world or not isinstance(mesh, dict):
+    width = root.dp_size if root.dp_size is not None and root.dp_size > 0 else None
+    if width is None and root.data_parallel:
+        width = world
+    if width is None or width != world or mesh is None:
         return width
     # The wrapper's group is the whole job, and the program works within a mesh that says otherwise.
-    axes, shape = mesh.get("axes") or [], mesh.get("shape") or []
-    shared = math.prod(size for axis, size in zip(axes, shape, strict=False) if axis in _MODEL_AXES)
-    return int(max(1, width // shared))
-
-
-def overhead_of(meta: Document) -> int | None:
-    """What the probe cost a rank in all, ns; None when rank.json does not say (killed early)."""
-    overhead = meta.get("overhead")
-    if not isinstance(overhead, dict):
-        return None
-    parts = [overhead.get("windows_ns"), overhead.get("always_on_ns")]
-    known = [part for part in parts if isinstance(part, int)]
-    return sum(known) if known else None
+    shared = math.prod(size for axis, size in zip(mesh.axes, mesh.shape, strict=False) if axis in _MODEL_AXES)
+    return max(1, width // shared)
 
 
 def overhead_ratio(costs: Sequence[tuple[int | None, int | None]]) -> float | None:

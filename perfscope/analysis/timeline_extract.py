@@ -173,7 +173,7 @@ class _Build:
         parts: list[tuple[WindowFacts, str, Rows, dict[tuple[int, int], int]]] = []
         marks: list[tuple[int, StepSpan]] = []
         for facts, share in members:
-            host = str(source.rank_meta(facts.rank).get("host") or facts.host)
+            host = source.rank_records[facts.rank].host or facts.host
             try:
                 recorded_rows = self._rows(source.timeline(facts.rank, facts.window, COLUMNS))
             except RunDirectoryError:

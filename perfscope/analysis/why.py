@@ -17,6 +17,7 @@ from perfscope.analysis.machine.placement import remote_ranks
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.mainline import LineRecord
 from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.rank_facts import world_size
 from perfscope.analysis.replay.replays import make_replays
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.waits.analyse import analyse_waits
@@ -71,7 +72,7 @@ def analyse_why(
     lines = traced.lines
     if not lines.lines:
         return Why()
-    words = advice.training({rank: source.rank_meta(rank) for rank in source.ranks})
+    words = advice.training(source.rank_records)
     hosts = {line.rank: line.host for ranks in lines.lines.values() for line in ranks.values()}
     replays, no_replay = make_replays(lines.lines, comm.matches, comm.clocks)
     analysed, machines = machine
@@ -91,7 +92,7 @@ def analyse_why(
         hosts,
         around=surroundings(analysed, machines),
         times=traced.times,
-        world_size=world_size(source),
+        world_size=world_size(source.run, source.rank_records),
         parameters=traced.parameters,
         loader=words.loader,
     )
@@ -103,12 +104,3 @@ def analyse_why(
         critical_paths=paths,
         missing=(*no_replay, *no_pop, *what_ifs.missing, *waits.missing, *no_path),
     )
-
-
-def world_size(source: RunSource) -> int | None:
-    """Ranks of the job, by run.json, else by what the ranks themselves say."""
-    known = [
-        source.run.get("world_size"),
-        *(source.rank_meta(rank).get("world_size") for rank in source.ranks),
-    ]
-    return next((size for size in known if isinstance(size, int) and size > 0), None)

@@ -227,8 +227,8 @@ def _read(places: Sequence[Place], lost: list[tuple[str, str]]) -> tuple[list[Ru
             _clear(shown)
             _leave_out(lost, place.name, str(error))
             continue
-        start = entry.analysis.run.get("start_unix_ns")
-        if isinstance(start, int):
+        start = entry.analysis.run.start_unix_ns
+        if start is not None:
             started[place.name] = start
         entries.append(entry)
         gc.collect()
@@ -248,7 +248,7 @@ def _entry(place: Place) -> RunEntry:
         name=place.name,
         analysis=analyse_run(reader),
         bench_records=reader.bench_records(),
-        metas={rank: reader.rank_meta(rank) for rank in reader.ranks},
+        metas=reader.rank_records,
         layers={rank: layers for rank in reader.ranks if (layers := reader.layers(rank)) is not None},
     )
 

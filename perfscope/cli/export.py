@@ -59,7 +59,7 @@ def command(run: Path | None, format_name: str, output: Path | None, force: bool
         raise PerfscopeError(f"{reader.path} has no traced window, so there is no timeline to export")
     with (write_aside if output is not None else write_into_run)(target) as file:
         counters = counter_tracks(reader) if chosen.has_counters else ()
-        spans = chosen.write(parts, str(reader.run.get("name") or "run"), file, counters)
+        spans = chosen.write(parts, reader.run.name or "run", file, counters)
     size = f", {format_bytes(target.stat().st_size)}" if target.is_file() else ""
     click.echo(f"perfscope: {format_count(spans)} spans in {target}{size}", err=True)
     click.echo(target)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from perfscope.analysis.absent import is_open, why_cut_short
+from perfscope.analysis.absent import why_cut_short
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.rank_facts import runs_ahead
@@ -29,6 +29,7 @@ from perfscope.gate.records import (
 )
 from perfscope.gate.surroundings import surroundings
 from perfscope.rundir.reader import RunReader
+from perfscope.rundir.records import RankRecord
 
 STALL = 2.0  # a step stalls for as long as it takes beyond this many median steps
 # Of the steps' time. Where a quarter of the steps is slower, the tenth percentile of all is the thirteenth of
@@ -55,7 +56,7 @@ def measure_run(path: Path, name: str) -> RunFigures:
     """
     reader = SettledRun(path)
     analysis = analyse_run(reader)
-    metas = {rank: reader.rank_meta(rank) for rank in reader.ranks}
+    metas = reader.rank_records
     entry = RunEntry(name=name, analysis=analysis, bench_records=reader.bench_records(), metas=metas)
     (study,) = gather([entry])
     tables = {rank: reader.steps(rank) for rank in reader.ranks}
@@ -137,15 +138,15 @@ def _is_clean(machine: MachineAnalysis | None) -> bool | None:
 def _metrics(
     study: StudyRun,
     analysis: RunAnalysis,
-    metas: Mapping[int, Document],
+    metas: Mapping[int, RankRecord],
     steps: Mapping[int, RankSteps],
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Metrics by id, and why others are absent."""
     found = step_metrics([own.counted for own in steps.values()])
     absent = dict.fromkeys({"step_p10", "step_mean", "stalls"} - set(found), "no step was timed")
     waits = [one.input_wait_ns for one in analysis.ranks if one.input_wait_ns is not None]
-    memory = [_peak(meta, "peak_rss_bytes") for meta in metas.values()]
-    device = [_peak(meta, "peak_device_bytes") for meta in metas.values()]
+    memory = [meta.memory.peak_rss_bytes for meta in metas.values()]
+    device = [meta.memory.peak_device_bytes for meta in metas.values()]
     joules = math.fsum(one.joules for one in analysis.machine.energy) if analysis.machine else 0.0
     num_steps = max((len(own.durations) for own in steps.values()), default=0)
     said = {one.what: one.reason for one in analysis.missing}
@@ -168,12 +169,6 @@ def _metrics(
     return found, absent
 
 
-def _peak(meta: Document, name: str) -> int | None:
-    memory = meta.get("memory")
-    value = memory.get(name) if isinstance(memory, dict) else None
-    return value if isinstance(value, int) and value > 0 else None
-
-
 def _largest(values: Sequence[int | None]) -> int | None:
     return max((value for value in values if value is not None), default=None)
 
@@ -186,7 +181,7 @@ def _fingerprint(study: StudyRun, analysis: RunAnalysis) -> Fingerprint:
         gpus=tuple(sorted(facts.gpus)),
         num_hosts=study.num_hosts,
         torch=study.packages.get("torch", ""),
-        perfscope=str(analysis.run.get("perfscope_version") or ""),
+        perfscope=analysis.run.perfscope_version,
         world_size=study.world_size,
         batch=study.batch,
         scheme=study.scheme,
@@ -249,11 +244,9 @@ def _problem(study: StudyRun, analysis: RunAnalysis) -> str:
     cut_short = why_cut_short(run)
     if cut_short:
         return f"it is incomplete: {cut_short}"
-    ended = run.get("exit")
-    code = ended.get("code") if isinstance(ended, dict) else None
-    if code:
-        return f"its command ended with exit code {code}"
-    if is_open(run):
+    if run.exit is not None and run.exit.code:
+        return f"its command ended with exit code {run.exit.code}"
+    if run.is_open:
         return "it is still running, or perfscope was killed"
     seen, expected = len(analysis.ranks), study.world_size
     if not seen:

@@ -11,9 +11,9 @@ from perfscope.analysis.machine.host import Host, open_hosts
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.steps import RankSteps
-from perfscope.analysis.study.gather import mapping
 from perfscope.analysis.study.results import StudyRun
 from perfscope.gate.records import Surroundings
+from perfscope.rundir.records import Git
 
 # Nothing of these says anything about the speed of a run; they differ between any two.
 _NOT_OPTIONS = frozenset({"ceilings"})
@@ -25,14 +25,12 @@ def surroundings(
 ) -> Surroundings:
     """Means over the steps' time; of several hosts the worst one counts (clocks: the slowest)."""
     hosts = [one for one in open_hosts(source, steps) if one.steps_ns is not None and one.has_samples]
-    git = mapping(analysis.run.get("git"))
-    start = analysis.run.get("start_unix_ns")
+    git = analysis.run.git or Git()
     pressures = list(analysis.machine.pressures.values()) if analysis.machine else []
-    dirty = git.get("dirty")
     return Surroundings(
-        start_unix_ns=start if isinstance(start, int) else None,
-        commit=str(git.get("commit") or ""),
-        dirty=dirty if isinstance(dirty, bool) else None,
+        start_unix_ns=analysis.run.start_unix_ns,
+        commit=git.commit or "",
+        dirty=git.dirty,
         command=tuple(study.command),
         hosts=study.machine.hosts,
         kernel=study.machine.kernel,

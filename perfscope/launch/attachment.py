@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perfscope.errors import UnreadableFileError
 from perfscope.launch.plan import LaunchPlan
@@ -19,6 +19,9 @@ from perfscope.rundir import layout
 from perfscope.rundir.documents import read_document
 from perfscope.rundir.layout import host_name
 from perfscope.rundir.opening import open_regular, read_bounded
+
+if TYPE_CHECKING:
+    from perfscope.rundir.records import RankRecord
 
 _MAX_NAMED = 8
 
@@ -30,34 +33,37 @@ class AttachedRank:
     Attributes:
         rank: global rank.
         directory: ranks/<rank>.
-        manifest: the whole rank.json.
+        record: rank.json.
         running: its process is still alive on this host.
     """
 
     rank: int
     directory: Path
-    manifest: dict[str, object]
+    record: RankRecord
     running: bool
 
     @property
     def closed(self) -> bool:
         """Nothing will be written any more, as far as this host can know."""
-        if self.manifest.get("finished") is True:
+        if self.record.finished:
             return True
-        return not self.running and self.manifest.get("host") == host_name()
+        return not self.running and self.record.host == host_name()
 
 
 def read_ranks(run_dir: Path) -> list[AttachedRank]:
     """Every process that left a readable rank.json, by rank: a restarted rank is there once per attempt."""
+    from perfscope.rundir.records import rank_record  # here, because the command starts without msgspec
+
     ranks = []
     for path in (run_dir / layout.RANKS).glob(f"*/{layout.RANK_JSON}"):
         try:
-            manifest: dict[str, Any] = read_document(path)
-            rank = int(manifest["rank"])
+            document: dict[str, Any] = read_document(path)
+            rank = int(document["rank"])
         except (OSError, ValueError, TypeError, KeyError):
             continue
+        record = rank_record(document)
         ranks.append(
-            AttachedRank(rank=rank, directory=path.parent, manifest=manifest, running=_is_running(manifest))
+            AttachedRank(rank=rank, directory=path.parent, record=record, running=_is_running(record))
         )
     return sorted(ranks, key=lambda one: (one.rank, one.directory.name))
 
@@ -76,8 +82,7 @@ def num_attached(ranks: Sequence[AttachedRank]) -> int:
 
 def world_size(ranks: Sequence[AttachedRank]) -> int | None:
     """The largest world size a rank reported."""
-    sizes = [size for one in ranks if isinstance(size := one.manifest.get("world_size"), int)]
-    return max(sizes, default=None)
+    return max((one.record.world_size for one in ranks if one.record.world_size), default=None)
 
 
 def without_helpers(ranks: Sequence[AttachedRank], expected: int | None) -> int | None:
@@ -87,7 +92,7 @@ def without_helpers(ranks: Sequence[AttachedRank], expected: int | None) -> int 
     tells its workers how many of those there are.
     """
     workers = world_size(ranks)
-    stores = [str(one.manifest.get("backend") or "").startswith("kvstore dist") for one in ranks]
+    stores = [one.record.backend.startswith("kvstore dist") for one in ranks]
     if expected is None or workers is None or not stores or not all(stores):
         return expected
     return min(expected, workers)
@@ -97,11 +102,11 @@ def packages(ranks: Sequence[AttachedRank]) -> dict[str, str]:
     """Versions the ranks ran with: python and the framework."""
     found: dict[str, str] = {}
     for one in ranks:
-        framework = one.manifest.get("framework")
-        if isinstance(framework, dict) and framework.get("name"):
-            found.setdefault(str(framework["name"]), str(framework.get("version")))
-        if one.manifest.get("python"):
-            found.setdefault("python", str(one.manifest["python"]))
+        framework = one.record.framework
+        if framework.name:
+            found.setdefault(framework.name, framework.version)
+        if one.record.python:
+            found.setdefault("python", one.record.python)
     return dict(sorted(found.items()))
 
 
@@ -137,7 +142,7 @@ def explain(
         if plan.hosts:
             notes.append(f"ranks on other hosts are recorded only if they share the directory {run_dir}")
     notes.extend(_restarts(ranks))
-    running = sorted({one.rank for one in ranks if one.running and one.manifest.get("finished") is not True})
+    running = sorted({one.rank for one in ranks if one.running and not one.record.finished})
     if running:
         notes.append(
             f"{name_ranks(running)} still running; what is recorded from now on is not in this summary"
@@ -222,9 +227,9 @@ def name_ranks(numbers: Sequence[int]) -> str:
     return f"rank{'' if len(numbers) == 1 else 's'} {named}{more}"
 
 
-def _is_running(manifest: dict[str, object]) -> bool:
-    pid = manifest.get("pid")
-    if manifest.get("host") != host_name() or not isinstance(pid, int) or pid <= 0:
+def _is_running(record: RankRecord) -> bool:
+    pid = record.pid
+    if record.host != host_name() or pid is None or pid <= 0:
         return False
     try:  # a zombie has ended, though kill(pid, 0) finds it until its parent looks
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

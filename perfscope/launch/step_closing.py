@@ -184,7 +184,7 @@ def _close_host(run_dir: Path, stop: Callable[[], bool]) -> list[str]:
 
     def compress() -> list[str]:
         here = layout.host_name()
-        ranks = [one for one in attachment.read_ranks(run_dir) if one.manifest.get("host") == here]
+        ranks = [one for one in attachment.read_ranks(run_dir) if one.record.host == here]
         return finish.compress_windows(ranks, stop=stop)
 
     # Emulated nodes share a host: what another has packed in the meantime is no trouble the second time.

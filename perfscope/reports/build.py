@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from perfscope import __version__, units
-from perfscope.analysis.absent import is_open, why_cut_short
+from perfscope.analysis.absent import why_cut_short
 from perfscope.analysis.advice import training_of
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.results import RunAnalysis
@@ -23,7 +23,7 @@ from perfscope.reports.sections.layers import layers_section
 from perfscope.reports.sections.machine import machine_figures, machine_notices, machine_section
 from perfscope.reports.sections.roofline import roofline_section
 from perfscope.reports.sections.run import command_text, missing_section, provenance_section, run_section
-from perfscope.reports.sections.scheme import cluster_of, scheme_section, scheme_words
+from perfscope.reports.sections.scheme import scheme_section, scheme_words
 from perfscope.reports.sections.steps import (
     BREAKDOWN_PARTS,
     breakdown_section,
@@ -85,12 +85,12 @@ def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Rep
 
 def _title(analysis: RunAnalysis) -> str:
     """The run's name; of a bench run also what was trained where."""
-    name = visible(analysis.run.get("name") or "unnamed run")
+    name = visible(analysis.run.name or "unnamed run")
     bench = analysis.bench
     if bench is None:
         return name
     ranks = f"{bench.num_ranks} rank{'s' if bench.num_ranks != 1 else ''}"
-    cluster = cluster_of(analysis.run)
+    cluster = analysis.run.options.cluster
     return " · ".join(filter(None, (name, visible(bench.model), ranks, visible(cluster or ""))))
 
 
@@ -164,7 +164,7 @@ def _where_it_goes(analysis: RunAnalysis) -> str:
 def _against_untraced(analysis: RunAnalysis, traced_ns: float) -> str:
     """A warning where the traced steps were much slower than the run's usual ones; else nothing."""
     usual = analysis.step_ns
-    if analysis.breakdown_of != "step" or analysis.run.get("origin") == "import" or usual is None:
+    if analysis.breakdown_of != "step" or analysis.run.is_imported or usual is None:
         return ""
     if usual.median <= 0 or traced_ns < (1 + NOTABLE_SLOWDOWN) * usual.median:
         return ""
@@ -209,13 +209,11 @@ def _state_figure(analysis: RunAnalysis) -> list[KeyFigure]:
     if cut_short:
         note = visible(cut_short, LONGEST_SENTENCE)
         return [KeyFigure(id="state", title="State of the run", value="incomplete", note=note)]
-    ending = analysis.run.get("exit")
-    code = ending.get("code") if isinstance(ending, dict) else None
-    if isinstance(code, int) and code != 0:
-        number = ending.get("signal") if isinstance(ending, dict) else None
-        why = "the command failed" if number is None else f"ended by signal {number}"
-        return [KeyFigure(id="state", title="State of the run", value=f"exit code {code}", note=why)]
-    if not is_open(analysis.run):
+    ending = analysis.run.exit
+    if ending is not None and ending.code:
+        why = "the command failed" if ending.signal is None else f"ended by signal {ending.signal}"
+        return [KeyFigure(id="state", title="State of the run", value=f"exit code {ending.code}", note=why)]
+    if not analysis.run.is_open:
         return []
     note = "still running, or perfscope was killed"
     return [KeyFigure(id="state", title="State of the run", value="not finished", note=note)]
@@ -257,16 +255,14 @@ def _tokens_figure(analysis: RunAnalysis) -> list[KeyFigure]:
 
 def _ranks_figure(analysis: RunAnalysis) -> KeyFigure:
     run = analysis.run
-    imported = run.get("origin") == "import"
-    attached = run.get("attached_ranks")
-    attached = attached if isinstance(attached, int) else len(analysis.ranks)
-    expected = run.get("expected_ranks") or run.get("world_size")
-    value = f"{attached:,} of {expected:,}" if isinstance(expected, int) else f"{attached:,}"
+    attached = len(analysis.ranks) if run.attached_ranks is None else run.attached_ranks
+    expected = run.expected_ranks or run.world_size
+    value = f"{attached:,} of {expected:,}" if expected is not None else f"{attached:,}"
     hosts = len({rank.host for rank in analysis.ranks if rank.host})
     note = f"on {hosts:,} host{'s' if hosts != 1 else ''}" if hosts else ""
     if attached > len(analysis.ranks):
         note = f"the record of {len(analysis.ranks):,} can be read"
-    if imported:
+    if run.is_imported:
         return KeyFigure(id="ranks", title="Ranks in the traces", value=value, note=note)
     return KeyFigure(id="ranks", title="Ranks attached", value=value, note=note)
 
@@ -275,6 +271,6 @@ def _overhead_figure(analysis: RunAnalysis) -> KeyFigure:
     value = units.format_ratio(analysis.overhead_ratio, 2)
     note = "of the training time, measured"
     if analysis.overhead_ratio is None:
-        imported = analysis.run.get("origin") == "import"
+        imported = analysis.run.is_imported
         note = "not known for imported traces" if imported else "not measured"
     return KeyFigure(id="overhead", title="perfscope's own cost", value=value, note=note)

@@ -38,7 +38,7 @@ def build_document(analysis: RunAnalysis) -> Json:
     document: Json = {
         "schema_version": REPORT_SCHEMA_VERSION,
         "perfscope_version": __version__,
-        "run": analysis.run,
+        "run": analysis.run.document,
         "step_ns": _quantiles(analysis.step_ns),
         "throughput_samples_per_s": analysis.throughput_samples_per_s,
         "samples_source": analysis.samples_source,

@@ -6,7 +6,7 @@ directory that holds no run at all is an error. Files are read when asked for, o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +28,8 @@ from perfscope.rundir.opening import (
     read_bounded,
     reason_of,
 )
-from perfscope.rundir.rows import Row, decode_lines, is_group, is_layer, is_step, step_columns
+from perfscope.rundir.records import LayersRecord, RankRecord, decode_record, decode_run
+from perfscope.rundir.rows import Row, decode_lines, is_step, step_columns
 from perfscope.rundir.samples import HostSamples, read_samples
 from perfscope.rundir.schema import STEPS, TIMELINE
 
@@ -60,15 +61,17 @@ class RunReader:
         self.path = _locate(Path(path))
         refuse_links(self.path)
         manifest, has_checksum = _read_manifest(self.path)
-        self.run = migrate(manifest, str(self.path))
-        self._is_sealed = self.run.pop(seal.SEALS, None) is not None
-        inventory = self.run.pop(INVENTORY, None)
+        document = migrate(manifest, str(self.path))
+        self._is_sealed = document.pop(seal.SEALS, None) is not None
+        inventory = document.pop(INVENTORY, None)
         self._inventory: Document = inventory if isinstance(inventory, dict) else {}
         self._notes: dict[tuple[str, str], ReadNote] = {}
+        self.run, damaged = decode_run(document)
+        self._note_damaged(self.path / layout.RUN_JSON, damaged)
         self._summaries: tuple[Document, ...] | None = None
         self._folders: dict[int, Path] = {}  # rank -> the attempt that is shown
-        self._metas = self._read_metas()
-        self.ranks: tuple[int, ...] = tuple(sorted(self._metas))
+        self.rank_records: Mapping[int, RankRecord] = self._read_rank_records()
+        self.ranks: tuple[int, ...] = tuple(sorted(self.rank_records))
         hosts = self.path / layout.HOSTS
         self.hosts: tuple[str, ...] = tuple(sorted(p.name for p in hosts.glob("*") if p.is_dir()))
         if self._is_sealed and not has_checksum:
@@ -80,22 +83,17 @@ class RunReader:
         """What has been dropped by the reads so far, by path."""
         return tuple(self._notes[key] for key in sorted(self._notes))
 
-    def rank_meta(self, rank: int) -> Document:
-        """rank.json of a rank in `ranks`."""
-        return self._metas[rank]
-
-    def layers(self, rank: int) -> Document | None:
+    def layers(self, rank: int) -> LayersRecord | None:
         """layers.json, or None when the rank has none."""
         path = self._rank_dir(rank) / layout.LAYERS_JSON
         document = self._document(path, self._seal(rank, layout.LAYERS_JSON))
         if document is None:
             return None
+        record, _ = decode_record(LayersRecord, document)
         rows = document.get("layers")
-        usable = [row for row in rows if is_layer(row)] if isinstance(rows, list) else []
-        if not isinstance(rows, list) or len(usable) < len(rows):
-            lost = len(rows) - len(usable) if isinstance(rows, list) else 1
+        if lost := (len(rows) if isinstance(rows, list) else 1) - len(record.layers):
             self._note(path, lost, f"{lost:,} of its entries cannot be read as a layer")
-        return {**document, "layers": usable}
+        return record
 
     def bench_records(self) -> dict[int, Document]:
         """bench.json of a bench run by rank, of ranks that no probe reached, too; empty for other runs."""
@@ -140,7 +138,7 @@ class RunReader:
             self._note_lost_steps(rank, len(rows))
         else:
             rows, columns = _marked_steps(self.summaries(), rank), ("step", "start_ns", "dur_ns", "window")
-            if rows and self.run.get("origin") != "import":
+            if rows and not self.run.is_imported:
                 self._note(path, 1, "not there: the rank's step times are those of its traced windows alone")
         arrays: list[pa.Array] = [pa.array([rank] * len(rows), pa.int32())]
         for name in _STEP_COLUMNS:
@@ -151,9 +149,9 @@ class RunReader:
 
     def _note_lost_steps(self, rank: int, num_rows: int) -> None:
         """A rank that ended counted its steps; a rank that was killed wrote what it could."""
-        meta, path = self._metas[rank], self._rank_dir(rank) / layout.STEPS_JSONL
-        counted, written = meta.get("num_steps"), path.relative_to(self.path).as_posix()
-        if meta.get("finished") is not True or type(counted) is not int or num_rows >= counted:
+        record, path = self.rank_records[rank], self._rank_dir(rank) / layout.STEPS_JSONL
+        counted, written = record.num_steps, path.relative_to(self.path).as_posix()
+        if not record.finished or counted is None or num_rows >= counted:
             return
         if not any(note.path == written for note in self._notes.values()):
             reason = f"{num_rows:,} of the {counted:,} steps that the rank counted are there"
@@ -240,8 +238,9 @@ class RunReader:
     def _rank_dir(self, rank: int) -> Path:
         return self._folders[rank]
 
-    def _read_metas(self) -> dict[int, Document]:
-        metas: dict[int, Document] = {}
+    def _read_rank_records(self) -> dict[int, RankRecord]:
+        """rank.json of every rank that has a usable one, in the order of the ranks."""
+        records: dict[int, RankRecord] = {}
         try:
             attempts = all_attempts(self.path)
         except OSError as error:
@@ -266,16 +265,10 @@ class RunReader:
                 )
                 self._note(file, 1, reason)
             else:
-                metas[rank] = self._with_usable_groups(meta, file)
-        return metas
-
-    def _with_usable_groups(self, meta: Document, file: Path) -> Document:
-        rows = meta.get("groups")
-        usable = [row for row in rows if is_group(row)] if isinstance(rows, list) else []
-        if rows is None or usable == rows:
-            return meta
-        self._note(file, 0, "process groups in it cannot be read")
-        return {**meta, "groups": usable}
+                record, damaged = decode_record(RankRecord, meta)
+                records[rank] = record
+                self._note_damaged(file, damaged)
+        return dict(sorted(records.items()))
 
     def _note_others(self, chosen: Attempt, tried: Sequence[Attempt]) -> None:
         """Attempts of a rank that nothing is shown of."""
@@ -297,10 +290,13 @@ class RunReader:
         name = path.relative_to(self.path).as_posix()
         self._notes[name, reason] = ReadNote(path=name, num_dropped=num_dropped, reason=reason)
 
+    def _note_damaged(self, path: Path, entries: Sequence[str]) -> None:
+        if entries:
+            self._note(path, 0, f"entries of a wrong type are left out: {', '.join(entries)}")
+
     def _seal(self, rank: int, name: str) -> object:
         """What rank.json says of a file beside it; None while the rank trains, and where it was killed."""
-        files = self._metas[rank].get(seal.FILES)
-        return files.get(name) if isinstance(files, dict) else None
+        return self.rank_records[rank].files.get(name)
 
     def _bytes(self, path: Path, limit: int = MAX_DOCUMENT_BYTES) -> bytes | None:
         try:
@@ -340,9 +336,8 @@ class RunReader:
     def _note_absent(self) -> None:
         """Files that run.json or a rank.json names and that are gone; of a whole folder the first one."""
         paths = {self.path / name for name in self._inventory if f"/{layout.WINDOWS}/" not in name}
-        for rank, meta in self._metas.items():
-            files = meta.get(seal.FILES)
-            paths |= {self._folders[rank] / name for name in (files if isinstance(files, dict) else ())}
+        for rank, record in self.rank_records.items():
+            paths |= {self._folders[rank] / name for name in record.files}
         gone_folders = set()
         for path in sorted(paths, key=lambda path: (path.name != layout.RANK_JSON, path)):
             if path.parent in gone_folders or path.exists():

@@ -61,29 +61,3 @@ def is_step(row: Row, columns: tuple[str, ...]) -> bool:
         for name, value in values.items()
         for bits in (31 if name in _SMALL_COLUMNS else 63,)
     )
-
-
-def is_layer(row: object) -> bool:
-    """A name, and counts that are numbers."""
-    if not isinstance(row, dict) or not isinstance(row.get("layer"), str):
-        return False
-    shapes = row.get("param_shapes") or []
-    return (
-        isinstance(row.get("type"), str | None)
-        and _is_count(row.get("params") or 0)
-        and _is_count(row.get("param_bytes") or 0)
-        and isinstance(shapes, list)
-        and all(isinstance(shape, list) and all(map(_is_count, shape)) for shape in shapes)
-    )
-
-
-def is_group(row: object) -> bool:
-    """A process group as rank.json lists it; ranks may be null."""
-    if not isinstance(row, dict):
-        return False
-    ranks = row.get("ranks") or []
-    return isinstance(ranks, list) and all(map(_is_count, ranks))
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < 1 << 62

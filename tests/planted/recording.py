@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from perfscope.analysis.source import Document
+from perfscope.rundir.records import LayersRecord, RankRecord, decode_record, rank_record, run_record
 from perfscope.rundir.samples import HostSamples, SampleFact, SampleSeries
 from perfscope.rundir.schema import STEPS, TIMELINE
 from tests.planted.emulate import BACKEND, COMM_STREAM, MAIN, STREAM, Job, Played
@@ -32,7 +33,7 @@ class EmulatedRun:
         self.hosts = tuple(f"node{number}" for number in range(count)) if job.watched else ()
         rng = np.random.default_rng(job.seed + 1)
         self.offsets_ns = [0, *(int(rng.uniform(-40e6, 40e6)) for _ in range(count - 1))]
-        self.run: Document = {
+        document: Document = {
             "schema_version": 1,
             "origin": "run",
             "status": "finished",
@@ -46,11 +47,15 @@ class EmulatedRun:
             "options": {"overhead": 0.01, "ceilings": "off"},
             "environment": {},
         }
+        self.run = run_record(document)
         self.notes: tuple[()] = ()
+        self.rank_records: Mapping[int, RankRecord] = {
+            rank: rank_record(self._rank_json(rank)) for rank in self.ranks
+        }
 
     # -- documents -----------------------------------------------------------------------------------------
 
-    def rank_meta(self, rank: int) -> Document:
+    def _rank_json(self, rank: int) -> Document:
         job, local = self.job, rank % self.job.ranks_per_host
         steps = job.num_steps
         return {
@@ -76,7 +81,7 @@ class EmulatedRun:
         local = rank % self.job.ranks_per_host
         return 4 * (local % 2) + local // 2
 
-    def layers(self, rank: int) -> Document | None:
+    def layers(self, rank: int) -> LayersRecord | None:
         rows = []
         for index, layer in enumerate(self.job.layers):
             if self.job.share[rank, index] <= 0:
@@ -84,7 +89,7 @@ class EmulatedRun:
             shapes = [list(shape) for shape in self.job.shapes_on(rank, index)]
             count = sum(int(np.prod(shape)) for shape in shapes)
             rows.append({"layer": layer.name, "type": layer.type, "params": count, "param_shapes": shapes})
-        return {"root": "Net", "layers": rows}
+        return decode_record(LayersRecord, {"root": "Net", "layers": rows})[0]
 
     def bench_records(self) -> dict[int, Document]:
         return {}

@@ -209,7 +209,7 @@ def test_a_run_that_diverges_says_so_and_how_periods_fit(tmp_path: Path) -> None
         "run", "dp.local_sgd", *SMALL, "--steps", "12", "--overhead", "100%", "-o", "c", cwd=tmp_path
     )
     assert calm.returncode == 0 and "diverged" not in calm.stdout
-    options: Any = RunReader(tmp_path / "c").run["options"]
+    options: Any = RunReader(tmp_path / "c").run.all_options
     assert options["steps_per_window"] == 4
 
 
@@ -242,8 +242,8 @@ def test_a_run_is_an_ordinary_run_directory_and_its_bytes_are_those_predicted(tm
     assert figures["samples_per_s"] > 0 and figures["exposed_comm_ns"] > 0
     assert figures["held_out_loss"] is not None and figures["peak_rss_bytes"] > 50e6
     manifest = RunReader(tmp_path / "run").run
-    scheme: Any = manifest["scheme"]
-    assert manifest["attached_ranks"] == 2 and manifest["name"] == "dp.packed"
+    scheme: Any = manifest.scheme
+    assert manifest.attached_ranks == 2 and manifest.name == "dp.packed"
     assert scheme["full_name"] == "dp.packed" and scheme["places_are"] == "recorded"
     text = verdict_text(document["scheme"], figures)
     assert text.startswith("dp.packed on smallcnn, 2 ranks: ")

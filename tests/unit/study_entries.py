@@ -19,6 +19,7 @@ from perfscope.analysis.results import (
     RunAnalysis,
 )
 from perfscope.analysis.study.results import PARTS, RunEntry
+from perfscope.rundir.records import rank_record, run_record
 
 MS = 1_000_000
 _STARTS = itertools.count(1_780_000_000_000_000_000)
@@ -187,7 +188,7 @@ def entry(
     document.update(run or {})
     seen = [rank_result(at, names[at], step if traced else None) for at in range(ranks)]
     values: dict[str, Any] = {
-        "run": document,
+        "run": run_record(document),
         "ranks": tuple(seen),
         "layers": (),
         "collectives": (),
@@ -206,5 +207,5 @@ def entry(
         name=name,
         analysis=RunAnalysis(**{**values, **(analysis or {})}),
         bench_records=records or {},
-        metas={rank: {"root": root} for rank in range(ranks)} if root else {},
+        metas=dict.fromkeys(range(ranks), rank_record({"root": root})) if root else {},
     )

@@ -14,6 +14,7 @@ from perfscope.analysis.run import analyse_run
 from perfscope.reports.build import build_report
 from perfscope.reports.document import build_document
 from perfscope.reports.text import render_text
+from perfscope.rundir.records import RankRecord, rank_record
 from tests.unit.synthetic_run import SyntheticRun, comm, span
 
 MS = 1_000_000
@@ -22,7 +23,11 @@ TF_REASON = "TensorFlow's profiler crashes now and then when several workers tra
 # Words that help nobody but users of torch.
 TORCH_WORDS = ("bucket_cap_mb", "no_sync", "torchrun", "non_blocking", ".item()", "nn.Module", "foreach")
 
-Metas = dict[int, dict[str, object]]
+
+def records(*documents: dict[str, Any]) -> dict[int, RankRecord]:
+    """rank.json of ranks 0, 1, ..."""
+    return {rank: rank_record(document) for rank, document in enumerate(documents)}
+
 
 FRAMEWORKS: dict[str, dict[str, Any]] = {
     "tensorflow": {"name": "tensorflow", "version": "2.21.0"},
@@ -94,7 +99,7 @@ def test_no_run_of_another_framework_is_given_the_advice_of_torch(
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_no_words_of_torch_stand_in_the_tables_of_others(framework: str) -> None:
-    meta: Metas = {0: {"framework": FRAMEWORKS[framework]}}
+    meta = records({"framework": FRAMEWORKS[framework]})
     words = (*dataclasses.astuple(advice.training(meta)), *dataclasses.astuple(advice.messages(meta)))
     assert [word for word in TORCH_WORDS for text in words if word in str(text)] == []
 
@@ -109,10 +114,10 @@ def test_every_sentence_of_the_tables_ends_and_is_no_longer_than_two_lines() -> 
 
 
 def test_runs_that_do_not_say_and_runs_of_torch_get_the_words_of_torch() -> None:
-    said: Metas = {0: {"framework": {"name": "torch", "version": "2.13"}}}
-    assert advice.training({0: {}}) is advice.training(said) is advice.training_of("torch")
+    said = records({"framework": {"name": "torch", "version": "2.13"}})
+    assert advice.training(records({})) is advice.training(said) is advice.training_of("torch")
     assert "bucket_cap_mb" in advice.messages({}).merge
-    several: Metas = {0: {"framework": {"name": "torch"}}, 1: {"framework": {"name": "jax"}}}
+    several = records({"framework": {"name": "torch"}}, {"framework": {"name": "jax"}})
     assert "DataLoader" not in advice.training(several).faster_input
 
 
@@ -127,12 +132,12 @@ def test_advice_about_calls_is_that_of_the_library_that_makes_them() -> None:
         "groups": [*torch["groups"], {"name": "world", "backend": "mpi", "ranks": [0, 1]}],
         "mpi_library": "MPICH",
     }
-    assert "bucket_cap_mb" in advice.messages({0: torch}, ("0",)).one_call
-    assert "HOROVOD_FUSION_THRESHOLD" in advice.messages({0: horovod}, ("global",)).merge
-    assert "bucket_cap_mb" in advice.messages({0: both}, ("0",)).one_call
-    assert "Iallreduce" in advice.messages({0: both}, ("world",)).overlap
+    assert "bucket_cap_mb" in advice.messages(records(torch), ("0",)).one_call
+    assert "HOROVOD_FUSION_THRESHOLD" in advice.messages(records(horovod), ("global",)).merge
+    assert "bucket_cap_mb" in advice.messages(records(both), ("0",)).one_call
+    assert "Iallreduce" in advice.messages(records(both), ("world",)).overlap
     keras: dict[str, Any] = {"framework": {"name": "keras", "backend": "tensorflow"}}
-    assert "bytes_per_pack" in advice.messages({0: keras}).one_call
+    assert "bytes_per_pack" in advice.messages(records(keras)).one_call
 
 
 def test_what_a_trace_cannot_tell_is_absent_and_not_zero(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from perfscope.analysis.clocks.wall import step_notes, wall_steps
 from perfscope.analysis.comm_record import GroupKey
 from perfscope.analysis.judged import judge
 from perfscope.analysis.run import analyse_run
+from perfscope.rundir.records import RankRecord, rank_record
 from tests.unit.clock_world import EPOCH, SECOND, World
 from tests.unit.synthetic_run import SyntheticRun, comm
 
@@ -165,6 +166,10 @@ def anchors(*wall_minus_mono: int, every_s: int = 10) -> list[list[int]]:
     ]
 
 
+def records_of(metas: dict[int, dict[str, Any]]) -> dict[int, RankRecord]:
+    return {rank: rank_record(meta) for rank, meta in metas.items()}
+
+
 def test_a_jump_of_the_wall_clock_is_found_where_all_ranks_of_the_host_see_it() -> None:
     metas = {
         0: {"host": "a", "anchors": anchors(0, 10, -10, 3_000_000_000, 3_000_000_000)},
@@ -172,21 +177,21 @@ def test_a_jump_of_the_wall_clock_is_found_where_all_ranks_of_the_host_see_it() 
         2: {"host": "b", "anchors": anchors(0, 0, 50_000_000, 0)},  # one rank, put aside while reading
         3: {"host": "b", "anchors": anchors(0, 0, 0, 0)},
     }
-    [step] = wall_steps(metas)
+    [step] = wall_steps(records_of(metas))
     assert (step.host, round(step.step_ns / SECOND, 3)) == ("a", 3.0)
     assert step.after_ns < EPOCH + 25 * SECOND < step.before_ns
-    [note] = step_notes(metas)
+    [note] = step_notes(records_of(metas))
     assert "+3.000 s" in note.reason and "a" in note.what
 
 
 def test_slewing_and_damaged_pairs_are_no_jump() -> None:
     slewed = anchors(0, 4 * MS, 8 * MS, 12 * MS)  # 400 ppm
-    metas: dict[int, dict[str, object]] = {
+    metas: dict[int, dict[str, Any]] = {
         0: {"host": "a", "anchors": slewed},
         1: {"host": "b", "anchors": [[1, 2], None, ["x", 3], [4], [True, 2]]},
         2: {"host": "c"},
     }
-    assert wall_steps(metas) == ()
+    assert wall_steps(records_of(metas)) == ()
 
 
 def test_a_run_says_which_clocks_are_unknown_and_which_were_set(tmp_path: Path) -> None:

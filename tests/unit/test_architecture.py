@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -30,7 +31,7 @@ ARROWS: dict[str, set[str]] = {
     "runners": {"rundir"},
     "slurm": {"rundir"},
     "gate": {"rundir", "analysis"},
-    "reports": {"analysis", "gate"},
+    "reports": {"rundir", "analysis", "gate"},  # of rundir the records alone, see below
     "cli": {
         "rundir",
         "ingest",
@@ -96,6 +97,41 @@ def test_every_import_follows_an_arrow() -> None:
             )
             if target not in ARROWS[here] and not (target in LEAVES and here != "probes"):
                 wrong.append(f"{path.relative_to(PACKAGE)} imports {name}")
+    assert wrong == []
+
+
+def test_reports_know_of_a_run_directory_only_its_records() -> None:
+    wrong = [
+        f"{path.relative_to(PACKAGE)} imports {name}"
+        for path in (PACKAGE / "reports").rglob("*.py")
+        for name in imports(path)
+        if name.startswith("perfscope.rundir") and not name.startswith("perfscope.rundir.records.")
+    ]
+    assert wrong == []
+
+
+# A typed record read as a mapping, by the names that it has where it is used; mypy finds it under any name.
+# launch, slurm and ingest handle the documents that they write.
+RECORD_AS_MAPPING = re.compile(
+    r"(?:\b(?:reader|analysis|source|evidence)\.run|(?<!context\.)\bmeta|\brank_(?:records|meta)(?:\[\w+\]|\(\w+\)))"
+    r"(?:\.get\(|\[[\"'])"
+)
+READERS = ("analysis", "gate", "reports", "cli")
+BENCH_JSON = (
+    "analysis/bench.py",
+    "analysis/bench_bytes.py",
+    "analysis/study/gather.py",
+)  # a record of the bench
+
+
+def test_records_of_a_run_are_read_by_attribute() -> None:
+    wrong = [
+        f"{path.relative_to(PACKAGE)}:{number}: {line.strip()}"
+        for path in sources()
+        if room(path) in READERS
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if RECORD_AS_MAPPING.search(line)
+    ]
     assert wrong == []
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from perfscope.launch.attachment import AttachedRank, without_helpers
+from perfscope.rundir.records import RankRecord
 
 
 def ranks(world_size: int, *backends: str) -> list[AttachedRank]:
@@ -14,7 +15,7 @@ def ranks(world_size: int, *backends: str) -> list[AttachedRank]:
         AttachedRank(
             rank=rank,
             directory=Path(f"ranks/{rank}"),
-            manifest={"rank": rank, "world_size": world_size, "backend": backend},
+            record=RankRecord(world_size=world_size, backend=backend),
             running=False,
         )
         for rank, backend in enumerate(backends)

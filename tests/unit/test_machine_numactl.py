@@ -13,6 +13,7 @@ import pytest
 from perfscope.analysis.findings.numactl import how_to_bind
 from perfscope.analysis.machine.host import Host, HostRank
 from perfscope.analysis.machine.topology import Topology
+from perfscope.rundir.records import run_record
 from perfscope.rundir.samples import HostSamples
 
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
@@ -27,7 +28,7 @@ def host(num_ranks: int) -> Host:
 
 
 def told(command: str, launcher: str, *nodes: tuple[int, ...]) -> str:
-    run: dict[str, object] = {"command": command.split(), "launcher": launcher}
+    run = run_record({"command": command.split(), "launcher": launcher})
     return how_to_bind(run, host(len(nodes)), dict(enumerate(nodes)))
 
 

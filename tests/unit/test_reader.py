@@ -31,7 +31,7 @@ def test_a_run_opens_by_each_of_its_names(run: SyntheticRun, tmp_path: Path, for
     link.symlink_to("run")
     path = {"directory": run.path, "latest link": link, "run.json": run.path / "run.json"}[form]
     reader = RunReader(path)
-    assert reader.run["name"] == "demo"
+    assert reader.run.name == "demo"
     assert reader.ranks == (0,)
 
 
@@ -172,7 +172,7 @@ def test_of_a_restarted_rank_the_longest_attempt_is_read(
 ) -> None:
     reader = restarted(run, first=first, second=second).read()
     assert reader.ranks == (0,)
-    assert reader.rank_meta(0)["host"] == host
+    assert reader.rank_records[0].host == host
     assert reader.steps(0).num_rows == max(first, second)
     assert [(one.path, one.reason) for one in reader.notes] == [note]
 
@@ -180,7 +180,7 @@ def test_of_a_restarted_rank_the_longest_attempt_is_read(
 def test_a_restart_that_left_no_rank_json_does_not_hide_the_first_attempt(run: SyntheticRun) -> None:
     restarted(run, first=6, second=64)
     (run.path / "ranks/0.1/rank.json").unlink()
-    assert run.read().rank_meta(0)["host"] == "one"
+    assert run.read().rank_records[0].host == "one"
 
 
 def test_a_summary_ingested_of_another_attempt_is_not_mixed_in(run: SyntheticRun) -> None:

@@ -18,6 +18,7 @@ from perfscope.analysis.results import Finding, MissingFigure, RunAnalysis
 from perfscope.reports.build import build_report
 from perfscope.reports.html import PATTERNED, asset, json_for_script, render_html, script_text
 from perfscope.reports.palette import light_palette, theme_blocks
+from perfscope.rundir.records import run_record
 from tests.unit.synthetic_machine import hostile_machine
 from tests.unit.test_report_model import empty_analysis
 from tests.unit.test_report_synthetic import synthetic_analysis, synthetic_timeline
@@ -86,7 +87,7 @@ class Page(HTMLParser):
 def hostile_analysis(text: str) -> RunAnalysis:
     """The synthetic run with `text` wherever a string from outside can stand."""
     analysis = synthetic_analysis()
-    run = analysis.run | {
+    run = analysis.run.document | {
         "name": text,
         "command": ["python", text],
         "labels": {text: text},
@@ -97,14 +98,14 @@ def hostile_analysis(text: str) -> RunAnalysis:
         "environment": {text: text},
         "attach_notes": [text],
         "perfscope_version": text,
-        "exit": {"code": text, "signal": None},
+        "exit": {"code": None, "signal": text},
     }
     finding = Finding(
         id=text, title=text, detail=text, action=text, gain_ns=1, gain_ratio=0.5, layer=text, collective=text
     )
     return dataclasses.replace(
         analysis,
-        run=run,
+        run=run_record(run),
         ranks=tuple(dataclasses.replace(rank, host=text) for rank in analysis.ranks),
         layers=tuple(
             dataclasses.replace(layer, layer=text, module_type=text) for layer in analysis.layers[:2]

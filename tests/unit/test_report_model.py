@@ -15,6 +15,7 @@ from perfscope.reports import geometry
 from perfscope.reports.build import build_report
 from perfscope.reports.display import visible
 from perfscope.reports.model import Bar, Part, Series, StackedBars, Table, Unit, format_value
+from perfscope.rundir.records import run_record
 from tests.unit.test_report_synthetic import synthetic_analysis, synthetic_timeline
 
 ORDER = [
@@ -33,7 +34,7 @@ ORDER = [
 def empty_analysis() -> RunAnalysis:
     """A program that never trained."""
     return RunAnalysis(
-        run={"name": "hello", "command": ["python", "hello.py"], "expected_ranks": None, "attached_ranks": 0},
+        run=run_record({"name": "hello", "command": ["python", "hello.py"], "attached_ranks": 0}),
         ranks=(),
         layers=(),
         collectives=(),
@@ -179,6 +180,8 @@ def test_ticks_lie_on_the_axis_and_differ(low: float, span: float, count: int) -
 
 def test_a_failed_command_is_said_before_any_figure() -> None:
     analysis = synthetic_analysis()
-    failed = dataclasses.replace(analysis, run={**analysis.run, "exit": {"code": 137, "signal": 9}})
+    failed = dataclasses.replace(
+        analysis, run=run_record({**analysis.run.document, "exit": {"code": 137, "signal": 9}})
+    )
     first = build_report(failed, synthetic_timeline()).figures[0]
     assert (first.id, first.value, first.note) == ("state", "exit code 137", "ended by signal 9")

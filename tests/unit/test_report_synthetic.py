@@ -23,6 +23,7 @@ from perfscope.analysis.results import (
     RunAnalysis,
 )
 from perfscope.analysis.timeline_extract import LaneExtract, StepMark, TimelineExtract, WindowExtract
+from perfscope.rundir.records import run_record
 from perfscope.rundir.schema import KINDS, PHASES
 
 US = 1_000
@@ -452,7 +453,7 @@ def synthetic_analysis(*, num_ranks: int = 4) -> RunAnalysis:
         for window in range(2)
     )
     return RunAnalysis(
-        run=synthetic_run() | {"expected_ranks": num_ranks, "attached_ranks": num_ranks},
+        run=run_record(synthetic_run() | {"expected_ranks": num_ranks, "attached_ranks": num_ranks}),
         ranks=ranks,
         layers=synthetic_layers(),
         collectives=synthetic_collectives(),

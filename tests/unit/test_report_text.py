@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from perfscope.reports.build import build_report
 from perfscope.reports.text import bar_columns, cells, fit, pad, render_text, wants_color
+from perfscope.rundir.records import run_record
 from tests.unit.test_report_synthetic import synthetic_analysis, synthetic_timeline
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -41,9 +42,12 @@ def test_plain_text_has_no_escape_and_colour_changes_nothing_else() -> None:
 
 def test_names_cannot_drive_the_terminal() -> None:
     analysis = synthetic_analysis()
-    run = analysis.run | {"name": "x\x1b]0;owned\x07", "command": ["a\nb", "\x1b[2J", "\u202egnp.exe"]}
+    run = analysis.run.document | {
+        "name": "x\x1b]0;owned\x07",
+        "command": ["a\nb", "\x1b[2J", "\u202egnp.exe"],
+    }
     layers = (dataclasses.replace(analysis.layers[3], layer="evil\x1b[31m\x9b2J"), *analysis.layers[:3])
-    text = render_text(build_report(dataclasses.replace(analysis, run=run, layers=layers), None))
+    text = render_text(build_report(dataclasses.replace(analysis, run=run_record(run), layers=layers), None))
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
     assert "\\x1b[31m" in text
 

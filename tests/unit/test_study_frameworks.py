@@ -14,6 +14,7 @@ from perfscope.analysis.study.results import RunEntry
 from perfscope.reports.study.build import build_study_report
 from perfscope.reports.study.document import build_study_document
 from perfscope.reports.text import render_text
+from perfscope.rundir.records import rank_record, run_record
 from tests.unit.study_entries import entry, parts
 
 GOOD: list[float | None] = [2.3, 2.1, 1.9, 1.8]
@@ -48,7 +49,8 @@ def run(
         **more,
     )
     metas = {
-        rank: {"framework": known, "memory": {"peak_rss_bytes": (100 + rank) * MB}} for rank in range(ranks)
+        rank: rank_record({"framework": known, "memory": {"peak_rss_bytes": (100 + rank) * MB}})
+        for rank in range(ranks)
     }
     return replace(made, metas=metas)
 
@@ -124,9 +126,13 @@ def test_each_model_has_a_table_of_its_own_and_keras_says_on_what_it_runs() -> N
 
 
 def test_runs_of_other_frameworks_are_told_by_what_their_ranks_say_where_no_label_does() -> None:
-    plain = [replace(run(name), analysis=replace(run(name).analysis)) for name in ("torch", "jax")]
-    for one in plain:
-        one.analysis.run["labels"] = {}
+    labelled = [run(name) for name in ("torch", "jax")]
+    plain = [
+        replace(
+            one, analysis=replace(one.analysis, run=run_record({**one.analysis.run.document, "labels": {}}))
+        )
+        for one in labelled
+    ]
     found = analyse_study(plain, by="framework").frameworks
     assert [row.name for row in found[0].rows] == ["jax", "torch"]
 

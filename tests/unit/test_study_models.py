@@ -9,6 +9,7 @@ import pytest
 
 from perfscope.analysis.study.analyse import analyse_study
 from perfscope.analysis.study.results import RunEntry, StudyAnalysis
+from perfscope.rundir.records import LayersRecord, decode_record
 from tests.unit.study_entries import entry, layer
 
 BIG = {"0": ("Conv2d", 896), "7": ("Linear", 4_195_328)}
@@ -98,7 +99,10 @@ def test_the_record_of_the_layers_counts_before_those_that_a_traced_step_ran() -
     """A traced step need not run every layer."""
     rows = [{"layer": name, "type": kind, "params": params} for name, (kind, params) in BIG.items()]
     whole, skipped = script("a", 1, BIG), script("b", 1, {"0": BIG["0"]})
-    recorded = [dataclasses.replace(one, layers={0: {"layers": rows}}) for one in (whole, skipped)]
+    recorded = [
+        dataclasses.replace(one, layers={0: decode_record(LayersRecord, {"layers": rows})[0]})
+        for one in (whole, skipped)
+    ]
     assert said(analyse_study(recorded), "other_model") == []
     assert len(said(analyse_study([whole, skipped]), "other_model")) == 1
 

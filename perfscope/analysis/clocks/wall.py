@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from perfscope.analysis.missing import MissingFigure
+from perfscope.rundir.records import RankRecord
 
 _SLEW_PPM = 500  # the fastest that ntpd and chrony (and adjtime) turn a clock
 _READING_NS = 1_000_000  # a rank may be put aside between reading one clock and the other
@@ -27,28 +28,27 @@ class WallStep:
     step_ns: int  # forward is positive
 
 
-def wall_steps(metas: Mapping[int, Mapping[str, object]]) -> tuple[WallStep, ...]:
+def wall_steps(records: Mapping[int, RankRecord]) -> tuple[WallStep, ...]:
     """Jumps of the hosts' wall clocks, by host and time.
 
     A jump is taken for true when every rank of the host whose pairs enclose it sees one: a single rank may
     just have been interrupted between reading the two clocks.
 
     Args:
-        metas: rank -> rank.json.
+        records: rank -> rank.json.
     """
     pairs: dict[str, dict[int, list[tuple[int, int]]]] = defaultdict(dict)
-    for rank, meta in metas.items():
-        found = _anchors(meta.get("anchors"))
-        if len(found) > 1:
-            pairs[str(meta.get("host") or "")][rank] = found
+    for rank, record in records.items():
+        if len(record.anchors) > 1:
+            pairs[record.host][rank] = sorted(record.anchors)
     return tuple(step for host, ranks in sorted(pairs.items()) for step in _of_host(host, ranks))
 
 
-def step_notes(metas: Mapping[int, Mapping[str, object]]) -> list[MissingFigure]:
+def step_notes(records: Mapping[int, RankRecord]) -> list[MissingFigure]:
     """What the report says about them.
 
     Args:
-        metas: rank -> rank.json.
+        records: rank -> rank.json.
     """
     return [
         MissingFigure(
@@ -57,7 +57,7 @@ def step_notes(metas: Mapping[int, Mapping[str, object]]) -> list[MissingFigure]
             f"{(step.before_ns - step.after_ns - step.step_ns) / 1e9:.1f} s apart: its offset from the other "
             "hosts is not one straight line, and the doubt about it is stated accordingly",
         )
-        for step in wall_steps(metas)
+        for step in wall_steps(records)
     ]
 
 
@@ -96,13 +96,3 @@ def _agrees(begin: int, end: int, pairs: list[tuple[int, int]], jumps: list[_Jum
     """Whether a rank saw a jump at that time, too, or was not looking."""
     looking = pairs[0][0] <= begin and end <= pairs[-1][0]
     return not looking or any(before[0] < end and begin < after[0] for before, after, _ in jumps)
-
-
-def _anchors(value: object) -> list[tuple[int, int]]:
-    """(monotonic ns, Unix ns) in order; what is not such a pair is passed over."""
-    rows = value if isinstance(value, list) else []
-    return sorted(
-        (row[0], row[1])
-        for row in rows
-        if isinstance(row, list) and len(row) == 2 and all(type(one) is int for one in row)
-    )

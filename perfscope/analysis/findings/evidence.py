@@ -19,8 +19,8 @@ from perfscope.analysis.results import (
     RankResult,
 )
 from perfscope.analysis.server import ServerLoad
-from perfscope.analysis.source import Document
 from perfscope.analysis.whatif.analyse import NOTHING, WhatIfs
+from perfscope.rundir.records import RankRecord, RunRecord
 from perfscope.units import format_ns, format_ratio
 
 
@@ -28,8 +28,8 @@ from perfscope.units import format_ns, format_ratio
 class Evidence:
     """All that findings are drawn from."""
 
-    run: Document
-    metas: Mapping[int, Document]
+    run: RunRecord
+    metas: Mapping[int, RankRecord]
     ranks: Sequence[RankResult]
     layers: Sequence[LayerResult]
     collectives: Sequence[CollectiveResult]

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from perfscope.analysis.machine.host import Host
-from perfscope.analysis.source import Document
+from perfscope.rundir.records import RunRecord
 from perfscope.rundir.redact import HIDDEN
 
 _MOST_RANKS = 4
@@ -23,7 +23,7 @@ _TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.elastic.run")
 _BINDING = frozenset({"numactl", "taskset"})  # in the command already: the inner one would win
 
 
-def how_to_bind(run: Document, host: Host, nodes: Mapping[int, tuple[int, ...]]) -> str:
+def how_to_bind(run: RunRecord, host: Host, nodes: Mapping[int, tuple[int, ...]]) -> str:
     """What to do, to stand after a colon: a command line in backquotes, else advice for each rank.
 
     Args:
@@ -31,10 +31,9 @@ def how_to_bind(run: Document, host: Host, nodes: Mapping[int, tuple[int, ...]])
         host: whose ranks they are; other hosts are taken to be alike.
         nodes: rank -> the nodes that its CPUs and memory should be on; () where that is not known.
     """
-    words = run.get("command")
-    command = [str(word) for word in words] if isinstance(words, list) else []
+    command = run.command
     binds = any(_base(word) in _BINDING for word in command)
-    launcher = run.get("launcher")
+    launcher = run.launcher
     sure = bool(command) and not binds and not any(HIDDEN in word for word in command)
     line = None
     if sure and launcher == "python" and len(host.ranks) == 1:

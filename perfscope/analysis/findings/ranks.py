@@ -284,5 +284,4 @@ def servers(evidence: Evidence) -> set[int]:
 
 def scheme(evidence: Evidence) -> Mapping[str, Any]:
     """The scheme of a bench run; empty of any other."""
-    found = evidence.run.get("scheme")
-    return found if isinstance(found, dict) else {}
+    return evidence.run.scheme or {}

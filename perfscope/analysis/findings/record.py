@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from perfscope.analysis.absent import is_open
 from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.results import Finding
 from perfscope.units import format_count, format_ratio
 
 
 def overhead(evidence: Evidence) -> list[Finding]:
-    options = evidence.run.get("options")
-    budget = options.get("overhead") if isinstance(options, dict) else None
-    ratio = evidence.overhead_ratio
-    if ratio is None or not isinstance(budget, (int, float)) or ratio <= budget:
+    budget, ratio = evidence.run.options.overhead, evidence.overhead_ratio
+    if ratio is None or budget is None or ratio <= budget:
         return []
     return [
         Finding(
@@ -38,15 +35,13 @@ def _why_costly(evidence: Evidence) -> str:
 
 
 def attached(evidence: Evidence) -> list[Finding]:
-    expected, attached = evidence.run.get("expected_ranks"), len(evidence.ranks)
-    if not isinstance(expected, int) or attached >= expected:
+    expected, attached = evidence.run.expected_ranks, len(evidence.ranks)
+    if expected is None or attached >= expected:
         return []
     count = f"{format_count(attached)} of {format_count(expected)} ranks"
-    imported = evidence.run.get("origin") == "import"
-    notes = evidence.run.get("attach_notes")
-    why = " ".join(str(note) for note in notes) if isinstance(notes, list) else ""
-    recorded = evidence.run.get("attached_ranks")
-    unreadable = isinstance(recorded, int) and recorded > attached
+    imported = evidence.run.is_imported
+    why = " ".join(evidence.run.attach_notes)
+    unreadable = (evidence.run.attached_ranks or 0) > attached
     return [
         Finding(
             id="ranks_missing",
@@ -72,7 +67,7 @@ def killed(evidence: Evidence) -> list[Finding]:
         return []
     names = ", ".join(str(rank.rank) for rank in cut[:8]) + (", ..." if len(cut) > 8 else "")
     fewest = min(rank.num_steps for rank in cut)
-    still = is_open(evidence.run)
+    still = evidence.run.is_open
     why = "still running, or perfscope was killed with them" if still else "killed, or ended by os._exit"
     return [
         Finding(

@@ -42,11 +42,9 @@ def unsampled(source: RunSource, hosts: Sequence[str], sampled: Sequence[str]) -
     """
     noted: dict[str, str] = {}  # hosts of ranks; what a rank of it noted
     for rank in source.ranks:
-        meta = source.rank_meta(rank)
-        host = str(meta.get("host") or "")
-        noted[host] = noted.get(host) or _noted(meta.get("notes"))
-    options = source.run.get("options")
-    off = isinstance(options, dict) and "sampling" in options and options["sampling"] is None
+        record = source.rank_records[rank]
+        noted[record.host] = noted.get(record.host) or _noted(record.notes)
+    off = source.run.options.sampling is None
     by_reason: dict[str, list[str]] = {}
     for name in sorted({*hosts, *noted} - {*sampled, ""}):
         reason = "switched off by `--sample-interval off`" if off else noted.get(name, "")
@@ -58,10 +56,10 @@ def unsampled(source: RunSource, hosts: Sequence[str], sampled: Sequence[str]) -
     ]
 
 
-def _noted(notes: object) -> str:
-    for note in notes if isinstance(notes, list) else []:
-        if str(note).startswith(NO_COUNTERS_NOTE):
-            return str(note).removeprefix(NO_COUNTERS_NOTE)
+def _noted(notes: Sequence[str]) -> str:
+    for note in notes:
+        if note.startswith(NO_COUNTERS_NOTE):
+            return note.removeprefix(NO_COUNTERS_NOTE)
     return ""
 
 

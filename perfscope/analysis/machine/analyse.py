@@ -32,7 +32,7 @@ from perfscope.analysis.machine.tracks import tracks
 from perfscope.analysis.machine.verdict import Look, judge, look
 from perfscope.analysis.machine.wire import METRICS, NOTHING_TO_COMPARE, Job, Window, wire
 from perfscope.analysis.results import CollectiveCall, LayerResult, MissingFigure
-from perfscope.analysis.source import Document, RunSource
+from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import WindowFacts
 from perfscope.analysis.steps import RankSteps
 
@@ -77,7 +77,7 @@ class _Found:
         """Takes in one host, and lets go of the samples that nothing more is asked of."""
         self.hosts.append(host)
         self.ceilings += ceilings(host)
-        self.placements += placements(host, _environment(source))
+        self.placements += placements(host, source.run.environment)
         self.looks.append(look(host))
         if len(self.hosts) <= _MOST_ROOFLINES:
             roofline, reason = roofline_of(host, training.layers)
@@ -133,7 +133,7 @@ def analyse_machine(source: RunSource, training: Training) -> tuple[MachineAnaly
     disturbances = [one for own in found.looks for one in own.disturbances]
     effects = with_effects(disturbances, found.sampled, own_bounds)
     verdict = judge(found.looks, effects.disturbances, len(windows))
-    num_hosts = len({str(source.rank_meta(rank).get("host") or "") for rank in source.ranks})
+    num_hosts = len({record.host for record in source.rank_records.values()})
     energy = tuple(found.energy)
     per_sample, why_not = joules_per_sample(
         energy, max(num_hosts, 1), _num_samples(training), found.no_energy
@@ -204,23 +204,16 @@ def _num_samples(training: Training) -> float | None:
     return training.samples_per_step * steps if training.samples_per_step and steps else None
 
 
-def _environment(source: RunSource) -> Document:
-    environment = source.run.get("environment")
-    return environment if isinstance(environment, dict) else {}
-
-
 def _job(source: RunSource) -> Job:
     host_of: dict[int, str] = {}
     groups: dict[str, tuple[int, ...]] = {}
     on_gpu = False
-    for rank in source.ranks:
-        meta = source.rank_meta(rank)
-        host_of[rank] = str(meta.get("host") or "")
-        on_gpu = on_gpu or str(meta.get("device") or "").startswith("cuda")
-        listed = meta.get("groups")
-        for row in listed if isinstance(listed, list) else []:
-            if isinstance(row, dict) and isinstance(row.get("ranks"), list):
-                groups.setdefault(str(row.get("name")), tuple(row["ranks"]))
+    for rank, record in source.rank_records.items():
+        host_of[rank] = record.host
+        on_gpu = on_gpu or record.device.startswith("cuda")
+        for group in record.groups:
+            if group.ranks is not None:
+                groups.setdefault(str(group.name), group.ranks)
     return Job(host_of=host_of, groups=groups, on_gpu=on_gpu)
 
 

@@ -14,6 +14,7 @@ from perfscope.analysis.machine.topology import Topology
 from perfscope.analysis.source import Document, RunSource
 from perfscope.analysis.steps import RankSteps
 from perfscope.rundir.metrics import GAUGE
+from perfscope.rundir.records import RankRecord, RunRecord
 from perfscope.rundir.samples import HostSamples, SampleSeries
 
 _PCIE_GEN5_X16 = 63e9  # what a GPU of which the link is not known may move at most, per direction
@@ -113,8 +114,8 @@ def open_hosts(source: RunSource, steps: Mapping[int, RankSteps]) -> Iterator[Ho
     """Every host the run has a folder of, by name, one at a time: samples of hours are large."""
     by_host: dict[str, list[HostRank]] = {}
     for rank in source.ranks:
-        meta = source.rank_meta(rank)
-        by_host.setdefault(str(meta.get("host") or ""), []).append(_rank(rank, meta, steps.get(rank)))
+        record = source.rank_records[rank]
+        by_host.setdefault(record.host, []).append(_rank(rank, record, steps.get(rank)))
     for name in source.hosts:
         ranks = by_host.get(name, [])
         samples = source.samples(name)
@@ -133,18 +134,15 @@ def _no_samples(name: str) -> HostSamples:
     return HostSamples(host=name, series=(), facts=(), anchors=(), intervals=(), ends=(), num_dropped=0)
 
 
-def _rank(rank: int, meta: Document, steps: RankSteps | None) -> HostRank:
-    affinity = meta.get("affinity")
+def _rank(rank: int, record: RankRecord, steps: RankSteps | None) -> HostRank:
     none = np.empty(0, dtype=np.int64)
     return HostRank(
         rank=rank,
-        pid=_whole(meta.get("pid")),
-        local_rank=_whole(meta.get("local_rank")),
-        num_threads=_whole(meta.get("num_threads")),
-        affinity=frozenset(cpu for cpu in affinity if isinstance(cpu, int))
-        if isinstance(affinity, list)
-        else frozenset(),
-        device=str(meta.get("device") or ""),
+        pid=record.pid,
+        local_rank=record.local_rank,
+        num_threads=record.num_threads,
+        affinity=frozenset(record.affinity),
+        device=record.device,
         starts=steps.starts if steps is not None else none,
         ends=steps.starts + steps.durations if steps is not None else none,
         is_counted=_comparable(steps) if steps is not None else None,
@@ -156,13 +154,12 @@ def _comparable(steps: RankSteps) -> NDArray[np.bool_]:
     return steps.is_counted if steps.shared is None else np.zeros_like(steps.is_counted)
 
 
-def _why_no_ceilings(run: Document, host: str) -> str:
+def _why_no_ceilings(run: RunRecord, host: str) -> str:
     """What to say should the host's ceilings.json not be there."""
-    options = run.get("options")
-    option = options.get("ceilings") if isinstance(options, dict) else None
+    option = run.options.ceilings
     if option == "off":
         return "switched off by `--ceilings off`"
-    if run.get("host") and host != run.get("host"):
+    if run.host and host != run.host:
         return "no `perfscope run` started on that host"
     if option is None:  # a run of before this was recorded
         return "its ceilings were not measured (`--ceilings off`, or it failed)"
@@ -174,7 +171,3 @@ def _steps_span(ranks: Sequence[HostRank]) -> tuple[int, int] | None:
     if not stepped:
         return None
     return min(int(r.starts.min()) for r in stepped), max(int(r.ends.max()) for r in stepped)
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

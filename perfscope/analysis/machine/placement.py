@@ -11,14 +11,13 @@ from perfscope.analysis.machine.counters import middle_ns
 from perfscope.analysis.machine.host import Host, HostRank
 from perfscope.analysis.machine.results import MachineAnalysis, RankPlacement
 from perfscope.analysis.machine.topology import cpu_list, cpu_set
-from perfscope.analysis.source import Document
 from perfscope.rundir.samples import SampleFact, SampleSeries
 
 REMOTE = 0.2  # of a rank's pages on another node
 _FAST = frozenset({"mcdram", "fast"})
 
 
-def placements(host: Host, environment: Document) -> list[RankPlacement]:
+def placements(host: Host, environment: Mapping[str, str]) -> list[RankPlacement]:
     """One entry per rank of a host that has a topology, by rank.
 
     Args:
@@ -36,7 +35,11 @@ def placements(host: Host, environment: Document) -> list[RankPlacement]:
 
 
 def _placed(
-    host: Host, rank: HostRank, binding: SampleFact | None, pages: Mapping[int, float], environment: Document
+    host: Host,
+    rank: HostRank,
+    binding: SampleFact | None,
+    pages: Mapping[int, float],
+    environment: Mapping[str, str],
 ) -> RankPlacement:
     value: Mapping[str, object] = binding.value if binding is not None else {}
     said = value.get("cpus")
@@ -125,7 +128,7 @@ def _of_the_job(host: Host) -> tuple[dict[int, float], str]:
     return {node: value / total for node, value in sorted(found.items())}, "memory.numa_stat of the job"
 
 
-def _device_node(host: Host, rank: HostRank, environment: Document) -> int | None:
+def _device_node(host: Host, rank: HostRank, environment: Mapping[str, str]) -> int | None:
     """NUMA node of the rank's GPU; through CUDA_VISIBLE_DEVICES where that lists indices."""
     index = rank.gpu
     if index is None:

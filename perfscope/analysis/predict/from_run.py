@@ -20,6 +20,7 @@ from perfscope.analysis.predict.records import (
     PlannedCall,
 )
 from perfscope.analysis.results import CollectiveCall, RankResult, RunAnalysis
+from perfscope.rundir.records import RankRecord
 
 _LEFT_OUT = 3  # first steps
 _MOST_WAITING = 0.7  # of the time in calls: the skews are of other calls than those that last
@@ -46,7 +47,7 @@ class _CallKind:
 
 
 def measured_run(
-    name: str, analysis: RunAnalysis, metas: Mapping[int, Document], plan: Plan | None = None
+    name: str, analysis: RunAnalysis, metas: Mapping[int, RankRecord], plan: Plan | None = None
 ) -> MeasuredRun:
     """What predictions need of a run.
 
@@ -99,13 +100,13 @@ def measured_run(
 
 
 def _require_traced(analysis: RunAnalysis) -> list[RankResult]:
-    status = analysis.run.get("status")
-    if status not in (None, "finished"):
+    status = analysis.run.status
+    if status not in ("", "finished"):
         raise NotUsable(f"it is {status}, not finished; record it again to the end")
     if not analysis.ranks:
         raise NotUsable("no rank was recorded; record it again")
-    expected = analysis.run.get("world_size")
-    if isinstance(expected, int) and expected > len(analysis.ranks):
+    expected = analysis.run.world_size
+    if expected is not None and expected > len(analysis.ranks):
         raise NotUsable(f"{expected - len(analysis.ranks)} of {expected} ranks are missing; record it again")
     if analysis.step_ns is None:
         raise NotUsable("it has no step; record more steps")
@@ -131,7 +132,7 @@ def _typical_step(analysis: RunAnalysis) -> tuple[float, tuple[float, ...]]:
     return float(analysis.step_ns.median), tuple(map(float, steps))
 
 
-def call_kinds(analysis: RunAnalysis, metas: Mapping[int, Document], steps: float) -> tuple[_CallKind, ...]:
+def call_kinds(analysis: RunAnalysis, metas: Mapping[int, RankRecord], steps: float) -> tuple[_CallKind, ...]:
     """Matched calls by collective, members and size; those of unknown size or formula are left out.
 
     Args:
@@ -143,7 +144,7 @@ def call_kinds(analysis: RunAnalysis, metas: Mapping[int, Document], steps: floa
     found: dict[tuple[str, str, tuple[int, ...] | None, int], list[CollectiveCall]] = defaultdict(list)
     for call in analysis.calls:
         if call.bytes is not None and call.bytes >= 0 and algorithms(call.collective):
-            members = _members(metas.get(call.late_rank, {}), call.group)
+            members = _members(metas.get(call.late_rank), call.group)
             found[call.collective, call.group, members, call.bytes].append(call)
     kinds = []
     for (collective, group, members, num_bytes), calls in found.items():
@@ -164,12 +165,9 @@ def call_kinds(analysis: RunAnalysis, metas: Mapping[int, Document], steps: floa
     return tuple(kinds)
 
 
-def _members(meta: Document, group: str) -> tuple[int, ...] | None:
-    rows = meta.get("groups")
-    for row in rows if isinstance(rows, list) else ():
-        if isinstance(row, dict) and str(row.get("name")) == group and isinstance(row.get("ranks"), list):
-            return tuple(row["ranks"])
-    return None
+def _members(record: RankRecord | None, name: str) -> tuple[int, ...] | None:
+    groups = record.groups if record is not None else ()
+    return next((one.ranks for one in groups if one.name == name and one.ranks is not None), None)
 
 
 def recorded_plan(analysis: RunAnalysis, kinds: Sequence[_CallKind], hosts: Mapping[int, str]) -> Plan:
@@ -257,31 +255,29 @@ def _ranks_per_host(analysis: RunAnalysis) -> int:
     return max(hosts.count(host) for host in set(hosts))
 
 
-def _cores_per_rank(analysis: RunAnalysis, metas: Mapping[int, Document]) -> float | None:
+def _cores_per_rank(analysis: RunAnalysis, metas: Mapping[int, RankRecord]) -> float | None:
     """Usable CPUs of a host over its ranks; the hosts of an emulated cluster are one machine."""
-    options = analysis.run.get("options")
-    one_machine = isinstance(options, dict) and bool(options.get("cluster"))
+    one_machine = bool(analysis.run.options.cluster)
     cpus: dict[str, set[int]] = defaultdict(set)
     ranks: dict[str, int] = defaultdict(int)
     for rank in analysis.ranks:
-        affinity = metas.get(rank.rank, {}).get("affinity")
-        if not isinstance(affinity, list) or not affinity:
+        record = metas.get(rank.rank)
+        if record is None or not record.affinity:
             return None
         host = "" if one_machine else rank.host
-        cpus[host].update(affinity)
+        cpus[host].update(record.affinity)
         ranks[host] += 1
     return min(len(cpus[host]) / ranks[host] for host in ranks) if ranks else None
 
 
-def _threads(metas: Mapping[int, Document]) -> int | None:
-    known = [meta["num_threads"] for meta in metas.values() if isinstance(meta.get("num_threads"), int)]
-    return max(int(str(one)) for one in known) if known else None
+def _threads(metas: Mapping[int, RankRecord]) -> int | None:
+    return max((meta.num_threads for meta in metas.values() if meta.num_threads is not None), default=None)
 
 
 def _model(analysis: RunAnalysis) -> str:
     """What must not differ among the runs that one prediction is made of."""
-    scheme = analysis.run.get("scheme")
-    if isinstance(scheme, dict) and "model" in scheme:
+    scheme = analysis.run.scheme or {}
+    if "model" in scheme:
         size = "x".join(map(str, scheme.get("input_shape") or ()))
         return f"{scheme['model']} at {size} in {scheme.get('dtype')}, {scheme.get('num_classes')} classes"
     params = sum(one.num_params or 0 for one in analysis.layers)

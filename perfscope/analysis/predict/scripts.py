@@ -6,19 +6,21 @@ there torch's buckets are made from the parameters in layers.json.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from perfscope.analysis.predict.crossings import uses_inside
 from perfscope.analysis.predict.from_run import link_class
 from perfscope.analysis.predict.records import MeasuredRun, Plan, PlannedCall
+from perfscope.rundir.records import LayersRecord
 
 DDP = "dp.ddp"
 _FIRST_BUCKET, _BUCKET = 1 << 20, 25 << 20  # DistributedDataParallel's defaults
 _SAME_PAYLOAD = frozenset({"all_reduce", "broadcast"})
 
 
-def gradient_buckets(layers: Mapping[str, object]) -> tuple[int, ...]:
+def gradient_buckets(layers: LayersRecord) -> tuple[int, ...]:
     """Bytes of DistributedDataParallel's buckets, in the order they are sent.
 
     A bucket takes gradients, last parameter first, until it has reached its limit: 1 MiB for the first, 25
@@ -27,16 +29,10 @@ def gradient_buckets(layers: Mapping[str, object]) -> tuple[int, ...]:
     Args:
         layers: layers.json of a rank.
     """
-    rows = layers.get("layers")
     sizes: list[int] = []
-    for row in rows if isinstance(rows, list) else ():
-        params, num_bytes = int(row.get("params") or 0), int(row.get("param_bytes") or 0)
-        element = num_bytes // params if params else 4
-        for shape in row.get("param_shapes") or ():
-            elements = 1
-            for side in shape:
-                elements *= int(side)
-            sizes.append(elements * element)
+    for row in layers.layers:
+        element = (row.param_bytes or 0) // row.params if row.params else 4
+        sizes += [math.prod(shape) * element for shape in row.param_shapes or ()]
     buckets, filled, limit = [], 0, _FIRST_BUCKET
     for size in reversed(sizes):
         filled += size

@@ -52,9 +52,9 @@ def _second_copies(runs: Sequence[StudyRun], entries: Sequence[RunEntry]) -> dic
     copies: dict[tuple[object, ...], list[StudyRun]] = defaultdict(list)
     for run in runs:
         _, document = given[run.name]
-        start = document.get("start_unix_ns")
-        if isinstance(start, int) and start > 0:
-            copies[start, str(document.get("name")), run.command, run.world_size].append(run)
+        start = document.start_unix_ns
+        if start is not None and start > 0:
+            copies[start, document.name, run.command, run.world_size].append(run)
 
     def rank(run: StudyRun) -> tuple[bool, bool, bool, bool, bool, int]:
         return (

@@ -243,7 +243,7 @@ def _command(run: StudyRun) -> str | None:
 
 
 def _scheme(run: StudyRun, analysis: RunAnalysis) -> dict[str, object]:
-    scheme = mapping(analysis.run.get("scheme"))
+    scheme = mapping(analysis.run.scheme)
     facts: dict[str, object] = {
         str(name): value
         for name, value in scheme.items()
@@ -254,8 +254,8 @@ def _scheme(run: StudyRun, analysis: RunAnalysis) -> dict[str, object]:
         for name in ("axes", "mesh", "learning_rate")
         for key, value in mapping(scheme.get(name)).items()
     }
-    git = mapping(analysis.run.get("git"))
-    commit = {f"git {name}": value for name, value in git.items()}
+    git = analysis.run.git
+    commit = {"git commit": git.commit, "git dirty": git.dirty} if git is not None else {}
     labels = {f"label {name}": value for name, value in run.labels.items()}
     version = {"perfscope": run.perfscope_version or None}
     return {**facts, **nested, **commit, **labels, **version}

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from perfscope.analysis.absent import is_open, why_cut_short
+from perfscope.analysis.absent import why_cut_short
 from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.rank_facts import world_size
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.study.causes import KEPT
 from perfscope.analysis.study.models import Model, model_of, model_words
@@ -24,6 +25,7 @@ from perfscope.analysis.study.results import (
     RunEntry,
     StudyRun,
 )
+from perfscope.rundir.records import Exit, Framework, RankRecord, RunRecord
 
 SEPARATOR = " · "  # between the facts of a repeat key
 BETWEEN_HOSTS = ("ethernet", "fabric")  # link classes
@@ -77,7 +79,7 @@ def _study_run(entry: RunEntry, label: str, known: Model, model: str) -> StudyRu
     analysis = entry.analysis
     run = analysis.run
     bench = analysis.bench
-    scheme = mapping(run.get("scheme"))
+    scheme = mapping(run.scheme)
     world = _world_size(entry)
     hosts = Counter(rank.host for rank in analysis.ranks if rank.host)
     batch = bench.batch if bench else _batch(analysis)
@@ -125,16 +127,16 @@ def _study_run(entry: RunEntry, label: str, known: Model, model: str) -> StudyRu
         disturbed=None if machine is None or machine.clean is None else not machine.clean,
         disturbances=tuple(one.title for one in machine.disturbances if one.within_steps) if machine else (),
         incomplete=_incomplete(analysis, world),
-        running=is_open(run),
+        running=run.is_open,
         machine=facts,
-        perfscope_version=str(run.get("perfscope_version") or ""),
-        packages=texts(run.get("packages")),
-        environment=texts(run.get("environment")),
-        options=dict(mapping(run.get("options"))),
-        command=tuple(map(str, sequence(run.get("command")))),
-        labels=texts(run.get("labels")),
+        perfscope_version=run.perfscope_version,
+        packages=run.packages,
+        environment=run.environment,
+        options=run.all_options,
+        command=run.command,
+        labels=run.labels,
         missing=_missing(analysis, no_composition, entry, curve),
-        origin=str(run.get("origin") or ""),
+        origin=run.origin,
         fixed_share=_fixed_share(scheme),
         num_params=known.num_params or None,
         typical_step_ns=typical_step(entry),
@@ -149,14 +151,14 @@ def _study_run(entry: RunEntry, label: str, known: Model, model: str) -> StudyRu
 
 def _backend(entry: RunEntry) -> str:
     """What carries the collectives: as the bench was asked, else as the ranks found it."""
-    asked = str(mapping(entry.analysis.run.get("scheme")).get("backend") or "")
-    found = {str(meta["backend"]) for meta in entry.metas.values() if meta.get("backend")}
+    asked = str(mapping(entry.analysis.run.scheme).get("backend") or "")
+    found = {meta.backend for meta in entry.metas.values() if meta.backend}
     return asked or " and ".join(sorted(found))
 
 
-def _settings(run: Mapping[str, Any]) -> dict[str, str]:
+def _settings(run: RunRecord) -> dict[str, str]:
     """Options of the run and of its bench that are one word or number each."""
-    both = {**mapping(run.get("options")), **mapping(run.get("scheme"))}
+    both = {**run.all_options, **mapping(run.scheme)}
     return {name: str(value) for name, value in both.items() if isinstance(value, str | int | float)}
 
 
@@ -183,10 +185,10 @@ def _world_size(entry: RunEntry) -> int | None:
     """Ranks of the job, by run.json, the scheme, the ranks themselves, and last what was launched."""
     run, bench = entry.analysis.run, entry.analysis.bench
     known = [
-        _whole(run.get("world_size")),
+        run.world_size,
         bench.num_ranks if bench else None,
-        *(_whole(meta.get("world_size")) for meta in entry.metas.values()),
-        _whole(run.get("expected_ranks")),
+        world_size(run, entry.metas),
+        run.expected_ranks,
         len(entry.analysis.ranks) or None,
     ]
     return next((size for size in known if size), None)
@@ -194,7 +196,7 @@ def _world_size(entry: RunEntry) -> int | None:
 
 def _batch(analysis: RunAnalysis) -> int | None:
     """Samples of a step over all ranks, of a run that is no bench run."""
-    option = _whole(mapping(analysis.run.get("options")).get("samples_per_step"))
+    option = _whole(analysis.run.options.samples_per_step)
     if option:
         return option
     if analysis.samples_per_step:  # of the median step: how many smaller last batches there were is no matter
@@ -216,8 +218,8 @@ def typical_step(entry: RunEntry) -> float | None:
 
 
 def _threads(entry: RunEntry) -> int | None:
-    asked = _whole(mapping(entry.analysis.run.get("scheme")).get("threads"))
-    said = {_whole(meta.get("num_threads")) for meta in entry.metas.values()}
+    asked = _whole(mapping(entry.analysis.run.scheme).get("threads"))
+    said = {meta.num_threads or None for meta in entry.metas.values()}
     return asked or (said.pop() if len(said) == 1 else None)
 
 
@@ -234,7 +236,6 @@ def _repeat_key(
     Labels are the user's own way of telling settings apart, so that they count, too, REPEAT excepted.
     """
     run, bench = entry.analysis.run, entry.analysis.bench
-    options = mapping(run.get("options"))
     facts = [
         bench.scheme if bench else "",
         bench.mesh if bench else "",
@@ -242,12 +243,12 @@ def _repeat_key(
         f"{world} ranks",
         f"batch {batch}",
         f"{_threads(entry)} threads",
-        str(options.get("cluster") or ""),
+        run.options.cluster or "",
         machine.text,
-        *(f"{name}={value}" for name, value in sorted(texts(run.get("labels")).items()) if name != REPEAT),
+        *(f"{name}={value}" for name, value in sorted(run.labels.items()) if name != REPEAT),
     ]
     if bench is not None:
-        scheme = mapping(run.get("scheme"))
+        scheme = mapping(run.scheme)
         facts += [str(scheme.get(name)) for name in ("period", "bind", "dtype", "backend")]
     return SEPARATOR.join(facts)
 
@@ -309,20 +310,14 @@ def _is_number(value: object) -> bool:
 
 def _framework(entry: RunEntry) -> tuple[str, str]:
     """Name and version; the label of `perfscope bench` says on what Keras runs: "keras-jax"."""
-    told = [mapping(meta.get("framework")) for _, meta in sorted(entry.metas.items())]
-    first = next((one for one in told if one.get("name")), {})
-    name = str(first.get("name") or "")
-    if name and first.get("backend"):
-        name = f"{name}-{first['backend']}"
-    label = mapping(entry.analysis.run.get("labels")).get("framework")
-    return str(label or name), str(first.get("version") or "")
+    every = (meta.framework for _, meta in sorted(entry.metas.items()))
+    first = next((one for one in every if one.name), Framework())
+    label = entry.analysis.run.labels.get("framework")
+    return label or first.full_name, first.version
 
 
-def _memory_of_ranks(metas: Mapping[int, Document]) -> tuple[tuple[int, int], ...]:
-    found = [
-        (rank, _whole(mapping(meta.get("memory")).get("peak_rss_bytes")))
-        for rank, meta in sorted(metas.items())
-    ]
+def _memory_of_ranks(metas: Mapping[int, RankRecord]) -> tuple[tuple[int, int], ...]:
+    found = [(rank, meta.memory.peak_rss_bytes) for rank, meta in sorted(metas.items())]
     return tuple((rank, size) for rank, size in found if size)
 
 
@@ -344,21 +339,21 @@ def _diverged(analysis: RunAnalysis) -> bool:
 
 def _incomplete(analysis: RunAnalysis, world: int | None) -> tuple[str, ...]:
     run, reasons = analysis.run, []
-    if is_open(run):
+    if run.is_open:
         reasons.append("it was not closed: still being written, or perfscope was killed")
-    ended = mapping(run.get("exit"))
+    ended = run.exit or Exit()
     cut_short = why_cut_short(run)
     if cut_short:
         reasons.append(cut_short)
-    elif ended.get("signal"):
-        reasons.append(f"it was ended by signal {ended['signal']}")
-    elif ended.get("code"):
-        reasons.append(f"it ended with exit code {ended['code']}")
+    elif ended.signal:
+        reasons.append(f"it was ended by signal {ended.signal}")
+    elif ended.code:
+        reasons.append(f"it ended with exit code {ended.code}")
     seen = len(analysis.ranks)
     if world and seen < world:
         reasons.append(f"{world - seen} of {world} ranks are missing")
     cut = [rank.rank for rank in analysis.ranks if rank.finished is False]
-    if cut and not is_open(run):
+    if cut and not run.is_open:
         reasons.append(f"rank {', '.join(map(str, cut[:8]))} did not close its files")
     return tuple(reasons)
 
@@ -374,8 +369,8 @@ def _machine(entry: RunEntry) -> MachineFacts:
         for row in sequence(topology.get("gpus"))
         if isinstance(row, Mapping)
     ]
-    devices = {str(meta.get("device")) for meta in entry.metas.values() if meta.get("device")}
-    cluster = str(mapping(run.get("options")).get("cluster") or "")
+    devices = {meta.device for meta in entry.metas.values() if meta.device}
+    cluster = run.options.cluster or ""
     return MachineFacts(
         hosts=hosts,
         cpu=" and ".join(

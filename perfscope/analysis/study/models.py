@@ -16,6 +16,7 @@ from typing import Any
 
 from perfscope.analysis.study.results import WARN, Problem, RunEntry, StudyRun
 from perfscope.analysis.study.words import crowd
+from perfscope.rundir.records import RootModule
 
 _SHARDED = ("FullyShardedDataParallel", "FSDP", "DeepSpeedEngine")  # how their root's type begins
 Layers = Mapping[str, tuple[str, int]]  # name -> type, own parameters
@@ -42,28 +43,26 @@ class Model:
 
 def model_of(entry: RunEntry) -> Model:
     """What the run tells of its model."""
-    scheme = _mapping(entry.analysis.run.get("scheme"))
+    scheme = _mapping(entry.analysis.run.scheme)
     num_ranks = len(entry.analysis.ranks)
     if entry.analysis.bench:
         shape = "x".join(str(size) for size in scheme.get("input_shape") or ())
         name = entry.analysis.bench.model + (f", input {shape}" if shape else "")
         return Model(name=name, layers={}, is_whole=False, num_ranks=num_ranks)
-    labels = _mapping(entry.analysis.run.get("labels"))
+    labels = entry.analysis.run.labels
     if labels.get("framework") and labels.get("model"):  # one model, whatever a framework calls its layers
-        return Model(name=str(labels["model"]), layers={}, is_whole=False, num_ranks=num_ranks)
-    roots = [_mapping(meta.get("root")) for _, meta in sorted(entry.metas.items())]
-    root = next((one for one in roots if one.get("type") or one.get("name")), {})
-    name = str(root.get("name") or root.get("type") or "")  # the name is that of what wrappers hold
+        return Model(name=labels["model"], layers={}, is_whole=False, num_ranks=num_ranks)
+    roots = [meta.root or RootModule() for _, meta in sorted(entry.metas.items())]
+    # The name is that of what wrappers hold.
+    name = next((one.name or one.type for one in roots if one.name or one.type), "")
     return Model(name=name, layers=_layers(entry), is_whole=_is_whole(roots, num_ranks), num_ranks=num_ranks)
 
 
-def _is_whole(roots: Sequence[Mapping[str, Any]], num_ranks: int) -> bool:
+def _is_whole(roots: Sequence[RootModule], num_ranks: int) -> bool:
     if num_ranks == 1:
         return True
     return bool(roots) and all(
-        root.get("data_parallel")
-        and root.get("dp_size") == num_ranks
-        and not str(root.get("type")).startswith(_SHARDED)
+        root.data_parallel and root.dp_size == num_ranks and not root.type.startswith(_SHARDED)
         for root in roots
     )
 
@@ -71,10 +70,9 @@ def _is_whole(roots: Sequence[Mapping[str, Any]], num_ranks: int) -> bool:
 def _layers(entry: RunEntry) -> Layers:
     """By layers.json where it was read, for it lists layers that no traced step ran; else as analysed."""
     found: dict[str, tuple[str, int]] = {}
-    for _, document in sorted(entry.layers.items()):
-        rows = document.get("layers")
-        for row in map(_mapping, rows if isinstance(rows, list) else ()):
-            _add(found, str(row.get("layer")), str(row.get("type")), row.get("params"))
+    for _, record in sorted(entry.layers.items()):
+        for row in record.layers:
+            _add(found, row.layer, str(row.type), row.params)
     if not entry.layers:
         for layer in entry.analysis.layers:
             _add(found, layer.layer, layer.module_type or "", layer.num_params)

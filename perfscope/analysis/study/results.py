@@ -24,6 +24,7 @@ from perfscope.analysis.study.diff_results import RunDiff as RunDiff
 from perfscope.analysis.study.figures import Composition as Composition
 from perfscope.analysis.study.figures import Interval as Interval
 from perfscope.analysis.study.framework_results import FrameworkStudy as FrameworkStudy
+from perfscope.rundir.records import LayersRecord, RankRecord
 
 Severity = Literal["refuse", "warn"]
 REFUSE: Severity = "refuse"
@@ -51,15 +52,15 @@ class RunEntry:
     Attributes:
         bench_records: reader.bench_records(); loss curves and memory per rank come from it. {} where the run
             is no bench run, or where they are not wanted.
-        metas: rank -> reader.rank_meta(rank); threads, device and library versions come from it.
+        metas: reader.rank_records; threads, device and library versions come from it.
         layers: rank -> reader.layers(rank); which model it was, with `analysis.layers` in its place.
     """
 
     name: str
     analysis: RunAnalysis
     bench_records: Mapping[int, Document] = field(default_factory=dict)
-    metas: Mapping[int, Document] = field(default_factory=dict)
-    layers: Mapping[int, Document] = field(default_factory=dict)
+    metas: Mapping[int, RankRecord] = field(default_factory=dict)
+    layers: Mapping[int, LayersRecord] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

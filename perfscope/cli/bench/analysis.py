@@ -61,8 +61,8 @@ def finished_run(run_dir: Path) -> Finished:
     ingest_run(run_dir)
     reader = RunReader(run_dir)
     analysis = analyse_run(reader)
-    scheme = analysis.run.get("scheme")
-    if analysis.bench is None or not isinstance(scheme, dict):
+    scheme = analysis.run.scheme
+    if analysis.bench is None or scheme is None:
         raise RunDirectoryError(f"{run_dir} holds no result of a bench run that can be read")
     if not analysis.bench.num_ranks_recorded:
         raise RunDirectoryError(f"{run_dir} holds no result of a bench run: no rank came to its end")

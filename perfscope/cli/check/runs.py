@@ -69,7 +69,7 @@ def read_runs(paths: Sequence[Path], side: str, other: ReadRuns | None = None) -
                 from perfscope.rundir.reader import RunReader
 
                 reader = RunReader(place)
-                name = name or str(reader.run.get("name") or "")
+                name = name or reader.run.name
                 run = measure_run(ingest(reader.path), str(place))
         except PerfscopeError as error:
             lost.append(LeftOut(name=str(place), side=side, reason=str(error)))

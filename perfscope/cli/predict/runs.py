@@ -20,6 +20,7 @@ from perfscope.cli.report import ingest
 from perfscope.errors import RunDirectoryError, TraceError, UsageError
 
 if TYPE_CHECKING:
+    from perfscope.rundir.records import RankRecord
     from perfscope.runners.config import BenchConfig
 
 STUDY_JSON = "study.json"
@@ -152,26 +153,27 @@ class _One:
 def _load(path: Path, name: str) -> _One:
     from perfscope.analysis.run import analyse_run
     from perfscope.rundir.reader import RunReader
+    from perfscope.rundir.records import LayersRecord
 
     reader = RunReader(path)
-    metas = {rank: reader.rank_meta(rank) for rank in reader.ranks}
-    scheme = reader.run.get("scheme")
+    metas = reader.rank_records
+    scheme = reader.run.scheme
     config, plan = None, None
-    if isinstance(scheme, dict):
-        config = config_of(reader.run, name)
+    if scheme is not None:
+        config = config_of(reader.run.command)
         plan = _own_plan(config, scheme, name)
     analysis = analyse_run(reader)
     run = measured_run(name, analysis, metas, plan)
     if config is None:
         _require_data_parallel(metas, name)
-    layers = reader.layers(reader.ranks[0]) or {}
-    backend = next((str(meta["backend"]) for meta in metas.values() if meta.get("backend")), None)
+    layers = reader.layers(reader.ranks[0]) or LayersRecord()
+    backend = next((meta.backend for meta in metas.values() if meta.backend), None)
     if backend is None and len(metas) == 1:
         backend = "gloo"  # one rank joined no group; what it will use is the CPU's default
     return _One(run=run, config=config, buckets=gradient_buckets(layers), backend=backend)
 
 
-def config_of(run: Mapping[str, Any], name: str) -> BenchConfig:
+def config_of(command: Sequence[str]) -> BenchConfig:
     """The configuration that a bench run's ranks were given, from its command.
 
     Raises:
@@ -179,9 +181,8 @@ def config_of(run: Mapping[str, Any], name: str) -> BenchConfig:
     """
     from perfscope.runners.config import BenchConfig, BenchError
 
-    words = run.get("command")
-    for word in words if isinstance(words, list) else ():
-        if isinstance(word, str) and word.startswith("{"):
+    for word in command:
+        if word.startswith("{"):
             try:
                 return BenchConfig.from_json(word)
             except BenchError:
@@ -209,12 +210,11 @@ def _own_plan(config: BenchConfig, scheme: Mapping[str, Any], name: str) -> Plan
     return plan_of(config, where)
 
 
-def _require_data_parallel(metas: Mapping[int, Mapping[str, object]], name: str) -> None:
+def _require_data_parallel(metas: Mapping[int, RankRecord], name: str) -> None:
     """Raises NotUsable for a script of several ranks that is not plain data parallel."""
     if len(metas) < 2:
         return
-    roots = [meta.get("root") for meta in metas.values()]
-    if not all(isinstance(root, dict) and root.get("data_parallel") for root in roots):
+    if not all(meta.root is not None and meta.root.data_parallel for meta in metas.values()):
         raise NotUsable(
             "its model is not wrapped by DistributedDataParallel: "
             "what it would send on other numbers of ranks is not known"

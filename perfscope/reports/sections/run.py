@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import datetime
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from perfscope import __version__, units
-from perfscope.analysis.absent import is_open, why_cut_short
+from perfscope.analysis.absent import why_cut_short
 from perfscope.analysis.results import FileProvenance, RunAnalysis
 from perfscope.reports.display import visible
 from perfscope.reports.model import Block, Column, Facts, Note, Section, Table, Unit, Value
 from perfscope.reports.sections.slurm_job import job_facts, neighbour_note
+from perfscope.rundir.records import Exit, RunRecord
 
 LONGEST_COMMAND = 2000
 LONGEST_NOTE = 600
@@ -128,63 +129,57 @@ def _unclassified(sources: tuple[FileProvenance, ...]) -> Table | None:
 def run_section(analysis: RunAnalysis) -> Section:
     facts = Facts(id="run-facts", title="What ran", pairs=tuple(_run_facts(analysis)))
     blocks: list[Block] = [facts]
-    packages = _mapping(analysis.run.get("packages"))
+    packages = analysis.run.packages
     if packages:
         pairs = tuple((visible(name), visible(version)) for name, version in sorted(packages.items()))
         blocks.append(Facts(id="run-packages", title="Packages in the training process", pairs=pairs))
-    environment = _mapping(analysis.run.get("environment"))
+    environment = analysis.run.environment
     if environment:
         pairs = tuple((visible(name), visible(value)) for name, value in sorted(environment.items()))
         blocks.append(Facts(id="run-environment", title="Environment (allow-listed names only)", pairs=pairs))
-    notes = analysis.run.get("attach_notes")
-    if isinstance(notes, (list, tuple)):
-        blocks.extend(Note(text=visible(note, LONGEST_NOTE), tone="caution") for note in notes)
+    blocks.extend(
+        Note(text=visible(note, LONGEST_NOTE), tone="caution") for note in analysis.run.attach_notes
+    )
     if used_by_others := neighbour_note(analysis.run):
         blocks.append(used_by_others)
     return Section(id="run", title="The run", blocks=tuple(blocks))
 
 
-def command_text(run: Mapping[str, object]) -> str:
+def command_text(run: RunRecord) -> str:
     """The command as it could be typed again, or '' where none was recorded (imported traces)."""
-    command = run.get("command")
-    if not isinstance(command, (list, tuple)) or not command:
-        return ""
-    return visible(shlex.join(str(word) for word in command), LONGEST_COMMAND)
+    return visible(shlex.join(run.command), LONGEST_COMMAND)
 
 
 def _run_facts(analysis: RunAnalysis) -> Iterator[tuple[str, str]]:
     run = analysis.run
-    yield "Name", visible(run.get("name") or "–")
+    yield "Name", visible(run.name or "–")
     if command := command_text(run):
         yield "Command", command
-    for key, title in (("cwd", "Directory"), ("launcher", "Launcher")):
-        if run.get(key):
-            yield title, visible(run[key], LONGEST_NOTE)
-    yield "Origin", "imported traces" if run.get("origin") == "import" else "perfscope run"
+    for value, title in ((run.cwd, "Directory"), (run.launcher, "Launcher")):
+        if value:
+            yield title, visible(value, LONGEST_NOTE)
+    yield "Origin", "imported traces" if run.is_imported else "perfscope run"
     hosts = sorted({rank.host for rank in analysis.ranks if rank.host})
-    if not hosts and run.get("host"):
-        hosts = [str(run["host"])]
+    hosts = hosts or list(filter(None, [run.host]))
     if hosts:
         yield "Hosts" if len(hosts) > 1 else "Host", visible(", ".join(hosts), LONGEST_NOTE)
     yield from _times(run)
     yield from _exit(run)
     yield from job_facts(run)
-    git = _mapping(run.get("git"))
-    if git:
-        dirty = " (with uncommitted changes)" if git.get("dirty") else ""
-        yield "Git commit", f"{visible(git.get('commit', '–'))}{dirty}"
-    labels = _mapping(run.get("labels"))
-    if labels:
-        yield "Labels", visible(", ".join(f"{k}={v}" for k, v in sorted(labels.items())), LONGEST_NOTE)
-    recorded = run.get("perfscope_version")
+    if run.git is not None:
+        dirty = " (with uncommitted changes)" if run.git.dirty else ""
+        yield "Git commit", f"{visible(run.git.commit or '–')}{dirty}"
+    if run.labels:
+        yield "Labels", visible(", ".join(f"{k}={v}" for k, v in sorted(run.labels.items())), LONGEST_NOTE)
+    recorded = run.perfscope_version
     yield "perfscope", f"report by {__version__}" + (f", recorded by {visible(recorded)}" if recorded else "")
 
 
-def _times(run: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    start, end = run.get("start_unix_ns"), run.get("end_unix_ns")
-    if isinstance(start, int) and not isinstance(start, bool):
+def _times(run: RunRecord) -> Iterator[tuple[str, str]]:
+    start, end = run.start_unix_ns, run.end_unix_ns
+    if start is not None:
         yield "Started", _utc(start)
-        if isinstance(end, int) and end >= start:
+        if end is not None and end >= start:
             yield "Took", units.format_ns(end - start)
 
 
@@ -196,18 +191,14 @@ def _utc(unix_ns: int) -> str:
     return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _exit(run: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    outcome = _mapping(run.get("exit"))
+def _exit(run: RunRecord) -> Iterator[tuple[str, str]]:
+    outcome = run.exit or Exit()
     cut_short = why_cut_short(run)
     if cut_short:
         yield "State", f"incomplete: {visible(cut_short, LONGEST_NOTE)}"
-    elif is_open(run):
+    elif run.is_open:
         yield "Exit", "not recorded: still running, or perfscope was killed"
-    if outcome.get("signal") is not None:
-        yield "Exit", f"killed by signal {visible(outcome['signal'])}"
-    elif outcome.get("code") is not None:
-        yield "Exit", f"code {visible(outcome['code'])}"
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, Mapping) else {}
+    if outcome.signal is not None:
+        yield "Exit", f"killed by signal {visible(outcome.signal)}"
+    elif outcome.code is not None:
+        yield "Exit", f"code {outcome.code}"

@@ -9,6 +9,7 @@ from perfscope.analysis.bench import BenchResult, CallCount, LinkBytes
 from perfscope.analysis.results import RunAnalysis
 from perfscope.reports.display import visible
 from perfscope.reports.model import Block, Column, Facts, Note, Section, Table, Unit, Value
+from perfscope.rundir.records import RunRecord
 
 LINK_WORDS = {
     "ethernet": "between hosts",
@@ -25,14 +26,13 @@ def scheme_section(analysis: RunAnalysis) -> Section | None:
     bench = analysis.bench
     if bench is None:
         return None
-    scheme = analysis.run.get("scheme")
     blocks: list[Block] = [
         Facts(
             id="scheme-facts",
             title="What was trained how",
             pairs=(
-                *_facts(bench, scheme if isinstance(scheme, Mapping) else {}),
-                *_cluster_facts(cluster_of(analysis.run)),
+                *_facts(bench, analysis.run.scheme or {}),
+                *_cluster_facts(analysis.run.options.cluster),
             ),
         )
     ]
@@ -45,17 +45,9 @@ def scheme_section(analysis: RunAnalysis) -> Section | None:
     return Section(id="scheme", title="Scheme", lead=_lead(bench), blocks=tuple(blocks))
 
 
-def cluster_of(run: Mapping[str, object]) -> str | None:
-    """The emulated cluster's spec, as it was asked for; None = real hosts."""
-    options = run.get("options")
-    cluster = options.get("cluster") if isinstance(options, Mapping) else None
-    return str(cluster) if cluster else None
-
-
-def scheme_words(run: Mapping[str, object]) -> str:
+def scheme_words(run: RunRecord) -> str:
     """The scheme in one sentence: more use above the verdict than a rank's configuration."""
-    scheme = run.get("scheme")
-    return visible(scheme.get("summary") or "", 300) if isinstance(scheme, Mapping) else ""
+    return visible((run.scheme or {}).get("summary") or "", 300)
 
 
 def _lead(bench: BenchResult) -> str:
@@ -94,7 +86,7 @@ def _facts(bench: BenchResult, scheme: Mapping[str, object]) -> Iterator[tuple[s
 
 
 def _cluster_facts(cluster: str | None) -> Iterator[tuple[str, str]]:
-    if cluster is not None:
+    if cluster:
         yield "Cluster", f"{visible(cluster)}, emulated: links are limited, all ranks compute on one machine"
 
 

@@ -1,0 +1,355 @@
+"""The documents of a run directory as typed records: every default and every wrong type is settled here.
+
+An entry that is null is absent. One of a wrong type gives the default and is named to the caller (the reader
+makes a note of it). An unknown one is ignored. So a document of another version, or a damaged one, keeps the
+others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, TypeVar, get_args, get_origin
+
+import msgspec
+
+from perfscope.rundir.documents import Document
+
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+Size = Annotated[int, msgspec.Meta(ge=1)]
+
+_T = TypeVar("_T", bound=msgspec.Struct)
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all: a key that is absent has its default."""
+
+
+class Framework(Record, frozen=True):
+    """What trained; `backend` is Keras's."""
+
+    name: str = ""
+    version: str = ""
+    backend: str = ""
+
+    @property
+    def full_name(self) -> str:
+        """``torch``, ``keras-jax``; "" where the rank does not say."""
+        return f"{self.name}-{self.backend}" if self.name and self.backend else self.name
+
+
+class RootModule(Record, frozen=True):
+    """The outermost module.
+
+    Attributes:
+        name: of the model itself, inside of wrappers.
+        type: class name, with wrappers.
+        data_parallel: the batch is split over `dp_size` ranks, None = all of them.
+        dp_unknown: why it is not known whether it is.
+    """
+
+    name: str = ""
+    type: str = ""
+    data_parallel: bool = False
+    dp_size: int | None = None
+    dp_unknown: str = ""
+
+
+class Mesh(Record, frozen=True):
+    """The device mesh of the program: axis names, and ranks along each."""
+
+    axes: tuple[str, ...] = ()
+    shape: tuple[Count, ...] = ()
+
+
+class Samples(Record, frozen=True):
+    """Where the number of samples in a step is known from: "loader" or elsewhere."""
+
+    source: str = msgspec.field(default="", name="from")
+
+
+class Overhead(Record, frozen=True):
+    """What recording cost the rank, ns."""
+
+    windows_ns: int | None = None
+    always_on_ns: int | None = None
+
+    @property
+    def total_ns(self) -> int | None:
+        """None: the rank does not say (killed early)."""
+        known = [part for part in (self.windows_ns, self.always_on_ns) if part is not None]
+        return sum(known) if known else None
+
+
+class Memory(Record, frozen=True):
+    """Most memory that the process held, bytes."""
+
+    peak_rss_bytes: Size | None = None
+    peak_device_bytes: Size | None = None
+
+
+class Group(Record, frozen=True):
+    """A process group; `ranks` None = not known."""
+
+    name: str | None = None
+    backend: str | None = None
+    ranks: tuple[Count, ...] | None = None
+
+
+class ProbeMissing(Record, frozen=True):
+    """A figure that the rank's probe cannot give, and why."""
+
+    what: str
+    reason: str | None = None
+
+
+class RankRecord(Record, frozen=True):
+    """rank.json.
+
+    Attributes:
+        world_size: ranks of the job, as the rank was given it.
+        num_devices: of its process (JAX), where known.
+        num_steps: written when the rank ended.
+        affinity: CPUs it may run on.
+        anchors: (monotonic ns, Unix ns), as read during the run.
+        files: name of a file beside it -> its seal.
+    """
+
+    host: str = ""
+    pid: int | None = None
+    local_rank: Count | None = None
+    world_size: Size | None = None
+    rank_source: str = ""
+    num_threads: Size | None = None
+    num_devices: Size | None = None
+    num_steps: Count | None = None
+    finished: bool | None = None
+    python: str = ""
+    device: str = ""
+    backend: str = ""
+    framework: Framework = Framework()
+    mpi_library: str = ""
+    root: RootModule | None = None
+    mesh: Mesh | None = None
+    samples: Samples = Samples()
+    overhead: Overhead = Overhead()
+    memory: Memory = Memory()
+    affinity: tuple[int, ...] = ()
+    anchors: tuple[tuple[int, int], ...] = ()
+    groups: tuple[Group, ...] = ()
+    notes: tuple[str, ...] = ()
+    missing: tuple[ProbeMissing, ...] = ()
+    files: dict[str, object] = {}
+
+
+class LayerRow(Record, frozen=True):
+    """One module of layers.json: its own parameters, without those of modules in it."""
+
+    layer: str
+    type: str | None = None
+    params: Count | None = None
+    param_bytes: Count | None = None
+    param_shapes: tuple[tuple[Count, ...], ...] | None = None
+
+
+class LayersRecord(Record, frozen=True):
+    """layers.json: modules in order of registration; `root` is the type of the outermost one."""
+
+    root: str | None = None
+    layers: tuple[LayerRow, ...] = ()
+
+
+class Exit(Record, frozen=True):
+    """How the command ended; both None where that is not known."""
+
+    code: int | None = None
+    signal: int | str | None = None
+
+
+class Git(Record, frozen=True):
+    """The repository that the run was started in."""
+
+    commit: str | None = None
+    dirty: bool | None = None
+
+
+class SlurmAccount(Record, frozen=True):
+    """What Slurm's accounting says of the job."""
+
+    state: str | None = None
+    elapsed_s: float | None = None
+    queued_s: float | None = None
+    max_rss_bytes: float | None = None
+    energy_joules: float | None = None
+
+
+class NodeLook(Record, frozen=True):
+    """A look at a node while the job did nothing on it, "before" or "after"; `others` are users."""
+
+    node: str | None = None
+    when: str | None = None
+    busy_cpus: float | None = None
+    others: str | None = None
+
+
+class SlurmJob(Record, frozen=True):
+    """The job that the run was a part of; `step_id` is a number where the ranks are a step of srun's."""
+
+    job_id: int | None = None
+    job_name: str | None = None
+    array_job_id: int | None = None
+    array_task_id: int | None = None
+    step_id: int | str | None = None
+    partition: str | None = None
+    node_list: str | None = None
+    num_tasks: int | None = None
+    restart_count: int | None = None
+    job: SlurmAccount = SlurmAccount()
+    neighbours: tuple[NodeLook, ...] = ()
+
+
+class Options(Record, frozen=True):
+    """What was asked for, of `perfscope run` and of what called it; `RunRecord.all_options` has all.
+
+    Attributes:
+        sampling: None = switched off; UNSET = a run of before this was recorded.
+        cluster: spec of the emulated cluster; None = real hosts.
+        overhead: share of the run's time that recording may cost.
+    """
+
+    trace: bool | None = None
+    windows: int | None = None
+    samples_per_step: int | float | None = None
+    sampling: object | msgspec.UnsetType | None = msgspec.UNSET
+    ceilings: str | None = None
+    cluster: str | None = None
+    overhead: float | None = None
+
+    @property
+    def no_trace(self) -> bool:
+        return self.trace is False or self.windows == 0
+
+
+class RunRecord(Record, frozen=True):
+    """run.json.
+
+    Attributes:
+        status: "running", "finished" or "incomplete"; "" where it does not say.
+        incomplete: why Slurm cut the run short.
+        expected_ranks: processes that the launcher was to start.
+        world_size: ranks of the job, as the launcher was given it.
+        scheme: what a bench run is, see runners.identity; None for other runs.
+        collected: directories that the run was collected from.
+        document: run.json as it was read.
+    """
+
+    name: str = ""
+    origin: str = ""
+    status: str = ""
+    incomplete: str = ""
+    perfscope_version: str = ""
+    cwd: str = ""
+    launcher: str = ""
+    host: str = ""
+    start_unix_ns: int | None = None
+    end_unix_ns: int | None = None
+    exit: Exit | None = None
+    expected_ranks: Count | None = None
+    attached_ranks: Count | None = None
+    world_size: Size | None = None
+    attach_notes: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    git: Git | None = None
+    packages: dict[str, str] = {}
+    environment: dict[str, str] = {}
+    labels: dict[str, str] = {}
+    options: Options = Options()
+    scheme: dict[str, Any] | None = None
+    slurm: SlurmJob | None = None
+    collected: tuple[object, ...] = ()
+    document: dict[str, object] = {}
+
+    @property
+    def is_imported(self) -> bool:
+        return self.origin == "import"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the run was not closed: it goes on, or its wrapper (of several Slurm tasks, one) died.
+
+        A run that was marked later, with the reason (`perfscope slurm follow`, `slurm close`), is closed.
+        """
+        return self.status == "running" or (
+            self.status == "incomplete" and self.exit is None and not self.incomplete
+        )
+
+    @property
+    def all_options(self) -> dict[str, object]:
+        options = self.document.get("options")
+        return options if isinstance(options, dict) else {}
+
+
+def decode_record(kind: type[_T], document: Mapping[str, object]) -> tuple[_T, tuple[str, ...]]:
+    """The document as a record, and its entries of a wrong type by name (`memory.peak_rss_bytes`)."""
+    present = {name: value for name, value in document.items() if value is not None}
+    try:
+        return msgspec.convert(present, kind), ()
+    except msgspec.ValidationError:
+        damaged: dict[str, None] = {}
+        record = _lenient_struct(kind, present, "", damaged)
+        return record, tuple(damaged)
+
+
+def decode_run(document: Document) -> tuple[RunRecord, tuple[str, ...]]:
+    """run.json as decode_record gives it, with the document in it."""
+    return decode_record(RunRecord, {**document, "document": document})
+
+
+def run_record(document: Document) -> RunRecord:
+    """run.json, where a wrong type is of no account to the caller."""
+    return decode_run(document)[0]
+
+
+def rank_record(document: Mapping[str, object]) -> RankRecord:
+    """rank.json, where a wrong type is of no account to the caller."""
+    return decode_record(RankRecord, document)[0]
+
+
+def _lenient_struct(kind: type[_T], document: Document, where: str, damaged: dict[str, None]) -> _T:
+    values: dict[str, Any] = {}
+    for field in msgspec.structs.fields(kind):
+        if field.encode_name not in document:
+            continue
+        value = document[field.encode_name]
+        try:
+            values[field.name] = _lenient(field.type, value, where + field.encode_name, damaged)
+        except msgspec.ValidationError:
+            if value is not None:
+                damaged[where + field.encode_name] = None
+    return kind(**values)
+
+
+def _lenient(kind: Any, value: object, where: str, damaged: dict[str, None]) -> Any:
+    """`value` as `kind`, without what does not fit in it; ValidationError where nothing of it does."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        kinds = get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+        inner = kinds[0]
+        if isinstance(value, dict) and isinstance(inner, type) and issubclass(inner, Record):
+            return _lenient_struct(inner, value, f"{where}.", damaged)
+        if isinstance(value, list) and get_origin(inner) is tuple and get_args(inner)[-1] is ...:
+            damaged[where] = None
+            return tuple(_those_that_fit(get_args(inner)[0], value))
+        if isinstance(value, dict) and get_origin(inner) is dict:
+            damaged[where] = None
+            pairs = ([name, *_those_that_fit(get_args(inner)[1], [one])] for name, one in value.items())
+            return {pair[0]: pair[1] for pair in pairs if len(pair) > 1}
+        raise
+
+
+def _those_that_fit(kind: Any, values: Iterable[object]) -> Iterator[Any]:
+    for value in values:
+        with contextlib.suppress(msgspec.ValidationError):
+            yield msgspec.convert(value, kind)

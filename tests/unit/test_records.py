@@ -1,0 +1,107 @@
+"""Documents of a run directory as typed records: defaults, wrong types, facts that follow."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfscope.rundir.records import RankRecord, RunRecord, decode_record, decode_run, rank_record, run_record
+from tests.unit.synthetic_run import SyntheticRun
+
+RANK: dict[str, Any] = {
+    "host": "node0",
+    "pid": 7,
+    "world_size": 4,
+    "framework": {"name": "keras", "version": "3.9", "backend": "jax"},
+    "root": {"name": "Net", "data_parallel": True, "dp_size": 4},
+    "memory": {"peak_rss_bytes": 100, "peak_device_bytes": None},
+    "groups": [{"name": "0", "backend": "gloo", "ranks": [0, 1]}, {"name": "1", "ranks": None}],
+    "anchors": [[1, 2], [3, 4]],
+    "files": {"steps.jsonl": {"bytes": 1}},
+}
+RUN: dict[str, Any] = {
+    "name": "demo",
+    "status": "finished",
+    "exit": {"code": 0, "signal": None},
+    "world_size": 4,
+    "command": ["python", "train.py"],
+    "git": {"commit": "abc", "dirty": None},
+    "labels": {"a": "b"},
+    "options": {"windows": 3, "overhead": 0.01, "sampling": None, "something": [1]},
+    "slurm": {"job_id": 3, "step_id": "batch", "neighbours": [{"node": "n", "busy_cpus": 1}]},
+}
+WRONG = (None, True, -1, 2.5, "text", [], {}, [None], [[]], {"a": 1}, {"a": {"b": []}}, [{"name": 5}], 2**70)
+
+
+def test_what_is_absent_or_null_has_its_default() -> None:
+    assert rank_record({}) == RankRecord() == rank_record(dict.fromkeys(RANK))
+    assert decode_run({})[0] == RunRecord()
+    assert decode_record(RankRecord, {"unknown": 1, "host": None}) == (RankRecord(), ())
+
+
+def test_a_record_has_what_was_written() -> None:
+    record, damaged = decode_record(RankRecord, RANK)
+    assert damaged == ()
+    assert record.framework.full_name == "keras-jax"
+    assert record.groups[0].ranks == (0, 1) and record.groups[1].ranks is None
+    assert record.anchors == ((1, 2), (3, 4)) and record.memory.peak_device_bytes is None
+    run, damaged = decode_run(RUN)
+    assert damaged == () and run.document == RUN
+    assert run.all_options["something"] == [1] and run.options.sampling is None
+    assert run_record({"options": {}}).options.sampling is not None
+    assert not run.is_open and run_record({"status": "running"}).is_open
+    assert run_record({"status": "incomplete"}).is_open
+    assert not run_record({"status": "incomplete", "incomplete": "time limit"}).is_open
+
+
+@pytest.mark.parametrize("kind", [RankRecord, RunRecord])
+def test_an_entry_of_a_wrong_type_loses_no_other(kind: type[RankRecord] | type[RunRecord]) -> None:
+    document = RANK if kind is RankRecord else RUN
+    whole, _ = decode_record(kind, document)
+    for name in document:
+        for value in WRONG:
+            record, damaged = decode_record(kind, {**document, name: value})
+            assert all(entry.split(".")[0] == name for entry in damaged)
+            for other in kind.__struct_fields__:
+                if other != name:
+                    assert getattr(record, other) == getattr(whole, other)
+
+
+def test_what_of_an_entry_is_usable_stays() -> None:
+    hostile = {
+        **RANK,
+        "memory": {"peak_rss_bytes": "much", "peak_device_bytes": 5},
+        "groups": [*RANK["groups"], {"name": "2", "ranks": [-1]}, 7],
+        "anchors": [[1, 2], None, ["x", 3], [4], [True, 2]],
+        "notes": ["one", 2],
+    }
+    record, damaged = decode_record(RankRecord, hostile)
+    assert damaged == ("memory.peak_rss_bytes", "anchors", "groups", "notes")
+    assert record.memory.peak_rss_bytes is None and record.memory.peak_device_bytes == 5
+    assert [group.name for group in record.groups] == ["0", "1"]
+    assert record.anchors == ((1, 2),) and record.notes == ("one",)
+    run, damaged = decode_run(
+        {**RUN, "labels": {"a": "b", "c": 5}, "options": {"sampling": None, "windows": "x"}}
+    )
+    assert damaged == ("labels", "options.windows")
+    assert run.labels == {"a": "b"} and run.options.sampling is None
+
+
+def test_the_reader_names_what_it_left_out(tmp_path: Path) -> None:
+    synthetic = SyntheticRun(tmp_path / "run")
+    synthetic.rank(0)
+    for name, entry in (
+        ("run.json", {"world_size": "four"}),
+        ("ranks/0/rank.json", {"pid": [], "host": "h"}),
+    ):
+        document = json.loads((synthetic.path / name).read_text())
+        document.pop("checksum", None)
+        synthetic.write(name, {**document, **entry})
+    reader = synthetic.read()
+    assert reader.run.world_size is None and reader.rank_records[0].host == "h"
+    reasons = {note.path: note.reason for note in reader.notes}
+    assert reasons["run.json"] == "entries of a wrong type are left out: world_size"
+    assert reasons["ranks/0/rank.json"] == "entries of a wrong type are left out: pid"
