@@ -243,7 +243,7 @@ def test_processes_that_cannot_be_told_apart_are_refused(tmp_path: Path) -> None
         ("r.nsys-rep", b"\x01\x02", "export it first \\(nsys export --type sqlite"),
         ("r.qdrep", b"\x01\x02", "export it first"),
         ("r.sqlite", b"SQLite format 3\0" + bytes(100), "cannot be read as a database"),
-        ("r.sqlite", gzip.compress(b"SQLite format 3\0" + bytes(100)), "unpack it first"),
+        ("r.sqlite", gzip.compress(b"SQLite format 3\0" + bytes(100), mtime=0), "unpack it first"),
     ],
 )
 def test_what_cannot_be_read_says_what_to_do(tmp_path: Path, name: str, content: bytes, reason: str) -> None:

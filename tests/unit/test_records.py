@@ -33,7 +33,21 @@ RUN: dict[str, Any] = {
     "options": {"windows": 3, "overhead": 0.01, "sampling": None, "something": [1]},
     "slurm": {"job_id": 3, "step_id": "batch", "neighbours": [{"node": "n", "busy_cpus": 1}]},
 }
-WRONG = (None, True, -1, 2.5, "text", [], {}, [None], [[]], {"a": 1}, {"a": {"b": []}}, [{"name": 5}], 2**70)
+WRONG: tuple[object, ...] = (
+    None,
+    True,
+    -1,
+    2.5,
+    "text",
+    [],
+    {},
+    [None],
+    [[]],
+    {"a": 1},
+    {"a": {"b": []}},
+    [{"name": 5}],
+    2**70,
+)
 
 
 def test_what_is_absent_or_null_has_its_default() -> None:
