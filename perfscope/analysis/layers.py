@@ -23,7 +23,8 @@ from perfscope.analysis import intervals as iv
 from perfscope.analysis.breakdown import Activity
 from perfscope.analysis.buckets import LayerParams
 from perfscope.analysis.layer_comm import CommShares, ModelParams, add_window, comm_of_layers, missing_of
-from perfscope.analysis.results import LayerResult, MissingFigure
+from perfscope.analysis.missing import Missing, missing_figure
+from perfscope.analysis.results import LayerResult
 from perfscope.analysis.source import Document
 from perfscope.analysis.spans import (
     ANNOTATION,
@@ -36,6 +37,8 @@ from perfscope.analysis.spans import (
     whole_numbers,
     words,
 )
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
 
 LAYER_COLUMNS = (
     *(
@@ -272,9 +275,7 @@ def _is_own_mark(table: pa.Table, code: NDArray[np.int32], names: list[str]) -> 
     return result
 
 
-def layer_results(
-    record: LayerRecord, no_layers: str
-) -> tuple[tuple[LayerResult, ...], tuple[MissingFigure, ...]]:
+def layer_results(record: LayerRecord, no_layers: str) -> tuple[tuple[LayerResult, ...], tuple[Missing, ...]]:
     """All layers in order of first execution, and what could not be told of them.
 
     Args:
@@ -315,5 +316,6 @@ def layer_results(
             )
         )
     if not results:
-        return (), (MissingFigure(what="layers", reason=no_layers),) if no_layers else ()
+        entry = missing_figure(Figure.LAYERS, Cause.NOT_IN_TRACE_FORMAT, reason=no_layers)
+        return (), (entry,) if no_layers else ()
     return tuple(results), missing_of(comm, record.comm.reasons)

@@ -15,6 +15,7 @@ from perfscope.analysis.study.repeats import centre_interval, permutation_p, rat
 from perfscope.analysis.study.results import RunEntry, SchemeStudy, SchemeVerdict
 from perfscope.analysis.study.schemes import inverse
 from perfscope.analysis.study.turning import FARTHEST, Modelled, turns_against
+from perfscope.messages.missing import figure_text
 from tests.unit.study_entries import entry, finding, link, parts
 
 CLUSTER = {"options": {"samples_per_step": 32, "cluster": "2x1@1gbit"}}
@@ -243,7 +244,7 @@ def test_memory_bytes_and_losses_of_repeats_stand_in_one_row() -> None:
     assert run.loss_curve.samples == (32, 64)
     assert run.loss_curve.seconds == (1.5, 2.5)
     assert study.run("b").loss_curve is None
-    assert any(one.what == "loss curve" for one in study.run("b").missing)
+    assert any(figure_text(one) == "loss curve" for one in study.run("b").missing)
 
 
 SPEEDS = st.lists(st.floats(1, 1e5), min_size=1, max_size=4)

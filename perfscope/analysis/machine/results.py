@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.missing import Missing
 
 # Link classes, and one for memory. DESIGN: intra_numa, cross_numa, pcie, nvlink, fabric, ethernet, loopback.
 LINK_CLASSES = ("memory", "intra_numa", "cross_numa", "pcie", "nvlink", "fabric", "ethernet", "loopback")
@@ -228,7 +228,7 @@ class MachineAnalysis:
     stacks: tuple[StackFrame, ...] = ()
     costs: tuple[SamplerCost, ...] = ()
     stopped: tuple[StoppedReading, ...] = ()
-    missing: tuple[MissingFigure, ...] = ()
+    missing: tuple[Missing, ...] = ()
     start_ns: int | None = None  # first and last reading, Unix ns: the time axis of the tracks
     end_ns: int | None = None
     windows: tuple[tuple[int, int, int], ...] = ()  # (window, start, end), Unix ns

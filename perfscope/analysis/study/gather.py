@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from perfscope.analysis.absent import is_open, why_cut_short
-from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.study.causes import KEPT
 from perfscope.analysis.study.models import Model, model_of, model_words
@@ -24,6 +24,8 @@ from perfscope.analysis.study.results import (
     RunEntry,
     StudyRun,
 )
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
 
 SEPARATOR = " · "  # between the facts of a repeat key
 BETWEEN_HOSTS = ("ethernet", "fabric")  # link classes
@@ -252,16 +254,16 @@ def _repeat_key(
     return SEPARATOR.join(facts)
 
 
-def _composition(analysis: RunAnalysis) -> tuple[Composition | None, str]:
+def _composition(analysis: RunAnalysis) -> tuple[Composition | None, Missing | None]:
     """The mean rank's mean traced step, and why there is none."""
     found = [rank.breakdown_ns for rank in analysis.ranks if rank.breakdown_ns is not None]
     if analysis.breakdown_of == "file":
-        return None, "its traces have no step marks: what they hold is not a step"
+        return None, missing_figure(Figure.STEP_COMPOSITION, Cause.NO_STEP_MARKS)
     if not found:
-        return None, "no window of it was traced"
+        return None, missing_figure(Figure.STEP_COMPOSITION, Cause.NO_WINDOW_TRACED)
     means = {part: math.fsum(getattr(one, part) for one in found) / len(found) for part in PARTS}
     step = math.fsum(one.step for one in found) / len(found)
-    return Composition(step=step, num_steps=min(one.num_steps for one in found), **means), ""
+    return Composition(step=step, num_steps=min(one.num_steps for one in found), **means), None
 
 
 def _loss_curve(entry: RunEntry, batch: int | None) -> LossCurve | None:
@@ -431,24 +433,18 @@ def _fixed_share(scheme: Mapping[str, Any]) -> float | None:
 
 
 def _missing(
-    analysis: RunAnalysis, no_composition: str, entry: RunEntry, curve: LossCurve | None
-) -> tuple[MissingFigure, ...]:
+    analysis: RunAnalysis, no_composition: Missing | None, entry: RunEntry, curve: LossCurve | None
+) -> tuple[Missing, ...]:
     missing = list(analysis.missing)
     if no_composition:
-        missing.append(MissingFigure(what="step composition", reason=no_composition))
+        missing.append(no_composition)
     if analysis.throughput_samples_per_s is None:
-        reason = "how many samples a step holds is not known"
-        if analysis.step_ns is None:
-            reason = "no step was recorded"
-        missing.append(MissingFigure(what="samples/s", reason=reason))
+        cause = Cause.NO_STEP_RECORDED if analysis.step_ns is None else Cause.BATCH_NOT_KNOWN
+        missing.append(missing_figure(Figure.SAMPLES_PER_S, cause))
     if curve is None:
-        reason = "no rank recorded a loss that is a number"
-        if analysis.bench is None:
-            reason = "only runs of `perfscope bench` record their losses"
-        elif not entry.bench_records:
-            reason = "the ranks' records (bench.json) were not read"
-        missing.append(MissingFigure(what="loss curve", reason=reason))
+        cause = Cause.NO_LOSS if entry.bench_records else Cause.NOT_READ
+        cause = Cause.NOT_A_BENCH_RUN if analysis.bench is None else cause
+        missing.append(missing_figure(Figure.LOSS_CURVE, cause))
     if not entry.bench_records and analysis.bench is None:
-        reason = "only runs of `perfscope bench` record it"
-        missing.append(MissingFigure(what="peak memory and bytes per link class", reason=reason))
+        missing.append(missing_figure(Figure.MEMORY_AND_LINKS, Cause.NOT_A_BENCH_RUN))
     return tuple(dict.fromkeys(missing))

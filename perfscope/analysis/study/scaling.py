@@ -61,6 +61,7 @@ class _Line:
                 reference_world_size=None,
                 reference_reason="",
                 refused=refused or series.mode_reason,
+                refusal=("mixed_settings" if series.mixed else "no_scaling" if series.mode else "no_mode"),
             )
         size, reason = self._reference()
         points = _points(series, size)
