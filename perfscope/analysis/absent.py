@@ -17,6 +17,7 @@ from perfscope.analysis.results import RankResult
 from perfscope.analysis.source import Document, DroppedInput, RunSource
 from perfscope.messages.missing import cause_text
 from perfscope.rundir import layout
+from perfscope.rundir.old_words import missing_figure_of
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
 
@@ -24,15 +25,6 @@ _STEPS_NOTE = "steps are cut"  # how a probe's note on what it takes for a step 
 FIRST_STEP = 3  # that a window may begin with, counted from 0 (probes/windows.py)
 WARM_UP_STEPS = 6  # a run of no more steps ends before its first window is written
 _MAX_WORDS = 300
-# Entries of rank.json that perfscope wrote before they had a code, by what they said.
-_FIGURES_OF_PROBES = {
-    "windows (layers, phases)": Figure.WINDOWS,
-    "windows (layers, phases, collectives in time)": Figure.WINDOWS,
-    "step breakdown, layers and collectives": Figure.WINDOWS,
-    "layers": Figure.LAYERS,
-    "layers, forward and backward": Figure.LAYERS_AND_PHASES,
-    "layers of part of the operators": Figure.LAYERS_OF_OPERATORS,
-}
 _FIGURES = re.compile(r"\d[\d.,]*")
 
 
@@ -135,7 +127,7 @@ def told_by_probes(metas: Mapping[int, Document]) -> list[Missing]:
         for entry in _list(meta.get("missing")):
             if isinstance(entry, dict) and entry.get("what"):
                 what, reason = str(entry["what"]), str(entry.get("reason") or "not said")
-                ranks_of[_figure_of_probe(entry.get("figure"), what), what, reason].append(rank)
+                ranks_of[missing_figure_of(entry.get("figure"), what), what, reason].append(rank)
     return [
         missing_figure(
             figure,
@@ -146,13 +138,6 @@ def told_by_probes(metas: Mapping[int, Document]) -> list[Missing]:
         )
         for (figure, what, reason), ranks in ranks_of.items()
     ]
-
-
-def _figure_of_probe(code: object, what: str) -> Figure:
-    try:
-        return Figure(code)
-    except ValueError:  # of an older perfscope, or a newer one
-        return _FIGURES_OF_PROBES.get(what, Figure.OTHER)
 
 
 def why_no_window(source: RunSource, ranks: Sequence[RankResult]) -> NoWindow:

@@ -16,6 +16,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional
 
 from ..rundir import last_word, layout
+from ..vocabulary.figures import Figure
 from . import sampler_start
 from .calls import CallLog
 from .files import say
@@ -149,12 +150,12 @@ class Process:
         if self.recorder is not None:
             self.recorder.note(text)
 
-    def missing(self, what: str, reason: str) -> None:
-        """A figure that this framework cannot give, and why; reports print it in its place."""
+    def missing(self, figure: Figure, what: str, reason: str) -> None:
+        """A figure that this framework cannot give, in words, and why; reports print it in its place."""
         if self.recorder is not None:
             entries = self.recorder.meta.setdefault("missing", [])
             if not any(entry["what"] == what for entry in entries):
-                entries.append({"what": what, "reason": reason})
+                entries.append({"figure": figure.value, "what": what, "reason": reason})
 
     def _identify(self) -> Identity:
         for ask in self._identities:

@@ -16,6 +16,8 @@ from perfscope.analysis.study.results import RunEntry, SchemeStudy, SchemeVerdic
 from perfscope.analysis.study.schemes import inverse
 from perfscope.analysis.study.turning import FARTHEST, Modelled, turns_against
 from perfscope.messages.missing import figure_text
+from perfscope.rundir.old_words import scales_with
+from perfscope.vocabulary.traffic import ScalesWith
 from tests.unit.study_entries import entry, finding, link, parts
 
 CLUSTER = {"options": {"samples_per_step": 32, "cluster": "2x1@1gbit"}}
@@ -178,6 +180,13 @@ def test_the_batch_at_which_the_order_turns_follows_from_what_the_bytes_are() ->
     assert study.verdict.turn.endswith(turn.sentence)
     unknown = compare([run("mp", "something", 120, 50), run("dp", "gradients", 50, 170)])
     assert unknown.batch_turns == ()
+
+
+def test_what_calls_grow_with_is_recorded_and_old_records_say_it_in_words() -> None:
+    assert scales_with("samples", "anything") is ScalesWith.SAMPLES
+    assert scales_with(None, "gradient of the logits") is ScalesWith.SAMPLES
+    assert scales_with(None, "bucket 3") is ScalesWith.WEIGHTS
+    assert scales_with("of a later version", "running statistics") is None
 
 
 def test_a_label_compares_any_runs() -> None:

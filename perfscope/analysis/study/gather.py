@@ -24,14 +24,13 @@ from perfscope.analysis.study.results import (
     RunEntry,
     StudyRun,
 )
+from perfscope.rundir.old_words import scales_with
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
+from perfscope.vocabulary.traffic import ScalesWith
 
 SEPARATOR = " · "  # between the facts of a repeat key
 BETWEEN_HOSTS = ("ethernet", "fabric")  # link classes
-# What calls carry, in the words of the schemes: of each sample (asked first), or of the weights.
-_OF_SAMPLES = ("activation", "input of", "logits", "output", "halo")
-_OF_WEIGHTS = ("gradients", "bucket", "weights", "centre", "parameters")
 REPEAT = "repeat"  # the label that numbers repeats
 GROWN = 10.0  # a last loss that many times the first has diverged, as `perfscope bench` has it
 _CLUSTER = re.compile(r"@(\d+(?:\.\d+)?)([kmg])bit", re.IGNORECASE)
@@ -416,20 +415,19 @@ def _link_speed(cluster: str, topologies: Mapping[str, Mapping[str, object]]) ->
 def _fixed_share(scheme: Mapping[str, Any]) -> float | None:
     """Of the bytes that the scheme's formulas send between hosts, those that do not grow with the batch.
 
-    What a call carries is told by the scheme's own words. None: nothing is sent, or a word is not known.
+    None: nothing is sent, or what a call grows with is not known.
     """
-    sums = {True: 0.0, False: 0.0}
+    sums = dict.fromkeys(ScalesWith, 0.0)
     calls = mapping(mapping(scheme.get("predicted")).get("calls_of_rank"))
     for row in (mapping(row) for rows in calls.values() for row in sequence(rows)):
-        what = str(row.get("what"))
-        grows = any(word in what for word in _OF_SAMPLES)
-        if not grows and not any(word in what for word in _OF_WEIGHTS):
+        grows_with = scales_with(row.get("scales_with"), row.get("what"))
+        if grows_with is None:
             return None
         for link, size in mapping(row.get("links")).items():
             if link in BETWEEN_HOSTS and _is_number(size) and _is_number(row.get("count")):
-                sums[grows] += size * row["count"] / (_whole(row.get("every")) or 1)
-    total = sums[True] + sums[False]
-    return sums[False] / total if total else None
+                sums[grows_with] += size * row["count"] / (_whole(row.get("every")) or 1)
+    total = math.fsum(sums.values())
+    return sums[ScalesWith.WEIGHTS] / total if total else None
 
 
 def _missing(

@@ -21,6 +21,7 @@ from perfscope.runners.model_parallel.volumes import Exchanged
 from perfscope.runners.schemes.base import Batch, Scheme
 from perfscope.runners.schemes.local import loss_of, make_optimizer
 from perfscope.runners.traffic import Traffic
+from perfscope.vocabulary.traffic import ScalesWith
 
 
 class SplitModel(Scheme):
@@ -117,6 +118,7 @@ def traffic_of(job: Job, rank: int, exchanged: Iterable[Exchanged]) -> list[Traf
             bytes=one.per_sample * job.group_batch * job.element_size,
             count=count,
             what=one.what,
+            scales_with=ScalesWith.SAMPLES,
         )
         for one, count in Counter(exchanged).items()
     ]
