@@ -28,6 +28,7 @@ from perfscope.analysis.machine.results import (
 from perfscope.analysis.missing import missing_figure
 from perfscope.analysis.results import LayerResult
 from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.disturbances import DisturbanceKind
 from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.missing import Missing
 from tests.unit.synthetic_topology import GIB, gpu_topology, knl_topology, vm_topology
@@ -141,7 +142,7 @@ def vm_machine(layers: tuple[LayerResult, ...] = (), *, disturbed: bool = True) 
     boost = 0.85 if disturbed else 0.0
     stress = Disturbance(
         host=host,
-        kind="cpu_neighbour",
+        kind=DisturbanceKind.CPU_NEIGHBOUR,
         start_ns=START + 4 * SECOND,
         end_ns=START + 7 * SECOND,
         severity=0.95,
@@ -154,7 +155,7 @@ def vm_machine(layers: tuple[LayerResult, ...] = (), *, disturbed: bool = True) 
     )
     steal = Disturbance(
         host=host,
-        kind="steal",
+        kind=DisturbanceKind.STEAL,
         start_ns=START + int(8.4 * SECOND),
         end_ns=START + int(9.1 * SECOND),
         severity=0.12,

@@ -28,7 +28,7 @@ ARROWS: dict[str, set[str]] = {
     "ingest": {"rundir"},
     "launch": {"rundir"},
     "analysis": {"rundir", "messages"},
-    "runners": {"rundir"},
+    "runners": {"rundir", "messages"},
     "slurm": {"rundir"},
     "gate": {"rundir", "analysis", "messages"},
     "reports": {"analysis", "gate", "messages"},
