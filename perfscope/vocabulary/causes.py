@@ -11,6 +11,10 @@ class Cause(str, Enum):
     # The run and its files.
     CUT_SHORT = "cut_short"
     NOT_CLOSED = "not_closed"
+    ENDED_BY_SIGNAL = "ended_by_signal"
+    EXIT_CODE = "exit_code"
+    RANKS_MISSING = "ranks_missing"
+    FILES_NOT_CLOSED = "files_not_closed"
     NO_RANK_ATTACHED = "no_rank_attached"
     INPUT_DROPPED = "input_dropped"
     UNREADABLE = "unreadable"

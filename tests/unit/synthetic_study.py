@@ -115,6 +115,7 @@ def run(label: str, **given: Any) -> StudyRun:
         "disturbed": False,
         "disturbances": (),
         "incomplete": (),
+        "incomplete_causes": (),
         "running": False,
         "machine": MachineFacts(
             hosts=("node0", "node1"), cpu="EPYC 7543", num_cpus=64, cluster="2x2@1gbit", device="cpu"

@@ -118,7 +118,8 @@ def _incomplete(run: StudyRun) -> list[Problem]:
             "what it tells of the others is not known."
         )
         found.append(Problem(severity=WARN, id="missing_ranks", text=text, runs=label, affects=FIGURES))
-    others = [reason for reason in run.incomplete if "ranks are missing" not in reason]
+    causes = zip(run.incomplete, run.incomplete_causes, strict=True)
+    others = [reason for reason, cause in causes if cause is not Cause.RANKS_MISSING]
     if others:
         text = f"{run.label} is incomplete: {'; '.join(others)}. Its figures cover what was written."
         found.append(Problem(severity=WARN, id="incomplete", text=text, runs=label))

@@ -83,6 +83,7 @@ def _study_run(entry: RunEntry, label: str, known: Model, model: str) -> StudyRu
     hosts = Counter(rank.host for rank in analysis.ranks if rank.host)
     batch = bench.batch if bench else _batch(analysis)
     composition, no_composition = _composition(analysis)
+    incomplete = _incomplete(analysis, world)
     curve = _loss_curve(entry, batch)
     memory = _memory(entry.bench_records) or _memory_of_ranks(entry.metas)
     framework, version = _framework(entry)
@@ -125,7 +126,8 @@ def _study_run(entry: RunEntry, label: str, known: Model, model: str) -> StudyRu
         diverged=_diverged(analysis),
         disturbed=None if machine is None or machine.clean is None else not machine.clean,
         disturbances=tuple(one.title for one in machine.disturbances if one.within_steps) if machine else (),
-        incomplete=_incomplete(analysis, world),
+        incomplete=tuple(incomplete.values()),
+        incomplete_causes=tuple(incomplete),
         running=is_open(run),
         machine=facts,
         perfscope_version=str(run.get("perfscope_version") or ""),
@@ -343,25 +345,26 @@ def _diverged(analysis: RunAnalysis) -> bool:
     return (bench.last_loss or 0.0) > GROWN * abs(bench.first_loss or 0.0)
 
 
-def _incomplete(analysis: RunAnalysis, world: int | None) -> tuple[str, ...]:
-    run, reasons = analysis.run, []
+def _incomplete(analysis: RunAnalysis, world: int | None) -> dict[Cause, str]:
+    """Why it is only a part, in words."""
+    run, reasons = analysis.run, dict[Cause, str]()
     if is_open(run):
-        reasons.append("it was not closed: still being written, or perfscope was killed")
+        reasons[Cause.NOT_CLOSED] = "it was not closed: still being written, or perfscope was killed"
     ended = mapping(run.get("exit"))
     cut_short = why_cut_short(run)
     if cut_short:
-        reasons.append(cut_short)
+        reasons[Cause.CUT_SHORT] = cut_short
     elif ended.get("signal"):
-        reasons.append(f"it was ended by signal {ended['signal']}")
+        reasons[Cause.ENDED_BY_SIGNAL] = f"it was ended by signal {ended['signal']}"
     elif ended.get("code"):
-        reasons.append(f"it ended with exit code {ended['code']}")
+        reasons[Cause.EXIT_CODE] = f"it ended with exit code {ended['code']}"
     seen = len(analysis.ranks)
     if world and seen < world:
-        reasons.append(f"{world - seen} of {world} ranks are missing")
+        reasons[Cause.RANKS_MISSING] = f"{world - seen} of {world} ranks are missing"
     cut = [rank.rank for rank in analysis.ranks if rank.finished is False]
     if cut and not is_open(run):
-        reasons.append(f"rank {', '.join(map(str, cut[:8]))} did not close its files")
-    return tuple(reasons)
+        reasons[Cause.FILES_NOT_CLOSED] = f"rank {', '.join(map(str, cut[:8]))} did not close its files"
+    return reasons
 
 
 def _machine(entry: RunEntry) -> MachineFacts:

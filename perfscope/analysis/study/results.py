@@ -24,6 +24,7 @@ from perfscope.analysis.study.diff_results import RunDiff as RunDiff
 from perfscope.analysis.study.figures import Composition as Composition
 from perfscope.analysis.study.figures import Interval as Interval
 from perfscope.analysis.study.framework_results import FrameworkStudy as FrameworkStudy
+from perfscope.vocabulary.causes import Cause
 
 Severity = Literal["refuse", "warn"]
 REFUSE: Severity = "refuse"
@@ -167,6 +168,7 @@ class StudyRun:
     disturbed: bool | None  # None: cannot be told
     disturbances: tuple[str, ...]
     incomplete: tuple[str, ...]  # reasons; () = complete
+    incomplete_causes: tuple[Cause, ...]  # of the same
     running: bool
     machine: MachineFacts
     perfscope_version: str
@@ -319,6 +321,7 @@ class ScalingSeries:
     action: str = ""
     refused: str = ""
     refusal: str = ""  # the problem's id: mixed_settings, no_scaling, no_mode
+    reference_stated: bool = False  # by --reference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,6 +83,7 @@ class _Line:
             reference=series.at(size)[0].label,
             reference_world_size=size,
             reference_reason=reason,
+            reference_stated=self.asked is not None and self.asked.world_size == size,
             points=points,
             fits=fitted_laws(throughputs, series.mode, centre(_speeds(series.at(size)))),
             pop=pop,
@@ -234,7 +235,7 @@ def _problems(series: Sequence[ScalingSeries]) -> list[Problem]:
                 f"against {ranks(one.reference_world_size)}, whose own losses are not counted, and "
                 "Karp–Flatt is missing."
             )
-            if one.reference_reason.startswith("stated"):
+            if one.reference_stated:
                 text = (
                     f"{name}the reference has {ranks(one.reference_world_size)}: what these lose against 1 "
                     "rank is not counted, and Karp–Flatt is missing."
