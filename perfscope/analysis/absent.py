@@ -10,18 +10,17 @@ from typing import Any
 
 from perfscope.analysis import advice
 from perfscope.analysis.affected import Affected, affected_by
-from perfscope.analysis.machine.absent_sources import NO_COUNTERS_NOTE
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.rank_facts import is_torch
 from perfscope.analysis.results import RankResult
 from perfscope.analysis.source import Document, DroppedInput, RunSource
 from perfscope.messages.missing import cause_text
 from perfscope.rundir import layout
-from perfscope.rundir.old_words import missing_figure_of
+from perfscope.rundir.old_words import missing_figure_of, note_kind, notes_of
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
+from perfscope.vocabulary.notes import NoteKind
 
-_STEPS_NOTE = "steps are cut"  # how a probe's note on what it takes for a step begins
 FIRST_STEP = 3  # that a window may begin with, counted from 0 (probes/windows.py)
 WARM_UP_STEPS = 6  # a run of no more steps ends before its first window is written
 _MAX_WORDS = 300
@@ -184,8 +183,10 @@ def _why_none_taken(source: RunSource, num_steps: int) -> NoWindow:
         )
         cure = "Call the model in the thread that calls the optimizer."
         return NoWindow(cause=Cause.FORWARD_NOT_SEEN, reason=reason, cure=cure)
-    said = [note for note in remarks_of(metas) if not note.startswith(_STEPS_NOTE)]
-    said = [note for note in said if "window" in note] or (said if is_torch(metas) else [])
+    notes = {text: kind for meta in metas.values() for kind, text in notes_of(meta)}
+    said = [text for text, kind in notes.items() if kind is NoteKind.WINDOW]
+    if not said and is_torch(metas):
+        said = [text for text, kind in notes.items() if kind is NoteKind.OTHER]
     if said:
         cure = "Let the training's own profiler rest, or train for longer: windows are tried again."
         return NoWindow(cause=Cause.WINDOW_PUT_OFF, reason=_short("; ".join(said)), cure=cure)
@@ -225,9 +226,9 @@ def without_windows(told: Sequence[Missing]) -> list[Missing]:
 
 def remarks_of(metas: Mapping[int, Document]) -> list[str]:
     """What the ranks' probes noted of the training, each once."""
-    said = (str(note) for meta in metas.values() for note in _list(meta.get("notes")))
+    notes = (note for meta in metas.values() for note in notes_of(meta))
     # a host without counters is told with the machine's figures
-    return list(dict.fromkeys(note for note in said if not note.startswith(NO_COUNTERS_NOTE)))
+    return list(dict.fromkeys(text for kind, text in notes if kind is not NoteKind.NO_COUNTERS))
 
 
 def remarks_of_windows(source: RunSource, metas: Mapping[int, Document]) -> list[str]:
@@ -241,7 +242,7 @@ def remarks_of_windows(source: RunSource, metas: Mapping[int, Document]) -> list
     for summary in source.summaries():
         where = f"window {summary.get('window')} of rank {summary.get('rank')}"
         for note in _list(summary.get("notes")) if summary.get("events_kept") else ():
-            if not str(note).startswith("no step marks"):  # said as what is missing
+            if note_kind(None, str(note)) is not NoteKind.NO_STEP_MARKS:  # said as what is missing
                 alike[_FIGURES.sub("#", str(note))].append((str(note), where))
     found = []
     for same in alike.values():

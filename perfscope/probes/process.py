@@ -17,6 +17,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 from ..rundir import last_word, layout
 from ..vocabulary.figures import Figure
+from ..vocabulary.notes import NoteKind
 from . import sampler_start
 from .calls import CallLog
 from .files import say
@@ -128,7 +129,7 @@ class Process:
         try:
             note = sampler_start.start(self.run_dir, self.config, recorder.meta["local_rank"])
             if note is not None:
-                self.note(note)
+                self.note(note, NoteKind.NO_COUNTERS)
         except Exception as error:  # noqa: BLE001 - the boundary: steps are worth having without counters
             self.guard.fault("sampler", error)
         atexit.register(self._at_exit, os.getpid())
@@ -145,10 +146,10 @@ class Process:
                 self.recorder.meta["main_tid"] = threading.get_native_id()
         return self.owner == name
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, kind: NoteKind = NoteKind.OTHER) -> None:
         """One line for the reader of this run, once; kept with the rank."""
         if self.recorder is not None:
-            self.recorder.note(text)
+            self.recorder.note(text, kind)
 
     def missing(self, figure: Figure, what: str, reason: str) -> None:
         """A figure that this framework cannot give, in words, and why; reports print it in its place."""

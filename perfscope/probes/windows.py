@@ -16,6 +16,7 @@ from typing import Any, Callable, Deque, Dict, Optional
 
 from ..rundir import layout
 from ..vocabulary.defaults import RUN
+from ..vocabulary.notes import NoteKind
 from .calls import CallLog
 from .files import Shield, check_descriptors, check_process_name
 from .recorder import Recorder
@@ -127,7 +128,7 @@ class Windows:
         """
         put_off = self._put_off()
         if put_off:
-            self._recorder.note("a window was put off: " + put_off)
+            self._recorder.note("a window was put off: " + put_off, NoteKind.WINDOW)
             self._next_step = step + 10
             return False
         self.active = self._next_window
@@ -212,7 +213,7 @@ class Windows:
             mark.__exit__(None, None, None)
         if reason:
             info["file"] = None
-            self._recorder.note("window %d was lost: %s" % (window, reason))
+            self._recorder.note("window %d was lost: %s" % (window, reason), NoteKind.WINDOW)
         self._recorder.anchor()
         info["stop_cost_ns"] = time.monotonic_ns() - began
         info["cost_ns"] = info["start_cost_ns"] + info["stop_cost_ns"]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import zip_longest
+
 from perfscope.vocabulary.figures import Figure
+from perfscope.vocabulary.notes import NoteKind
 from perfscope.vocabulary.traffic import ScalesWith
 
 # What a scheme's calls carry, by parts of `what`; those of samples are asked first.
@@ -18,6 +22,12 @@ _FIGURES = {
     "layers": Figure.LAYERS,
     "layers, forward and backward": Figure.LAYERS_AND_PHASES,
     "layers of part of the operators": Figure.LAYERS_OF_OPERATORS,
+}
+# Notes, by how they begin.
+_NOTES = {
+    "steps are cut": NoteKind.STEPS,
+    "no hardware counters of this host: ": NoteKind.NO_COUNTERS,
+    "no step marks": NoteKind.NO_STEP_MARKS,
 }
 
 
@@ -46,3 +56,25 @@ def missing_figure_of(code: object, what: str) -> Figure:
         return Figure(code)
     except ValueError:  # of an older perfscope, or a newer one
         return _FIGURES.get(what, Figure.OTHER)
+
+
+def note_kind(code: object, text: str) -> NoteKind:
+    """Of a note in rank.json or in a window's summary.
+
+    Args:
+        code: its kind, where it has one.
+        text: the note.
+    """
+    try:
+        return NoteKind(code)
+    except ValueError:
+        usual = NoteKind.WINDOW if "window" in text else NoteKind.OTHER
+        return next((kind for begin, kind in _NOTES.items() if text.startswith(begin)), usual)
+
+
+def notes_of(meta: Mapping[str, object]) -> list[tuple[NoteKind, str]]:
+    """The notes of rank.json, with their kinds."""
+    notes, kinds = meta.get("notes"), meta.get("note_kinds")
+    texts = [str(note) for note in notes] if isinstance(notes, list) else []
+    codes = kinds[: len(texts)] if isinstance(kinds, list) else []
+    return [(note_kind(code, text), text) for text, code in zip_longest(texts, codes)]

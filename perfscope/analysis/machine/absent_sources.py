@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.source import RunSource
+from perfscope.rundir.old_words import notes_of
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
+from perfscope.vocabulary.notes import NoteKind
 
 _MOST_NAMES = 6
 # How the probe's notes on a host without a sampler begin (rank.json `notes`).
-NO_COUNTERS_NOTE = "no hardware counters of this host: "
+_NO_COUNTERS = "no hardware counters of this host: "
 _LATE_NS = 2_000_000_000  # a sampler may begin this long after the steps, or end before them
 _LATE_RATIO = 0.05  # of the steps' time
 
@@ -52,7 +54,8 @@ def unsampled(source: RunSource, hosts: Sequence[str], sampled: Sequence[str]) -
     for rank in source.ranks:
         meta = source.rank_meta(rank)
         host = str(meta.get("host") or "")
-        noted[host] = noted.get(host) or _noted(meta.get("notes"))
+        reasons = (text for kind, text in notes_of(meta) if kind is NoteKind.NO_COUNTERS)
+        noted[host] = noted.get(host) or next(reasons, "").removeprefix(_NO_COUNTERS)
     options = source.run.get("options")
     off = isinstance(options, dict) and "sampling" in options and options["sampling"] is None
     by_cause: dict[tuple[Cause, str], list[str]] = {}
@@ -65,13 +68,6 @@ def unsampled(source: RunSource, hosts: Sequence[str], sampled: Sequence[str]) -
         missing_figure(Figure.HARDWARE_COUNTERS, cause, hosts=tuple(names), reason=reason)
         for (cause, reason), names in by_cause.items()
     ]
-
-
-def _noted(notes: object) -> str:
-    for note in notes if isinstance(notes, list) else []:
-        if str(note).startswith(NO_COUNTERS_NOTE):
-            return str(note).removeprefix(NO_COUNTERS_NOTE)
-    return ""
 
 
 def unwatched(host: Host) -> list[Missing]:

@@ -15,6 +15,7 @@ from typing import Any, Dict, List, Optional
 
 from ...rundir import layout
 from ...vocabulary.figures import Figure
+from ...vocabulary.notes import NoteKind
 from ..frames import FILE, around, hidden
 from ..process import Process, current
 from ..recorder import Recorder
@@ -388,7 +389,7 @@ class JaxProbe(StepProbe):
     def _tell_lack(self) -> None:
         reason = "JAX %s has no profiler session that perfscope knows" % self._jax.__version__
         self.process.missing(Figure.WINDOWS, "step breakdown, layers and collectives", reason)
-        self.process.note("no windows: " + reason)
+        self.process.note("no windows: " + reason, NoteKind.WINDOW)
 
     def _replay(self, past: List[Past]) -> None:
         """Write the steps that were over before it was known that they are steps."""
