@@ -7,7 +7,7 @@ PIP_FLAGS := --disable-pip-version-check --quiet -c constraints.txt
 RANKS ?= 4
 # Tests that time out or fail leave their reasons in the closing lines (-ra in pyproject.toml).
 ELSEWHERE = not vm and not gpu and not slurm and not frameworks
-PYTEST_FLAGS ?= -n 2 --durations 25 -m "not slow and $(ELSEWHERE)"
+PYTEST_FLAGS ?= -n 3 --dist worksteal --durations 25 -m "not slow and $(ELSEWHERE)"
 FRAMEWORKS_VENV := build/frameworks-venv
 
 .PHONY: help demo demo-neighbour test test-slow check-overhead test-slurm test-frameworks test-vm test-gpu lint types system-packages wheel clean update-golden schemes-doc
@@ -60,15 +60,15 @@ types: wheel
 test: system-packages lint types $(CHECK) ## build the wheel and run ruff, mypy and the tests against it
 	cd $(CHECK) && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" python -m pytest $(PYTEST_FLAGS)
 
-# Those that look at no times go two at once.
-UNTIMED = $(addprefix tests/integration/test_, fault_matrix.py damage.py input_fuzz.py samples.py step_truth.py) \
-	tests/probe/test_own_files.py
+# Those that look at times go by themselves.
+TIMED = tests/planted $(addprefix tests/integration/test_, benchmarks.py check.py clean_run.py clock_skew.py \
+	predict_held_out.py server_bound.py)
 
 test-slow: PYTEST_FLAGS = --durations 25 -m "slow and $(ELSEWHERE)"
 test-slow: $(CHECK) ## the tests `make test` leaves out
 	cd $(CHECK) && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" && \
-		python -m pytest -n 2 $(PYTEST_FLAGS) $(UNTIMED) && \
-		python -m pytest $(PYTEST_FLAGS) $(addprefix --ignore=,$(UNTIMED))
+		python -m pytest -n 3 --dist worksteal $(PYTEST_FLAGS) $(addprefix --ignore=,$(TIMED)) && \
+		python -m pytest $(PYTEST_FLAGS) $(TIMED)
 
 check-overhead: $(CHECK) ## gate what perfscope costs a training with `perfscope check`; some minutes
 	cd $(CHECK) && rm -rf overhead && PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" && \

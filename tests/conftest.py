@@ -4,13 +4,48 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
+from pathlib import Path
 
+import hypothesis
 import pytest
 
 # Under nohup, or in the background of a script, these are ignored, and so they would be in every program that
 # the tests start: tests of Ctrl-C and of a hang-up would then wait for something that cannot come.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+# Other work on the machine makes examples slow to generate; what a test looks at is never its own speed.
+hypothesis.settings.register_profile(
+    "perfscope", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("perfscope")
+
+_HERE = Path(__file__).parent
+_SLOW = [
+    line.split(" ", 1)
+    for line in (_HERE / "slow.txt").read_text(encoding="utf-8").splitlines()
+    if not line.startswith("#")
+]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks the cases of slow.txt.
+
+    Raises:
+        UsageError: a line names no test of a file that was collected whole.
+    """
+    of_file: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        of_file.setdefault(item.path.relative_to(_HERE).as_posix(), []).append(item)
+    partly = any("::" in argument for argument in config.args)
+    for file, name in _SLOW:
+        named = [item for item in of_file.get(file, []) if name in item.name]
+        if file in of_file and not (named or partly):
+            raise pytest.UsageError(f"tests/slow.txt: no test of {file} has {name!r} in its name")
+        for item in named:
+            item.add_marker("slow")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -21,7 +21,19 @@ if TYPE_CHECKING:
 JSON_SCHEMA_VERSION = 1
 
 
-@click.command("import")
+class _Import(click.Command):
+    """Lists the trace formats behind the options."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from perfscope.ingest.formats.registry import FORMATS
+
+        with formatter.section("Formats"):
+            formatter.write_dl(
+                [(one.name, f"{one.title}: {' '.join(f'*{end}' for end in one.endings)}") for one in FORMATS]
+            )
+
+
+@click.command("import", cls=_Import)
 @click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="TRACE...")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Run directory to make.")
 @click.option("--force", is_flag=True, help="Replace a run that is already there.")
@@ -55,11 +67,11 @@ def command(
     jobs: int | None,
     as_json: bool,
 ) -> None:
-    """Turn traces of torch.profiler into a run directory.
+    """Turn traces of any profiler into a run directory.
 
-    TRACE is a Kineto or Chrome JSON file, plain or .gz, one per rank, from any machine; or a directory of
-    them. The rank of a trace is what the trace itself says (distributedInfo), else a number in its file
-    name, else its place in the order; perfscope says which.
+    TRACE is a file in one of the formats below, from any machine; or a directory of them. The rank of a trace
+    is what the trace itself says, else a number in its file name, else its place in the order; perfscope
+    says which. JSON and XPlane files may be gzipped.
 
     \b
     Examples:
@@ -80,9 +92,9 @@ def command(
     for path, reason in result.rejected:
         click.echo(f"perfscope: {path}: {reason}: left out", err=True)
     for trace, summary in zip(result.traces, result.summaries, strict=True):
-        click.echo(
-            f"perfscope: {trace.path} is rank {trace.rank} (from {_source(trace.rank_source)})", err=True
-        )
+        process = "" if trace.process is None else f", process {trace.process},"
+        source = _source(trace.rank_source)
+        click.echo(f"perfscope: {trace.path}{process} is rank {trace.rank} (from {source})", err=True)
         if summary.salvaged:
             click.echo(f"perfscope: {trace.path}: {_damage(summary.notes, summary.events_dropped)}", err=True)
     click.echo(json.dumps(_document(result), indent=1) if as_json else _text(result))
@@ -119,6 +131,7 @@ def _document(result: ImportResult) -> dict[str, object]:
         "traces": [
             {
                 "path": str(trace.path),
+                "format": trace.format,
                 "rank": trace.rank,
                 "rank_source": trace.rank_source,
                 "stored": trace.stored,

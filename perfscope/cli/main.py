@@ -15,7 +15,7 @@ from perfscope.errors import EXIT_BUG, EXIT_OWN_FAILURE, EXIT_USER, PerfscopeErr
 # name -> (module, one-line help). The help stands here so that listing commands imports none of them.
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("perfscope.cli.run", "Run a training command and record where its steps go."),
-    "import": ("perfscope.cli.import_", "Turn traces of torch.profiler into a run directory."),
+    "import": ("perfscope.cli.import_", "Turn traces of any profiler into a run directory."),
     "report": ("perfscope.cli.report", "Write the report of a run: text, HTML, PDF or JSON."),
     "compare": ("perfscope.cli.compare", "Hold several runs against each other: scaling, schemes, a diff."),
     "check": ("perfscope.cli.check.command", "Has training become slower? A gate for CI on noisy machines."),

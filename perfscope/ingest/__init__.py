@@ -1,4 +1,4 @@
-"""Timeline formats into run tables: the traces of torch.profiler (Kineto) and other Chrome traces.
+"""Traces of any format into the tables of a run. Formats: `formats/registry.py`.
 
 Importing this package loads neither numpy nor pyarrow; its functions do.
 """

@@ -122,10 +122,25 @@ _NODE = re.compile(
     r"|RegisterPostBackwardFunctionBackward)$"
 )
 _REGION = re.compile(r"^(?:[A-Za-z_]\w*|Torch-Compiled Region.*|## Call CompiledFxGraph.*|graph_\w+.*|call)$")
-_WRAPPER = "autograd::engine::evaluate_function:"
+BACKWARD_WRAPPER = "autograd::engine::evaluate_function:"
 _BACKENDS = ("gloo:", "mpi:", "ucc:")
 MODULE_PREFIX = "nn.Module: "
 _NOT_OPERATORS = ("profiler::", "torch::autograd::", "autograd::engine::")
+
+
+# NVTX ranges by the names that trainings customarily give them. A step that has no number gets one.
+NVTX_CATEGORY = "nvtx"
+_STEP_NAME = r"(?:train(?:ing)?[ _])?(?:iteration|iter|step)"
+UNNUMBERED_STEP = re.compile(_STEP_NAME, re.IGNORECASE)
+_NVTX_STEP = re.compile(_STEP_NAME + r"[\s_#:=.-]*(\d{1,9})", re.IGNORECASE)
+_NVTX = (
+    (_NVTX_STEP, Host.PROFILER_STEP),
+    (re.compile(r"(?:forward|fwd)(?:[ _-](?:pass|step|compute))?", re.IGNORECASE), Host.CLOSURE),
+    (re.compile(r"(?:backward|bwd)(?:[ _-](?:pass|step|compute))?", re.IGNORECASE), Host.NODE),
+    (re.compile(r"(?:optimizer|optim|opt)(?:[ ._-]step)?", re.IGNORECASE), Host.OPTIMIZER),
+    (re.compile(r"zero[_ ]grad", re.IGNORECASE), Host.ZERO_GRAD),
+    (re.compile(r"(?:load|next|get)[ _](?:data|batch)|data[ _]?load(?:er|ing)?", re.IGNORECASE), Host.INPUT),
+)
 
 
 def device_class(category: str, name: str) -> Device:
@@ -155,11 +170,13 @@ def host_class(category: str, name: str) -> Host:
         return Host.CLOSURE
     if name == "record_param_comms":
         return Host.COMM_PARAMETERS
+    if category == NVTX_CATEGORY:
+        return next((code for pattern, code in _NVTX if pattern.fullmatch(name)), Host.ANNOTATION)
     if category in ANNOTATION_CATEGORIES:
         compiled = name.startswith(("Torch-Compiled Region", "## Call Compiled"))
         return Host.REGION if compiled else Host.ANNOTATION
     if category in OPERATOR_CATEGORIES:
-        return _operator_class(name)
+        return operator_class(name)
     return Host.OTHER
 
 
@@ -176,11 +193,12 @@ _PREFIXES = (
     ("c10d::", Host.COLLECTIVE_OP),
     ("_c10d_functional", Host.FUNCTIONAL),
     ("nccl:", Host.LAUNCH_NOTE),
-    (_WRAPPER, Host.WRAPPER),
+    (BACKWARD_WRAPPER, Host.WRAPPER),
 )
 
 
-def _operator_class(name: str) -> Host:
+def operator_class(name: str) -> Host:
+    """The class of a span that the dispatcher or autograd recorded."""
     if _NODE.match(name):
         return Host.NODE
     if "::" in name:
@@ -198,8 +216,10 @@ def mark_text(kind: Host, name: str) -> str:
 
 
 def step_number(name: str) -> int | None:
-    """The N of `perfscope.step:N` or `ProfilerStep#N`."""
-    digits = re.match(r"(?:perfscope\.step:|ProfilerStep\s*#\s*)(\d{1,9})", name)
+    """The N of `perfscope.step:N`, `ProfilerStep#N`, or an NVTX range such as `iteration N`."""
+    digits = re.match(r"(?:perfscope\.step:|ProfilerStep\s*#\s*)(\d{1,9})", name) or _NVTX_STEP.fullmatch(
+        name
+    )
     return int(digits[1]) if digits else None
 
 

@@ -90,6 +90,7 @@ class Collective:
 
 
 _SPANS = "gloo:"
+_NCCL_CALLS = "nccl:"
 _FIELDS = tuple(Collective.__dataclass_fields__)
 
 
@@ -126,11 +127,22 @@ def from_args(name: str, args: Args) -> Collective:
         peer = _int(args.target_rank if found.name == "send" else args.source_rank)
         found = replace(found, peer=peer if peer is not None and peer >= 0 else None)
         found = replace(found, group_peer=_group_peer(name, args))
+    if name.startswith(_NCCL_CALLS):
+        found = _sized_by_message(found, args)
     if found.in_bytes is None and not told:
         found = _sized_by_shapes(found, args)
     if name in _INPUT or name.startswith(_SPANS):
         found = replace(found, elements=_elements(name, args))
     return found
+
+
+def _sized_by_message(found: Collective, args: Args) -> Collective:
+    """NCCL's size of a message: of one rank's input, of a reduce_scatter or receive of its output."""
+    size = _int(args.num_bytes)
+    if size is None or found.in_bytes is not None or found.out_bytes is not None:
+        return found
+    is_output = found.name in ("reduce_scatter", "recv")
+    return replace(found, out_bytes=size) if is_output else replace(found, in_bytes=size)
 
 
 def _from_mark(text: str) -> Collective:

@@ -1,4 +1,4 @@
-"""A window of another framework's profiler, or calls alone, or beside a trace: to a timeline and summary."""
+"""A window whose trace is held in memory, or calls beside a trace: to a timeline and summary."""
 
 from __future__ import annotations
 
@@ -7,21 +7,16 @@ from dataclasses import replace
 from perfscope.errors import TraceError
 from perfscope.ingest.files import WindowFile, source_of
 from perfscope.ingest.formats.calls import merge_calls, read_calls
-from perfscope.ingest.formats.registry import reader_of
 from perfscope.ingest.formats.trace import FrameworkTrace, write_table
 from perfscope.ingest.summary import IngestSummary
 
 
-def ingest_framework_window(file: WindowFile) -> IngestSummary:
-    """Ingest one trace; what cannot be used at all gives a summary with no rows and a note saying why.
+def ingest_framework_trace(file: WindowFile, trace: FrameworkTrace) -> IngestSummary:
+    """Write the timeline of a trace that is held in memory.
 
     Raises:
         OSError: the timeline cannot be written.
     """
-    try:
-        trace = reader_of(file.suffix)(file.source)
-    except TraceError as error:
-        trace = FrameworkTrace(notes=[str(error).removeprefix(f"{file.source}: ")])
     write_table(trace.table(file.rank, file.window), file.table)
     return _summary(file, trace)
 

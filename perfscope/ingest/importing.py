@@ -6,15 +6,16 @@ import os
 import re
 import shutil
 import time
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 from perfscope import __version__
 from perfscope.errors import RunDirectoryError, TraceError
-from perfscope.ingest.inflate import most_bytes
+from perfscope.ingest.formats.format import Format, TraceRank
+from perfscope.ingest.formats.registry import format_of_file, is_trace_name, trace_patterns, trace_stem
 from perfscope.ingest.run import Progress, ingest_run
 from perfscope.ingest.summary import IngestSummary
 from perfscope.rundir import layout, seal
@@ -23,21 +24,17 @@ from perfscope.rundir.recording import release
 from perfscope.rundir.redact import redact_labels, redact_text
 from perfscope.rundir.writer import create_run_dir, write_json
 
-_ENDINGS = (".json", ".json.gz")
-_PEEK_BYTES = 1 << 20
-_RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*(\d{1,7})\b')
-_NAMED_RANK = re.compile(r"(?:rank|worker)[-_.= ]?(\d{1,7})", re.IGNORECASE)
-# `trace_3.json`; not the pid and the time of `host_2552.1790857026000.pt.trace.json`.
-_BARE_RANK = re.compile(r"(?:^|[^0-9])(\d{1,3})(?:\.pt)?(?:\.trace)?\.json(?:\.gz)?$")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedTrace:
     """Where one trace went."""
 
     path: Path  # as given
+    format: str  # name of a trace format
+    framework: str | None  # None where the format does not tell
     rank: int
-    rank_source: str  # distributedInfo, file name, order
+    rank_source: str  # distributedInfo, file name, order, ...
+    process: int | None  # id, where the file may hold several processes
     stored: str  # relative to the run directory
 
 
@@ -81,7 +78,7 @@ def import_traces(
     """Make a run out of traces: copy, ingest, describe.
 
     Args:
-        paths: trace files, or directories whose *.json and *.json.gz are taken in natural order.
+        paths: trace files, or directories whose traces (by their names) are taken in natural order.
         run_dir: as `create_run_dir`'s `path`.
         facts: what the caller knows of the run.
         force: replace a run that is already there.
@@ -92,21 +89,18 @@ def import_traces(
         RunDirectoryError: the run directory cannot be made or written.
     """
     files = trace_files(paths)
-    reasons = {path: _why_unreadable(path) for path in files}
-    rejected = [(path, reason) for path, reason in reasons.items() if reason]
-    readable = [path for path, reason in reasons.items() if not reason]
-    if not readable:
+    rejected: list[tuple[Path, str]] = []
+    parts = _parts(files, rejected)
+    if not parts:
         raise TraceError(_no_use(rejected))
-    ranks = assign_ranks(readable)
-    name = facts.name or _name_of(paths[0], len(files))
+    ranks = assign_ranks(parts)
+    name = facts.name or _name_of(paths[0], files)
     directory = create_run_dir(run_dir, name=name, force=force)
-    traces = [
-        _store(path, rank, source, directory) for path, (rank, source) in zip(readable, ranks, strict=True)
-    ]
+    traces = _store_all(parts, ranks, directory, rejected)
     manifest = _manifest(name, facts, traces)
     write_json(directory / layout.RUN_JSON, manifest)
     for trace in traces:
-        write_json(_rank_dir(directory, trace.rank) / layout.RANK_JSON, _rank_json(trace.rank, None))
+        write_json(_rank_dir(directory, trace.rank) / layout.RANK_JSON, _rank_json(trace, None))
     by_rank = {summary.rank: summary for summary in ingest_run(directory, jobs=jobs, progress=progress)}
     used = []
     for trace in traces:
@@ -122,7 +116,7 @@ def import_traces(
         raise TraceError(_no_use(rejected))
     summaries = tuple(by_rank[trace.rank] for trace in used)
     for trace, summary in zip(used, summaries, strict=True):
-        write_json(_rank_dir(directory, trace.rank) / layout.RANK_JSON, _rank_json(trace.rank, summary))
+        write_json(_rank_dir(directory, trace.rank) / layout.RANK_JSON, _rank_json(trace, summary))
     manifest = _manifest(name, facts, used)
     _describe(manifest, summaries, rejected)
     manifest |= {seal.SEALS: seal.SEALS_VERSION, INVENTORY: take_inventory(directory, is_still=True)}
@@ -142,12 +136,12 @@ def trace_files(paths: Iterable[Path]) -> list[Path]:
     files = []
     for path in paths:
         if path.is_dir():
-            found = sorted(
-                (p for p in path.iterdir() if p.name.endswith(_ENDINGS) and p.is_file()), key=_natural
+            inside = sorted(
+                (p for p in path.iterdir() if is_trace_name(p.name) and p.is_file()), key=_natural
             )
-            if not found:
-                raise TraceError(f"{path}: holds no *.json or *.json.gz")
-            files += found
+            if not inside:
+                raise TraceError(f"{path}: holds no traces ({trace_patterns()})")
+            files += inside
         elif path.exists():
             files.append(path)
         else:
@@ -160,93 +154,77 @@ def _natural(path: Path) -> list[tuple[int, int, str]]:
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]
 
 
-def assign_ranks(files: Sequence[Path]) -> list[tuple[int, str]]:
-    """(rank, where it comes from) of each file: distributedInfo, else the file's name, else the order.
+@dataclass(frozen=True, slots=True)
+class TracePart:
+    """One process of a file: what becomes a rank."""
+
+    path: Path
+    format: Format
+    claim: TraceRank
+
+
+def _parts(files: Sequence[Path], rejected: list[tuple[Path, str]]) -> list[TracePart]:
+    """The processes in all files; files of no use go to `rejected` with the reason."""
+    parts = []
+    for path in files:
+        try:
+            trace_format = format_of_file(path)
+            parts += [TracePart(path, trace_format, claim) for claim in trace_format.ranks(path)]
+        except TraceError as error:  # noqa: PERF203
+            rejected.append((path, str(error).removeprefix(f"{path}: ")))
+    return parts
+
+
+def assign_ranks(parts: Sequence[TracePart]) -> list[int]:
+    """The rank of each part: the one it claims, else the next free one in the order of the files.
 
     Raises:
-        TraceError: two files claim the same rank.
+        TraceError: two parts claim the same rank.
     """
-    claims = [_claim(path) for path in files]
-    owner: dict[int, int] = {}
-    for index, claim in enumerate(claims):
-        if claim is None:
-            continue
-        other = owner.setdefault(claim[0], index)
-        if other != index:
-            raise TraceError(
-                f"{files[other]} and {files[index]} both claim rank {claim[0]} "
-                f"(from {claims[other][1]} and {claim[1]}): import one of them"  # type: ignore[index]
-            )
-    free = (rank for rank in range(len(files) + max(owner, default=0) + 1) if rank not in owner)
-    return [claim if claim is not None else (next(free), "order") for claim in claims]
-
-
-def _claim(path: Path) -> tuple[int, str] | None:
-    rank = _recorded_rank(path)
-    if rank is not None:
-        return rank, "distributedInfo"
-    named = _NAMED_RANK.search(path.name) or _BARE_RANK.search(path.name)
-    return (int(named[1]), "file name") if named else None
-
-
-def _recorded_rank(path: Path) -> int | None:
-    """`distributedInfo.rank`: before the events as a rule, else behind them."""
-    with path.open("rb") as file:
-        head = file.read(_PEEK_BYTES)
-        if not head.startswith(b"\x1f\x8b"):
-            file.seek(max(0, path.stat().st_size - _PEEK_BYTES))
-            return _rank_in(head) if _rank_in(head) is not None else _rank_in(file.read())
-        inflater = zlib.decompressobj(31)
-        most = most_bytes(path.stat().st_size) // _PEEK_BYTES  # pieces
-        with suppress(zlib.error):
-            text = inflater.decompress(head, _PEEK_BYTES)
-            found = _rank_in(text)
-            while found is None and not inflater.eof and (most := most - 1) >= 0:
-                more = inflater.decompress(inflater.unconsumed_tail or file.read(_PEEK_BYTES), _PEEK_BYTES)
-                if not more:
-                    break
-                text = text[-4096:] + more
-                found = _rank_in(text)
-            return found
-    return None
-
-
-def _rank_in(text: bytes) -> int | None:
-    found = _RANK.search(text)
-    return int(found[1]) if found else None
-
-
-def _why_unreadable(path: Path) -> str | None:
-    """Why a file cannot be a trace, as far as its first bytes tell; None if it may be one."""
-    try:
-        if not path.is_file():  # opening a pipe would wait for its writer
-            return "not a regular file"
-        with path.open("rb") as file:
-            head = file.read(4096)
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
-    if not head:
-        return "the file is empty"
-    if head.startswith(b"\x1f\x8b"):
-        return None
-    first = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
-    return None if first in (b"{", b"[", b"") else "not JSON: a trace begins with { or ["
+    owner: dict[int, TracePart] = {}
+    for part in parts:
+        if part.claim.rank is not None:
+            other = owner.setdefault(part.claim.rank, part)
+            if other is not part:
+                raise TraceError(
+                    f"{other.path} and {part.path} both claim rank {part.claim.rank} "
+                    f"(from {other.claim.source} and {part.claim.source}): import one of them"
+                )
+    free = (rank for rank in count() if rank not in owner)
+    return [next(free) if part.claim.rank is None else part.claim.rank for part in parts]
 
 
 # The run directory
 
 
-def _store(path: Path, rank: int, source: str, directory: Path) -> ImportedTrace:
-    with path.open("rb") as file:
-        compressed = file.read(2) == b"\x1f\x8b"
-    target = _rank_dir(directory, rank) / layout.WINDOWS / ("0.json.gz" if compressed else "0.json")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target)
-    except OSError as error:
-        raise RunDirectoryError(f"cannot copy {path} to {target}: {error.strerror}") from error
-    stored = target.relative_to(directory).as_posix()
-    return ImportedTrace(path=path, rank=rank, rank_source=source, stored=stored)
+def _store_all(
+    parts: Sequence[TracePart], ranks: Sequence[int], directory: Path, rejected: list[tuple[Path, str]]
+) -> list[ImportedTrace]:
+    """Copy every part into the run; those that cannot be read go to `rejected`."""
+    traces = []
+    for part, rank in zip(parts, ranks, strict=True):
+        folder = _rank_dir(directory, rank) / layout.WINDOWS
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            target = part.format.store(part.path, part.claim, folder)
+        except OSError as error:
+            raise RunDirectoryError(f"cannot copy {part.path} to {folder}: {error.strerror}") from error
+        except TraceError as error:
+            rejected.append((part.path, str(error).removeprefix(f"{part.path}: ")))
+            _forget(directory, rank)
+            continue
+        traces.append(
+            ImportedTrace(
+                path=part.path,
+                format=part.format.name,
+                framework=part.format.framework_of(target),
+                rank=rank,
+                rank_source=part.claim.source,
+                process=part.claim.process,
+                stored=target.relative_to(directory).as_posix(),
+            )
+        )
+    return traces
 
 
 def _rank_dir(directory: Path, rank: int) -> Path:
@@ -271,13 +249,15 @@ def _remove(directory: Path) -> None:
         directory.rmdir()
 
 
-def _rank_json(rank: int, summary: IngestSummary | None) -> dict[str, object]:
+def _rank_json(trace: ImportedTrace, summary: IngestSummary | None) -> dict[str, object]:
     document: dict[str, object] = {
         "schema_version": layout.SCHEMA_VERSION,
-        "rank": rank,
+        "rank": trace.rank,
         "host": summary.host if summary else None,
         "world_size": summary.world_size if summary else None,
     }
+    if trace.framework:
+        document["framework"] = {"name": trace.framework, "version": ""}
     if summary:
         document["device"] = summary.device_name or ("cpu" if not summary.has_device else None)
         document["backend"] = summary.backend
@@ -312,6 +292,7 @@ def _manifest(name: str, facts: RunFacts, traces: Sequence[ImportedTrace]) -> di
         "sources": [
             {
                 "path": trace.path.name,
+                "format": trace.format,
                 "rank": trace.rank,
                 "rank_source": trace.rank_source,
                 "stored": trace.stored,
@@ -344,15 +325,15 @@ def _no_use(rejected: Sequence[tuple[Path, str]]) -> str:
     return f"none of the {len(rejected)} files is a usable trace ({listed}{more})"
 
 
-def _name_of(path: Path, num_files: int) -> str:
+def _name_of(path: Path, files: Sequence[Path]) -> str:
     """A run's name: that of its one trace without endings and rank, which say nothing of the run; of
     several, that of the folder the first lies in."""
     path = Path(os.path.abspath(path))  # noqa: PTH100 - the user's own name, links kept
     if path.is_dir():
         name = path.name
-    elif num_files > 1:
+    elif len(files) > 1:
         name = path.parent.name
     else:
-        name = re.sub(r"(?:\.pt)?(?:\.trace)?\.json(?:\.gz)?$", "", path.name)
+        name = trace_stem(path.name)
         name = re.sub(r"[-_.]?(?:rank|worker)?[-_.]?\d+$", "", name, flags=re.IGNORECASE) or path.parent.name
     return re.sub(r"[^\w.+-]+", "-", name) or "import"

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from perfscope.errors import RunDirectoryError
+from perfscope.errors import RunDirectoryError, TraceError
 from perfscope.ingest.files import WindowFile, fresh_summary, window_files
+from perfscope.ingest.formats.registry import format_of_window
 from perfscope.ingest.summary import IngestSummary
 from perfscope.rundir import layout
 from perfscope.rundir.documents import seal_of_file
@@ -99,12 +100,10 @@ def lean_process() -> None:
 
 
 def _ingest_one(file: WindowFile) -> IngestSummary:
-    from perfscope.ingest.framework_window import add_calls, ingest_framework_window
-    from perfscope.ingest.window import ingest_window, unusable_window
+    from perfscope.ingest.window import unusable_window
 
     try:
-        ingest = ingest_window if file.suffix == layout.KINETO else ingest_framework_window
-        summary = add_calls(file, ingest(file))
+        summary = read_window(file)
     except OSError as error:
         raise RunDirectoryError(f"cannot ingest {file.source}: {error.strerror or error}") from error
     except RunDirectoryError:
@@ -115,3 +114,21 @@ def _ingest_one(file: WindowFile) -> IngestSummary:
         summary = replace(summary, table=seal_of_file(file.table))
     write_json(file.summary, summary.to_json())
     return summary
+
+
+def read_window(file: WindowFile) -> IngestSummary:
+    """Write the timeline of one window, with the calls beside its trace.
+
+    A trace that cannot be used at all gives a summary with no rows and a note saying why.
+
+    Raises:
+        OSError: the timeline cannot be written.
+    """
+    from perfscope.ingest.framework_window import add_calls
+    from perfscope.ingest.window import unusable_window
+
+    try:
+        summary = format_of_window(file.suffix).read(file)
+    except TraceError as error:
+        summary = unusable_window(file, str(error).removeprefix(f"{file.source}: "))
+    return add_calls(file, summary)

@@ -32,7 +32,7 @@ class Steps:
 
     Attributes:
         spans: (step, start_ns, end_ns) in the time of the trace's events, in order.
-        source: "perfscope", "ProfilerStep" or "whole file" (no marks: everything is step 0).
+        source: "perfscope", "ProfilerStep", "NVTX" or "whole file" (no marks: everything is step 0).
     """
 
     def __init__(self, facts: Facts, texts: Sequence[str], codes: Sequence[int]) -> None:
@@ -41,7 +41,7 @@ class Steps:
         for code, source in _SOURCES:
             marks = [mark for mark in facts.steps if codes[mark[2]] == code]
             if marks:
-                self.source = source
+                self.source = source if texts[marks[0][2]].startswith(source) else "NVTX"
                 self.spans = _spans(marks, texts)
                 break
         if not self.spans and facts.first_ns <= facts.last_ns:

@@ -1,20 +1,22 @@
-"""One trace file to one timeline table and its summary. Runs inside a worker process."""
+"""Streamed events to one timeline table and its summary. Runs inside a worker process."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Protocol
+
 import numpy as np
 
-from perfscope.errors import TraceError, UnreadableFileError
+from perfscope.errors import UnreadableFileError
 from perfscope.ingest.classify import Host, mark_text
 from perfscope.ingest.collect import Collector
 from perfscope.ingest.collectives import ProcessGroups
+from perfscope.ingest.events import Event, ReadCounts
 from perfscope.ingest.files import WindowFile, source_of
 from perfscope.ingest.groups import CallGroups, find_groups
 from perfscope.ingest.lanes import describe_lanes
-from perfscope.ingest.metadata import parse_metadata
-from perfscope.ingest.reader import EventReader
+from perfscope.ingest.metadata import Metadata
 from perfscope.ingest.scopes import Scopes
-from perfscope.ingest.source import TraceSource
 from perfscope.ingest.spill import Spill
 from perfscope.ingest.steps import WHOLE_FILE, Steps, main_lane
 from perfscope.ingest.summary import IngestSummary
@@ -24,33 +26,39 @@ from perfscope.rundir import layout
 from perfscope.rundir.documents import read_document
 
 
-def ingest_window(file: WindowFile) -> IngestSummary:
-    """Ingest one trace; what cannot be used at all gives a summary with no rows and a note saying why.
+class EventSource(Protocol):
+    """A trace as lists of events, in any order. `counts` and `metadata` are complete after the last list."""
+
+    counts: ReadCounts
+
+    def __iter__(self) -> Iterator[list[Event]]: ...
+
+    def metadata(self) -> Metadata:
+        """What the trace says about itself."""
+        ...
+
+
+def ingest_events(file: WindowFile, source: EventSource) -> IngestSummary:
+    """Stream one trace to its timeline, with bounded memory.
 
     Raises:
+        TraceError: the trace cannot be used at all.
         OSError: the timeline cannot be written.
     """
     with Spill(file.table.parent) as spill:
         collector = Collector(spill)
-        try:
-            with TraceSource(file.source) as source:
-                reader = EventReader(source)
-                for events in reader:
-                    collector.add(events)
-        except TraceError as error:
-            return unusable_window(file, str(error).removeprefix(f"{file.source}: "))
+        for events in source:
+            collector.add(events)
         collector.close()
-        return _Window(file, reader, collector).write(spill)
+        return _Window(file, source.counts, source.metadata(), collector).write(spill)
 
 
 def unusable_window(file: WindowFile, reason: str) -> IngestSummary:
     """An empty timeline and a summary that says why."""
-    with Spill(file.table.parent) as spill, TraceSource(None) as nothing:
-        reader = EventReader(nothing)
-        reader.counts.notes.append(reason)
+    with Spill(file.table.parent) as spill:
         collector = Collector(spill)
         collector.close()
-        return _Window(file, reader, collector).write(spill)
+        return _Window(file, ReadCounts(notes=[reason]), Metadata(), collector).write(spill)
 
 
 class _Window:
@@ -59,13 +67,14 @@ class _Window:
     def __init__(
         self,
         file: WindowFile,
-        reader: EventReader,
+        counts: ReadCounts,
+        metadata: Metadata,
         collector: Collector,
     ) -> None:
         self._file = file
-        self._counts = reader.counts
+        self._counts = counts
         self._collector = collector
-        self._metadata = parse_metadata(reader.outside)
+        self._metadata = metadata
         words = collector.host_words
         self._facts = collector.facts
         marked = bool(self._facts.host_codes[:, Host.LAYER].any())
@@ -169,7 +178,7 @@ class _Window:
         )
 
     def _notes(self) -> list[str]:
-        notes = list(self._counts.notes)
+        notes = [*self._counts.notes, *self._metadata.notes]
         if self._steps.spans and self._steps.source == WHOLE_FILE:
             notes.append("no step marks: the whole file counts as one step")
         if self._use_modules:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+_LIMIT = 1 << 63
 
 
 class Words:
@@ -98,7 +99,11 @@ class Lanes:
         return number
 
     def _as_ints(self, values: Sequence[int | str]) -> Ints:
-        return np.array([v if isinstance(v, int) else self._text(v) for v in values], object).astype(np.int64)
+        # A hash may take all 64 bits without a sign: then it is a name, too.
+        fits = (isinstance(v, int) and -_LIMIT <= v < _LIMIT for v in values)
+        return np.array(
+            [v if fit else self._text(str(v)) for v, fit in zip(values, fits, strict=True)], object
+        ).astype(np.int64)
 
     def _text(self, text: str) -> int:
         return self._texts.setdefault(text, -2 - len(self._texts))

@@ -69,14 +69,13 @@ def write_aside(path: Path) -> Iterator[BinaryIO]:
         OutputError: it cannot be written (no directory, no permission, no space).
     """
     try:
-        target = path.resolve()
-        if target.is_dir():
+        if path.is_dir():
             raise OutputError(f"cannot write {path}: it is a directory; name a file in it")
-        if target.exists() and not target.is_file():
-            with target.open("wb") as file:
+        if path.exists() and not path.is_file():  # a pipe has no name that could be resolved
+            with path.open("wb") as file:
                 yield file
             return
-        with replacing(target) as file:
+        with replacing(path.resolve()) as file:
             yield file
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from error

@@ -73,7 +73,7 @@ MARK_SOURCE = "perfscope.source:"  # + rank within its group of whoever sent wha
 # How a window's file name ends after its number, and what reads it (ingest/formats). A window has at most one
 # of these, and CALLS beside it or alone.
 KINETO = ".json"
-TRACE_FORMATS = (KINETO, ".tensorflow.xplane.pb", ".jax.xplane.pb", ".mxnet.json")
+TRACE_FORMATS = (KINETO, ".tensorflow.xplane.pb", ".jax.xplane.pb", ".mxnet.json", ".nsys.sqlite")
 CALLS = ".calls.json"
 # N.calls.json: {"version": 1, "monotonic_ns": M, "unix_ns": U (the same moment), "main_tid": T,
 #   "lanes": {"<lane>": "label"}, "columns": CALL_COLUMNS, "rows": [[...], ...], "num_lost": rows too

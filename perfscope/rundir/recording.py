@@ -23,6 +23,7 @@ from perfscope.rundir.sampler_call import pid_namespace
 
 LOCK = ".owner.lock"
 _BUSY = (errno.EAGAIN, errno.EACCES)
+_SAMPLER_ENDS_S = 3.0  # it looks for ranks ten times a second; a busy machine takes longer
 _LONGEST = 4096  # bytes of the file that are read
 _held: dict[
     tuple[int, int, int], tuple[int, Path]
@@ -179,19 +180,27 @@ def _refusal(directory: Path, holder: Mapping[str, object]) -> str:
 
 
 def _refuse_sampled(directory: Path) -> None:
-    """Ranks may outlive their `perfscope run`; the sampler of their host ends with the last of them."""
+    """Ranks may outlive their `perfscope run`; the sampler of their host ends soon after the last of them."""
+    deadline = time.monotonic() + _SAMPLER_ENDS_S
     for lock in sorted((directory / layout.HOSTS).glob(f"*/{layout.SAMPLER_LOCK}")):
-        try:
-            handle = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            continue  # a link or not ours to read: no sampler of this user's
-        try:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in _BUSY:
+        while _is_held(lock):
+            if time.monotonic() > deadline:
                 raise RunDirectoryError(
                     f"ranks on {lock.parent.name} still record into {directory}: wait until they have ended, "
                     "or choose another -o"
-                ) from None
-        finally:
-            os.close(handle)
+                )
+            time.sleep(0.05)
+
+
+def _is_held(lock: Path) -> bool:
+    try:
+        handle = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False  # a link or not ours to read: no sampler of this user's
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in _BUSY
+    finally:
+        os.close(handle)
+    return False

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from perfscope.ingest.formats.registry import FORMATS
 from tests.unit.ingest_traces import DLRM, GLOO, MI300, document, span, text_of
+from tests.unit.nsys_database import Database, training
 
 GOOD = document([span("aten::mm", 1, 2)])
 
@@ -40,6 +42,7 @@ def test_eight_ranks_become_a_run(tmp_path: Path) -> None:
     assert isinstance(sources, list)
     assert sources[2] == {
         "path": "rank2.json.gz",
+        "format": "kineto",
         "rank": 2,
         "rank_source": "distributedInfo",
         "stored": "ranks/2/windows/0.json.gz",
@@ -268,3 +271,41 @@ def test_a_wrong_option_is_told_before_anything_is_made(
     assert done.returncode == 2
     assert said in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_help_lists_the_formats() -> None:
+    done = run_import("--help")
+    assert done.returncode == 0
+    for known in FORMATS:
+        assert f"  {known.name} " in done.stdout
+
+
+def test_an_nsight_systems_export_of_two_processes_gets_a_report(tmp_path: Path) -> None:
+    database = Database()
+    database.session()
+    training(database, 3000, device=0)
+    training(database, 3001, device=1)
+    path = database.write(tmp_path / "node.sqlite")
+    done = run_import(path, "-o", tmp_path / "run", "--json")
+    assert done.returncode == 0, done.stderr
+    assert f"{path}, process 3001, is rank 1 (from the order of the files)" in done.stderr
+    traces = json.loads(done.stdout)["traces"]
+    assert [(trace["format"], trace["num_steps"], trace["step_source"]) for trace in traces] == [
+        ("nsys", 3, "NVTX")
+    ] * 2
+    report = [sys.executable, "-m", "perfscope", "report", str(tmp_path / "run"), "--json"]
+    shown = subprocess.run(report, capture_output=True, text=True, check=True, timeout=120)
+    figures = json.loads(shown.stdout)
+    assert {layer["layer"] for layer in figures["layers"]} == {"stem", "head"}
+    assert [entry["collective"] for entry in figures["collectives"]] == ["all_reduce"]
+
+
+def test_a_report_file_of_nsight_systems_says_how_to_export_it(tmp_path: Path) -> None:
+    path = tmp_path / "report.nsys-rep"
+    path.write_bytes(b"\x03\x04")
+    done = run_import(path, "-o", tmp_path / "run")
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line == (
+        f"perfscope: {path}: a report of Nsight Systems: export it first (nsys export --type sqlite {path})"
+    )

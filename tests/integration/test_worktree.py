@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from perfscope.checkout.editable_check import interpreter, own_imports
+from perfscope.checkout.git import CheckoutError
+from perfscope.checkout.worktree import Worktree, checked_out
 from perfscope.errors import PerfscopeError, UsageError
-from perfscope.launch.git import CheckoutError
-from perfscope.launch.shadowed import interpreter, own_imports
-from perfscope.launch.worktree import Worktree, checked_out
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
@@ -172,7 +172,7 @@ def holding(project: Project, reference: str) -> Iterator[subprocess.Popen[str]]
     code = """
         import os, sys, time
         from pathlib import Path
-        from perfscope.launch.worktree import checked_out
+        from perfscope.checkout.worktree import checked_out
         with checked_out(sys.argv[1], Path(sys.argv[2]), environment=dict(os.environ)) as base:
             print(base.path, flush=True)
             time.sleep(60)
@@ -507,7 +507,7 @@ def test_a_repository_that_cannot_be_written_to_lends_its_objects(project: Proje
     code = """
         import os, subprocess, sys
         from pathlib import Path
-        from perfscope.launch.worktree import checked_out
+        from perfscope.checkout.worktree import checked_out
         with checked_out("HEAD~1", Path(sys.argv[1]), environment=dict(os.environ)) as base:
             print(subprocess.run([sys.executable, "train.py"], cwd=base.folder, capture_output=True).stdout)
             print(base.path, base.notes)

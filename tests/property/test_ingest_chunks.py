@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfscope.ingest import collect, reader, spill
+from perfscope.ingest import collect, spill
+from perfscope.ingest.formats import kineto_reader as reader
 from tests.unit.ingest_traces import DLRM, GLOO, Ingested, Json, ingest, kernel, launch, note, span, text_of
 
 Row = tuple[Any, ...]

@@ -85,7 +85,7 @@ def branchy(stack: Stack, num_classes: int, dropout: float) -> None:
 
 
 def add_branchy() -> None:
-    """Makes the test's own model known in this process."""
+    """Makes the test's own model known in this process, one of the ranks."""
     if all(one.name != "branchy" for one in models.MODELS):
         info = ModelInfo(
             name="branchy", summary="", classic_input=(3, 16, 16), learning_rate=0.02, fill=branchy

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from perfscope.runners.config import BenchError, Modifier
 from perfscope.runners.model_parallel.rows import Halo, Window, split_rows
+from perfscope.runners.models import registry as models
 from perfscope.runners.planning import plan
 from perfscope.runners.schemes.registry import find_scheme
 from perfscope.runners.world import Alone, World
@@ -48,6 +49,12 @@ DROPPED: list[dict[str, Any]] = [
 
 def _name(case: dict[str, Any]) -> str:
     return "-".join(str(value) for value in case.values())
+
+
+@pytest.fixture(autouse=True)
+def models_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models that a test adds in this process are gone after it."""
+    monkeypatch.setattr(models, "MODELS", models.MODELS)
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from perfscope.ingest.files import WindowFile
+from perfscope.ingest.run import read_window
 from perfscope.ingest.summary import IngestSummary
-from perfscope.ingest.window import ingest_window
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 MI300 = TRACES / "mi300_resnet" / "resnet_act_checkpoint.json.gz"
@@ -48,7 +48,7 @@ def ingest(directory: Path, trace: bytes | Path) -> Ingested:
         folder.mkdir(parents=True, exist_ok=True)
     source.write_bytes(data)
     file = WindowFile(directory, source, 0, 0)
-    summary = ingest_window(file)
+    summary = read_window(file)
     table = pq.ParquetFile(file.table).read()
     assert summary.events_read == summary.events_kept + summary.events_skipped + summary.events_dropped
     assert table.num_rows == summary.events_kept

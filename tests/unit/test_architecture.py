@@ -27,13 +27,15 @@ ARROWS: dict[str, set[str]] = {
     "collectors": {"rundir"},
     "ingest": {"rundir"},
     "launch": {"rundir"},
+    "checkout": set(),
     "analysis": {"rundir", "messages"},
     "runners": {"rundir", "messages"},
     "slurm": {"rundir"},
     "gate": {"rundir", "analysis", "messages"},
     "reports": {"analysis", "gate", "messages"},
     "cli": {
-        *("rundir", "ingest", "launch", "analysis", "gate", "messages", "reports", "collectors", "runners"),
+        *("rundir", "ingest", "launch", "checkout", "analysis", "gate", "messages", "reports", "collectors"),
+        "runners",
         "slurm",
     },
     "__main__": {"cli"},
@@ -46,7 +48,7 @@ SHARED = (
     "rundir/sampler_call.py",
     "rundir/last_word.py",
 )  # loaded by ranks, too
-ASKED = "launch/import_places.py"  # run by whatever Python the user's command has
+ASKED = "checkout/module_origins.py"  # run by whatever Python the user's command has
 STDLIB_ONLY = ("probes", "vocabulary", *SHARED, ASKED, "__init__.py")
 
 

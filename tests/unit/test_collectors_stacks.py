@@ -236,7 +236,8 @@ def test_a_burst_becomes_a_whole_file(fake: Callable[[str], Path], fast: None, h
     assert document["profiles"][0]["name"] == f"rank pid {PID}"
     found = document["perfscope"]
     assert found["bursts"] >= 1
-    assert (found["samples"], found["torn"]) == (found["bursts"], 2 * found["bursts"])
+    assert found["samples"] == found["bursts"]
+    assert 2 <= found["torn"] <= 2 * found["bursts"]  # closing may end a second burst before it says so
     assert facts == []
     assert [path.name for path in host.iterdir()] == [STACKS_JSON]
 
@@ -431,6 +432,12 @@ def test_with_a_rank_the_kernel_itself_is_asked(tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def no_child_is_left() -> Iterator[None]:
+    before = children()
     yield
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    assert children() <= before
+
+
+def children() -> set[int]:
+    """Pids of the children of this process."""
+    paths = Path("/proc/self/task").glob("*/children")
+    return {int(pid) for path in paths for pid in path.read_text().split()}

@@ -7,6 +7,7 @@ import dataclasses
 import io
 import json
 import math
+import os
 from decimal import Decimal
 from pathlib import Path
 
@@ -198,6 +199,15 @@ def test_a_link_stays_a_link_and_a_device_is_not_replaced(tmp_path: Path) -> Non
     with write_aside(Path("/dev/null")) as file:
         file.write(b"gone")
     assert not Path("/dev/null").is_file()
+
+
+def test_a_pipe_named_by_its_descriptor_is_written() -> None:
+    reading, writing = os.pipe()
+    with write_aside(Path(f"/dev/fd/{writing}")) as file:
+        file.write(b"through")
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        assert pipe.read() == b"through"
 
 
 @pytest.mark.parametrize("where", ["missing/out.html", "."])

@@ -48,7 +48,7 @@ def test_a_bomb_is_one_line_and_little_memory(tmp_path: Path, kind: str) -> None
         env=user_environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (700 * MIB, 700 * MIB)),
     )
@@ -105,7 +105,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
         env=user_environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert (done.returncode, done.stderr) == (1, "perfscope: trace.json: not a regular file\n")

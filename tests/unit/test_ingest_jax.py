@@ -14,10 +14,10 @@ import pytest
 
 from perfscope.errors import TraceError
 from perfscope.ingest import ingest_run
+from perfscope.ingest.formats.frameworks import reader_of
 from perfscope.ingest.formats.hlo import Modules
 from perfscope.ingest.formats.jax import read_jax
 from perfscope.ingest.formats.op_names import place_of
-from perfscope.ingest.formats.registry import reader_of
 from perfscope.ingest.formats.trace import FrameworkTrace
 from perfscope.rundir import layout
 

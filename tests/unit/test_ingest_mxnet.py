@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from perfscope.errors import TraceError
+from perfscope.ingest.formats.frameworks import reader_of
 from perfscope.ingest.formats.mxnet import classify, read_mxnet, uncovered
-from perfscope.ingest.formats.registry import reader_of
 
 DATA = Path(__file__).parent.parent / "data" / "frameworks"
 FIRST = DATA / "mxnet-dist-sync-0.mxnet.json.gz"

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from perfscope.errors import TraceError
-from perfscope.ingest.importing import RunFacts, assign_ranks, import_traces, trace_files
+from perfscope.ingest.formats.registry import format_of_file
+from perfscope.ingest.importing import RunFacts, TracePart, assign_ranks, import_traces, trace_files
 
 
 def trace(path: Path, rank: int | None = None, *, behind: bool = False, padding: int = 0) -> Path:
@@ -21,11 +22,22 @@ def trace(path: Path, rank: int | None = None, *, behind: bool = False, padding:
     return path
 
 
+def ranks_of(files: list[Path]) -> list[tuple[int, str]]:
+    """(rank, where it comes from) of files that hold one rank each."""
+    formats = [format_of_file(path) for path in files]
+    parts = [
+        TracePart(path, found, claim)
+        for path, found in zip(files, formats, strict=True)
+        for claim in found.ranks(path)
+    ]
+    return [(rank, part.claim.source) for rank, part in zip(assign_ranks(parts), parts, strict=True)]
+
+
 @pytest.mark.parametrize("name", ["a.json", "a.json.gz"])
 @pytest.mark.parametrize("behind", [False, True])
 def test_the_trace_itself_knows_best(tmp_path: Path, name: str, behind: bool) -> None:
     path = trace(tmp_path / f"rank7-{name}", 3, behind=behind, padding=3_000_000)
-    assert assign_ranks([path]) == [(3, "distributedInfo")]
+    assert ranks_of([path]) == [(3, "distributedInfo")]
 
 
 @pytest.mark.parametrize(
@@ -42,23 +54,23 @@ def test_the_trace_itself_knows_best(tmp_path: Path, name: str, behind: bool) ->
     ],
 )
 def test_else_a_number_in_the_name(tmp_path: Path, name: str, rank: int) -> None:
-    assert assign_ranks([trace(tmp_path / name)]) == [(rank, "file name")]
+    assert ranks_of([trace(tmp_path / name)]) == [(rank, "file name")]
 
 
 @pytest.mark.parametrize("name", ["trace.json", "vm_2552.1790857026000.pt.trace.json", "resnet.json.gz"])
 def test_a_time_or_process_id_is_no_rank(tmp_path: Path, name: str) -> None:
-    assert assign_ranks([trace(tmp_path / name)]) == [(0, "order")]
+    assert ranks_of([trace(tmp_path / name)]) == [(0, "order")]
 
 
 def test_order_fills_the_ranks_nobody_claims(tmp_path: Path) -> None:
     files = [trace(tmp_path / "x.json"), trace(tmp_path / "y.json", 0), trace(tmp_path / "z.json")]
-    assert assign_ranks(files) == [(1, "order"), (0, "distributedInfo"), (2, "order")]
+    assert ranks_of(files) == [(1, "order"), (0, "distributedInfo"), (2, "order")]
 
 
 def test_two_files_of_one_rank_are_named_both(tmp_path: Path) -> None:
     files = [trace(tmp_path / "a.json", 4), trace(tmp_path / "rank4.json")]
     with pytest.raises(TraceError) as caught:
-        assign_ranks(files)
+        ranks_of(files)
     message = str(caught.value)
     assert "\n" not in message
     assert all(text in message for text in ("a.json", "rank4.json", "rank 4", "distributedInfo", "file name"))

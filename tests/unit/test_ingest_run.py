@@ -116,10 +116,10 @@ def test_a_fault_of_our_own_in_one_file_is_noted_and_the_others_go_on(
 
     window(tmp_path, 0, 0, TWO)
 
-    def broken(file: object) -> IngestSummary:
+    def broken(file: object, source: object) -> IngestSummary:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr(module, "ingest_window", broken)
+    monkeypatch.setattr(module, "ingest_events", broken)
     (summary,) = ingest_run(tmp_path)
     assert summary.notes == ("internal error, please report it: ZeroDivisionError: oops",)
 

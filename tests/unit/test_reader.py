@@ -236,7 +236,7 @@ def test_a_timeline_is_read_by_the_thread_that_asks(
     readers: set[threading.Thread] = set()
 
     class Watched(FileIO):
-        def read(self, size: int = -1, /) -> bytes:
+        def read(self, size: int | None = -1, /) -> bytes:
             readers.add(threading.current_thread())
             return super().read(size)
 

@@ -281,8 +281,8 @@ def _base(asked: Asked) -> Iterator[_Base]:
     if asked.base_ref is None:
         yield _Base(command=side_command(asked.base_words))
         return
-    from perfscope.launch.shadowed import own_imports
-    from perfscope.launch.worktree import checked_out
+    from perfscope.checkout.editable_check import own_imports
+    from perfscope.checkout.worktree import checked_out
 
     with checked_out(asked.base_ref, Path.cwd(), environment=os.environ, link=asked.links) as tree:
         say(f"base: {tree.commit[:12]} {tree.subject}")

@@ -1,1 +1,1 @@
-"""Traces of other frameworks than torch: what each format tells, as spans of one kind."""
+"""Trace formats: how each is recognized, which ranks a file holds, and how it is read."""

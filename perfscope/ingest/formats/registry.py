@@ -1,35 +1,82 @@
-"""Which reader takes which file of a window. Readers are imported when they are needed."""
+"""The trace formats: which one a file is of. Light: readers are imported when a trace is read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib import import_module
+import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from perfscope.rundir import layout
+from perfscope.errors import TraceError
+from perfscope.ingest.formats.format import GZIP_MAGIC, Format
+from perfscope.ingest.formats.frameworks import Calls, Mxnet, Xplane
+from perfscope.ingest.formats.kineto import Kineto
+from perfscope.ingest.formats.nsys import Nsys
 
-if TYPE_CHECKING:
-    from perfscope.ingest.formats.trace import FrameworkTrace
-
-# How the file's name ends (without .gz) -> module of this room and its function: path -> FrameworkTrace; it
-# raises TraceError for what cannot be used at all.
-_READERS = {
-    layout.CALLS: ("calls", "read_calls"),
-    ".tensorflow.xplane.pb": ("tensorflow", "read_tensorflow"),
-    ".jax.xplane.pb": ("jax", "read_jax"),
-    ".mxnet.json": ("mxnet", "read_mxnet"),
-}
+# In the order in which they are asked: Kineto takes any JSON.
+FORMATS: tuple[Format, ...] = (Nsys(), Xplane(), Mxnet(), Calls(), Kineto())
+_HEAD_BYTES = 1 << 16
 
 
-def reader_of(suffix: str) -> Callable[[Path], FrameworkTrace]:
-    """The reader of files that end so.
+def format_of_window(suffix: str) -> Format:
+    """The format of a run's windows whose names end so.
 
     Raises:
-        KeyError: there is none (Kineto's traces are read by ingest.window).
+        KeyError: there is none.
     """
-    module, function = _READERS[suffix]
-    reader: Callable[[Path], FrameworkTrace] = getattr(
-        import_module(f"perfscope.ingest.formats.{module}"), function
+    return _OF_SUFFIX[suffix]
+
+
+_OF_SUFFIX = {suffix: one for one in FORMATS for suffix in one.suffixes}
+
+
+def format_of_file(path: Path) -> Format:
+    """The format of a file from anywhere, by its first bytes and its name.
+
+    Raises:
+        TraceError: it is a file of none, and why.
+    """
+    try:
+        if not path.is_file():  # opening a pipe would wait for its writer
+            raise TraceError("not a regular file")
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError as error:
+        raise TraceError(f"cannot be read: {error.strerror}") from error
+    if not head:
+        raise TraceError("the file is empty")
+    if head.startswith(GZIP_MAGIC):
+        head = _unpacked(head)
+    for candidate in FORMATS:
+        if candidate.sniff(path, head):
+            return candidate
+    raise TraceError(
+        f"not JSON and no other trace: perfscope reads {'; '.join(one.title for one in FORMATS)}"
     )
-    return reader
+
+
+def _unpacked(head: bytes) -> bytes:
+    """The first bytes of gzipped data; b"" where it is damaged."""
+    try:
+        return zlib.decompressobj(31).decompress(head, _HEAD_BYTES)
+    except zlib.error:
+        return b""
+
+
+def is_trace_name(name: str) -> bool:
+    """Whether a file of a directory is taken for a trace, by its name alone."""
+    return any(
+        name.endswith(one.endings) or (one.compressible and name.removesuffix(".gz").endswith(one.endings))
+        for one in FORMATS
+    )
+
+
+def trace_patterns() -> str:
+    """The names that `is_trace_name` takes, for messages and help."""
+    shortest = [f"*{one.endings[-1]}{'[.gz]' if one.compressible else ''}" for one in FORMATS]
+    return ", ".join(dict.fromkeys(shortest))
+
+
+def trace_stem(name: str) -> str:
+    """A trace file's name without its ending."""
+    endings = sorted((ending for one in FORMATS for ending in one.endings), key=len, reverse=True)
+    bare = name.removesuffix(".gz")
+    return next((bare.removesuffix(ending) for ending in endings if bare.endswith(ending)), name)

@@ -3,7 +3,7 @@
 The checkout is a detached worktree in a folder below `.git`: on the same file system as the working tree
 (the same disk, seen by the same hosts), and in nobody's way. Index, stash, branches and configuration stay as
 they are and no hook runs. Where the repository cannot be written to, its objects are borrowed instead
-(`launch.borrowed`).
+(`checkout.alternates`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from perfscope.errors import UsageError
-from perfscope.launch.borrowed import borrow, checkout, fill_submodules, lfs_pointers
-from perfscope.launch.git import (
+from perfscope.checkout.alternates import borrow, checkout, fill_submodules, lfs_pointers
+from perfscope.checkout.git import (
     CheckoutError,
     Git,
     Repository,
@@ -32,6 +31,7 @@ from perfscope.launch.git import (
     resolve_commit,
     undirected,
 )
+from perfscope.errors import UsageError
 
 PYTHONPATH = "PYTHONPATH"
 _PREFIX, _LOCK = "base-", ".lock"

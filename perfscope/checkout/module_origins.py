@@ -1,8 +1,9 @@
 """Which modules would be imported from a working tree, and from which of its folders?
 
-Not imported by perfscope: `launch.shadowed` hands this text to the user's interpreter as `python -c`, with
-the working tree, the checkout and the folder that Python would put first. Python >= 3.8, standard library
-only. Modules are looked up, none is imported. The answer is stdout's last line, JSON: module -> folder.
+Not imported by perfscope: `checkout.editable_check` hands this text to the user's interpreter as `python -c`,
+with the working tree, the checkout and the folder that Python would put first. Python >= 3.8, standard
+library only. Modules are looked up, none is imported. The answer is stdout's last line, JSON:
+module -> folder.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from perfscope.launch.git import CheckoutError, Git
+from perfscope.checkout.git import CheckoutError, Git
 
 _DEEPEST = 8
 _MOST_NAMED = 3

@@ -13,19 +13,21 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from perfscope.errors import TraceError
 from perfscope.ingest.events import (
     Event,
+    ReadCounts,
     TooDeepError,
     count_frames,
     decode_event,
     decode_events,
     decode_raws,
 )
-from perfscope.ingest.salvage import salvage
-from perfscope.ingest.source import TraceSource
+from perfscope.ingest.formats.kineto_metadata import parse_metadata
+from perfscope.ingest.formats.kineto_salvage import salvage
+from perfscope.ingest.formats.kineto_source import TraceSource
+from perfscope.ingest.metadata import Metadata
 
 CHUNK_BYTES = 1 << 18
 _MAX_EVENT_BYTES = 1 << 26  # an event larger than this is taken for damage
@@ -43,22 +45,12 @@ _MODULES = (
 )  # the longer the text, the faster it is looked for
 
 
-@dataclass(slots=True)
-class ReadCounts:
-    """What became of the event objects met so far. read = handed on + skipped + dropped."""
-
-    read: int = 0
-    skipped: int = 0  # Python frames that were counted and never built
-    dropped: int = 0  # unreadable
-    notes: list[str] = field(default_factory=list)  # damage, in words
-
-
 class EventReader:
     """Iterates over lists of events; the lists' `Raw` fields are valid until the next list.
 
     Attributes:
         counts: filled while iterating.
-        outside: text of the file before and after its events, for `metadata.parse_metadata`.
+        outside: text of the file before and after its events.
 
     Raises (while iterating):
         TraceError: the file is empty, or no trace.
@@ -87,6 +79,10 @@ class EventReader:
             self._note("more than one traceEvents array; all were read")
         if self._source.damage:
             self._note(self._source.damage)
+
+    def metadata(self) -> Metadata:
+        """What the text before and after the events says."""
+        return parse_metadata(self.outside)
 
     # Filling the buffer
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfscope.launch.worktree import PYTHONPATH, Worktree
+from perfscope.checkout.worktree import PYTHONPATH, Worktree
 
 _PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*)?t?")
 _ASK_S = 30.0
@@ -124,7 +124,7 @@ def _script_folder(words: Sequence[str], base: Worktree) -> Path:
 
 def _ask(python: str, base: Worktree, first: Path, environment: Mapping[str, str]) -> dict[str, str] | None:
     """Module -> folder of the working tree where it would be found; None = the interpreter does not say."""
-    question = (Path(__file__).parent / "import_places.py").read_text(encoding="utf-8")
+    question = (Path(__file__).parent / "module_origins.py").read_text(encoding="utf-8")
     try:
         answer = subprocess.run(
             [python, "-c", question, str(base.repository), str(base.path), str(first)],

@@ -1,0 +1,98 @@
+"""The formats that are read into memory as a whole: XPlane, MXNet's profiler, and calls timed by a probe."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perfscope.ingest.files import WindowFile
+from perfscope.ingest.formats.format import Format
+from perfscope.ingest.inflate import read_whole
+from perfscope.ingest.summary import IngestSummary
+from perfscope.rundir import layout
+
+if TYPE_CHECKING:
+    from perfscope.ingest.formats.trace import FrameworkTrace
+
+# Suffix of a window's file -> module of this package and its function.
+_READERS = {
+    layout.CALLS: ("calls", "read_calls"),
+    ".tensorflow.xplane.pb": ("tensorflow", "read_tensorflow"),
+    ".jax.xplane.pb": ("jax", "read_jax"),
+    ".mxnet.json": ("mxnet", "read_mxnet"),
+}
+_FRAMEWORKS = ("tensorflow", "jax", "mxnet")
+_TENSORFLOW_SIGNS = (b"ExecutorState", b"EagerExecute")  # of its runtime; JAX has none
+
+
+def reader_of(suffix: str) -> Callable[[Path], FrameworkTrace]:
+    """The function that reads files that end so; it raises TraceError for what cannot be used at all.
+
+    Raises:
+        KeyError: there is none.
+    """
+    module, function = _READERS[suffix]
+    reader: Callable[[Path], FrameworkTrace] = getattr(
+        import_module(f"perfscope.ingest.formats.{module}"), function
+    )
+    return reader
+
+
+class _InMemory(Format):
+    def framework_of(self, stored: Path) -> str | None:
+        named = stored.name.split(".")[1]  # 0.<framework>.xplane.pb
+        return named if named in _FRAMEWORKS else None
+
+    def read(self, file: WindowFile) -> IngestSummary:
+        from perfscope.ingest.framework_window import ingest_framework_trace
+
+        return ingest_framework_trace(file, reader_of(file.suffix)(file.source))
+
+
+class Xplane(_InMemory):
+    """Profiles of JAX and TensorFlow: `plugins/profile/<time>/<host>.xplane.pb`."""
+
+    name = "xplane"
+    title = "JAX and TensorFlow (XPlane)"
+    endings = (".tensorflow.xplane.pb", ".jax.xplane.pb", ".xplane.pb")
+    suffixes = (".tensorflow.xplane.pb", ".jax.xplane.pb")
+
+    def sniff(self, path: Path, head: bytes) -> bool:
+        return path.name.removesuffix(".gz").endswith(".xplane.pb")
+
+    def suffix_of(self, path: Path) -> str:
+        name = path.name.removesuffix(".gz")
+        data = b"" if name.endswith(self.suffixes) else read_whole(path)
+        if any(sign in data for sign in _TENSORFLOW_SIGNS):
+            return self.suffixes[0]
+        return super().suffix_of(path) if name.endswith(self.suffixes) else self.suffixes[1]
+
+
+class Mxnet(_InMemory):
+    """`profile.json` of MXNet's profiler: Chrome's JSON whose processes are devices."""
+
+    name = "mxnet"
+    title = "MXNet's profiler"
+    endings = (".mxnet.json",)
+    suffixes = (".mxnet.json",)
+    # Processes are devices; or the list begins with a comma, as in the later files of one process.
+    _SIGN = re.compile(rb'"args"\s*:\s*\{\s*"name"\s*:\s*"[cg]pu/\d|"traceEvents"\s*:\s*\[\s*,')
+
+    def sniff(self, path: Path, head: bytes) -> bool:
+        named = path.name.removesuffix(".gz").endswith(self.endings)
+        return head.lstrip()[:1] == b"{" and (named or bool(self._SIGN.search(head)))
+
+
+class Calls(_InMemory):
+    """Calls that a probe of perfscope timed itself."""
+
+    name = "calls"
+    title = "calls recorded by perfscope"
+    endings = (layout.CALLS,)
+    suffixes = (layout.CALLS,)
+
+    def sniff(self, path: Path, head: bytes) -> bool:
+        return path.name.removesuffix(".gz").endswith(self.endings) and head.lstrip()[:1] == b"{"

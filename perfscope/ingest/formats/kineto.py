@@ -1,0 +1,70 @@
+"""Kineto, the format of torch.profiler, and other traces in Chrome's JSON: streamed with bounded memory."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from contextlib import suppress
+from pathlib import Path
+
+from perfscope.ingest.files import WindowFile
+from perfscope.ingest.formats.format import GZIP_MAGIC, Format, TraceRank
+from perfscope.ingest.inflate import most_bytes
+from perfscope.ingest.summary import IngestSummary
+from perfscope.rundir import layout
+
+_PEEK_BYTES = 1 << 20
+_OVERLAP_BYTES = 4096  # distributedInfo may straddle two pieces
+_RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*(\d{1,7})\b')
+
+
+class Kineto(Format):
+    """One JSON file per rank, plain or gzipped."""
+
+    name = "kineto"
+    title = "torch.profiler (Kineto) and Chrome JSON"
+    endings = (".pt.trace.json", ".trace.json", ".pt.json", ".json")
+    suffixes = (layout.KINETO,)
+
+    def sniff(self, path: Path, head: bytes) -> bool:
+        # Nothing but blanks, or gzip data that cannot be unpacked: the reader says what is wrong with it.
+        return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[", b"")
+
+    def ranks(self, path: Path) -> list[TraceRank]:
+        rank = _recorded_rank(path)
+        return [self.rank_by_name(path) if rank is None else TraceRank(rank=rank, source="distributedInfo")]
+
+    def read(self, file: WindowFile) -> IngestSummary:
+        from perfscope.ingest.formats.kineto_reader import EventReader
+        from perfscope.ingest.formats.kineto_source import TraceSource
+        from perfscope.ingest.window import ingest_events
+
+        with TraceSource(file.source) as source:
+            return ingest_events(file, EventReader(source))
+
+
+def _recorded_rank(path: Path) -> int | None:
+    """`distributedInfo.rank`: before the events as a rule, else behind them."""
+    with path.open("rb") as file:
+        head = file.read(_PEEK_BYTES)
+        if not head.startswith(GZIP_MAGIC):
+            file.seek(max(0, path.stat().st_size - _PEEK_BYTES))
+            return _rank_in(head) if _rank_in(head) is not None else _rank_in(file.read())
+        inflater = zlib.decompressobj(31)
+        most = most_bytes(path.stat().st_size) // _PEEK_BYTES  # pieces
+        with suppress(zlib.error):
+            text = inflater.decompress(head, _PEEK_BYTES)
+            rank = _rank_in(text)
+            while rank is None and not inflater.eof and (most := most - 1) >= 0:
+                more = inflater.decompress(inflater.unconsumed_tail or file.read(_PEEK_BYTES), _PEEK_BYTES)
+                if not more:
+                    break
+                text = text[-_OVERLAP_BYTES:] + more
+                rank = _rank_in(text)
+            return rank
+    return None
+
+
+def _rank_in(text: bytes) -> int | None:
+    match = _RANK.search(text)
+    return int(match[1]) if match else None
