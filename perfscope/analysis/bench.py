@@ -36,6 +36,7 @@ from perfscope.analysis.bench_bytes import (
 from perfscope.analysis.bench_bytes import LinkBytes as LinkBytes
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.missing import Missing, missing_figure
+from perfscope.vocabulary.axes import LAYOUT, OLD_MEANINGS, OLD_NAMES
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
 
@@ -179,7 +180,7 @@ def _figures(scheme: Document, records: Mapping[int, Document], traced: Traced) 
     return BenchResult(
         scheme=str(scheme["full_name"]),
         model=str(scheme["model"]),
-        mesh=_mesh(scheme["mesh"]),
+        mesh=_mesh(scheme),
         num_ranks=int(scheme["num_ranks"]),
         batch=int(scheme["batch"]),
         effective_batch=int(scheme["effective_batch"]),
@@ -196,11 +197,14 @@ def _figures(scheme: Document, records: Mapping[int, Document], traced: Traced) 
     )
 
 
-def _mesh(mesh: Mapping[str, int]) -> str:
-    parts = [mesh["data"], mesh["model"], mesh["stage"]]
-    return " × ".join(
-        f"{num} {axis}" for num, axis in zip(parts, ("data", "model", "stage"), strict=True) if num > 1
-    )
+def _mesh(scheme: Document) -> str:
+    """`2 dp × 2 tp`; records of before axes had names mean the same."""
+    meanings = OLD_MEANINGS.get(str(scheme.get("name")), {})
+    sizes: dict[str, int] = {}
+    for name, size in scheme["mesh"].items():
+        axis = OLD_NAMES.get(name)
+        sizes[meanings.get(axis, axis) if axis else name] = int(size)
+    return " × ".join(f"{sizes[axis]} {axis}" for axis in LAYOUT if sizes.get(axis, 1) > 1)
 
 
 def _cycle(scheme: Document) -> int:

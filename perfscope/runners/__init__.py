@@ -1,6 +1,6 @@
 """Instrumented training runners: the same models under every parallel scheme.
 
-    config, mesh    what a run was asked for; D x M x S
+    config, mesh    what a run was asked for; sizes of named axes
     models, data    plain PyTorch networks and their shapes; samples
     comm, exchange  collectives that are counted; averaging gradients
     transport, mpi  messages between two ranks, for servers

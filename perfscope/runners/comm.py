@@ -52,7 +52,7 @@ class Group:
     """A process group along one axis, with the ledger that its calls are noted in.
 
     Attributes:
-        axis: data, model, stage, world or a name of the scheme's own.
+        axis: of the mesh (dp, tp, pp ...), world or a name of the scheme's own.
         ranks: global ranks in order.
         index: this rank's place among them; -1 if it is no member.
         handle: torch's group; None for a group of one, or when this rank is no member.

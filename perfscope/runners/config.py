@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 from perfscope.errors import UsageError
+from perfscope.runners.mesh import Mesh
+from perfscope.vocabulary.axes import LAYOUT, OLD_NAMES, Axis
 
 DTYPES = ("float32", "float64")
 DEVICES = ("auto", "cpu", "cuda")
@@ -21,6 +23,8 @@ MAX_SIDE = 1 << 14  # of an input, and its channels
 MAX_ELEMENTS = 1 << 34  # numbers of one step's samples
 _MODIFIER = re.compile(r"([a-z0-9]+)(?:\(([^()]*)\))?")
 _MAX_COUNT = 10**9
+_AXES: Mapping[str, Axis] = {**OLD_NAMES, **{axis.value: axis for axis in LAYOUT}}
+_COUNT = re.compile(r"\s*0*[1-9][0-9]{0,8}\s*")  # isdigit() would take other scripts' digits, too
 
 
 class _Range(NamedTuple):
@@ -105,11 +109,11 @@ class BenchConfig:
         modifiers: in the order given.
         model: name in models.registry.
         num_ranks: P, processes of the job.
-        mesh: (D, M, S) data x model x pipeline parts; None = the scheme's default for num_ranks.
+        mesh: parts along each axis; None = the scheme's default for num_ranks.
         batch: B, samples in one step over all ranks.
         steps: updates of the model; for schemes without a common step, updates made by each worker.
-        input_shape: (channels, height, width) of one sample.
-        num_classes: classes of the synthetic data, width of the last layer.
+        input_shape: of one sample: (channels, height, width), (sequence length,) or (features,).
+        num_classes: classes of the synthetic data (of tokens, the vocabulary), width of the last layer.
         learning_rate: eta at `base_batch`.
         lr_rule: how eta follows the effective batch: none, linear or sqrt of effective batch / base_batch.
         base_batch: batch that learning_rate is meant for; None = batch.
@@ -134,10 +138,10 @@ class BenchConfig:
     modifiers: tuple[Modifier, ...] = ()
     model: str = "smallcnn"
     num_ranks: int = 1
-    mesh: tuple[int, int, int] | None = None
+    mesh: Mesh | None = None
     batch: int = 32
     steps: int = 20
-    input_shape: tuple[int, int, int] = (3, 32, 32)
+    input_shape: tuple[int, ...] = (3, 32, 32)
     num_classes: int = 16
     learning_rate: float = 0.02
     lr_rule: str = "none"
@@ -170,7 +174,8 @@ class BenchConfig:
 
     def to_json(self) -> str:
         """For `from_json`, on one line."""
-        return json.dumps(asdict(self), separators=(",", ":"))
+        values = {**asdict(self), "mesh": self.mesh and self.mesh.axes}
+        return json.dumps(values, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> BenchConfig:
@@ -186,9 +191,9 @@ class BenchConfig:
                 raise BenchError(f"unknown settings of a bench run: {', '.join(unknown)}")
             values = dict(raw)
             values["modifiers"] = tuple(_modifier(one) for one in values.get("modifiers", ()))
-            for name in ("mesh", "input_shape"):
-                if values.get(name) is not None:
-                    values[name] = tuple(values[name])
+            values["mesh"] = _mesh(values.get("mesh"))
+            if values.get("input_shape") is not None:
+                values["input_shape"] = tuple(values["input_shape"])
             for name, value in values.items():
                 _require_type(name, value)
             return cls(**values)
@@ -222,6 +227,30 @@ def parse_scheme(text: str) -> tuple[str, tuple[Modifier, ...]]:
     return name, tuple(modifiers)
 
 
+def parse_mesh(text: str) -> Mesh:
+    """`dp=2,tp=2`, or by position `2,2` or `2,1,2`: data, tensor and pipeline parts.
+
+    The letters D, M and S stand for dp, tp and pp.
+
+    Raises:
+        BenchError: it is not written like that, or an axis comes twice.
+    """
+    words = text.split(",")
+    if 2 <= len(words) <= 3 and all(map(_COUNT.fullmatch, words)):
+        return Mesh.positional(*map(int, words))
+    axes: dict[Axis, int] = {}
+    for name, equals, size in (word.partition("=") for word in words):
+        axis = _AXES.get(name.strip())
+        if equals and axis is None:
+            raise BenchError(f"mesh {text!r}: there is no axis {name!r}; there are {', '.join(LAYOUT)}")
+        if axis is None or axis in axes or not _COUNT.fullmatch(size):
+            raise BenchError(
+                f"mesh {text!r} is not AXIS=PARTS,... such as dp=2,tp=2: numbers above 0, each axis once"
+            )
+        axes[axis] = int(size)
+    return Mesh(axes)
+
+
 def check_config(config: BenchConfig) -> None:
     """What can be checked without knowing schemes, models or machines.
 
@@ -253,9 +282,9 @@ def check_config(config: BenchConfig) -> None:
 def _check_input(config: BenchConfig) -> None:
     size = "x".join(map(str, config.input_shape))
     if min(config.input_shape) < 1:
-        raise BenchError(f"an input of {size} has no pixels")
+        raise BenchError(f"an input of {size} has no elements")
     if max(config.input_shape) > MAX_SIDE:
-        raise BenchError(f"an input of {size} is too large; each of CxHxW must be from 1 to {MAX_SIDE:,}")
+        raise BenchError(f"an input of {size} is too large; each size must be from 1 to {MAX_SIDE:,}")
     found = config.batch * math.prod(config.input_shape)
     if found > MAX_ELEMENTS:
         raise BenchError(
@@ -267,10 +296,10 @@ def _check_input(config: BenchConfig) -> None:
 def _require_type(name: str, value: Any) -> None:
     """Raises BenchError for a value that the field's annotation does not allow; an int is a float, too."""
     hint = _HINTS[name]
-    if name in ("mesh", "input_shape"):
-        fits = isinstance(value, tuple) and len(value) == 3 and all(type(one) is int for one in value)
-        fits, kind = fits or (value is None and name == "mesh"), "three whole numbers"
-    elif name == "modifiers":
+    if name == "input_shape":
+        fits = isinstance(value, tuple) and len(value) in (1, 3) and all(type(one) is int for one in value)
+        kind = "one or three whole numbers"
+    elif name in ("modifiers", "mesh"):
         return
     else:
         allowed = get_args(hint) or (hint,)
@@ -278,6 +307,19 @@ def _require_type(name: str, value: Any) -> None:
         fits = type(value) in allowed or (float in allowed and type(value) is int)
     if not fits:
         raise BenchError(f"{_words(name)} must be {kind}, not {_shown(value)}")
+
+
+def _mesh(raw: Any) -> Mesh | None:
+    """Axes by name, or the list [D, M, S] of older records."""
+    if raw is None:
+        return None
+    if isinstance(raw, list) and len(raw) == 3:
+        axes = dict(zip(("D", "M", "S"), raw, strict=True))
+    else:
+        axes = raw if isinstance(raw, dict) else {"": 0}
+    if not all(name in _AXES and type(size) is int and size > 0 for name, size in axes.items()):
+        raise BenchError(f"the mesh must be axes with whole numbers above 0, not {_shown(raw)}")
+    return Mesh({_AXES[name]: size for name, size in axes.items()})
 
 
 def _modifier(raw: Mapping[str, Any]) -> Modifier:

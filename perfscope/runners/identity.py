@@ -10,6 +10,7 @@ from typing import Any
 from perfscope.runners.config import BenchConfig
 from perfscope.runners.data.registry import input_workers
 from perfscope.runners.job import Job
+from perfscope.runners.models.registry import find_model
 from perfscope.runners.schemes.local import scaled_learning_rate
 from perfscope.runners.schemes.registry import find_scheme
 from perfscope.runners.traffic import Traffic
@@ -133,10 +134,11 @@ def identity(job: Job, places: Sequence[Place] | None = None, backend: str = "gl
         "modifiers": [str(one) for one in config.modifiers],
         "summary": scheme.summary,
         "axes": scheme.axes._asdict(),
-        "mesh": {"data": job.mesh.data, "model": job.mesh.model, "stage": job.mesh.stage},
+        "mesh": {str(axis): size for axis, size in job.mesh.axes.items()},
         "num_ranks": job.num_ranks,
         "model": config.model,
         "num_params": job.shape.num_params,
+        "input": str(find_model(config.model).input),
         "input_shape": list(config.input_shape),
         "num_classes": config.num_classes,
         "dtype": config.dtype,

@@ -36,8 +36,8 @@ class Job:
 
     @property
     def group_batch(self) -> int:
-        """b = B / D, samples of one data part per step."""
-        return self.config.batch // self.mesh.data
+        """b, samples of one data part per step."""
+        return self.config.batch // self.mesh.num_data_parts
 
     def host_of(self, rank: int) -> int:
         """Planned host of a rank: consecutive ranks together."""

@@ -1,83 +1,98 @@
-"""The mesh D x M x S: which part of data, model and pipeline a rank has, and the groups that follow.
+"""The device mesh: sizes of named axes, the coordinates of each rank, and the groups that follow.
 
-Ranks are laid out as in MLSL and in torch's init_device_mesh with (dp, pp, mp): rank = (d * S + s) * M + m. A
-model group is consecutive ranks, so that it sits inside one host when ranks are packed; a data group has
-stride M * S. No torch here.
+Ranks are laid out as by torch's init_device_mesh with the axes in the order of `LAYOUT`: tensor-parallel
+groups are consecutive ranks, so that they sit inside one host when ranks are packed. No torch here.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
+from math import prod
 
-from perfscope.runners.config import BenchError
+from perfscope.vocabulary.axes import BATCH_AXES, LAYOUT, OLD_MEANINGS, POSITIONAL, Axis
 
-DATA, MODEL, STAGE, WORLD = "data", "model", "stage", "world"
-_WHOLE = re.compile(r"\s*[0-9]{1,9}\s*")  # isdigit() would take other scripts' digits, too
+WORLD = "world"  # the group of all ranks
 
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """D data x M model x S pipeline parts."""
+    """Axis -> number of parts. Axes of size 1 are left out, so that equal meshes compare equal."""
 
-    data: int = 1
-    model: int = 1
-    stage: int = 1
+    axes: Mapping[Axis, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        sizes = {axis: self.axes[axis] for axis in LAYOUT if self.axes.get(axis, 1) != 1}
+        object.__setattr__(self, "axes", sizes)
+
+    @classmethod
+    def positional(cls, *sizes: int) -> Mesh:
+        """The spelling D,M,S: data, tensor and pipeline parts."""
+        return cls(dict(zip(POSITIONAL, sizes, strict=False)))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.axes.items()))
+
+    def __str__(self) -> str:
+        return ",".join(f"{axis}={size}" for axis, size in self.axes.items()) or "dp=1"
+
+    def for_scheme(self, name: str) -> Mesh:
+        """The same mesh with the axes that this scheme names otherwise than D,M,S did."""
+        renamed = OLD_MEANINGS.get(name, {})
+        if any(new in self.axes for new in renamed.values()):
+            return self
+        return Mesh({renamed.get(axis, axis): size for axis, size in self.axes.items()})
+
+    def size(self, axis: Axis) -> int:
+        """Number of parts along `axis`."""
+        return self.axes.get(axis, 1)
 
     @property
     def num_ranks(self) -> int:
-        """P = D * M * S."""
-        return self.data * self.model * self.stage
+        """P, the product of all axes."""
+        return prod(self.axes.values())
 
-    def __str__(self) -> str:
-        parts = (self.data, self.model) if self.stage == 1 else (self.data, self.model, self.stage)
-        return ",".join(map(str, parts))
+    @property
+    def num_data_parts(self) -> int:
+        """Parts of the batch: the product of the axes that divide it."""
+        return prod(size for axis, size in self.axes.items() if axis in BATCH_AXES)
 
-    def coordinates(self, rank: int) -> tuple[int, int, int]:
-        """(d, m, s) of a rank."""
-        rest, m = divmod(rank, self.model)
-        d, s = divmod(rest, self.stage)
-        return d, m, s
+    def index(self, axis: Axis, rank: int) -> int:
+        """Coordinate of `rank` along `axis`."""
+        return rank // self._stride(axis) % self.size(axis)
 
-    def rank_of(self, d: int, m: int, s: int) -> int:
-        """The inverse of `coordinates`."""
-        return (d * self.stage + s) * self.model + m
+    def data_index(self, rank: int) -> int:
+        """Which part of the batch a rank has, of `num_data_parts`."""
+        found = 0
+        for axis in LAYOUT:
+            if axis in BATCH_AXES:
+                found = found * self.size(axis) + self.index(axis, rank)
+        return found
 
-    def group(self, axis: str, rank: int) -> tuple[int, ...]:
-        """Ranks of the group along `axis` that holds `rank`, in order."""
-        d, m, s = self.coordinates(rank)
-        if axis == DATA:
-            return _members(self.rank_of(0, m, s), self.stage * self.model, self.data)
-        if axis == MODEL:
-            return _members(self.rank_of(d, 0, s), 1, self.model)
-        if axis == STAGE:
-            return _members(self.rank_of(d, m, 0), self.model, self.stage)
+    def rank_of(self, coordinates: Mapping[Axis, int]) -> int:
+        """The rank at these coordinates; those left out are 0."""
+        return sum(index * self._stride(axis) for axis, index in coordinates.items())
+
+    def group(self, axis: Axis | str, rank: int) -> tuple[int, ...]:
+        """Ranks of the group along `axis` (or WORLD) that holds `rank`, in order."""
         if axis == WORLD:
             return _members(0, 1, self.num_ranks)
-        raise ValueError(f"no axis {axis!r}")
+        axis = Axis(axis)
+        stride = self._stride(axis)
+        return _members(rank - self.index(axis, rank) * stride, stride, self.size(axis))
 
-    def groups(self, axis: str) -> tuple[tuple[int, ...], ...]:
-        """Every group along `axis`, in the order of their first ranks."""
-        place = {DATA: 0, MODEL: 1, STAGE: 2}.get(axis)
-        if place is None:
-            return (self.group(axis, 0),)
-        firsts = (rank for rank in range(self.num_ranks) if self.coordinates(rank)[place] == 0)
+    def groups(self, axis: Axis | str) -> tuple[tuple[int, ...], ...]:
+        """Every group along `axis` (or WORLD), in the order of their first ranks."""
+        if axis == WORLD:
+            return (self.group(WORLD, 0),)
+        firsts = (rank for rank in range(self.num_ranks) if self.index(Axis(axis), rank) == 0)
         return tuple(self.group(axis, rank) for rank in firsts)
+
+    def _stride(self, axis: Axis) -> int:
+        return prod(self.size(inner) for inner in LAYOUT[LAYOUT.index(axis) + 1 :])
 
 
 @lru_cache(maxsize=256)  # every member asks for its group: with thousands of ranks they would be gigabytes
 def _members(first: int, stride: int, num: int) -> tuple[int, ...]:
     return tuple(range(first, first + stride * num, stride))
-
-
-def parse_mesh(text: str) -> Mesh:
-    """`2,2` or `2,1,2`.
-
-    Raises:
-        BenchError: it is not two or three whole numbers above 0.
-    """
-    words = text.split(",")
-    if not 2 <= len(words) <= 3 or not all(_WHOLE.fullmatch(word) and int(word) > 0 for word in words):
-        raise BenchError(f"mesh {text!r} is not D,M or D,M,S, whole numbers above 0 such as 2,2")
-    return Mesh(*map(int, words))

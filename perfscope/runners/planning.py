@@ -10,8 +10,7 @@ import torch
 from perfscope.runners.config import BatchError, BenchConfig, BenchError, check_config
 from perfscope.runners.data.registry import check_data
 from perfscope.runners.job import Job
-from perfscope.runners.mesh import Mesh
-from perfscope.runners.models.registry import build_model
+from perfscope.runners.models.registry import build_model, find_model
 from perfscope.runners.models.shapes import ModelShape, describe
 from perfscope.runners.schemes.base import Scheme
 from perfscope.runners.schemes.registry import find_scheme
@@ -36,13 +35,14 @@ def plan(config: BenchConfig, *, writes: bool = True) -> Job:
     """
     check_config(config)
     scheme = find_scheme(config.scheme)
-    mesh = Mesh(*config.mesh) if config.mesh else scheme.default_mesh(config.num_ranks)
+    mesh = config.mesh.for_scheme(scheme.name) if config.mesh else scheme.default_mesh(config.num_ranks)
     if mesh.num_ranks != config.num_ranks:
         raise BenchError(
             f"mesh {mesh} has {mesh.num_ranks} places, but there are {config.num_ranks} ranks; "
-            f"make D x M x S equal to the number of ranks"
+            f"make the product of its axes equal to the number of ranks"
         )
     scheme.check_mesh(mesh)
+    scheme.check_input(config.model, find_model(config.model).input)
     _check_batch(config, scheme.num_parts(mesh))
     if config.backend not in ("auto", *scheme.backends):
         fits = " or ".join(scheme.backends)

@@ -16,7 +16,7 @@ class Traffic:
     Attributes:
         collective: all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, gather, scatter or
             send.
-        axis: data, model, stage, world or a name of the scheme's own; as in comm.Group.
+        axis: of the mesh (dp, tp, pp ...), world or a name of the scheme's own; as in comm.Group.
         members: global ranks in the group's order; for a send (sender, receiver).
         bytes: S of one call, as comm.py defines it. For a receiver nothing is listed.
         count: calls per step.

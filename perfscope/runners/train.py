@@ -25,6 +25,7 @@ from perfscope.runners.schemes.local import loss_of
 from perfscope.runners.schemes.registry import find_scheme
 from perfscope.runners.wire import grown, read_interfaces
 from perfscope.runners.world import World
+from perfscope.vocabulary.axes import Axis
 
 _DRAWS = 3  # a stream of random numbers beside those of synthetic data
 
@@ -130,7 +131,7 @@ def train(job: Job, world: World) -> Outcome:
 
 def _draws_of(scheme: Scheme) -> int:
     """Seed of what is drawn in training (dropout): replicas differ, ranks of one model group draw alike."""
-    _, _, stage = scheme.job.mesh.coordinates(scheme.world.rank)
+    stage = scheme.job.mesh.index(Axis.PP, scheme.world.rank)
     return mixed_seed(scheme.config.seed, _DRAWS, scheme.data_part[0], stage)
 
 

@@ -12,6 +12,7 @@ import torch
 
 from perfscope.runners.config import BenchConfig, parse_scheme
 from perfscope.runners.data.registry import open_feed
+from perfscope.runners.mesh import Mesh
 from perfscope.runners.models.registry import build_model
 from perfscope.runners.planning import plan
 from perfscope.runners.schemes.registry import find_scheme
@@ -56,13 +57,13 @@ TRAINED: dict[int, dict[str, BenchConfig]] = {
         "interleaved": configure(
             "pp.interleaved", 4, model="googlenet", batch=4, steps=5, learning_rate=0.001
         ),
-        "pp_dp": configure("hy.pp_dp", 4, mesh=(2, 1, 2)),
-        "pp_dp+fp16": configure("hy.pp_dp+fp16", 4, mesh=(2, 1, 2)),
+        "pp_dp": configure("hy.pp_dp", 4, mesh=Mesh.positional(2, 1, 2)),
+        "pp_dp+fp16": configure("hy.pp_dp+fp16", 4, mesh=Mesh.positional(2, 1, 2)),
         "owt": configure("hy.owt", 4),
         "auto": configure("hy.auto", 4),
         "auto, last layer data parallel": configure("hy.auto", 4, num_classes=10),
-        "numa, two chips": configure("hy.numa_replica", 4, mesh=(2, 2, 1)),
-        "numa, one chip": configure("hy.numa_replica", 4, mesh=(1, 4, 1)),
+        "numa, two chips": configure("hy.numa_replica", 4, mesh=Mesh.positional(2, 2, 1)),
+        "numa, one chip": configure("hy.numa_replica", 4, mesh=Mesh.positional(1, 4, 1)),
     },
 }
 TRACED: dict[int, tuple[str, ...]] = {

@@ -81,7 +81,7 @@ def test_help_of_sweep_golden() -> None:
 def test_list_tells_all_about_one_scheme() -> None:
     text = " ".join(invoke("list", "dp.packed").split())
     assert text.startswith("dp.packed: ")
-    assert "all-reduce" in text and "splits data (D)" in text and "equal to serial training's" in text
+    assert "all-reduce" in text and "splits data (dp)" in text and "equal to serial training's" in text
 
 
 def test_list_as_json_has_every_scheme_model_and_modifier() -> None:
@@ -119,9 +119,9 @@ REFUSED = {
     "unknown modifier": (["dp.packed+fp17"], "did you mean +fp16"),
     "modifier it cannot take": (["serial", "--modifier", "fp16"], "cannot take +fp16"),
     "modifier twice": (["dp.packed+fp16", "--modifier", "fp16"], "twice"),
-    "mesh that is none": (["dp.packed", "--mesh", "2x2"], "is not D,M"),
+    "mesh that is none": (["dp.packed", "--mesh", "2x2"], "is not AXIS=PARTS"),
     "mesh of another size": (["dp.packed", "--mesh", "2,1", "--ranks", "4"], "has 2 places, but there are 4"),
-    "mesh the scheme cannot use": (["dp.packed", "--mesh", "1,2"], "M must be 1"),
+    "mesh the scheme cannot use": (["dp.packed", "--mesh", "1,2"], "tp must be 1"),
     "batch that does not divide": (["dp.packed", "--ranks", "2", "--batch", "7"], "cannot be cut into 2"),
     "no pixels": (["serial", "--input", "3x32"], "is not CHANNELSxHEIGHTxWIDTH"),
     "unstable elastic rate": (["easgd.sync_ar", "--ranks", "2", "--moving-rate", "0.9"], "below 2/(N+1)"),
@@ -158,8 +158,8 @@ def test_a_refusal_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
 def test_dry_run_prints_the_plan_and_makes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = invoke("run", "dp.packed", "--ranks", "2", "--input", "3x16x16", "--batch", "8", "--dry-run")
-    assert "2 data x 1 model x 1 pipeline parts = 2 ranks" in text
-    assert "data: ranks 0, 1 on host0" in text
+    assert "mesh       dp=2 = 2 ranks" in text
+    assert "dp: ranks 0, 1 on host0" in text
     assert "perfscope.runners.rank" in text
     plan = json.loads(invoke("run", "dp.packed", "--ranks", "2", "--input", "3x16x16", "--dry-run", "--json"))
     # a ring all-reduce of |W| e between 2 ranks: each sends 2 (P-1)/P = 1 time the gradient

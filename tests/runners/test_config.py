@@ -7,10 +7,12 @@ import math
 from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from perfscope.runners.config import BenchConfig, BenchError, Modifier, check_config
-from perfscope.runners.mesh import DATA, MODEL, STAGE, WORLD, Mesh, parse_mesh
+from perfscope.runners.config import BenchConfig, BenchError, Modifier, check_config, parse_mesh
+from perfscope.runners.mesh import WORLD, Mesh
+from perfscope.vocabulary.axes import Axis
 
 GOOD = BenchConfig(scheme="serial")
 
@@ -38,8 +40,8 @@ OUT_OF_RANGE: list[tuple[dict[str, Any], str]] = [
     ({"num_classes": 10**7}, r"the number of classes must be from 2 to 1,000,000"),
     ({"batch": 10**15}, r"the batch must be from 1 to 17,179,869,184"),
     ({"batch": 10**9}, r"1,000,000,000 samples of 3x32x32 is 3,072,000,000,000 numbers; at most"),
-    ({"input_shape": (3, 0, 4)}, r"an input of 3x0x4 has no pixels"),
-    ({"input_shape": (3, 1 << 15, 4)}, r"3x32768x4 is too large; each of CxHxW must be from 1 to 16,384"),
+    ({"input_shape": (3, 0, 4)}, r"an input of 3x0x4 has no elements"),
+    ({"input_shape": (3, 1 << 15, 4)}, r"3x32768x4 is too large; each size must be from 1 to 16,384"),
     ({"modifiers": (Modifier("topk", math.inf),)}, r"\+topk\(inf\): inf is not a number that can be used"),
     ({"num_ranks": 3, "num_hosts": 2}, r"3 ranks cannot be spread evenly over 2 hosts"),
     ({"dtype": "float16"}, r"the dtype 'float16' is none of float32, float64"),
@@ -67,9 +69,11 @@ WRONG_TYPES: list[tuple[dict[str, Any], str]] = [
     ({"learning_rate": "0.1"}, "the learning rate must be a number, not '0.1'"),
     ({"learning_rate": None}, "the learning rate must be a number, not None"),
     ({"model": 3}, "the model must be a text, not 3"),
-    ({"mesh": [1, 2]}, r"the mesh must be three whole numbers, not \(1, 2\)"),
-    ({"input_shape": [3, 4.5, 4]}, "the input shape must be three whole numbers"),
-    ({"input_shape": None}, "the input shape must be three whole numbers, not None"),
+    ({"mesh": [1, 2]}, r"the mesh must be axes with whole numbers above 0, not \[1, 2\]"),
+    ({"mesh": {"dp": 0}}, "the mesh must be axes with whole numbers above 0"),
+    ({"mesh": {"time": 2}}, "the mesh must be axes with whole numbers above 0"),
+    ({"input_shape": [3, 4.5, 4]}, "the input shape must be one or three whole numbers"),
+    ({"input_shape": None}, "the input shape must be one or three whole numbers, not None"),
     ({"modifiers": [{"name": "topk", "value": "much"}]}, "a modifier must be a name and a number"),
     ({"modifiers": [3]}, "no configuration of a bench run"),
     ({"modifiers": 3}, "no configuration of a bench run"),
@@ -91,7 +95,7 @@ def test_json_that_is_no_configuration_is_refused(text: str) -> None:
 
 
 def test_json_brings_back_what_was_written_and_numbers_beyond_floats_are_refused() -> None:
-    config = replace(GOOD, mesh=(1, 1, 1), modifiers=(Modifier("topk", 0.5), Modifier("prio")), period=3)
+    config = replace(GOOD, mesh=Mesh(), modifiers=(Modifier("topk", 0.5), Modifier("prio")), period=3)
     assert BenchConfig.from_json(config.to_json()) == config
     whole = BenchConfig.from_json(json.dumps({**asdict(GOOD), "learning_rate": 1}))
     assert whole.learning_rate == 1
@@ -102,21 +106,50 @@ def test_json_brings_back_what_was_written_and_numbers_beyond_floats_are_refused
 
 
 @pytest.mark.parametrize(
-    "text", ["\uff12,\uff11", "2,\u0662", "2,0", "2", "2,2,2,2", "-1,2", "2,x", "2\u00b2,1"]
+    "text",
+    [
+        *("\uff12,\uff11", "2,\u0662", "2,0", "2", "2,2,2,2", "-1,2", "2,x", "2\u00b2,1"),
+        *("dp=2,tp=0", "dp=2,dp=2", "dp=2,D=2", "dp=", "=2", "dp=2,2", "dp==2", "time=2"),
+    ],
 )
 def test_a_mesh_is_two_or_three_whole_numbers_in_ascii_digits(text: str) -> None:
-    with pytest.raises(BenchError, match="is not D,M or D,M,S"):
+    with pytest.raises(BenchError, match=r"is not AXIS=PARTS,... such as dp=2,tp=2|there is no axis"):
         parse_mesh(text)
-    assert parse_mesh(" 2, 3 ,4") == Mesh(2, 3, 4)
+    assert parse_mesh(" 2, 3 ,4") == Mesh.positional(2, 3, 4)
+
+
+def test_named_axes_and_every_older_spelling_give_the_same_mesh() -> None:
+    named = Mesh({Axis.PP: 3, Axis.DP: 2, Axis.TP: 1})
+    for text in ("dp=2,pp=3", " pp=3, dp=2,tp=1", "D=2,M=1,S=3", "2,1,3"):
+        assert parse_mesh(text) == named
+    assert str(named) == "dp=2,pp=3" and str(Mesh()) == "dp=1" and hash(named) == hash(parse_mesh("2,1,3"))
+    old: list[Any] = [{"data": 2, "model": 1, "stage": 3}, [2, 1, 3], {"dp": 2, "pp": 3}]
+    for raw in old:
+        assert BenchConfig.from_json(json.dumps({**asdict(GOOD), "mesh": raw})).mesh == named
+    assert parse_mesh("2,2").for_scheme("dp.hsdp") == Mesh({Axis.DP: 2, Axis.FSDP: 2})
+    assert parse_mesh("2,2").for_scheme("hy.numa_replica") == Mesh({Axis.DP: 2, Axis.NUMA: 2})
+    assert parse_mesh("4,1").for_scheme("dp.fsdp") == Mesh({Axis.FSDP: 4})
+    assert parse_mesh("dp=2,fsdp=2").for_scheme("dp.fsdp") == Mesh({Axis.DP: 2, Axis.FSDP: 2})
+
+
+def test_ranks_are_laid_out_as_a_device_mesh_in_the_order_of_the_axes() -> None:
+    mesh = Mesh({Axis.DP: 2, Axis.FSDP: 3, Axis.PP: 2, Axis.TP: 2})
+    grid = np.arange(24).reshape(2, 3, 2, 2)
+    for rank in range(24):
+        d, f, p, t = (int(one[0]) for one in np.nonzero(grid == rank))
+        assert mesh.rank_of({Axis.DP: d, Axis.FSDP: f, Axis.PP: p, Axis.TP: t}) == rank
+        assert mesh.data_index(rank) == 3 * d + f and mesh.index(Axis.PP, rank) == p
+        assert mesh.group(Axis.FSDP, rank) == tuple(grid[d, :, p, t])
+    assert mesh.num_data_parts == 6
 
 
 def test_groups_are_those_of_their_members_in_the_order_of_first_ranks() -> None:
-    mesh = Mesh(3, 2, 4)
-    for axis, size in ((DATA, 3), (MODEL, 2), (STAGE, 4), (WORLD, 24)):
+    mesh = Mesh.positional(3, 2, 4)
+    for axis, size in ((Axis.DP, 3), (Axis.TP, 2), (Axis.PP, 4), (WORLD, 24)):
         groups = mesh.groups(axis)
         assert groups == tuple(dict.fromkeys(mesh.group(axis, rank) for rank in range(24)))
         assert sorted(rank for group in groups for rank in group) == list(range(24))
         assert {len(group) for group in groups} == {size}
-    assert mesh.groups(DATA)[1] == (1, 9, 17)
-    with pytest.raises(ValueError, match="no axis 'time'"):
+    assert mesh.groups(Axis.DP)[1] == (1, 9, 17)
+    with pytest.raises(ValueError, match="'time' is not a valid Axis"):
         mesh.groups("time")

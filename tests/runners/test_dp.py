@@ -11,6 +11,7 @@ from torch import nn
 from perfscope.runners import comm
 from perfscope.runners.config import BenchConfig, BenchError, parse_scheme
 from perfscope.runners.exchange import Exchange, Pending
+from perfscope.runners.mesh import Mesh
 from perfscope.runners.planning import plan
 from perfscope.runners.schemes import dp_senders
 from perfscope.runners.schemes.dp_ddp import ddp_buckets
@@ -53,7 +54,7 @@ STEPS = 6
 def bench(name: str, num_ranks: int, **settings: Any) -> BenchConfig:
     scheme, modifiers = parse_scheme(name)
     if scheme == "dp.hsdp":
-        settings = {"mesh": (num_ranks // 2, 2, 1), **settings}
+        settings = {"mesh": Mesh.positional(num_ranks // 2, 2, 1), **settings}
     defaults: dict[str, Any] = {
         "model": "smallcnn",
         "batch": 8,
@@ -86,7 +87,7 @@ def ranks(request: pytest.FixtureRequest) -> tuple[int, list[Any]]:
     ]
     if num_ranks == 2:  # several buckets, and norms whose statistics DDP sends
         traced.append(bench("dp.ddp", 2, model="resnet50", input_shape=(3, 32, 32), batch=4, **single))
-        traced.append(bench("dp.hsdp", 2, mesh=(2, 1, 1), **single))
+        traced.append(bench("dp.hsdp", 2, mesh=Mesh.positional(2, 1, 1), **single))
     found = run_ranks(
         num_ranks,
         "tests.runners.dp_cases:everything",
@@ -200,8 +201,8 @@ def test_replicas_draw_differently_and_ranks_of_a_model_group_alike() -> None:
         return found
 
     assert len(set(draws("dp.packed", 4))) == 4
-    assert len(set(draws("dp.hsdp", 4, mesh=(2, 2, 1)))) == 4
-    first, *others = draws("hy.filter_dp", 4, mesh=(2, 2, 1))
+    assert len(set(draws("dp.hsdp", 4, mesh=Mesh.positional(2, 2, 1)))) == 4
+    first, *others = draws("hy.filter_dp", 4, mesh=Mesh.positional(2, 2, 1))
     assert others[0] == first and others[1] == others[2] != first
     assert draws("dp.packed", 2, seed=7) != draws("dp.packed", 2)
 
@@ -216,8 +217,11 @@ def test_a_killed_peer_ends_the_others_with_an_error(name: str) -> None:
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        (bench("dp.packed", 4, mesh=(2, 2, 1)), "dp.packed splits data; M must be 1 in mesh 2,2"),
-        (bench("dp.ddp", 4, mesh=(3, 1, 1)), "mesh 3,1 has 3 places, but there are 4 ranks"),
+        (
+            bench("dp.packed", 4, mesh=Mesh.positional(2, 2, 1)),
+            "dp.packed splits dp; tp must be 1 in mesh dp=2,tp=2",
+        ),
+        (bench("dp.ddp", 4, mesh=Mesh.positional(3, 1, 1)), "mesh dp=3 has 3 places, but there are 4 ranks"),
         (
             bench("dp.perlayer", 4, batch=6),
             "a batch of 6 cannot be cut into 4 equal parts, one per trainer; use 4,",
@@ -226,7 +230,7 @@ def test_a_killed_peer_ends_the_others_with_an_error(name: str) -> None:
             bench("dp.hsdp", 4, batch=6),
             "a batch of 6 cannot be cut into 4 equal parts, one per trainer; use 4",
         ),
-        (bench("dp.hsdp", 4, mesh=(2, 1, 2)), "dp.hsdp splits data and model; S must be 1"),
+        (bench("dp.hsdp", 4, mesh=Mesh.positional(2, 1, 2)), "dp.hsdp splits dp and fsdp; pp must be 1"),
         (bench("dp.fsdp+bf16", 2), r"dp.fsdp cannot take \+bf16"),
         (bench("dp.ddp+prio", 2), r"dp.ddp cannot take \+prio"),
     ],

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ import torch
 from perfscope.rundir import layout
 from perfscope.rundir.reader import RunReader
 from perfscope.runners.config import BenchConfig, Modifier
+from perfscope.runners.mesh import Mesh
 from perfscope.runners.rank import EXIT_FAILED, EXIT_IMPOSSIBLE, main
 from perfscope.runners.starting.endings import EXIT_LOST_PEER
 
@@ -38,7 +39,7 @@ PATIENCE_S = 120.0  # of the test, for a loaded machine; ranks have their own, s
 def command_of(config: BenchConfig | dict[str, Any] | str) -> list[str]:
     """A rank's command, as launchers start it."""
     if isinstance(config, BenchConfig):
-        config = asdict(config)
+        config = json.loads(config.to_json())
     text = config if isinstance(config, str) else json.dumps(config)
     return [sys.executable, "-m", "perfscope.runners.rank", text]
 
@@ -135,12 +136,12 @@ IMPOSSIBLE: dict[str, tuple[BenchConfig | dict[str, Any] | str, str]] = {
         "+fp16 and +int8 cannot both squeeze the same gradients; take one",
     ),
     "mesh": (
-        replace(TINY, mesh=(2, 2, 1)),
-        "mesh 2,2 has 4 places, but there are 2 ranks; make D x M x S equal",
+        replace(TINY, mesh=Mesh.positional(2, 2, 1)),
+        "mesh dp=2,tp=2 has 4 places, but there are 2 ranks; make the product of its axes equal",
     ),
-    "axis": (replace(TINY, mesh=(1, 2, 1)), "dp.packed splits data; M must be 1 in mesh 1,2"),
+    "axis": (replace(TINY, mesh=Mesh.positional(1, 2, 1)), "dp.packed splits dp; tp must be 1 in mesh tp=2"),
     "layer": (
-        replace(TINY, scheme="mp.filter", num_ranks=5, mesh=(1, 5, 1)),
+        replace(TINY, scheme="mp.filter", num_ranks=5, mesh=Mesh.positional(1, 5, 1)),
         "conv1 has 16 output maps, which 5 ranks cannot share",
     ),
     "moving rate": (

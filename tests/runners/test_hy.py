@@ -10,6 +10,7 @@ import pytest
 from perfscope.runners.config import BenchError
 from perfscope.runners.hybrid.chain import GATHER_FEATURES, GATHER_SAMPLES, TO_OWN, Move, plan_chain
 from perfscope.runners.job import Job
+from perfscope.runners.mesh import Mesh
 from perfscope.runners.planning import plan
 from perfscope.runners.schemes.hy_auto import Auto
 from perfscope.runners.schemes.hy_numa_replica import NumaReplica, children, parent
@@ -147,7 +148,7 @@ def test_every_replica_hangs_on_the_tree_once(size: int) -> None:
     [
         ("hy.owt", 4, {"num_classes": 10}, "10 outputs of fc5 cannot be cut into 4"),
         ("hy.owt", 4, {"batch": 6}, "cannot be cut into 4 equal parts"),
-        ("hy.owt", 4, {"mesh": (2, 2, 1)}, "M must be 1"),
+        ("hy.owt", 4, {"mesh": Mesh.positional(2, 2, 1)}, "tp must be 1"),
         ("hy.owt+fp16", 2, {"model": "mlp"}, "every layer of mlp is model parallel"),
         ("hy.owt+prio", 2, {}, "cannot take"),
         ("hy.numa_replica", 4, {"batch": 6}, "batch of 6 cannot be cut into 4"),

@@ -15,6 +15,7 @@ from torch import nn
 
 from perfscope.runners.config import BenchConfig, BenchError
 from perfscope.runners.data.registry import held_out, open_feed
+from perfscope.runners.inputs import InputKind
 from perfscope.runners.models.blocks import Branches, Residual
 from perfscope.runners.models.registry import MODELS, build_model, find_model
 from perfscope.runners.models.shapes import LayerShape, ModelShape, describe
@@ -24,6 +25,7 @@ from perfscope.runners.schemes.base import Batch
 from perfscope.runners.schemes.local import loss_of
 
 NAMES = tuple(model.name for model in MODELS)
+OF_IMAGES = tuple(model.name for model in MODELS if model.input is InputKind.IMAGE)
 LEAVES = (
     nn.Conv2d,
     nn.Linear,
@@ -39,6 +41,8 @@ LEAVES = (
 
 
 def config_of(name: str, **settings: Any) -> BenchConfig:
+    if shape := find_model(name).default_input:
+        settings = {"input_shape": shape, **settings}
     return BenchConfig(**{"scheme": "serial", "model": name, "batch": 8, **settings})
 
 
@@ -117,7 +121,7 @@ def test_shapes_say_what_a_layer_holds_and_where() -> None:
     assert classic("mlp").layers[0].needs_input_grad is False
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OF_IMAGES)
 def test_models_are_made_of_the_parts_that_schemes_know(name: str) -> None:
     with torch.device("meta"):
         model = build_model(config_of(name, dropout=0.25))
@@ -133,7 +137,7 @@ def test_models_are_made_of_the_parts_that_schemes_know(name: str) -> None:
             assert type(module.shortcut) in (nn.Sequential, nn.Identity)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OF_IMAGES)
 def test_any_input_size_fits_and_only_the_mlp_follows_it(name: str) -> None:
     """Tiny, small, odd, flat and grey inputs; a forward pass of shapes alone."""
     counts = set()
@@ -158,7 +162,9 @@ def test_windows_that_do_not_fit_are_left_out_along_one_dim_only() -> None:
     assert model(torch.zeros(2, 1, 3, 32)).shape == (2, 16)
 
 
-@pytest.mark.parametrize("name", ["smallcnn", "lenet", "mlp", "googlenet", "resnet50"])
+@pytest.mark.parametrize(
+    "name", ["smallcnn", "lenet", "mlp", "googlenet", "resnet50", "transformer", "table_mlp"]
+)
 def test_weights_follow_from_the_seed_alone(name: str) -> None:
     config = config_of(name, seed=3)
     torch.manual_seed(1)

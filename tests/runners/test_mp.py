@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfscope.runners.config import BenchError, Modifier
+from perfscope.runners.mesh import Mesh
 from perfscope.runners.model_parallel.rows import Halo, Window, split_rows
 from perfscope.runners.models import registry as models
 from perfscope.runners.planning import plan
@@ -23,27 +24,30 @@ SPLITS = ("mp.filter", "mp.channel", "mp.fc_tp", "mp.spatial")
 HYBRIDS = ("hy.filter_dp", "hy.channel_dp", "hy.fctp_dp")
 ON_TWO: list[dict[str, Any]] = [
     *(
-        {"scheme": name, "mesh": (1, 2, 1), "model": model}
+        {"scheme": name, "mesh": Mesh.positional(1, 2, 1), "model": model}
         for name in SPLITS
         for model in ("lenet", "branchy")
     ),
-    {"scheme": "mp.channel", "mesh": (1, 2, 1), "model": "mlp"},
-    {"scheme": "mp.filter", "mesh": (1, 2, 1), "model": "smallcnn", "dtype": "float32"},
-    {"scheme": "hy.filter_dp", "mesh": (2, 1, 1), "model": "smallcnn"},
+    {"scheme": "mp.channel", "mesh": Mesh.positional(1, 2, 1), "model": "mlp"},
+    {"scheme": "mp.filter", "mesh": Mesh.positional(1, 2, 1), "model": "smallcnn", "dtype": "float32"},
+    {"scheme": "hy.filter_dp", "mesh": Mesh.positional(2, 1, 1), "model": "smallcnn"},
 ]
 ON_FOUR: list[dict[str, Any]] = [
-    *({"scheme": name, "mesh": (1, 4, 1), "model": "branchy", "input_shape": (3, 19, 13)} for name in SPLITS),
-    {"scheme": "mp.spatial", "mesh": (1, 4, 1), "model": "lenet", "input_shape": (1, 17, 21)},
-    *({"scheme": name, "mesh": (2, 2, 1), "model": "smallcnn"} for name in HYBRIDS),
-    {"scheme": "hy.channel_dp", "mesh": (1, 4, 1), "model": "smallcnn"},
+    *(
+        {"scheme": name, "mesh": Mesh.positional(1, 4, 1), "model": "branchy", "input_shape": (3, 19, 13)}
+        for name in SPLITS
+    ),
+    {"scheme": "mp.spatial", "mesh": Mesh.positional(1, 4, 1), "model": "lenet", "input_shape": (1, 17, 21)},
+    *({"scheme": name, "mesh": Mesh.positional(2, 2, 1), "model": "smallcnn"} for name in HYBRIDS),
+    {"scheme": "hy.channel_dp", "mesh": Mesh.positional(1, 4, 1), "model": "smallcnn"},
 ]
 SQUEEZED: dict[str, Any] = {
     "scheme": "hy.filter_dp",
-    "mesh": (2, 2, 1),
+    "mesh": Mesh.positional(2, 2, 1),
     "modifiers": (Modifier("topk", 0.1),),
 }
 DROPPED: list[dict[str, Any]] = [
-    {"scheme": name, "mesh": (1, 2, 1), "model": "branchy", "dropout": 0.5} for name in SPLITS
+    {"scheme": name, "mesh": Mesh.positional(1, 2, 1), "model": "branchy", "dropout": 0.5} for name in SPLITS
 ]
 
 
@@ -93,7 +97,7 @@ def test_four_ranks_equal_serial_and_send_what_was_foretold(
 def test_hybrid_sends_compressed_gradients_over_the_data_axis(on_four: list[dict[str, Any]]) -> None:
     def sent(answer: dict[str, Any]) -> int:
         calls: dict[tuple[str, str, int, int], int] = answer["calls"]
-        return sum(count * size for (_, axis, _, size), count in calls.items() if axis == "data")
+        return sum(count * size for (_, axis, _, size), count in calls.items() if axis == "dp")
 
     plain = next(index for index, case in enumerate(ON_FOUR) if case["scheme"] == SQUEEZED["scheme"])
     for answers in on_four:
@@ -115,7 +119,8 @@ def test_dropout_keeps_what_ranks_hold_in_common_in_common(on_two: list[list[dic
 @pytest.mark.parametrize("scheme", [*SPLITS, *HYBRIDS])
 def test_a_group_of_one_is_serial_and_sends_nothing(scheme: str) -> None:
     (answer,) = against_serial(
-        World(Alone(), 0, torch.device("cpu")), [{"scheme": scheme, "model": "lenet", "mesh": (1, 1, 1)}]
+        World(Alone(), 0, torch.device("cpu")),
+        [{"scheme": scheme, "model": "lenet", "mesh": Mesh.positional(1, 1, 1)}],
     )
     assert answer["difference"] < 1e-12
     assert answer["calls"] == answer["expected"] == {}
@@ -134,7 +139,12 @@ def test_rows_split_anyhow_give_the_undivided_convolution_and_pool(on_four: list
 def test_filter_parallel_volume_of_alexnet_is_the_papers() -> None:
     """SUM_{l>=2} |x_l| = 0.205 M elements per sample at 224 x 224, gathered and scattered once each."""
     config = config_of(
-        2, scheme="mp.filter", mesh=(1, 2, 1), model="alexnet", input_shape=(3, 224, 224), num_classes=1000
+        2,
+        scheme="mp.filter",
+        mesh=Mesh.positional(1, 2, 1),
+        model="alexnet",
+        input_shape=(3, 224, 224),
+        num_classes=1000,
     )
     job = plan(config)
     calls = find_scheme("mp.filter").traffic(job, 0)
@@ -155,32 +165,32 @@ def test_filter_parallel_volume_of_alexnet_is_the_papers() -> None:
             "mp.filter",
             "lenet",
             4,
-            "mp.filter: conv1 has 6 output maps, which 4 ranks cannot share; M = 2 would do",
+            "mp.filter: conv1 has 6 output maps, which 4 ranks cannot share; tp=2 would do",
         ),
         (
             "mp.filter",
             "smallcnn",
             3,
-            "mp.filter: conv1 has 16 output maps, which 3 ranks cannot share; M = 2 would",
+            "mp.filter: conv1 has 16 output maps, which 3 ranks cannot share; tp=2 would",
         ),
         (
             "mp.channel",
             "lenet",
             4,
-            "mp.channel: conv1 has 6 output maps, which 4 ranks cannot share; M = 2 would do",
+            "mp.channel: conv1 has 6 output maps, which 4 ranks cannot share; tp=2 would do",
         ),
         (
             "mp.fc_tp",
             "smallcnn",
             3,
-            "mp.fc_tp: fc4 has 128 outputs, which 3 ranks cannot share; M = 2 would do",
+            "mp.fc_tp: fc4 has 128 outputs, which 3 ranks cannot share; tp=2 would do",
         ),
         ("mp.spatial", "mlp", 2, "mp.spatial: mlp has no convolution whose rows could be split"),
         (
             "mp.spatial",
             "smallcnn",
             17,
-            "mp.spatial: conv1 has 16 rows, too few for 17 ranks; M = 16 would do",
+            "mp.spatial: conv1 has 16 rows, too few for 17 ranks; tp=16 would do",
         ),
         ("hy.filter_dp", "lenet", 4, "hy.filter_dp: conv1 has 6 output maps, which 4 ranks cannot share"),
     ],
@@ -189,22 +199,24 @@ def test_a_layer_that_does_not_divide_is_named_with_what_would(
     scheme: str, model: str, parts: int, line: str
 ) -> None:
     with pytest.raises(BenchError) as refused:
-        plan(config_of(parts, scheme=scheme, model=model, mesh=(1, parts, 1)))
+        plan(config_of(parts, scheme=scheme, model=model, mesh=Mesh.positional(1, parts, 1)))
     assert str(refused.value).startswith(line)
     assert "\n" not in str(refused.value)
 
 
 def test_channel_parallel_does_not_ask_the_last_layer_to_divide() -> None:
-    plan(config_of(4, scheme="mp.channel", model="smallcnn", mesh=(1, 4, 1), num_classes=10))
-    with pytest.raises(BenchError, match="fc5 has 10 outputs, which 4 ranks cannot share; M = 2 would do"):
-        plan(config_of(4, scheme="mp.filter", model="smallcnn", mesh=(1, 4, 1), num_classes=10))
+    plan(config_of(4, scheme="mp.channel", model="smallcnn", mesh=Mesh.positional(1, 4, 1), num_classes=10))
+    with pytest.raises(BenchError, match="fc5 has 10 outputs, which 4 ranks cannot share; tp=2 would do"):
+        plan(
+            config_of(4, scheme="mp.filter", model="smallcnn", mesh=Mesh.positional(1, 4, 1), num_classes=10)
+        )
 
 
 def test_model_schemes_refuse_data_parts_and_modifiers() -> None:
-    with pytest.raises(BenchError, match=r"mp\.filter splits model; D must be 1 in mesh 2,2"):
-        plan(config_of(4, scheme="mp.filter", mesh=(2, 2, 1)))
+    with pytest.raises(BenchError, match=r"mp\.filter splits tp; dp must be 1 in mesh dp=2,tp=2"):
+        plan(config_of(4, scheme="mp.filter", mesh=Mesh.positional(2, 2, 1)))
     with pytest.raises(BenchError, match=r"mp\.filter cannot take"):
-        plan(config_of(4, scheme="mp.filter", mesh=(1, 4, 1), modifiers=(Modifier("fp16"),)))
+        plan(config_of(4, scheme="mp.filter", mesh=Mesh.positional(1, 4, 1), modifiers=(Modifier("fp16"),)))
 
 
 @settings(max_examples=300, deadline=None)

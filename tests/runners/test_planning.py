@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 
 from perfscope.runners.config import BenchConfig, BenchError, Modifier
 from perfscope.runners.identity import Place, all_traffic, bytes_by_link, identity, link_class
+from perfscope.runners.mesh import Mesh
 from perfscope.runners.planning import plan
 from perfscope.runners.schemes.registry import SCHEMES
 from perfscope.volumes import edges
@@ -40,8 +41,12 @@ def refused(config: BenchConfig, pattern: str) -> None:
     ("scheme", "settings", "least"),
     [
         ("dp.packed", {"batch": 2}, 4),  # no mesh given: the scheme's own
-        ("dp.packed", {"batch": 2, "mesh": (2, 1, 1)}, 4),
-        ("dp.hsdp", {"num_ranks": 4, "batch": 4, "mesh": (2, 2, 1)}, 8),  # every rank has own samples, M, too
+        ("dp.packed", {"batch": 2, "mesh": Mesh.positional(2, 1, 1)}, 4),
+        (
+            "dp.hsdp",
+            {"num_ranks": 4, "batch": 4, "mesh": Mesh.positional(2, 2, 1)},
+            8,
+        ),  # every rank has own samples, M, too
         ("ps.sync", {"num_ranks": 3, "batch": 2}, 4),  # the server has none
         ("serial", {"num_ranks": 1, "batch": 1}, 2),
     ],

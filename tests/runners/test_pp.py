@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfscope.runners.config import BenchError
+from perfscope.runners.mesh import Mesh
 from perfscope.runners.models.shapes import LayerShape, ModelShape
 from perfscope.runners.pipeline.partition import (
     bubble_ratio,
@@ -152,15 +153,15 @@ def test_an_interleaved_pipeline_crosses_more_cuts() -> None:
     ("scheme", "num_ranks", "settings", "message"),
     [
         ("pp.gpipe", 1, {}, "at least 2 pipeline parts"),
-        ("pp.gpipe", 4, {"mesh": (2, 1, 2)}, "D must be 1"),
+        ("pp.gpipe", 4, {"mesh": Mesh.positional(2, 1, 2)}, "dp must be 1"),
         ("pp.gpipe", 2, {"num_microbatches": 3}, "8 samples .* 3 equal microbatches"),
         ("pp.gpipe", 6, {}, "6 stages, but smallcnn has 5 blocks with parameters"),
         ("pp.interleaved", 4, {}, r"8 stages \(2 on each of 4 ranks\)"),
         ("pp.1f1b", 4, {"num_microbatches": 2}, "2 microbatches are fewer than the 4 stages"),
         ("pp.interleaved", 2, {"num_microbatches": 5, "batch": 10}, "2 equal rounds over 2 ranks"),
-        ("hy.pp_dp", 4, {"mesh": (4, 1, 1)}, "at least 2 pipeline parts"),
-        ("hy.pp_dp", 4, {"mesh": (2, 1, 2), "batch": 7}, "2 equal parts"),
-        ("hy.pp_dp", 4, {"mesh": (2, 2, 1)}, "M must be 1"),
+        ("hy.pp_dp", 4, {"mesh": Mesh.positional(4, 1, 1)}, "at least 2 pipeline parts"),
+        ("hy.pp_dp", 4, {"mesh": Mesh.positional(2, 1, 2), "batch": 7}, "2 equal parts"),
+        ("hy.pp_dp", 4, {"mesh": Mesh.positional(2, 2, 1)}, "tp must be 1"),
         ("pp.gpipe+topk", 2, {}, "cannot take"),
         ("hy.pp_dp", 4, {"model": "resnet50", "num_microbatches": 4}, "normalise over one value"),
     ],
@@ -180,7 +181,7 @@ def test_a_pipeline_trains_as_one_process_does(num_ranks: int, name: str) -> Non
     assert run.config.steps >= 5
     assert run.difference() < 1e-6
     told = [outcome.losses for outcome in run.ranks if outcome.losses[0] is not None]
-    assert len(told) == (run.config.mesh[0] if run.config.mesh else 1)  # the last stages know it
+    assert len(told) == (run.config.mesh.num_data_parts if run.config.mesh else 1)  # the last stages know it
     means = [sum(values) / len(values) for values in zip(*told, strict=True)]
     assert means == pytest.approx(run.serial.losses, abs=1e-9)
 

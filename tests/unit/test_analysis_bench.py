@@ -281,6 +281,24 @@ def test_a_record_that_makes_no_sense_is_one_missing_figure(broken: dict[str, An
     assert [figure_text(gap) for gap in missing] == ["the scheme's figures"]
 
 
+@pytest.mark.parametrize(
+    ("name", "old", "new", "text"),
+    [
+        ("hy.filter_dp", (2, 3, 1), {"dp": 2, "tp": 3}, "2 dp × 3 tp"),
+        ("hy.pp_dp", (2, 1, 2), {"dp": 2, "pp": 2}, "2 dp × 2 pp"),
+        ("dp.hsdp", (2, 2, 1), {"dp": 2, "fsdp": 2}, "2 dp × 2 fsdp"),
+        ("serial", (1, 1, 1), {}, ""),
+    ],
+)
+def test_a_mesh_without_named_axes_reads_as_one_with_them(
+    name: str, old: tuple[int, int, int], new: dict[str, int], text: str
+) -> None:
+    unnamed = dict(zip(("data", "model", "stage"), old, strict=True))
+    for mesh in (unnamed, new):
+        found, _ = bench_result(scheme(name=name, mesh=mesh), {0: record()})
+        assert found is not None and found.mesh == text
+
+
 def test_other_runs_have_none(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path, scheme=None)
     run.rank(0)

@@ -16,11 +16,11 @@ PACKAGE = Path(perfscope.__file__).parent
 # room -> rooms it may import. Leaves (errors, units, volumes, children) every room but probes may use, the
 # vocabulary every room.
 ARROWS: dict[str, set[str]] = {
+    "vocabulary": set(),
     "errors": set(),
     "units": set(),
     "volumes": set(),
     "children": set(),
-    "vocabulary": set(),
     "messages": {"vocabulary"},
     "rundir": {"vocabulary"},
     "probes": {"rundir", "vocabulary"},

@@ -28,7 +28,7 @@ def command() -> None:
     Examples:
       perfscope bench list
       perfscope bench run dp.packed --model alexnet --ranks 4 --batch 32 --steps 20
-      perfscope bench run hy.owt --mesh 4,1 --cluster 2x2@1gbit
+      perfscope bench run hy.owt --mesh dp=4 --cluster 2x2@1gbit
       perfscope bench sweep examples/hybrid.toml
       perfscope bench run --framework jax --model lenet --ranks 2
       perfscope bench frameworks --models lenet,smallcnn --ranks 1,2

@@ -91,7 +91,7 @@ def _model_details(name: str, summary: str) -> dict[str, Any]:
     classic = BenchConfig(
         scheme="serial", model=name, input_shape=info.classic_input, num_classes=_CLASSIC_CLASSES
     )
-    shape, default = describe_model(classic), BenchConfig(scheme="serial", model=name)
+    shape, default = describe_model(classic), info.default_input or BenchConfig(scheme="serial").input_shape
     size = "x".join(map(str, info.classic_input))
     return {
         "name": name,
@@ -99,7 +99,7 @@ def _model_details(name: str, summary: str) -> dict[str, Any]:
         "summary": summary,
         "parameters": f"{shape.num_params:,} at its own input {size}, {_CLASSIC_CLASSES} classes",
         "learning rate": f"{info.learning_rate:g} unless --lr says otherwise",
-        "use": f"--model {name}; any --input, {'x'.join(map(str, default.input_shape))} without",
+        "use": f"--model {name}; any --input ({info.input}), {'x'.join(map(str, default))} without",
     }
 
 
@@ -122,7 +122,7 @@ def _details(scheme: type[Scheme]) -> dict[str, Any]:
         "summary": scheme.summary,
         "rule": scheme.rule,
         "axes": scheme.axes._asdict(),
-        "splits": list(scheme.splits),
+        "splits": list(map(str, scheme.splits)),
         "volume": scheme.volume,
         "equals_serial": scheme.equals_serial,
         "criterion": scheme.criterion,

@@ -29,8 +29,8 @@ _TRAINING = (
     _option("model", "Model, see `perfscope bench list`.  [default: smallcnn]", metavar="NAME"),
     _option(
         "mesh",
-        "Data x model x pipeline parts; their product is the number of ranks.  [default: the scheme's]",
-        metavar="D,M[,S]",
+        "Parts of the mesh along dp, fsdp, tp, pp ...; their product is P.  [default: the scheme's]",
+        metavar="AXIS=N,...",
     ),
     _option(
         "ranks",
@@ -47,8 +47,12 @@ _TRAINING = (
         metavar="NAME[(R)]",
         help="What gradients pass through: fp16, 'topk(0.01)' (quote it) ...; repeatable, or SCHEME+fp16.",
     ),
-    _option("input", "Size of one sample.  [default: 3x32x32]", metavar="CxHxW"),
-    _option("classes", "Classes of the samples.  [default: 16]", type=int, metavar="K"),
+    _option(
+        "input", "Size of an image; number of tokens or features.  [default: 3x32x32; 64]", metavar="SIZE"
+    ),
+    _option(
+        "classes", "Classes of the samples, or size of the vocabulary.  [default: 16]", type=int, metavar="K"
+    ),
     _option("lr", "Learning rate.  [default: the model's]", type=float, metavar="ETA"),
     _option("lr-rule", "How it follows the effective batch.  [default: none]", type=click.Choice(LR_RULES)),
     _option("base-batch", "Batch that --lr is meant for.  [default: --batch]", type=int, metavar="B"),
@@ -161,6 +165,7 @@ def planned(
         modifiers=modifiers,
         cluster=size,
         default_learning_rate=lambda model: find_model(model).learning_rate,
+        default_input=lambda model: find_model(model).default_input,
     )
     return plan(with_threads(config, os.environ)), spec
 

@@ -85,7 +85,7 @@ def command(
       perfscope bench run serial --model lenet --input 1x32x32
       perfscope bench run dp.packed --ranks 4 --model alexnet --input 3x64x64 --batch 16
       perfscope bench run 'dp.ddp+topk(0.01)' --ranks 4
-      perfscope bench run hy.filter_dp --mesh 2,2 --cluster 2x2@1gbit --dry-run
+      perfscope bench run hy.filter_dp --mesh dp=2,tp=2 --cluster 2x2@1gbit --dry-run
       perfscope bench run --framework jax --model lenet --ranks 2
 
     \b

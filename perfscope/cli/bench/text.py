@@ -100,14 +100,14 @@ def _pairs(record: Mapping[str, Any]) -> list[list[int]]:
 
 
 def _ranks_lines(record: Mapping[str, Any]) -> list[str]:
-    pairs, mesh = _pairs(record), record["mesh"]
+    pairs = _pairs(record)
     if pairs:
         return [
             f"  ranks      1 server (rank {pairs[0][0]}) + {plural(len(pairs), 'worker')}, "
             f"{record['group_batch']} samples each"
         ]
     return [
-        f"  mesh       {mesh['data']} data x {mesh['model']} model x {mesh['stage']} pipeline parts "
+        f"  mesh       {' x '.join(f'{axis}={parts}' for axis, parts in record['mesh'].items()) or 'none'} "
         f"= {plural(record['num_ranks'], 'rank')}"
     ]
 

@@ -13,10 +13,11 @@ from perfscope.analysis.predict.records import BETWEEN_HOSTS, Plan, PlannedCall,
 from perfscope.runners.config import BatchError, BenchConfig, BenchError, parse_scheme
 from perfscope.runners.identity import all_traffic
 from perfscope.runners.job import Job
-from perfscope.runners.mesh import MODEL
+from perfscope.runners.mesh import Mesh
 from perfscope.runners.planning import plan
 from perfscope.runners.schemes.registry import find_scheme
 from perfscope.runners.traffic import Traffic
+from perfscope.vocabulary.axes import Axis
 
 _Kind = tuple[str, str, int, str]
 
@@ -45,11 +46,11 @@ def plan_of(config: BenchConfig, hosts: Sequence[int]) -> Plan:
             if call.collective == "send":  # its receiver lists nothing, and is as long in it
                 lists[call.members[1]].append(row)
     mesh = job.mesh
-    pieces = max(scheme.num_parts(mesh), 1) * mesh.model * mesh.stage
+    pieces = max(scheme.num_parts(mesh), 1) * mesh.num_ranks // mesh.num_data_parts
     return Plan(
         scheme=config.full_name,
         num_ranks=config.num_ranks,
-        mesh=" x ".join(str(one) for one in (mesh.data, mesh.model, mesh.stage) if one > 1) or "1",
+        mesh=" x ".join(map(str, mesh.axes.values())) or "1",
         batch=float(config.batch),
         work=config.batch / pieces * _bubble(job),
         whole=_whole(config, traffic),
@@ -60,13 +61,13 @@ def plan_of(config: BenchConfig, hosts: Sequence[int]) -> Plan:
 
 def _whole(config: BenchConfig, traffic: Mapping[int, Sequence[Traffic]]) -> float | None:
     """Samples of a group that divides layers; None where none does."""
-    sizes = [len(call.members) for calls in traffic.values() for call in calls if call.axis == MODEL]
+    sizes = [len(call.members) for calls in traffic.values() for call in calls if call.axis == Axis.TP]
     return config.batch * max(sizes) / config.num_ranks if max(sizes, default=1) > 1 else None
 
 
 def _bubble(job: Job) -> float:
     """(m+S-1)/m: how much longer a pipeline of S stages takes over m microbatches than its work alone."""
-    stages = job.mesh.stage
+    stages = job.mesh.size(Axis.PP)
     pieces = find_scheme(job.config.scheme).num_microbatches(job)
     return (pieces + stages - 1) / pieces if stages > 1 else 1.0
 
@@ -212,17 +213,15 @@ def _say_batch(error: BatchError, found: int | None, weak: bool) -> str:
     return f"{fact}; --batch {error.usable} can, or choose other --world-sizes"
 
 
-def _mesh(measured: BenchConfig | None, size: int) -> tuple[int, int, int] | None:
-    """The measured run's model and pipeline parts, with more data parts; None: the scheme's default.
+def _mesh(measured: BenchConfig | None, size: int) -> Mesh | None:
+    """The measured run's tensor and pipeline parts, with more data parts; None: the scheme's default.
 
     Raises:
         BenchError: they do not divide the ranks.
     """
     if measured is None or measured.mesh is None or len(find_scheme(measured.scheme).splits) < 2:
         return None
-    _, model, stage = measured.mesh
-    if size % (model * stage):
-        raise BenchError(
-            f"{size} ranks do not hold {model} model x {stage} pipeline parts; choose another world size"
-        )
-    return size // (model * stage), model, stage
+    kept: dict[Axis, int] = {axis: parts for axis, parts in measured.mesh.axes.items() if axis != Axis.DP}
+    if size % (inside := Mesh(kept).num_ranks):
+        raise BenchError(f"{size} ranks do not hold a mesh of {Mesh(kept)}; choose another world size")
+    return Mesh({**kept, Axis.DP: size // inside})

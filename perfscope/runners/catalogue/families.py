@@ -9,6 +9,7 @@ FAMILIES: dict[str, str] = {
     "hogwild": "Shared memory without locks",
     "easgd": "Elastic averaging",
     "mp": "Model parallelism",
+    "cp": "Context parallelism",
     "pp": "Pipelines",
     "hy": "Hybrids",
 }

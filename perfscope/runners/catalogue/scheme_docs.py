@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from perfscope.runners.catalogue.families import FAMILIES, family_of
@@ -14,8 +15,9 @@ from perfscope.runners.catalogue.scheme_words import scheme_facts
 from perfscope.runners.compression.registry import COMPRESSIONS, OTHER_MODIFIERS
 from perfscope.runners.config import BenchConfig, BenchError, Modifier
 from perfscope.runners.identity import all_traffic, bytes_by_link, planned_places
+from perfscope.runners.inputs import InputKind
 from perfscope.runners.job import Job
-from perfscope.runners.models.registry import MODELS
+from perfscope.runners.models.registry import MODELS, find_model
 from perfscope.runners.planning import describe_model, plan
 from perfscope.runners.schemes.base import Scheme
 from perfscope.runners.schemes.registry import SCHEMES
@@ -31,15 +33,16 @@ Generated from the registries by `make schemes-doc`; only the part between the m
 
 `perfscope bench list` shows the same on the command line, `perfscope bench run SCHEME` trains one.
 
-Symbols: P ranks = D data x M model x S pipeline parts; B samples in a step over all ranks, b = B/D; e bytes
-per element; of a layer |x| input and |y| output elements per sample, |w| parameters; |W| all parameters; eta
-learning rate, mu momentum, tau period, a = eta * rho moving rate. The four axes are those of Langer et al.,
-TPDS 31(12), 2020, arXiv 2007.03970.
+Symbols: P ranks = D data (dp) x M tensor (tp) x S pipeline (pp) parts; B samples in a step over all
+ranks, b = B/D; e bytes per element; of a layer |x| input and |y| output elements per sample, |w| parameters;
+|W| all parameters; eta learning rate, mu momentum, tau period, a = eta * rho moving rate. The four axes are
+those of Langer et al., TPDS 31(12), 2020, arXiv 2007.03970.
 
 Bytes in the tables are predicted, not measured: what a rank sends in one step by the formulas of
 bandwidth-optimal collectives, for AlexNet (61.1 M parameters, float32, 224 x 224) with B = {_BATCH} on
-P = {_NUM_RANKS} ranks and the mesh shown. gloo moves twice as much for a reduce-scatter; `perfscope bench run
---dry-run` tells both, per link class, for any run.
+P = {_NUM_RANKS} ranks and the mesh shown; a scheme that takes only tokens has `transformer` on 64 tokens
+instead. gloo moves twice as much for a reduce-scatter; `perfscope bench run --dry-run` tells both, per
+link class, for any run.
 """
 
 
@@ -91,7 +94,7 @@ def _family(title: str, members: Sequence[type[Scheme]]) -> str:
     lines = [
         f"## {title}",
         "",
-        "| scheme | mesh D,M,S | B | busiest rank sends | all ranks send |",
+        "| scheme | mesh | B | busiest rank sends | all ranks send |",
         "|---|---|---:|---:|---:|",
     ]
     lines += [_predicted_row(one) for one in members]
@@ -113,13 +116,21 @@ def _predicted_row(scheme: type[Scheme]) -> str:
     reason = ""
     for batch in (_BATCH, _BATCH_OF_SERVERS):
         try:
-            job, most, total = predicted_bytes(_alexnet(scheme.name, batch))
+            job, most, total = predicted_bytes(_example(scheme, batch))
         except BenchError as error:
             reason = reason or str(error)
             continue
-        mesh = f"{job.mesh.data},{job.mesh.model},{job.mesh.stage}"
-        return f"| `{scheme.name}` | {mesh} | {batch} | {_amount(most)} | {_amount(total)} |"
+        return f"| `{scheme.name}` | {job.mesh} | {batch} | {_amount(most)} | {_amount(total)} |"
     return f"| `{scheme.name}` | | | not possible: {reason} | |"
+
+
+def _example(scheme: type[Scheme], batch: int) -> BenchConfig:
+    """AlexNet, but the language model where a scheme takes only tokens."""
+    config = _alexnet(scheme.name, batch)
+    if InputKind.IMAGE in scheme.inputs:
+        return config
+    model = find_model("transformer")
+    return replace(config, model=model.name, input_shape=model.classic_input)
 
 
 def _alexnet(scheme: str, batch: int, modifiers: tuple[Modifier, ...] = ()) -> BenchConfig:
@@ -196,8 +207,8 @@ def _models() -> str:
             kind: sum(layer.num_params for layer in shape.layers if layer.kind == kind)
             for kind in ("conv", "linear")
         }
-        inputs = sum(layer.in_size for layer in shape.layers[1:] if layer.kind != "norm")
-        flops = sum(layer.flops for layer in shape.layers)
+        inputs = sum(layer.in_size for layer in shape.layers[1:] if layer.kind in of_kind)
+        flops = shape.flops()
         size = "x".join(map(str, one.classic_input))
         cells = map(_count, (shape.num_params, of_kind["conv"], of_kind["linear"], flops, inputs))
         lines.append(f"| `{one.name}` | {size} | {' | '.join(cells)} |")

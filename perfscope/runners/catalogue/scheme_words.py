@@ -5,8 +5,16 @@ from __future__ import annotations
 from perfscope.runners.compression.registry import COMPRESSIONS, OTHER_MODIFIERS
 from perfscope.runners.mesh import Mesh
 from perfscope.runners.schemes.base import Scheme
+from perfscope.vocabulary.axes import Axis
 
-_LETTERS = {"D": "data (D)", "M": "model (M)", "S": "pipeline (S)"}
+_AXES = {
+    Axis.DP: "data",
+    Axis.FSDP: "sharded data",
+    Axis.TP: "tensor",
+    Axis.PP: "pipeline",
+    Axis.CP: "context",
+    Axis.NUMA: "replicas of a host",
+}
 
 
 def scheme_facts(scheme: type[Scheme]) -> list[tuple[str, str]]:
@@ -35,7 +43,7 @@ def _batch_words(scheme: type[Scheme]) -> str:
     """Who has samples of its own, seen on the mesh that 4 ranks get."""
     mesh = scheme.default_mesh(4) if scheme.splits else Mesh()
     parts = scheme.num_parts(mesh)
-    if parts == mesh.num_ranks and parts > mesh.data:
+    if parts == mesh.num_ranks and parts > mesh.num_data_parts:
         return "cut over all ranks"
     if parts == mesh.num_ranks - 1 and mesh.num_ranks > 1:
         return "cut over the P - 1 workers"
@@ -55,7 +63,7 @@ def mesh_words(scheme: type[Scheme]) -> str:
     """Which parts it can be cut into."""
     if not scheme.splits:
         return "one rank"
-    return "splits " + " and ".join(_LETTERS[letter] for letter in scheme.splits)
+    return "splits " + " and ".join(f"{_AXES[axis]} ({axis})" for axis in scheme.splits)
 
 
 def modifier_lines() -> list[tuple[str, str]]:

@@ -8,7 +8,9 @@ import torch
 
 from perfscope.runners.config import BenchConfig, BenchError
 from perfscope.runners.data.stored import Source, StoredFeed
-from perfscope.runners.data.synthetic import SyntheticFeed, synthetic_held_out
+from perfscope.runners.data.synthetic import synthetic_feed, synthetic_held_out
+from perfscope.runners.inputs import InputKind
+from perfscope.runners.models.registry import find_model
 from perfscope.runners.schemes.base import Batch, Feed
 
 SYNTHETIC = "synthetic"
@@ -23,7 +25,7 @@ def open_feed(config: BenchConfig, device: torch.device | str = "cpu") -> Feed:
         BenchError: the data is not there or does not fit the run; one line.
     """
     if config.data == SYNTHETIC:
-        return SyntheticFeed(config, torch.device(device))
+        return synthetic_feed(config, torch.device(device), find_model(config.model).input)
     return StoredFeed(config, _open(config))
 
 
@@ -47,7 +49,7 @@ def held_out(config: BenchConfig, device: torch.device | str = "cpu", num: int =
     """
     where = torch.device(device)
     if config.data == SYNTHETIC:
-        return synthetic_held_out(config, where, num)
+        return synthetic_held_out(config, where, num, find_model(config.model).input)
     samples = StoredFeed(config, _open(config)).held_out(num)
     return Batch(samples.inputs.to(where), samples.targets.to(where))
 
@@ -63,15 +65,20 @@ def check_data(config: BenchConfig) -> None:
 
 
 def _open(config: BenchConfig) -> Source:
+    if (kind := find_model(config.model).input) is not InputKind.IMAGE:
+        raise BenchError(
+            f"stored data holds images, but {config.model} takes {kind} inputs; use --data {SYNTHETIC}"
+        )
     path = Path(config.data).expanduser()
+    channels, height, width = config.input_shape
     if path.is_dir():
         from perfscope.runners.data.folder import ImageFolder
 
-        return ImageFolder(path, config.input_shape)
+        return ImageFolder(path, (channels, height, width))
     if path.is_file():
         from perfscope.runners.data.arrays import ArrayFile
 
-        return ArrayFile(path, config.input_shape)
+        return ArrayFile(path, (channels, height, width))
     raise BenchError(
         f"there is no data at {config.data}; give a folder with one sub-folder of images per class, "
         f"an .npz file, or {SYNTHETIC!r}"

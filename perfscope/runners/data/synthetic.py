@@ -1,22 +1,78 @@
-"""Separable images made from (seed, step, index); nothing is stored but a strip of noise."""
+"""Samples that can be learned, made from (seed, step, index); stored is only a strip of noise or text."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from math import prod, sqrt
 
 import torch
 
 from perfscope.runners.config import BenchConfig
 from perfscope.runners.data.seeds import mixed_seed
+from perfscope.runners.inputs import InputKind
 from perfscope.runners.schemes.base import Batch, Feed
 
 _GRID = 4  # a class is a colour and _GRID x _GRID flat patches per channel: low in frequency, at any size
 _COLOUR, _PATCH, _NOISE = 0.5, 0.5, sqrt(0.5)  # standard deviations; a sample's is 1
+_CENTER = sqrt(0.5)  # of a class of rows
 _STRIP = 1 << 20  # values of noise beyond one sample's
+_TEXT = 1 << 16  # tokens of a text, beyond one sample's
+_SURPRISE = 0.2  # share of tokens that do not follow from the one before
 _TRAINING, _HELD_OUT = 1, 2  # streams of random numbers
 
 
-class SyntheticFeed(Feed):
+class Synthetic(Feed):
+    """Samples that follow from the run's seed alone; any rank makes any part of any step's batch."""
+
+    def __init__(self, config: BenchConfig, device: torch.device, stream: int = _TRAINING) -> None:
+        self._config = config
+        self._device = device
+        self._stream = stream
+
+    def batch(self, step: int, part: int, num_parts: int) -> Batch:
+        """See Feed."""
+        size = self._config.batch // num_parts
+        return self.samples(step, self._config.batch, part * size, size)
+
+    @abstractmethod
+    def samples(self, step: int, batch: int, first: int, num: int) -> Batch:
+        """Samples first .. first+num-1 of a batch of `batch` samples."""
+
+    def _draws(self, step: int) -> torch.Generator:
+        return torch.Generator().manual_seed(mixed_seed(self._config.seed, self._stream, step + 2))
+
+
+class SyntheticTokens(Synthetic):
+    """Windows of a text in which most tokens follow from the one before; targets are the next tokens.
+
+    The text is a Markov chain: a token's successor is fixed (a permutation drawn from the seed), but for a
+    share of _SURPRISE that is drawn uniformly: the loss falls from log(vocabulary) to the chain's entropy.
+    """
+
+    def __init__(self, config: BenchConfig, device: torch.device, stream: int = _TRAINING) -> None:
+        super().__init__(config, device, stream)
+        (length,), vocabulary = config.input_shape, config.num_classes
+        follows = torch.randperm(
+            vocabulary, generator=torch.Generator().manual_seed(mixed_seed(config.seed, 0, 2))
+        ).tolist()
+        generator = torch.Generator().manual_seed(mixed_seed(config.seed, stream, 1))
+        shape = (_TEXT + length,)
+        surprises = torch.randint(vocabulary, shape, generator=generator).tolist()
+        is_surprise = (torch.rand(shape, generator=generator) < _SURPRISE).tolist()
+        text, token = [], 0
+        for other, surprised in zip(surprises, is_surprise, strict=True):
+            token = other if surprised else follows[token]
+            text.append(token)
+        self._windows = torch.tensor(text, device=device).unfold(0, length + 1, 1)
+
+    def samples(self, step: int, batch: int, first: int, num: int) -> Batch:
+        """See Synthetic."""
+        starts = torch.randint(_TEXT, (batch,), generator=self._draws(step))[first : first + num]
+        windows = self._windows[starts.to(self._device)]
+        return Batch(windows[:, :-1].contiguous(), windows[:, 1:].contiguous())
+
+
+class SyntheticFeed(Synthetic):
     """Class pattern plus noise, labels uniform.
 
     Sample i of step t is pattern[label] + a window of a strip of white noise, of variance 1 together; label
@@ -27,9 +83,7 @@ class SyntheticFeed(Feed):
     """
 
     def __init__(self, config: BenchConfig, device: torch.device, stream: int = _TRAINING) -> None:
-        self._config = config
-        self._device = device
-        self._stream = stream
+        super().__init__(config, device, stream)
         self._dtype: torch.dtype = getattr(torch, config.dtype)
         channels, height, width = config.input_shape
         self._numel = prod(config.input_shape)
@@ -41,14 +95,9 @@ class SyntheticFeed(Feed):
         self._rows = (torch.arange(height) * _GRID // height).to(device)
         self._columns = (torch.arange(width) * _GRID // width).to(device)
 
-    def batch(self, step: int, part: int, num_parts: int) -> Batch:
-        """See Feed."""
-        size = self._config.batch // num_parts
-        return self.samples(step, self._config.batch, part * size, size)
-
     def samples(self, step: int, batch: int, first: int, num: int) -> Batch:
-        """Samples first .. first+num-1 of a batch of `batch` samples."""
-        generator = torch.Generator().manual_seed(mixed_seed(self._config.seed, self._stream, step + 2))
+        """See Synthetic."""
+        generator = self._draws(step)
         labels = torch.randint(self._config.num_classes, (batch,), generator=generator)
         starts = torch.randint(_STRIP, (batch,), generator=generator)
         targets = labels[first : first + num].to(self._device)
@@ -58,12 +107,48 @@ class SyntheticFeed(Feed):
         return Batch(inputs, targets)
 
 
-def synthetic_held_out(config: BenchConfig, device: torch.device, num: int) -> Batch:
-    """`num` samples of the same classes with noise that training never sees."""
-    return SyntheticFeed(config, device, _HELD_OUT).samples(0, num, 0, num)
+class SyntheticTables(Synthetic):
+    """The center of the label's class plus noise: rows of features of variance 1 together, labels uniform."""
+
+    def __init__(self, config: BenchConfig, device: torch.device, stream: int = _TRAINING) -> None:
+        super().__init__(config, device, stream)
+        dtype: torch.dtype = getattr(torch, config.dtype)
+        (features,) = config.input_shape
+        centers = _draw((config.num_classes, features), mixed_seed(config.seed, 0, 0), _CENTER)
+        strip = _draw((_STRIP + features,), mixed_seed(config.seed, stream, 1), _NOISE)
+        self._centers = centers.to(device, dtype)
+        self._windows = strip.to(device, dtype).unfold(0, features, 1)
+
+    def samples(self, step: int, batch: int, first: int, num: int) -> Batch:
+        """See Synthetic."""
+        generator = self._draws(step)
+        labels = torch.randint(self._config.num_classes, (batch,), generator=generator)
+        starts = torch.randint(_STRIP, (batch,), generator=generator)
+        targets = labels[first : first + num].to(self._device)
+        rows = self._windows[starts[first : first + num].to(self._device)]
+        return Batch(rows + self._centers[targets], targets)
+
+
+def synthetic_feed(
+    config: BenchConfig, device: torch.device, kind: InputKind, stream: int = _TRAINING
+) -> Synthetic:
+    """Training samples of a kind."""
+    return _FEEDS[kind](config, device, stream)
+
+
+def synthetic_held_out(config: BenchConfig, device: torch.device, num: int, kind: InputKind) -> Batch:
+    """`num` samples of the same classes, or the same language, with noise that training never sees."""
+    return synthetic_feed(config, device, kind, _HELD_OUT).samples(0, num, 0, num)
 
 
 def _draw(shape: tuple[int, ...], seed: int, deviation: float) -> torch.Tensor:
     # Uniform: bits and one multiplication, the same on every CPU (as the models' weights).
     generator = torch.Generator().manual_seed(seed)
     return torch.rand(shape, generator=generator, dtype=torch.float32).sub_(0.5).mul_(deviation * sqrt(12))
+
+
+_FEEDS: dict[InputKind, type[Synthetic]] = {
+    InputKind.IMAGE: SyntheticFeed,
+    InputKind.TOKENS: SyntheticTokens,
+    InputKind.TABLE: SyntheticTables,
+}

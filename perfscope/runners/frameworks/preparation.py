@@ -21,7 +21,8 @@ from perfscope.runners.data.registry import check_data, open_feed
 from perfscope.runners.frameworks.layouts import images_to_nhwc
 from perfscope.runners.frameworks.request import FrameworkRun
 from perfscope.runners.frameworks.structure import Layer, layers_of
-from perfscope.runners.models.registry import build_model
+from perfscope.runners.inputs import InputKind
+from perfscope.runners.models.registry import build_model, find_model
 
 CONFIG_JSON, WEIGHTS, INPUTS, LABELS = "config.json", "weights.npz", "inputs.npy", "labels.npy"
 OTHERS_ENDED = "others-ended"  # appears when every process but rank 0 has ended
@@ -35,6 +36,8 @@ def check(run: FrameworkRun) -> list[Layer]:
         BenchError: the model, its layers or the data cannot be used; one line.
     """
     config = run.config
+    if (kind := find_model(config.model).input) is not InputKind.IMAGE:
+        raise BenchError(f"{config.model} takes {kind} inputs; --framework trains models of images")
     with torch.device("meta"):
         model = build_model(config)
     check_data(config)

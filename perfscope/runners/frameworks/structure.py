@@ -27,7 +27,7 @@ from perfscope.runners.models.blocks import Branches, Residual
 Layer = dict[str, Any]
 
 
-def layers_of(model: nn.Sequential, input_shape: tuple[int, int, int]) -> list[Layer]:
+def layers_of(model: nn.Sequential, input_shape: tuple[int, ...]) -> list[Layer]:
     """The layers of a model on the meta device.
 
     Args:

@@ -104,13 +104,15 @@ class TakePart(nn.Module):
         self.group = group
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(b, F) to (b, F / M)."""
-        return operators.take_part(x, 1, self.group)
+        """(b, F) to (b, F / M), or (b, T, F) to (b, T, F / M)."""
+        return operators.take_part(x, x.dim() - 1, self.group)
 
 
 def _plus(x: torch.Tensor, bias: nn.Parameter | None) -> torch.Tensor:
     if bias is None:
         return x
+    if x.dim() == 3:  # a sequence: features are last
+        return x + bias
     return x + bias.view(1, -1, *([1] * (x.dim() - 2)))
 
 

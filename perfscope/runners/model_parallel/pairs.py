@@ -16,8 +16,11 @@ from perfscope.runners.model_parallel.dropout import DropoutSeeds
 from perfscope.runners.model_parallel.layers import SumGradients, SumParts, TakePart
 from perfscope.runners.model_parallel.pieces import Pieces
 from perfscope.runners.model_parallel.structure import Structure
+from perfscope.runners.models.transformer import TransformerBlock
 
 COLUMN, ROW, SINGLE = "column", "row", "single"
+# Of a transformer block: the child, its column-parallel layer, its row-parallel layer, in forward order.
+BLOCK_PAIRS = (("attention", "qkv", "out"), ("mlp", "fc1", "fc2"))
 
 
 def roles(names: list[str]) -> dict[str, str]:
@@ -35,7 +38,8 @@ def roles(names: list[str]) -> dict[str, str]:
 
 
 class PairSurgeon:
-    """Rebuilds a model in place: linear layers among its top-level children are split, the rest is left."""
+    """Rebuilds a model in place: linear layers among its top-level children and those of transformer blocks
+    are split, the rest is left."""
 
     def __init__(self, group: Group, structure: Structure, *, seed: int, device: torch.device) -> None:
         self.group, self.device = group, device
@@ -50,7 +54,9 @@ class PairSurgeon:
         inside_pair = False
         for name, module in model.named_children():
             role = role_of.get(name)
-            if role is None:
+            if isinstance(module, TransformerBlock):
+                children[name] = self._block(name, self.dropouts.seeded(module, name, split=False))
+            elif role is None:
                 children[name] = self.dropouts.seeded(module, name, split=inside_pair)
             elif role == COLUMN:
                 children[f"{name}_gradient_sum"] = SumGradients(self.group)
@@ -67,8 +73,20 @@ class PairSurgeon:
         self.pieces.keep_rest(made)
         return made.to(self.device)
 
-    def _columns(self, name: str, layer: nn.Linear) -> None:
-        own = Parts.even(layer.out_features, self.group.size).indices[self.group.index]
+    def _block(self, name: str, block: nn.Module) -> nn.Module:
+        """Attention is split by heads, the feed-forward layers by hidden features; each is one pair."""
+        for part, first, second in BLOCK_PAIRS:
+            pair = getattr(block, part)
+            copies = 3 if first == "qkv" else 1  # queries, keys and values of the same heads
+            self._columns(f"{name}.{part}.{first}", getattr(pair, first), copies)
+            bias = self._rows(f"{name}.{part}.{second}", getattr(pair, second))
+            setattr(block, part, nn.Sequential(SumGradients(self.group), pair, SumParts(self.group, bias)))
+        return block
+
+    def _columns(self, name: str, layer: nn.Linear, copies: int = 1) -> None:
+        width = layer.out_features // copies
+        part = Parts.even(width, self.group.size).indices[self.group.index]
+        own = torch.cat([part + width * copy for copy in range(copies)])
         layer.weight = self.pieces.keep(f"{name}.weight", layer.weight, 0, own)
         if layer.bias is not None:
             layer.bias = self.pieces.keep(f"{name}.bias", layer.bias, 0, own)

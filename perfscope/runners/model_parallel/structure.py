@@ -11,6 +11,7 @@ from torch import nn
 from perfscope.runners.config import BenchConfig
 from perfscope.runners.models.blocks import Branches, Residual
 from perfscope.runners.models.registry import build_model
+from perfscope.runners.models.shapes import example_input
 
 Shape = tuple[int, ...]
 
@@ -55,10 +56,9 @@ def trace(model: nn.Sequential, input_shape: Sequence[int]) -> Structure:
         for name, module in model.named_modules()
         if name
     ]
-    first = next(model.parameters())
     model.eval()
     with torch.no_grad():
-        model(torch.empty(1, *input_shape, dtype=first.dtype, device=first.device))
+        model(example_input(model, input_shape))
     for handle in handles:
         handle.remove()
     return Structure(model, in_shapes, out_shapes)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from perfscope.runners.model_parallel.pairs import COLUMN, ROW, roles
+from perfscope.runners.model_parallel.pairs import BLOCK_PAIRS, COLUMN, ROW, roles
 from perfscope.runners.model_parallel.structure import (
     Structure,
     has_weights,
@@ -22,6 +22,7 @@ from perfscope.runners.model_parallel.structure import (
     steps_of,
 )
 from perfscope.runners.models.blocks import Residual
+from perfscope.runners.models.transformer import TransformerBlock
 
 FORWARD, BACKWARD = "activations forward", "activation gradients backward"
 
@@ -110,7 +111,8 @@ def _channel_way(
 def pair_volumes(structure: Structure) -> list[Exchanged]:
     """Per pair of linear layers: y of the second forward and x of the first backward, both all_reduce.
 
-    A last layer without a partner: all_reduce of y forward, all_gather of x backward.
+    A last layer without a partner: all_reduce of y forward, all_gather of x backward. A transformer block has
+    two pairs, attention and the feed-forward layers.
     """
     layers = [
         (name, isinstance(module, nn.Linear))
@@ -125,6 +127,11 @@ def pair_volumes(structure: Structure) -> list[Exchanged]:
         if role != ROW and name != first:  # nobody asks for the samples' gradient
             collective = "all_reduce" if role == COLUMN else "all_gather"
             found.append(Exchanged(collective, prod(structure.in_shapes[name]), BACKWARD))
+    for name, module in structure.model.named_children():
+        if isinstance(module, TransformerBlock):
+            for part, _, _ in BLOCK_PAIRS:
+                found.append(Exchanged("all_reduce", prod(structure.out_shapes[f"{name}.{part}"]), FORWARD))
+                found.append(Exchanged("all_reduce", prod(structure.in_shapes[f"{name}.{part}"]), BACKWARD))
     return found
 
 

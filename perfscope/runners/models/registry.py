@@ -11,12 +11,14 @@ import torch
 from torch import nn
 
 from perfscope.runners.config import BenchConfig, BenchError
+from perfscope.runners.inputs import InputKind
 from perfscope.runners.models.alexnet import alexnet
 from perfscope.runners.models.blocks import Residual
 from perfscope.runners.models.googlenet import googlenet
 from perfscope.runners.models.resnet import resnet50
-from perfscope.runners.models.small import lenet, mlp, smallcnn
+from perfscope.runners.models.small import lenet, mlp, smallcnn, table_mlp
 from perfscope.runners.models.stack import Shape, Stack
+from perfscope.runners.models.transformer import transformer
 from perfscope.runners.models.vgg import vgg16
 
 _GAIN, _LAST_GAIN = 2 / (1 - 1 / pi), 0.3
@@ -29,8 +31,9 @@ class ModelInfo:
     Attributes:
         name: for `--model`.
         summary: one line for lists.
-        classic_input: (C, H, W) that it was drawn for; any other fits too.
+        classic_input: shape of one sample that it was designed for; any other of its kind fits, too.
         learning_rate: of plain SGD; at batches of 16 and 32 x 32 inputs the loss falls within tens of steps.
+        input: kind of its samples.
         fill: appends its layers to a Stack, given the number of classes and the dropout probability.
     """
 
@@ -39,6 +42,12 @@ class ModelInfo:
     classic_input: Shape
     learning_rate: float
     fill: Callable[[Stack, int, float], None]
+    input: InputKind = InputKind.IMAGE
+
+    @property
+    def default_input(self) -> Shape | None:
+        """Shape of a sample where none is asked for; None: the same for all models of images."""
+        return None if self.input is InputKind.IMAGE else self.classic_input
 
 
 MODELS: tuple[ModelInfo, ...] = (
@@ -91,6 +100,22 @@ MODELS: tuple[ModelInfo, ...] = (
         learning_rate=0.01,
         fill=resnet50,
     ),
+    ModelInfo(
+        name="transformer",
+        summary="decoder-only transformer language model: 4 blocks of width 64, 4 heads; classes are tokens",
+        classic_input=(64,),
+        learning_rate=0.1,
+        fill=transformer,
+        input=InputKind.TOKENS,
+    ),
+    ModelInfo(
+        name="table_mlp",
+        summary="3 fully connected layers on a row of features",
+        classic_input=(64,),
+        learning_rate=0.05,
+        fill=table_mlp,
+        input=InputKind.TABLE,
+    ),
 )
 
 
@@ -116,9 +141,14 @@ def build_model(config: BenchConfig) -> nn.Sequential:
     float32 and float64. No random state of the caller is used or changed.
 
     Raises:
-        BenchError: unknown name.
+        BenchError: unknown name, or an input of another kind than the model takes.
     """
     info = find_model(config.model)
+    if len(config.input_shape) != info.input.num_dims:
+        size = "x".join(map(str, config.input_shape))
+        raise BenchError(
+            f"{info.name} takes {info.input} inputs: --input is {info.input.spelling}, not {size}"
+        )
     target = torch.empty(0).device
     stack = Stack(config.input_shape)
     with torch.device("meta"):  # no memory, and no random numbers for weights that are replaced anyway
@@ -156,7 +186,7 @@ def _draw_weights(fan_ins: Mapping[nn.Module, float], seed: int) -> None:
                 sums = drawn.sum(dim=1, keepdim=True, dtype=torch.float64)
                 drawn.sub_((sums / drawn.shape[1]).to(torch.float32))
             layer.weight.copy_(drawn.mul_(sqrt(12 * gain / fan_in)))
-            if layer.bias is not None:
+            if getattr(layer, "bias", None) is not None:
                 layer.bias.zero_()
 
 
@@ -164,7 +194,7 @@ def _reset_norms(model: nn.Sequential) -> None:
     # Scale 0 at the end of a residual block (Goyal et al. 2017, arXiv 1706.02677): it starts as its shortcut,
     # and an evaluation after few steps, with running statistics still far off, is not thrown by 16 of them.
     for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
+        if isinstance(module, nn.BatchNorm2d | nn.LayerNorm):
             module.reset_parameters()
     for module in model.modules():
         if isinstance(module, Residual):

@@ -9,6 +9,18 @@ from math import prod
 import torch
 from torch import nn
 
+from perfscope.runners.models.transformer import DotProductAttention
+
+ATTENTION = "attention"
+_KINDS: dict[type[nn.Module], str] = {
+    nn.Conv2d: "conv",
+    nn.Linear: "linear",
+    nn.BatchNorm2d: "norm",
+    nn.LayerNorm: "layer_norm",
+    nn.Embedding: "embedding",
+    DotProductAttention: ATTENTION,
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerShape:
@@ -16,10 +28,10 @@ class LayerShape:
 
     Attributes:
         name: qualified module path, e.g. `conv1` or `inception3a.branch2.conv2`.
-        kind: conv, linear or norm.
+        kind: conv, linear, norm (over a batch), layer_norm, embedding; attention has no parameters.
         block: index of the top-level child that holds it.
-        in_shape, out_shape: (C, H, W) or (F,).
-        weight_shape: of the weight; (K, C, kh, kw), (K, F) or (C,).
+        in_shape, out_shape: (C, H, W), (T, width) or (F,).
+        weight_shape: of the weight; (K, C, kh, kw), (K, F) or (C,); (0,) without one.
         has_bias: whether there is a bias of weight_shape[0] elements.
         stride, padding: (vertical, horizontal); (1, 1) and (0, 0) for others than conv.
         flops: of one forward pass, 2 per multiply-add.
@@ -67,6 +79,7 @@ class ModelShape:
         layers: layers with parameters, in forward order.
         params: (name, shape) of every parameter, in the order of `model.named_parameters()`.
         blocks: names of the top-level children, in order.
+        products: operations without parameters that multiply (attention), in forward order.
         cuts: elements per sample that leave each top-level child (per block, in order).
     """
 
@@ -74,11 +87,17 @@ class ModelShape:
     params: tuple[tuple[str, tuple[int, ...]], ...]
     blocks: tuple[str, ...]
     cuts: tuple[tuple[int, ...], ...]
+    products: tuple[LayerShape, ...] = ()
 
     @property
     def num_params(self) -> int:
         """Parameters of the whole model."""
         return sum(prod(shape) for _, shape in self.params)
+
+    def flops(self, block: int | None = None) -> int:
+        """FLOPs of one sample's forward pass, of one top-level child or of all."""
+        every = (*self.layers, *self.products)
+        return sum(one.flops for one in every if block is None or one.block == block)
 
     def block_params(self, first: int, last: int) -> int:
         """Parameters of the top-level children first .. last-1."""
@@ -91,21 +110,20 @@ def describe(model: nn.Sequential, input_shape: Sequence[int]) -> ModelShape:
 
     Args:
         model: as from `models.registry.build_model`.
-        input_shape: (C, H, W).
+        input_shape: of one sample.
     """
     layers: list[LayerShape] = []
     cuts: list[tuple[int, ...]] = []
     block_of = {name: index for index, (name, _) in enumerate(model.named_children())}
     handles = []
     for name, module in model.named_modules():
-        if isinstance(module, nn.Conv2d | nn.Linear | nn.BatchNorm2d):
+        if type(module) in _KINDS:
             handles.append(module.register_forward_hook(_note(name, block_of[name.split(".")[0]], layers)))
     handles += [
         child.register_forward_hook(lambda _m, _x, y: cuts.append(tuple(y.shape[1:])))
         for child in model.children()
     ]
-    first = next(model.parameters())
-    sample = torch.zeros(1, *input_shape, device=first.device, dtype=first.dtype, requires_grad=False)
+    sample = example_input(model, input_shape)
     was_training = model.training
     try:
         model.eval()
@@ -120,22 +138,35 @@ def describe(model: nn.Sequential, input_shape: Sequence[int]) -> ModelShape:
         replace(layer, needs_input_grad=False)
         if index == 0 and layer.in_shape in (sees_samples, (prod(sees_samples),))
         else layer
-        for index, layer in enumerate(layers)
+        for index, layer in enumerate(one for one in layers if one.kind != ATTENTION)
     )
+    products = tuple(one for one in layers if one.kind == ATTENTION)
     params = tuple((name, tuple(value.shape)) for name, value in model.named_parameters())
-    return ModelShape(layers=found, params=params, blocks=tuple(block_of), cuts=tuple(cuts))
+    return ModelShape(
+        layers=found, params=params, blocks=tuple(block_of), cuts=tuple(cuts), products=products
+    )
+
+
+def example_input(model: nn.Module, input_shape: Sequence[int], num_samples: int = 1) -> torch.Tensor:
+    """Zeros of the shape and dtype that a model takes, on its device."""
+    first = next(model.parameters())
+    takes_tokens = any(isinstance(one, nn.Embedding) for one in model.modules())
+    dtype = torch.int64 if takes_tokens else first.dtype
+    return torch.zeros(num_samples, *input_shape, device=first.device, dtype=dtype)
 
 
 def _note(name: str, block: int, layers: list[LayerShape]) -> Callable[..., None]:
     def hook(module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
-        weight = module.weight
-        kind = {nn.Conv2d: "conv", nn.Linear: "linear"}.get(type(module), "norm")
+        kind = _KINDS[type(module)]
+        weight = getattr(module, "weight", None)
+        weight_shape = (0,) if weight is None else tuple(weight.shape)
         in_shape, out_shape = tuple(inputs[0].shape[1:]), tuple(output.shape[1:])
         is_conv = kind == "conv"
         flops = {
-            "conv": 2 * weight.numel() * prod(out_shape[1:]),
-            "linear": 2 * weight.numel(),
-            "norm": 0,
+            "conv": 2 * prod(weight_shape) * prod(out_shape[1:]),
+            "linear": 2 * prod(weight_shape) * prod(out_shape[:-1]),
+            # Two products of T x T for each head; what a causal mask leaves out counts, as is usual.
+            ATTENTION: 4 * in_shape[-2] * prod(in_shape) if kind == ATTENTION else 0,
         }
         layers.append(
             LayerShape(
@@ -144,11 +175,11 @@ def _note(name: str, block: int, layers: list[LayerShape]) -> Callable[..., None
                 block=block,
                 in_shape=in_shape,
                 out_shape=out_shape,
-                weight_shape=tuple(weight.shape),
-                has_bias=module.bias is not None,
+                weight_shape=weight_shape,
+                has_bias=getattr(module, "bias", None) is not None,
                 stride=tuple(module.stride) if is_conv else (1, 1),
                 padding=tuple(module.padding) if is_conv else (0, 0),
-                flops=flops[kind],
+                flops=flops.get(kind, 0),
             )
         )
 

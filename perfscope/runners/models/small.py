@@ -37,9 +37,18 @@ def lenet(stack: Stack, num_classes: int, dropout: float) -> None:
     stack.linear("fc5", num_classes)
 
 
+def table_mlp(stack: Stack, num_classes: int, dropout: float) -> None:
+    """Two hidden layers (256, 128) on a row of features."""
+    _layers(stack, num_classes, dropout)
+
+
 def mlp(stack: Stack, num_classes: int, dropout: float) -> None:
     """Two hidden layers (256, 128) on the flattened sample; the first layer follows the input's size."""
     stack.flatten("flatten")
+    _layers(stack, num_classes, dropout)
+
+
+def _layers(stack: Stack, num_classes: int, dropout: float) -> None:
     for index, features in enumerate((256, 128), start=1):
         stack.linear(f"fc{index}", features)
         stack.relu(f"relu{index}")

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from math import prod
 from typing import NamedTuple
 
 from torch import nn
 
-Shape = tuple[int, int, int]
+Shape = tuple[int, ...]  # of one sample: (C, H, W), (T, width), (F,)
 _POOLED = (
     1.5  # measured at initialisation in AlexNet, VGG-16 and GoogLeNet: 1.3 to 1.6, windows of 2 and of 3
 )
@@ -25,7 +26,7 @@ class Stack:
     """An nn.Sequential in the making.
 
     Attributes:
-        shape: (C, H, W) of a sample after the layers so far.
+        shape: of a sample after the layers so far.
         fan_ins: of every layer with weights, in order: how many inputs an output has on average. Taps that
             fall on padding are no inputs: on a 1 x 1 map a 3 x 3 kernel has one tap per channel, not nine.
             Inputs from a max pool count _POOLED-fold, as it raises the variance that much.
@@ -100,14 +101,13 @@ class Stack:
 
     def flatten(self, name: str) -> None:
         """(b, C, H, W) to (b, C*H*W)."""
-        channels, height, width = self.shape
-        self.add(name, nn.Flatten(), (channels * height * width, 1, 1))
+        self.add(name, nn.Flatten(), (prod(self.shape),))
 
     def linear(self, name: str, features: int) -> None:
-        """A fully connected layer; after `flatten`."""
+        """A fully connected layer; after `flatten`, or on a row of features."""
         layer = nn.Linear(self.shape[0], features)
         self._weigh(layer, self.shape[0])
-        self.add(name, layer, (features, 1, 1))
+        self.add(name, layer, (features,))
 
     def dropout(self, name: str, probability: float) -> None:
         """Dropout; a layer also at probability 0, so that names do not depend on it."""

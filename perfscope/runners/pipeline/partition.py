@@ -57,7 +57,7 @@ def cut(shape: ModelShape, input_shape: Sequence[int], num_stages: int) -> tuple
         input_shape: of one sample.
         num_stages: 1 .. num_cuttable(shape).
     """
-    flops = _running_sums([_block_flops(shape, block) for block in range(len(shape.blocks))])
+    flops = _running_sums([shape.flops(block) for block in range(len(shape.blocks))])
     params = _running_sums([shape.block_params(block, block + 1) for block in range(len(shape.blocks))])
     crossing = [prod(one) for one in shape.cuts]
 
@@ -136,10 +136,6 @@ def _least(
     if whole is None:
         raise ValueError(f"{num_blocks} blocks cannot be cut into {num_stages} stages with parameters")
     return whole
-
-
-def _block_flops(shape: ModelShape, block: int) -> int:
-    return sum(layer.flops for layer in shape.layers if layer.block == block)
 
 
 def _running_sums(values: Sequence[int]) -> list[int]:

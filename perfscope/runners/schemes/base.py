@@ -15,10 +15,12 @@ import torch
 from torch import nn
 
 from perfscope.runners.config import BenchConfig, BenchError
+from perfscope.runners.inputs import ALL_INPUTS, InputKind
 from perfscope.runners.job import Job
 from perfscope.runners.mesh import Mesh
 from perfscope.runners.traffic import Traffic
 from perfscope.runners.world import World
+from perfscope.vocabulary.axes import Axis
 
 
 class Axes(NamedTuple):
@@ -32,10 +34,15 @@ class Axes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """This rank's samples of one step: the b = B/D of its data part (a worker's own batch without a mesh)."""
+    """This rank's samples of one step: the b of its data part (a worker's own batch without a mesh).
 
-    inputs: torch.Tensor  # (b, C, H, W)
-    targets: torch.Tensor  # (b,), int64
+    Attributes:
+        inputs: images (b, C, H, W), tables (b, F), or tokens (b, T) as int64.
+        targets: int64; classes (b,), or the next tokens (b, T).
+    """
+
+    inputs: torch.Tensor
+    targets: torch.Tensor
 
 
 class Feed(ABC):
@@ -56,7 +63,8 @@ class Scheme(ABC):
         volume: bytes that one rank sends per step, a formula in words, for docs/schemes.md.
         source: where the rule comes from.
         axes: see Axes.
-        splits: which of D, M, S may exceed 1, as letters: "D", "M", "S", "DM" ...
+        splits: axes of the mesh that may exceed 1.
+        inputs: kinds of samples that it can divide; see runners.inputs.
         modifiers: names that may follow with `+`.
         equals_serial: True if the weights equal serial training's up to rounding (without compression).
         criterion: what holds instead, where they do not.
@@ -70,7 +78,8 @@ class Scheme(ABC):
     volume: ClassVar[str]
     source: ClassVar[str] = ""
     axes: ClassVar[Axes]
-    splits: ClassVar[str] = "D"
+    splits: ClassVar[tuple[Axis, ...]] = (Axis.DP,)
+    inputs: ClassVar[frozenset[InputKind]] = ALL_INPUTS
     modifiers: ClassVar[frozenset[str]] = frozenset()
     equals_serial: ClassVar[bool] = True
     criterion: ClassVar[str] = ""
@@ -86,20 +95,25 @@ class Scheme(ABC):
     @classmethod
     def default_mesh(cls, num_ranks: int) -> Mesh:
         """The mesh when the user names none: all along the one axis; two data parts if there are two axes."""
-        splits = cls.splits or "D"
-        if len(splits) == 1:
-            return Mesh(**{_AXIS[splits]: num_ranks})
-        if num_ranks % 2:
-            return Mesh(**{_AXIS[splits[-1]]: num_ranks})
-        return Mesh(**{_AXIS[splits[0]]: 2, _AXIS[splits[-1]]: num_ranks // 2})
+        splits = cls.splits or (Axis.DP,)
+        if len(splits) == 1 or num_ranks % 2:
+            return Mesh({splits[-1]: num_ranks})
+        return Mesh({splits[0]: 2, splits[-1]: num_ranks // 2})
 
     @classmethod
     def check_mesh(cls, mesh: Mesh) -> None:
         """Raises BenchError if the scheme cannot use an axis that the mesh splits."""
-        for letter, axis in _AXIS.items():
-            if letter not in cls.splits and getattr(mesh, axis) > 1:
-                allowed = " and ".join(_AXIS[one] for one in cls.splits) or "nothing"
-                raise BenchError(f"{cls.name} splits {allowed}; {letter} must be 1 in mesh {mesh}")
+        for axis in mesh.axes:
+            if axis not in cls.splits:
+                allowed = " and ".join(cls.splits) or "nothing"
+                raise BenchError(f"{cls.name} splits {allowed}; {axis} must be 1 in mesh {mesh}")
+
+    @classmethod
+    def check_input(cls, model: str, kind: InputKind) -> None:
+        """Raises BenchError if the scheme cannot divide a model with samples of this kind."""
+        if kind not in cls.inputs:
+            takes = " and ".join(one for one in InputKind if one in cls.inputs)
+            raise BenchError(f"{cls.name} cannot train {model}: it takes {takes} inputs, not {kind}")
 
     @classmethod
     def check_modifiers(cls, config: BenchConfig) -> None:
@@ -129,8 +143,8 @@ class Scheme(ABC):
 
     @classmethod
     def num_parts(cls, mesh: Mesh) -> int:
-        """Into how many parts the batch is cut: D, unless other axes or fewer ranks have own samples."""
-        return mesh.data
+        """Into how many parts the batch is cut: dp * fsdp, unless other ranks have samples of their own."""
+        return mesh.num_data_parts
 
     @classmethod
     def num_microbatches(cls, job: Job) -> int:
@@ -141,9 +155,7 @@ class Scheme(ABC):
     @classmethod
     def placement_groups(cls, job: Job) -> Mapping[str, tuple[tuple[int, ...], ...]]:
         """Groups of ranks by axis, for run.json; those of size one are left out."""
-        axes = ("data", "model", "stage")
-        found = {axis: tuple(g for g in job.mesh.groups(axis) if len(g) > 1) for axis in axes}
-        return {axis: groups for axis, groups in found.items() if groups}
+        return {str(axis): job.mesh.groups(axis) for axis in job.mesh.axes}
 
     @classmethod
     def layout(cls, job: Job) -> Mapping[str, Any]:
@@ -161,7 +173,7 @@ class Scheme(ABC):
     @property
     def data_part(self) -> tuple[int, int]:
         """(which, of how many) data parts this rank trains on."""
-        return self.job.mesh.coordinates(self.world.rank)[0], self.num_parts(self.job.mesh)
+        return self.job.mesh.data_index(self.world.rank), self.num_parts(self.job.mesh)
 
     @abstractmethod
     def build(self, model: nn.Sequential) -> None:
@@ -196,6 +208,3 @@ class Note(ABC):
     @abstractmethod
     def step(self, number: int, loss: torch.Tensor | None) -> None:
         """Step `number` (from 0) has ended."""
-
-
-_AXIS = {"D": "data", "M": "model", "S": "stage"}

@@ -14,11 +14,11 @@ from perfscope.runners.compression.registry import make_exchange
 from perfscope.runners.config import BenchConfig, BenchError
 from perfscope.runners.exchange import Exchange, Pending
 from perfscope.runners.job import Job
-from perfscope.runners.mesh import DATA
 from perfscope.runners.schemes.base import Batch
 from perfscope.runners.schemes.dp_gradients import CODECS, Replicas, exchange_traffic
 from perfscope.runners.schemes.local import loss_of, make_optimizer
 from perfscope.runners.traffic import Traffic
+from perfscope.vocabulary.axes import Axis
 
 FIRST_BUCKET_BYTES, BUCKET_BYTES = 1 << 20, 25 << 20  # DDP's defaults
 _COUNTER_BYTES = 8  # num_batches_tracked of a BatchNorm, int64
@@ -100,7 +100,7 @@ class DDP(Replicas):
     @classmethod
     def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
         """See Scheme."""
-        members = job.mesh.group(DATA, rank)
+        members = job.mesh.group(Axis.DP, rank)
         element = job.element_size
         buckets = ddp_buckets([prod(shape) * element for _, shape in reversed(job.shape.params)])
         if _has_codec(job.config):
@@ -120,7 +120,9 @@ class DDP(Replicas):
 
 
 def _by_ddp(collective: str, members: tuple[int, ...], size: int, what: str) -> Traffic:
-    return Traffic(collective=collective, axis=DATA, members=members, bytes=size, what=what, by_library=True)
+    return Traffic(
+        collective=collective, axis=Axis.DP, members=members, bytes=size, what=what, by_library=True
+    )
 
 
 def _has_codec(config: BenchConfig) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
@@ -13,11 +14,11 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from perfscope.runners.job import Job
-from perfscope.runners.mesh import DATA, MODEL, Mesh
 from perfscope.runners.schemes.base import Axes, Batch, Scheme
 from perfscope.runners.schemes.dp_ddp import require_torch_group
 from perfscope.runners.schemes.local import loss_of, make_optimizer
 from perfscope.runners.traffic import Traffic
+from perfscope.vocabulary.axes import Axis
 
 SHARD, REPLICATE = "shard", "replicate"
 
@@ -34,6 +35,8 @@ class _Sharded(Scheme):
         """See Scheme. Every top-level child with parameters is one FSDP unit."""
         require_torch_group(self.name)
         mesh = self._device_mesh(self.world.device.type)
+        # A linear layer on sequences returns a view; nothing here changes one in place.
+        warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module \(\w+\) returned a view tensor")
         for child in model.children():
             if next(child.parameters(), None) is not None:
                 fully_shard(child, mesh=mesh)
@@ -101,14 +104,15 @@ class FSDP(_Sharded):
     volume = "3 (P-1)/P |W| e: 2 all-gathers and 1 reduce-scatter per block, dim 0 padded to P"
     source = "Zhao et al., VLDB 2023 (arXiv 2304.11277); torch.distributed.fsdp.fully_shard"
     axes = Axes("data", "decentralised", "synchronous", "all-gather and reduce-scatter among all")
+    splits = (Axis.FSDP,)
 
     def _device_mesh(self, device_type: str) -> Any:
-        return init_device_mesh(device_type, (self.job.mesh.data,), mesh_dim_names=(SHARD,))
+        return init_device_mesh(device_type, (self.job.num_ranks,), mesh_dim_names=(SHARD,))
 
     @classmethod
     def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
         """See Scheme."""
-        return _shard_traffic(job, DATA, job.mesh.group(DATA, rank))
+        return _shard_traffic(job, Axis.FSDP, job.mesh.group(Axis.FSDP, rank))
 
 
 class HSDP(_Sharded):
@@ -128,34 +132,26 @@ class HSDP(_Sharded):
     axes = Axes(
         "data", "decentralised", "synchronous", "all-gather and reduce-scatter in groups, all-reduce between"
     )
-    splits = "DM"
-
-    @classmethod
-    def num_parts(cls, mesh: Mesh) -> int:
-        """See Scheme: every rank trains on samples of its own."""
-        return mesh.num_ranks
-
-    @property
-    def data_part(self) -> tuple[int, int]:
-        """See Scheme: every rank its own part."""
-        return self.world.rank, self.world.size
+    splits = (Axis.DP, Axis.FSDP)
 
     @classmethod
     def placement_groups(cls, job: Job) -> Mapping[str, tuple[tuple[int, ...], ...]]:
         """See Scheme."""
-        found = {REPLICATE: job.mesh.groups(DATA), SHARD: job.mesh.groups(MODEL)}
+        found = {REPLICATE: job.mesh.groups(Axis.DP), SHARD: job.mesh.groups(Axis.FSDP)}
         return {axis: groups for axis, groups in found.items() if len(groups[0]) > 1}
 
     def _device_mesh(self, device_type: str) -> Any:
         mesh = self.job.mesh
-        if mesh.data == 1:  # with a second axis FSDP would call all_reduce in groups of one
-            return init_device_mesh(device_type, (mesh.model,), mesh_dim_names=(SHARD,))
-        return init_device_mesh(device_type, (mesh.data, mesh.model), mesh_dim_names=(REPLICATE, SHARD))
+        if mesh.size(Axis.DP) == 1:  # with a second axis FSDP would call all_reduce in groups of one
+            return init_device_mesh(device_type, (mesh.size(Axis.FSDP),), mesh_dim_names=(SHARD,))
+        return init_device_mesh(
+            device_type, (mesh.size(Axis.DP), mesh.size(Axis.FSDP)), mesh_dim_names=(REPLICATE, SHARD)
+        )
 
     @classmethod
     def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
         """See Scheme."""
-        shards, replicas = job.mesh.group(MODEL, rank), job.mesh.group(DATA, rank)
+        shards, replicas = job.mesh.group(Axis.FSDP, rank), job.mesh.group(Axis.DP, rank)
         found = _shard_traffic(job, SHARD, shards)
         for block in job.shape.blocks:
             size = _block_bytes(job, block, len(shards)) // len(shards)

@@ -12,9 +12,9 @@ from torch import nn
 from perfscope.runners.comm import Group
 from perfscope.runners.compression.registry import make_exchange
 from perfscope.runners.job import Job
-from perfscope.runners.mesh import DATA
 from perfscope.runners.schemes.base import Axes, Scheme
 from perfscope.runners.traffic import Traffic
+from perfscope.vocabulary.axes import Axis
 
 CODECS = frozenset({"fp16", "bf16", "int8", "topk", "mstopk", "powersgd"})
 ALL_REDUCE_AXES = Axes("data", "decentralised", "synchronous", "all-reduce among all")
@@ -97,7 +97,7 @@ def exchange_traffic(
     return [
         Traffic(
             collective=sent.collective,
-            axis=DATA,
+            axis=Axis.DP,
             members=members,
             bytes=sent.bytes,
             count=count,
@@ -111,11 +111,11 @@ class Replicas(Scheme):
     """Every rank holds the whole model and trains on its part of the batch."""
 
     axes: ClassVar[Axes] = ALL_REDUCE_AXES
-    splits: ClassVar[str] = "D"
+    splits: ClassVar[tuple[Axis, ...]] = (Axis.DP,)
 
     def data_group(self) -> Group:
         """All ranks."""
-        return self.world.groups(DATA, self.job.mesh.groups(DATA))
+        return self.world.groups(Axis.DP, self.job.mesh.groups(Axis.DP))
 
     def full_state(self) -> dict[str, torch.Tensor] | None:
         """See Scheme; replicas are equal, rank 0 gives its own."""

@@ -10,7 +10,6 @@ from torch import nn
 
 from perfscope.runners.compression.registry import make_exchange
 from perfscope.runners.job import Job
-from perfscope.runners.mesh import DATA
 from perfscope.runners.schemes.base import Batch
 from perfscope.runners.schemes.dp_gradients import (
     CODECS,
@@ -24,6 +23,7 @@ from perfscope.runners.schemes.dp_gradients import (
 from perfscope.runners.schemes.dp_senders import make_sender, pieces_of
 from perfscope.runners.schemes.local import loss_of, make_optimizer, scaled_learning_rate
 from perfscope.runners.traffic import Traffic
+from perfscope.vocabulary.axes import Axis
 
 _PACKED = "all"
 
@@ -69,7 +69,7 @@ class Packed(Replicas):
     @classmethod
     def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
         """See Scheme."""
-        return exchange_traffic(job, job.mesh.group(DATA, rank), [(_PACKED, job.shape.num_params)])
+        return exchange_traffic(job, job.mesh.group(Axis.DP, rank), [(_PACKED, job.shape.num_params)])
 
 
 class PerLayer(Replicas):
@@ -116,7 +116,7 @@ class PerLayer(Replicas):
         """See Scheme."""
         return exchange_traffic(
             job,
-            job.mesh.group(DATA, rank),
+            job.mesh.group(Axis.DP, rank),
             [
                 (key, numel)
                 for layer in job.shape.layers

@@ -10,11 +10,11 @@ from torch import nn
 from perfscope.runners import comm
 from perfscope.runners.config import BenchConfig
 from perfscope.runners.job import Job
-from perfscope.runners.mesh import DATA
 from perfscope.runners.schemes.base import Axes, Batch
 from perfscope.runners.schemes.dp_gradients import Replicas
 from perfscope.runners.schemes.local import loss_of, make_optimizer
 from perfscope.runners.traffic import Traffic
+from perfscope.vocabulary.axes import Axis
 
 DEFAULT_PERIOD = 4
 
@@ -85,8 +85,8 @@ class LocalSGD(Replicas):
         return [
             Traffic(
                 collective="all_reduce",
-                axis=DATA,
-                members=job.mesh.group(DATA, rank),
+                axis=Axis.DP,
+                members=job.mesh.group(Axis.DP, rank),
                 bytes=job.model_bytes,
                 every=period_of(job.config),
                 at_end=1,

@@ -12,11 +12,11 @@ from torch import nn
 from perfscope.runners import comm
 from perfscope.runners.comm import Group
 from perfscope.runners.job import Job
-from perfscope.runners.mesh import DATA
 from perfscope.runners.schemes.base import Axes, Batch
 from perfscope.runners.schemes.dp_gradients import LayerGradients, Replicas, clear, on_ready
 from perfscope.runners.schemes.local import loss_of, make_optimizer
 from perfscope.runners.traffic import Traffic
+from perfscope.vocabulary.axes import Axis
 
 
 def owned(numel: int, parts: int) -> int:
@@ -112,13 +112,13 @@ class DistributedUpdate(Replicas):
     @classmethod
     def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
         """See Scheme."""
-        members = job.mesh.group(DATA, rank)
+        members = job.mesh.group(Axis.DP, rank)
         sizes = Counter(
             len(members) * owned(layer.num_params, len(members)) * job.element_size
             for layer in job.shape.layers
         )
         return [
-            Traffic(collective=collective, axis=DATA, members=members, bytes=size, count=count, what=what)
+            Traffic(collective=collective, axis=Axis.DP, members=members, bytes=size, count=count, what=what)
             for collective, what in (("reduce_scatter", "gradients"), ("all_gather", "increments"))
             for size, count in sizes.items()
         ]

@@ -7,6 +7,7 @@ from perfscope.runners.schemes.dp_gradients import CODECS
 from perfscope.runners.schemes.mp_channel import Channel
 from perfscope.runners.schemes.mp_fctp import FcTensorParallel
 from perfscope.runners.schemes.mp_filter import Filter
+from perfscope.vocabulary.axes import Axis
 
 _AVERAGED = (
     "; each rank packs the gradients of what it holds into one buffer, which the data group averages "
@@ -24,7 +25,7 @@ class FilterData(Filter):
         "sum over layers l >= 2 of 2(M-1)/M * (B/D)|x_l| e, (M-1)/M * (B/D)|y| e for the output, and "
         "2(D-1)/D * (|w|/M) e"
     )
-    splits = "DM"
+    splits = (Axis.DP, Axis.TP)
     modifiers = CODECS
     axes = Axes("data+model", "decentralised", "synchronous", "all_gather, reduce_scatter; all_reduce")
 
@@ -39,7 +40,7 @@ class ChannelData(Channel):
         "sum over layers between the first and the last of 2(M-1)/M * (B/D)|y_l| e, 2(M-1)/M * (B/D)|y| e "
         "for the last, and 2(D-1)/D * (|w|/M) e"
     )
-    splits = "DM"
+    splits = (Axis.DP, Axis.TP)
     modifiers = CODECS
     axes = Axes("data+model", "decentralised", "synchronous", "reduce_scatter, all_gather; all_reduce")
 
@@ -51,6 +52,6 @@ class FcTensorData(FcTensorParallel):
     summary = "Linear layers split inside groups of M ranks, data parallelism over D groups."
     rule = "mp.fc_tp in each group on its b = B/D samples" + _AVERAGED
     volume = "mp.fc_tp with b = B/D, and 2(D-1)/D * (|w_conv| + |w_fc|/M) e"
-    splits = "DM"
+    splits = (Axis.DP, Axis.TP)
     modifiers = CODECS
     axes = Axes("data+model", "decentralised", "synchronous", "all_reduce in groups and over data parts")

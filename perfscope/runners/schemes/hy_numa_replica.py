@@ -11,10 +11,11 @@ from perfscope.runners import comm
 from perfscope.runners.comm import Group
 from perfscope.runners.config import BenchError
 from perfscope.runners.job import Job
-from perfscope.runners.mesh import DATA, MODEL, Mesh
+from perfscope.runners.mesh import Mesh
 from perfscope.runners.schemes.base import Axes, Batch, Scheme
 from perfscope.runners.schemes.local import loss_of, make_optimizer
 from perfscope.runners.traffic import Traffic
+from perfscope.vocabulary.axes import Axis
 
 
 class NumaReplica(Scheme):
@@ -35,40 +36,35 @@ class NumaReplica(Scheme):
     axes = Axes(
         "data", "decentralised", "synchronous", "binary tree in the chip, ring all-reduce between roots"
     )
-    splits = "DM"
+    splits = (Axis.DP, Axis.NUMA)
 
     @classmethod
     def default_mesh(cls, num_ranks: int) -> Mesh:
         """See Scheme: two chips where each still has two replicas."""
         if num_ranks >= 4 and num_ranks % 2 == 0:
-            return Mesh(data=2, model=num_ranks // 2)
-        return Mesh(model=num_ranks)
-
-    @classmethod
-    def num_parts(cls, mesh: Mesh) -> int:
-        """See Scheme: every rank trains on samples of its own."""
-        return mesh.num_ranks
+            return Mesh({Axis.DP: 2, Axis.NUMA: num_ranks // 2})
+        return Mesh({Axis.NUMA: num_ranks})
 
     @classmethod
     def check(cls, job: Job) -> None:
         """See Scheme."""
-        for group in job.mesh.groups(MODEL):
+        for group in job.mesh.groups(Axis.NUMA):
             if len({job.host_of(rank) for rank in group}) > 1:
                 raise BenchError(
-                    f"{cls.name}: the {job.mesh.model} replicas of a chip must share a host, but ranks "
-                    f"{group[0]} to {group[-1]} do not; use a mesh whose M divides the ranks of a host"
+                    f"{cls.name}: the {len(group)} replicas of a chip must share a host, but ranks "
+                    f"{group[0]} to {group[-1]} do not; use a mesh whose numa divides the ranks of a host"
                 )
 
     @classmethod
     def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
         """See Scheme."""
-        chip, roots = job.mesh.group(MODEL, rank), _roots(job.mesh)
+        chip, roots = job.mesh.group(Axis.NUMA, rank), _roots(job.mesh)
         place = chip.index(rank)
 
         def send(to: int, what: str) -> Traffic:
             return Traffic(
                 collective="send",
-                axis=MODEL,
+                axis=Axis.NUMA,
                 members=(rank, chip[to]),
                 bytes=job.model_bytes,
                 what=what,
@@ -80,7 +76,7 @@ class NumaReplica(Scheme):
             found.append(
                 Traffic(
                     collective="all_reduce",
-                    axis=DATA,
+                    axis=Axis.DP,
                     members=roots,
                     bytes=job.model_bytes,
                     what="gradients between chips",
@@ -89,16 +85,11 @@ class NumaReplica(Scheme):
         found += [send(child, "gradients down the tree") for child in children(place, len(chip))]
         return found
 
-    @property
-    def data_part(self) -> tuple[int, int]:
-        """See Scheme: every rank its own."""
-        return self.world.rank, self.job.num_ranks
-
     def build(self, model: nn.Sequential) -> None:
         """See Scheme."""
         mesh = self.job.mesh
-        self._chip = self.world.groups(MODEL, mesh.groups(MODEL))
-        self._roots = self.world.groups(DATA, [_roots(mesh)])
+        self._chip = self.world.groups(Axis.NUMA, mesh.groups(Axis.NUMA))
+        self._roots = self.world.groups(Axis.DP, [_roots(mesh)])
         self.model = model
         self._params = list(model.parameters())
         first, length = self._params[0], sum(value.numel() for value in self._params)
@@ -170,4 +161,4 @@ def tree_broadcast(tensor: torch.Tensor, group: Group) -> None:
 
 
 def _roots(mesh: Mesh) -> tuple[int, ...]:
-    return tuple(mesh.rank_of(d, 0, 0) for d in range(mesh.data))
+    return tuple(mesh.rank_of({Axis.DP: d}) for d in range(mesh.size(Axis.DP)))

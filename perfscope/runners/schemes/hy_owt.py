@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from perfscope.runners import comm
 from perfscope.runners.collect import collect_state, layout_of
@@ -23,12 +22,13 @@ from perfscope.runners.hybrid.chain import (
     split_parameters,
     trained_blocks,
 )
+from perfscope.runners.inputs import InputKind
 from perfscope.runners.job import Job
-from perfscope.runners.mesh import DATA, MODEL
 from perfscope.runners.schemes.base import Axes, Batch, Scheme
 from perfscope.runners.schemes.dp_gradients import CODECS, exchange_traffic
-from perfscope.runners.schemes.local import make_optimizer
+from perfscope.runners.schemes.local import cross_entropy, make_optimizer
 from perfscope.runners.traffic import Traffic
+from perfscope.vocabulary.axes import Axis
 from perfscope.vocabulary.traffic import ScalesWith
 
 
@@ -41,7 +41,8 @@ class HybridChain(Scheme):
         "synchronous",
         "ring all-reduce; all-gather and reduce-scatter of activations",
     )
-    splits = "D"
+    splits = (Axis.DP,)
+    inputs = frozenset((InputKind.IMAGE, InputKind.TABLE))
     modifiers = CODECS
 
     @classmethod
@@ -59,7 +60,7 @@ class HybridChain(Scheme):
         """See Scheme: all ranks, as the group of the data blocks and as that of the model blocks."""
         everybody = tuple(range(job.num_ranks))
         modes = cls.modes(job).values() if job.num_ranks > 1 else ()
-        axes = {DATA: DATA_MODE, MODEL: MODEL_MODE}
+        axes = {Axis.DP: DATA_MODE, Axis.TP: MODEL_MODE}
         return {axis: (everybody,) for axis, mode in axes.items() if mode in modes}
 
     @classmethod
@@ -74,7 +75,7 @@ class HybridChain(Scheme):
                 found.append(
                     Traffic(
                         collective=collective,
-                        axis=MODEL,
+                        axis=Axis.TP,
                         members=members,
                         bytes=size,
                         what=way + subject,
@@ -108,8 +109,8 @@ class HybridChain(Scheme):
     def build(self, model: nn.Sequential) -> None:
         """See Scheme."""
         everybody = tuple(range(self.world.size))
-        self._data = self.world.groups(DATA, [everybody])
-        self._model = self.world.groups(MODEL, [everybody])
+        self._data = self.world.groups(Axis.DP, [everybody])
+        self._model = self.world.groups(Axis.TP, [everybody])
         self._plan = self.chain_plan(self.job)
         state = model.state_dict()
         self._layout = layout_of(
@@ -129,7 +130,7 @@ class HybridChain(Scheme):
         targets = batch.targets
         if self._plan.starts_whole:
             targets = targets.chunk(self.world.size)[self.world.rank]
-        loss = functional.cross_entropy(self.model(batch.inputs), targets)
+        loss = cross_entropy(self.model(batch.inputs), targets)
         loss.backward()
         if self._replicated:
             gradients = [value.grad for value in self._replicated]

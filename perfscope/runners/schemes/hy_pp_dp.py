@@ -10,11 +10,12 @@ from torch import nn
 from perfscope.runners import comm
 from perfscope.runners.compression.registry import make_exchange
 from perfscope.runners.job import Job
-from perfscope.runners.mesh import DATA, Mesh
+from perfscope.runners.mesh import Mesh
 from perfscope.runners.schemes.base import Axes
 from perfscope.runners.schemes.dp_gradients import CODECS, exchange_traffic
 from perfscope.runners.schemes.pp_schedules import OneForwardOneBackward
 from perfscope.runners.traffic import Traffic
+from perfscope.vocabulary.axes import Axis
 
 
 class PipelineDataParallel(OneForwardOneBackward):
@@ -40,20 +41,20 @@ class PipelineDataParallel(OneForwardOneBackward):
         "synchronous",
         "chain of stages; ring all-reduce between equal stages",
     )
-    splits = "DS"
+    splits = (Axis.DP, Axis.PP)
     modifiers = CODECS
 
     @classmethod
     def default_mesh(cls, num_ranks: int) -> Mesh:
         """See Scheme: two data parts where at least two stages remain."""
         if num_ranks >= 4 and num_ranks % 2 == 0:
-            return Mesh(data=2, stage=num_ranks // 2)
-        return Mesh(stage=num_ranks)
+            return Mesh({Axis.DP: 2, Axis.PP: num_ranks // 2})
+        return Mesh({Axis.PP: num_ranks})
 
     @classmethod
     def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
         """See Scheme."""
-        members = job.mesh.group(DATA, rank)
+        members = job.mesh.group(Axis.DP, rank)
         (index,) = cls.stages_of(job, rank)
         params = cls.stages(job)[index].params
         return [*super().traffic(job, rank), *exchange_traffic(job, members, [("stage", params)])]
@@ -61,7 +62,7 @@ class PipelineDataParallel(OneForwardOneBackward):
     def build(self, model: nn.Sequential) -> None:
         """See Scheme."""
         super().build(model)
-        self._data = self.world.groups(DATA, self.job.mesh.groups(DATA))
+        self._data = self.world.groups(Axis.DP, self.job.mesh.groups(Axis.DP))
         self._exchange = make_exchange(self.config)
         self._flat = torch.empty(
             sum(value.numel() for value in self._params),

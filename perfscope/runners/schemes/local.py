@@ -15,7 +15,15 @@ from perfscope.runners.schemes.base import Batch, Scheme
 
 def loss_of(model: nn.Module, batch: Batch) -> torch.Tensor:
     """Mean cross entropy of the batch."""
-    return functional.cross_entropy(model(batch.inputs), batch.targets)
+    return cross_entropy(model(batch.inputs), batch.targets)
+
+
+def cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The mean over samples, (b, K) against (b,), or over all tokens, (b, T, K) against (b, T).
+
+    Sequences are equally long: the mean of means over equal parts of a batch is the batch's.
+    """
+    return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
 
 
 def scaled_learning_rate(config: BenchConfig, effective_batch: int) -> float:

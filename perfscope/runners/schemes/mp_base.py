@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import gcd
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -13,14 +14,15 @@ from torch import nn
 from perfscope.runners import comm
 from perfscope.runners.compression.registry import make_exchange
 from perfscope.runners.config import BenchError
+from perfscope.runners.inputs import InputKind
 from perfscope.runners.job import Job
-from perfscope.runners.mesh import DATA, MODEL
 from perfscope.runners.model_parallel.pieces import Pieces, assemble
 from perfscope.runners.model_parallel.structure import Structure, read_structure
 from perfscope.runners.model_parallel.volumes import Exchanged
 from perfscope.runners.schemes.base import Batch, Scheme
 from perfscope.runners.schemes.local import loss_of, make_optimizer
 from perfscope.runners.traffic import Traffic
+from perfscope.vocabulary.axes import Axis
 from perfscope.vocabulary.traffic import ScalesWith
 
 
@@ -30,7 +32,8 @@ class SplitModel(Scheme):
     A group sees the same b samples. Every rank updates what it holds.
     """
 
-    splits = "M"
+    splits: ClassVar[tuple[Axis, ...]] = (Axis.TP,)
+    inputs: ClassVar[frozenset[InputKind]] = frozenset((InputKind.IMAGE, InputKind.TABLE))
 
     @abstractmethod
     def split(self, model: nn.Sequential, structure: Structure) -> tuple[nn.Sequential, Pieces]:
@@ -49,8 +52,8 @@ class SplitModel(Scheme):
     def build(self, model: nn.Sequential) -> None:
         """See Scheme."""
         mesh = self.job.mesh
-        self.model_group = self.world.groups(MODEL, mesh.groups(MODEL))
-        self.data_group = self.world.groups(DATA, mesh.groups(DATA))
+        self.model_group = self.world.groups(Axis.TP, mesh.groups(Axis.TP))
+        self.data_group = self.world.groups(Axis.DP, mesh.groups(Axis.DP))
         self.shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
         self.model, self.pieces = self.split(model, read_structure(self.config))
         self.params = list(self.model.parameters())
@@ -86,24 +89,24 @@ class SplitModel(Scheme):
         held = self.world.peers.gather(self.pieces.values() if first else None)
         if held is None:
             return None
-        return assemble(self.shapes, held[: self.job.mesh.model])
+        return assemble(self.shapes, held[: self.job.mesh.size(Axis.TP)])
 
     @classmethod
     def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
         """See Scheme."""
-        inside = cls.inside(job, rank) if job.mesh.model > 1 else []
+        inside = cls.inside(job, rank) if job.mesh.size(Axis.TP) > 1 else []
         return [*inside, *cls._gradients(job, rank)]
 
     @classmethod
     def _gradients(cls, job: Job, rank: int) -> list[Traffic]:
-        group = job.mesh.group(DATA, rank)
+        group = job.mesh.group(Axis.DP, rank)
         if len(group) == 1:
             return []
         sends = make_exchange(job.config).sends(
             cls.own_params(job, rank), job.element_size, len(group), "gradients"
         )
         return [
-            Traffic(collective=one.collective, axis=DATA, members=group, bytes=one.bytes, what="gradients")
+            Traffic(collective=one.collective, axis=Axis.DP, members=group, bytes=one.bytes, what="gradients")
             for one in sends
         ]
 
@@ -113,8 +116,8 @@ def traffic_of(job: Job, rank: int, exchanged: Iterable[Exchanged]) -> list[Traf
     return [
         Traffic(
             collective=one.collective,
-            axis=MODEL,
-            members=job.mesh.group(MODEL, rank),
+            axis=Axis.TP,
+            members=job.mesh.group(Axis.TP, rank),
             bytes=one.per_sample * job.group_batch * job.element_size,
             count=count,
             what=one.what,
@@ -134,7 +137,7 @@ def require_divisible(scheme: str, num_parts: int, widths: Iterable[tuple[str, i
         if width % num_parts:
             common = gcd(*(width for _, width, _ in known))
             fits = [m for m in range(2, common + 1) if common % m == 0 and m < num_parts]
-            hint = f"M = {' or '.join(map(str, fits))} would do" if fits else "no M above 1 would do"
+            hint = f"tp={' or '.join(map(str, fits))} would do" if fits else "no tp above 1 would do"
             raise BenchError(
                 f"{scheme}: {layer} has {width} {unit}, which {num_parts} ranks cannot share; {hint}"
             )

@@ -13,6 +13,7 @@ from perfscope.runners.models.shapes import LayerShape
 from perfscope.runners.schemes.base import Axes
 from perfscope.runners.schemes.mp_base import SplitModel, require_divisible, require_ungrouped, traffic_of
 from perfscope.runners.traffic import Traffic
+from perfscope.vocabulary.axes import Axis
 
 
 class Channel(SplitModel):
@@ -51,7 +52,7 @@ class Channel(SplitModel):
     def own_params(cls, job: Job, rank: int) -> int:
         """See SplitModel. Everything is cut evenly but the last layer's bias, which every rank holds."""
         whole = _whole_bias(job)
-        return (job.shape.num_params - whole) // job.mesh.model + whole
+        return (job.shape.num_params - whole) // job.mesh.size(Axis.TP) + whole
 
     @classmethod
     def check(cls, job: Job) -> None:
@@ -62,7 +63,7 @@ class Channel(SplitModel):
         widths = [
             (one.name, one.weight_shape[0], unit[one.kind]) for one in job.shape.layers if one is not last
         ]
-        require_divisible(cls.name, job.mesh.model, widths)
+        require_divisible(cls.name, job.mesh.size(Axis.TP), widths)
 
 
 def _summed_layer(job: Job) -> LayerShape | None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from torch import nn
 
 from perfscope.runners.config import BenchError
+from perfscope.runners.inputs import ALL_INPUTS
 from perfscope.runners.job import Job
-from perfscope.runners.model_parallel.pairs import COLUMN, ROW, PairSurgeon, roles
+from perfscope.runners.model_parallel.pairs import BLOCK_PAIRS, COLUMN, ROW, PairSurgeon, roles
 from perfscope.runners.model_parallel.pieces import Pieces
 from perfscope.runners.model_parallel.structure import Structure, read_structure
 from perfscope.runners.model_parallel.volumes import pair_volumes
 from perfscope.runners.models.shapes import LayerShape
+from perfscope.runners.models.transformer import NUM_HEADS
 from perfscope.runners.schemes.base import Axes
 from perfscope.runners.schemes.mp_base import SplitModel, require_divisible, traffic_of
 from perfscope.runners.traffic import Traffic
+from perfscope.vocabulary.axes import Axis
 
 
 class FcTensorParallel(SplitModel):
@@ -25,11 +28,13 @@ class FcTensorParallel(SplitModel):
         "Of two linear layers one after the other, the first is cut along outputs, the second along "
         "inputs: the group sums the second's output (all_reduce) and, backward, the gradient of the "
         "first's input (all_reduce). A last layer without a partner is cut along inputs: all_reduce "
-        "forward, all_gather backward."
+        "forward, all_gather backward. In a transformer block attention is such a pair, cut by heads, and "
+        "the feed-forward layers another."
     )
     volume = (
         "per pair 2(M-1)/M * b(|x_first| + |y_second|) e; for a single last layer (M-1)/M * b(2|y| + |x|) e"
     )
+    inputs = ALL_INPUTS
     source = "Shoeybi et al. 2019, arXiv 1909.08053, section 3"
     axes = Axes("model", "decentralised", "synchronous", "all_reduce in the group")
 
@@ -47,23 +52,29 @@ class FcTensorParallel(SplitModel):
     def own_params(cls, job: Job, rank: int) -> int:
         """See SplitModel. Weights of linear layers are cut, and the biases of those cut along outputs."""
         cut = sum(one.num_params if role == COLUMN else one.num_weights for one, role in _linear_layers(job))
-        return job.shape.num_params - cut + cut // job.mesh.model
+        return job.shape.num_params - cut + cut // job.mesh.size(Axis.TP)
 
     @classmethod
     def check(cls, job: Job) -> None:
         """See Scheme."""
         layers = _linear_layers(job)
-        if not layers and job.mesh.model > 1:
+        if not layers and job.mesh.size(Axis.TP) > 1:
             raise BenchError(f"{cls.name}: {job.config.model} has no linear layer to split")
         widths = []
         for layer, role in layers:
-            if role == COLUMN:
+            if layer.name.endswith(".qkv"):
+                widths.append((layer.name, NUM_HEADS, "heads"))
+            elif role == COLUMN:
                 widths.append((layer.name, layer.weight_shape[0], "outputs"))
             elif role != ROW:
                 widths.append((layer.name, layer.weight_shape[1], "inputs"))
-        require_divisible(cls.name, job.mesh.model, widths)
+        require_divisible(cls.name, job.mesh.size(Axis.TP), widths)
 
 
 def _linear_layers(job: Job) -> list[tuple[LayerShape, str]]:
-    layers = {one.name: one for one in job.shape.layers if one.kind == "linear" and "." not in one.name}
-    return [(layers[name], role) for name, role in roles(list(layers)).items()]
+    layers = {one.name: one for one in job.shape.layers if one.kind == "linear"}
+    role_of = roles([name for name in layers if "." not in name])
+    for part, first, second in BLOCK_PAIRS:
+        role_of |= {name: COLUMN for name in layers if name.endswith(f"{part}.{first}")}
+        role_of |= {name: ROW for name in layers if name.endswith(f"{part}.{second}")}
+    return [(layers[name], role) for name, role in role_of.items()]

@@ -12,6 +12,7 @@ from perfscope.runners.model_parallel.volumes import filter_volumes
 from perfscope.runners.schemes.base import Axes
 from perfscope.runners.schemes.mp_base import SplitModel, require_divisible, require_ungrouped, traffic_of
 from perfscope.runners.traffic import Traffic
+from perfscope.vocabulary.axes import Axis
 
 
 class Filter(SplitModel):
@@ -47,7 +48,7 @@ class Filter(SplitModel):
     @classmethod
     def own_params(cls, job: Job, rank: int) -> int:
         """See SplitModel. Everything is cut evenly."""
-        return job.shape.num_params // job.mesh.model
+        return job.shape.num_params // job.mesh.size(Axis.TP)
 
     @classmethod
     def check(cls, job: Job) -> None:
@@ -55,4 +56,4 @@ class Filter(SplitModel):
         require_ungrouped(cls.name, job)
         unit = {"conv": "output maps", "linear": "outputs", "norm": "maps"}
         widths = [(one.name, one.weight_shape[0], unit[one.kind]) for one in job.shape.layers]
-        require_divisible(cls.name, job.mesh.model, widths)
+        require_divisible(cls.name, job.mesh.size(Axis.TP), widths)

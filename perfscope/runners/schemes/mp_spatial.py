@@ -11,8 +11,8 @@ from torch import nn
 
 from perfscope.runners import comm
 from perfscope.runners.config import BenchError
+from perfscope.runners.inputs import InputKind
 from perfscope.runners.job import Job
-from perfscope.runners.mesh import MODEL
 from perfscope.runners.model_parallel.pieces import Pieces
 from perfscope.runners.model_parallel.rows import WINDOWED, Halo, can_split, split_rows, window_of
 from perfscope.runners.model_parallel.spatial import Layout, RowSurgeon
@@ -28,6 +28,7 @@ from perfscope.runners.model_parallel.volumes import BACKWARD, FORWARD
 from perfscope.runners.schemes.base import Axes
 from perfscope.runners.schemes.mp_base import SplitModel
 from perfscope.runners.traffic import Traffic
+from perfscope.vocabulary.axes import Axis
 from perfscope.vocabulary.traffic import ScalesWith
 
 Passed = tuple[str, nn.Module, Layout]  # qualified name, module, how its input lies on the ranks
@@ -52,6 +53,7 @@ class Spatial(SplitModel):
     )
     source = "Kahira et al. 2021, arXiv 2104.09075, table 3 (spatial); Dryden et al. 2019, arXiv 1903.06681"
     axes = Axes("model", "decentralised", "synchronous", "halo exchange with neighbours; all_reduce")
+    inputs = frozenset((InputKind.IMAGE,))
 
     def split(self, model: nn.Sequential, structure: Structure) -> tuple[nn.Sequential, Pieces]:
         """See SplitModel."""
@@ -77,7 +79,7 @@ class Spatial(SplitModel):
     @classmethod
     def check(cls, job: Job) -> None:
         """See Scheme."""
-        num_ranks = job.mesh.model
+        num_ranks = job.mesh.size(Axis.TP)
         structure = read_structure(job.config)
         passed = list(_passed(structure, num_ranks))
         for path, module, _ in passed:
@@ -90,13 +92,13 @@ class Spatial(SplitModel):
                     f"mp.spatial: {job.config.model} has no convolution whose rows could be split"
                 )
             rows = min(structure.in_shapes[convs[0]][1], structure.out_shapes[convs[0]][1])
-            hint = f"M = {rows} would do" if rows > 1 else "no M above 1 would do"
+            hint = f"tp={rows} would do" if rows > 1 else "no tp above 1 would do"
             raise BenchError(f"mp.spatial: {convs[0]} has {rows} rows, too few for {num_ranks} ranks; {hint}")
 
     @classmethod
     def inside(cls, job: Job, rank: int) -> list[Traffic]:
         """See SplitModel."""
-        group = job.mesh.group(MODEL, rank)
+        group = job.mesh.group(Axis.TP, rank)
         structure = read_structure(job.config)
         found: list[Traffic] = []
         num_partial = 0
@@ -169,7 +171,7 @@ def _halo_traffic(
             if rows.num:
                 yield Traffic(
                     collective="send",
-                    axis=MODEL,
+                    axis=Axis.TP,
                     members=(rank, receiver),
                     bytes=rows.num * per_row,
                     what=f"halo rows, {what}",
@@ -181,7 +183,7 @@ def _halo_traffic(
 def _all(job: Job, group: tuple[int, ...], collective: str, numel: int, what: str, count: int = 1) -> Traffic:
     return Traffic(
         collective=collective,
-        axis=MODEL,
+        axis=Axis.TP,
         members=group,
         bytes=numel * job.element_size,
         what=what,

@@ -10,16 +10,17 @@ from typing import Any, ClassVar
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from perfscope.runners.collect import collect_state, layout_of
 from perfscope.runners.config import BenchError
 from perfscope.runners.job import Job
-from perfscope.runners.mesh import STAGE, Mesh
+from perfscope.runners.mesh import Mesh
+from perfscope.runners.models.shapes import example_input
 from perfscope.runners.pipeline.partition import Stage, bubble_ratio, cut, default_microbatches, num_cuttable
 from perfscope.runners.schemes.base import Axes, Batch, Scheme
-from perfscope.runners.schemes.local import make_optimizer
+from perfscope.runners.schemes.local import cross_entropy, make_optimizer
 from perfscope.runners.traffic import Traffic
+from perfscope.vocabulary.axes import Axis
 from perfscope.vocabulary.traffic import ScalesWith
 
 _cut = lru_cache(maxsize=64)(cut)  # a job's cutting is asked for once per rank
@@ -34,7 +35,7 @@ class Pipeline(Scheme):
     """
 
     axes = Axes("pipeline", "decentralised", "synchronous", "chain of stages, point to point")
-    splits = "S"
+    splits: ClassVar[tuple[Axis, ...]] = (Axis.PP,)
     volume = (
         "per cut b*|y_cut|*e forward (activations) and as much backward (their gradients), in m messages "
         "each way; sent by torch's pipeline itself. Once, in the first step, 4 bytes each way."
@@ -46,18 +47,18 @@ class Pipeline(Scheme):
     def check_mesh(cls, mesh: Mesh) -> None:
         """See Scheme."""
         super().check_mesh(mesh)
-        if mesh.stage < 2:
-            raise BenchError(f"{cls.name} needs at least 2 pipeline parts; S is 1 in mesh {mesh}")
+        if mesh.size(Axis.PP) < 2:
+            raise BenchError(f"{cls.name} needs at least 2 pipeline parts; pp is 1 in mesh {mesh}")
 
     @classmethod
     def check(cls, job: Job) -> None:
         """See Scheme."""
-        num_stages, most = job.mesh.stage * cls.stages_per_rank, num_cuttable(job.shape)
+        num_stages, most = job.mesh.size(Axis.PP) * cls.stages_per_rank, num_cuttable(job.shape)
         if num_stages > most:
-            virtual = f" ({cls.stages_per_rank} on each of {job.mesh.stage} ranks)"
+            virtual = f" ({cls.stages_per_rank} on each of {job.mesh.size(Axis.PP)} ranks)"
             raise BenchError(
                 f"{cls.name} needs {num_stages} stages{virtual if cls.stages_per_rank > 1 else ''}, but "
-                f"{job.config.model} has {most} blocks with parameters; use a smaller S or a deeper model"
+                f"{job.config.model} has {most} blocks with parameters; use a smaller pp or a deeper model"
             )
         given, b = cls.num_microbatches(job), job.group_batch
         if b % given:
@@ -65,7 +66,7 @@ class Pipeline(Scheme):
                 f"{cls.name}: {b} samples of a data part cannot be cut into {given} equal microbatches; "
                 f"choose a divisor of {b}"
             )
-        if problem := cls.refused_microbatches(given, job.mesh.stage):
+        if problem := cls.refused_microbatches(given, job.mesh.size(Axis.PP)):
             raise BenchError(f"{cls.name}: {problem}")
         if layer := _lonely_norm(job, b // given):
             raise BenchError(
@@ -81,7 +82,7 @@ class Pipeline(Scheme):
     @classmethod
     def num_microbatches(cls, job: Job) -> int:
         """m: what was asked for, or the default."""
-        num_ranks, b = job.mesh.stage, job.group_batch
+        num_ranks, b = job.mesh.size(Axis.PP), job.group_batch
 
         def allowed(m: int) -> bool:
             return cls.refused_microbatches(m, num_ranks) is None and _lonely_norm(job, b // m) is None
@@ -91,18 +92,18 @@ class Pipeline(Scheme):
     @classmethod
     def stages(cls, job: Job) -> tuple[Stage, ...]:
         """All stages in order."""
-        return _cut(job.shape, job.config.input_shape, job.mesh.stage * cls.stages_per_rank)
+        return _cut(job.shape, job.config.input_shape, job.mesh.size(Axis.PP) * cls.stages_per_rank)
 
     @classmethod
     def stages_of(cls, job: Job, rank: int) -> tuple[int, ...]:
         """Which stages a rank has."""
-        _, _, s = job.mesh.coordinates(rank)
-        return tuple(s + turn * job.mesh.stage for turn in range(cls.stages_per_rank))
+        s = job.mesh.index(Axis.PP, rank)
+        return tuple(s + turn * job.mesh.size(Axis.PP) for turn in range(cls.stages_per_rank))
 
     @classmethod
     def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
         """See Scheme."""
-        members, stages = job.mesh.group(STAGE, rank), cls.stages(job)
+        members, stages = job.mesh.group(Axis.PP, rank), cls.stages(job)
         m = cls.num_microbatches(job)
         bytes_per_element = job.group_batch // m * job.element_size
 
@@ -110,7 +111,7 @@ class Pipeline(Scheme):
             receiver = members[to_stage % len(members)]
             return Traffic(
                 collective="send",
-                axis=STAGE,
+                axis=Axis.PP,
                 members=(rank, receiver),
                 bytes=size * bytes_per_element,
                 count=m,
@@ -141,11 +142,13 @@ class Pipeline(Scheme):
         self._first = 0 in mine
         blocks = dict(model.named_children())
         self.parts = [nn.Sequential(OrderedDict((n, blocks[n]) for n in stages[i].blocks)) for i in mine]
-        group = self.world.groups(STAGE, self.job.mesh.groups(STAGE))
+        group = self.world.groups(Axis.PP, self.job.mesh.groups(Axis.PP))
         size, dtype = self.job.group_batch // self._m, next(model.parameters()).dtype
 
-        def example(shape: tuple[int, ...], needs_grad: bool) -> torch.Tensor:
-            return torch.empty((size, *shape), dtype=dtype, device="meta", requires_grad=needs_grad)
+        def example(shape: tuple[int, ...], index: int) -> torch.Tensor:
+            if index == 0:
+                return example_input(model, shape, size).to("meta")
+            return torch.empty((size, *shape), dtype=dtype, device="meta", requires_grad=True)
 
         made = [
             pipelining.PipelineStage(
@@ -153,15 +156,15 @@ class Pipeline(Scheme):
                 index,
                 len(stages),
                 self.world.device,
-                input_args=(example(stages[index].in_shape, index > 0),),
-                output_args=(example(stages[index].out_shape, True),),
+                input_args=(example(stages[index].in_shape, index),),
+                output_args=(example(stages[index].out_shape, index + 1),),
                 group=group.handle,
             )
             for index, part in zip(mine, self.parts, strict=True)
         ]
         kind = getattr(pipelining, self.schedule)
         self.schedule_object = kind(
-            made if self.stages_per_rank > 1 else made[0], self._m, loss_fn=functional.cross_entropy
+            made if self.stages_per_rank > 1 else made[0], self._m, loss_fn=cross_entropy
         )
         self._params = [value for part in self.parts for value in part.parameters()]
         self.optimizer = make_optimizer(self, self._params)
@@ -195,10 +198,10 @@ class Pipeline(Scheme):
         return {
             "num_microbatches": m,
             "microbatch": job.group_batch // m,
-            "bubble_ratio": bubble_ratio(job.mesh.stage, m, cls.stages_per_rank),
+            "bubble_ratio": bubble_ratio(job.mesh.size(Axis.PP), m, cls.stages_per_rank),
             "stages": [
                 {
-                    "rank": index % job.mesh.stage,
+                    "rank": index % job.mesh.size(Axis.PP),
                     "blocks": list(stage.blocks),
                     "forward_flops_per_sample": stage.flops,
                     "num_params": stage.params,
@@ -215,7 +218,7 @@ class Pipeline(Scheme):
     def _owners(self, model: nn.Sequential, stages: Sequence[Stage]) -> dict[str, tuple[int, ...]]:
         mesh = self.job.mesh
         place = {
-            block: mesh.rank_of(0, 0, index % mesh.stage)
+            block: mesh.rank_of({Axis.PP: index % mesh.size(Axis.PP)})
             for index, stage in enumerate(stages)
             for block in stage.blocks
         }

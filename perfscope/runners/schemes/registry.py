@@ -6,6 +6,7 @@ from difflib import get_close_matches
 
 from perfscope.runners.config import BenchError
 from perfscope.runners.schemes.base import Scheme
+from perfscope.runners.schemes.cp_gather import ContextParallel
 from perfscope.runners.schemes.dp_ddp import DDP
 from perfscope.runners.schemes.dp_fsdp import FSDP, HSDP
 from perfscope.runners.schemes.dp_layers import ForwardOverlap, Packed, PerLayer
@@ -38,6 +39,7 @@ SCHEMES: tuple[type[Scheme], ...] = (
     FSDP,
     HSDP,
     LocalSGD,
+    ContextParallel,
     GPipe,
     OneForwardOneBackward,
     Interleaved,

@@ -21,7 +21,7 @@ class Serial(Scheme):
     rule = "w <- w - eta * mean gradient of the batch (with momentum if asked for)."
     volume = "nothing"
     axes = Axes("none", "none", "none", "none")
-    splits = ""
+    splits = ()
 
     def build(self, model: nn.Sequential) -> None:
         """See Scheme."""

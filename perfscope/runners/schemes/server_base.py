@@ -18,6 +18,7 @@ from perfscope.runners.schemes.local import scaled_learning_rate
 from perfscope.runners.schemes.server_packed import Packed, buffers_of
 from perfscope.runners.traffic import Traffic
 from perfscope.runners.world import World
+from perfscope.vocabulary.axes import Axis
 
 SERVER = 0
 MAX_RECORDED_ARRIVALS = 10_000
@@ -83,7 +84,7 @@ class ServerScheme(Scheme):
     """
 
     axes = Axes("data", "centralised", "asynchronous", "parameter server (1 of n)")
-    splits = "D"
+    splits = (Axis.DP,)
     backends: ClassVar[tuple[str, ...]] = ("gloo", "mpi")
     equals_serial = False
     deterministic = False

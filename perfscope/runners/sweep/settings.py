@@ -13,8 +13,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from perfscope.runners.config import BenchConfig, BenchError, Modifier, parse_scheme
-from perfscope.runners.mesh import parse_mesh
+from perfscope.runners.config import BenchConfig, BenchError, Modifier, parse_mesh, parse_scheme
+from perfscope.runners.mesh import Mesh
 
 
 class Setting(NamedTuple):
@@ -54,18 +54,18 @@ def _path(name: str, value: Any) -> str:
     return text if text == "synthetic" else str(Path(text).expanduser().absolute())
 
 
-def _mesh(name: str, value: Any) -> tuple[int, int, int]:
-    words = ",".join(map(str, value)) if isinstance(value, list | tuple) else _text(name, value)
-    mesh = parse_mesh(words)
-    return mesh.data, mesh.model, mesh.stage
+def _mesh(name: str, value: Any) -> Mesh:
+    return parse_mesh(",".join(map(str, value)) if isinstance(value, list | tuple) else _text(name, value))
 
 
 def _shape(name: str, value: Any) -> tuple[int, ...]:
     words = (
-        list(map(str, value)) if isinstance(value, list | tuple) else _text(name, value).lower().split("x")
+        list(map(str, value))
+        if isinstance(value, list | tuple)
+        else _text(name, str(value)).lower().split("x")
     )
-    if len(words) != 3 or not all(re.fullmatch(r"[0-9]{1,9}", word.strip()) for word in words):
-        raise BenchError(f"{name} {value!r} is not CHANNELSxHEIGHTxWIDTH such as 3x32x32")
+    if len(words) not in (1, 3) or not all(re.fullmatch(r"[0-9]{1,9}", word.strip()) for word in words):
+        raise BenchError(f"{name} {value!r} is not CHANNELSxHEIGHTxWIDTH such as 3x32x32, or one number")
     return tuple(map(int, words))
 
 
@@ -121,6 +121,7 @@ def config_of(
     modifiers: Sequence[str] = (),
     cluster: ClusterSize | None = None,
     default_learning_rate: Callable[[str], float] | None = None,
+    default_input: Callable[[str], tuple[int, ...] | None] | None = None,
 ) -> BenchConfig:
     """The run that the settings ask for; names and meshes are not checked here, planning does.
 
@@ -133,6 +134,7 @@ def config_of(
         modifiers: more of them.
         cluster: the emulated cluster it runs on.
         default_learning_rate: of a model, by name, for runs that set none.
+        default_input: shape of a model's samples, by name, for runs that set none; None: BenchConfig's.
 
     Raises:
         BenchError: a name nobody knows (with the nearest), or a value that is no such thing.
@@ -154,8 +156,11 @@ def config_of(
     if cluster is not None:
         _require_room(values["num_ranks"], cluster)
         values["num_hosts"] = cluster.hosts
+    model = values.get("model", BenchConfig(scheme=name).model)
     if "learning_rate" not in values and default_learning_rate is not None:
-        values["learning_rate"] = default_learning_rate(values.get("model", BenchConfig(scheme=name).model))
+        values["learning_rate"] = default_learning_rate(model)
+    if "input_shape" not in values and default_input is not None and (shape := default_input(model)):
+        values["input_shape"] = shape
     return BenchConfig(scheme=name, modifiers=every, **values)
 
 
@@ -165,9 +170,9 @@ def nearest(word: str, known: Mapping[str, Any] | Sequence[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
 
 
-def _default_ranks(scheme: str, mesh: tuple[int, int, int] | None, cluster: ClusterSize | None) -> int:
+def _default_ranks(scheme: str, mesh: Mesh | None, cluster: ClusterSize | None) -> int:
     if mesh is not None:
-        return mesh[0] * mesh[1] * mesh[2]
+        return mesh.num_ranks
     if cluster is not None:
         return cluster.hosts * cluster.ranks_per_host
     return 1 if scheme == "serial" else 2

@@ -3,7 +3,7 @@
 [sweep]                    lists are multiplied with each other
 schemes = ["dp.ddp", "hy.owt", "dp.packed+fp16"]
 models  = ["alexnet"]
-worlds  = [4]              or meshes = ["2,2", "4,1"]
+worlds  = [4]              or meshes = ["dp=2,tp=2", "dp=4"]
 batches = [16]
 repeats = 2
 cluster = "2x2@1gbit"      all cells run on it
@@ -12,7 +12,7 @@ cluster = "2x2@1gbit"      all cells run on it
 steps = 6
 
 [scheme."hy.filter_dp"]    what this scheme needs otherwise
-mesh = "2,2"
+mesh = "dp=2,tp=2"
 
 [[cell]]                   one more cell
 scheme = "serial"
@@ -184,7 +184,9 @@ def _with_names(cells: Sequence[_Raw], place: str) -> tuple[Cell, ...]:
         words = [scheme, str(settings.get("model", "smallcnn"))]
         if "mesh" in settings:
             mesh = settings["mesh"]
-            words.append("m" + "x".join(map(str, mesh) if isinstance(mesh, list) else mesh.split(",")))
+            words.append(
+                "m" + "x".join(map(str, mesh) if isinstance(mesh, list) else mesh.replace("=", "").split(","))
+            )
         elif "ranks" in settings:
             words.append(f"p{settings['ranks']}")
         if "batch" in settings:

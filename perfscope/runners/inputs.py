@@ -1,0 +1,32 @@
+"""What one sample of a training is: an image, a sequence of tokens, or a row of features. No torch here."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class InputKind(str, Enum):
+    """The kind of a model's input, with the shape of one sample."""
+
+    IMAGE = "image"  # (channels, height, width), floating point; the target is a class
+    TOKENS = "tokens"  # (sequence length,), int64 below the vocabulary's size; targets are the next tokens
+    TABLE = "table"  # (features,), floating point; the target is a class
+
+    __str__ = str.__str__
+
+    @property
+    def num_dims(self) -> int:
+        """Dimensions of one sample."""
+        return 3 if self is InputKind.IMAGE else 1
+
+    @property
+    def spelling(self) -> str:
+        """How its shape is written as an option, with an example."""
+        return {
+            InputKind.IMAGE: "CHANNELSxHEIGHTxWIDTH such as 3x32x32",
+            InputKind.TOKENS: "a sequence length such as 64",
+            InputKind.TABLE: "a number of features such as 64",
+        }[self]
+
+
+ALL_INPUTS = frozenset(InputKind)
