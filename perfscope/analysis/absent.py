@@ -5,24 +5,26 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from perfscope.analysis import advice
 from perfscope.analysis.affected import Affected, affected_by
-from perfscope.analysis.machine.absent_sources import NO_COUNTERS_NOTE
+from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.rank_facts import is_torch
-from perfscope.analysis.results import MissingFigure, RankResult
+from perfscope.analysis.results import RankResult
 from perfscope.analysis.source import Document, DroppedInput, RunSource
+from perfscope.messages.missing import cause_text
 from perfscope.rundir import layout
+from perfscope.rundir.old_words import missing_figure_of, note_kind, notes_of
 from perfscope.rundir.records import RankRecord, RunRecord
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
+from perfscope.vocabulary.notes import NoteKind
 
-_STEPS_NOTE = "steps are cut"  # how a probe's note on what it takes for a step begins
 FIRST_STEP = 3  # that a window may begin with, counted from 0 (probes/windows.py)
 WARM_UP_STEPS = 6  # a run of no more steps ends before its first window is written
 _MAX_WORDS = 300
-OF_WINDOWS = "step breakdown, timeline, layers and collectives"
-# How the probes' entries about windows as such begin (rank.json `missing`).
-_NO_WINDOWS = ("windows", "step breakdown")
 _FIGURES = re.compile(r"\d[\d.,]*")
 
 
@@ -30,6 +32,7 @@ _FIGURES = re.compile(r"\d[\d.,]*")
 class NoWindow:
     """Why no rank has a traced window, and what would give one: a clause and a sentence."""
 
+    cause: Cause
     reason: str
     cure: str
 
@@ -51,21 +54,15 @@ def why_cut_short(run: RunRecord) -> str:
     return f"{how} ended it inside its Slurm job: scancel, the time limit, a requeue or a failed task"
 
 
-def run_in_progress(run: RunRecord) -> list[MissingFigure]:
+def run_in_progress(run: RunRecord) -> list[Missing]:
     """What is absent of a run that was cut short, or that nobody closed."""
     cut_short = why_cut_short(run)
     if cut_short:
-        return [MissingFigure(what="the rest of the run", reason=cut_short)]
-    if not run.is_open:
-        return []
-    reason = (
-        "the run was not closed: it is still running, or perfscope was killed; "
-        "the figures cover what was written so far"
-    )
-    return [MissingFigure(what="the end of the run and its exit code", reason=reason)]
+        return [missing_figure(Figure.RUN_REMAINDER, Cause.CUT_SHORT, reason=cut_short)]
+    return [missing_figure(Figure.RUN_END, Cause.NOT_CLOSED)] if run.is_open else []
 
 
-def dropped_parts(notes: Sequence[DroppedInput]) -> list[MissingFigure]:
+def dropped_parts(notes: Sequence[DroppedInput]) -> list[Missing]:
     """What the reader could not use, one entry per file, whole ranks first."""
     by_path: dict[str, list[DroppedInput]] = defaultdict(list)
     for note in notes:
@@ -76,14 +73,19 @@ def dropped_parts(notes: Sequence[DroppedInput]) -> list[MissingFigure]:
     return [entry for _, entry in sorted(entries, key=lambda pair: pair[0])]
 
 
-def _dropped(path: str, notes: Sequence[DroppedInput], affected: Affected) -> MissingFigure:
+def _dropped(path: str, notes: Sequence[DroppedInput], affected: Affected) -> Missing:
     of = f" (affects {affected.words})" if affected.words else ""
-    return MissingFigure(
-        what=_what(path, notes), reason=_short(f"{_reasons(notes)}{of}"), affects=affected.paths
+    figure, detail = _figure_of(path, notes)
+    return missing_figure(
+        figure,
+        Cause.INPUT_DROPPED,
+        affects=affected.paths,
+        reason=_short(f"{_reasons(notes)}{of}"),
+        **detail,
     )
 
 
-def empty_windows(summaries: Sequence[Document], ranks: Sequence[int]) -> list[MissingFigure]:
+def empty_windows(summaries: Sequence[Document], ranks: Sequence[int]) -> list[Missing]:
     """Windows whose trace gave no event."""
     missing = []
     for summary in summaries:
@@ -91,61 +93,73 @@ def empty_windows(summaries: Sequence[Document], ranks: Sequence[int]) -> list[M
             continue
         notes = summary.get("notes")
         said = "; ".join(str(note) for note in notes) if isinstance(notes, list) else ""
-        what = f"window {summary.get('window')} of rank {summary.get('rank')}"
         reason = f"its trace holds no event that can be used{': ' if said else ''}{said}"
         affected = affected_by(f"{layout.RANKS}/{summary.get('rank')}/{layout.WINDOWS}/")
-        missing.append(MissingFigure(what=what, reason=_short(reason), affects=affected.paths))
+        entry = missing_figure(
+            Figure.WINDOW,
+            Cause.NO_USABLE_EVENT,
+            affects=affected.paths,
+            window=str(summary.get("window")),
+            rank=str(summary.get("rank")),
+            reason=_short(reason),
+        )
+        missing.append(entry)
     return missing
 
 
-def told_by_probes(metas: Mapping[int, RankRecord]) -> list[MissingFigure]:
-    """What the ranks' framework cannot tell, in the probes' words; said once for all ranks of one mind."""
-    ranks_of: dict[tuple[str, str], list[int]] = defaultdict(list)
+def told_by_probes(metas: Mapping[int, RankRecord]) -> list[Missing]:
+    """What the ranks' framework cannot record, in the probes' words; once for all ranks that report it."""
+    ranks_of: dict[tuple[Figure, str, str], list[int]] = defaultdict(list)
     for rank, meta in sorted(metas.items()):
         for entry in meta.missing:
             if entry.what:
-                ranks_of[entry.what, entry.reason or "not said"].append(rank)
-    found = []
-    for (what, reason), ranks in ranks_of.items():
-        of = "" if len(ranks) == len(metas) else f" of rank{'' if len(ranks) == 1 else 's'} {_numbers(ranks)}"
-        found.append(MissingFigure(what=f"{what}{of}", reason=_short(reason)))
-    return found
-
-
-def _numbers(ranks: Sequence[int]) -> str:
-    named = ", ".join(map(str, ranks[:8]))
-    return f"{named} and {len(ranks) - 8} more" if len(ranks) > 8 else named
+                figure = missing_figure_of(entry.figure, entry.what)
+                ranks_of[figure, entry.what, entry.reason or "not said"].append(rank)
+    return [
+        missing_figure(
+            figure,
+            Cause.PROBE_LIMIT,
+            ranks=() if len(ranks) == len(metas) else ranks,
+            what=what,
+            reason=_short(reason),
+        )
+        for (figure, what, reason), ranks in ranks_of.items()
+    ]
 
 
 def why_no_window(source: RunSource, ranks: Sequence[RankResult]) -> NoWindow:
     """Why no rank has a traced window, by what the run's files say."""
     if source.run.options.no_trace:
         cure = "Run again without `--no-trace`, and for long enough to reach a traced window."
-        return NoWindow(reason="tracing was switched off (`--no-trace`)", cure=cure)
+        reason = "tracing was switched off (`--no-trace`)"
+        return NoWindow(cause=Cause.TRACING_OFF, reason=reason, cure=cure)
     if any(source.windows(rank) for rank in source.ranks) and not source.summaries():
         if any("/windows/" in note.path for note in source.notes):
             reason = "windows were traced, but their trace files are not there any more"
-            return NoWindow(reason=reason, cure="Bring the trace files back, or run again.")
+            cure = "Bring the trace files back, or run again."
+            return NoWindow(cause=Cause.TRACES_GONE, reason=reason, cure=cure)
         reason = "the traced windows have not been read in; `perfscope report` does that"
-        return NoWindow(reason=reason, cure="Run `perfscope report` on this run.")
+        cure = "Run `perfscope report` on this run."
+        return NoWindow(cause=Cause.NOT_INGESTED, reason=reason, cure=cure)
     if source.summaries():
         reason = "no traced window can be used; each is named here with its reason"
-        return NoWindow(reason=reason, cure="See what was not collected: each window stands there.")
+        cure = "See what was not collected: each window stands there."
+        return NoWindow(cause=Cause.NO_USABLE_WINDOW, reason=reason, cure=cure)
     num_steps = max((rank.num_steps for rank in ranks), default=0)
     why = _why_none_taken(source, num_steps)
-    return NoWindow(reason=f"no window was traced: {why.reason}", cure=why.cure)
+    return replace(why, reason=f"no window was traced: {why.reason}")
 
 
 def _why_none_taken(source: RunSource, num_steps: int) -> NoWindow:
     swallowed = _swallowed(source)
     if swallowed:
-        return NoWindow(
-            reason=swallowed, cure="See errors.jsonl of that rank; steps are recorded all the same."
-        )
+        cure = "See errors.jsonl of that rank; steps are recorded all the same."
+        return NoWindow(cause=Cause.PROBE_ERROR, reason=swallowed, cure=cure)
     metas = source.rank_records
-    told = [entry.reason for entry in told_by_probes(metas) if _is_of_windows(entry)]
+    told = [cause_text(entry) for entry in told_by_probes(metas) if entry.figure is Figure.WINDOWS]
     if told:
-        return NoWindow(reason=_short("; ".join(told)), cure=advice.training(metas).trace_anyway)
+        cure = advice.training(metas).trace_anyway
+        return NoWindow(cause=Cause.PROBE_LIMIT, reason=_short("; ".join(told)), cure=cure)
     if 0 < num_steps <= FIRST_STEP and not source.run.is_imported:
         return _too_short(num_steps)
     rootless = all(meta.root is None for meta in metas.values())
@@ -154,54 +168,54 @@ def _why_none_taken(source: RunSource, num_steps: int) -> NoWindow:
             "the model's forward was never seen in the thread that trains, and windows begin with it "
             "(a model run by another thread or process, or one that is no torch.nn.Module)"
         )
-        return NoWindow(reason=reason, cure="Call the model in the thread that calls the optimizer.")
-    said = [note for note in remarks_of(metas) if not note.startswith(_STEPS_NOTE)]
-    said = [note for note in said if "window" in note] or (said if is_torch(metas) else [])
+        cure = "Call the model in the thread that calls the optimizer."
+        return NoWindow(cause=Cause.FORWARD_NOT_SEEN, reason=reason, cure=cure)
+    notes = {text: kind for meta in metas.values() for kind, text in notes_of(meta)}
+    said = [text for text, kind in notes.items() if kind is NoteKind.WINDOW]
+    if not said and is_torch(metas):
+        said = [text for text, kind in notes.items() if kind is NoteKind.OTHER]
     if said:
         cure = "Let the training's own profiler rest, or train for longer: windows are tried again."
-        return NoWindow(reason=_short("; ".join(said)), cure=cure)
+        return NoWindow(cause=Cause.WINDOW_PUT_OFF, reason=_short("; ".join(said)), cure=cure)
     if num_steps <= WARM_UP_STEPS:
         return _too_short(num_steps)
     reason = "the run ended before the first one, or its trace could not be written"
-    return NoWindow(reason=reason, cure="Train for more steps, to reach a traced window.")
+    cure = "Train for more steps, to reach a traced window."
+    return NoWindow(cause=Cause.NO_WINDOW_REACHED, reason=reason, cure=cure)
 
 
 def _too_short(num_steps: int) -> NoWindow:
     steps = "1 step was recorded" if num_steps == 1 else f"{num_steps:,} steps were recorded"
     return NoWindow(
+        cause=Cause.RUN_TOO_SHORT,
         reason=f"the run ended before the first one ({steps}; windows begin after {FIRST_STEP} steps)",
         cure=f"Train for more than {WARM_UP_STEPS} steps, to reach a traced window.",
     )
 
 
 NOTHING_SEEN = NoWindow(
+    cause=Cause.NO_PROFILER,
     reason="no profiler looks into this program, and its traced steps made no call that perfscope records",
     cure="Look into it with `perfscope run --stacks`, which samples its Python.",
 )
 
 
-def of_windows(told: Sequence[MissingFigure], reason: str) -> MissingFigure:
+def of_windows(told: Sequence[Missing], why: NoWindow) -> Missing:
     """The one entry for all that windows would show; layers have their own where a probe has said why."""
-    what = OF_WINDOWS
-    if any(entry.what == "layers" for entry in told):
-        what = OF_WINDOWS.replace(", layers", "")
-    return MissingFigure(what=what, reason=reason)
+    layers = "" if any(entry.figure is Figure.LAYERS and not entry.ranks for entry in told) else ", layers"
+    return missing_figure(Figure.TRACED_FIGURES, why.cause, and_layers=layers, reason=why.reason)
 
 
-def without_windows(told: Sequence[MissingFigure]) -> list[MissingFigure]:
+def without_windows(told: Sequence[Missing]) -> list[Missing]:
     """Those of the probes' entries that are not about windows as such: of them one entry tells for all."""
-    return [entry for entry in told if not _is_of_windows(entry)]
-
-
-def _is_of_windows(entry: MissingFigure) -> bool:
-    return entry.what.startswith(_NO_WINDOWS)
+    return [entry for entry in told if entry.figure is not Figure.WINDOWS]
 
 
 def remarks_of(metas: Mapping[int, RankRecord]) -> list[str]:
     """What the ranks' probes noted of the training, each once."""
-    said = (note for meta in metas.values() for note in meta.notes)
+    notes = (note for meta in metas.values() for note in notes_of(meta))
     # a host without counters is told with the machine's figures
-    return list(dict.fromkeys(note for note in said if not note.startswith(NO_COUNTERS_NOTE)))
+    return list(dict.fromkeys(text for kind, text in notes if kind is not NoteKind.NO_COUNTERS))
 
 
 def remarks_of_windows(source: RunSource, metas: Mapping[int, RankRecord]) -> list[str]:
@@ -215,7 +229,7 @@ def remarks_of_windows(source: RunSource, metas: Mapping[int, RankRecord]) -> li
     for summary in source.summaries():
         where = f"window {summary.get('window')} of rank {summary.get('rank')}"
         for note in _list(summary.get("notes")) if summary.get("events_kept") else ():
-            if not str(note).startswith("no step marks"):  # said as what is missing
+            if note_kind(None, str(note)) is not NoteKind.NO_STEP_MARKS:  # said as what is missing
                 alike[_FIGURES.sub("#", str(note))].append((str(note), where))
     found = []
     for same in alike.values():
@@ -245,20 +259,21 @@ def _weight(path: str) -> int:
     return 2 if "/windows/" in path else 3
 
 
-def _what(path: str, notes: Sequence[DroppedInput]) -> str:
+def _figure_of(path: str, notes: Sequence[DroppedInput]) -> tuple[Figure, dict[str, Any]]:
+    """What the file is of, with its names."""
     parts = path.split("/")
     if parts[0] != "ranks":
-        return path
+        return Figure.FILE, {"path": path}
     if len(parts) == 2:
-        return f"attempt {path}"
+        return Figure.ATTEMPT, {"path": path}
     if parts[2] == "rank.json":
-        return f"rank {parts[1]}"
+        return Figure.RANK, {"rank": parts[1]}
     if parts[2] == "windows" and len(parts) == 4:
-        return f"window {parts[3].partition('.')[0]} of rank {parts[1].partition('.')[0]}"
+        return Figure.WINDOW, {"window": parts[3].partition(".")[0], "rank": parts[1].partition(".")[0]}
     lines = sum(note.num_dropped for note in notes)
     if path.endswith(".jsonl") and lines > 1:
-        return f"{lines:,} lines of {path}"
-    return path
+        return Figure.FILE_LINES, {"count": lines, "path": path}
+    return Figure.FILE, {"path": path}
 
 
 def _reasons(notes: Sequence[DroppedInput]) -> str:

@@ -27,7 +27,7 @@ _OF_MACHINE = ("machine", "findings", "waits", "remarks")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Affected:
-    """The figures that a file gives: their paths (see MissingFigure), and in words."""
+    """The figures that a file gives: their paths (see `Missing`), and in words."""
 
     paths: tuple[str, ...]
     words: str

@@ -35,8 +35,10 @@ from perfscope.analysis.bench_bytes import (
 )
 from perfscope.analysis.bench_bytes import LinkBytes as LinkBytes
 from perfscope.analysis.intervals import Int64
-from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.vocabulary.axes import LAYOUT, OLD_MEANINGS, OLD_NAMES
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
 
 WARM_UP_STEPS = 2
 MIN_UNTRACED = 3
@@ -98,7 +100,7 @@ class BenchResult:
 
 def bench_result(
     scheme: object, records: Mapping[int, Document], traced: Traced | None = None
-) -> tuple[BenchResult | None, tuple[MissingFigure, ...]]:
+) -> tuple[BenchResult | None, tuple[Missing, ...]]:
     """Figures of a bench run, and what of them is missing; (None, ()) where the run is none.
 
     Args:
@@ -112,14 +114,14 @@ def bench_result(
         found = _figures(scheme, records, traced or Traced())
     except _UNREADABLE as error:  # edited, or by another version
         reason = f"its record cannot be understood ({type(error).__name__}: {error})"
-        return None, (MissingFigure(what="the scheme's figures", reason=reason),)
+        return None, (missing_figure(Figure.SCHEME, Cause.UNREADABLE, reason=reason),)
     missing = []
     lost = found.num_ranks - found.num_ranks_recorded
     if lost:
-        reason = f"{lost} of {found.num_ranks} ranks did not live to write their record"
-        missing.append(MissingFigure(what="calls and losses of every rank", reason=reason))
+        total = found.num_ranks
+        missing.append(missing_figure(Figure.RANK_RECORDS, Cause.RANKS_DIED, count=lost, total=total))
     if _is_unseen(scheme, traced or Traced()):
-        missing.append(MissingFigure(what="exposed communication", reason=NO_MPI_IN_TRACES))
+        missing.append(missing_figure(Figure.EXPOSED_COMM, Cause.MPI_NOT_TRACED, reason=NO_MPI_IN_TRACES))
     return found, tuple(missing)
 
 

@@ -24,8 +24,11 @@ from perfscope.analysis.comm_record import UNKNOWN_GROUP, CommRecord, GroupCalls
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.judged import JudgedCalls, judge
 from perfscope.analysis.matching import MatchedCalls, match_calls
+from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.pairs import RECV, SEND, match_pairs
-from perfscope.analysis.results import CollectiveCall, CollectiveResult, MissingFigure
+from perfscope.analysis.results import CollectiveCall, CollectiveResult
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
 from perfscope.volumes import bus_factor
 
 _Matched = list[tuple[int, MatchedCalls]]  # (window, calls)
@@ -41,7 +44,7 @@ class CommAnalysis:
     collectives: tuple[CollectiveResult, ...]  # most time first
     calls: tuple[CollectiveCall, ...]  # by window and start
     clocks: ClockFit
-    missing: tuple[MissingFigure, ...]
+    missing: tuple[Missing, ...]
     in_calls_ns: int | None  # mean rank's |union| of matched calls; None: none matched
     waiting_ns: int | None  # part of it in which the rank waits for the last one to enter, in any call
     matches: tuple[
@@ -64,7 +67,7 @@ def analyse_collectives(
         devices: rank -> devices of its process, where it has several.
     """
     name_groups(record, hosts)
-    missing: list[MissingFigure] = []
+    missing: list[Missing] = []
     matched: dict[GroupKey, _Matched] = {}
     reasons: dict[GroupKey, str] = {}
     for key, group in sorted(record.groups.items()):
@@ -81,11 +84,18 @@ def analyse_collectives(
     matched |= pairs
     for key, reason in reasons.items():
         if not (key.collective in {SEND, RECV} and key._replace(collective=SEND) in matched):
-            what = f"transfer and wait of {key.collective} on group {key.group}"
-            missing.append(MissingFigure(what=what, reason=reason))
+            entry = missing_figure(
+                Figure.COLLECTIVE_TIMES,
+                Cause.CALLS_UNMATCHED,
+                collective=key.collective,
+                group=key.group,
+                reason=reason,
+            )
+            missing.append(entry)
     if record.num_nameless:
-        reason = "the trace does not say which collective they are; they count as communication all the same"
-        missing.append(MissingFigure(what=f"{record.num_nameless} communication spans", reason=reason))
+        missing.append(
+            missing_figure(Figure.COMM_SPANS, Cause.COLLECTIVE_NOT_NAMED, count=record.num_nameless)
+        )
     results: list[CollectiveResult] = []
     calls: list[CollectiveCall] = []
     matches: list[JudgedCalls] = []
@@ -228,26 +238,33 @@ class _Transfer:
         )
 
 
-def _unsized(result: CollectiveResult) -> list[MissingFigure]:
+def _unsized(result: CollectiveResult) -> list[Missing]:
     if result.bytes is None or not result.num_unsized:  # none has a size: the row itself says so
         return []
     return [
-        MissingFigure(
-            what=f"bytes of {result.num_unsized} of {result.count} {result.collective} calls on group "
-            f"{result.group}",
-            reason="the trace does not tell their size; bytes and bandwidths are those of the others",
+        missing_figure(
+            Figure.COLLECTIVE_BYTES,
+            Cause.SIZE_NOT_IN_TRACE,
+            count=result.num_unsized,
+            total=result.count,
+            collective=result.collective,
+            group=result.group,
         )
     ]
 
 
-def _unmatched(key: GroupKey, group: GroupCalls, judged: Sequence[JudgedCalls]) -> list[MissingFigure]:
+def _unmatched(key: GroupKey, group: GroupCalls, judged: Sequence[JudgedCalls]) -> list[Missing]:
     number = sum(one.num_unmatched for one in judged)
     if not number:
         return []
     total = sum(len(calls.enter) for window in group.windows.values() for calls in window)
     return [
-        MissingFigure(
-            what=f"transfer and wait of some {key.collective} calls on group {key.group}",
-            reason=f"{number} of {total} calls have no counterpart on every rank (the ranks' traces differ)",
+        missing_figure(
+            Figure.SOME_COLLECTIVE_TIMES,
+            Cause.SOME_CALLS_UNMATCHED,
+            count=number,
+            total=total,
+            collective=key.collective,
+            group=key.group,
         )
     ]

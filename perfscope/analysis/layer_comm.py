@@ -22,13 +22,13 @@ from perfscope.analysis import intervals as iv
 from perfscope.analysis.breakdown import Activity
 from perfscope.analysis.buckets import LayerParams, match_buckets
 from perfscope.analysis.intervals import Int64
-from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.results import LayerComm
 from perfscope.analysis.spans import COMM, Mask, Spans, StepSpan, owning_step, whole_numbers, words
 from perfscope.units import format_ns
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
 
-WHAT = "exposed communication per layer"
-OUTSIDE = "exposed communication of no layer"
 _ELEMENT_BYTES = (
     (8, ("double", "float64", "int64", "long")),
     (2, ("half", "bfloat16", "float16", "int16", "short")),
@@ -251,19 +251,22 @@ def comm_of_layers(shares: CommShares, num_ranks: int) -> LayerComm:
     return LayerComm(total_ns=total, outside=outside, unassigned=unassigned)
 
 
-def missing_of(comm: LayerComm, reasons: set[str]) -> tuple[MissingFigure, ...]:
+def missing_of(comm: LayerComm, reasons: set[str]) -> tuple[Missing, ...]:
     """What could not be given to layers, named with its time, and why."""
     found = []
     if comm.unassigned:
-        time, total = format_ns(sum(comm.unassigned.values())), format_ns(comm.total_ns)
-        reason = (
-            f"the layers of {_listed(comm.unassigned)} cannot be determined, {time} of {total} per step: "
-            f"{'; '.join(sorted(reasons))}"
+        entry = missing_figure(
+            Figure.LAYER_COMM,
+            Cause.LAYERS_NOT_DETERMINED,
+            calls=_listed(comm.unassigned),
+            time_ns=sum(comm.unassigned.values()),
+            total_ns=comm.total_ns,
+            reasons="; ".join(sorted(reasons)),
         )
-        found.append(MissingFigure(what=WHAT, reason=reason))
+        found.append(entry)
     if comm.outside:
-        reason = f"{_listed(comm.outside)} per step carry no layer's tensors and are in no layer's figure"
-        found.append(MissingFigure(what=OUTSIDE, reason=reason))
+        calls = _listed(comm.outside)
+        found.append(missing_figure(Figure.COMM_OUTSIDE_LAYERS, Cause.NO_LAYER_TENSORS, calls=calls))
     return tuple(found)
 
 

@@ -24,7 +24,8 @@ from perfscope.analysis import intervals as iv
 from perfscope.analysis.breakdown import Activity
 from perfscope.analysis.buckets import LayerParams
 from perfscope.analysis.layer_comm import CommShares, ModelParams, add_window, comm_of_layers, missing_of
-from perfscope.analysis.results import LayerResult, MissingFigure
+from perfscope.analysis.missing import Missing, missing_figure
+from perfscope.analysis.results import LayerResult
 from perfscope.analysis.spans import (
     ANNOTATION,
     BACKWARD,
@@ -37,6 +38,8 @@ from perfscope.analysis.spans import (
     words,
 )
 from perfscope.rundir.records import LayersRecord
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
 
 LAYER_COLUMNS = (
     *(
@@ -268,9 +271,7 @@ def _is_own_mark(table: pa.Table, code: NDArray[np.int32], names: list[str]) -> 
     return result
 
 
-def layer_results(
-    record: LayerRecord, no_layers: str
-) -> tuple[tuple[LayerResult, ...], tuple[MissingFigure, ...]]:
+def layer_results(record: LayerRecord, no_layers: str) -> tuple[tuple[LayerResult, ...], tuple[Missing, ...]]:
     """All layers in order of first execution, and what could not be told of them.
 
     Args:
@@ -311,5 +312,6 @@ def layer_results(
             )
         )
     if not results:
-        return (), (MissingFigure(what="layers", reason=no_layers),) if no_layers else ()
+        entry = missing_figure(Figure.LAYERS, Cause.NOT_IN_TRACE_FORMAT, reason=no_layers)
+        return (), (entry,) if no_layers else ()
     return tuple(results), missing_of(comm, record.comm.reasons)

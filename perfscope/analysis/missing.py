@@ -1,21 +1,31 @@
-"""A figure that is not there, and why. Everything analysis yields may carry some."""
+"""Makes the rows for figures that are missing. Everything analysis yields may carry some."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import Any
+
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
+from perfscope.vocabulary.missing import Missing as Missing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MissingFigure:
-    """What a report lacks.
-
-    Attributes:
-        what: the figure or the file, in words.
-        reason: why it is not there, in words.
-        affects: dotted paths into the JSON report of the figures that are not what they would be with it; a
-            path stands for everything below it, `ranks.3` for the entry of rank 3. Empty: only what is null.
-    """
-
-    what: str
-    reason: str
-    affects: tuple[str, ...] = ()
+def missing_figure(
+    figure: Figure,
+    cause: Cause,
+    *,
+    ranks: Sequence[int] = (),
+    affects: Sequence[str] = (),
+    reason: str = "",
+    **detail: Any,
+) -> Missing:
+    """A row; `detail` holds what its message states (see `Missing`), hashable values; "" is no `reason`."""
+    if reason:
+        detail["reason"] = reason
+    return Missing(
+        figure=figure,
+        cause=cause,
+        ranks=tuple(ranks),
+        affects=tuple(affects),
+        detail=tuple(detail.items()),
+    )

@@ -13,7 +13,7 @@ from perfscope.analysis.clocks.fit import ClockFit
 from perfscope.analysis.critical.results import CriticalPath
 from perfscope.analysis.efficiency.results import Efficiency
 from perfscope.analysis.machine.results import MachineAnalysis
-from perfscope.analysis.missing import MissingFigure as MissingFigure
+from perfscope.analysis.missing import Missing
 from perfscope.analysis.waits.results import WaitAnalysis
 from perfscope.analysis.whatif.results import ReplayCheck, WhatIf
 from perfscope.rundir.records import RunRecord
@@ -210,7 +210,7 @@ class RunAnalysis:
     samples_source: str | None
     overhead_ratio: float | None
     findings: tuple[Finding, ...]
-    missing: tuple[MissingFigure, ...]
+    missing: tuple[Missing, ...]
     provenance: tuple[FileProvenance, ...]
     step_series: dict[int, tuple[int, ...]] = field(default_factory=dict)  # rank -> step durations, in order
     in_calls_ns: int | None = None  # mean rank: |union| of matched collective calls, over all windows

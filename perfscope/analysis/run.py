@@ -1,6 +1,6 @@
 """Conducts the analysis of one run: ranks are read one at a time, so memory does not grow with their number.
 
-Whatever is absent becomes a `MissingFigure` with its reason: a run without windows (`--no-trace`) still has
+Whatever is absent becomes a `Missing` with its reason: a run without windows (`--no-trace`) still has
 its always-on figures, an imported trace has no always-on figures, a rank that was killed has what it left.
 """
 
@@ -48,9 +48,10 @@ from perfscope.analysis.layers import (
 from perfscope.analysis.machine.analyse import Training, analyse_machine
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.mainline import LineRecord
+from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.provenance import provenance
 from perfscope.analysis.rank_facts import framework_of, num_devices, runs_ahead, world_size
-from perfscope.analysis.results import DeviceBreakdown, MissingFigure, Quantiles, RankResult, RunAnalysis
+from perfscope.analysis.results import DeviceBreakdown, Quantiles, RankResult, RunAnalysis
 from perfscope.analysis.server import server_load
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import Spans, WindowFacts, owning_step, spans_of, whole_numbers, window_facts
@@ -66,7 +67,9 @@ from perfscope.analysis.waits.stragglers import step_times
 from perfscope.analysis.why import Traced, Why, analyse_why
 from perfscope.errors import RunDirectoryError
 from perfscope.rundir import layout
-from perfscope.rundir.records import RankRecord, RunRecord
+from perfscope.rundir.records import RankRecord
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
 
 _COLUMNS = tuple(dict.fromkeys((*bd.DEVICE_COLUMNS, *LAYER_COLUMNS, *COMM_COLUMNS)))
 
@@ -80,7 +83,7 @@ class _Run:
     traced: Traced = field(default_factory=Traced)
     ranks: list[RankResult] = field(default_factory=list)
     steps: dict[int, RankSteps] = field(default_factory=dict)
-    missing: list[MissingFigure] = field(default_factory=list)
+    missing: list[Missing] = field(default_factory=list)
     whole_files: int = 0  # windows without step marks
     windows: int = 0
     runs_ahead: bool = False
@@ -276,9 +279,16 @@ def _timeline(source: RunSource, facts: WindowFacts, run: _Run) -> pa.Table | No
     try:
         return source.timeline(facts.rank, facts.window, _COLUMNS)
     except RunDirectoryError as error:
-        what = f"window {facts.window} of rank {facts.rank}"
         affected = affected_by(f"{layout.RANKS}/{facts.rank}/{layout.WINDOWS}/")
-        run.missing.append(MissingFigure(what=what, reason=str(error), affects=affected.paths))
+        entry = missing_figure(
+            Figure.WINDOW,
+            Cause.UNREADABLE,
+            affects=affected.paths,
+            window=str(facts.window),
+            rank=str(facts.rank),
+            reason=str(error),
+        )
+        run.missing.append(entry)
         return None
 
 
@@ -297,7 +307,7 @@ def _throughput(source: RunSource, run: _Run, step_ns: Quantiles | None) -> Thro
 
 def _bench(
     source: RunSource, run: _Run, comm: CommAnalysis, no_window: NoWindow | None
-) -> tuple[BenchResult | None, tuple[MissingFigure, ...]]:
+) -> tuple[BenchResult | None, tuple[Missing, ...]]:
     scheme = source.run.scheme
     if scheme is None:
         return None, ()
@@ -338,7 +348,7 @@ def _leave_out_untold(run: _Run, words: advice.Training) -> None:
         return
     run.ranks = [rank if rank.breakdown_ns is None else replace(rank, untold=untold) for rank in run.ranks]
     run.missing += [
-        MissingFigure(what=f"{part.replace('_', ' ')} of the traced steps", reason=words.untold[part])
+        missing_figure(Figure.STEP_PART, Cause.NOT_IN_TRACE_FORMAT, part=part, reason=words.untold[part])
         for part in untold
         if words.untold[part]
     ]
@@ -348,86 +358,68 @@ def _missing_of_run(
     source: RunSource,
     run: _Run,
     comm: CommAnalysis,
-    layers_missing: Sequence[MissingFigure],
+    layers_missing: Sequence[Missing],
     no_window: NoWindow | None,
-) -> list[MissingFigure]:
+) -> list[Missing]:
     told = told_by_probes(source.rank_records)
     missing = [*run_in_progress(source.run), *run.missing]
     if not source.ranks:
-        missing.append(MissingFigure(what="every figure of the training", reason=_why_no_rank(source.run)))
+        words = "".join(f" {note}" for note in source.run.attach_notes)
+        missing.append(missing_figure(Figure.TRAINING, Cause.NO_RANK_ATTACHED, notes=words.rstrip()))
     if source.ranks and no_window is not None:
-        missing.append(of_windows(told, no_window.reason))
+        missing.append(of_windows(told, no_window))
         told = without_windows(told)
     missing.extend(dropped_parts(source.notes))
     missing.extend(empty_windows(source.summaries(), source.ranks))
     missing.extend(_ranks_without(run))
     missing.extend(_uneven_steps(run.ranks))
     if run.whole_files:
-        reason = "the trace has no step marks (ProfilerStep): its figures cover the whole file as one"
-        missing.append(MissingFigure(what="step boundaries", reason=reason))
+        missing.append(missing_figure(Figure.STEP_BOUNDARIES, Cause.NO_STEP_MARKS))
     if run.windows:
-        named = {entry.what for entry in told}
-        missing.extend(entry for entry in layers_missing if entry.what not in named)
-        if any(entry.what == "layers" for entry in missing):
-            told = [entry for entry in told if not entry.what.startswith("layers of")]  # of none
+        named = {entry.figure for entry in told if not entry.ranks}
+        missing.extend(entry for entry in layers_missing if entry.figure not in named)
+        if any(entry.figure is Figure.LAYERS for entry in missing):  # then there are none of some operators
+            told = [entry for entry in told if not _is_of_some_layers(entry)]
         if not comm.collectives:
-            reason = "no communication appears in the traced windows"
-            missing.append(MissingFigure(what="collectives", reason=reason))
+            missing.append(missing_figure(Figure.COLLECTIVES, Cause.NO_COMMUNICATION))
     missing.extend(comm.missing)
     if comm.clocks.unlinked:
-        reason = (
-            "they share no synchronising collective with the others, nor messages both ways: "
-            "their clock offset is unknown, and waits between them and the others are marked"
-        )
-        missing.append(MissingFigure(what=f"clocks of {', '.join(comm.clocks.unlinked)}", reason=reason))
+        hosts = tuple(comm.clocks.unlinked)
+        missing.append(missing_figure(Figure.CLOCKS, Cause.CLOCKS_UNLINKED, hosts=hosts))
     missing.extend(told)
     missing.extend(step_notes(source.rank_records))
     if source.ranks and all(rank.overhead_ns is None for rank in run.ranks):
-        imported = source.run.is_imported
-        reason = (
-            "imported traces do not say what recording them cost" if imported else "no rank lived to write it"
-        )
-        missing.append(MissingFigure(what="overhead of perfscope", reason=reason))
+        cause = Cause.IMPORTED if source.run.is_imported else Cause.NO_RANK_FINISHED
+        missing.append(missing_figure(Figure.OVERHEAD, cause))
     return missing
 
 
-def _ranks_without(run: _Run) -> list[MissingFigure]:
+def _ranks_without(run: _Run) -> list[Missing]:
     """Ranks that lack what others have."""
     bare = [rank.rank for rank in run.ranks if rank.breakdown_ns is None]
     stepless = [rank.rank for rank in run.ranks if rank.step_ns is None]
     missing = []
     if bare and run.windows:
-        reason = "no window of theirs was traced"
-        missing.append(MissingFigure(what=f"step breakdown of {_named(bare)}", reason=reason))
+        missing.append(missing_figure(Figure.STEP_BREAKDOWN, Cause.NO_WINDOW_TRACED, ranks=bare))
     if stepless:
-        missing.append(MissingFigure(what=f"step time of {_named(stepless)}", reason="no step was recorded"))
+        missing.append(missing_figure(Figure.STEP_TIME, Cause.NO_STEP_RECORDED, ranks=stepless))
     return missing
 
 
-def _uneven_steps(ranks: Sequence[RankResult]) -> list[MissingFigure]:
-    """Ranks that recorded fewer steps than others, in words."""
+def _uneven_steps(ranks: Sequence[RankResult]) -> list[Missing]:
+    """Ranks that recorded fewer steps than others."""
     counts = {rank.rank: rank.num_steps for rank in ranks if rank.num_steps}
     most = max(counts.values(), default=0)
     fewer = [rank for rank, count in sorted(counts.items()) if count < most - 1]
     if not fewer:
         return []
     least = min(counts[rank] for rank in fewer)
-    reason = (
-        f"{'they' if len(fewer) > 1 else 'it'} recorded {least:,} steps at least, others {most:,}: "
-        "their medians are of different stretches of the run"
-    )
-    return [MissingFigure(what=f"the later steps of {_named(fewer)}", reason=reason)]
+    return [missing_figure(Figure.LATER_STEPS, Cause.UNEVEN_STEPS, ranks=fewer, least=least, most=most)]
 
 
-def _named(ranks: Sequence[int]) -> str:
-    shown = ", ".join(str(rank) for rank in ranks[:8])
-    more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"
+def _is_of_some_layers(entry: Missing) -> bool:
+    return entry.figure is Figure.LAYERS_OF_OPERATORS or (entry.figure is Figure.LAYERS and bool(entry.ranks))
 
 
-def _why_no_rank(run: RunRecord) -> str:
-    return f"no rank was attached. {' '.join(run.attach_notes)}".strip()
-
-
-def _as_list(missing: MissingFigure | None) -> list[MissingFigure]:
+def _as_list(missing: Missing | None) -> list[Missing]:
     return [] if missing is None else [missing]

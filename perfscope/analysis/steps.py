@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,9 +23,12 @@ from numpy.typing import NDArray
 
 from perfscope.analysis import advice
 from perfscope.analysis.intervals import Int64
-from perfscope.analysis.results import MissingFigure, Quantiles
+from perfscope.analysis.missing import Missing, missing_figure
+from perfscope.analysis.results import Quantiles
 from perfscope.analysis.spans import whole_numbers
 from perfscope.rundir.records import RankRecord
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
 
 MIN_UNTRACED = 3
 MAX_WARMUP = 3
@@ -144,7 +148,7 @@ class Throughput:
 
     samples_per_s: float | None
     source: str | None  # "loader", "derived" or "option"; "scheme" for a bench run
-    missing: MissingFigure | None
+    missing: Missing | None
     samples_per_step: float | None = None  # of the median step
     tokens_per_s: float | None = None  # None: not known, or no model of tokens
     tokens_per_step: float | None = None  # of the mean step
@@ -165,7 +169,7 @@ def throughput(
         step: step time over all ranks.
     """
     if step is None or step.median <= 0:
-        return _no_throughput("no step was timed")
+        return _no_throughput(Cause.NO_STEP_TIMED)
     width = _data_parallel_width(records)
     mean = _mean_of([one.mean_samples for one in steps.values()])
     usual = _mean_of([one.samples_per_step for one in steps.values()])
@@ -175,10 +179,10 @@ def throughput(
     if option is not None and option > 0:
         per_step, usual, source = float(option), float(option), "option"
     elif mean is None or usual is None:
-        return _no_throughput(advice.training(records).no_samples)
+        return _no_throughput(Cause.BATCH_NOT_KNOWN, reason=advice.training(records).no_samples)
     elif width is None:
         # Ranks may share one batch (pipeline, tensor parallel), and it is not known which: not multiplied.
-        return _no_throughput(_why_no_width(records))
+        return _no_throughput(Cause.DATA_PARALLEL_WIDTH_NOT_KNOWN, reason=_why_no_width(records))
     else:
         per_step, usual = mean * width, usual * width
     return Throughput(
@@ -205,8 +209,8 @@ def _why_no_width(records: Mapping[int, RankRecord]) -> str:
     return next(filter(None, reasons), advice.training(records).no_width)
 
 
-def _no_throughput(reason: str) -> Throughput:
-    missing = MissingFigure(what="throughput", reason=reason)
+def _no_throughput(cause: Cause, **detail: Any) -> Throughput:
+    missing = missing_figure(Figure.THROUGHPUT, cause, **detail)
     return Throughput(samples_per_s=None, source=None, missing=missing)
 
 

@@ -16,7 +16,7 @@ from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.placement import remote_ranks
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.mainline import LineRecord
-from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.missing import Missing
 from perfscope.analysis.rank_facts import world_size
 from perfscope.analysis.replay.replays import make_replays
 from perfscope.analysis.source import RunSource
@@ -35,7 +35,7 @@ class Why:
     what_ifs: WhatIfs = NOTHING
     waits: WaitAnalysis | None = None
     critical_paths: tuple[CriticalPath, ...] = ()
-    missing: tuple[MissingFigure, ...] = ()
+    missing: tuple[Missing, ...] = ()
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ import click
 from perfscope.errors import UsageError
 from perfscope.launch.environment import ProbeOptions
 from perfscope.units import parse_ns, parse_ratio
+from perfscope.vocabulary.defaults import RUN
 
 SHORTEST_MS, LONGEST_MS = 10.0, 60_000.0
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -53,7 +54,7 @@ _TRACING = (
     click.option(
         "--overhead",
         callback=_to_ratio,
-        default="1%",
+        default=f"{RUN.overhead:.0%}",
         show_default=True,
         metavar="SHARE",
         help="Training time that traced windows may cost.",
@@ -61,14 +62,14 @@ _TRACING = (
     click.option(
         "--windows",
         type=click.IntRange(0, 1000),
-        default=3,
+        default=RUN.windows,
         show_default=True,
         help="Windows to trace; 0 traces none.",
     ),
     click.option(
         "--steps-per-window",
         type=click.IntRange(1, 1000),
-        default=2,
+        default=RUN.steps_per_window,
         show_default=True,
         help="Steps in one window.",
     ),

@@ -28,8 +28,10 @@ from perfscope.gate.records import (
     RunFigures,
 )
 from perfscope.gate.surroundings import surroundings
+from perfscope.messages.missing import cause_text
 from perfscope.rundir.reader import RunReader
 from perfscope.rundir.records import RankRecord
+from perfscope.vocabulary.figures import Figure
 
 STALL = 2.0  # a step stalls for as long as it takes beyond this many median steps
 # Of the steps' time. Where a quarter of the steps is slower, the tenth percentile of all is the thirteenth of
@@ -149,9 +151,9 @@ def _metrics(
     device = [meta.memory.peak_device_bytes for meta in metas.values()]
     joules = math.fsum(one.joules for one in analysis.machine.energy) if analysis.machine else 0.0
     num_steps = max((len(own.durations) for own in steps.values()), default=0)
-    said = {one.what: one.reason for one in analysis.missing}
+    no_speed = [cause_text(one) for one in analysis.missing if one.figure is Figure.THROUGHPUT]
     for id_, value, reason in (
-        ("throughput", study.samples_per_s, said.get("throughput", "the batch size is not known")),
+        ("throughput", study.samples_per_s, next(iter(no_speed), "the batch size is not known")),
         ("input_wait", math.fsum(waits) / len(waits) if waits else None, "no data loader was seen"),
         (
             "exposed_comm",

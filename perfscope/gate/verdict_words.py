@@ -29,21 +29,21 @@ def fingerprint_sentence(base: Side, head: Side, allowed: Collection[str]) -> li
     if not runs:
         return []
     reference = runs[0]
-    sentences: list[str] = []
+    sentences: dict[str, str] = {}  # by field: the first run that differs
     for run in runs[1:]:
         for field, mine, theirs in reference.fingerprint.differences(run.fingerprint, allowed):
             text = (
                 f"Not comparable: {FIELDS[field]} differs, {_shown(mine)} in {reference.name} "
                 f"and {_shown(theirs)} in {run.name}."
             )
-            if not any(one.startswith(f"Not comparable: {FIELDS[field]}") for one in sentences):
-                sentences.append(text)
-    if sentences:
-        sentences.append(
-            "Compare runs of the same fingerprint; where the difference is what you want to judge, "
-            "allow it with `--allow FIELD`."
-        )
-    return sentences
+            sentences.setdefault(field, text)
+    if not sentences:
+        return []
+    return [
+        *sentences.values(),
+        "Compare runs of the same fingerprint; where the difference is what you want to judge, "
+        "allow it with `--allow FIELD`.",
+    ]
 
 
 def fingerprint_words(fingerprint: Fingerprint) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import perfscope
 from perfscope.rundir import layout
+from perfscope.vocabulary.defaults import RUN, SAMPLE_INTERVAL_MS
 
 PYTHONPATH = "PYTHONPATH"
 _BOOTSTRAP = Path(perfscope.__file__).parent / "probes" / "bootstrap"
@@ -33,13 +34,13 @@ class ProbeOptions:
         first_step: that the first window starts with, counted from 0; None = the probe's own (an early one).
     """
 
-    overhead: float = 0.01
-    windows: int = 3
-    steps_per_window: int = 2
+    overhead: float = RUN.overhead
+    windows: int = RUN.windows
+    steps_per_window: int = RUN.steps_per_window
     trace: bool = True
     samples_per_step: int | None = None
     sampling: bool = True
-    sample_interval_ms: float = 100
+    sample_interval_ms: float = SAMPLE_INTERVAL_MS
     stacks: bool = False
     first_step: int | None = None
 

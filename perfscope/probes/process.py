@@ -16,6 +16,8 @@ import time
 from typing import Any, Callable, Dict, List, Optional
 
 from ..rundir import last_word, layout
+from ..vocabulary.figures import Figure
+from ..vocabulary.notes import NoteKind
 from . import sampler_start
 from .calls import CallLog
 from .files import say
@@ -127,7 +129,7 @@ class Process:
         try:
             note = sampler_start.start(self.run_dir, self.config, recorder.meta["local_rank"])
             if note is not None:
-                self.note(note)
+                self.note(note, NoteKind.NO_COUNTERS)
         except Exception as error:  # noqa: BLE001 - the boundary: steps are worth having without counters
             self.guard.fault("sampler", error)
         atexit.register(self._at_exit, os.getpid())
@@ -144,17 +146,17 @@ class Process:
                 self.recorder.meta["main_tid"] = threading.get_native_id()
         return self.owner == name
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, kind: NoteKind = NoteKind.OTHER) -> None:
         """One line for the reader of this run, once; kept with the rank."""
         if self.recorder is not None:
-            self.recorder.note(text)
+            self.recorder.note(text, kind)
 
-    def missing(self, what: str, reason: str) -> None:
-        """A figure that this framework cannot give, and why; reports print it in its place."""
+    def missing(self, figure: Figure, what: str, reason: str) -> None:
+        """A figure that this framework cannot give, in words, and why; reports print it in its place."""
         if self.recorder is not None:
             entries = self.recorder.meta.setdefault("missing", [])
             if not any(entry["what"] == what for entry in entries):
-                entries.append({"what": what, "reason": reason})
+                entries.append({"figure": figure.value, "what": what, "reason": reason})
 
     def _identify(self) -> Identity:
         for ask in self._identities:

@@ -11,6 +11,7 @@ import time
 from typing import Any, Dict, List, Optional
 
 from ..rundir import layout, seal
+from ..vocabulary.notes import NoteKind
 from .files import AppendFile, Folder, Gone, say
 from .ranks import Identity, claim
 from .steps import Step
@@ -67,6 +68,7 @@ class Recorder:
             "num_steps": 0,
             "finished": False,
             "notes": [],
+            "note_kinds": [],
         }
 
     def _file(self, name: str) -> AppendFile:
@@ -74,10 +76,11 @@ class Recorder:
             self.files[name] = AppendFile(os.path.join(self.path, name))
         return self.files[name]
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, kind: NoteKind = NoteKind.OTHER) -> None:
         """One line for the reader of this run, once; kept with the rank."""
         if text not in self.meta["notes"]:
             self.meta["notes"].append(text)
+            self.meta["note_kinds"].append(kind.value)
 
     def _failed(self, name: str, error: OSError) -> None:
         self._last_error = error

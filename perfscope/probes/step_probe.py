@@ -14,6 +14,7 @@ import time
 from typing import Any, Callable, Dict, Iterable, Optional
 
 from ..rundir import layout
+from ..vocabulary.figures import Figure
 from .memory import peak_rss
 from .process import Process
 from .recorder import Recorder
@@ -348,6 +349,7 @@ class StepProbe:
             self.end_step(self.ended)
         if self._num_elsewhere:
             self.process.missing(
+                Figure.OTHER_THREADS,
                 "steps of other threads",
                 "%d steps began in other threads than the first that trained; only its steps are recorded"
                 % self._num_elsewhere,

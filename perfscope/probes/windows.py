@@ -15,6 +15,8 @@ from collections import deque
 from typing import Any, Callable, Deque, Dict, Optional
 
 from ..rundir import layout
+from ..vocabulary.defaults import RUN
+from ..vocabulary.notes import NoteKind
 from .calls import CallLog
 from .files import Shield, check_descriptors, check_process_name
 from .recorder import Recorder
@@ -82,9 +84,9 @@ class Windows:
         self._recorder = recorder
         self.trace_by(start, stop, new_mark, suffix, abandon)
         self._calls = calls
-        self._per_window = max(1, int(config.get("steps_per_window", 2)))
-        wanted = int(config.get("windows", 3)) if config.get("trace", True) else 0
-        self.governor = Governor(float(config.get("overhead", 0.01)), wanted)
+        self._per_window = max(1, int(config.get("steps_per_window", RUN.steps_per_window)))
+        wanted = int(config.get("windows", RUN.windows)) if config.get("trace", True) else 0
+        self.governor = Governor(float(config.get("overhead", RUN.overhead)), wanted)
         first = max(FIRST_STEP, int(config.get("first_step", FIRST_STEP)))
         self._next_step: Optional[int] = first if self.governor.allows(0) else None
         self._next_window = 0  # its id: the same on every rank, also on one that missed a window
@@ -126,7 +128,7 @@ class Windows:
         """
         put_off = self._put_off()
         if put_off:
-            self._recorder.note("a window was put off: " + put_off)
+            self._recorder.note("a window was put off: " + put_off, NoteKind.WINDOW)
             self._next_step = step + 10
             return False
         self.active = self._next_window
@@ -211,7 +213,7 @@ class Windows:
             mark.__exit__(None, None, None)
         if reason:
             info["file"] = None
-            self._recorder.note("window %d was lost: %s" % (window, reason))
+            self._recorder.note("window %d was lost: %s" % (window, reason), NoteKind.WINDOW)
         self._recorder.anchor()
         info["stop_cost_ns"] = time.monotonic_ns() - began
         info["cost_ns"] = info["start_cost_ns"] + info["stop_cost_ns"]

@@ -24,6 +24,7 @@ from perfscope.analysis.results import (
     RankResult,
     RunAnalysis,
 )
+from perfscope.messages.missing import missing_document
 from perfscope.reports.document_machine import machine_document
 from perfscope.reports.document_path import path_document
 from perfscope.reports.document_waits import waits_document
@@ -54,9 +55,7 @@ def build_document(analysis: RunAnalysis) -> Json:
         "layers": [_layer(layer) for layer in analysis.layers],
         "collectives": [_collective(collective) for collective in analysis.collectives],
         "findings": [dataclasses.asdict(finding) for finding in analysis.findings],
-        "missing": [
-            {"what": gap.what, "reason": gap.reason, "affects": list(gap.affects)} for gap in analysis.missing
-        ],
+        "missing": [missing_document(gap) for gap in analysis.missing],
         "provenance": [dataclasses.asdict(source) for source in analysis.provenance],
         "machine": machine_document(analysis.machine),
         "efficiency": dataclasses.asdict(analysis.efficiency) if analysis.efficiency else None,

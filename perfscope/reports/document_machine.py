@@ -19,6 +19,8 @@ import dataclasses
 from collections.abc import Mapping
 
 from perfscope.analysis.machine.results import MachineAnalysis
+from perfscope.messages.missing import missing_document
+from perfscope.vocabulary.missing import Missing
 
 Json = dict[str, object]
 
@@ -36,6 +38,8 @@ def machine_document(machine: MachineAnalysis | None) -> Json | None:
 
 def plain(value: object) -> object:
     """Dataclasses as objects with their fields' names, any mapping as a dict; the rest as it is."""
+    if isinstance(value, Missing):
+        return missing_document(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):

@@ -98,9 +98,10 @@ class Group(Record, frozen=True):
 
 
 class ProbeMissing(Record, frozen=True):
-    """A figure that the rank's probe cannot give, and why."""
+    """A figure that the rank's probe cannot give, and why; `figure` is its code (`vocabulary.figures`)."""
 
     what: str
+    figure: str | None = None
     reason: str | None = None
 
 
@@ -139,6 +140,7 @@ class RankRecord(Record, frozen=True):
     anchors: tuple[tuple[int, int], ...] = ()
     groups: tuple[Group, ...] = ()
     notes: tuple[str, ...] = ()
+    note_kinds: tuple[object, ...] = ()
     missing: tuple[ProbeMissing, ...] = ()
     files: dict[str, object] = {}
 

@@ -75,6 +75,20 @@ class BenchError(UsageError):
     """A bench run that cannot be: unknown name, bad mesh, unstable rate. The message is one line."""
 
 
+class BatchError(BenchError):
+    """A batch that the ranks cannot share equally.
+
+    Attributes:
+        fact: the message without the way out.
+        usable: the next smaller batch that they can share, or the smallest.
+    """
+
+    def __init__(self, batch: int, parts: int, each: str, otherwise: str = "") -> None:
+        self.fact = f"a batch of {batch} cannot be cut into {parts} equal parts, one per {each}"
+        self.usable = batch // parts * parts or parts
+        super().__init__(f"{self.fact}; use {self.usable}{otherwise}")
+
+
 @dataclass(frozen=True, slots=True)
 class Modifier:
     """`+topk(0.01)`: a name and, for some, a number."""

@@ -253,11 +253,12 @@ def _calls(
         sent: dict[str, float] = defaultdict(float)
         for receiver, share in edges_from(one.collective, one.members, place.of(one)):
             sent[link_class(places[rank], places[receiver])] += share * one.bytes
-        key = (one.collective, one.axis, size, one.bytes, one.every, one.what, one.by_library, *sorted(sent))
+        kind = (one.collective, one.axis, size, one.bytes, one.every, one.what, one.by_library)
+        key = (*kind, one.scales_with.value, *sorted(sent))
         together[key] += one.count
         in_run[key] += one.calls_in(steps)
         links[key] = dict(sent)
-    names = ("collective", "axis", "num_ranks", "bytes", "every", "what", "by_library")
+    names = ("collective", "axis", "num_ranks", "bytes", "every", "what", "by_library", "scales_with")
     return [
         {
             **dict(zip(names, key, strict=False)),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from perfscope.runners.config import BenchConfig, BenchError, check_config
+from perfscope.runners.config import BatchError, BenchConfig, BenchError, check_config
 from perfscope.runners.data.registry import check_data
 from perfscope.runners.job import Job
 from perfscope.runners.models.registry import build_model, find_model
@@ -91,7 +91,4 @@ def _check_norm(job: Job, scheme: type[Scheme]) -> None:
 def _check_batch(config: BenchConfig, num_parts: int) -> None:
     """Every part of the data gets as many samples as every other."""
     if num_parts > 0 and config.batch % num_parts:
-        raise BenchError(
-            f"a batch of {config.batch} cannot be cut into {num_parts} equal parts, one per trainer; "
-            f"use {config.batch // num_parts * num_parts or num_parts}, or other ranks"
-        )
+        raise BatchError(config.batch, num_parts, "trainer", ", or other ranks")

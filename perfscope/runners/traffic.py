@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from perfscope.vocabulary.traffic import ScalesWith
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
@@ -21,6 +23,7 @@ class Traffic:
         every: they happen in steps whose number (from 1) is a multiple of this.
         at_end: calls after the last step, where its number is no multiple of `every`.
         what: for people: "gradients", "activations forward", "halo rows" ...
+        scales_with: what `bytes` grows with.
         by_library: calls that a library makes and that the ledger therefore cannot see
             (DDP's reducer, FSDP, torch's pipelines); the trace shows them.
         group_size: as the ledger notes it where that is not len(members) (a send inside a larger group).
@@ -34,6 +37,7 @@ class Traffic:
     every: int = 1
     at_end: int = 0
     what: str = ""
+    scales_with: ScalesWith = ScalesWith.WEIGHTS
     by_library: bool = False
     group_size: int | None = None
 

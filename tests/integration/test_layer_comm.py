@@ -10,11 +10,12 @@ import pytest
 
 pytest.importorskip("torch")
 
-from perfscope.analysis.layer_comm import WHAT
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.run import analyse_run
 from perfscope.ingest.run import ingest_run
+from perfscope.messages.missing import cause_text
 from perfscope.rundir.reader import RunReader
+from perfscope.vocabulary.figures import Figure
 from tests.integration.run_support import PERFSCOPE, user_environment
 
 SETTINGS = ("--model", "lenet", "--input", "3x32x32", "--batch", "8", "--steps", "8", "--threads", "1")
@@ -61,7 +62,7 @@ def check_sums(analysis: RunAnalysis, *, all_given: bool = False) -> None:
     assert total > 0
     assert comm.total_ns == pytest.approx(total, rel=1e-3)
     figures = [layer.exposed_comm_ns for layer in analysis.layers]
-    named = [missing.reason for missing in analysis.missing if missing.what == WHAT]
+    named = [cause_text(missing) for missing in analysis.missing if missing.figure is Figure.LAYER_COMM]
     if all_given:
         assert not comm.unassigned and not named
         given = sum(figure for figure in figures if figure is not None)
@@ -84,4 +85,4 @@ def test_reports_say_why_a_layer_has_no_figure(tmp_path: Path) -> None:
     assert "Exposed communication is not tied to layers here: the layers of" in told
     found = json.loads(document.stdout)
     assert {layer["exposed_comm_ns"] for layer in found["layers"]} == {None}
-    assert any(one["what"] == WHAT for one in found["missing"])
+    assert any(one["figure"] == Figure.LAYER_COMM for one in found["missing"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+from enum import Enum
 
 from perfscope.analysis.machine.results import (
     Ceiling,
@@ -24,7 +25,12 @@ from perfscope.analysis.machine.results import (
     StoppedReading,
     WireBytes,
 )
-from perfscope.analysis.results import LayerResult, MissingFigure
+from perfscope.analysis.missing import missing_figure
+from perfscope.analysis.results import LayerResult
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.disturbances import DisturbanceKind
+from perfscope.vocabulary.figures import Figure
+from perfscope.vocabulary.missing import Missing
 from tests.unit.synthetic_topology import GIB, gpu_topology, knl_topology, vm_topology
 
 START = 1_790_000_000_000_000_000  # of window 0 of synthetic_timeline; window 1 starts 5 s later
@@ -136,7 +142,7 @@ def vm_machine(layers: tuple[LayerResult, ...] = (), *, disturbed: bool = True) 
     boost = 0.85 if disturbed else 0.0
     stress = Disturbance(
         host=host,
-        kind="cpu_neighbour",
+        kind=DisturbanceKind.CPU_NEIGHBOUR,
         start_ns=START + 4 * SECOND,
         end_ns=START + 7 * SECOND,
         severity=0.95,
@@ -149,7 +155,7 @@ def vm_machine(layers: tuple[LayerResult, ...] = (), *, disturbed: bool = True) 
     )
     steal = Disturbance(
         host=host,
-        kind="steal",
+        kind=DisturbanceKind.STEAL,
         start_ns=START + int(8.4 * SECOND),
         end_ns=START + int(9.1 * SECOND),
         severity=0.12,
@@ -284,8 +290,18 @@ def vm_machine(layers: tuple[LayerResult, ...] = (), *, disturbed: bool = True) 
             ),
         ),
         missing=(
-            MissingFigure(what="memory bandwidth", reason="no uncore PMU here; perf_event_paranoid is 2"),
-            MissingFigure(what="energy", reason="no RAPL domain under /sys/class/powercap"),
+            missing_figure(
+                Figure.OTHER,
+                Cause.PROBE_LIMIT,
+                what="memory bandwidth",
+                reason="no uncore PMU here; perf_event_paranoid is 2",
+            ),
+            missing_figure(
+                Figure.OTHER,
+                Cause.PROBE_LIMIT,
+                what="energy",
+                reason="no RAPL domain under /sys/class/powercap",
+            ),
         ),
         start_ns=START - SECOND // 2,
         end_ns=START + 11 * SECOND,
@@ -587,8 +603,13 @@ def knl_machine() -> MachineAnalysis:
 
 def every_string(value: object, text: str) -> object:
     """`value` with `text` in place of every string: names are other people's input."""
+    if isinstance(value, Enum):
+        return value
     if isinstance(value, str):
         return text
+    if isinstance(value, Missing):
+        detail = tuple((name, every_string(item, text)) for name, item in value.detail)
+        return dataclasses.replace(value, detail=detail)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)
         return type(value)(**{field.name: every_string(getattr(value, field.name), text) for field in fields})

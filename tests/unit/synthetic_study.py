@@ -7,7 +7,7 @@ from typing import Any
 
 from perfscope.analysis.bench_bytes import LinkBytes
 from perfscope.analysis.efficiency.results import Efficiency
-from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.missing import missing_figure
 from perfscope.analysis.results import Quantiles
 from perfscope.analysis.study.results import (
     Composition,
@@ -35,6 +35,8 @@ from perfscope.analysis.study.results import (
     StudyRun,
     Turn,
 )
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
 
 MS = 1_000_000
 
@@ -113,6 +115,7 @@ def run(label: str, **given: Any) -> StudyRun:
         "disturbed": False,
         "disturbances": (),
         "incomplete": (),
+        "incomplete_causes": (),
         "running": False,
         "machine": MachineFacts(
             hosts=("node0", "node1"), cpu="EPYC 7543", num_cpus=64, cluster="2x2@1gbit", device="cpu"
@@ -262,7 +265,14 @@ def scheme_study(num_repeats: int = 3) -> StudyAnalysis:
                 affects="schemes",
             ),
         ),
-        missing=(MissingFigure(what="wire bytes of dp.ddp", reason="the counters were not read"),),
+        missing=(
+            missing_figure(
+                Figure.OTHER,
+                Cause.PROBE_LIMIT,
+                what="wire bytes of dp.ddp",
+                reason="the counters were not read",
+            ),
+        ),
     )
 
 

@@ -14,6 +14,7 @@ from perfscope.analysis.study.gather import gather
 from perfscope.analysis.study.results import RunEntry
 from perfscope.gate.measure import measure_run
 from perfscope.ingest.files import window_files
+from perfscope.messages.missing import cause_text, figure_text
 from perfscope.reports.build import build_report
 from perfscope.reports.document import build_document
 from perfscope.reports.html import render_html
@@ -32,7 +33,7 @@ def facts_of_run(analysis: RunAnalysis) -> dict[str, str]:
 
 def missing(run: SyntheticRun) -> dict[str, str]:
     analysis: RunAnalysis = analyse_run(run.read())
-    return {figure.what: figure.reason for figure in analysis.missing}
+    return {figure_text(figure): cause_text(figure) for figure in analysis.missing}
 
 
 @pytest.fixture
@@ -108,7 +109,7 @@ def test_a_run_that_was_not_closed_says_so_first(run: SyntheticRun) -> None:
     manifest = json.loads((run.path / "run.json").read_text())
     run.write("run.json", manifest | {"status": "running"})
     analysis = analyse_run(run.read())
-    assert analysis.missing[0].what == "the end of the run and its exit code"
+    assert figure_text(analysis.missing[0]) == "the end of the run and its exit code"
     report = build_report(analysis, None)
     assert report.figures[0].value == "not finished"  # text, HTML and PDF all draw these
     head = render_text(report).partition("What to do")[0]
@@ -140,7 +141,9 @@ def test_why_a_run_was_cut_short_is_said_wherever_it_is_looked_at(
     cut = {"status": "incomplete", "exit": {"code": 143, "signal": 15}, **changes}
     run.write("run.json", manifest | cut)
     analysis = analyse_run(run.read())
-    assert analysis.missing[0].what == "the rest of the run" and reason in analysis.missing[0].reason
+    assert figure_text(analysis.missing[0]) == "the rest of the run" and reason in cause_text(
+        analysis.missing[0]
+    )
     figure = build_report(analysis, None).figures[0]
     assert (figure.id, figure.value) == ("state", "incomplete") and reason in figure.note
     (entry,) = gather([RunEntry(name="demo", analysis=analysis, bench_records={}, metas={})])

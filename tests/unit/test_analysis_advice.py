@@ -11,6 +11,7 @@ import pytest
 from perfscope.analysis import advice
 from perfscope.analysis.results import Finding, RunAnalysis
 from perfscope.analysis.run import analyse_run
+from perfscope.messages.missing import cause_text, figure_text
 from perfscope.reports.build import build_report
 from perfscope.reports.document import build_document
 from perfscope.reports.text import render_text
@@ -68,7 +69,7 @@ def analysis_of(run: SyntheticRun) -> RunAnalysis:
 
 
 def missing(run: SyntheticRun) -> dict[str, str]:
-    return {one.what: one.reason for one in analysis_of(run).missing}
+    return {figure_text(one): cause_text(one) for one in analysis_of(run).missing}
 
 
 def text_of(run: SyntheticRun) -> str:
@@ -146,7 +147,7 @@ def test_what_a_trace_cannot_tell_is_absent_and_not_zero(tmp_path: Path) -> None
     analysis = analysis_of(run)
     parts = build_document(analysis)["ranks"][0]["breakdown_ns"]  # type: ignore[index]
     assert (parts["input_wait"], parts["optimizer"], parts["copy"]) == (None, None, 0)
-    reasons = {one.what: one.reason for one in analysis.missing}
+    reasons = {figure_text(one): cause_text(one) for one in analysis.missing}
     assert reasons["input wait"] == "JAX has no data loader of its own"
     assert "named_scope" in reasons["optimizer of the traced steps"]
     seen = [span(0, 8 * MS, "compute"), span(8 * MS, MS, "compute", phase="optimizer")]
@@ -168,8 +169,8 @@ def test_calls_of_layers_are_absent_where_no_trace_marks_them(tmp_path: Path) ->
 def test_that_layers_are_missing_is_said_once_by_who_knows_why(tmp_path: Path) -> None:
     own = [{"what": "layers", "reason": "MXNet's profiler records operator types"}]
     run = traced(tmp_path, "mxnet", {0: [span(0, 9 * MS, "compute")]}, missing=own)
-    entries = [one for one in analysis_of(run).missing if "layers" in one.what]
-    assert [one.reason for one in entries] == ["MXNet's profiler records operator types"]
+    entries = [one for one in analysis_of(run).missing if "layers" in figure_text(one)]
+    assert [cause_text(one) for one in entries] == ["MXNet's profiler records operator types"]
     finding = by_id(run)["compute_bound"]
     assert "names operators, not layers" in finding.detail and "largest layers" not in finding.action
 
@@ -220,7 +221,7 @@ def test_a_program_into_which_nothing_looks_is_not_all_computation(tmp_path: Pat
     run.steps(0, [10 * MS] * 50)
     analysis = analysis_of(run)
     assert analysis.ranks[0].breakdown_ns is None and analysis.what_ifs == ()
-    (reason,) = [one.reason for one in analysis.missing if one.what.startswith("step breakdown")]
+    (reason,) = [cause_text(one) for one in analysis.missing if figure_text(one).startswith("step breakdown")]
     assert reason.startswith("no profiler looks into this program")
     assert "--stacks" in analysis.findings[0].action
     calls = [span(0, 9 * MS, "compute"), comm(9 * MS, MS, 0)]

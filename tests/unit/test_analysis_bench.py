@@ -9,6 +9,7 @@ import pytest
 
 from perfscope.analysis.bench import BenchResult, Traced, bench_result
 from perfscope.analysis.run import analyse_run
+from perfscope.messages.missing import cause_text, figure_text
 from tests.unit.synthetic_run import SyntheticRun
 
 MS = 1_000_000
@@ -248,7 +249,7 @@ def test_communication_over_mpi_is_missing_never_none_of_it() -> None:
     assert found is not None
     assert (found.exposed_comm_ns, found.exposed_comm_ratio) == (None, None)
     assert "MPI" in found.missing["exposed_comm_ns"]
-    assert [gap.what for gap in missing] == ["exposed communication"]
+    assert [figure_text(gap) for gap in missing] == ["exposed communication"]
     assert figures(scheme(backend="gloo"), record(), record(), traced=traced).exposed_comm_ns == 0
 
 
@@ -261,7 +262,7 @@ def test_a_rank_that_only_serves_has_no_part_in_speed_and_loss() -> None:
 
 def test_a_rank_that_died_is_missing_and_said_so() -> None:
     _, missing = bench_result(scheme(), {0: record()})
-    assert ["1 of 2 ranks" in gap.reason for gap in missing] == [True]
+    assert ["1 of 2 ranks" in cause_text(gap) for gap in missing] == [True]
 
 
 def test_nobody_left_a_record() -> None:
@@ -277,7 +278,7 @@ def test_nobody_left_a_record() -> None:
 def test_a_record_that_makes_no_sense_is_one_missing_figure(broken: dict[str, Any]) -> None:
     found, missing = bench_result(broken, {0: record()})
     assert found is None
-    assert [gap.what for gap in missing] == ["the scheme's figures"]
+    assert [figure_text(gap) for gap in missing] == ["the scheme's figures"]
 
 
 @pytest.mark.parametrize(

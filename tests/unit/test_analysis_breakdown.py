@@ -11,6 +11,7 @@ from perfscope.analysis import breakdown as bd
 from perfscope.analysis.results import Breakdown, RankResult
 from perfscope.analysis.run import analyse_run
 from perfscope.analysis.spans import StepSpan
+from perfscope.messages.missing import figure_text
 from tests.unit.synthetic_run import AUTOGRAD, BACKEND, EPOCH, MAIN, SyntheticRun, comm, span
 
 
@@ -187,7 +188,7 @@ def test_a_trace_without_step_marks_is_taken_whole_and_says_so(tmp_path: Path) -
     }  # fmt: skip
     assert analysis.breakdown_of == "file"
     assert analysis.ranks[0].num_steps == 0 and analysis.ranks[0].step_ns is None
-    assert any(missing.what == "step boundaries" for missing in analysis.missing)
+    assert any(figure_text(missing) == "step boundaries" for missing in analysis.missing)
 
 
 def test_without_thread_roles_every_host_thread_counts(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from perfscope.analysis.clocks.wall import step_notes, wall_steps
 from perfscope.analysis.comm_record import GroupKey
 from perfscope.analysis.judged import judge
 from perfscope.analysis.run import analyse_run
+from perfscope.messages.missing import cause_text, figure_text
 from perfscope.rundir.records import RankRecord, rank_record
 from tests.unit.clock_world import EPOCH, SECOND, World
 from tests.unit.synthetic_run import SyntheticRun, comm
@@ -181,7 +182,7 @@ def test_a_jump_of_the_wall_clock_is_found_where_all_ranks_of_the_host_see_it() 
     assert (step.host, round(step.step_ns / SECOND, 3)) == ("a", 3.0)
     assert step.after_ns < EPOCH + 25 * SECOND < step.before_ns
     [note] = step_notes(records_of(metas))
-    assert "+3.000 s" in note.reason and "a" in note.what
+    assert "+3.000 s" in cause_text(note) and "a" in figure_text(note)
 
 
 def test_slewing_and_damaged_pairs_are_no_jump() -> None:
@@ -205,6 +206,6 @@ def test_a_run_says_which_clocks_are_unknown_and_which_were_set(tmp_path: Path) 
     assert analysis.clocks.unlinked == ("b",) and analysis.clock_residual_ns is None
     [result] = analysis.collectives
     assert result.num_waits_uncertain == 12  # each call's wait of a for b
-    said = {missing.what: missing.reason for missing in analysis.missing}
+    said = {figure_text(missing): cause_text(missing) for missing in analysis.missing}
     assert "no synchronising collective" in said["clocks of b"]
     assert "+2.000 s" in said["times of b across a jump of its clock"]

@@ -11,6 +11,7 @@ import pytest
 from perfscope.analysis.comm_record import payload
 from perfscope.analysis.results import CollectiveResult, RunAnalysis
 from perfscope.analysis.run import analyse_run
+from perfscope.messages.missing import cause_text, figure_text
 from perfscope.volumes import bus_factor
 from tests.unit.synthetic_run import SyntheticRun, comm
 
@@ -72,7 +73,7 @@ def test_calls_without_a_size_are_counted_and_the_others_keep_their_bytes(tmp_pa
     assert result.transfer_ns == 100
     assert result.algbw_bytes_per_s == pytest.approx(4096 / 40e-9)
     assert result.busbw_with_wait_bytes_per_s == pytest.approx(4096 / 40e-9)
-    assert [one.what for one in analysis.missing if "1 of 2" in one.what] == [
+    assert [figure_text(one) for one in analysis.missing if "1 of 2" in figure_text(one)] == [
         "bytes of 1 of 2 all_reduce calls on group 0"
     ]
 
@@ -93,7 +94,7 @@ def test_calls_are_matched_within_steps_when_counts_differ(tmp_path: Path) -> No
     result = only(analysis)
     assert result.num_matched == 2
     assert result.transfer_ns == 50 + 40
-    assert any("3 of 7 calls have no counterpart" in missing.reason for missing in analysis.missing)
+    assert any("3 of 7 calls have no counterpart" in cause_text(missing) for missing in analysis.missing)
 
 
 def test_calls_that_two_threads_start_in_any_order_are_told_apart_by_size(tmp_path: Path) -> None:
@@ -136,7 +137,7 @@ def test_one_rank_of_many_gives_durations_but_no_transfer(tmp_path: Path) -> Non
     assert result.duration_ns == 100
     assert result.transfer_ns is None and result.wait_ns is None and result.late_counts == ()
     assert result.busbw_with_wait_bytes_per_s == pytest.approx(4096 / 100e-9 * 14 / 8)
-    assert any(missing.reason == "1 of the group's 8 ranks were traced" for missing in analysis.missing)
+    assert any(cause_text(missing) == "1 of the group's 8 ranks were traced" for missing in analysis.missing)
 
 
 def test_groups_of_one_name_and_other_members_are_kept_apart(tmp_path: Path) -> None:
@@ -162,7 +163,7 @@ def test_communication_without_a_name_is_counted_as_missing(tmp_path: Path) -> N
     )
     assert only(analysis).count == 1
     assert analysis.ranks[0].comm_ns == 40  # (50 + 30) / 2 steps
-    assert any(missing.what == "1 communication spans" for missing in analysis.missing)
+    assert any(figure_text(missing) == "1 communication spans" for missing in analysis.missing)
 
 
 def test_clock_offsets_between_hosts_are_found_and_taken_off(tmp_path: Path) -> None:
@@ -210,7 +211,7 @@ def test_a_late_sender_makes_the_receiver_wait(tmp_path: Path) -> None:
 def test_a_peer_that_was_not_traced_is_said_to_be_missing(tmp_path: Path) -> None:
     analysis = analyse(tmp_path, {0: [comm(0, 50, 0, collective="send", peer=1)]}, world_size=2)
     assert only(analysis).transfer_ns is None
-    assert any("other end" in missing.reason for missing in analysis.missing)
+    assert any("other end" in cause_text(missing) for missing in analysis.missing)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from perfscope.analysis.results import Finding, RunAnalysis
 from perfscope.analysis.run import analyse_run
+from perfscope.messages.missing import cause_text, figure_text
 from tests.unit.synthetic_run import EPOCH, SyntheticRun, comm, span
 
 MS = 1_000_000
@@ -277,5 +278,5 @@ def test_ranks_with_other_numbers_of_steps_are_said(tmp_path: Path) -> None:
     for rank, count in ((0, 60), (1, 60), (2, 40)):
         run.rank(rank)
         run.steps(rank, [100] * count)
-    missing = {one.what: one.reason for one in analyse_run(run.read()).missing}
+    missing = {figure_text(one): cause_text(one) for one in analyse_run(run.read()).missing}
     assert missing["the later steps of rank 2"].startswith("it recorded 40 steps at least, others 60")

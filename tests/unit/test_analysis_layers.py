@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from perfscope.analysis.buckets import match_buckets
-from perfscope.analysis.layer_comm import OUTSIDE, WHAT
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.run import analyse_run
+from perfscope.messages.missing import cause_text, figure_text
+from perfscope.vocabulary.figures import Figure
 from tests.unit.synthetic_run import EPOCH, SyntheticRun, comm, span
 
 MODEL = {
@@ -91,7 +92,7 @@ def test_exposed_communication_goes_to_the_layers_of_the_bucket(tmp_path: Path) 
     analysis = analyse(tmp_path, step_of_net())
     exposed = {layer.layer: layer.exposed_comm_ns for layer in analysis.layers}
     assert exposed == {"Net": 0, "conv": 40, "norm": round(50 * 20 / 75), "head": round(50 * 55 / 75)}
-    assert not [missing for missing in analysis.missing if "per layer" in missing.what]
+    assert not [missing for missing in analysis.missing if "per layer" in figure_text(missing)]
 
 
 def test_buckets_that_do_not_add_up_tie_nothing_and_say_so(tmp_path: Path) -> None:
@@ -99,7 +100,7 @@ def test_buckets_that_do_not_add_up_tie_nothing_and_say_so(tmp_path: Path) -> No
     spans[-1]["in_bytes"] = 109 * 4
     analysis = analyse(tmp_path, spans)
     assert all(layer.exposed_comm_ns is None for layer in analysis.layers)
-    assert any("do not add up" in missing.reason for missing in analysis.missing)
+    assert any("do not add up" in cause_text(missing) for missing in analysis.missing)
 
 
 def test_a_call_whose_layer_cannot_be_told_leaves_no_layer_with_a_figure(tmp_path: Path) -> None:
@@ -107,7 +108,7 @@ def test_a_call_whose_layer_cannot_be_told_leaves_no_layer_with_a_figure(tmp_pat
     spans = [*step_of_net(), comm(700, 30, 2, collective="all_gather", in_bytes=400)]
     analysis = analyse(tmp_path, spans)
     assert {layer.exposed_comm_ns for layer in analysis.layers} == {None}
-    [why] = [missing.reason for missing in analysis.missing if missing.what == WHAT]
+    [why] = [cause_text(missing) for missing in analysis.missing if missing.figure is Figure.LAYER_COMM]
     assert "all_gather (30 ns)" in why and "30 ns of 120 ns per step" in why
     assert analysis.layer_comm is not None
     assert dict(analysis.layer_comm.unassigned) == {"all_gather": 30}
@@ -125,7 +126,9 @@ def test_a_barrier_and_a_mean_loss_are_of_no_layer(tmp_path: Path) -> None:
     assert sum(layer.exposed_comm_ns or 0 for layer in analysis.layers) == 90
     assert analysis.layer_comm is not None
     assert dict(analysis.layer_comm.outside) == {"barrier": 30, "all_reduce": 10}
-    [told] = [missing.reason for missing in analysis.missing if missing.what == OUTSIDE]
+    [told] = [
+        cause_text(missing) for missing in analysis.missing if missing.figure is Figure.COMM_OUTSIDE_LAYERS
+    ]
     assert "barrier (30 ns) and all_reduce (10 ns)" in told
 
 
@@ -174,7 +177,7 @@ def test_device_work_belongs_to_the_step_that_launched_it(tmp_path: Path) -> Non
 def test_a_trace_without_layers_says_so(tmp_path: Path) -> None:
     analysis = analyse(tmp_path, [span(0, 10, "compute")])
     assert analysis.layers == ()
-    assert any(missing.what == "layers" for missing in analysis.missing)
+    assert any(figure_text(missing) == "layers" for missing in analysis.missing)
 
 
 ORDER = [("c", (7, 3)), ("b", ()), ("a", (50, 5))]

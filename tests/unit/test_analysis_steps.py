@@ -10,6 +10,7 @@ import pytest
 
 from perfscope.analysis.run import analyse_run
 from perfscope.analysis.steps import counted_steps, quantiles
+from perfscope.messages.missing import cause_text, figure_text
 from tests.unit.synthetic_run import SyntheticRun, span
 
 DP = {"name": "Net", "data_parallel": True, "dp_size": 2}
@@ -55,7 +56,7 @@ def test_a_run_without_windows_has_its_always_on_figures(tmp_path: Path) -> None
     [rank0, _] = analysis.ranks
     assert (rank0.input_wait_ns, rank0.elapsed_ns, rank0.num_steps) == (10, 1800, 10)
     assert rank0.breakdown_ns is None and analysis.layers == () and analysis.collectives == ()
-    assert any("`--no-trace`" in missing.reason for missing in analysis.missing)
+    assert any("`--no-trace`" in cause_text(missing) for missing in analysis.missing)
     assert analysis.findings[0].id == "not_traced"
     assert analysis.step_series[1] == (900, *[100] * 9)
 
@@ -124,7 +125,7 @@ def test_a_rank_without_steps_or_windows_is_missing_not_zero(tmp_path: Path) -> 
     run.window(0, [span(0, 50, "compute")], [(1, 0, 100)])
     analysis = analyse_run(run.read())
     assert analysis.ranks[1].step_ns is None and analysis.ranks[1].breakdown_ns is None
-    assert {missing.what for missing in analysis.missing} >= {
+    assert {figure_text(missing) for missing in analysis.missing} >= {
         "step breakdown of rank 1",
         "step time of rank 1",
     }
@@ -135,4 +136,4 @@ def test_a_run_to_which_nothing_attached_says_why(tmp_path: Path) -> None:
     analysis = analyse_run(run.read())
     assert analysis.ranks == () and analysis.step_ns is None and analysis.overhead_ratio is None
     assert [finding.id for finding in analysis.findings] == ["no_steps", "ranks_missing"]
-    assert any("PYTHONPATH" in missing.reason for missing in analysis.missing)
+    assert any("PYTHONPATH" in cause_text(missing) for missing in analysis.missing)

@@ -14,33 +14,28 @@ import perfscope
 
 PACKAGE = Path(perfscope.__file__).parent
 
-# room -> rooms it may import. Leaves (errors, units, volumes, children) every room but probes may use.
+# room -> rooms it may import. Leaves (errors, units, volumes, children) every room but probes may use, the
+# vocabulary every room.
 ARROWS: dict[str, set[str]] = {
     "vocabulary": set(),
     "errors": set(),
     "units": set(),
     "volumes": set(),
     "children": set(),
-    "rundir": set(),
-    "probes": {"rundir"},
+    "messages": {"vocabulary"},
+    "rundir": {"vocabulary"},
+    "probes": {"rundir", "vocabulary"},
     "collectors": {"rundir"},
     "ingest": {"rundir"},
     "launch": {"rundir"},
     "checkout": set(),
-    "analysis": {"rundir"},
-    "runners": {"rundir"},
+    "analysis": {"rundir", "messages"},
+    "runners": {"rundir", "messages"},
     "slurm": {"rundir"},
-    "gate": {"rundir", "analysis"},
-    "reports": {"rundir", "analysis", "gate"},  # of rundir the records alone, see below
+    "gate": {"rundir", "analysis", "messages"},
+    "reports": {"rundir", "analysis", "gate", "messages"},  # of rundir the records alone, see below
     "cli": {
-        "rundir",
-        "ingest",
-        "launch",
-        "checkout",
-        "analysis",
-        "gate",
-        "reports",
-        "collectors",
+        *("rundir", "ingest", "launch", "checkout", "analysis", "gate", "messages", "reports", "collectors"),
         "runners",
         "slurm",
     },
@@ -55,7 +50,7 @@ SHARED = (
     "rundir/last_word.py",
 )  # loaded by ranks, too
 ASKED = "checkout/module_origins.py"  # run by whatever Python the user's command has
-STDLIB_ONLY = ("probes", *SHARED, ASKED, "__init__.py")
+STDLIB_ONLY = ("probes", "vocabulary", *SHARED, ASKED, "__init__.py")
 
 
 def sources() -> list[Path]:
@@ -169,9 +164,27 @@ def test_code_that_runs_inside_the_training_uses_the_standard_library_only(place
 def test_code_that_runs_inside_the_training_parses_as_python_3_8() -> None:
     for path in [
         *sorted((PACKAGE / "probes").rglob("*.py")),
+        *sorted((PACKAGE / "vocabulary").rglob("*.py")),
         *(PACKAGE / name for name in (*SHARED, ASKED)),
     ]:
         ast.parse(path.read_text(), feature_version=(3, 8))
+
+
+def test_the_vocabulary_holds_enums_frozen_rows_and_constants_only() -> None:
+    """A drawer for everything is what it would become: no function, no work at import, no other class."""
+    for path in sorted((PACKAGE / "vocabulary").rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            what = f"{path.name}:{node.lineno}"
+            if isinstance(node, ast.ClassDef):
+                is_enum = any("Enum" in ast.unparse(base) for base in node.bases)
+                is_row = [ast.unparse(one) for one in node.decorator_list] == ["dataclass(frozen=True)"]
+                assert is_enum or is_row or [ast.unparse(one) for one in node.bases] == ["NamedTuple"], what
+                assert all(isinstance(one, ast.Expr | ast.Assign | ast.AnnAssign) for one in node.body), what
+            else:
+                allowed = (ast.Expr, ast.Assign, ast.AnnAssign, ast.Import, ast.ImportFrom)
+                assert isinstance(node, allowed), what
+            if isinstance(node, ast.Expr):
+                assert isinstance(node.value, ast.Constant), what  # docstrings, no calls
 
 
 def test_modules_stay_small() -> None:

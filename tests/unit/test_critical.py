@@ -19,8 +19,9 @@ from perfscope.analysis.critical import results
 from perfscope.analysis.critical.path import analyse_critical
 from perfscope.analysis.critical.results import CriticalPath
 from perfscope.analysis.mainline import LineRecord
-from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.missing import Missing
 from perfscope.analysis.spans import StepSpan, WindowFacts, spans_of
+from perfscope.messages.missing import cause_text, figure_text
 from perfscope.rundir.schema import TIMELINE
 from tests.unit.synthetic_run import BACKEND, EPOCH, MAIN, comm, span
 
@@ -77,7 +78,7 @@ def walk(
     world_size: int | None = None,
     begins: dict[int, float] | None = None,
     traces: Traces | None = None,
-) -> tuple[tuple[CriticalPath, ...], tuple[MissingFigure, ...]]:
+) -> tuple[tuple[CriticalPath, ...], tuple[Missing, ...]]:
     """Paths of one window with one step, which begins at 0 unless `begins` says otherwise."""
     names = {rank: (hosts or {}).get(rank, "node0") for rank in ranks}
     lines, record, source = LineRecord(), CommRecord(), traces or Traces()
@@ -203,7 +204,7 @@ def test_without_the_other_ranks_the_path_stays_and_says_so() -> None:
     [path], missing = walk({0: rows}, 9, world_size=4)
     assert told(path) == [(0, "compute", 0, 3), (0, "comm", 3, 8), (0, "compute", 8, 9)]
     [gap] = missing
-    assert "rank 0 are matched with no other rank's" in gap.reason
+    assert "rank 0 are matched with no other rank's" in cause_text(gap)
 
 
 def test_clocks_of_two_hosts_are_put_on_one() -> None:
@@ -341,7 +342,7 @@ def test_many_ranks_and_calls_do_not_grow_beyond_their_number() -> None:
 def test_a_host_whose_clock_cannot_be_compared_is_left_out_by_name() -> None:
     paths, missing = walk({0: [work(0, 3)], 1: [work(0, 9)]}, 10, hosts={0: "a", 1: "b"})
     assert [path.ranks for path in paths] == [(0,)]
-    assert any("rank 1" in gap.what and "clocks" in gap.reason for gap in missing)
+    assert any("rank 1" in figure_text(gap) and "clocks" in cause_text(gap) for gap in missing)
 
 
 def test_no_steps_no_path() -> None:

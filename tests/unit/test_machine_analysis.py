@@ -14,6 +14,7 @@ from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.machine.topology import Topology
 from perfscope.analysis.machine.tracks import tracks
 from perfscope.analysis.run import analyse_run
+from perfscope.messages.missing import cause_text, figure_text
 from perfscope.rundir.samples import HostSamples, SampleSeries
 from tests.unit.synthetic_run import EPOCH, SyntheticRun, comm, span
 from tests.unit.synthetic_samples import BOOT, SECOND, SampledRun, SampleFile, ticks, two_nodes
@@ -158,26 +159,29 @@ def test_sources_that_a_host_lacks_are_told_once(tmp_path: Path) -> None:
         value = {"what": name, "reason": "no driver", "remedy": None}
         file.fact("absent", 0, {}, value, collector=name)
     file.fact("absent", 0, {}, {"what": "cpu", "reason": "earlier"}, collector="cpu")  # found later on
-    (one,) = [one for one in machine_of(tmp_path, file).missing if "hardware sources" in one.what]
-    assert one.what == "2 of 3 hardware sources of node0 (nvml, membw)"
-    assert "perfscope doctor" in one.reason
+    (one,) = [one for one in machine_of(tmp_path, file).missing if "hardware sources" in figure_text(one)]
+    assert figure_text(one) == "2 of 3 hardware sources of node0 (nvml, membw)"
+    assert "perfscope doctor" in cause_text(one)
 
 
 def test_ceilings_are_missing_with_the_reason_though_no_layer_was_traced(tmp_path: Path) -> None:
     file = SampleFile()
     file.rate("cpu_busy", FAST, 400, scale=1e7, cpu="all")
     machine = machine_of(tmp_path, file, options={"ceilings": "off"})
-    (one,) = [one for one in machine.missing if "ceilings" in one.what]
-    assert (one.what, one.reason) == ("measured ceilings of node0", "switched off by `--ceilings off`")
+    (one,) = [one for one in machine.missing if "ceilings" in figure_text(one)]
+    assert (figure_text(one), cause_text(one)) == (
+        "measured ceilings of node0",
+        "switched off by `--ceilings off`",
+    )
 
 
 def test_hosts_without_samples_are_missing_with_the_reason(tmp_path: Path) -> None:
     off = machine_of(tmp_path / "off", None, options={"sampling": None})
-    assert any("--sample-interval off" in one.reason for one in off.missing)
+    assert any("--sample-interval off" in cause_text(one) for one in off.missing)
     file = SampleFile()
     file.rate("cpu_busy", FAST, 400, scale=1e7, cpu="all")
     other = machine_of(tmp_path / "other", file, ranks=[{"pid": 1}, {"pid": 2, "host": "node7"}])
-    assert any("node7" in one.what for one in other.missing)
+    assert any("node7" in figure_text(one) for one in other.missing)
 
 
 def test_a_full_link_of_a_run_bound_by_communication_is_a_finding(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from perfscope.analysis.machine.results import LinkTraffic, MachineAnalysis, Wir
 from perfscope.analysis.machine.stacks import top_frames
 from perfscope.analysis.machine.wire import Job, algorithmic
 from perfscope.analysis.run import analyse_run
+from perfscope.messages.missing import cause_text, figure_text
 from tests.unit.synthetic_run import comm, span
 from tests.unit.synthetic_samples import HOST, SampledRun, SampleFile, ticks, two_nodes
 
@@ -256,7 +257,7 @@ def test_energy_that_was_not_read_is_missing_with_its_reason(tmp_path: Path) -> 
 
 
 def no_energy(machine: MachineAnalysis) -> str:
-    return next(one.reason for one in machine.missing if "energy" in one.what)
+    return next(cause_text(one) for one in machine.missing if "energy" in figure_text(one))
 
 
 def test_top_frames_come_from_all_hosts_and_count_recursion_once() -> None:

@@ -10,6 +10,7 @@ import pytest
 from perfscope.analysis.machine.results import MachineAnalysis, Roofline
 from perfscope.analysis.results import Finding
 from perfscope.analysis.run import analyse_run
+from perfscope.messages.missing import cause_text, figure_text
 from tests.unit.synthetic_run import span
 from tests.unit.synthetic_samples import SampledRun, SampleFile, two_nodes
 
@@ -170,21 +171,21 @@ def test_what_fits_the_cache_is_said_because_it_may_pass_the_memory_roof(tmp_pat
 
 def test_a_missing_roof_has_its_reason(tmp_path: Path) -> None:
     machine, _ = analyse(tmp_path / "off", OPS, None)
-    (reason,) = [one.reason for one in machine.missing if one.what == "roofline of node0"]
+    (reason,) = [cause_text(one) for one in machine.missing if figure_text(one) == "roofline of node0"]
     assert "--ceilings off" in reason and machine.rooflines == ()
     for run, expected in (
         ({"options": {"ceilings": "off"}, "host": "node7"}, "switched off by `--ceilings off`"),
         ({"options": {"ceilings": "auto"}, "host": "node7"}, "no `perfscope run` started on that host"),
     ):
         machine, _ = analyse(tmp_path / expected[:3], OPS, None, manifest=run)
-        assert expected in [one.reason for one in machine.missing]
+        assert expected in [cause_text(one) for one in machine.missing]
     said = {"entries": [entry(TRIAD, 1e9)], "missing": [{"what": "GEMM", "reason": "numpy has no BLAS here"}]}
     machine, _ = analyse(tmp_path / "no gemm", OPS, said)
-    assert "numpy has no BLAS here" in [one.reason for one in machine.missing]
+    assert "numpy has no BLAS here" in [cause_text(one) for one in machine.missing]
     machine, _ = analyse(
         tmp_path / "no shapes", [span(0, MS, "compute", layer="a", phase="forward")], CEILINGS
     )
-    assert any("no shapes" in one.reason for one in machine.missing)
+    assert any("no shapes" in cause_text(one) for one in machine.missing)
 
 
 def test_ceilings_carry_their_doubts_and_data_sheets_their_source(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from perfscope.analysis.machine.counters import on_grid, rates
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.run import analyse_run
+from perfscope.messages.missing import cause_text, figure_text
 from tests.unit.synthetic_samples import BOOT, SECOND, SampledRun, SampleFile, ticks, two_nodes
 
 
@@ -30,7 +31,11 @@ def readings(start_s: float, end_s: float, ended: str = "", cpus: float = 0.01) 
 
 
 def counters(machine: MachineAnalysis) -> list[tuple[str, str]]:
-    return [(one.what, one.reason) for one in machine.missing if one.what.startswith("hardware counters")]
+    return [
+        (figure_text(one), cause_text(one))
+        for one in machine.missing
+        if figure_text(one).startswith("hardware counters")
+    ]
 
 
 def test_a_sampler_that_was_killed_early_is_said(tmp_path: Path) -> None:
@@ -105,7 +110,7 @@ def test_a_note_on_the_sampler_is_no_reason_for_a_missing_window(tmp_path: Path)
     notes = ["no hardware counters of this host: perfscope's Python (/p) is not here"]
     run = SampledRun(tmp_path, None, topology=two_nodes(), ranks=[{"pid": 1, "notes": notes, "root": "Net"}])
     found = analyse_run(run.read())
-    windows = [one.reason for one in found.missing if "no window was traced" in one.reason]
+    windows = [cause_text(one) for one in found.missing if "no window was traced" in cause_text(one)]
     assert windows and not any("Python" in reason for reason in windows)
 
 

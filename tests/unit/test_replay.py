@@ -14,6 +14,7 @@ from perfscope.analysis.efficiency.results import Efficiency
 from perfscope.analysis.replay.replays import Replays, make_replays
 from perfscope.analysis.whatif import changes
 from perfscope.analysis.whatif.analyse import analyse_what_ifs
+from perfscope.messages.missing import cause_text
 from tests.unit.programs import Recorded, simulate
 
 MS = 1_000_000
@@ -158,7 +159,7 @@ def test_ranks_with_other_steps_are_not_replayed_and_it_is_said() -> None:
     lines = {0: recorded.lines[0], 1: other.lines[1]}
     found, missing = make_replays({0: lines}, [], recorded.clocks)
     assert found is None
-    assert [one.reason for one in missing] == ["its ranks did not trace the same steps"]
+    assert [cause_text(one) for one in missing] == ["its ranks did not trace the same steps"]
 
 
 def test_calls_that_were_not_matched_stay_time_of_their_rank() -> None:
@@ -170,7 +171,7 @@ def test_calls_that_were_not_matched_stay_time_of_their_rank() -> None:
     assert found.step_ns(changes.zero_transfer) is None
     factors, missing = efficiency(found, {0: "a", 1: "a"}, communicates=True)
     assert factors is not None and factors.transfer is None and factors.comm_efficiency == 0.5
-    assert "no call could be matched" in missing[0].reason
+    assert "no call could be matched" in cause_text(missing[0])
 
 
 def test_an_end_that_is_written_down_late_is_the_end_that_was_waited_for() -> None:

@@ -14,11 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfscope.analysis.results import Finding, MissingFigure, RunAnalysis
+from perfscope.analysis.missing import missing_figure
+from perfscope.analysis.results import Finding, RunAnalysis
 from perfscope.reports.build import build_report
 from perfscope.reports.html import PATTERNED, asset, json_for_script, render_html, script_text
 from perfscope.reports.palette import light_palette, theme_blocks
 from perfscope.rundir.records import run_record
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
 from tests.unit.synthetic_machine import hostile_machine
 from tests.unit.test_report_model import empty_analysis
 from tests.unit.test_report_synthetic import synthetic_analysis, synthetic_timeline
@@ -115,7 +118,7 @@ def hostile_analysis(text: str) -> RunAnalysis:
         ),
         calls=tuple(dataclasses.replace(c, collective=text, group=text) for c in analysis.calls[:2]),
         findings=(finding,),
-        missing=(MissingFigure(what=text, reason=text),),
+        missing=(missing_figure(Figure.OTHER, Cause.PROBE_LIMIT, what=text, reason=text),),
         provenance=tuple(
             dataclasses.replace(p, path=text, notes=(text,), unclassified=((text, 3),))
             for p in analysis.provenance[:2]

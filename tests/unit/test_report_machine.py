@@ -30,6 +30,7 @@ from perfscope.reports.model import (
 )
 from perfscope.reports.pdf import pdf_data, render_pdf, section_titles
 from perfscope.reports.text import cells, render_text
+from perfscope.vocabulary.disturbances import DisturbanceKind
 from tests.unit.synthetic_machine import (
     SECOND,
     START,
@@ -427,7 +428,7 @@ def test_hundreds_of_disturbances_do_not_number_on_one_another() -> None:
     many = tuple(
         Disturbance(
             host="node01",
-            kind="steal",
+            kind=DisturbanceKind.STEAL,
             start_ns=START + n * 40_000_000,
             end_ns=START + n * 40_000_000 + 20_000_000,
             severity=0.1,

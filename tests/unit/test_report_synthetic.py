@@ -10,6 +10,7 @@ import random
 
 import numpy as np
 
+from perfscope.analysis.missing import missing_figure
 from perfscope.analysis.results import (
     Breakdown,
     CollectiveCall,
@@ -17,7 +18,6 @@ from perfscope.analysis.results import (
     FileProvenance,
     Finding,
     LayerResult,
-    MissingFigure,
     Quantiles,
     RankResult,
     RunAnalysis,
@@ -25,6 +25,8 @@ from perfscope.analysis.results import (
 from perfscope.analysis.timeline_extract import LaneExtract, StepMark, TimelineExtract, WindowExtract
 from perfscope.rundir.records import run_record
 from perfscope.rundir.schema import KINDS, PHASES
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
 
 US = 1_000
 MS = 1_000_000
@@ -471,13 +473,23 @@ def synthetic_analysis(*, num_ranks: int = 4) -> RunAnalysis:
         overhead_ratio=0.0062,
         findings=synthetic_findings(),
         missing=(
-            MissingFigure(what="GPU timelines", reason="no CUDA, ROCm or XPU device was used by any rank"),
-            MissingFigure(
+            missing_figure(
+                Figure.OTHER,
+                Cause.PROBE_LIMIT,
+                what="GPU timelines",
+                reason="no CUDA, ROCm or XPU device was used by any rank",
+            ),
+            missing_figure(
+                Figure.OTHER,
+                Cause.PROBE_LIMIT,
                 what="bytes on the wire",
                 reason="no network counters were sampled; bytes are those of tensors",
             ),
-            MissingFigure(
-                what="broadcast: transfer and wait", reason="calls could not be matched across ranks"
+            missing_figure(
+                Figure.OTHER,
+                Cause.PROBE_LIMIT,
+                what="broadcast: transfer and wait",
+                reason="calls could not be matched across ranks",
             ),
         ),
         provenance=provenance,

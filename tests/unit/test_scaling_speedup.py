@@ -8,6 +8,7 @@ import pytest
 
 from perfscope.analysis.scaling.points import ScalePoint, clean_points
 from perfscope.analysis.scaling.speedup import detect_mode, karp_flatt_of, measure_scaling, speedup_of
+from perfscope.messages.missing import cause_text, figure_text
 
 
 def _points(
@@ -40,7 +41,7 @@ def test_without_one_rank_formulas_generalise_and_karp_flatt_is_missing_with_the
     assert scaling.rows[1].speedup == pytest.approx(3)
     assert scaling.rows[1].efficiency == pytest.approx(0.75)
     assert scaling.rows[1].karp_flatt is None and scaling.karp_flatt_reading is None
-    assert any(gap.what == "Karp-Flatt" and "one rank" in gap.reason for gap in scaling.missing)
+    assert any(figure_text(gap) == "Karp-Flatt" and "one rank" in cause_text(gap) for gap in scaling.missing)
 
 
 def test_repeats_give_intervals_and_a_single_one_says_why_there_is_none() -> None:
@@ -51,7 +52,7 @@ def test_repeats_give_intervals_and_a_single_one_says_why_there_is_none() -> Non
     assert four.efficiency_interval.low >= 350 / 102 / 4 and four.efficiency_interval.high <= 370 / 98 / 4
     assert one.speedup == 1 and one.speedup_interval is None and one.throughput_interval is not None
     assert eight.throughput_interval is None and eight.efficiency_interval is None
-    assert any("N = 8" in gap.what and "one repeat" in gap.reason for gap in scaling.missing)
+    assert any("N = 8" in figure_text(gap) and "one repeat" in cause_text(gap) for gap in scaling.missing)
 
 
 def test_intervals_are_the_same_every_time() -> None:
@@ -103,7 +104,7 @@ def test_impossible_throughputs_are_left_out_in_words() -> None:
     hostile = _points({4: (float("nan"), 380.0), 1: (100.0,), 2: (0.0, -5.0), 8: (), 0: (1.0,), -3: (1.0,)})
     scaling = measure_scaling(hostile)
     assert [row.num_ranks for row in scaling.rows] == [1, 4]
-    said = " / ".join(f"{gap.what}: {gap.reason}" for gap in scaling.missing)
+    said = " / ".join(f"{figure_text(gap)}: {cause_text(gap)}" for gap in scaling.missing)
     for words in (
         "nan samples/s",
         "0.0 samples/s",
@@ -129,10 +130,12 @@ def test_the_same_n_twice_counts_as_repeats_and_is_noted() -> None:
 
 def test_one_point_or_none_says_there_is_nothing_to_compare() -> None:
     single = measure_scaling(_points({4: (100.0,)}))
-    assert single.rows[0].speedup == 1 and any("nothing to compare" in gap.reason for gap in single.missing)
+    assert single.rows[0].speedup == 1 and any(
+        "nothing to compare" in cause_text(gap) for gap in single.missing
+    )
     empty = measure_scaling([])
     assert empty.rows == () and empty.reference_ranks is None
-    assert any("no usable throughput" in gap.reason for gap in empty.missing)
+    assert any("no usable throughput" in cause_text(gap) for gap in empty.missing)
 
 
 def test_a_reference_that_is_not_there_is_refused_with_those_that_are() -> None:

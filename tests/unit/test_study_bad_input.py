@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from perfscope.analysis.bench import COUNTED
-from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.missing import missing_figure
 from perfscope.analysis.study.analyse import analyse_study
 from perfscope.analysis.study.results import LeftOut, Problem, RunEntry, StudyAnalysis
+from perfscope.messages.missing import cause_text, figure_text
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
 from tests.unit.study_entries import efficiency, entry
 
 
@@ -114,7 +117,7 @@ def test_unequal_world_sizes_inside_one_label_are_said() -> None:
     said = problem(study, "unequal_world_sizes")
     assert "one net have unequal numbers of ranks (eth: 2 ranks; ib: 2, 4 ranks)" in said.text
     assert [row.runs for row in study.schemes[0].rows] == [("a",), ("c",)]
-    assert any(one.what == "ratios of b" for one in study.missing)
+    assert any(figure_text(one) == "ratios of b" for one in study.missing)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +202,7 @@ def test_what_could_not_be_read_is_part_of_the_study() -> None:
     assert problem(study, "left_out").text == (
         "2 runs that were named are not in this study: c (it is not there); d/run.json is broken."
     )
-    assert [(one.what, one.reason) for one in study.missing[:2]] == [
+    assert [(figure_text(one), cause_text(one)) for one in study.missing[:2]] == [
         ("the run c", "it is not there"),
         ("the run d", "d/run.json is broken"),
     ]
@@ -212,11 +215,11 @@ def test_of_many_unreadable_runs_some_are_named_and_all_are_missing() -> None:
     lost = [LeftOut(name=f"x{at}", reason=f"reason {at}") for at in range(9)]
     study = analyse_study([entry("a", scheme="a"), entry("b", scheme="b")], left_out=lost)
     assert problem(study, "left_out").text.endswith("x2 (reason 2); 6 more.")
-    assert len([one for one in study.missing if one.what.startswith("the run x")]) == 9
+    assert len([one for one in study.missing if figure_text(one).startswith("the run x")]) == 9
 
 
 def test_ranks_that_recorded_unequal_numbers_of_steps_are_said() -> None:
-    gap = MissingFigure(what="the later steps of rank 1", reason="it recorded 10 steps at least, others 20")
+    gap = missing_figure(Figure.LATER_STEPS, Cause.UNEVEN_STEPS, ranks=(1,), least=10, most=20)
     study = analyse_study([entry("a"), entry("b", speed=90, analysis={"missing": (gap,)})])
     said = problem(study, "uneven_ranks")
     assert (said.severity, said.runs) == ("warn", ("b",))
@@ -328,7 +331,7 @@ def test_where_the_user_has_said_by_what_it_is_not_asked_again() -> None:
 def test_a_label_that_no_run_has_is_refused() -> None:
     study = analyse_study([entry("a"), entry("b")], by="label:colour")
     assert problem(study, "no_label").severity == "refuse"
-    assert any(one.what == "which setting wins" for one in study.missing)
+    assert any(figure_text(one) == "which setting wins" for one in study.missing)
 
 
 def test_runs_that_differ_in_nothing_are_not_grouped_by_a_guess() -> None:

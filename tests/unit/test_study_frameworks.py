@@ -11,6 +11,7 @@ import pytest
 from perfscope.analysis.study.analyse import analyse_study
 from perfscope.analysis.study.framework_results import FrameworkStudy
 from perfscope.analysis.study.results import RunEntry
+from perfscope.messages.missing import cause_text, figure_text
 from perfscope.reports.study.build import build_study_report
 from perfscope.reports.study.document import build_study_document
 from perfscope.reports.text import render_text
@@ -91,7 +92,7 @@ def test_a_framework_that_learns_something_else_has_a_speed_and_no_rank() -> Non
     )
     assert "torch trains 1.25 times" in found.headline and "jax trains" not in found.headline
     assert found.action.startswith("Find out why jax does not learn as the reference does")
-    assert [one.what for one in found.missing] == ["the speed of jax against others on 1 rank"]
+    assert [figure_text(one) for one in found.missing] == ["the speed of jax against others on 1 rank"]
 
 
 def test_without_losses_nothing_is_ranked_and_the_reason_is_said() -> None:
@@ -99,8 +100,8 @@ def test_without_losses_nothing_is_ranked_and_the_reason_is_said() -> None:
     assert found.headline == "lenet: no two frameworks can be compared."
     assert found.action == ""
     (gap,) = found.missing
-    assert gap.what == "the speed of jax against others on 1 rank"
-    assert gap.reason == "its losses or those of torch were not recorded"
+    assert figure_text(gap) == "the speed of jax against others on 1 rank"
+    assert cause_text(gap) == "its losses or those of torch were not recorded"
 
 
 def test_each_model_has_a_table_of_its_own_and_keras_says_on_what_it_runs() -> None:
@@ -199,7 +200,7 @@ def test_other_batches_and_machines_are_studies_of_their_own_and_other_models_ar
 
 def test_a_number_of_ranks_without_the_reference_is_said() -> None:
     found = study(run("torch"), run("jax"), run("jax", ranks=2, speed=190))
-    assert [one.reason for one in found.missing] == [
+    assert [cause_text(one) for one in found.missing] == [
         "there is no run of torch on 2 ranks to hold its losses against"
     ]
 

@@ -12,10 +12,11 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
 
 import pytest
 
-from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.missing import missing_figure
 from perfscope.analysis.study.analyse import analyse_study
 from perfscope.analysis.study.results import WARN, LossCurve, Pair, PopRow, Problem, StudyAnalysis
 from perfscope.reports import curve_places
@@ -41,6 +42,9 @@ from perfscope.reports.study.build import build_study_report, first_sentence
 from perfscope.reports.study.losses import grouped
 from perfscope.reports.study.words import efficiency_tone, ratio_tone, times
 from perfscope.reports.text import cells, render_text
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
+from perfscope.vocabulary.missing import Missing
 from tests.unit.study_entries import entry
 from tests.unit.synthetic_study import COUNTS, SPEEDUPS, diff_study, scaling_study, scheme_study
 from tests.unit.test_report_golden import check, scrub
@@ -159,7 +163,7 @@ def test_exchanges_that_the_window_does_not_show_are_a_footnote_of_the_speeds() 
 
 def test_one_ranks_factors_are_not_both_shown_and_missing() -> None:
     study = scaling_study()
-    gap = MissingFigure(what="parallel efficiency", reason="one rank was traced")
+    gap = missing_figure(Figure.PARALLEL_EFFICIENCY, Cause.ONE_RANK, reason="one rank was traced")
     runs = tuple(dataclasses.replace(run, missing=(gap,)) for run in study.runs)
     report = build_study_report(dataclasses.replace(study, runs=runs))
     told = [str(row[1]) for row in table(report, "missing-table").rows]
@@ -391,7 +395,10 @@ KEPT = {"severity", "mode", "unit", "by", "only", "affects", "factor", "part", "
 def hostile(value: object, text: str, name: str = "") -> object:
     """`value` with `text` in place of every string that may come from outside."""
     if isinstance(value, str):
-        return value if name in KEPT else text
+        return value if name in KEPT or isinstance(value, Enum) else text
+    if isinstance(value, Missing):
+        detail = tuple((key, hostile(item, text, key)) for key, item in value.detail)
+        return dataclasses.replace(value, detail=detail)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: hostile(getattr(value, f.name), text, f.name) for f in dataclasses.fields(value)}
         return dataclasses.replace(value, **fields)

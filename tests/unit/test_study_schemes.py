@@ -15,6 +15,9 @@ from perfscope.analysis.study.repeats import centre_interval, permutation_p, rat
 from perfscope.analysis.study.results import RunEntry, SchemeStudy, SchemeVerdict
 from perfscope.analysis.study.schemes import inverse
 from perfscope.analysis.study.turning import FARTHEST, Modelled, turns_against
+from perfscope.messages.missing import figure_text
+from perfscope.rundir.old_words import scales_with
+from perfscope.vocabulary.traffic import ScalesWith
 from tests.unit.study_entries import entry, finding, link, parts
 
 CLUSTER = {"options": {"samples_per_step": 32, "cluster": "2x1@1gbit"}}
@@ -179,6 +182,13 @@ def test_the_batch_at_which_the_order_turns_follows_from_what_the_bytes_are() ->
     assert unknown.batch_turns == ()
 
 
+def test_what_calls_grow_with_is_recorded_and_old_records_say_it_in_words() -> None:
+    assert scales_with("samples", "anything") is ScalesWith.SAMPLES
+    assert scales_with(None, "gradient of the logits") is ScalesWith.SAMPLES
+    assert scales_with(None, "bucket 3") is ScalesWith.WEIGHTS
+    assert scales_with("of a later version", "running statistics") is None
+
+
 def test_a_label_compares_any_runs() -> None:
     runs = [
         entry(name, scheme="", speed=speed, run={"labels": {"loader": name}})
@@ -243,7 +253,7 @@ def test_memory_bytes_and_losses_of_repeats_stand_in_one_row() -> None:
     assert run.loss_curve.samples == (32, 64)
     assert run.loss_curve.seconds == (1.5, 2.5)
     assert study.run("b").loss_curve is None
-    assert any(one.what == "loss curve" for one in study.run("b").missing)
+    assert any(figure_text(one) == "loss curve" for one in study.run("b").missing)
 
 
 SPEEDS = st.lists(st.floats(1, 1e5), min_size=1, max_size=4)

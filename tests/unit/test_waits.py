@@ -15,13 +15,14 @@ from perfscope.analysis.clocks.fit import ClockFit
 from perfscope.analysis.collectives import analyse_collectives
 from perfscope.analysis.comm_record import CommRecord
 from perfscope.analysis.mainline import LineRecord
-from perfscope.analysis.results import MissingFigure
+from perfscope.analysis.missing import Missing
 from perfscope.analysis.spans import spans_of, window_facts
 from perfscope.analysis.waits.analyse import analyse_waits
 from perfscope.analysis.waits.results import REASONS, LateCause, WaitAnalysis
 from perfscope.analysis.waits.stragglers import StepTimes, always_on, binomial_tail
 from perfscope.analysis.waits.surroundings import Surroundings
 from perfscope.ingest import import_traces
+from perfscope.messages.missing import cause_text, figure_text
 from perfscope.rundir.reader import RunReader
 from tests.unit.synthetic_lines import Played, Step, play
 
@@ -427,8 +428,8 @@ def test_clocks_that_leave_it_open_name_nobody() -> None:
     assert sure.calls[0].cause is not None and sure.calls[0].cause.reason == "idle"
 
 
-def reasons(missing: tuple[MissingFigure, ...]) -> str:
-    return " | ".join(f"{one.what}: {one.reason}" for one in missing)
+def reasons(missing: tuple[Missing, ...]) -> str:
+    return " | ".join(f"{figure_text(one)}: {cause_text(one)}" for one in missing)
 
 
 def test_what_cannot_be_told_is_said() -> None:

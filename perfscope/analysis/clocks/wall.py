@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.rundir.records import RankRecord
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
 
 _SLEW_PPM = 500  # the fastest that ntpd and chrony (and adjtime) turn a clock
 _READING_NS = 1_000_000  # a rank may be put aside between reading one clock and the other
@@ -44,18 +46,19 @@ def wall_steps(records: Mapping[int, RankRecord]) -> tuple[WallStep, ...]:
     return tuple(step for host, ranks in sorted(pairs.items()) for step in _of_host(host, ranks))
 
 
-def step_notes(records: Mapping[int, RankRecord]) -> list[MissingFigure]:
+def step_notes(records: Mapping[int, RankRecord]) -> list[Missing]:
     """What the report says about them.
 
     Args:
         records: rank -> rank.json.
     """
     return [
-        MissingFigure(
-            what=f"times of {step.host} across a jump of its clock",
-            reason=f"its wall clock was set by {step.step_ns / 1e9:+.3f} s between two looks "
-            f"{(step.before_ns - step.after_ns - step.step_ns) / 1e9:.1f} s apart: its offset from the other "
-            "hosts is not one straight line, and the doubt about it is stated accordingly",
+        missing_figure(
+            Figure.CLOCK_JUMP,
+            Cause.CLOCK_SET,
+            host=step.host,
+            jump_s=step.step_ns / 1e9,
+            apart_s=(step.before_ns - step.after_ns - step.step_ns) / 1e9,
         )
         for step in wall_steps(records)
     ]

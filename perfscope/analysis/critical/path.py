@@ -33,11 +33,13 @@ from perfscope.analysis.mainline import (
     LineRecord,
     MainLine,
 )
-from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import COMM, COPY, INPUT, OPTIMIZER_PHASE
 from perfscope.errors import RunDirectoryError
 from perfscope.rundir.schema import PHASES
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
 
 _LINE_KINDS = {
     LINE_COMPUTE: "compute",
@@ -85,7 +87,7 @@ class _Labels:
 
 def analyse_critical(
     lines: LineRecord, matches: Sequence[JudgedCalls], clocks: ClockFit, source: RunSource | None = None
-) -> tuple[tuple[CriticalPath, ...], tuple[MissingFigure, ...]]:
+) -> tuple[tuple[CriticalPath, ...], tuple[Missing, ...]]:
     """The critical path of every traced step.
 
     Args:
@@ -99,7 +101,7 @@ def analyse_critical(
         One path per window and step, in that order; and what could not be told, with the reason.
     """
     paths: list[CriticalPath] = []
-    missing: list[MissingFigure] = []
+    missing: list[Missing] = []
     for window, members in sorted(lines.lines.items()):
         of_window = _Window(window, members, lines.layers, matches, clocks, source)
         steps = sorted({step.step for line in of_window.members.values() for step in line.steps})
@@ -171,22 +173,18 @@ class _Window:
         self._devices[rank] = index
         return index
 
-    def missing(self) -> list[MissingFigure]:
+    def missing(self) -> list[Missing]:
         """What the walks met that cannot be told."""
-        what = f"critical path of window {self.window}"
-        found = [MissingFigure(what=what, reason=reason) for reason in sorted(self.untold)]
-        if self.unmatched:
-            ranks = ", ".join(str(rank) for rank in sorted(self.unmatched)[:8])
-            more = f" and {len(self.unmatched) - 8} more" if len(self.unmatched) > 8 else ""
-            reason = (
-                f"calls of rank {ranks}{more} are matched with no other rank's: whom they waited for is not "
-                "known, so the path stays on the rank"
-            )
-            found.append(MissingFigure(what=f"who was late on the {what}", reason=reason))
-        if self.alone:
-            reason = "the clocks of their hosts cannot be compared with the others'"
-            ranks = ", ".join(str(rank) for rank in self.alone[:8])
-            found.append(MissingFigure(what=f"rank {ranks} on the {what}", reason=reason))
+        found = [
+            missing_figure(Figure.CRITICAL_PATH, Cause.UNREADABLE, window=self.window, reason=reason)
+            for reason in sorted(self.untold)
+        ]
+        for figure, cause, ranks in (
+            (Figure.CRITICAL_PATH_LATE_RANK, Cause.CALLS_UNMATCHED, sorted(self.unmatched)),
+            (Figure.CRITICAL_PATH_RANKS, Cause.CLOCKS_UNLINKED, self.alone),
+        ):
+            if ranks:
+                found.append(missing_figure(figure, cause, ranks=ranks, window=self.window))
         return found
 
     def _steps(self) -> tuple[dict[int, dict[int, int]], dict[int, dict[int, int]]]:

@@ -13,13 +13,12 @@ import numpy as np
 
 from perfscope.analysis.efficiency.results import Efficiency
 from perfscope.analysis.mainline import LINE_COMPUTE, LINE_OPTIMIZER
-from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.replay.program import Float
 from perfscope.analysis.replay.replays import UNEXPLAINED, Replays
 from perfscope.analysis.whatif.changes import zero_transfer
-from perfscope.units import format_ratio
-
-WHAT = "parallel efficiency"
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
 
 
 def useful_ns(replays: Replays) -> dict[int, float]:
@@ -36,7 +35,7 @@ def useful_ns(replays: Replays) -> dict[int, float]:
 
 def efficiency(
     replays: Replays | None, hosts: Mapping[int, str], *, communicates: bool
-) -> tuple[Efficiency | None, tuple[MissingFigure, ...]]:
+) -> tuple[Efficiency | None, tuple[Missing, ...]]:
     """The factors of one run, or why there are none.
 
     Args:
@@ -45,25 +44,22 @@ def efficiency(
         communicates: whether the traces show any communication at all.
     """
     if replays is None:
-        reason = "no traced window has the same steps on every rank"
-        return None, (MissingFigure(what=WHAT, reason=reason),)
+        return None, (missing_figure(Figure.PARALLEL_EFFICIENCY, Cause.NO_SHARED_STEPS),)
     useful = useful_ns(replays)
     if len(useful) < 2:
-        return None, (MissingFigure(what=WHAT, reason="one rank was traced: there is nothing to share"),)
+        return None, (missing_figure(Figure.PARALLEL_EFFICIENCY, Cause.ONE_RANK),)
     values = np.array(list(useful.values()))
     if values.max() <= 0:
-        return None, (MissingFigure(what=WHAT, reason="no rank's computation is in the trace"),)
+        return None, (missing_figure(Figure.PARALLEL_EFFICIENCY, Cause.NO_COMPUTATION),)
     steps = replays.num_steps
     wall = replays.measured_rank_ns * steps
-    missing: list[MissingFigure] = []
+    missing: list[Missing] = []
     ideal = None
     if communicates and not replays.num_calls:
-        reason = "no call could be matched across ranks, so an ideal network cannot be replayed"
-        missing.append(MissingFigure(what="serialisation and transfer efficiency", reason=reason))
+        missing.append(missing_figure(Figure.SERIALISATION_AND_TRANSFER, Cause.NO_CALL_MATCHED))
     elif communicates and replays.unexplained_ratio > UNEXPLAINED:
-        share = format_ratio(replays.unexplained_ratio, 0)
-        reason = f"{share} of the ranks' time is communication that no call matched across ranks explains"
-        missing.append(MissingFigure(what="serialisation and transfer efficiency", reason=reason))
+        share = replays.unexplained_ratio
+        missing.append(missing_figure(Figure.SERIALISATION_AND_TRANSFER, Cause.COMM_UNEXPLAINED, share=share))
     else:
         ideal = wall * replays.rank_ns(zero_transfer) / replays.rank_ns()
     most = float(values.max())

@@ -9,6 +9,7 @@ from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.machine.effects import windows_in_words
 from perfscope.analysis.machine.results import Disturbance
 from perfscope.analysis.results import Finding
+from perfscope.messages.disturbances import WORDS
 from perfscope.units import format_count, format_ns
 
 DECISIVE = 0.25  # of the mean step lost to disturbances: the code's own causes come after them
@@ -16,14 +17,6 @@ WORTH = 0.1  # of the mean step lost: what slow computation is laid at the distu
 ONE_PLACE = 0.6  # of a slow rank's excess in one layer, or in no operator at all
 SLOWER = 1.02  # steps this many times longer than the others are slower
 SEVERE = 0.1  # of a host's CPUs (or other resource): doubt about every figure
-_SLOWED_BY = {
-    "cpu_neighbour": "Somebody else's processes slow",
-    "gpu_neighbour": "Somebody else's processes on the GPU slow",
-    "steal": "The hypervisor slows",
-    "cgroup_throttling": "The CPU quota slows",
-    "throttling": "Lowered clocks slow",
-    "pressure": "A machine short of CPUs or memory slows",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +53,7 @@ def disturbed(evidence: Evidence, verdict: Finding) -> Disturbed:
     told = f"{where}{worst.title[:1].lower()}{worst.title[1:].removesuffix('.')}"
     effect = _effect(worst)
     if first and effect:
-        title = f"{_SLOWED_BY.get(worst.kind, 'Something else slows')} the steps: {effect}; {told}."
+        title = f"{WORDS[worst.kind].slows} the steps: {effect}; {told}."
     else:
         title = f"Something outside the training disturbed it: {told}{'; ' if effect else ''}{effect}."
     rank = _hit_rank(evidence) if causes_it else None
@@ -71,7 +64,7 @@ def disturbed(evidence: Evidence, verdict: Finding) -> Disturbed:
         id="disturbed",
         title=title,
         detail=_evidence(worst, inside, traced),
-        action=_what_to_do(worst),
+        action=WORDS[worst.kind].remedy,
         gain_ns=gain_ns,
         gain_ratio=ratio,
         rank=rank,
@@ -140,13 +133,3 @@ def _evidence(worst: Disturbance, inside: list[Disturbance], traced: str) -> str
         else ""
     )
     return f"Seen: {lines}.{traced}{more} Compare such figures with another run's only after a quiet run."
-
-
-def _what_to_do(worst: Disturbance) -> str:
-    return {
-        "cpu_neighbour": "Repeat it on a quiet machine before blaming the code, or give it CPUs of its own.",
-        "steal": "Repeat it on a host that is not shared: the hypervisor gave this machine's CPUs to others.",
-        "cgroup_throttling": "Raise the CPU quota of the job's control group, or compute with fewer threads.",
-        "throttling": "Check cooling, power supply and power limits before comparing step times.",
-        "gpu_neighbour": "End the other processes on that GPU, or set CUDA_VISIBLE_DEVICES to another one.",
-    }.get(worst.kind, "Free memory on that host (other jobs, page cache, a smaller batch) and run again.")

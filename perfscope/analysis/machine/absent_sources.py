@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfscope.analysis.machine.host import Host
-from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.source import RunSource
-from perfscope.units import format_ns
+from perfscope.rundir.old_words import notes_of
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
+from perfscope.vocabulary.notes import NoteKind
 
 _MOST_NAMES = 6
 # How the probe's notes on a host without a sampler begin (rank.json `notes`).
-NO_COUNTERS_NOTE = "no hardware counters of this host: "
+_NO_COUNTERS = "no hardware counters of this host: "
 _LATE_NS = 2_000_000_000  # a sampler may begin this long after the steps, or end before them
 _LATE_RATIO = 0.05  # of the steps' time
-_REASON = "not available there: `perfscope doctor` on that host says why and what to do"
 
 
-def absent_sources(host: Host) -> list[MissingFigure]:
+def absent_sources(host: Host) -> list[Missing]:
     """One entry for all sources that the sampler noted as absent; none where it noted nothing."""
     facts = host.samples.facts
     noted = [fact for fact in facts if fact.name == "absent"]
@@ -28,11 +30,19 @@ def absent_sources(host: Host) -> list[MissingFigure]:
         return []
     every = working | {fact.collector for fact in facts} | {*absent}
     shown = ", ".join(absent[:_MOST_NAMES]) + (", …" if len(absent) > _MOST_NAMES else "")
-    what = f"{len(absent)} of {len(every)} hardware sources of {host.name} ({shown})"
-    return [MissingFigure(what=what, reason=_REASON)]
+    return [
+        missing_figure(
+            Figure.HARDWARE_SOURCES,
+            Cause.SOURCES_ABSENT,
+            host=host.name,
+            count=len(absent),
+            total=len(every),
+            sources=shown,
+        )
+    ]
 
 
-def unsampled(source: RunSource, hosts: Sequence[str], sampled: Sequence[str]) -> list[MissingFigure]:
+def unsampled(source: RunSource, hosts: Sequence[str], sampled: Sequence[str]) -> list[Missing]:
     """Hosts of which no counters were read, one entry per reason.
 
     Args:
@@ -43,27 +53,22 @@ def unsampled(source: RunSource, hosts: Sequence[str], sampled: Sequence[str]) -
     noted: dict[str, str] = {}  # hosts of ranks; what a rank of it noted
     for rank in source.ranks:
         record = source.rank_records[rank]
-        noted[record.host] = noted.get(record.host) or _noted(record.notes)
+        reasons = (text for kind, text in notes_of(record) if kind is NoteKind.NO_COUNTERS)
+        noted[record.host] = noted.get(record.host) or next(reasons, "").removeprefix(_NO_COUNTERS)
     off = source.run.options.sampling is None
-    by_reason: dict[str, list[str]] = {}
+    by_cause: dict[tuple[Cause, str], list[str]] = {}
     for name in sorted({*hosts, *noted} - {*sampled, ""}):
-        reason = "switched off by `--sample-interval off`" if off else noted.get(name, "")
-        usual = "no sampler wrote there" if name in hosts else "nothing was recorded there"
-        by_reason.setdefault(reason or usual, []).append(name)
+        usual = Cause.NO_SAMPLER if name in hosts else Cause.HOST_NOT_RECORDED
+        cause = Cause.SAMPLING_OFF if off else Cause.SAMPLER_NOT_STARTED if noted.get(name) else usual
+        reason = noted[name] if cause is Cause.SAMPLER_NOT_STARTED else ""
+        by_cause.setdefault((cause, reason), []).append(name)
     return [
-        MissingFigure(what=f"hardware counters of {some(names)}", reason=reason)
-        for reason, names in by_reason.items()
+        missing_figure(Figure.HARDWARE_COUNTERS, cause, hosts=tuple(names), reason=reason)
+        for (cause, reason), names in by_cause.items()
     ]
 
 
-def _noted(notes: Sequence[str]) -> str:
-    for note in notes:
-        if note.startswith(NO_COUNTERS_NOTE):
-            return note.removeprefix(NO_COUNTERS_NOTE)
-    return ""
-
-
-def unwatched(host: Host) -> list[MissingFigure]:
+def unwatched(host: Host) -> list[Missing]:
     """The beginning or the end of the steps, where the sampler was not there."""
     span, steps = host.span_ns, host.steps_ns
     if span is None or steps is None:
@@ -73,26 +78,21 @@ def unwatched(host: Host) -> list[MissingFigure]:
     after = min(steps[1] - span[1], length)
     missing = []
     if before > _LATE_NS:
-        what = f"hardware counters of {host.name} for the first {format_ns(before)} of the steps"
-        missing.append(MissingFigure(what=what, reason="its sampler began to read only then"))
+        figure, cause = Figure.FIRST_HARDWARE_COUNTERS, Cause.SAMPLER_STARTED_LATE
+        missing.append(missing_figure(figure, cause, host=host.name, time_ns=before))
     if after > max(_LATE_NS, _LATE_RATIO * length):
-        what = f"hardware counters of {host.name} for the last {format_ns(after)} of the steps"
-        missing.append(MissingFigure(what=what, reason=_why_ended(host)))
+        missing.append(_ended(host, after))
     return missing
 
 
-def _why_ended(host: Host) -> str:
-    """By its `end` line; each sampler that ended in order wrote one."""
+def _ended(host: Host, time_ns: int) -> Missing:
+    """By the sampler's `end` line; each that ended in order wrote one."""
+    figure, name = Figure.LAST_HARDWARE_COUNTERS, host.name
     samplers = 1 + max((int(s.segment.max(initial=0)) for s in host.samples.series), default=0)
     if len(host.samples.ends) < samplers:
-        return "its sampler was killed"
-    return f"its sampler ended: {host.samples.ends[-1].get('end') or 'no reason was given'}"
-
-
-def some(names: Sequence[str]) -> str:
-    """The first four of them, and how many more."""
-    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    return f"{', '.join(names[:4])}{more}"
+        return missing_figure(figure, Cause.SAMPLER_KILLED, host=name, time_ns=time_ns)
+    end = str(host.samples.ends[-1].get("end") or "no reason was given")
+    return missing_figure(figure, Cause.SAMPLER_ENDED, host=name, time_ns=time_ns, end=end)
 
 
 def _name(value: object) -> str:

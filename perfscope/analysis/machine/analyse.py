@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from perfscope.analysis.machine.absent_sources import absent_sources, some, unsampled, unwatched
+from perfscope.analysis.machine.absent_sources import absent_sources, unsampled, unwatched
 from perfscope.analysis.machine.effects import with_effects
 from perfscope.analysis.machine.energy import energies, joules_per_sample, why_no_energy
 from perfscope.analysis.machine.host import Host, open_hosts
@@ -31,10 +31,13 @@ from perfscope.analysis.machine.stacks import top_frames
 from perfscope.analysis.machine.tracks import tracks
 from perfscope.analysis.machine.verdict import Look, judge, look
 from perfscope.analysis.machine.wire import METRICS, NOTHING_TO_COMPARE, Job, Window, wire
-from perfscope.analysis.results import CollectiveCall, LayerResult, MissingFigure
+from perfscope.analysis.missing import Missing, missing_figure
+from perfscope.analysis.results import CollectiveCall, LayerResult
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import WindowFacts
 from perfscope.analysis.steps import RankSteps
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
 
 _MOST_ROOFLINES = 4  # hosts of one run are usually alike
 # What is still asked of a host once all hosts are known: by `wire` and by the findings.
@@ -67,7 +70,7 @@ class _Found:
     no_energy: list[str] = field(default_factory=list)
     costs: list[SamplerCost] = field(default_factory=list)
     stopped: list[StoppedReading] = field(default_factory=list)
-    missing: list[MissingFigure] = field(default_factory=list)
+    missing: list[Missing] = field(default_factory=list)
     spans: list[tuple[int, int]] = field(default_factory=list)  # first and last reading, Unix ns
     stepped: list[tuple[int, int]] = field(default_factory=list)  # first step's start, last one's end
     pressures: dict[str, float] = field(default_factory=dict)
@@ -141,7 +144,7 @@ def analyse_machine(source: RunSource, training: Training) -> tuple[MachineAnaly
     on_wire = wire(found.sampled, training.calls, windows, _job(source))
     missing = [*found.missing, *_missing(source, found, why_not if per_sample is None else "")]
     if training.calls and found.sampled and not on_wire:
-        missing.append(MissingFigure(what="bytes on the wire", reason=NOTHING_TO_COMPARE))
+        missing.append(missing_figure(Figure.WIRE_BYTES, Cause.NOTHING_ON_WIRE, reason=NOTHING_TO_COMPARE))
     if not training.layers:  # else the rooflines say it
         missing += _no_ceilings(found.hosts)
     machine = MachineAnalysis(
@@ -253,26 +256,26 @@ def _what(what: object, labels: Mapping[str, str]) -> str:
     return f"{what or 'a reading'} ({of})" if of else str(what or "a reading")
 
 
-def _missing(source: RunSource, found: _Found, no_energy: str) -> list[MissingFigure]:
+def _missing(source: RunSource, found: _Found, no_energy: str) -> list[Missing]:
     """What of the machine is not known, with the reason."""
     missing = unsampled(source, [host.name for host in found.hosts], [host.name for host in found.sampled])
     sizeless = [host.name for host in found.sampled if not host.topology.num_cpus]
     if sizeless:
-        reason = "topology.json does not say how many CPUs there are"
-        missing.append(MissingFigure(what=f"CPU time taken by others on {some(sizeless)}", reason=reason))
+        entry = missing_figure(Figure.OTHERS_CPU_TIME, Cause.CPU_COUNT_NOT_KNOWN, hosts=tuple(sizeless))
+        missing.append(entry)
     if no_energy and found.sampled:
-        missing.append(MissingFigure(what="energy per sample", reason=no_energy))
+        missing.append(missing_figure(Figure.ENERGY_PER_SAMPLE, Cause.NO_ENERGY, reason=no_energy))
     return missing
 
 
-def _no_ceilings(hosts: Sequence[Host]) -> list[MissingFigure]:
+def _no_ceilings(hosts: Sequence[Host]) -> list[Missing]:
     """Hosts of ranks without ceilings.json, by reason."""
     by_reason: dict[str, list[str]] = {}
     for host in hosts:
         if host.ranks and not host.ceilings:
             by_reason.setdefault(host.no_ceilings, []).append(host.name)
     return [
-        MissingFigure(what=f"measured ceilings of {some(names)}", reason=reason)
+        missing_figure(Figure.CEILINGS, Cause.NO_CEILINGS, hosts=tuple(names), reason=reason)
         for reason, names in by_reason.items()
     ]
 

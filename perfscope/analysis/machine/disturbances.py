@@ -19,6 +19,7 @@ from perfscope.analysis.machine.neighbours import who
 from perfscope.analysis.machine.oversubscription import is_oversubscribed
 from perfscope.analysis.machine.results import Disturbance
 from perfscope.units import format_bytes, format_ns, format_ratio
+from perfscope.vocabulary.disturbances import DisturbanceKind as Kind
 
 CPU_SHARE = 0.05  # of the machine's CPUs, and at least ...
 CPU_LEAST = 0.2  # ... so many CPUs, is a neighbour that matters
@@ -93,7 +94,13 @@ def _inward(counted: Rates, part: _Part) -> tuple[int, int]:
 
 
 def _make(
-    host: Host, part: _Part, kind: str, episode: Episode, severity: float, title: str, evidence: Sequence[str]
+    host: Host,
+    part: _Part,
+    kind: Kind,
+    episode: Episode,
+    severity: float,
+    title: str,
+    evidence: Sequence[str],
 ) -> Disturbance:
     when = (
         ""
@@ -131,7 +138,7 @@ def _neighbours(host: Host, part: _Part) -> Iterator[Disturbance]:
             by = f" ({', '.join(names)})" if names else ""
             title = f"Other processes{by} took {episode.mean:.1f} of {num_cpus} CPUs"
             lines = lines or ["their names are not known"]
-            yield _make(host, part, "cpu_neighbour", episode, episode.mean / num_cpus, title, lines)
+            yield _make(host, part, Kind.CPU_NEIGHBOUR, episode, episode.mean / num_cpus, title, lines)
 
 
 def _outside_the_group(host: Host, part: _Part) -> Iterator[Disturbance]:
@@ -150,7 +157,7 @@ def _outside_the_group(host: Host, part: _Part) -> Iterator[Disturbance]:
     for episode in episodes(all_of_it.start_ns, all_of_it.end_ns, rest, _threshold(num_cpus)):
         title = f"Processes outside the job's control group took {episode.mean:.1f} of {num_cpus} CPUs"
         lines = ["busy time of all CPUs less the control group's"]
-        yield _make(host, part, "cpu_neighbour", episode, episode.mean / num_cpus, title, lines)
+        yield _make(host, part, Kind.CPU_NEIGHBOUR, episode, episode.mean / num_cpus, title, lines)
 
 
 def _steal(host: Host, part: _Part) -> Iterator[Disturbance]:
@@ -161,7 +168,7 @@ def _steal(host: Host, part: _Part) -> Iterator[Disturbance]:
         for episode in _episodes(counted, part, 1e-9 / num_cpus, STEAL_SHARE):
             title = f"The hypervisor took {format_ratio(episode.mean, 0)} of the CPUs' time"
             lines = [f"steal in /proc/stat, at most {format_ratio(episode.most, 0)}"]
-            yield _make(host, part, "steal", episode, episode.mean, title, lines)
+            yield _make(host, part, Kind.STEAL, episode, episode.mean, title, lines)
 
 
 def _quota(host: Host, part: _Part) -> Iterator[Disturbance]:
@@ -175,7 +182,7 @@ def _quota(host: Host, part: _Part) -> Iterator[Disturbance]:
             lines = [f"throttled time in {series.source}"]
             if host.topology.cpu_limit:
                 lines.append(f"the quota is {host.topology.cpu_limit:g} CPUs")
-            yield _make(host, part, "cgroup_throttling", episode, episode.mean / granted, title, lines)
+            yield _make(host, part, Kind.CGROUP_THROTTLING, episode, episode.mean / granted, title, lines)
 
 
 def _heat(host: Host, part: _Part) -> Iterator[Disturbance]:
@@ -188,7 +195,7 @@ def _heat(host: Host, part: _Part) -> Iterator[Disturbance]:
             share = min(1.0, episode.mean) if timed else 0.5
             often = f"{format_ratio(share, 0)} of the time" if timed else f"{episode.mean:.0f} times a second"
             title = f"CPU {kind} {series.labels.get(kind, '?')} was slowed by heat {often}"
-            yield _make(host, part, "throttling", episode, share, title, [f"counted in {series.source}"])
+            yield _make(host, part, Kind.THROTTLING, episode, share, title, [f"counted in {series.source}"])
 
 
 def _gpu_heat(host: Host, part: _Part) -> Iterator[Disturbance]:
@@ -200,7 +207,15 @@ def _gpu_heat(host: Host, part: _Part) -> Iterator[Disturbance]:
         for episode in _episodes(counted, part, 1e-9, THROTTLED_SHARE):
             gpu, share = series.labels.get("gpu", "?"), min(1.0, episode.mean)
             title = f"GPU {gpu} was slowed ({reason.replace('_', ' ')}) {format_ratio(share, 0)} of the time"
-            yield _make(host, part, "throttling", episode, share, title, _clock_lines(host, gpu, episode))
+            yield _make(
+                host,
+                part,
+                Kind.THROTTLING,
+                episode,
+                share,
+                title,
+                _clock_lines(host, gpu, episode),
+            )
 
 
 def _gpu_bits(host: Host, part: _Part) -> Iterator[Disturbance]:
@@ -216,7 +231,15 @@ def _gpu_bits(host: Host, part: _Part) -> Iterator[Disturbance]:
             level = ((bits & bit) != 0).astype(np.float64)
             for episode in episodes(at[inside[:-1]], at[inside[1:]], level[:-1], 1.0):
                 title = f"GPU {gpu} was slowed ({reason})"
-                yield _make(host, part, "throttling", episode, 1.0, title, _clock_lines(host, gpu, episode))
+                yield _make(
+                    host,
+                    part,
+                    Kind.THROTTLING,
+                    episode,
+                    1.0,
+                    title,
+                    _clock_lines(host, gpu, episode),
+                )
 
 
 def is_fault(reason: str) -> bool:
@@ -253,7 +276,15 @@ def _gpu_neighbours(host: Host, part: _Part) -> Iterator[Disturbance]:
             held = f" ({format_bytes(memory)} of its memory)" if memory else ""
             title = f"{count} other process{'es' if count > 1 else ''} used GPU {gpu}{held}"
             share = _share_of_gpu(host, gpu, memory)
-            yield _make(host, part, "gpu_neighbour", episode, share, title, lines or ["NVML's process list"])
+            yield _make(
+                host,
+                part,
+                Kind.GPU_NEIGHBOUR,
+                episode,
+                share,
+                title,
+                lines or ["NVML's process list"],
+            )
 
 
 def _most_in(host: Host, metric: str, gpu: str, episode: Episode) -> float | None:
@@ -280,7 +311,7 @@ def _memory_pressure(host: Host, part: _Part) -> Iterator[Disturbance]:
         for episode in _episodes(counted, part, 1e-9, MEMORY_PRESSURE):
             title = f"Memory ran short: tasks waited for it {format_ratio(episode.mean, 0)} of the time"
             lines = [f"pressure in {series.source}: the kernel reclaimed or swapped"]
-            yield _make(host, part, "pressure", episode, episode.mean, title, lines)
+            yield _make(host, part, Kind.PRESSURE, episode, episode.mean, title, lines)
 
 
 def _cpu_pressure(host: Host, part: _Part) -> Iterator[Disturbance]:
@@ -294,4 +325,4 @@ def _cpu_pressure(host: Host, part: _Part) -> Iterator[Disturbance]:
                 f"pressure in {series.source}",
                 "the job has no more threads than CPUs, so something else used them",
             ]
-            yield _make(host, part, "pressure", episode, episode.mean, title, lines)
+            yield _make(host, part, Kind.PRESSURE, episode, episode.mean, title, lines)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.missing import Missing
+from perfscope.vocabulary.disturbances import DisturbanceKind
 
 # Link classes, and one for memory. DESIGN: intra_numa, cross_numa, pcie, nvlink, fabric, ethernet, loopback.
 LINK_CLASSES = ("memory", "intra_numa", "cross_numa", "pcie", "nvlink", "fabric", "ethernet", "loopback")
@@ -162,14 +163,10 @@ class Energy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disturbance:
-    """Somebody or something else took part of the machine for a while.
-
-    `kind`: cpu_neighbour, steal, throttling, cgroup_throttling, pressure, gpu_neighbour, network_neighbour,
-    swap.
-    """
+    """Somebody or something else took part of the machine for a while."""
 
     host: str
-    kind: str
+    kind: DisturbanceKind
     start_ns: int
     end_ns: int
     severity: float  # 0..1: share of the resource taken
@@ -228,7 +225,7 @@ class MachineAnalysis:
     stacks: tuple[StackFrame, ...] = ()
     costs: tuple[SamplerCost, ...] = ()
     stopped: tuple[StoppedReading, ...] = ()
-    missing: tuple[MissingFigure, ...] = ()
+    missing: tuple[Missing, ...] = ()
     start_ns: int | None = None  # first and last reading, Unix ns: the time axis of the tracks
     end_ns: int | None = None
     windows: tuple[tuple[int, int, int], ...] = ()  # (window, start, end), Unix ns

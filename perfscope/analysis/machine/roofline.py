@@ -29,7 +29,10 @@ from perfscope.analysis.machine.peaks import (
     why_missing,
 )
 from perfscope.analysis.machine.results import Roofline, RooflinePoint
-from perfscope.analysis.results import LayerResult, MissingFigure
+from perfscope.analysis.missing import Missing, missing_figure
+from perfscope.analysis.results import LayerResult
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
 
 NEAR = 0.5  # from this share of the attainable on, the roof is what bounds a layer
 _BEATEN = 1.1  # a roof that layers beat by more than this is not the one they run under
@@ -52,19 +55,17 @@ class Work:
         return self.flops * 1e9 / self.time_ns
 
 
-def roofline_of(host: Host, layers: Sequence[LayerResult]) -> tuple[Roofline | None, MissingFigure | None]:
+def roofline_of(host: Host, layers: Sequence[LayerResult]) -> tuple[Roofline | None, Missing | None]:
     """The layers (the mean over all ranks) under one host's roof, or why that cannot be drawn."""
     work = list(_work(layers))
     if not layers:
         return None, None
     if not work:
-        reason = "the trace gives no shapes, so neither FLOP nor bytes of a layer are known"
-        if any(layer.flops for layer in layers):
-            reason = "the trace tells FLOP of layers, but not the bytes they move"
-        return None, MissingFigure(what="roofline", reason=reason)
+        cause = Cause.NO_LAYER_BYTES if any(layer.flops for layer in layers) else Cause.NO_SHAPES
+        return None, missing_figure(Figure.ROOFLINE, cause)
     roofline, reason = _roofline(host, work)
     if roofline is None:
-        return None, MissingFigure(what=f"roofline of {host.name}", reason=reason)
+        return None, missing_figure(Figure.HOST_ROOFLINE, Cause.NO_CEILINGS, host=host.name, reason=reason)
     return roofline, None
 
 

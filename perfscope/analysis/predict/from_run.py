@@ -287,7 +287,7 @@ def _model(analysis: RunAnalysis) -> str:
 def _problems(analysis: RunAnalysis) -> tuple[str, ...]:
     problems = []
     if analysis.machine is not None and analysis.machine.clean is False:
-        kinds = sorted({one.kind for one in analysis.machine.disturbances if one.within_steps})
+        kinds = sorted({one.kind.value for one in analysis.machine.disturbances if one.within_steps})
         problems.append(f"disturbed ({', '.join(kinds) or 'see its report'})")
     if any(rank.finished is False for rank in analysis.ranks):
         problems.append("ranks that did not end by themselves")

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from perfscope.analysis.clocks.fit import ClockFit
 from perfscope.analysis.judged import JudgedCalls
 from perfscope.analysis.mainline import MainLine
-from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.replay.build import build_program
 from perfscope.analysis.replay.engine import Replayed, Schedule, replay, schedule
 from perfscope.analysis.replay.program import Change, Program
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
 
 DISTORTED = 0.25  # of the usual step by which a window may be off before nearer ones are preferred
 UNEXPLAINED = 0.15  # of the ranks' time in communication that is laid at no call: too much to go by
@@ -140,7 +143,7 @@ def _better(program: Program, plan: Schedule, doubt_ns: float) -> Window:
 
 def make_replays(
     lines: Mapping[int, Mapping[int, MainLine]], matches: Sequence[JudgedCalls], clocks: ClockFit
-) -> tuple[Replays | None, tuple[MissingFigure, ...]]:
+) -> tuple[Replays | None, tuple[Missing, ...]]:
     """Programs of all windows, and which windows could not be made one.
 
     Args:
@@ -154,26 +157,23 @@ def make_replays(
     most = max((len(ranks) for ranks in lines.values()), default=0)
     windows, missing = [], []
     for number, ranks in sorted(lines.items()):
-        reason = None
-        program = None
         if len(ranks) < most:
-            reason = f"{len(ranks)} of {most} ranks traced it"
-        else:
-            program = build_program(ranks, of_window[number], clocks)
-            reason = "its ranks did not trace the same steps" if program is None else None
+            counts = {"count": len(ranks), "total": most}
+            missing.append(_no_replay(number, Cause.RANKS_TRACED_WINDOW, **counts))
+            continue
+        program = build_program(ranks, of_window[number], clocks)
         if program is None:
-            missing.append(MissingFigure(what=f"replay of window {number}", reason=str(reason)))
+            missing.append(_no_replay(number, Cause.OTHER_STEPS_TRACED))
             continue
         plan = schedule(program)
         if plan.num_stuck:
-            missing.append(
-                MissingFigure(
-                    what=f"replay of window {number}",
-                    reason=f"{plan.num_stuck} calls wait for each other in a circle, by the trace's times",
-                )
-            )
+            missing.append(_no_replay(number, Cause.CIRCULAR_WAIT, count=plan.num_stuck))
             continue
         hosts = sorted({line.host for line in ranks.values()})
         doubt = float(clocks.residuals(hosts).max()) if len(hosts) > 1 else 0.0
         windows.append(_better(program, plan, doubt))
     return (Replays(windows=tuple(windows)) if windows else None), tuple(missing)
+
+
+def _no_replay(window: int, cause: Cause, **detail: Any) -> Missing:
+    return missing_figure(Figure.REPLAY, cause, window=window, **detail)

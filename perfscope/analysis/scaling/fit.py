@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfscope.analysis.scaling.speedup import Interval
+from perfscope.vocabulary.scaling import Fitted
 
 Floats = NDArray[np.float64]
 
@@ -38,7 +39,7 @@ class Fit:
 
     Attributes:
         name: constant, amdahl, gustafson, usl, pmnf.
-        what: of what, with its unit: "throughput (samples/s)", "time per step (s)".
+        what: of what.
         parameters: name -> value, None where the parameter does not exist here (N* without a peak).
         intervals: name -> 95 % bootstrap interval, None with its parameter.
         smape: of the fit on the points, ratio 0 to 2; None where refused.
@@ -51,7 +52,7 @@ class Fit:
     """
 
     name: str
-    what: str
+    what: Fitted
     parameters: dict[str, float | None]
     intervals: dict[str, Interval | None]
     smape: float | None
@@ -143,7 +144,7 @@ def evaluate(name: str, term: Term | None, coefficients: Floats, num_ranks: floa
     return np.asarray(np.divide(above, linear, out=np.full_like(linear, np.inf), where=linear > 0))
 
 
-def refused_fit(name: str, what: str, measured: tuple[int, ...], why: str, **known: float | None) -> Fit:
+def refused_fit(name: str, what: Fitted, measured: tuple[int, ...], why: str, **known: float | None) -> Fit:
     """A law that could not be fitted, or that says no more than a constant."""
     return Fit(
         name=name, what=what, parameters={}, intervals={}, smape=known.get("smape"),

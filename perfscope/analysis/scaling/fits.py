@@ -19,10 +19,10 @@ from perfscope.analysis.scaling.least_squares import bounded_fit, resampled_targ
 from perfscope.analysis.scaling.pmnf import fit_pmnf
 from perfscope.analysis.scaling.points import ScalePoint, clean_points
 from perfscope.analysis.scaling.speedup import Interval
+from perfscope.vocabulary.scaling import Fitted
 
 Floats = NDArray[np.float64]
 
-THROUGHPUT = "throughput (samples/s)"
 _DRAWS = 1000
 _SEED = 20_240_502
 _TINY = 1e-9
@@ -62,7 +62,7 @@ def fit_all(points: Iterable[ScalePoint]) -> tuple[Fit, ...]:
         )
         for point in clean
     }
-    what = "time per step (s)" if per_step else "time per sample (s)"
+    what = Fitted.STEP_TIME if per_step else Fitted.SAMPLE_TIME
     return fit_amdahl(clean), fit_gustafson(clean), fit_usl(clean), fit_pmnf(times, what=what)
 
 
@@ -72,7 +72,7 @@ def _fit(law: _Law, points: Iterable[ScalePoint]) -> Fit:
     if len(clean) < law.num_points:
         return refused_fit(
             law.name,
-            THROUGHPUT,
+            Fitted.THROUGHPUT,
             measured,
             f"{law.name} needs at least {law.num_points} different numbers of ranks; there are {len(clean)}",
         )
@@ -83,7 +83,7 @@ def _fit(law: _Law, points: Iterable[ScalePoint]) -> Fit:
     coefficients = bounded_fit(design, law.to_target(num, typical)[None, :], bounds)
     if coefficients[0, 0] == 0 and law.name == "usl":
         return refused_fit(
-            law.name, THROUGHPUT, measured,
+            law.name, Fitted.THROUGHPUT, measured,
             "the points do not say what one rank does: throughput falls with N from the start; add N = 1",
         )  # fmt: skip
     fitted = law.to_target(num, (coefficients @ design.T)[0])
@@ -92,7 +92,7 @@ def _fit(law: _Law, points: Iterable[ScalePoint]) -> Fit:
     constant_smape = float(smape_of(np.full_like(typical, level), typical))
     if constant_smape < max(GUARD_RATIO * smape, _TINY):
         return refused_fit(
-            law.name, THROUGHPUT, measured,
+            law.name, Fitted.THROUGHPUT, measured,
             f"a constant {level:.4g} samples/s fits nearly as well as {law.name} (mean error "
             f"{100 * constant_smape:.1f} % against {100 * smape:.1f} %): throughput does not follow N here",
             smape=smape, constant_smape=constant_smape,
@@ -102,7 +102,7 @@ def _fit(law: _Law, points: Iterable[ScalePoint]) -> Fit:
     draws = bounded_fit(design, law.to_target(num[None, :], targets), bounds)
     parameters, intervals = _parameters(law, coefficients, draws)
     return Fit(
-        name=law.name, what=THROUGHPUT, parameters=parameters, intervals=intervals, smape=smape,
+        name=law.name, what=Fitted.THROUGHPUT, parameters=parameters, intervals=intervals, smape=smape,
         constant_smape=constant_smape, measured_ranks=measured, notes=_notes(law, parameters, clean),
         formula=law.formula(parameters), coefficients=coefficients[0], draws=((None, draws),),
     )  # fmt: skip

@@ -31,6 +31,7 @@ from perfscope.analysis.scaling.fit import (
 )
 from perfscope.analysis.scaling.least_squares import bounded_fit, resampled_targets, smape_of
 from perfscope.analysis.scaling.points import is_measurement
+from perfscope.vocabulary.scaling import Fitted
 
 Floats = NDArray[np.float64]
 
@@ -68,7 +69,7 @@ def exponents() -> tuple[Term, ...]:
     return tuple(terms)
 
 
-def fit_pmnf(values: Mapping[int, Sequence[float]], *, what: str = "time per step (s)") -> Fit:
+def fit_pmnf(values: Mapping[int, Sequence[float]], *, what: Fitted = Fitted.STEP_TIME) -> Fit:
     """The PMNF model of a time (or another figure above 0) over p.
 
     Args:
@@ -226,7 +227,7 @@ def _term_fit(
     typical: Floats,
     repeats: list[tuple[float, ...]],
     terms: list[Term],
-    what: str,
+    what: Fitted,
     notes: list[str],
 ) -> Fit:
     chosen = terms[0]
@@ -269,7 +270,7 @@ def _term_draws(
 
 
 def _constant_fit(
-    num: Floats, typical: Floats, repeats: list[tuple[float, ...]], what: str, notes: list[str]
+    num: Floats, typical: Floats, repeats: list[tuple[float, ...]], what: Fitted, notes: list[str]
 ) -> Fit:
     level = _level(typical)
     fitted = np.full_like(typical, level)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.missing import Missing, missing_figure
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
 
 # Beyond these nothing was ever measured; within them no square overflows.
 _LEAST, _MOST = 1e-12, 1e18
@@ -41,7 +44,7 @@ class CleanPoints:
     """Points by ascending N, each N once, every figure finite and above 0; what was left out or merged."""
 
     points: tuple[ScalePoint, ...]
-    missing: tuple[MissingFigure, ...]
+    missing: tuple[Missing, ...]
     notes: tuple[str, ...]
 
 
@@ -50,10 +53,10 @@ def clean_points(points: Iterable[ScalePoint]) -> CleanPoints:
     pooled: dict[int, list[float]] = {}
     samples: dict[int, set[float | None]] = {}
     given: dict[int, int] = {}
-    missing: list[MissingFigure] = []
+    missing: list[Missing] = []
     for point in points:
         if point.num_ranks < 1:
-            missing.append(_left_out(point.num_ranks, f"{point.num_ranks} is not a number of ranks"))
+            missing.append(_left_out(point.num_ranks, Cause.NOT_A_RANK_COUNT))
             continue
         pooled.setdefault(point.num_ranks, [])
         given[point.num_ranks] = given.get(point.num_ranks, 0) + 1
@@ -62,14 +65,12 @@ def clean_points(points: Iterable[ScalePoint]) -> CleanPoints:
             if is_measurement(value):
                 pooled[point.num_ranks].append(float(value))
             else:
-                missing.append(
-                    _left_out(point.num_ranks, f"a throughput of {value} samples/s is no measurement")
-                )
+                missing.append(_left_out(point.num_ranks, Cause.NOT_A_THROUGHPUT, value=str(value)))
     kept = []
     notes = []
     for num_ranks in sorted(pooled):
         if not pooled[num_ranks]:
-            missing.append(_left_out(num_ranks, "no repeat has a usable throughput"))
+            missing.append(_left_out(num_ranks, Cause.NO_USABLE_THROUGHPUT))
             continue
         if given[num_ranks] > 1:
             notes.append(f"{given[num_ranks]} points with {num_ranks} ranks are taken as repeats of one")
@@ -86,5 +87,5 @@ def clean_points(points: Iterable[ScalePoint]) -> CleanPoints:
     return CleanPoints(points=tuple(kept), missing=tuple(missing), notes=tuple(notes))
 
 
-def _left_out(num_ranks: int, why: str) -> MissingFigure:
-    return MissingFigure(what=f"throughput with {num_ranks} ranks", reason=why)
+def _left_out(num_ranks: int, cause: Cause, **detail: Any) -> Missing:
+    return missing_figure(Figure.THROUGHPUT_AT, cause, num_ranks=num_ranks, **detail)

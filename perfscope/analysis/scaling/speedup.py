@@ -16,8 +16,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.scaling.points import ScalePoint, clean_points
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
 
 Mode = Literal["strong", "weak"]
 Floats = NDArray[np.float64]
@@ -67,7 +69,7 @@ class Scaling:
     mode_reason: str
     rows: tuple[ScalingRow, ...]
     karp_flatt_reading: str | None
-    missing: tuple[MissingFigure, ...]
+    missing: tuple[Missing, ...]
     notes: tuple[str, ...] = field(default=())
 
 
@@ -154,7 +156,7 @@ def measure_scaling(
     if not clean.points:
         if reference_ranks is not None:
             raise ValueError(f"no usable point with {reference_ranks} ranks: nothing to refer to")
-        missing.append(MissingFigure(what="speedup", reason="no usable throughput was given"))
+        missing.append(missing_figure(Figure.SPEEDUP, Cause.NO_USABLE_THROUGHPUT))
         return Scaling(
             reference_ranks=None, mode=told, mode_reason=reason, rows=(), karp_flatt_reading=None,
             missing=tuple(missing), notes=clean.notes,
@@ -222,35 +224,20 @@ def _row(point: ScalePoint, reference: ScalePoint) -> ScalingRow:
     )
 
 
-def _gaps(points: tuple[ScalePoint, ...], reference_ranks: int) -> list[MissingFigure]:
+def _gaps(points: tuple[ScalePoint, ...], reference_ranks: int) -> list[Missing]:
     gaps = []
     single = [str(point.num_ranks) for point in points if len(point.throughputs) == 1]
     if single:
-        gaps.append(
-            MissingFigure(
-                what=f"interval of throughput, N = {', '.join(single)}",
-                reason="one repeat only: how much it varies is not known; repeat the run",
-            )
-        )
+        sizes = ", ".join(single)
+        gaps.append(missing_figure(Figure.THROUGHPUT_INTERVAL, Cause.ONE_REPEAT, sizes=sizes))
         if any(point.num_ranks == reference_ranks and len(point.throughputs) == 1 for point in points):
-            gaps.append(
-                MissingFigure(
-                    what="intervals of speedup and efficiency",
-                    reason=f"the reference, N = {reference_ranks}, was run once only",
-                )
-            )
+            cause = Cause.REFERENCE_RUN_ONCE
+            gaps.append(missing_figure(Figure.SPEEDUP_INTERVALS, cause, reference=reference_ranks))
     if len(points) == 1:
-        gaps.append(MissingFigure(what="speedup", reason="one number of ranks only: nothing to compare with"))
+        gaps.append(missing_figure(Figure.SPEEDUP, Cause.ONE_RANK_COUNT))
     if reference_ranks != 1:
-        gaps.append(
-            MissingFigure(
-                what="Karp-Flatt",
-                reason=(
-                    f"it is defined against one rank and the reference is N = {reference_ranks}; "
-                    "run with one rank"
-                ),
-            )
-        )
+        cause = Cause.REFERENCE_NOT_ONE_RANK
+        gaps.append(missing_figure(Figure.KARP_FLATT, cause, reference=reference_ranks))
     return gaps
 
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.study.comparable import (
     batch_difference,
     forbidding_differences,
@@ -42,7 +42,6 @@ from perfscope.analysis.study.results import (
     Problem,
     RunDiff,
     RunEntry,
-    ScalingSeries,
     ScalingStudy,
     SchemeStudy,
     StudyAnalysis,
@@ -51,9 +50,11 @@ from perfscope.analysis.study.results import (
 from perfscope.analysis.study.scaling import scaling_study
 from perfscope.analysis.study.schemes import comparison_class, scheme_studies
 from perfscope.analysis.study.words import named
+from perfscope.messages.missing import cause_text
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
 
 STATED = "stated with --by"
-WINNER = "which setting wins"  # as a missing figure
 _REMEDIES = {  # of refusals after which nothing is left to compare
     "other_model": "Name runs of one model.",
     "other_machine": "Name runs of one machine.",
@@ -67,7 +68,7 @@ _REMEDIES = {  # of refusals after which nothing is left to compare
     "no_speed": "Record again with --samples-per-step, so that a speed is known.",
     "no_mode": "State what scaling was meant with --mode.",
 }
-_ASKED = ("scaling", WINNER)
+_ASKED = (Figure.SCALING, Figure.WINNER)
 _SAID = 3  # of the runs left out, with their reasons
 
 
@@ -82,7 +83,7 @@ class _Views:
     problems: list[Problem] = field(default_factory=list)
     explained: frozenset[str] = frozenset()  # what the user has the runs compared by, and may differ
     by: str = ""
-    missing: list[MissingFigure] = field(default_factory=list)
+    missing: list[Missing] = field(default_factory=list)
 
 
 def analyse_study(
@@ -117,7 +118,7 @@ def analyse_study(
         explained=frozenset() if chosen or not by else explained(runs, by),
     )
     views.problems += [*_left_out(left_out), *problems_of_runs(runs, entries)]
-    views.missing += [MissingFigure(what=f"the run {one.name}", reason=one.reason) for one in left_out]
+    views.missing += map(_unread, left_out)
     of_name = {entry.name: model_of(entry) for entry in entries}
     views.problems += doubtful_models(runs, {run.label: of_name[run.name] for run in runs})
     runs = tuple(map(without_bad_factors, runs))
@@ -251,15 +252,17 @@ def _scaling(views: _Views, runs: Sequence[StudyRun], mode: str | None, asked: S
     views.problems += problems
     views.problems += forbidding_differences(runs, REFUSE, "scaling")
     if views.scaling is None:
-        reason = "no usable run has more than one rank" if runs else "no run is usable: see the problems"
-        views.missing.append(MissingFigure(what="scaling", reason=reason))
+        cause = Cause.SINGLE_RANK_RUNS if runs else Cause.NO_USABLE_RUN
+        views.missing.append(missing_figure(Figure.SCALING, cause, of_series=""))
         return
     for series in views.scaling.series:
         if series.refused:
-            what = f"scaling of {series.name}" if series.name else "scaling"
-            views.missing.append(MissingFigure(what=what, reason=series.refused))
-            text = f"{what[:1].upper()}{what[1:]} is not shown: {series.refused}."
-            views.problems.append(Problem(severity=REFUSE, id=_refusal(series), text=text, affects="scaling"))
+            of = f" of {series.name}" if series.name else ""
+            views.missing.append(
+                missing_figure(Figure.SCALING, Cause.REFUSED, of_series=of, reason=series.refused)
+            )
+            text = f"Scaling{of} is not shown: {series.refused}."
+            views.problems.append(Problem(severity=REFUSE, id=series.refusal, text=text, affects="scaling"))
 
 
 def _frameworks(views: _Views, runs: Sequence[StudyRun]) -> None:
@@ -268,15 +271,7 @@ def _frameworks(views: _Views, runs: Sequence[StudyRun]) -> None:
         views.missing += study.missing
     views.problems += separating_problems(runs)
     if not views.frameworks:
-        reason = "no usable run says which framework it trained with: see the problems"
-        views.missing.append(MissingFigure(what=WINNER, reason=reason))
-
-
-def _refusal(series: ScalingSeries) -> str:
-    """The problem's id."""
-    if "not repeats of one setting" in series.refused:
-        return "mixed_settings"
-    return "no_scaling" if series.mode else "no_mode"
+        views.missing.append(missing_figure(Figure.WINNER, Cause.NO_FRAMEWORK))
 
 
 def _schemes(views: _Views, runs: Sequence[StudyRun], by: str, planned: bool) -> None:
@@ -297,15 +292,13 @@ def _schemes(views: _Views, runs: Sequence[StudyRun], by: str, planned: bool) ->
             views.problems += batch_difference(same, REFUSE, "schemes", by=views.by, explained=explained_)
     for study in views.schemes:
         if study.refused:
-            views.missing.append(MissingFigure(what=WINNER, reason=study.refused))
+            views.missing.append(missing_figure(Figure.WINNER, Cause.REFUSED, reason=study.refused))
     if not views.schemes:
-        reason = "no usable run belongs to a group: see the problems"
-        views.missing.append(MissingFigure(what=WINNER, reason=reason))
+        views.missing.append(missing_figure(Figure.WINNER, Cause.NOT_GROUPED))
     compared = {label for study in views.schemes for row in study.rows for label in row.runs}
     alone = [run.label for run in runs if run.label not in compared]
     if alone:
-        reason = "no other setting has their model, data type, batch, machine and number of ranks"
-        views.missing.append(MissingFigure(what=f"ratios of {named(alone)}", reason=reason))
+        views.missing.append(missing_figure(Figure.RATIOS, Cause.NO_COUNTERPART, runs=named(alone)))
 
 
 def _unequal_sizes(runs: Sequence[StudyRun], by: str, named_: Collection[str]) -> list[Problem]:
@@ -349,6 +342,10 @@ def _unlabelled(views: _Views, runs: Sequence[StudyRun], by: str) -> None:
         views.problems.append(
             Problem(severity=severity, id="no_label", text=text, runs=without, affects="schemes")
         )
+
+
+def _unread(run: LeftOut) -> Missing:
+    return missing_figure(Figure.STUDY_RUN, Cause.RUN_LEFT_OUT, run=run.name, reason=run.reason)
 
 
 def _left_out(lost: Sequence[LeftOut]) -> list[Problem]:
@@ -427,7 +424,7 @@ def _headline(runs: Sequence[StudyRun], views: _Views, stated: str) -> tuple[str
         text = f"{len(runs)} run{'' if len(runs) == 1 else 's'}, not compared, for {said} given below."
         return text, _remedy(views)
     if stated:
-        why = next((one.reason for one in views.missing if one.what in _ASKED), "see the problems")
+        why = next((cause_text(one) for one in views.missing if one.figure in _ASKED), "see the problems")
         return f"{len(runs)} runs, not compared by {stated}: {why}.", ""
     return f"{len(runs)} runs; choose what to compare them by with --by.", ""
 

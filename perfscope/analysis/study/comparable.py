@@ -7,15 +7,17 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from perfscope.analysis.bench import COUNTED
-from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.missing import missing_figure
 from perfscope.analysis.study.grouping import BATCH, DTYPE, MACHINE, MODEL, with_name
 from perfscope.analysis.study.machines import machine_key
 from perfscope.analysis.study.results import REFUSE, WARN, Problem, RunEntry, Severity, StudyRun
 from perfscope.analysis.study.words import crowd, named, ranks
+from perfscope.messages.missing import cause_text
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
 
 FIGURES = "scaling, schemes"
 FEW_STEPS = 0.5  # of the most steps of a study's runs: speeds of fewer are noisier by far
-_LATER_STEPS = "the later steps of "  # as the analysis of a run tells that its ranks step unequally often
 MOST = 1.005  # of a share; half a per cent beyond 1 is what the replay is off by
 _SHARES = ("load_balance", "lb_in", "lb_out", "comm_efficiency", "serialisation", "transfer")
 
@@ -79,7 +81,8 @@ def problems_of_runs(runs: Sequence[StudyRun], entries: Sequence[RunEntry]) -> l
     for run in runs:
         found += _incomplete(run)
         if run.samples_per_s is None and not run.running:
-            why = next((one.reason for one in run.missing if one.what in ("samples/s", "throughput")), "")
+            speed = (Figure.SAMPLES_PER_S, Figure.THROUGHPUT)
+            why = next((cause_text(one) for one in run.missing if one.figure in speed), "")
             why = f": {why}" if why else ""
             text = f"{run.label} has no samples/s{why}; it is left out of every ratio of samples/s."
             found.append(
@@ -115,7 +118,8 @@ def _incomplete(run: StudyRun) -> list[Problem]:
             "what it tells of the others is not known."
         )
         found.append(Problem(severity=WARN, id="missing_ranks", text=text, runs=label, affects=FIGURES))
-    others = [reason for reason in run.incomplete if "ranks are missing" not in reason]
+    causes = zip(run.incomplete, run.incomplete_causes, strict=True)
+    others = [reason for reason, cause in causes if cause is not Cause.RANKS_MISSING]
     if others:
         text = f"{run.label} is incomplete: {'; '.join(others)}. Its figures cover what was written."
         found.append(Problem(severity=WARN, id="incomplete", text=text, runs=label))
@@ -143,8 +147,7 @@ def without_bad_factors(run: StudyRun) -> StudyRun:
     """The run with an efficiency that holds shares, or with none and the reason."""
     if run.efficiency is None or not bad_factors(run):
         return run
-    reason = f"{run.label} has factors below 0 or above 1: its clocks or traces disagree"
-    lost = MissingFigure(what="parallel efficiency", reason=reason)
+    lost = missing_figure(Figure.PARALLEL_EFFICIENCY, Cause.BAD_FACTORS, run=run.label)
     return replace(run, efficiency=None, missing=(*run.missing, lost))
 
 
@@ -198,7 +201,7 @@ def _shared(runs: Sequence[StudyRun], entries: Sequence[RunEntry]) -> list[Probl
     )
     add(
         "uneven_ranks",
-        [run for run in runs if any(one.what.startswith(_LATER_STEPS) for one in run.missing)],
+        [run for run in runs if any(one.figure is Figure.LATER_STEPS for one in run.missing)],
         "The ranks of {names} recorded unequal numbers of steps: what follows the shortest is not compared "
         "between ranks.",
     )

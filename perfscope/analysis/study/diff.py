@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from perfscope.analysis.results import RunAnalysis
+from perfscope.analysis.results import CollectiveResult, RunAnalysis
 from perfscope.analysis.study.causes import cause_of
 from perfscope.analysis.study.gather import mapping
 from perfscope.analysis.study.results import (
@@ -24,6 +24,10 @@ from perfscope.units import format_ns
 Value = float | str | None
 Side = dict[str, Value]
 IN_CALLS = "time in calls"
+_OF_COLLECTIVE = (  # rows of each collective, with their units
+    *(("calls", "count"), ("bytes", "bytes"), (IN_CALLS, "time"), ("transfer", "time")),
+    ("waiting for the last rank", "time"),
+)
 SAME_NUMBER = 1e-5  # of a plain figure (losses): sums in another order differ by as much
 SAME_SHARE = 5e-4  # shares are shown with one decimal of a per cent
 CLOSE = 1.05  # of two runs' speeds: what noise may be
@@ -181,14 +185,24 @@ def _collective_section(one: RunAnalysis, other: RunAnalysis) -> DiffSection:
     before, after = _collectives(one), _collectives(other)
     section = _mixed("collectives", "Collectives, per step", before, after)
     moved: dict[str, float] = defaultdict(float)
-    for what, unit in {**before, **after}:
-        if what.endswith(IN_CALLS):
-            sides = [side.get((what, unit)) for side in (before, after)]
-            known = [value if isinstance(value, float) else 0.0 for value in sides]
-            moved[what.partition(": ")[0]] = abs(known[1] - known[0])
-    rows = [replace(row, weight=moved[row.what.partition(": ")[0]]) for row in section.rows]
-    rows.sort(key=lambda row: (-row.weight, row.what.partition(": ")[0]))
+    names = _collective_names(one) | _collective_names(other)
+    for name in set(names.values()):
+        sides = [side.get((f"{name}: {IN_CALLS}", "time")) for side in (before, after)]
+        known = [value if isinstance(value, float) else 0.0 for value in sides]
+        moved[name] = abs(known[1] - known[0])
+    rows = [replace(row, weight=moved[names[row.what]]) for row in section.rows]
+    rows.sort(key=lambda row: (-row.weight, names[row.what]))
     return replace(section, rows=tuple(rows))
+
+
+def _name_of(one: CollectiveResult) -> str:
+    return f"{one.collective} over {ranks(one.group_size)}"
+
+
+def _collective_names(analysis: RunAnalysis) -> dict[str, str]:
+    """Row of `_collectives` -> which collective it is of."""
+    names = {_name_of(one) for one in analysis.collectives}
+    return {f"{name}: {what}": name for name in names for what, _ in _OF_COLLECTIVE}
 
 
 def _collectives(analysis: RunAnalysis) -> dict[tuple[str, str], Value]:
@@ -197,14 +211,8 @@ def _collectives(analysis: RunAnalysis) -> dict[tuple[str, str], Value]:
     steps = max(traced, default=0)
     sums: dict[tuple[str, str], list[float | None]] = defaultdict(list)
     for one in analysis.collectives if steps else ():
-        name = f"{one.collective} over {ranks(one.group_size)}"
-        for what, unit, value in (
-            ("calls", "count", one.count),
-            ("bytes", "bytes", one.bytes),
-            (IN_CALLS, "time", one.duration_ns),
-            ("transfer", "time", one.transfer_ns),
-            ("waiting for the last rank", "time", one.wait_ns),
-        ):
+        name, values = _name_of(one), (one.count, one.bytes, one.duration_ns, one.transfer_ns, one.wait_ns)
+        for (what, unit), value in zip(_OF_COLLECTIVE, values, strict=True):
             sums[f"{name}: {what}", unit].append(None if value is None else value / steps)
     return {
         key: None if None in values else math.fsum(value for value in values if value is not None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.missing import Missing
 from perfscope.analysis.study.figures import Composition, Interval
 from perfscope.analysis.study.parity import Parity
 
@@ -35,7 +35,7 @@ class FrameworkPoint:
     no_kernel_share: float | None
     peak_memory_bytes: float | None
     num_disturbed: int = 0
-    missing: tuple[MissingFigure, ...] = ()
+    missing: tuple[Missing, ...] = ()
     speeds: tuple[float, ...] = ()
     traced_ratio: float | None = None
 
@@ -95,7 +95,7 @@ class FrameworkStudy:
     world_sizes: tuple[int, ...]
     headline: str
     action: str = ""
-    missing: tuple[MissingFigure, ...] = ()
+    missing: tuple[Missing, ...] = ()
     trained: str = ""
     agreement: str = ""
     scaling: str = ""

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.study.averages import known_centre, mean_composition
 from perfscope.analysis.study.framework_results import (
     FrameworkPoint,
@@ -24,6 +24,8 @@ from perfscope.analysis.study.parity import Parity, parity, worst
 from perfscope.analysis.study.repeats import centre_interval
 from perfscope.analysis.study.results import WARN, Problem, StudyRun
 from perfscope.analysis.study.words import named, ranks
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
 
 REFERENCE = "torch"  # the framework that losses and speeds are held against, where it is there
 RETIRED = {"mxnet": "retired upstream since September 2023"}
@@ -249,19 +251,26 @@ def _word(value: object) -> str:
     return "x".join(map(str, value)) if isinstance(value, list) else f"{value}"
 
 
-def _missing(rows: Sequence[FrameworkRow], reference: str) -> list[MissingFigure]:
+def _missing(rows: Sequence[FrameworkRow], reference: str) -> list[Missing]:
     there = {point.world_size for row in rows if row.is_reference for point in row.points}
     found = []
     for row in rows:
         for point in row.points:
             size = point.world_size
             one = row.parity.get(size)
-            what = f"the speed of {row.name} against others on {ranks(size)}"
-            if one is not None and one.agrees is not True:
-                found.append(MissingFigure(what=what, reason=one.reason))
-            elif one is None and not row.is_reference:
-                reason = f"its losses or those of {reference} were not recorded"
-                if size not in there:
-                    reason = f"there is no run of {reference} on {ranks(size)} to hold its losses against"
-                found.append(MissingFigure(what=what, reason=reason))
+            cause = Cause.LOSSES_NOT_RECORDED if size in there else Cause.NO_REFERENCE_RUN
+            if one is not None:
+                cause = Cause.LOSSES_DISAGREE
+            if row.is_reference if one is None else one.agrees is True:
+                continue
+            found.append(
+                missing_figure(
+                    Figure.FRAMEWORK_SPEED,
+                    cause,
+                    framework=row.name,
+                    size=ranks(size),
+                    reference=reference,
+                    reason=one.reason if one else "",
+                )
+            )
     return found

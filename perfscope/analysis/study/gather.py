@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from perfscope.analysis.absent import why_cut_short
-from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.rank_facts import world_size
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.study.causes import KEPT
@@ -25,13 +25,14 @@ from perfscope.analysis.study.results import (
     RunEntry,
     StudyRun,
 )
+from perfscope.rundir.old_words import scales_with
 from perfscope.rundir.records import Exit, Framework, RankRecord, RunRecord
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
+from perfscope.vocabulary.traffic import ScalesWith
 
 SEPARATOR = " · "  # between the facts of a repeat key
 BETWEEN_HOSTS = ("ethernet", "fabric")  # link classes
-# What calls carry, in the words of the schemes: of each sample (asked first), or of the weights.
-_OF_SAMPLES = ("activation", "input of", "logits", "output", "halo")
-_OF_WEIGHTS = ("gradients", "bucket", "weights", "centre", "parameters")
 REPEAT = "repeat"  # the label that numbers repeats
 GROWN = 10.0  # a last loss that many times the first has diverged, as `perfscope bench` has it
 _CLUSTER = re.compile(r"@(\d+(?:\.\d+)?)([kmg])bit", re.IGNORECASE)
@@ -84,6 +85,7 @@ def _study_run(entry: RunEntry, label: str, known: Model, model: str) -> StudyRu
     hosts = Counter(rank.host for rank in analysis.ranks if rank.host)
     batch = bench.batch if bench else _batch(analysis)
     composition, no_composition = _composition(analysis)
+    incomplete = _incomplete(analysis, world)
     curve = _loss_curve(entry, batch)
     memory = _memory(entry.bench_records) or _memory_of_ranks(entry.metas)
     framework, version = _framework(entry)
@@ -126,7 +128,8 @@ def _study_run(entry: RunEntry, label: str, known: Model, model: str) -> StudyRu
         diverged=_diverged(analysis),
         disturbed=None if machine is None or machine.clean is None else not machine.clean,
         disturbances=tuple(one.title for one in machine.disturbances if one.within_steps) if machine else (),
-        incomplete=_incomplete(analysis, world),
+        incomplete=tuple(incomplete.values()),
+        incomplete_causes=tuple(incomplete),
         running=run.is_open,
         machine=facts,
         perfscope_version=run.perfscope_version,
@@ -253,16 +256,16 @@ def _repeat_key(
     return SEPARATOR.join(facts)
 
 
-def _composition(analysis: RunAnalysis) -> tuple[Composition | None, str]:
+def _composition(analysis: RunAnalysis) -> tuple[Composition | None, Missing | None]:
     """The mean rank's mean traced step, and why there is none."""
     found = [rank.breakdown_ns for rank in analysis.ranks if rank.breakdown_ns is not None]
     if analysis.breakdown_of == "file":
-        return None, "its traces have no step marks: what they hold is not a step"
+        return None, missing_figure(Figure.STEP_COMPOSITION, Cause.NO_STEP_MARKS)
     if not found:
-        return None, "no window of it was traced"
+        return None, missing_figure(Figure.STEP_COMPOSITION, Cause.NO_WINDOW_TRACED)
     means = {part: math.fsum(getattr(one, part) for one in found) / len(found) for part in PARTS}
     step = math.fsum(one.step for one in found) / len(found)
-    return Composition(step=step, num_steps=min(one.num_steps for one in found), **means), ""
+    return Composition(step=step, num_steps=min(one.num_steps for one in found), **means), None
 
 
 def _loss_curve(entry: RunEntry, batch: int | None) -> LossCurve | None:
@@ -337,25 +340,26 @@ def _diverged(analysis: RunAnalysis) -> bool:
     return (bench.last_loss or 0.0) > GROWN * abs(bench.first_loss or 0.0)
 
 
-def _incomplete(analysis: RunAnalysis, world: int | None) -> tuple[str, ...]:
-    run, reasons = analysis.run, []
+def _incomplete(analysis: RunAnalysis, world: int | None) -> dict[Cause, str]:
+    """Why it is only a part, in words."""
+    run, reasons = analysis.run, dict[Cause, str]()
     if run.is_open:
-        reasons.append("it was not closed: still being written, or perfscope was killed")
+        reasons[Cause.NOT_CLOSED] = "it was not closed: still being written, or perfscope was killed"
     ended = run.exit or Exit()
     cut_short = why_cut_short(run)
     if cut_short:
-        reasons.append(cut_short)
+        reasons[Cause.CUT_SHORT] = cut_short
     elif ended.signal:
-        reasons.append(f"it was ended by signal {ended.signal}")
+        reasons[Cause.ENDED_BY_SIGNAL] = f"it was ended by signal {ended.signal}"
     elif ended.code:
-        reasons.append(f"it ended with exit code {ended.code}")
+        reasons[Cause.EXIT_CODE] = f"it ended with exit code {ended.code}"
     seen = len(analysis.ranks)
     if world and seen < world:
-        reasons.append(f"{world - seen} of {world} ranks are missing")
+        reasons[Cause.RANKS_MISSING] = f"{world - seen} of {world} ranks are missing"
     cut = [rank.rank for rank in analysis.ranks if rank.finished is False]
     if cut and not run.is_open:
-        reasons.append(f"rank {', '.join(map(str, cut[:8]))} did not close its files")
-    return tuple(reasons)
+        reasons[Cause.FILES_NOT_CLOSED] = f"rank {', '.join(map(str, cut[:8]))} did not close its files"
+    return reasons
 
 
 def _machine(entry: RunEntry) -> MachineFacts:
@@ -409,41 +413,34 @@ def _link_speed(cluster: str, topologies: Mapping[str, Mapping[str, object]]) ->
 def _fixed_share(scheme: Mapping[str, Any]) -> float | None:
     """Of the bytes that the scheme's formulas send between hosts, those that do not grow with the batch.
 
-    What a call carries is told by the scheme's own words. None: nothing is sent, or a word is not known.
+    None: nothing is sent, or what a call grows with is not known.
     """
-    sums = {True: 0.0, False: 0.0}
+    sums = dict.fromkeys(ScalesWith, 0.0)
     calls = mapping(mapping(scheme.get("predicted")).get("calls_of_rank"))
     for row in (mapping(row) for rows in calls.values() for row in sequence(rows)):
-        what = str(row.get("what"))
-        grows = any(word in what for word in _OF_SAMPLES)
-        if not grows and not any(word in what for word in _OF_WEIGHTS):
+        grows_with = scales_with(row.get("scales_with"), row.get("what"))
+        if grows_with is None:
             return None
         for link, size in mapping(row.get("links")).items():
             if link in BETWEEN_HOSTS and _is_number(size) and _is_number(row.get("count")):
-                sums[grows] += size * row["count"] / (_whole(row.get("every")) or 1)
-    total = sums[True] + sums[False]
-    return sums[False] / total if total else None
+                sums[grows_with] += size * row["count"] / (_whole(row.get("every")) or 1)
+    total = math.fsum(sums.values())
+    return sums[ScalesWith.WEIGHTS] / total if total else None
 
 
 def _missing(
-    analysis: RunAnalysis, no_composition: str, entry: RunEntry, curve: LossCurve | None
-) -> tuple[MissingFigure, ...]:
+    analysis: RunAnalysis, no_composition: Missing | None, entry: RunEntry, curve: LossCurve | None
+) -> tuple[Missing, ...]:
     missing = list(analysis.missing)
     if no_composition:
-        missing.append(MissingFigure(what="step composition", reason=no_composition))
+        missing.append(no_composition)
     if analysis.throughput_samples_per_s is None:
-        reason = "how many samples a step holds is not known"
-        if analysis.step_ns is None:
-            reason = "no step was recorded"
-        missing.append(MissingFigure(what="samples/s", reason=reason))
+        cause = Cause.NO_STEP_RECORDED if analysis.step_ns is None else Cause.BATCH_NOT_KNOWN
+        missing.append(missing_figure(Figure.SAMPLES_PER_S, cause))
     if curve is None:
-        reason = "no rank recorded a loss that is a number"
-        if analysis.bench is None:
-            reason = "only runs of `perfscope bench` record their losses"
-        elif not entry.bench_records:
-            reason = "the ranks' records (bench.json) were not read"
-        missing.append(MissingFigure(what="loss curve", reason=reason))
+        cause = Cause.NO_LOSS if entry.bench_records else Cause.NOT_READ
+        cause = Cause.NOT_A_BENCH_RUN if analysis.bench is None else cause
+        missing.append(missing_figure(Figure.LOSS_CURVE, cause))
     if not entry.bench_records and analysis.bench is None:
-        reason = "only runs of `perfscope bench` record it"
-        missing.append(MissingFigure(what="peak memory and bytes per link class", reason=reason))
+        missing.append(missing_figure(Figure.MEMORY_AND_LINKS, Cause.NOT_A_BENCH_RUN))
     return tuple(dict.fromkeys(missing))

@@ -12,6 +12,7 @@ from perfscope.analysis.scaling.fits import fit_all
 from perfscope.analysis.scaling.points import ScalePoint
 from perfscope.analysis.study.results import STRONG, FitCurvePoint, FitParameter, ScalingFit
 from perfscope.analysis.study.words import ranks
+from perfscope.vocabulary.scaling import Fitted
 
 NUM_CURVE = 25  # points of a curve, beside the measured ones
 FALLS = 0.95  # times the throughput of the fewest ranks: beyond noise
@@ -105,8 +106,8 @@ def _curve(fit: Fit, points: Sequence[ScalePoint], reference: float) -> tuple[Fi
         value, low, high = fit.predict(size)
         if value is None or low is None or high is None:
             continue
-        if fit.what.startswith("time"):  # a time: the longer, the slower
-            work = _samples(points, size) if "step" in fit.what else 1.0
+        if fit.what is not Fitted.THROUGHPUT:  # a time: the longer, the slower
+            work = _samples(points, size) if fit.what is Fitted.STEP_TIME else 1.0
             value, low, high = (work / one if one > 0 else float("nan") for one in (value, high, low))
         if not np.isfinite((value, low, high)).all():
             continue

@@ -10,6 +10,8 @@ from perfscope.analysis.efficiency.results import Efficiency
 from perfscope.analysis.study.averages import middle_efficiency
 from perfscope.analysis.study.results import POP_ROWS, WEAK, PopRow, PopTree, StudyRun
 from perfscope.analysis.study.words import ranks
+from perfscope.messages.missing import cause_text
+from perfscope.vocabulary.figures import Figure
 
 _DEPTHS = {
     "global_efficiency": 0,
@@ -20,6 +22,11 @@ _DEPTHS = {
     "transfer": 2,
     "lb_in": 3,
     "lb_out": 3,
+}
+_FIGURES = {  # factor -> the missing figure that says why there is none
+    "parallel_efficiency": Figure.PARALLEL_EFFICIENCY,
+    "serialisation": Figure.SERIALISATION_AND_TRANSFER,
+    "transfer": Figure.SERIALISATION_AND_TRANSFER,
 }
 _ALONE = {
     "lb_in": "one host: all of the load balance is inside it",
@@ -116,11 +123,12 @@ def _total(efficiency: Efficiency | None) -> float:
 def _why_none(runs: Sequence[StudyRun]) -> str:
     if all(run.composition is None for run in runs):
         return "no step was traced"
-    said = (one.reason for run in runs for one in run.missing if "efficienc" in one.what.lower())
+    figures = _FIGURES.values()
+    said = (cause_text(one) for run in runs for one in run.missing if one.figure in figures)
     return next(said, "the traced steps do not tell them")
 
 
 def _why_factor(factor: str, runs: Sequence[StudyRun]) -> str:
-    name = factor.replace("_", " ")
-    said = (one.reason for run in runs for one in run.missing if name in one.what.lower())
+    figure = _FIGURES.get(factor)
+    said = (cause_text(one) for run in runs for one in run.missing if one.figure is figure)
     return next(said, _ALONE.get(factor, "the traced steps do not tell it"))

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from perfscope.analysis.bench_bytes import LinkBytes
 from perfscope.analysis.efficiency.results import Efficiency
-from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.missing import Missing
 from perfscope.analysis.results import Finding, Quantiles, RunAnalysis
 from perfscope.analysis.study.diff_results import DiffRow as DiffRow
 from perfscope.analysis.study.diff_results import DiffSection as DiffSection
@@ -25,6 +25,7 @@ from perfscope.analysis.study.figures import Composition as Composition
 from perfscope.analysis.study.figures import Interval as Interval
 from perfscope.analysis.study.framework_results import FrameworkStudy as FrameworkStudy
 from perfscope.rundir.records import LayersRecord, RankRecord
+from perfscope.vocabulary.causes import Cause
 
 Severity = Literal["refuse", "warn"]
 REFUSE: Severity = "refuse"
@@ -168,6 +169,7 @@ class StudyRun:
     disturbed: bool | None  # None: cannot be told
     disturbances: tuple[str, ...]
     incomplete: tuple[str, ...]  # reasons; () = complete
+    incomplete_causes: tuple[Cause, ...]  # of the same
     running: bool
     machine: MachineFacts
     perfscope_version: str
@@ -176,7 +178,7 @@ class StudyRun:
     options: Mapping[str, object]
     command: tuple[str, ...]
     labels: Mapping[str, str]
-    missing: tuple[MissingFigure, ...] = ()  # what of this run is not there
+    missing: tuple[Missing, ...] = ()  # what of this run is not there
     origin: str = ""  # "run", "import"
     fixed_share: float | None = None  # of the bytes between hosts: what does not grow with the batch
     num_params: int | None = None  # as far as its ranks hold them; None: not known, or a bench run
@@ -319,6 +321,8 @@ class ScalingSeries:
     verdict: str = ""  # of a run at the largest N: what bounds its step
     action: str = ""
     refused: str = ""
+    refusal: str = ""  # the problem's id: mixed_settings, no_scaling, no_mode
+    reference_stated: bool = False  # by --reference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,7 +360,7 @@ class SchemeRow:
     held_out_loss: float | None
     num_disturbed: int
     num_diverged: int
-    missing: tuple[MissingFigure, ...] = ()
+    missing: tuple[Missing, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -451,7 +455,7 @@ class StudyAnalysis:
     schemes: tuple[SchemeStudy, ...]  # one per set of settings that may be compared; () = none asked for
     diff: RunDiff | None
     problems: tuple[Problem, ...]  # refusals first
-    missing: tuple[MissingFigure, ...]
+    missing: tuple[Missing, ...]
     action: str = ""  # what to do; "" = nothing follows
     frameworks: tuple[FrameworkStudy, ...] = ()  # by framework only: one per model
 

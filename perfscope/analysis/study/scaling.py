@@ -61,6 +61,7 @@ class _Line:
                 reference_world_size=None,
                 reference_reason="",
                 refused=refused or series.mode_reason,
+                refusal=("mixed_settings" if series.mixed else "no_scaling" if series.mode else "no_mode"),
             )
         size, reason = self._reference()
         points = _points(series, size)
@@ -82,6 +83,7 @@ class _Line:
             reference=series.at(size)[0].label,
             reference_world_size=size,
             reference_reason=reason,
+            reference_stated=self.asked is not None and self.asked.world_size == size,
             points=points,
             fits=fitted_laws(throughputs, series.mode, centre(_speeds(series.at(size)))),
             pop=pop,
@@ -233,7 +235,7 @@ def _problems(series: Sequence[ScalingSeries]) -> list[Problem]:
                 f"against {ranks(one.reference_world_size)}, whose own losses are not counted, and "
                 "Karp–Flatt is missing."
             )
-            if one.reference_reason.startswith("stated"):
+            if one.reference_stated:
                 text = (
                     f"{name}the reference has {ranks(one.reference_world_size)}: what these lose against 1 "
                     "rank is not counted, and Karp–Flatt is missing."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 
-from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.missing import Missing
 from perfscope.analysis.study.averages import (
     known_centre,
     mean_composition,
@@ -164,7 +164,7 @@ def _titles(settings: dict[str, list[StudyRun]]) -> dict[str, str]:
 def _row(key: str, title: str, runs: Sequence[StudyRun]) -> SchemeRow:
     first = runs[0]
     speeds = tuple(sorted(run.samples_per_s for run in runs if run.samples_per_s is not None))
-    missing: dict[MissingFigure, None] = {}
+    missing: dict[Missing, None] = {}
     for run in runs:
         missing.update(dict.fromkeys(run.missing))
     return SchemeRow(

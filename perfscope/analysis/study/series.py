@@ -18,7 +18,10 @@ UNLIKE_SERIAL = "; the runs of serial have other batches and are left out"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Runs of one line: `refused` says why it is none. `borrowed`: its one-rank runs are of `serial`."""
+    """Runs of one line: `refused` says why it is none. `borrowed`: its one-rank runs are of `serial`.
+
+    `mixed`: refused, for runs of one number of ranks are no repeats of each other.
+    """
 
     name: str
     runs: tuple[StudyRun, ...]
@@ -26,6 +29,7 @@ class Series:
     mode_reason: str
     borrowed: bool = False
     refused: str = ""
+    mixed: bool = False
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -126,13 +130,15 @@ def _series(
     borrowed: bool,
     refused: str = "",
 ) -> Series:
+    mixed = "" if refused else _mixed(runs)
     return Series(
         name=name,
         runs=tuple(runs),
         mode=mode,
         mode_reason=reason,
         borrowed=borrowed,
-        refused=refused or _mixed(runs),
+        refused=refused or mixed,
+        mixed=bool(mixed),
     )
 
 

@@ -13,7 +13,7 @@ from perfscope.analysis.buckets import LayerParams
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.judged import JudgedCalls
 from perfscope.analysis.mainline import LineRecord
-from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.waits.common_start import SEND
 from perfscope.analysis.waits.line_table import Clocks, line_table
 from perfscope.analysis.waits.results import GroupWait, RankWait, ReasonShare, WaitAnalysis, WaitCall
@@ -21,6 +21,8 @@ from perfscope.analysis.waits.splits import Sums, split_rows
 from perfscope.analysis.waits.stragglers import StepTimes, input_waits, pattern_of, step_stragglers
 from perfscope.analysis.waits.surroundings import Surroundings
 from perfscope.analysis.waits.why_late import Late, why_late
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
 
 _MOST_REASONS = 5  # per collective and group
 
@@ -93,34 +95,29 @@ def analyse_waits(
 
 def _missing(
     lines: LineRecord, matches: Sequence[JudgedCalls], steps_of: Mapping[int, int], world_size: int | None
-) -> list[MissingFigure]:
-    what = "wait states"
+) -> list[Missing]:
     traced = len(steps_of)
     if not traced:
-        return [MissingFigure(what=what, reason="no step was traced")]
+        return [missing_figure(Figure.WAITS, Cause.NO_STEP_TRACED)]
     missing = []
     if world_size is not None and traced < world_size:
-        reason = f"{traced} of {world_size} ranks were traced; who waited for the others is not known"
-        missing.append(MissingFigure(what="waits for ranks without a trace", reason=reason))
+        figure, cause = Figure.WAITS_FOR_UNTRACED_RANKS, Cause.NOT_ALL_RANKS_TRACED
+        missing.append(missing_figure(figure, cause, count=traced, total=world_size))
     if traced < 2:
-        alone = "the job has one rank, which waits for nobody" if world_size == 1 else "one rank was traced"
-        return [*missing, MissingFigure(what=what, reason=alone)]
+        cause = Cause.ONE_RANK_JOB if world_size == 1 else Cause.ONE_RANK
+        return [*missing, missing_figure(Figure.WAITS, cause)]
     if not any(one.enter.shape[1] for one in matches):
-        return [*missing, MissingFigure(what=what, reason="no call could be matched across ranks")]
+        return [*missing, missing_figure(Figure.WAITS, Cause.NO_CALL_MATCHED)]
     uneven = [
         window
         for window, own in sorted(lines.lines.items())
         if len({tuple(step.step for step in line.steps) for line in own.values()}) > 1
     ]
     if uneven:
-        reason = "the ranks traced different steps there; only calls that all members made are compared"
-        named = ", ".join(str(window) for window in uneven[:8])
-        missing.append(MissingFigure(what=f"some waits of window {named}", reason=reason))
+        missing.append(missing_figure(Figure.SOME_WAITS, Cause.OTHER_STEPS_TRACED, windows=tuple(uneven)))
     unlined = {rank for one in matches for rank in one.ranks if rank not in lines.lines.get(one.window, {})}
     if unlined:
-        named = ", ".join(str(rank) for rank in sorted(unlined)[:8])
-        reason = f"no step of rank {named} was traced in the same window"
-        missing.append(MissingFigure(what="why some ranks were late", reason=reason))
+        missing.append(missing_figure(Figure.LATE_CAUSES, Cause.NO_STEP_IN_WINDOW, ranks=sorted(unlined)))
     return missing
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.missing import Missing
 
 # Why a rank entered a call later than the others; in words in `why_late`.
 REASONS = (
@@ -197,4 +197,4 @@ class WaitAnalysis:
     pattern_reason: str = ""  # one sentence
     split: tuple[SplitRow, ...] = ()
     num_uncertain: int = 0  # calls of which the clocks leave open who was late
-    missing: tuple[MissingFigure, ...] = ()
+    missing: tuple[Missing, ...] = ()

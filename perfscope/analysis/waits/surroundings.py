@@ -9,11 +9,7 @@ from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.oversubscription import oversubscriptions
 from perfscope.analysis.machine.placement import remote_ranks
 from perfscope.analysis.machine.results import MachineAnalysis, RankPlacement
-
-# Disturbances that slow down what runs on the CPUs, and GPUs.
-_SLOWS = frozenset(
-    {"cpu_neighbour", "steal", "throttling", "cgroup_throttling", "pressure", "gpu_neighbour", "swap"}
-)
+from perfscope.vocabulary.disturbances import SLOW_COMPUTATION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +33,7 @@ def surroundings(machine: MachineAnalysis | None, hosts: Sequence[Host]) -> Surr
         return Surroundings()
     disturbed: dict[tuple[str, int], str] = {}
     for one in sorted(machine.disturbances, key=lambda found: -found.severity):
-        if one.within_steps and one.kind in _SLOWS:
+        if one.within_steps and one.kind in SLOW_COMPUTATION:
             for window in one.windows:
                 disturbed.setdefault((one.host, window), one.title.removesuffix("."))
     crowded = {

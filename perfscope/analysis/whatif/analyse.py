@@ -14,7 +14,7 @@ from functools import partial
 from perfscope.analysis.advice import TORCH, Training
 from perfscope.analysis.machine.results import Roofline
 from perfscope.analysis.mainline import LINE_IDLE, LINE_INPUT
-from perfscope.analysis.missing import MissingFigure
+from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.replay.program import Change, Program
 from perfscope.analysis.replay.replays import UNEXPLAINED, Replays
 from perfscope.analysis.whatif import changes
@@ -22,6 +22,8 @@ from perfscope.analysis.whatif.latency import CallCost, call_costs
 from perfscope.analysis.whatif.peers import Slow, Work, as_fast_as_peers, splits_differently
 from perfscope.analysis.whatif.results import ReplayCheck, WhatIf
 from perfscope.units import format_ns, format_ratio
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
 
 TRUSTED_ERROR = 0.05  # replay off by more: said beside every what-if
 UNTRUSTED_ERROR = 0.25  # replay off by more: no what-if is given
@@ -38,7 +40,7 @@ class WhatIfs:
     check: ReplayCheck | None
     slow: tuple[Slow, ...]  # ranks slower than their peers, the worst first
     slow_at_times: tuple[Slow, ...]  # with ranks that were slow in some of the steps only
-    missing: tuple[MissingFigure, ...]
+    missing: tuple[Missing, ...]
     different_work: bool = False  # ranks run different layers: the model is split over them
 
     @property
@@ -86,11 +88,7 @@ def analyse_what_ifs(
         error_ratio=replays.error_ratio,
     )
     if check.error_ratio > UNTRUSTED_ERROR:
-        reason = (
-            f"the replay of the traced steps is off by {format_ratio(check.error_ratio, 0)}: "
-            "what ties the ranks together is not in the trace"
-        )
-        missing = (MissingFigure(what="what-ifs", reason=reason),)
+        missing = (missing_figure(Figure.WHAT_IFS, Cause.REPLAY_ERROR, ratio=check.error_ratio),)
         return WhatIfs(what_ifs=(), check=check, slow=(), slow_at_times=(), missing=missing)
     costs = call_costs(replays)
     work = Work.of(replays)

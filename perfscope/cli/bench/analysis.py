@@ -100,7 +100,7 @@ def disturbed(machine: MachineAnalysis | None) -> dict[str, Any]:
     """Whether something else used the machine during the steps (None: not known), and what; as the report."""
     if machine is None or machine.clean is None:
         return {"disturbed": None, "disturbances": []}
-    kinds = {one.kind for one in machine.disturbances if one.within_steps}
+    kinds = {one.kind.value for one in machine.disturbances if one.within_steps}
     return {"disturbed": not machine.clean, "disturbances": [] if machine.clean else sorted(kinds)}
 
 

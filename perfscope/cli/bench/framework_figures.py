@@ -25,6 +25,7 @@ def figures_of_run(run_dir: Path) -> dict[str, Any]:
     from perfscope.analysis.run import analyse_run
     from perfscope.analysis.study.parity import mean_losses
     from perfscope.ingest import ingest_run
+    from perfscope.messages.missing import cause_text, figure_text
     from perfscope.rundir.reader import RunReader
 
     ingest_run(run_dir)
@@ -44,7 +45,7 @@ def figures_of_run(run_dir: Path) -> dict[str, Any]:
         "final_loss": losses[-1] if losses else None,
         "peak_rss_bytes": max((_whole(one.get("peak_rss_bytes")) for one in records.values()), default=0)
         or None,
-        "missing": {one.what: one.reason for one in analysis.missing},
+        "missing": {figure_text(one): cause_text(one) for one in analysis.missing},
     }
     del analysis, reader
     gc.collect()

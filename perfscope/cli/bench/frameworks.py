@@ -17,6 +17,7 @@ from perfscope.cli.output import print_result
 from perfscope.cli.words import number, plural
 from perfscope.errors import UsageError
 from perfscope.rundir.shell import quote
+from perfscope.vocabulary.defaults import FRAMEWORKS
 
 if TYPE_CHECKING:
     from perfscope.runners.frameworks.interpreters import Interpreter
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 DEFAULT_PLACE = Path("perfscope-studies") / "frameworks"
 _ALL = "torch,tensorflow,keras-tensorflow,keras-jax,keras-torch,jax,mxnet,horovod"
-# One window of two steps, whatever it costs: traced steps are not counted in samples/s.
-_RECORDING = ("--windows", "1", "--steps-per-window", "2", "--overhead", "100%")
+_RECORDING = (
+    *("--windows", str(FRAMEWORKS.windows), "--steps-per-window", str(FRAMEWORKS.steps_per_window)),
+    *("--overhead", f"{FRAMEWORKS.overhead:.0%}"),
+)
 _CELL_TIMEOUT_S = 600.0
 
 

@@ -15,6 +15,7 @@ from perfscope.cli.check.options import Asked, CommandAfterDashes
 from perfscope.cli.check.output import mute_dead_stderr
 from perfscope.cli.output import discard_stdout
 from perfscope.errors import EXIT_USER, PerfscopeError, UsageError
+from perfscope.vocabulary.defaults import CHECK
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 EXIT_FAILED = 5
@@ -104,7 +105,11 @@ def _never_one(function: _F) -> _F:
 )
 @click.option("--all-pairs", is_flag=True, help="Run all pairs even where the verdict is settled early.")
 @click.option(
-    "--windows", type=click.IntRange(0, 1000), default=4, show_default=True, help="Windows to trace."
+    "--windows",
+    type=click.IntRange(0, 1000),
+    default=CHECK.windows,
+    show_default=True,
+    help="Windows to trace.",
 )
 @click.option("--no-trace", is_flag=True, help="Trace nothing: no layers and collectives in the explanation.")
 @click.option("--samples-per-step", type=click.IntRange(1), metavar="N", help="As of `perfscope run`.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +10,7 @@ from math import lcm
 from perfscope.analysis.predict.crossings import sharing, uses_inside
 from perfscope.analysis.predict.from_run import link_class
 from perfscope.analysis.predict.records import BETWEEN_HOSTS, Plan, PlannedCall, Refusal
-from perfscope.runners.config import BenchConfig, BenchError, parse_scheme
+from perfscope.runners.config import BatchError, BenchConfig, BenchError, parse_scheme
 from perfscope.runners.identity import all_traffic
 from perfscope.runners.job import Job
 from perfscope.runners.mesh import Mesh
@@ -20,8 +19,6 @@ from perfscope.runners.schemes.registry import find_scheme
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
 
-_CUT = "a batch of"  # how the planners begin of a batch that does not divide
-_NUMBER = re.compile(r"\d+")
 _Kind = tuple[str, str, int, str]
 
 
@@ -140,7 +137,9 @@ def bench_plans(
     Raises:
         BenchError: a scheme that nobody knows.
     """
-    plans, refusals = [], []
+    plans: list[Plan] = []
+    refusals: list[Refusal] = []
+    cut: dict[int, BatchError] = {}  # number of the refusal -> the planner's error
     for scheme in schemes:
         name, _ = parse_scheme(scheme)
         find_scheme(name)
@@ -150,12 +149,17 @@ def bench_plans(
             try:
                 plans.append(_planned(configs, scheme, size, ranks_per_host, batch_of[size]))
             except BenchError as error:
+                if isinstance(error, BatchError):
+                    cut[len(refusals)] = error
                 refusals.append(Refusal(scheme=scheme, num_ranks=size, reason=str(error)))
-    cut = [one for one in refusals if one.reason.startswith(_CUT)]
     if not cut:
         return plans, refusals
-    found = None if weak else _batch_for_all(configs, cut, sizes, ranks_per_host, batch_of[cut[0].num_ranks])
-    return plans, [replace(one, reason=_say_batch(one.reason, found, weak)) for one in refusals]
+    refused = [refusals[number] for number in cut]
+    batch = batch_of[refused[0].num_ranks]
+    found = None if weak else _batch_for_all(configs, refused, sizes, ranks_per_host, batch)
+    for number, batch_error in cut.items():
+        refusals[number] = replace(refusals[number], reason=_say_batch(batch_error, found, weak))
+    return plans, refusals
 
 
 def _planned(
@@ -199,17 +203,14 @@ def _batch_for_all(
     return None
 
 
-def _say_batch(reason: str, found: int | None, weak: bool) -> str:
+def _say_batch(error: BatchError, found: int | None, weak: bool) -> str:
     """A planner's "; use 42, or other ranks" in this command's options: its number is of one size only."""
-    if not reason.startswith(_CUT):
-        return reason
-    fact, _, way_out = reason.partition("; ")
+    fact = error.fact
     if found is not None:
         return f"{fact}; --batch {found} can be cut for all sizes asked for"
     if weak:
         return f"{fact}; choose another batch per rank with --batch, or other --world-sizes"
-    numbers = _NUMBER.findall(way_out)
-    return f"{fact}; --batch {numbers[0]} can, or choose other --world-sizes" if numbers else fact
+    return f"{fact}; --batch {error.usable} can, or choose other --world-sizes"
 
 
 def _mesh(measured: BenchConfig | None, size: int) -> Mesh | None:

@@ -12,6 +12,7 @@ import functools
 import sys
 from typing import Any, Dict, List, Optional
 
+from ...vocabulary.figures import Figure
 from ..frames import around
 from ..mxnet.store import bytes_of, data_parallel
 from ..process import Process, current
@@ -112,7 +113,7 @@ class HorovodProbe:
         if self.horovod is None or recorder is None:
             return {}
         if self._module == "horovod.tensorflow":
-            self._process.missing("bytes of Horovod's collectives", _TENSORFLOW)
+            self._process.missing(Figure.COLLECTIVE_BYTES, "bytes of Horovod's collectives", _TENSORFLOW)
         mine = dict(self.group_of(None), desc="horovod")
         others = [one for one in recorder.meta.get("groups") or () if one.get("name") != GROUP]
         told: Dict[str, Any] = {"groups": [mine, *others], "backend": self.backend()}

@@ -17,6 +17,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
+from ...vocabulary.figures import Figure
 from ..frames import around
 from ..process import Process
 
@@ -97,7 +98,7 @@ class TorchCalls:
 
     def _say_what_is_lacking(self) -> Dict[str, Any]:
         reason = "this Horovod is not one perfscope knows (no %s)" % ", ".join(self._lacking)
-        self._process.missing("Horovod's collectives", reason)
+        self._process.missing(Figure.COLLECTIVES, "Horovod's collectives", reason)
         return {}
 
     # -- hooks ----------------------------------------------------------------------------------------

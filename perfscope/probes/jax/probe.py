@@ -14,6 +14,8 @@ import time
 from typing import Any, Dict, List, Optional
 
 from ...rundir import layout
+from ...vocabulary.figures import Figure
+from ...vocabulary.notes import NoteKind
 from ..frames import FILE, around, hidden
 from ..process import Process, current
 from ..recorder import Recorder
@@ -386,8 +388,8 @@ class JaxProbe(StepProbe):
 
     def _tell_lack(self) -> None:
         reason = "JAX %s has no profiler session that perfscope knows" % self._jax.__version__
-        self.process.missing("step breakdown, layers and collectives", reason)
-        self.process.note("no windows: " + reason)
+        self.process.missing(Figure.WINDOWS, "step breakdown, layers and collectives", reason)
+        self.process.note("no windows: " + reason, NoteKind.WINDOW)
 
     def _replay(self, past: List[Past]) -> None:
         """Write the steps that were over before it was known that they are steps."""
@@ -405,8 +407,10 @@ class JaxProbe(StepProbe):
         self._tell_limits()
 
     def _tell_limits(self) -> None:
-        self.process.missing("input wait", "JAX has no data loader of its own that could be timed")
+        reason = "JAX has no data loader of its own that could be timed"
+        self.process.missing(Figure.INPUT_WAIT, "input wait", reason)
         self.process.missing(
+            Figure.LAYERS_OF_OPERATORS,
             "layers of part of the operators",
             "XLA fuses operators of several layers or of none, and names none of its own copies",
         )

@@ -7,6 +7,7 @@ import sys
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ...rundir import layout
+from ...vocabulary.figures import Figure
 from ..frames import around
 from ..process import Process
 from ..step_probe import Trace
@@ -40,7 +41,9 @@ class Backend:
     def tell_limits(self, process: Process) -> None:
         """What this backend's windows will not hold, and why."""
         process.missing(
-            "windows (layers, phases)", "perfscope knows no profiler of the backend %s" % self.name
+            Figure.WINDOWS,
+            "windows (layers, phases)",
+            "perfscope knows no profiler of the backend %s" % self.name,
         )
 
     def name_layers(self, layers: NamedLayers) -> None:
@@ -92,6 +95,7 @@ class TensorFlowBackend(Backend):
     def tell_limits(self, process: Process) -> None:
         self._probe.tell_limits(process)
         process.missing(
+            Figure.INPUT_WAIT,
             "input wait of untraced steps",
             "Keras takes its batches inside the compiled train function; traced steps show it",
         )

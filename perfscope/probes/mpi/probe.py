@@ -12,6 +12,7 @@ import os
 import sys
 from typing import Any, Dict, Optional
 
+from ...vocabulary.figures import Figure
 from .. import own_steps
 from ..process import Process, current
 from ..ranks import Identity
@@ -121,6 +122,7 @@ class MpiProbe:
         self._process.on_finish(self._facts)  # behind that of whoever cuts the steps, which would win
         if self._is_alone():
             self._process.missing(
+                Figure.COMPUTATION,
                 "what the ranks compute",
                 "no profiler looks into it: all that lies between its calls of MPI is taken for computation",
             )

@@ -19,6 +19,7 @@ import weakref
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional
 
 from ...rundir import layout
+from ...vocabulary.figures import Figure
 from ..frames import around, hide_frames
 from ..process import Process, current
 from ..recorder import Recorder
@@ -352,7 +353,7 @@ class MxnetProbe(StepProbe):
             return
         self._told = True
         self.process.note(RETIRED)
-        self.process.missing("layers", _NO_LAYERS)
+        self.process.missing(Figure.LAYERS, "layers", _NO_LAYERS)
         if self._lacking:
             text = "this MXNet has no %s: what hangs on it is not recorded" % ", ".join(self._lacking)
             self.process.note(text)

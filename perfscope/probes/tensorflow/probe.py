@@ -20,6 +20,7 @@ import weakref
 from typing import Any, Callable, Collection, Dict, List, Optional, Set, Tuple
 
 from ...rundir import layout
+from ...vocabulary.figures import Figure
 from ..process import Process, current
 from ..recorder import Recorder
 from ..step_probe import StepProbe
@@ -353,14 +354,17 @@ class TensorFlowProbe(StepProbe):
     def _limit(self, what: str, reason: str) -> None:
         if what not in self._limits:
             self._limits[what] = reason
-            self.process.missing(what, reason)  # later, by `tell_limits`, where there is no rank yet
+            self.process.missing(
+                Figure.LAYERS_AND_PHASES, what, reason
+            )  # later, by `tell_limits`, where there is no rank yet
 
     def tell_limits(self, process: Process) -> None:
         """What this process will not record, and why."""
         for what, reason in self._limits.items():
-            process.missing(what, reason)
+            process.missing(Figure.LAYERS_AND_PHASES, what, reason)
         if not self.may_trace():
             process.missing(
+                Figure.WINDOWS,
                 "windows (layers, phases, collectives in time)",
                 "TensorFlow's profiler crashes now and then when several workers train together (TF_CONFIG); "
                 "set %s=1 to trace all the same" % PROFILE,

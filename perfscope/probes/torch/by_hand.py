@@ -11,11 +11,13 @@ import sys
 import weakref
 from typing import Any, Callable, List, Optional, Set, Tuple
 
+from ...vocabulary.notes import NoteKind
 from ..steps import Step, StepTracker
 
 ENOUGH = 8  # sets of gradients used up without any optimizer: the updates are written by hand
 SOURCE = "backward passes"  # `step_source` in rank.json
 THEN_OPTIMIZERS = SOURCE + ", then optimizers"
+NOTE_KIND = NoteKind.STEPS
 NOTE = (
     "steps are cut at backward passes, for no optimizer object stepped (updates written by hand); passes "
     "whose gradients add up are one step where that can be determined; "

@@ -323,7 +323,7 @@ class TorchProbe:
             self._step_done(step)
         hand.tracker.emit_to(self._step_done)
         self._recorder.meta["step_source"] = by_hand.SOURCE
-        self._process.note(by_hand.NOTE)
+        self._process.note(by_hand.NOTE, by_hand.NOTE_KIND)
         self._name_layers()
 
     def _few_updates_by_hand(self) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from perfscope import units
-from perfscope.analysis.layer_comm import WHAT
 from perfscope.analysis.results import LayerResult, RunAnalysis
+from perfscope.messages.missing import cause_text
 from perfscope.reports.display import path_end, visible
 from perfscope.reports.document import per_second
 from perfscope.reports.model import Bar, Block, Column, Note, Part, Section, StackedBars, Table, Unit, Value
 from perfscope.reports.sections.layer_names import layer_names
 from perfscope.reports.sections.roofline import drawable
 from perfscope.reports.sections.steps import mean_shares, scope_of
+from perfscope.vocabulary.figures import Figure
 
 MOST_BARS = 20
 ABOVE_ALL = 1.02  # of the step; less is rounding
@@ -75,7 +76,7 @@ def _communicates(analysis: RunAnalysis) -> bool:
 
 
 def _why_untied(analysis: RunAnalysis) -> str:
-    why = "; ".join(one.reason for one in analysis.missing if one.what == WHAT)
+    why = "; ".join(cause_text(one) for one in analysis.missing if one.figure is Figure.LAYER_COMM)
     return (
         "Exposed communication is not tied to layers here: "
         f"{why or 'the trace does not say whose tensors a collective carries'}."

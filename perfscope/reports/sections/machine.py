@@ -5,6 +5,7 @@ from __future__ import annotations
 from perfscope import units
 from perfscope.analysis.machine.results import Ceiling, Disturbance, MachineAnalysis
 from perfscope.analysis.results import RunAnalysis
+from perfscope.messages.disturbances import WORDS
 from perfscope.reports.display import beginning, visible
 from perfscope.reports.model import Block, Column, KeyFigure, Note, Section, Table, Unit, Value
 from perfscope.reports.sections.links import paths_table
@@ -18,16 +19,6 @@ TRACED_WORDS = {
     True: "The traced steps were hit: read every figure below with that in mind.",
     False: "The traced steps were not hit; step times and throughput were.",
     None: "",
-}
-KIND_WORDS = {
-    "cpu_neighbour": "other processes",
-    "steal": "hypervisor",
-    "throttling": "throttling",
-    "cgroup_throttling": "CPU quota",
-    "pressure": "pressure",
-    "gpu_neighbour": "GPU shared",
-    "network_neighbour": "network shared",
-    "swap": "swapping",
 }
 
 
@@ -91,7 +82,7 @@ def machine_figures(analysis: RunAnalysis) -> tuple[KeyFigure, ...]:
 
 def _tile_note(disturbance: Disturbance) -> str:
     """The episode's own figures first, then who: ``other processes: 55 % for 17.0 s, python (9 pro…``."""
-    kind = KIND_WORDS.get(disturbance.kind, visible(disturbance.kind))
+    kind = WORDS[disturbance.kind].label
     lasted = units.format_ns(disturbance.end_ns - disturbance.start_ns)
     taken = f"{kind}: {units.format_ratio(disturbance.severity, 0)} for {lasted}"
     seen = visible(disturbance.evidence[0], LONGEST_SENTENCE) if disturbance.evidence else ""

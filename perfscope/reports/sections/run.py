@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from perfscope import __version__, units
 from perfscope.analysis.absent import why_cut_short
 from perfscope.analysis.results import FileProvenance, RunAnalysis
+from perfscope.messages.missing import cause_text, figure_text
 from perfscope.reports.display import visible
 from perfscope.reports.model import Block, Column, Facts, Note, Section, Table, Unit, Value
 from perfscope.reports.sections.slurm_job import job_facts, neighbour_note
@@ -32,7 +33,9 @@ def missing_section(analysis: RunAnalysis) -> Section:
             Column(key="what", title="What", primary=True),
             Column(key="reason", title="Why", primary=True),
         ),
-        rows=tuple((visible(gap.what, LONGEST_NOTE), visible(gap.reason, LONGEST_NOTE)) for gap in gaps),
+        rows=tuple(
+            (visible(figure_text(gap), LONGEST_NOTE), visible(cause_text(gap), LONGEST_NOTE)) for gap in gaps
+        ),
     )
     return Section(id="missing", title="What was not collected", blocks=(table,))
 

@@ -12,7 +12,9 @@ from collections.abc import Mapping
 
 from perfscope import __version__
 from perfscope.analysis.study.results import StudyAnalysis
+from perfscope.messages.missing import missing_document
 from perfscope.reports.document import without_nan
+from perfscope.vocabulary.missing import Missing
 
 STUDY_SCHEMA_VERSION = 1
 
@@ -42,6 +44,8 @@ def build_study_document(study: StudyAnalysis, started: Mapping[str, int]) -> Js
 
 def plain(value: object) -> object:
     """Dataclasses as dicts and mappings of any kind as dicts, all the way down."""
+    if isinstance(value, Missing):
+        return missing_document(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):

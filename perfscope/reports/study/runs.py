@@ -7,9 +7,12 @@ import shlex
 from collections.abc import Mapping
 
 from perfscope.analysis.study.results import REFUSE, StudyAnalysis, StudyRun
+from perfscope.messages.missing import cause_text, figure_text
 from perfscope.reports.display import beginning, visible
 from perfscope.reports.model import Block, Column, Facts, Note, Section, Table, Unit
 from perfscope.reports.study.words import LONGEST, listed
+from perfscope.vocabulary.figures import Figure
+from perfscope.vocabulary.missing import Missing
 
 LONGEST_COMMAND = 200  # the whole of it stands in the JSON
 
@@ -43,16 +46,20 @@ def problems_section(study: StudyAnalysis) -> Section | None:
     return Section(id="study-problems", title=title, blocks=(table,))
 
 
+def _texts(gap: Missing) -> tuple[str, str]:
+    return figure_text(gap), cause_text(gap)
+
+
 def missing_section(study: StudyAnalysis) -> Section:
     """Of the study first, then of its runs; the same gap of several runs is told once."""
     title = "What could not be told"
-    gaps: dict[tuple[str, str], list[str]] = {(gap.what, gap.reason): [] for gap in study.missing}
+    gaps: dict[tuple[str, str], list[str]] = {_texts(gap): [] for gap in study.missing}
     shown = _single_ranks(study)
     for run in study.runs:
         for gap in run.missing:
-            if run.label in shown and gap.what == "parallel efficiency":
+            if run.label in shown and gap.figure is Figure.PARALLEL_EFFICIENCY:
                 continue
-            labels = gaps.setdefault((gap.what, gap.reason), [])
+            labels = gaps.setdefault(_texts(gap), [])
             labels.append(run.label)
     if not gaps:
         note = Note(text="Every figure this report can show was there.")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
-from perfscope.runners.config import BenchConfig, BenchError, check_config
+from perfscope.runners.config import BatchError, BenchConfig, BenchError, check_config
 from perfscope.runners.frameworks.registry import Framework
 from perfscope.runners.sweep.settings import config_of
 
@@ -94,10 +94,7 @@ def framework_run(
     )
     check_config(config)
     if config.batch % config.num_ranks:
-        raise BenchError(
-            f"a batch of {config.batch} cannot be cut into {config.num_ranks} equal parts, one per process; "
-            f"use {config.batch // config.num_ranks * config.num_ranks or config.num_ranks}"
-        )
+        raise BatchError(config.batch, config.num_ranks, "process")
     if config.num_ranks > 1 and framework.one_process_because:
         raise BenchError(
             f"{framework.name} on {config.num_ranks} processes is not supported: "

@@ -21,6 +21,7 @@ from perfscope.runners.schemes.dp_gradients import Replicas
 from perfscope.runners.schemes.local import loss_of, make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
+from perfscope.vocabulary.traffic import ScalesWith
 
 
 class GatheredAttention(nn.Module):
@@ -77,7 +78,15 @@ class ContextParallel(Replicas):
         members, everyone = job.mesh.group(Axis.CP, rank), job.mesh.group(WORLD, rank)
         sizes = [layer.in_size * job.group_batch * job.element_size for layer in job.shape.products]
         inside = [
-            Traffic(collective=collective, axis=Axis.CP, members=members, bytes=size, count=2, what=what)
+            Traffic(
+                collective=collective,
+                axis=Axis.CP,
+                members=members,
+                bytes=size,
+                count=2,
+                what=what,
+                scales_with=ScalesWith.SAMPLES,
+            )
             for collective, what in (("all_gather", "keys and values"), ("reduce_scatter", "their gradients"))
             for size in sizes
         ]

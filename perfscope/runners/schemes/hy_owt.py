@@ -29,6 +29,7 @@ from perfscope.runners.schemes.dp_gradients import CODECS, exchange_traffic
 from perfscope.runners.schemes.local import cross_entropy, make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
+from perfscope.vocabulary.traffic import ScalesWith
 
 
 class HybridChain(Scheme):
@@ -73,7 +74,12 @@ class HybridChain(Scheme):
             for collective, way in zip(move.calls(), ("", "gradient of the "), strict=True):
                 found.append(
                     Traffic(
-                        collective=collective, axis=Axis.TP, members=members, bytes=size, what=way + subject
+                        collective=collective,
+                        axis=Axis.TP,
+                        members=members,
+                        bytes=size,
+                        what=way + subject,
+                        scales_with=ScalesWith.SAMPLES,
                     )
                 )
         replicated = sum(

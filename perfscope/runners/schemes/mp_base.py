@@ -23,6 +23,7 @@ from perfscope.runners.schemes.base import Batch, Scheme
 from perfscope.runners.schemes.local import loss_of, make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
+from perfscope.vocabulary.traffic import ScalesWith
 
 
 class SplitModel(Scheme):
@@ -120,6 +121,7 @@ def traffic_of(job: Job, rank: int, exchanged: Iterable[Exchanged]) -> list[Traf
             bytes=one.per_sample * job.group_batch * job.element_size,
             count=count,
             what=one.what,
+            scales_with=ScalesWith.SAMPLES,
         )
         for one, count in Counter(exchanged).items()
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
 
 import torch
@@ -28,6 +29,7 @@ from perfscope.runners.schemes.base import Axes
 from perfscope.runners.schemes.mp_base import SplitModel
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
+from perfscope.vocabulary.traffic import ScalesWith
 
 Passed = tuple[str, nn.Module, Layout]  # qualified name, module, how its input lies on the ranks
 
@@ -117,7 +119,8 @@ class Spatial(SplitModel):
             channels, height, width = structure.in_shapes[gathered]
             most = max(rows.num for rows in split_rows(height, len(group)))
             size = len(group) * most * channels * width * job.group_batch
-            found.append(_all(job, group, "all_gather", size, "rows for all"))
+            gather = _all(job, group, "all_gather", size, "rows for all")
+            found.append(replace(gather, scales_with=ScalesWith.SAMPLES))
         found.append(_all(job, group, "all_reduce", num_partial, "gradients of split layers"))
         return found
 
@@ -172,6 +175,7 @@ def _halo_traffic(
                     members=(rank, receiver),
                     bytes=rows.num * per_row,
                     what=f"halo rows, {what}",
+                    scales_with=ScalesWith.SAMPLES,
                     group_size=len(group),
                 )
 

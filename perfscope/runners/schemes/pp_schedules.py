@@ -21,6 +21,7 @@ from perfscope.runners.schemes.base import Axes, Batch, Scheme
 from perfscope.runners.schemes.local import cross_entropy, make_optimizer
 from perfscope.runners.traffic import Traffic
 from perfscope.vocabulary.axes import Axis
+from perfscope.vocabulary.traffic import ScalesWith
 
 _cut = lru_cache(maxsize=64)(cut)  # a job's cutting is asked for once per rank
 
@@ -115,6 +116,7 @@ class Pipeline(Scheme):
                 bytes=size * bytes_per_element,
                 count=m,
                 what=what,
+                scales_with=ScalesWith.SAMPLES,
                 by_library=True,
                 group_size=len(members),
             )

@@ -32,13 +32,14 @@ from typing import Any
 
 from perfscope.runners.config import BenchError, parse_scheme
 from perfscope.runners.sweep.settings import SETTINGS, nearest
+from perfscope.vocabulary.defaults import SWEEP
 
 _SWEEP_KEYS = (
     *("schemes", "models", "worlds", "meshes", "batches", "repeats", "seed", "cluster", "cell_timeout"),
     *("overhead", "windows", "steps_per_window", "sample_interval", "title"),
 )
 _TOP_KEYS = ("sweep", "settings", "scheme", "cell")
-_RECORDING_DEFAULTS: dict[str, Any] = {"windows": 1, "steps_per_window": 1, "overhead": "100%"}
+_RECORDING_DEFAULTS: dict[str, Any] = {**SWEEP._asdict(), "overhead": f"{SWEEP.overhead:.0%}"}
 DEFAULT_CELL_TIMEOUT_S = 600.0
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from perfscope.messages.disturbances import disturbed_by
 from perfscope.runners.sweep.heading import fact
 from perfscope.runners.sweep.sides import BETWEEN, WITHIN, by_side
 from perfscope.runners.sweep.state import DONE, FAILED, PENDING, CellState, Study
@@ -126,21 +127,10 @@ def _disturbed(rows: Sequence[Row]) -> list[str]:
     if not hit:
         return []
     done = sum(row.num_done for row in rows)
-    who = dict.fromkeys(_KIND_WORDS.get(kind, kind.replace("_", " ")) for kinds in hit for kind in kinds)
+    who = dict.fromkeys(disturbed_by(kind) for kinds in hit for kind in kinds)
     by = f" by {' and '.join(who)}" if who else ""
     was = "was" if len(hit) == 1 else "were"
     return [f"{len(hit)} of {done} runs {was} disturbed{by} (marked *)."]
-
-
-_KIND_WORDS = {
-    "cpu_neighbour": "other processes",
-    "steal": "the hypervisor",
-    "cgroup_throttling": "a CPU quota",
-    "pressure": "pressure on CPU, memory or disks",
-    "gpu_neighbour": "others on the GPU",
-    "network_neighbour": "others on the network",
-    "swap": "swapping",
-}
 
 
 def _fastest(rows: Sequence[Row]) -> str:

@@ -1,0 +1,1 @@
+"""The English for codes and figures. Nothing reads these sentences back."""

@@ -1,0 +1,73 @@
+"""What disturbed a training, in English."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfscope.vocabulary.disturbances import DisturbanceKind
+
+_FREE_MEMORY = "Free memory on that host (other jobs, page cache, a smaller batch) and run again."
+
+
+@dataclass(frozen=True, slots=True)
+class DisturbanceWords:
+    """How reports speak of one kind of disturbance.
+
+    Attributes:
+        label: in tables.
+        by: as "disturbed by ..." goes on.
+        slows: subject and verb before "the steps".
+        remedy: what to do about it, a sentence.
+    """
+
+    label: str
+    by: str
+    slows: str = "Something else slows"
+    remedy: str = _FREE_MEMORY
+
+
+WORDS = {
+    DisturbanceKind.CPU_NEIGHBOUR: DisturbanceWords(
+        "other processes",
+        "other processes",
+        "Somebody else's processes slow",
+        "Repeat it on a quiet machine before blaming the code, or give it CPUs of its own.",
+    ),
+    DisturbanceKind.STEAL: DisturbanceWords(
+        "hypervisor",
+        "the hypervisor",
+        "The hypervisor slows",
+        "Repeat it on a host that is not shared: the hypervisor gave this machine's CPUs to others.",
+    ),
+    DisturbanceKind.THROTTLING: DisturbanceWords(
+        "throttling",
+        "throttling",
+        "Lowered clocks slow",
+        "Check cooling, power supply and power limits before comparing step times.",
+    ),
+    DisturbanceKind.CGROUP_THROTTLING: DisturbanceWords(
+        "CPU quota",
+        "a CPU quota",
+        "The CPU quota slows",
+        "Raise the CPU quota of the job's control group, or compute with fewer threads.",
+    ),
+    DisturbanceKind.PRESSURE: DisturbanceWords(
+        "pressure", "pressure on CPU, memory or disks", "A machine short of CPUs or memory slows"
+    ),
+    DisturbanceKind.GPU_NEIGHBOUR: DisturbanceWords(
+        "GPU shared",
+        "others on the GPU",
+        "Somebody else's processes on the GPU slow",
+        "End the other processes on that GPU, or set CUDA_VISIBLE_DEVICES to another one.",
+    ),
+    DisturbanceKind.NETWORK_NEIGHBOUR: DisturbanceWords("network shared", "others on the network"),
+    DisturbanceKind.SWAP: DisturbanceWords("swapping", "swapping"),
+}
+
+
+def disturbed_by(kind: str) -> str:
+    """``the hypervisor``: of a recorded kind, which may be another version's."""
+    try:
+        return WORDS[DisturbanceKind(kind)].by
+    except ValueError:
+        return kind.replace("_", " ")

@@ -1,0 +1,27 @@
+"""Defaults of options that several packages share."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Recording(NamedTuple):
+    """How much of a run is traced.
+
+    Attributes:
+        windows: traced at most.
+        steps_per_window: in each of them.
+        overhead: share of the run's time that tracing may cost.
+    """
+
+    windows: int
+    steps_per_window: int
+    overhead: float
+
+
+RUN = Recording(windows=3, steps_per_window=2, overhead=0.01)
+CHECK = RUN._replace(windows=4)
+# Traced steps are not counted in samples/s: what they cost is no matter.
+SWEEP = Recording(windows=1, steps_per_window=1, overhead=1.0)
+FRAMEWORKS = Recording(windows=1, steps_per_window=2, overhead=1.0)
+SAMPLE_INTERVAL_MS = 100
