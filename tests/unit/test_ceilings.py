@@ -153,7 +153,9 @@ def test_the_document_is_whole(measured: dict[str, Any]) -> None:
     assert set(found["pressure"]) == {"cpu_some_ratio", "memory_some_ratio"}
     for one in found["entries"]:
         assert set(one) == ENTRY_KEYS
-        assert one["value"] > 0 and one["runs"] >= 1 and 0 <= one["spread_ratio"] < 1
+        assert one["value"] > 0 and one["runs"] >= 1
+        assert (one["spread_ratio"] is None) == (one["runs"] == 1)
+        assert 0 <= (one["spread_ratio"] or 0) < 1
         assert one["unit"] == ("bytes_per_s" if one["kind"] == "stream_triad" else "flops_per_s")
     for one in found["missing"]:
         assert set(one) == {"what", "reason"} and one["reason"]

@@ -185,7 +185,7 @@ def made_up() -> Survey:
                     "dtype": "bfloat16",
                     "value": 7.7e14,
                     "unit": "flops_per_s",
-                    "runs": 3,
+                    "runs": 1,
                     "spread_ratio": None,
                 },
             ],

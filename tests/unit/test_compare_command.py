@@ -217,6 +217,13 @@ def test_two_runs_of_other_batches_print_no_ratio(tmp_path: Path) -> None:
     assert not any(word in shown for word in ("faster", "slower", "as many", "After over before", "45.0 %"))
 
 
+def test_a_run_named_by_a_link_has_the_name_of_its_directory(tmp_path: Path) -> None:
+    recorded(tmp_path / "a", 1, 100.0)
+    (tmp_path / "latest").symlink_to("a")
+    [place] = find_runs([tmp_path / "latest"], [])
+    assert place.name == str(tmp_path / "a")
+
+
 def test_a_damaged_study_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "study.json").write_text("[]")
     with pytest.raises(RunDirectoryError, match=r"study\.json is damaged"):

@@ -318,7 +318,9 @@ def _ceiling_note(entry: dict[str, object]) -> str:
     if isinstance(entry.get("threads"), int):
         parts.append(_count(int(str(entry["threads"])), "thread"))
     spread = entry.get("spread_ratio")
-    if isinstance(spread, int | float):
+    if entry.get("runs") == 1:
+        parts.append("1 run, spread not known")
+    elif isinstance(spread, int | float):
         parts.append(f"{units.format_ratio(float(spread), 0)} apart in {entry.get('runs')} runs")
     return ", ".join(parts)
 

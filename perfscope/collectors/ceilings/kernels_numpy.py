@@ -171,7 +171,7 @@ def _figure(rates: Sequence[float], unit: str, size: int) -> dict[str, Any]:
         "value": best,
         "unit": unit,
         "runs": len(rates),
-        "spread_ratio": round((best - statistics.median(rates)) / best, 4),
+        "spread_ratio": round((best - statistics.median(rates)) / best, 4) if len(rates) > 1 else None,
         "size": size,
     }
 
