@@ -195,3 +195,28 @@ def test_unusual_programs_run_as_they_do_alone(train: Train, tmp_path: Path, cod
     assert recorded.process.stderr.splitlines() == announced
     assert len(recorded.steps()) == 20
     assert recorded.errors() == []
+
+
+@pytest.mark.parametrize("steps", [0, 8])
+def test_a_child_forked_after_a_window_ends_with_its_own_code(train: Train, steps: int) -> None:
+    code = f"""
+import os, sys, torch
+from torch import nn
+net = nn.Linear(4, 4)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+def fit(num):
+    for _ in range(num):
+        net(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+fit(15)
+child = os.fork()
+if child == 0:
+    fit({steps})
+    print("child", end="")
+    sys.exit(5)
+print("", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    recorded = train(code)
+    assert recorded.process.stdout == "child 5\n"
+    assert recorded.process.stderr == ""
+    assert (recorded.rank() / "windows" / "0.json").exists()

@@ -17,6 +17,7 @@ from typing import Any, Callable, Optional
 
 from ..files import check_process_name, check_writable
 from ..frames import around
+from .c_exit import exit_without_destructors
 from .c_stderr import without_cerr, without_line
 
 _IMPORTER = threading.get_ident()  # this is imported with torch
@@ -36,6 +37,7 @@ class TorchTrace:
 
     def __init__(self) -> None:
         self._profile: Optional[Any] = None
+        self._used_by: Optional[int] = None  # pid
         self._starting = False
         torch = sys.modules["torch"]
         fast = getattr(torch._C._profiler, "_RecordFunctionFast", None)
@@ -57,6 +59,7 @@ class TorchTrace:
         except TypeError:  # torch < 2.2 names the device by a flag
             profile = profiler.profile(use_cuda=device is not None, record_shapes=True, use_kineto=True)
         self._starting = True
+        self._used_by = os.getpid()
         try:
             self._prepare(profile)
             profile._start_trace()
@@ -147,6 +150,8 @@ class TorchTrace:
     def forget(self) -> None:
         """In a forked child: the session is the parent's."""
         self._profile = None
+        if self._used_by not in (None, os.getpid()):
+            exit_without_destructors()
 
 
 def _check_whole(path: str) -> None:
