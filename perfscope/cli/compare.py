@@ -154,7 +154,7 @@ def find_runs(named: Sequence[Path], lost: list[tuple[str, str]]) -> list[Place]
     found: dict[Path, Place] = {}
     for path in named:
         # Another run's by tomorrow: `latest`.
-        name = str(path.parent / path.resolve().name if path.is_symlink() else path)
+        name = str(path.parent / path.readlink() if path.is_symlink() else path)
         for place in _of_study(path, lost) if _is_study(path) else (Place(name=name, path=path),):
             found.setdefault(place.path.resolve(), place)
     return list(found.values())
