@@ -10,9 +10,10 @@ import re
 
 MISSING = "–"
 
-_TIME = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
-_BINARY = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
-_DECIMAL = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+# (size, name), largest first.
+TIME_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
+BINARY_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
+DECIMAL_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
 
 def _digits(value: float) -> str:
@@ -29,7 +30,7 @@ def format_ns(value: float | None) -> str:
     """Nanoseconds as s, ms, µs or ns: ``1234567`` -> ``1.23 ms``."""
     if value is None:
         return MISSING
-    for size, unit in _TIME:
+    for size, unit in TIME_UNITS[:-1]:
         if abs(value) >= size:
             return f"{_digits(value / size)} {unit}"
     return f"{value:.0f} ns"
@@ -39,7 +40,7 @@ def format_bytes(value: float | None) -> str:
     """Bytes in binary multiples: ``1536`` -> ``1.50 KiB``."""
     if value is None:
         return MISSING
-    for size, unit in _BINARY:
+    for size, unit in BINARY_UNITS[:-1]:
         if abs(value) >= size:
             return f"{_digits(value / size)} {unit}"
     return f"{value:.0f} B"
@@ -49,7 +50,7 @@ def format_si(value: float | None, unit: str) -> str:
     """A decimal-prefixed figure: ``format_si(2.5e9, "FLOP/s")`` -> ``2.50 GFLOP/s``."""
     if value is None:
         return MISSING
-    for size, prefix in _DECIMAL:
+    for size, prefix in DECIMAL_PREFIXES[:-1]:
         if abs(value) >= size:
             return f"{_digits(value / size)} {prefix}{unit}"
     return f"{_digits(value)} {unit}"

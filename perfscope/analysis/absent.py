@@ -5,36 +5,53 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from perfscope.analysis import advice
 from perfscope.analysis.affected import Affected, affected_by
 from perfscope.analysis.missing import Missing, missing_figure
-from perfscope.analysis.rank_facts import is_torch
+from perfscope.analysis.rank_facts import framework_of, is_torch
 from perfscope.analysis.results import RankResult
 from perfscope.analysis.source import Document, DroppedInput, RunSource
 from perfscope.messages.missing import cause_text
+from perfscope.messages.windows import no_window_cure, no_window_reason, probe_error
 from perfscope.rundir import layout
 from perfscope.rundir.old_words import missing_figure_of, note_kind, notes_of
 from perfscope.rundir.records import RankRecord, RunRecord
 from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.defaults import FIRST_WINDOW_STEP, WARM_UP_STEPS
 from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.notes import NoteKind
 
-FIRST_STEP = 3  # that a window may begin with, counted from 0 (probes/windows.py)
-WARM_UP_STEPS = 6  # a run of no more steps ends before its first window is written
 _MAX_WORDS = 300
 _FIGURES = re.compile(r"\d[\d.,]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoWindow:
-    """Why no rank has a traced window, and what would give one: a clause and a sentence."""
+    """Why no rank has a traced window.
+
+    Attributes:
+        num_steps: recorded by the rank that recorded most.
+        recorded: why, in the words of a probe; "" = `cause` says it all.
+        framework: that trained.
+    """
 
     cause: Cause
-    reason: str
-    cure: str
+    num_steps: int = 0
+    recorded: str = ""
+    framework: str = ""
+
+    @property
+    def reason(self) -> str:
+        """A clause."""
+        return no_window_reason(self.cause, self.num_steps, self.recorded)
+
+    @property
+    def cure(self) -> str:
+        """What would give a window, a sentence."""
+        return no_window_cure(self.cause, self.framework)
 
 
 def why_cut_short(run: RunRecord) -> str:
@@ -130,74 +147,37 @@ def told_by_probes(metas: Mapping[int, RankRecord]) -> list[Missing]:
 def why_no_window(source: RunSource, ranks: Sequence[RankResult]) -> NoWindow:
     """Why no rank has a traced window, by what the run's files say."""
     if source.run.options.no_trace:
-        cure = "Run again without `--no-trace`, and for long enough to reach a traced window."
-        reason = "tracing was switched off (`--no-trace`)"
-        return NoWindow(cause=Cause.TRACING_OFF, reason=reason, cure=cure)
-    if any(source.windows(rank) for rank in source.ranks) and not source.summaries():
-        if any("/windows/" in note.path for note in source.notes):
-            reason = "windows were traced, but their trace files are not there any more"
-            cure = "Bring the trace files back, or run again."
-            return NoWindow(cause=Cause.TRACES_GONE, reason=reason, cure=cure)
-        reason = "the traced windows have not been read in; `perfscope report` does that"
-        cure = "Run `perfscope report` on this run."
-        return NoWindow(cause=Cause.NOT_INGESTED, reason=reason, cure=cure)
+        return NoWindow(cause=Cause.TRACING_OFF)
     if source.summaries():
-        reason = "no traced window can be used; each is named here with its reason"
-        cure = "See what was not collected: each window stands there."
-        return NoWindow(cause=Cause.NO_USABLE_WINDOW, reason=reason, cure=cure)
-    num_steps = max((rank.num_steps for rank in ranks), default=0)
-    why = _why_none_taken(source, num_steps)
-    return replace(why, reason=f"no window was traced: {why.reason}")
+        return NoWindow(cause=Cause.NO_USABLE_WINDOW)
+    if any(source.windows(rank) for rank in source.ranks):
+        gone = any("/windows/" in note.path for note in source.notes)
+        return NoWindow(cause=Cause.TRACES_GONE if gone else Cause.NOT_INGESTED)
+    return _why_none_taken(source, max((rank.num_steps for rank in ranks), default=0))
 
 
 def _why_none_taken(source: RunSource, num_steps: int) -> NoWindow:
     swallowed = _swallowed(source)
     if swallowed:
-        cure = "See errors.jsonl of that rank; steps are recorded all the same."
-        return NoWindow(cause=Cause.PROBE_ERROR, reason=swallowed, cure=cure)
+        return NoWindow(cause=Cause.PROBE_ERROR, recorded=swallowed)
     metas = source.rank_records
     told = [cause_text(entry) for entry in told_by_probes(metas) if entry.figure is Figure.WINDOWS]
     if told:
-        cure = advice.training(metas).trace_anyway
-        return NoWindow(cause=Cause.PROBE_LIMIT, reason=_short("; ".join(told)), cure=cure)
-    if 0 < num_steps <= FIRST_STEP and not source.run.is_imported:
-        return _too_short(num_steps)
+        words = _short("; ".join(told))
+        return NoWindow(cause=Cause.PROBE_LIMIT, recorded=words, framework=framework_of(metas))
+    if 0 < num_steps <= FIRST_WINDOW_STEP and not source.run.is_imported:
+        return NoWindow(cause=Cause.RUN_TOO_SHORT, num_steps=num_steps)
     rootless = all(meta.root is None for meta in metas.values())
     if not source.run.is_imported and num_steps and rootless and is_torch(metas):
-        reason = (
-            "the model's forward was never seen in the thread that trains, and windows begin with it "
-            "(a model run by another thread or process, or one that is no torch.nn.Module)"
-        )
-        cure = "Call the model in the thread that calls the optimizer."
-        return NoWindow(cause=Cause.FORWARD_NOT_SEEN, reason=reason, cure=cure)
+        return NoWindow(cause=Cause.FORWARD_NOT_SEEN)
     notes = {text: kind for meta in metas.values() for kind, text in notes_of(meta)}
     said = [text for text, kind in notes.items() if kind is NoteKind.WINDOW]
     if not said and is_torch(metas):
         said = [text for text, kind in notes.items() if kind is NoteKind.OTHER]
     if said:
-        cure = "Let the training's own profiler rest, or train for longer: windows are tried again."
-        return NoWindow(cause=Cause.WINDOW_PUT_OFF, reason=_short("; ".join(said)), cure=cure)
-    if num_steps <= WARM_UP_STEPS:
-        return _too_short(num_steps)
-    reason = "the run ended before the first one, or its trace could not be written"
-    cure = "Train for more steps, to reach a traced window."
-    return NoWindow(cause=Cause.NO_WINDOW_REACHED, reason=reason, cure=cure)
-
-
-def _too_short(num_steps: int) -> NoWindow:
-    steps = "1 step was recorded" if num_steps == 1 else f"{num_steps:,} steps were recorded"
-    return NoWindow(
-        cause=Cause.RUN_TOO_SHORT,
-        reason=f"the run ended before the first one ({steps}; windows begin after {FIRST_STEP} steps)",
-        cure=f"Train for more than {WARM_UP_STEPS} steps, to reach a traced window.",
-    )
-
-
-NOTHING_SEEN = NoWindow(
-    cause=Cause.NO_PROFILER,
-    reason="no profiler looks into this program, and its traced steps made no call that perfscope records",
-    cure="Look into it with `perfscope run --stacks`, which samples its Python.",
-)
+        return NoWindow(cause=Cause.WINDOW_PUT_OFF, recorded=_short("; ".join(said)))
+    cause = Cause.RUN_TOO_SHORT if num_steps <= WARM_UP_STEPS else Cause.NO_WINDOW_REACHED
+    return NoWindow(cause=cause, num_steps=num_steps)
 
 
 def of_windows(told: Sequence[Missing], why: NoWindow) -> Missing:
@@ -245,9 +225,8 @@ def _swallowed(source: RunSource) -> str:
     if not entries:
         return ""
     rank, worst = next((pair for pair in entries if pair[1].get("disabled")), entries[0])
-    off = ", and switched that part of itself off" if worst.get("disabled") else ""
-    where, error = worst.get("where") or "somewhere", worst.get("error") or "an error"
-    return f"{_short(f'the probe of rank {rank} met an error in {where!r}: {error}')}{off} (see errors.jsonl)"
+    where, error = str(worst.get("where") or "somewhere"), _short(str(worst.get("error") or "an error"))
+    return probe_error(rank, where, error, disabled=bool(worst.get("disabled")))
 
 
 def _weight(path: str) -> int:

@@ -19,7 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-LOOPBACK, ETHERNET = "loopback", "ethernet"
+from perfscope.vocabulary.links import LinkClass
+
 # A trace shows what a backend does, not what it was asked: (backend, asked) -> seen. S is the same.
 _SEEN_AS = {("gloo", "reduce_scatter"): "all_reduce"}
 Document = Mapping[str, Any]
@@ -193,9 +194,11 @@ def wire_bytes(scheme: Document, records: Mapping[int, Document], num_steps: int
     found: dict[str, float] = defaultdict(float)
     for interfaces in by_host.values() if num_steps else ():
         for name, counters in interfaces.items():
-            found[LOOPBACK if name == "lo" else ETHERNET] += counters["tx_bytes"] / num_steps
+            found[LinkClass.LOOPBACK if name == "lo" else LinkClass.ETHERNET] += (
+                counters["tx_bytes"] / num_steps
+            )
     if len(set(hosts.values())) < 2:
-        found.pop(ETHERNET, None)
+        found.pop(LinkClass.ETHERNET, None)
     return dict(found)
 
 

@@ -25,6 +25,7 @@ from perfscope.analysis.intervals import Int64
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.results import LayerComm
 from perfscope.analysis.spans import COMM, Mask, Spans, StepSpan, owning_step, whole_numbers, words
+from perfscope.messages.lists import joined
 from perfscope.units import format_ns
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
@@ -273,5 +274,4 @@ def missing_of(comm: LayerComm, reasons: set[str]) -> tuple[Missing, ...]:
 def _listed(times: Mapping[str, float]) -> str:
     """``all_gather (27.1 ms) and send (3.2 ms)``, the longest first."""
     order = sorted(times, key=lambda name: (-times[name], name))
-    told = [f"{name} ({format_ns(times[name])})" for name in order]
-    return " and ".join([", ".join(told[:-1]), told[-1]] if len(told) > 1 else told)
+    return joined(f"{name} ({format_ns(times[name])})" for name in order)

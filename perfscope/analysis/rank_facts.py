@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from perfscope.rundir.records import RankRecord, RunRecord
+from perfscope.vocabulary.frameworks import RUN_AHEAD, UNNAMED, FrameworkName
 
 SEVERAL = "several"
 
@@ -14,10 +15,13 @@ def framework_of(records: Mapping[int, RankRecord]) -> str:
 
     Runs that do not say (imported traces) are torch's.
     """
+    return named_framework(records) or UNNAMED.value
+
+
+def named_framework(records: Mapping[int, RankRecord]) -> str:
+    """The same, and "" where no rank says."""
     names = {record.framework.full_name for record in records.values()} - {""}
-    if not names:
-        return "torch"
-    return names.pop() if len(names) == 1 else SEVERAL
+    return next(iter(names), "") if len(names) < 2 else SEVERAL
 
 
 def is_torch(records: Mapping[int, RankRecord]) -> bool:
@@ -25,15 +29,12 @@ def is_torch(records: Mapping[int, RankRecord]) -> bool:
 
     Torch's windows begin with a root module.
     """
-    return framework_of(records) == "torch"
+    return framework_of(records) == FrameworkName.TORCH
 
 
 def runs_ahead(records: Mapping[int, RankRecord]) -> bool:
-    """Whether steps are times from hand-over to hand-over, with the work behind them.
-
-    JAX's own probe shares such times out itself.
-    """
-    return framework_of(records) in ("keras-jax", "mxnet")
+    """Whether steps are times from hand-over to hand-over, with the work behind them."""
+    return framework_of(records) in RUN_AHEAD
 
 
 def world_size(run: RunRecord, records: Mapping[int, RankRecord]) -> int | None:

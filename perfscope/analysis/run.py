@@ -16,7 +16,6 @@ import pyarrow as pa
 from perfscope.analysis import advice
 from perfscope.analysis import breakdown as bd
 from perfscope.analysis.absent import (
-    NOTHING_SEEN,
     NoWindow,
     dropped_parts,
     empty_windows,
@@ -66,10 +65,12 @@ from perfscope.analysis.steps import (
 from perfscope.analysis.waits.stragglers import step_times
 from perfscope.analysis.why import Traced, Why, analyse_why
 from perfscope.errors import RunDirectoryError
+from perfscope.messages.advice import TrainingAdvice
 from perfscope.rundir import layout
 from perfscope.rundir.records import RankRecord
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
+from perfscope.vocabulary.frameworks import OWN_STEPS
 
 _COLUMNS = tuple(dict.fromkeys((*bd.DEVICE_COLUMNS, *LAYER_COLUMNS, *COMM_COLUMNS)))
 
@@ -333,14 +334,14 @@ def _no_window(source: RunSource, run: _Run, framework: str) -> NoWindow | None:
     """
     if not run.windows:
         return why_no_window(source, run.ranks)
-    if framework not in advice.OWN_STEPS or any(rank.comm_ns for rank in run.ranks):
+    if framework not in OWN_STEPS or any(rank.comm_ns for rank in run.ranks):
         return None
     run.windows, run.traced.lines, run.layers = 0, LineRecord(), LayerRecord()
     run.ranks = [replace(rank, breakdown_ns=None, comm_ns=None) for rank in run.ranks]
-    return NOTHING_SEEN
+    return NoWindow(cause=Cause.NO_PROFILER)
 
 
-def _leave_out_untold(run: _Run, words: advice.Training) -> None:
+def _leave_out_untold(run: _Run, words: TrainingAdvice) -> None:
     """Parts of the step that are 0 only because the framework's trace cannot tell them are no figures."""
     known = [rank.breakdown_ns for rank in run.ranks if rank.breakdown_ns is not None]
     untold = tuple(part for part in words.untold if not any(getattr(one, part) for one in known))

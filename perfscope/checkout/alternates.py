@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from perfscope.checkout.git import CheckoutError, Git
+from perfscope.messages.lists import first_of
 
 _DEEPEST = 8
 _MOST_NAMED = 3
@@ -104,9 +105,8 @@ def lfs_pointers(git: Git, tree: Path) -> str:
     pointers = [path for path in (listed or "").split("\0") if path and _is_pointer(tree / path)]
     if not pointers:
         return ""
-    more = f" and {len(pointers) - _MOST_NAMED} more" if len(pointers) > _MOST_NAMED else ""
     return (
-        f"In the base {', '.join(pointers[:_MOST_NAMED])}{more} hold git LFS pointers instead of contents: "
+        f"In the base {first_of(pointers, _MOST_NAMED)} hold git LFS pointers instead of contents: "
         "git lfs fetch origin REF"
     )
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfscope.checkout.worktree import PYTHONPATH, Worktree
+from perfscope.messages.lists import first_of
 
 _PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*)?t?")
 _ASK_S = 30.0
@@ -179,5 +180,4 @@ def _sentences(shadowed: Mapping[str, str], redirected: Sequence[str], python: s
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return ", ".join(names[:_MOST_NAMED]) + more
+    return first_of(names, _MOST_NAMED)

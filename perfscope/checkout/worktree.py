@@ -32,6 +32,7 @@ from perfscope.checkout.git import (
     undirected,
 )
 from perfscope.errors import UsageError
+from perfscope.messages.lists import counted
 
 PYTHONPATH = "PYTHONPATH"
 _PREFIX, _LOCK = "base-", ".lock"
@@ -214,7 +215,7 @@ def _compared(base: Worktree, git: Git, notes: Sequence[str]) -> Worktree:
         )
     elif changed:
         said.append(
-            f"The head is the working tree as it is: {changed} tracked file{'s' if changed != 1 else ''} "
+            f"The head is the working tree as it is: {counted(changed, 'tracked file')} "
             f"with changes on top of {head[:12] or 'no commit'}."
         )
     return replace(base, identical={0: True, 1: False}.get(same), notes=(*said, *notes))

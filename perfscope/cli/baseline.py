@@ -11,6 +11,7 @@ import click
 
 from perfscope.cli.output import print_result
 from perfscope.errors import PerfscopeError, UsageError
+from perfscope.messages.lists import counted
 
 if TYPE_CHECKING:
     from perfscope.gate.records import RunFigures
@@ -184,7 +185,7 @@ def _put(
     num_fit = sum(run.clean is not False for run in after)
     if num_fit < settings.fewest:
         _say(
-            f"{num_fit} undisturbed run{'s' if num_fit != 1 else ''} of {name} with this fingerprint: "
+            f"{counted(num_fit, 'undisturbed run')} of {name} with this fingerprint: "
             f"a check needs {settings.fewest} or more and is inconclusive with fewer"
         )
     return update_lines(store.path, entry, before, after)

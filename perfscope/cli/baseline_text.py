@@ -18,6 +18,7 @@ from perfscope.gate.records import RunFigures
 from perfscope.gate.store import Entry
 from perfscope.gate.store.entries import identity
 from perfscope.gate.verdict_words import fingerprint_words
+from perfscope.messages.lists import counted
 from perfscope.reports.display import visible
 from perfscope.units import MISSING, format_bytes, format_ns, format_ratio, format_si
 
@@ -195,7 +196,7 @@ def _shown(metric: Metric, value: float) -> str:
 
 
 def _runs(count: int) -> str:
-    return f"{count:,} run{'s' if count != 1 else ''}"
+    return counted(count, "run")
 
 
 def _span(entry: Entry) -> str:

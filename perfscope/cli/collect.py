@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from perfscope.cli.output import print_result
+from perfscope.messages.lists import first_of
 
 if TYPE_CHECKING:
     from perfscope.launch.merging import Collected
@@ -104,5 +105,4 @@ def _document(found: Collected) -> dict[str, object]:
 
 
 def _listed(ranks: tuple[int, ...]) -> str:
-    more = f" and {len(ranks) - _MOST_NAMED} more" if len(ranks) > _MOST_NAMED else ""
-    return ", ".join(map(str, ranks[:_MOST_NAMED])) + more
+    return first_of(ranks, _MOST_NAMED)

@@ -26,11 +26,6 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def plural(count: int, word: str) -> str:
-    """`1 rank`, `2 ranks`."""
-    return f"{count:,} {word}{'' if count == 1 else 's'}"
-
-
 def exposed(time_ns: float | None, share: float | None) -> str:
     """`33 % of a traced step of 27.4 ms`, or a dash."""
     if time_ns is None or share is None:

@@ -22,6 +22,7 @@ from perfscope.gate.settings import ALPHA, Settings
 from perfscope.gate.statistics import Floats, robust_spread
 from perfscope.gate.trials import TARGET, TARGET_POWER, Z_95, Rule, Trial, tried
 from perfscope.gate.verdict_words import FIELDS
+from perfscope.messages.lists import counted
 
 FEWEST_RUNS = 10
 PAIRS = tuple(range(5, 17))
@@ -202,7 +203,7 @@ def _too_few(num: int, left_out: tuple[LeftOut, ...], settings: Settings) -> Cal
     fewest = _fewest_runs(settings)
     wanted = max(fewest, 2 * settings.pairs)
     reason = (
-        f"{num} run{'s' if num != 1 else ''} to judge by{lost}, at least {fewest} are needed, "
+        f"{counted(num, 'run')} to judge by{lost}, at least {fewest} are needed, "
         f"{wanted} for a check of {settings.pairs} pairs: make {wanted - num} more of the same code"
     )
     return Calibration(
@@ -275,7 +276,7 @@ def _sentences(found: Calibration, settings: Settings, logs: Floats) -> list[str
         )
     trial = found.suggestion
     if trial and trial.num_apart < 5:
-        apart = f"{trial.num_apart} check{'s' if trial.num_apart != 1 else ''}"
+        apart = counted(trial.num_apart, "check")
         said.append(
             f"The {len(logs)} runs make {apart} of {trial.most} pairs without using a run twice, so the "
             "shares are estimates; more runs, at other times of the day, make them better."

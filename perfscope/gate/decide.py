@@ -33,6 +33,7 @@ from perfscope.gate.verdict_words import (
     too_few_sentence,
     unproven_sentence,
 )
+from perfscope.messages.lists import counted
 
 Pair = tuple[RunFigures, RunFigures]
 ONE_GO_NS = 3_600_000_000_000  # runs that start within an hour are of one session
@@ -204,7 +205,7 @@ def why_unusable(run: RunFigures, settings: Settings) -> str:
     if DECIDES not in run.metrics:
         return run.absent.get(DECIDES, "no step was timed")
     if run.num_steps < settings.fewest_steps:
-        steps = f"{run.num_steps:,} step{'s' if run.num_steps != 1 else ''}"
+        steps = counted(run.num_steps, "step")
         return (
             f"only {steps} to judge by after warm-up, {settings.fewest_steps:,} are needed: "
             "train longer, or set fewest_steps"

@@ -28,6 +28,7 @@ from perfscope.gate.records import (
     RunFigures,
 )
 from perfscope.gate.surroundings import surroundings
+from perfscope.messages.lists import plural
 from perfscope.messages.missing import cause_text
 from perfscope.rundir.reader import RunReader
 from perfscope.rundir.records import RankRecord
@@ -221,7 +222,7 @@ def _collectives(analysis: RunAnalysis) -> tuple[CollectiveUse, ...]:
     steps = max((rank.num_traced_steps for rank in analysis.ranks), default=0)
     groups: dict[str, list[tuple[float, float | None, float, float | None]]] = defaultdict(list)
     for one in analysis.collectives if steps else ():
-        name = f"{one.collective} over {one.group_size} rank{'s' if one.group_size != 1 else ''}"
+        name = f"{one.collective} over {one.group_size} {plural('rank', one.group_size)}"
         groups[name].append((one.count, one.bytes, one.duration_ns, one.transfer_ns))
     return tuple(
         CollectiveUse(

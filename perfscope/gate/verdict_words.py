@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 
 from perfscope.gate.records import Fingerprint, RunFigures
 from perfscope.gate.results import CheckResult, LeftOut, MetricVerdict, Outcome, Side
+from perfscope.messages.lists import counted
 from perfscope.units import format_ns
 
 MANY_OF_ONE_SIDE = 4  # disturbed runs that chance would hardly put on one side,
@@ -50,12 +51,12 @@ def fingerprint_words(fingerprint: Fingerprint) -> str:
     """A fingerprint for a person, in one line."""
     parts = [
         fingerprint.cpu,
-        _count(fingerprint.num_cpus, "CPU") if fingerprint.num_cpus else "",
+        counted(fingerprint.num_cpus, "CPU") if fingerprint.num_cpus else "",
         ", ".join(fingerprint.gpus),
         f"{fingerprint.num_hosts} hosts" if (fingerprint.num_hosts or 1) > 1 else "",
         f"torch {fingerprint.torch}" if fingerprint.torch else "",
         f"perfscope {fingerprint.perfscope}" if fingerprint.perfscope else "",
-        _count(fingerprint.world_size, "rank") if fingerprint.world_size else "",
+        counted(fingerprint.world_size, "rank") if fingerprint.world_size else "",
         f"batch {fingerprint.batch}" if fingerprint.batch else "",
         fingerprint.scheme,
     ]
@@ -71,12 +72,12 @@ def too_few_sentence(
     planned: int,
 ) -> str:
     """Fewer runs than a verdict needs."""
-    have = f"{_count(len(base.runs), 'run')} of {base.label} and {len(head.runs)} of {head.label}"
+    have = f"{counted(len(base.runs), 'run')} of {base.label} and {len(head.runs)} of {head.label}"
     if pairs:
-        have = _count(len(pairs), "pair")
+        have = counted(len(pairs), "pair")
     sides = {one.side for one in lost if one.disturbed}
     disturbed = sum(one.disturbed for one in lost)
-    why = f" ({_count(disturbed, 'disturbed run')} left out)" if disturbed else ""
+    why = f" ({counted(disturbed, 'disturbed run')} left out)" if disturbed else ""
     unit = "pairs" if pairs else "a side"
     advice = "make more runs"
     if disturbed:
@@ -117,7 +118,7 @@ def headline(result: CheckResult) -> str:
         return "Pass."
     steps = f"{format_ns(deciding.base)} → {format_ns(deciding.head)}"
     if failing:
-        slower = f", {sum(one > 0 for one in result.pairs)} of {_count(len(result.pairs), 'pair')} slower"
+        slower = f", {sum(one > 0 for one in result.pairs)} of {counted(len(result.pairs), 'pair')} slower"
         proof = _proof(deciding) + (slower if result.pairs else "")
         return f"Regression: a step takes {_percent(deciding.worse)} longer ({steps}){proof}."
     if deciding.state == "better":
@@ -130,10 +131,6 @@ def headline(result: CheckResult) -> str:
     if deciding.worse > 0 and deciding.p is not None and deciding.p < result.alpha:
         sentence += "; that it is slower is certain, and within what is allowed"
     return f"{sentence}."
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' if number != 1 else ''}"
 
 
 def _percent(value: float | None) -> str:

@@ -15,6 +15,7 @@ from perfscope.errors import UnreadableFileError
 from perfscope.launch.plan import LaunchPlan
 from perfscope.launch.process import Ending
 from perfscope.launch.sightings import Sightings
+from perfscope.messages.lists import counted, plural, ranks_of
 from perfscope.rundir import layout
 from perfscope.rundir.documents import read_document
 from perfscope.rundir.layout import host_name
@@ -22,8 +23,6 @@ from perfscope.rundir.opening import open_regular, read_bounded
 
 if TYPE_CHECKING:
     from perfscope.rundir.records import RankRecord
-
-_MAX_NAMED = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +112,8 @@ def packages(ranks: Sequence[AttachedRank]) -> dict[str, str]:
 def verdict(num_attached: int, expected: int | None) -> str:
     """`attached 4 of expected 4 ranks`."""
     if expected is None:
-        return f"attached {num_attached} rank{'' if num_attached == 1 else 's'}"
-    return f"attached {num_attached} of expected {expected} rank{'' if expected == 1 else 's'}"
+        return f"attached {counted(num_attached, 'rank')}"
+    return f"attached {num_attached} of expected {counted(expected, 'rank')}"
 
 
 def explain(
@@ -137,7 +136,7 @@ def explain(
     missing = _missing(ranks, expected)
     if missing:
         notes.append(
-            f"no record of {name_ranks(missing)}: its process ended, or was replaced, before its first step"
+            f"no record of {ranks_of(missing)}: its process ended, or was replaced, before its first step"
         )
         if plan.hosts:
             notes.append(f"ranks on other hosts are recorded only if they share the directory {run_dir}")
@@ -145,7 +144,7 @@ def explain(
     running = sorted({one.rank for one in ranks if one.running and not one.record.finished})
     if running:
         notes.append(
-            f"{name_ranks(running)} still running; what is recorded from now on is not in this summary"
+            f"{ranks_of(running)} still running; what is recorded from now on is not in this summary"
         )
     boot_error = _first_line(run_dir / layout.BOOT_ERRORS)
     if boot_error:
@@ -163,8 +162,8 @@ def _restarts(ranks: Sequence[AttachedRank]) -> list[str]:
     for rank, times in Counter(one.rank for one in ranks).items():
         alike[times - 1].append(rank)
     return [
-        f"{name_ranks(alike[times])} {'was' if len(alike[times]) == 1 else 'were'} restarted {times} "
-        f"time{'' if times == 1 else 's'}, or trained again in the same run; "
+        f"{ranks_of(alike[times])} {'was' if len(alike[times]) == 1 else 'were'} restarted {times} "
+        f"{plural('time', times)}, or trained again in the same run; "
         "reports show the attempt with the most steps"
         for times in sorted(alike)
         if times
@@ -218,13 +217,6 @@ def _why_none(plan: LaunchPlan, ending: Ending, seen: Sightings) -> list[str]:
     elif ending.code != 0:
         notes.append(f"the command ended with exit code {ending.code}, perhaps before training began")
     return notes
-
-
-def name_ranks(numbers: Sequence[int]) -> str:
-    """`rank 3`, `ranks 0, 1`; of many the first, and how many more there are."""
-    named = ", ".join(str(number) for number in numbers[:_MAX_NAMED])
-    more = f" and {len(numbers) - _MAX_NAMED} more" if len(numbers) > _MAX_NAMED else ""
-    return f"rank{'' if len(numbers) == 1 else 's'} {named}{more}"
 
 
 def _is_running(record: RankRecord) -> bool:

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from perfscope.errors import UnreadableFileError
 from perfscope.launch.attachment import AttachedRank, read_json_lines
-from perfscope.launch.sampling import is_free
 from perfscope.rundir import layout
 from perfscope.rundir.documents import read_document
+from perfscope.rundir.recording import is_held
 
 _CHUNK_BYTES = 1 << 20
 _LEVEL = 1  # a third of level 6's time for a tenth more bytes
@@ -102,9 +102,10 @@ def await_sampler(host_dir: Path, *, limit_s: float = 1.5) -> bool:
     Removes the pids the ranks left for it. False: it still runs (as ranks do that outlive the command).
     """
     end = time.monotonic() + limit_s
-    if not (host_dir / layout.SAMPLER_LOCK).exists():
+    lock = host_dir / layout.SAMPLER_LOCK
+    if not lock.exists():
         return True
-    while not is_free(host_dir):
+    while is_held(lock):
         if time.monotonic() > end:
             return False
         time.sleep(0.01)

@@ -10,6 +10,7 @@ from typing import Any
 from perfscope.launch import attachment
 from perfscope.launch.plan import LaunchPlan
 from perfscope.launch.process import Ending
+from perfscope.messages.lists import ranks_of
 from perfscope.rundir import layout, seal
 from perfscope.rundir.documents import read_document
 from perfscope.rundir.writer import write_json
@@ -189,12 +190,10 @@ def _notes(
     absent = [rank for rank in absent if rank not in half]
     if absent:
         is_ = "is" if len(absent) == 1 else "are"
-        notes.append(f"{attachment.name_ranks(absent)} {is_} in none of the collected directories")
+        notes.append(f"{ranks_of(absent)} {is_} in none of the collected directories")
     if half:
         is_ = "was" if len(half) == 1 else "were"
-        notes.append(
-            f"{attachment.name_ranks(half)} {is_} copied half (without rank.json): copy and collect again"
-        )
+        notes.append(f"{ranks_of(half)} {is_} copied half (without rank.json): copy and collect again")
     plan = LaunchPlan(launcher=str(manifests[0].get("launcher")), argv=(), name="")
     notes += attachment.explain(run_dir, ranks, None, plan, ending or Ending(0, None))
     return list(dict.fromkeys(notes))

@@ -6,7 +6,6 @@ on hosts without a `perfscope run` start their sampler themselves (probes/sample
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import sys
@@ -15,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from perfscope.rundir import layout
+from perfscope.rundir.recording import is_held
 from perfscope.rundir.sampler_call import (
     is_alive,
     is_stopped,
@@ -81,7 +81,7 @@ class SamplerKeeper(threading.Thread):
                 failures += status != 0  # killed, or broken: another one goes on in the same file
                 self._sampler = None
             rank = self._rank()
-            if rank is not None and is_free(self._host_dir):
+            if rank is not None and not is_held(self._host_dir / layout.SAMPLER_LOCK):
                 self._sampler = self._start(rank)
                 self._done.wait(_SETTLE_S)
 
@@ -113,15 +113,3 @@ def _ended(pid: int) -> tuple[bool, int]:
     except ChildProcessError:
         return True, 0
     return found != 0, status
-
-
-def is_free(host_dir: Path) -> bool:
-    """Whether no sampler has this host (another `perfscope run` of the same job may have started it)."""
-    try:
-        with (host_dir / layout.SAMPLER_LOCK).open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # not there yet, or a file system without locks
-        return True
-    return True

@@ -16,6 +16,7 @@ from perfscope.launch.attachment import AttachedRank
 from perfscope.launch.plan import LaunchPlan
 from perfscope.launch.process import Ending
 from perfscope.launch.step_tasks import StepRoom, TaskState
+from perfscope.messages.lists import first_of, plural
 from perfscope.rundir import layout
 from perfscope.rundir.inventory import INVENTORY, take_inventory
 from perfscope.rundir.writer import write_json
@@ -250,6 +251,4 @@ def _lives(before: Mapping[str, int], after: Mapping[str, int]) -> bool:
 
 
 def _tasks(numbers: Sequence[int]) -> str:
-    named = ", ".join(str(number) for number in numbers[:_MOST_NAMED])
-    more = f" and {len(numbers) - _MOST_NAMED} more" if len(numbers) > _MOST_NAMED else ""
-    return f"task{'' if len(numbers) == 1 else 's'} {named}{more}"
+    return f"{plural('task', len(numbers))} {first_of(numbers, _MOST_NAMED)}"

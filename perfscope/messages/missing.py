@@ -12,6 +12,7 @@ from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.missing import Missing
 
+_ENERGY_SOURCES = {"power": "RAPL", "power.perf": "RAPL through perf", "nvml": "GPUs"}
 _FORMATS: dict[str, Callable[[Any], str]] = {
     "all": ", ".join,
     "four": lambda names: first_of(names, 4),
@@ -21,6 +22,9 @@ _FORMATS: dict[str, Callable[[Any], str]] = {
     "it_or_they": lambda ranks: "they" if len(ranks) > 1 else "it",
     "ns": format_ns,
     "percent": lambda ratio: format_ratio(ratio, 0),
+    "energy_sources": lambda sources: "; ".join(
+        f"{_ENERGY_SOURCES[name]}: {reason or 'not available'}" for name, reason in sources
+    ),
     "spaced": lambda name: name.replace("_", " "),
 }
 
@@ -155,6 +159,11 @@ _WHY = {
     Cause.SAMPLER_ENDED: "its sampler ended: {end}",
     Cause.SOURCES_ABSENT: "not available there: `perfscope doctor` on that host says why and what to do",
     Cause.CPU_COUNT_NOT_KNOWN: "topology.json does not say how many CPUs there are",
+    Cause.NO_ENERGY: "no energy counter was read",
+    Cause.NO_ENERGY_SOURCE: "{absent:energy_sources}",
+    Cause.ENERGY_BARELY_READ: "energy was read in less than {share:percent} of the steps' time",
+    Cause.ENERGY_OF_SOME_HOSTS: "the energy of {count} of {total} hosts was not read",
+    Cause.SAMPLES_NOT_KNOWN: "the number of samples is not known",
     Cause.NO_SHAPES: "the trace gives no shapes, so neither FLOP nor bytes of a layer are known",
     Cause.NO_LAYER_BYTES: "the trace tells FLOP of layers, but not the bytes they move",
     Cause.NOT_A_THROUGHPUT: "a throughput of {value} samples/s is no measurement",

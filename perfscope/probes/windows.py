@@ -15,13 +15,12 @@ from collections import deque
 from typing import Any, Callable, Deque, Dict, Optional
 
 from ..rundir import layout
-from ..vocabulary.defaults import RUN
+from ..vocabulary.defaults import FIRST_WINDOW_STEP, RUN
 from ..vocabulary.notes import NoteKind
 from .calls import CallLog
 from .files import Shield, check_descriptors, check_process_name
 from .recorder import Recorder
 
-FIRST_STEP = 3  # past lazy initialisation and DDP's bucket rebuild
 POLL_INTERVAL_NS = 50_000_000
 SETTLE_STEPS = 4  # untraced steps a window's own are compared with
 LEAD_NS = 200_000_000  # a plan must reach every rank before its step does
@@ -87,7 +86,7 @@ class Windows:
         self._per_window = max(1, int(config.get("steps_per_window", RUN.steps_per_window)))
         wanted = int(config.get("windows", RUN.windows)) if config.get("trace", True) else 0
         self.governor = Governor(float(config.get("overhead", RUN.overhead)), wanted)
-        first = max(FIRST_STEP, int(config.get("first_step", FIRST_STEP)))
+        first = max(FIRST_WINDOW_STEP, int(config.get("first_step", FIRST_WINDOW_STEP)))
         self._next_step: Optional[int] = first if self.governor.allows(0) else None
         self._next_window = 0  # its id: the same on every rank, also on one that missed a window
         self._plan_path = os.path.join(recorder.run_dir, layout.PLAN_JSON)

@@ -6,10 +6,11 @@ import dataclasses
 
 from perfscope import __version__, units
 from perfscope.analysis.absent import why_cut_short
-from perfscope.analysis.advice import training_of
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.timeline_extract import TimelineExtract
+from perfscope.messages.advice import training_advice
+from perfscope.messages.lists import counted
 from perfscope.reports.display import visible
 from perfscope.reports.document import build_document
 from perfscope.reports.model import KeyFigure, Report, Section, Table, Unit, Verdict, format_value
@@ -89,7 +90,7 @@ def _title(analysis: RunAnalysis) -> str:
     bench = analysis.bench
     if bench is None:
         return name
-    ranks = f"{bench.num_ranks} rank{'s' if bench.num_ranks != 1 else ''}"
+    ranks = counted(bench.num_ranks, "rank")
     cluster = analysis.run.options.cluster
     return " · ".join(filter(None, (name, visible(bench.model), ranks, visible(cluster or ""))))
 
@@ -233,7 +234,7 @@ def _throughput_figure(analysis: RunAnalysis) -> KeyFigure:
     notes = {
         None: "batch size not known",
         "loader": "as the data loader drew them",
-        "derived": training_of(analysis.framework).samples_from,
+        "derived": training_advice(analysis.framework).samples_from,
         "option": "from --samples-per-step",
         "scheme": "by the scheme's batch, slowest rank",
     }
@@ -259,7 +260,7 @@ def _ranks_figure(analysis: RunAnalysis) -> KeyFigure:
     expected = run.expected_ranks or run.world_size
     value = f"{attached:,} of {expected:,}" if expected is not None else f"{attached:,}"
     hosts = len({rank.host for rank in analysis.ranks if rank.host})
-    note = f"on {hosts:,} host{'s' if hosts != 1 else ''}" if hosts else ""
+    note = f"on {counted(hosts, 'host')}" if hosts else ""
     if attached > len(analysis.ranks):
         note = f"the record of {len(analysis.ranks):,} can be read"
     if run.is_imported:

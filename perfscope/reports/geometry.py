@@ -9,7 +9,6 @@ from perfscope import units
 from perfscope.reports.model import Bar, Part, Series, StackedBars, Unit, format_value
 
 LABEL_SHARE = 6.5  # per cent of the axis a segment must span to carry its figure
-_TIME_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 CLIP = 1.5  # the value axis ends here times the 98th percentile; single outliers must not flatten the rest
 
 
@@ -59,7 +58,7 @@ def _tick_text(value: float, high: float, step: float) -> str:
     """`value` in the unit of `high`, with as many decimals as `step` needs: ticks share one unit."""
     if value == 0:
         return "0"
-    size, unit = next(((s, u) for s, u in _TIME_UNITS if high >= s), (1, "ns"))
+    size, unit = next(((s, u) for s, u in units.TIME_UNITS if high >= s), (1, "ns"))
     decimals = max(0, -math.floor(math.log10(step / size) + 1e-9))
     return f"{value / size:,.{decimals}f} {unit}"
 

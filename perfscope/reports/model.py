@@ -25,6 +25,7 @@ from perfscope.reports.values import PREFIXED as PREFIXED
 from perfscope.reports.values import Unit as Unit
 from perfscope.reports.values import Value as Value
 from perfscope.reports.values import format_value as format_value
+from perfscope.vocabulary.links import LinkClass
 
 if TYPE_CHECKING:
     from perfscope.analysis.critical.results import CriticalPath
@@ -325,7 +326,7 @@ class Rail:
     """Devices joined by links of one class, drawn as one bar that all hang on."""
 
     title: str
-    link_class: str  # nvlink, pcie
+    link_class: LinkClass
     members: tuple[str, ...]  # device ids
 
 
@@ -403,6 +404,7 @@ class Section:
     title: str
     blocks: tuple[Block, ...]
     lead: str = ""  # one sentence under the title: what the section says
+    in_notices: bool = False  # the report's notices say all of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

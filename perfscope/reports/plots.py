@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from perfscope.reports.display import path_end
 from perfscope.reports.geometry import Tick, nice_step
 from perfscope.reports.model import PREFIXED, CounterChart, CounterLine, RooflineChart, Unit, format_value
+from perfscope.units import BINARY_UNITS, DECIMAL_PREFIXES, TIME_UNITS
 
 # Lines of a chart: a colour of the palette and a dash each, so that no two differ by colour alone.
 LINE_COLOURS = ("compute", "exposed_comm", "optimizer", "copy", "input_wait", "host", "forward", "backward")
@@ -21,9 +22,6 @@ FLOATING = frozenset({Unit.FREQUENCY, Unit.TEMPERATURE})  # axes that need not s
 # Width of a letter of the roofs' names, per cent of the plot: on paper and wide screens, on a phone.
 LETTER, SMALL_LETTER = 0.95, 2.8
 Rectangle = tuple[float, float, float, float]
-_DECIMAL = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
-_BINARY = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
-_TIME = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 _SUFFIX = {**PREFIXED, Unit.RATE: "B/s"}
 
 
@@ -32,12 +30,12 @@ def _scale(unit: Unit, high: float) -> tuple[float, str]:
     if unit is Unit.RATIO:
         return 0.01, "%"
     if unit is Unit.BYTES:
-        return next(((s, n) for s, n in _BINARY if high >= s), (1, "B"))
+        return next(((s, n) for s, n in BINARY_UNITS if high >= s), (1, "B"))
     if unit is Unit.TIME:
-        return next(((s, n) for s, n in _TIME if high >= s), (1.0, "ns"))
+        return next(((s, n) for s, n in TIME_UNITS if high >= s), (1.0, "ns"))
     if unit is Unit.TEMPERATURE:
         return 1.0, "°C"
-    size, prefix = next(((s, p) for s, p in _DECIMAL if high >= s), (1.0, ""))
+    size, prefix = next(((s, p) for s, p in DECIMAL_PREFIXES if high >= s), (1.0, ""))
     return size, f"{prefix}{_SUFFIX.get(unit, '')}"
 
 
@@ -179,7 +177,7 @@ def log_ticks(unit: Unit, low: float, high: float) -> tuple[Tick, ...]:
 def _log_text(unit: Unit, value: float) -> str:
     if unit is Unit.NUMBER:
         return f"{value:g}" if value < 1e4 else f"{value:,.0f}"
-    size, prefix = next(((s, p) for s, p in _DECIMAL if value >= s * (1 - 1e-9)), (1.0, ""))
+    size, prefix = next(((s, p) for s, p in DECIMAL_PREFIXES if value >= s * (1 - 1e-9)), (1.0, ""))
     return f"{value / size:g} {prefix}{_SUFFIX.get(unit, '')}".rstrip()
 
 

@@ -88,19 +88,12 @@ def render_text(report: Report, *, width: int = 100, color: bool = False) -> str
     style = Style(color)
     lines = [*_head(report, width, style), ""]
     for section in report.sections:
-        if section.id == PROBLEMS and _all_told(section, report):
+        if section.in_notices:
             continue
         body = list(_section(section, report.verdict.headline, width, style))
         if body:
             lines += [style.bold(section.title), *body, ""]
     return "\n".join(lines).rstrip("\n") + "\n"
-
-
-def _all_told(section: Section, report: Report) -> bool:
-    """Whether each problem of a comparison stands under the verdict already."""
-    rows = [row for block in section.blocks if isinstance(block, Table) for row in block.rows]
-    told = " ".join(notice.text for notice in report.notices)
-    return all(str(row[1]) in told for row in rows)
 
 
 def _head(report: Report, width: int, style: Style) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Paths and names inside a run directory. Standard library only.
 
-The agent inside the training process loads this file by path (it may run under another
-Python, >= 3.8, where perfscope is not installed), so nothing here may import perfscope.
+The probes inside the training process load this file, too (under another Python, >= 3.8, where perfscope
+need not be installed), so nothing here may import perfscope by that name.
 
     <run>/run.json                       the manifest, see schema.py
     <run>/scheme.json                    a bench run's scheme and places as its ranks found them, by rank 0
@@ -73,7 +73,11 @@ MARK_SOURCE = "perfscope.source:"  # + rank within its group of whoever sent wha
 # How a window's file name ends after its number, and what reads it (ingest/formats). A window has at most one
 # of these, and CALLS beside it or alone.
 KINETO = ".json"
-TRACE_FORMATS = (KINETO, ".tensorflow.xplane.pb", ".jax.xplane.pb", ".mxnet.json", ".nsys.sqlite")
+TENSORFLOW = ".tensorflow.xplane.pb"
+JAX = ".jax.xplane.pb"
+MXNET = ".mxnet.json"
+NSYS = ".nsys.sqlite"
+TRACE_FORMATS = (KINETO, TENSORFLOW, JAX, MXNET, NSYS)
 CALLS = ".calls.json"
 # N.calls.json: {"version": 1, "monotonic_ns": M, "unix_ns": U (the same moment), "main_tid": T,
 #   "lanes": {"<lane>": "label"}, "columns": CALL_COLUMNS, "rows": [[...], ...], "num_lost": rows too

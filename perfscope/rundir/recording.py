@@ -183,7 +183,7 @@ def _refuse_sampled(directory: Path) -> None:
     """Ranks may outlive their `perfscope run`; the sampler of their host ends soon after the last of them."""
     deadline = time.monotonic() + _SAMPLER_ENDS_S
     for lock in sorted((directory / layout.HOSTS).glob(f"*/{layout.SAMPLER_LOCK}")):
-        while _is_held(lock):
+        while is_held(lock):
             if time.monotonic() > deadline:
                 raise RunDirectoryError(
                     f"ranks on {lock.parent.name} still record into {directory}: wait until they have ended, "
@@ -192,7 +192,8 @@ def _refuse_sampled(directory: Path) -> None:
             time.sleep(0.05)
 
 
-def _is_held(lock: Path) -> bool:
+def is_held(lock: Path) -> bool:
+    """Whether a sampler records beside its lock file; False where none can be told: no file, or no locks."""
     try:
         handle = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -14,9 +14,9 @@ from perfscope.runners.models.registry import find_model
 from perfscope.runners.schemes.local import scaled_learning_rate
 from perfscope.runners.schemes.registry import find_scheme
 from perfscope.runners.traffic import Traffic
+from perfscope.vocabulary.links import LinkClass
 from perfscope.volumes import backend_factor, edges_from
 
-LOOPBACK, ETHERNET, INTRA_NUMA, CROSS_NUMA, PCIE = "loopback", "ethernet", "intra_numa", "cross_numa", "pcie"
 _MAX_LISTED, _MAX_CALLS = 4096, 1 << 16  # groups and ranks, and calls of them; run.json is read whole
 
 
@@ -42,15 +42,15 @@ def planned_places(job: Job) -> tuple[Place, ...]:
     return tuple(Place(host=f"host{job.host_of(rank)}") for rank in range(job.num_ranks))
 
 
-def link_class(a: Place, b: Place) -> str:
+def link_class(a: Place, b: Place) -> LinkClass:
     """The kind of link between two ranks, as far as their places tell."""
     if a.host != b.host:
-        return ETHERNET
+        return LinkClass.ETHERNET
     if a.gpu is not None and b.gpu is not None:
-        return PCIE
+        return LinkClass.PCIE
     if a.numa is None or b.numa is None:
-        return LOOPBACK
-    return INTRA_NUMA if a.numa == b.numa else CROSS_NUMA
+        return LinkClass.LOOPBACK
+    return LinkClass.INTRA_NUMA if a.numa == b.numa else LinkClass.CROSS_NUMA
 
 
 def bytes_by_link(

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from perfscope.rundir.shell import quote
-from perfscope.slurm.request import JobRequest
+from perfscope.slurm.request import MPI, JobRequest
+from perfscope.vocabulary.frameworks import FrameworkName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,11 +194,11 @@ def _task() -> tuple[str, ...]:
 
 
 _MAKERS: dict[str, Callable[[JobRequest], Rendezvous]] = {
-    "torch": _torch,
-    "tensorflow": _tensorflow,
-    "keras": _keras,
-    "jax": _jax,
-    "mxnet": _mxnet,
-    "horovod": _horovod,
-    "mpi": _mpi,
+    FrameworkName.TORCH: _torch,
+    FrameworkName.TENSORFLOW: _tensorflow,
+    FrameworkName.KERAS: _keras,
+    FrameworkName.JAX: _jax,
+    FrameworkName.MXNET: _mxnet,
+    FrameworkName.HOROVOD: _horovod,
+    MPI: _mpi,
 }

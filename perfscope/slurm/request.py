@@ -6,8 +6,24 @@ import re
 from dataclasses import dataclass
 from pathlib import PurePath
 
-FRAMEWORKS = ("torch", "tensorflow", "keras", "jax", "mxnet", "horovod", "mpi")
-BY_MPI = ("horovod", "mpi")  # frameworks whose processes srun has to introduce to each other
+from perfscope.vocabulary.frameworks import FrameworkName
+
+MPI = "mpi"  # any program of MPI
+FRAMEWORKS = (
+    *(
+        one.value
+        for one in (
+            FrameworkName.TORCH,
+            FrameworkName.TENSORFLOW,
+            FrameworkName.KERAS,
+            FrameworkName.JAX,
+            FrameworkName.MXNET,
+            FrameworkName.HOROVOD,
+        )
+    ),
+    MPI,
+)
+BY_MPI = (FrameworkName.HOROVOD, MPI)  # those whose processes srun has to introduce to each other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

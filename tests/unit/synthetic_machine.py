@@ -30,6 +30,7 @@ from perfscope.analysis.results import LayerResult
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.disturbances import DisturbanceKind
 from perfscope.vocabulary.figures import Figure
+from perfscope.vocabulary.links import LinkClass
 from perfscope.vocabulary.missing import Missing
 from tests.unit.synthetic_topology import GIB, gpu_topology, knl_topology, vm_topology
 
@@ -129,7 +130,7 @@ def _wire(window: int, *, wire_bytes: int | None, link: str = "eth0") -> WireByt
         dur_ns=82_000_000,
         algorithmic_bytes=21_233_664,
         wire_bytes=wire_bytes,
-        link_class="ethernet",
+        link_class=LinkClass.ETHERNET,
         links=(link,),
         covered_ns=300_000_000,
         reason="" if wire_bytes is not None else "no reading fell into the window",
@@ -246,7 +247,7 @@ def vm_machine(layers: tuple[LayerResult, ...] = (), *, disturbed: bool = True) 
         traffic=(
             LinkTraffic(
                 host=host,
-                link_class="ethernet",
+                link_class=LinkClass.ETHERNET,
                 name="eth0",
                 direction="sent",
                 bytes=671_000_000,
@@ -260,7 +261,7 @@ def vm_machine(layers: tuple[LayerResult, ...] = (), *, disturbed: bool = True) 
             ),
             LinkTraffic(
                 host=host,
-                link_class="ethernet",
+                link_class=LinkClass.ETHERNET,
                 name="eth0",
                 direction="received",
                 bytes=638_000_000,
@@ -436,13 +437,13 @@ def gpu_machine(layers: tuple[LayerResult, ...] = (), *, num_hosts: int = 2) -> 
         )
     traffic = []
     rows = (
-        ("memory", "node 0 DRAM", "read", 88e9, 210e9, "measured", "scaled"),
-        ("memory", "node 0 DRAM", "written", 34e9, 210e9, "measured", "scaled"),
-        ("nvlink", "GPU 0 NVLink", "sent", 140e9, 450e9, "NVLink 4, 18 links", "exact"),
-        ("pcie", "GPU 0 PCIe", "received", 3.1e9, 63e9, "PCIe 5.0 x16", "ambiguous"),
-        ("fabric", "mlx5_0/1", "sent", 31e9, 50e9, "link speed", "exact"),
-        ("fabric", "mlx5_1/1", "sent", 47.5e9, 50e9, "link speed", "saturated"),
-        ("ethernet", "eno1", "sent", 2e6, 3.125e9, "link speed", "exact"),
+        (LinkClass.MEMORY, "node 0 DRAM", "read", 88e9, 210e9, "measured", "scaled"),
+        (LinkClass.MEMORY, "node 0 DRAM", "written", 34e9, 210e9, "measured", "scaled"),
+        (LinkClass.NVLINK, "GPU 0 NVLink", "sent", 140e9, 450e9, "NVLink 4, 18 links", "exact"),
+        (LinkClass.PCIE, "GPU 0 PCIe", "received", 3.1e9, 63e9, "PCIe 5.0 x16", "ambiguous"),
+        (LinkClass.FABRIC, "mlx5_0/1", "sent", 31e9, 50e9, "link speed", "exact"),
+        (LinkClass.FABRIC, "mlx5_1/1", "sent", 47.5e9, 50e9, "link speed", "saturated"),
+        (LinkClass.ETHERNET, "eno1", "sent", 2e6, 3.125e9, "link speed", "exact"),
     )
     for number, (link_class, name, direction, rate, peak, source, quality) in enumerate(rows):
         traffic.append(
@@ -457,7 +458,7 @@ def gpu_machine(layers: tuple[LayerResult, ...] = (), *, num_hosts: int = 2) -> 
                 peak_bytes_per_s=peak,
                 peak_source=source,
                 quality=quality,
-                errors=None if link_class == "memory" else 0,
+                errors=None if link_class is LinkClass.MEMORY else 0,
                 numa_node=number % 2,
             )
         )

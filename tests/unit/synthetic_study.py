@@ -36,6 +36,7 @@ from perfscope.analysis.study.results import (
     Turn,
 )
 from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.efficiency import PopFactor
 from perfscope.vocabulary.figures import Figure
 
 MS = 1_000_000
@@ -331,7 +332,7 @@ def scaling_study() -> StudyAnalysis:
         world_sizes=COUNTS,
         rows=tuple(
             PopRow(
-                factor=factor,
+                factor=PopFactor(factor),
                 depth=depth,
                 values=values,
                 reasons=tuple("" if value is not None else "one host" for value in values),
@@ -350,7 +351,7 @@ def scaling_study() -> StudyAnalysis:
                 ScalingSeries(
                     name="dp.ddp, alexnet",
                     mode="strong",
-                    mode_reason="32 samples in every step, whatever the ranks",
+                    mode_reason="strong scaling: 32 samples in every step, whatever the ranks",
                     reference="n1",
                     reference_world_size=1,
                     reference_reason="fewest ranks of the study",

@@ -11,6 +11,7 @@ import pytest
 from perfscope.analysis import advice
 from perfscope.analysis.results import Finding, RunAnalysis
 from perfscope.analysis.run import analyse_run
+from perfscope.messages.advice import training_advice
 from perfscope.messages.missing import cause_text, figure_text
 from perfscope.reports.build import build_report
 from perfscope.reports.document import build_document
@@ -101,14 +102,14 @@ def test_no_run_of_another_framework_is_given_the_advice_of_torch(
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_no_words_of_torch_stand_in_the_tables_of_others(framework: str) -> None:
     meta = records({"framework": FRAMEWORKS[framework]})
-    words = (*dataclasses.astuple(advice.training(meta)), *dataclasses.astuple(advice.messages(meta)))
+    words = (*dataclasses.astuple(advice.training(meta)), *dataclasses.astuple(advice.communication(meta)))
     assert [word for word in TORCH_WORDS for text in words if word in str(text)] == []
 
 
 def test_every_sentence_of_the_tables_ends_and_is_no_longer_than_two_lines() -> None:
     sentences = ("faster_input", "faster_copies", "quicker_update", "fewer_launches", "shorter_gaps", "gaps")
     for name in FRAMEWORKS:
-        words = advice.training_of(name)
+        words = training_advice(name)
         for sentence in sentences:
             text = getattr(words, sentence)
             assert text.endswith(".") and len(text) < 200, (name, sentence)
@@ -116,8 +117,8 @@ def test_every_sentence_of_the_tables_ends_and_is_no_longer_than_two_lines() -> 
 
 def test_runs_that_do_not_say_and_runs_of_torch_get_the_words_of_torch() -> None:
     said = records({"framework": {"name": "torch", "version": "2.13"}})
-    assert advice.training(records({})) is advice.training(said) is advice.training_of("torch")
-    assert "bucket_cap_mb" in advice.messages({}).merge
+    assert advice.training(records({})) is advice.training(said) is training_advice("torch")
+    assert "bucket_cap_mb" in advice.communication({}).merge
     several = records({"framework": {"name": "torch"}}, {"framework": {"name": "jax"}})
     assert "DataLoader" not in advice.training(several).faster_input
 
@@ -133,12 +134,12 @@ def test_advice_about_calls_is_that_of_the_library_that_makes_them() -> None:
         "groups": [*torch["groups"], {"name": "world", "backend": "mpi", "ranks": [0, 1]}],
         "mpi_library": "MPICH",
     }
-    assert "bucket_cap_mb" in advice.messages(records(torch), ("0",)).one_call
-    assert "HOROVOD_FUSION_THRESHOLD" in advice.messages(records(horovod), ("global",)).merge
-    assert "bucket_cap_mb" in advice.messages(records(both), ("0",)).one_call
-    assert "Iallreduce" in advice.messages(records(both), ("world",)).overlap
+    assert "bucket_cap_mb" in advice.communication(records(torch), ("0",)).one_call
+    assert "HOROVOD_FUSION_THRESHOLD" in advice.communication(records(horovod), ("global",)).merge
+    assert "bucket_cap_mb" in advice.communication(records(both), ("0",)).one_call
+    assert "Iallreduce" in advice.communication(records(both), ("world",)).overlap
     keras: dict[str, Any] = {"framework": {"name": "keras", "backend": "tensorflow"}}
-    assert "bytes_per_pack" in advice.messages(records(keras)).one_call
+    assert "bytes_per_pack" in advice.communication(records(keras)).one_call
 
 
 def test_what_a_trace_cannot_tell_is_absent_and_not_zero(tmp_path: Path) -> None:
@@ -265,9 +266,9 @@ def test_throughput_is_missing_for_a_reason_of_the_framework(tmp_path: Path) -> 
 
 
 def test_too_many_threads_are_turned_down_by_the_frameworks_own_setting() -> None:
-    assert advice.training_of("tensorflow").threads.format(1) == "TF_NUM_INTRAOP_THREADS=1"
-    assert advice.training_of("jax").threads == ""  # XLA takes the CPUs it may run on: only binding helps
-    assert "torchrun" in advice.training_of("torch").threads.format(1)
+    assert training_advice("tensorflow").threads.format(1) == "TF_NUM_INTRAOP_THREADS=1"
+    assert training_advice("jax").threads == ""  # XLA takes the CPUs it may run on: only binding helps
+    assert "torchrun" in training_advice("torch").threads.format(1)
 
 
 def test_side_by_side_layers_are_said_to_add_up_to_more_than_the_step(tmp_path: Path) -> None:
@@ -282,6 +283,6 @@ LAYERS = (("a", 100), ("b", 300))
 
 
 def test_words_of_unknown_frameworks_are_true_of_any() -> None:
-    general = dataclasses.asdict(advice.training_of("never-heard-of"))
+    general = dataclasses.asdict(training_advice("never-heard-of"))
     named = ("torch", "tf.", "Keras", "jax", "MXNet", "MPI")
     assert not any(word in str(text) for text in general.values() for word in named if text != "")

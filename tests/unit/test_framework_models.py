@@ -24,10 +24,11 @@ from perfscope.analysis.study.parity import (
 )
 from perfscope.runners.config import BenchError
 from perfscope.runners.frameworks import layouts
-from perfscope.runners.frameworks.registry import FRAMEWORKS, NAMES, REFERENCE, find_framework
+from perfscope.runners.frameworks.registry import FRAMEWORKS, NAMES, find_framework
 from perfscope.runners.frameworks.rendezvous import Start, free_ports, tasks_of
 from perfscope.runners.frameworks.request import FrameworkRun, framework_run
 from perfscope.runners.frameworks.train_common import Cell, main
+from perfscope.vocabulary.frameworks import REFERENCE
 
 PROGRAMS = sorted(Path(layouts.__file__).parent.glob("train_*.py"))
 CURVE = [2.77 * math.exp(-0.05 * step) for step in range(30)]

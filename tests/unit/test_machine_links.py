@@ -13,6 +13,7 @@ from perfscope.analysis.machine.stacks import top_frames
 from perfscope.analysis.machine.wire import Job, algorithmic
 from perfscope.analysis.run import analyse_run
 from perfscope.messages.missing import cause_text, figure_text
+from perfscope.vocabulary.links import LinkClass
 from tests.unit.synthetic_run import comm, span
 from tests.unit.synthetic_samples import HOST, SampledRun, SampleFile, ticks, two_nodes
 
@@ -116,8 +117,8 @@ def test_resctrl_tells_local_from_remote_traffic(tmp_path: Path) -> None:
     found = {
         one.link_class: one for one in machine_of(SampledRun(tmp_path, file, topology=two_nodes())).traffic
     }
-    assert found["intra_numa"].mean_bytes_per_s == pytest.approx(7e9)
-    assert found["cross_numa"].mean_bytes_per_s == pytest.approx(3e9)
+    assert found[LinkClass.INTRA_NUMA].mean_bytes_per_s == pytest.approx(7e9)
+    assert found[LinkClass.CROSS_NUMA].mean_bytes_per_s == pytest.approx(3e9)
 
 
 def wire_run(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -135,3 +136,12 @@ def test_small_efficiencies_keep_their_digits(tmp_path: Path) -> None:
     result = ask(run, *words)
     assert result.exit_code == 0, result.output
     assert " 0 % (0 % to 0 %)" not in result.stdout
+
+
+def test_ranks_that_only_the_others_know_of_are_missing(tmp_path: Path) -> None:
+    """A launcher that does not say how many ranks there are: rank.json does."""
+    run = script_run(tmp_path / "run", 2)
+    manifest = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**manifest, "world_size": None, "expected_ranks": None}))
+    shutil.rmtree(run / "ranks" / "1")
+    assert "1 of 2 ranks are missing" in refusal(run, "--world-sizes", "4")

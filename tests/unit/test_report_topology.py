@@ -16,6 +16,7 @@ from perfscope.reports.sections.links import paths_table
 from perfscope.reports.sections.topology import cpu_set, topology_block
 from perfscope.reports.topology_layout import LETTER, NARROW, WIDE, Box, Drawing, Label, Path, fitted, lay_out
 from perfscope.reports.topology_svg import INKS, LOOKS, page_svgs, print_svg
+from perfscope.vocabulary.links import LinkClass
 from tests.unit.synthetic_topology import GIB, gpu_topology, knl_topology, vm_topology
 
 SIZES = (WIDE, NARROW, 760.0, 480.0)
@@ -86,7 +87,7 @@ def test_devices_stand_at_their_numa_node_and_all_to_all_nvlink_is_one_rail() ->
     assert [d.title for d in second.devices if d.kind == "gpu"] == ["GPU 4", "GPU 5", "GPU 6", "GPU 7"]
     members = tuple(f"gpu:{n}" for n in range(8))
     title = "NVLink NV18, all to all, 450 GB/s each way"
-    assert machine.rails == (Rail(title=title, link_class="nvlink", members=members),)
+    assert machine.rails == (Rail(title=title, link_class=LinkClass.NVLINK, members=members),)
     assert machine.between == "2.1× local"
 
 

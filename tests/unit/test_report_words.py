@@ -16,6 +16,7 @@ from perfscope.reports.html import render_html
 from perfscope.reports.model import Counters, Note, RooflineChart, Table, Timeline, Unit, format_value
 from perfscope.reports.pdf import pdf_data
 from perfscope.reports.text import cells, render_text
+from perfscope.vocabulary.links import LinkClass
 from tests.unit.synthetic_machine import START, vm_machine, wave
 from tests.unit.test_report_machine import column, table, with_machine
 from tests.unit.test_report_synthetic import synthetic_analysis, synthetic_timeline
@@ -172,7 +173,7 @@ def test_factors_keep_their_decimals_and_loopback_has_no_peak() -> None:
     assert format_value(Unit.FACTOR, None) == "–"
     machine = vm()
     loopback = dataclasses.replace(
-        machine.traffic[0], link_class="loopback", name="lo", peak_bytes_per_s=None, peak_source=""
+        machine.traffic[0], link_class=LinkClass.LOOPBACK, name="lo", peak_bytes_per_s=None, peak_source=""
     )
     block = table(build_report(with_machine(vm(traffic=(loopback,))), None), "traffic", "traffic-table")
     assert column(block, "peak") == ["none"]

@@ -18,7 +18,7 @@ import pytest
 
 from perfscope.analysis.missing import missing_figure
 from perfscope.analysis.study.analyse import analyse_study
-from perfscope.analysis.study.results import WARN, LossCurve, Pair, PopRow, Problem, StudyAnalysis
+from perfscope.analysis.study.results import WARN, LossCurve, Pair, Problem, StudyAnalysis
 from perfscope.reports import curve_places
 from perfscope.reports.build import build_report
 from perfscope.reports.charts import chart_svg
@@ -461,18 +461,6 @@ def test_every_axis_carries_its_unit(report: Report) -> None:
         assert one.y_title
         assert curve_places.x_ticks(one)
         assert curve_places.y_ticks(one)
-
-
-def test_an_unknown_factor_is_shown_under_its_own_name() -> None:
-    study = scaling_study()
-    assert study.scaling is not None
-    series = study.scaling.series[0]
-    assert series.pop is not None
-    row = PopRow(factor="new_factor", depth=1, values=(0.5,) * 4, reasons=("",) * 4)
-    pop = dataclasses.replace(series.pop, rows=(*series.pop.rows, row))
-    scaling = dataclasses.replace(study.scaling, series=(dataclasses.replace(series, pop=pop),))
-    report = build_study_report(dataclasses.replace(study, scaling=scaling))
-    assert str(table(report, "study-pop-table").rows[-1][0]).strip() == "new_factor"
 
 
 def test_two_runs_that_may_not_be_compared_show_facts_and_no_ratio() -> None:

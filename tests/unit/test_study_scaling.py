@@ -183,7 +183,7 @@ def test_pop_factors_multiply_and_computation_scaling_is_against_the_reference()
     pop = series(runs).pop
     assert pop is not None
     assert pop.world_sizes == (1, 2)
-    rows = {row.factor: row for row in pop.rows}
+    rows = {row.factor.value: row for row in pop.rows}
     assert list(rows["computation_scaling"].values) == [1, pytest.approx(90 / 100)]
     for column in range(2):
         product = 1.0
@@ -203,7 +203,7 @@ def test_one_rank_has_the_factors_of_its_definition() -> None:
     ]
     pop = series(runs).pop
     assert pop is not None
-    rows = {row.factor: row.values for row in pop.rows}
+    rows = {row.factor.value: row.values for row in pop.rows}
     assert rows["parallel_efficiency"][0] == pytest.approx(0.8)
     assert (rows["load_balance"][0], rows["transfer"][0]) == (1, 1)
     assert list(rows["computation_scaling"]) == [1, pytest.approx(80 / 100)]
@@ -222,7 +222,7 @@ def test_weak_scaling_counts_the_larger_problem_in_computation_scaling() -> None
     ]
     pop = series(runs).pop
     assert pop is not None
-    assert {row.factor: row.values[1] for row in pop.rows}["computation_scaling"] == pytest.approx(1.0)
+    assert {row.factor.value: row.values[1] for row in pop.rows}["computation_scaling"] == pytest.approx(1.0)
 
 
 def test_negative_efficiency_is_missing_and_said() -> None:

@@ -18,12 +18,13 @@ from perfscope.analysis.mainline import LineRecord
 from perfscope.analysis.missing import Missing
 from perfscope.analysis.spans import spans_of, window_facts
 from perfscope.analysis.waits.analyse import analyse_waits
-from perfscope.analysis.waits.results import REASONS, LateCause, WaitAnalysis
+from perfscope.analysis.waits.results import LateCause, WaitAnalysis
 from perfscope.analysis.waits.stragglers import StepTimes, always_on, binomial_tail
 from perfscope.analysis.waits.surroundings import Surroundings
 from perfscope.ingest import import_traces
 from perfscope.messages.missing import cause_text, figure_text
 from perfscope.rundir.reader import RunReader
+from perfscope.vocabulary.lateness import LateReason
 from tests.unit.synthetic_lines import Played, Step, play
 
 MS = 1_000_000
@@ -50,7 +51,7 @@ def usual() -> list[Op]:
 def analyse(played: Played, **more: Any) -> WaitAnalysis:
     result = analyse_waits(played.lines, played.matches, played.clocks, played.hosts, **more)
     for call in result.calls:
-        assert call.cause is None or call.cause.reason in REASONS
+        assert call.cause is None or call.cause.reason in LateReason
     return result
 
 

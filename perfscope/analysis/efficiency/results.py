@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from perfscope.vocabulary.efficiency import PopFactor
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency:
@@ -24,3 +26,12 @@ class Efficiency:
     serialisation: float | None  # max U / T_id
     transfer: float | None  # T_id / T
     parallel_efficiency: float  # mean U / T
+
+    def value(self, factor: PopFactor) -> float | None:
+        """None: it cannot be told.
+
+        Raises:
+            AttributeError: a factor of several runs.
+        """
+        found: float | None = getattr(self, factor.value)
+        return found

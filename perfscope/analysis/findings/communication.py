@@ -10,6 +10,7 @@ from perfscope.analysis.findings.ranks import certain_calls, devices_of_one, lat
 from perfscope.analysis.results import Finding
 from perfscope.analysis.whatif.changes import SMALL_BYTES
 from perfscope.analysis.whatif.results import WhatIf
+from perfscope.messages.advice import CommAdvice
 from perfscope.units import format_bytes, format_count, format_ns, format_ratio
 
 
@@ -117,7 +118,7 @@ def _small_calls(evidence: Evidence, merged: WhatIf, told: str) -> _Kind | None:
     steps = max((part.num_steps for _, part in evidence.traced), default=0)
     if not small or not steps:
         return None
-    words = advice.messages(evidence.metas, tuple({call.group for call in small}))
+    words = advice.communication(evidence.metas, tuple({call.group for call in small}))
     shortest = min(call.transfer_ns for call in small)
     total_bytes = sum(call.bytes or 0 for call in small)
     return _Kind(
@@ -179,10 +180,10 @@ def _communication_action(evidence: Evidence, late_rank: int | None, kind: str) 
     return words.overlap
 
 
-def longest_words(evidence: Evidence) -> advice.Messages:
+def longest_words(evidence: Evidence) -> CommAdvice:
     """The words of the library that carries the calls on which most time goes by."""
     top = max(evidence.collectives, key=lambda one: one.duration_ns, default=None)
-    return advice.messages(evidence.metas, (top.group,) if top is not None else ())
+    return advice.communication(evidence.metas, (top.group,) if top is not None else ())
 
 
 def _longest(evidence: Evidence) -> str:

@@ -10,6 +10,7 @@ from perfscope.analysis.machine.effects import windows_in_words
 from perfscope.analysis.machine.results import Disturbance
 from perfscope.analysis.results import Finding
 from perfscope.messages.disturbances import WORDS
+from perfscope.messages.lists import plural
 from perfscope.units import format_count, format_ns
 
 DECISIVE = 0.25  # of the mean step lost to disturbances: the code's own causes come after them
@@ -128,7 +129,7 @@ def _evidence(worst: Disturbance, inside: list[Disturbance], traced: str) -> str
     lines = "; ".join(worst.evidence)
     others = len(inside) - 1
     more = (
-        f" {format_count(others)} other disturbance{'s' if others > 1 else ''} on the machine's timeline."
+        f" {format_count(others)} other {plural('disturbance', others)} on the machine's timeline."
         if others
         else ""
     )

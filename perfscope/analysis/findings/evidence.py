@@ -20,6 +20,7 @@ from perfscope.analysis.results import (
 )
 from perfscope.analysis.server import ServerLoad
 from perfscope.analysis.whatif.analyse import NOTHING, WhatIfs
+from perfscope.messages.advice import TrainingAdvice
 from perfscope.rundir.records import RankRecord, RunRecord
 from perfscope.units import format_ns, format_ratio
 
@@ -51,7 +52,7 @@ class Evidence:
         return [(rank, rank.breakdown_ns) for rank in self.ranks if rank.breakdown_ns is not None]
 
     @property
-    def words(self) -> advice.Training:
+    def words(self) -> TrainingAdvice:
         """What the framework that trained calls things."""
         return advice.training(self.metas)
 

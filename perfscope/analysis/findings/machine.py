@@ -11,7 +11,9 @@ from perfscope.analysis.machine.counters import counted_between
 from perfscope.analysis.machine.oversubscription import oversubscriptions
 from perfscope.analysis.machine.results import LinkTraffic
 from perfscope.analysis.results import Finding
+from perfscope.messages.lists import counted, plural
 from perfscope.units import format_count, format_ns, format_rate, format_ratio
+from perfscope.vocabulary.links import LinkClass
 
 SATURATED_LINK = 0.85  # of its peak, at the 95th percentile
 COMM_BOUND = 0.1  # of the step must be exposed communication for a full link to matter
@@ -65,7 +67,7 @@ def _oversubscribed(evidence: Evidence) -> list[Finding]:
         else "How long they wait for each other was not measured."
     )
     where = f" on {worst.host}" if len(evidence.hosts) > 1 else ""
-    who = f"{num} rank{'s' if num > 1 else ''} x {each:g} compute thread{'s' if each != 1 else ''}"
+    who = f"{counted(num, 'rank')} x {each:g} compute {plural('thread', each)}"
     return [
         Finding(
             id="oversubscribed",
@@ -97,10 +99,10 @@ def _power_capped(evidence: Evidence) -> list[Finding]:
     for host in evidence.hosts:
         if host.steps_ns is None:
             continue
-        for series, counted in host.counters("gpu_throttle_time"):
+        for series, rates in host.counters("gpu_throttle_time"):
             if "power_cap" not in series.labels.get("reason", ""):
                 continue
-            held, covered = counted_between(counted, *host.steps_ns)
+            held, covered = counted_between(rates, *host.steps_ns)
             if covered:
                 capped[f"GPU {series.labels.get('gpu')} of {host.name}"] = held / covered
     over = {name: share for name, share in capped.items() if share >= POWER_CAPPED}
@@ -125,7 +127,9 @@ def _link_saturated(evidence: Evidence) -> list[Finding]:
     if not evidence.step or evidence.mean("exposed_comm") < COMM_BOUND * evidence.step:
         return []
     full = [
-        one for one in evidence.machine.traffic if one.link_class != "memory" and _use(one) >= SATURATED_LINK
+        one
+        for one in evidence.machine.traffic
+        if one.link_class is not LinkClass.MEMORY and _use(one) >= SATURATED_LINK
     ]
     if not full:
         return []

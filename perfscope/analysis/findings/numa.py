@@ -8,6 +8,7 @@ from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.findings.numactl import how_to_bind
 from perfscope.analysis.machine.placement import lies_elsewhere, remote_ranks
 from perfscope.analysis.results import Finding
+from perfscope.messages.lists import counted, plural
 from perfscope.units import format_ns, format_ratio
 
 
@@ -107,10 +108,8 @@ def gpu_remote(evidence: Evidence) -> list[Finding]:
 
 
 def _nodes(nodes: tuple[int, ...]) -> str:
-    return f"node{'s' if len(nodes) > 1 else ''} {', '.join(map(str, nodes))}"
+    return f"{plural('node', len(nodes))} {', '.join(map(str, nodes))}"
 
 
 def _and_more(count: int) -> str:
-    return (
-        f"; so {'are' if count > 1 else 'is'} {count} other rank{'s' if count > 1 else ''}" if count else ""
-    )
+    return f"; so {'are' if count > 1 else 'is'} {counted(count, 'other rank')}" if count else ""

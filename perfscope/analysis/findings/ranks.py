@@ -14,6 +14,7 @@ from perfscope.analysis.server import servers_of
 from perfscope.analysis.whatif.analyse import in_words
 from perfscope.analysis.whatif.peers import SLOWER, Slow
 from perfscope.analysis.whatif.results import WhatIf
+from perfscope.messages.sentences import capital
 from perfscope.units import format_count, format_ns, format_ratio
 
 CLEARLY = 2.4  # standard deviations of a fair draw above which a rank is last too often
@@ -46,7 +47,7 @@ def slow_rank(evidence: Evidence, verdict: bool) -> Finding | None:
     return Finding(
         id="straggler",
         title=title,
-        detail=f"{detail[:1].upper()}{detail[1:]}.{_prediction(one)}",
+        detail=f"{capital(detail)}.{_prediction(one)}",
         action=_why_slow(worst),
         gain_ns=one.gain_ns,
         gain_ratio=one.gain_ratio,
@@ -120,9 +121,7 @@ def late_start(evidence: Evidence, verdict: bool) -> Finding | None:
             f"Rank {one.rank} begins the traced steps late, and the others wait for it in their first call; "
             f"it enters last in {format_count(times)} of {count} calls."
         ),
-        detail=(
-            f"{one.evidence[:1].upper()}{one.evidence[1:]}.{_prediction(one)} {wait_or_transfer(evidence)}"
-        ),
+        detail=(f"{capital(one.evidence)}.{_prediction(one)} {wait_or_transfer(evidence)}"),
         action=(
             f"Look at what rank {one.rank} does before: its input, logging, the step before. Trace several "
             "steps to see whether it is so in each."

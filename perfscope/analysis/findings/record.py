@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.results import Finding
+from perfscope.messages.lists import plural
 from perfscope.units import format_count, format_ratio
 
 
@@ -73,7 +74,7 @@ def killed(evidence: Evidence) -> list[Finding]:
         Finding(
             id="ranks_killed",
             title=(
-                f"Rank{'s' if len(cut) > 1 else ''} {names} did not close "
+                f"{plural('Rank', len(cut))} {names} did not close "
                 f"{'their' if len(cut) > 1 else 'its'} files ({why}); "
                 f"steps are recorded up to number {format_count(fewest)}."
             ),

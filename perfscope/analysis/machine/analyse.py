@@ -67,7 +67,7 @@ class _Found:
     placements: list[RankPlacement] = field(default_factory=list)
     traffic: list[LinkTraffic] = field(default_factory=list)
     energy: list[Energy] = field(default_factory=list)
-    no_energy: list[str] = field(default_factory=list)
+    no_energy: list[Missing] = field(default_factory=list)
     costs: list[SamplerCost] = field(default_factory=list)
     stopped: list[StoppedReading] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
@@ -138,11 +138,11 @@ def analyse_machine(source: RunSource, training: Training) -> tuple[MachineAnaly
     verdict = judge(found.looks, effects.disturbances, len(windows))
     num_hosts = len({record.host for record in source.rank_records.values()})
     energy = tuple(found.energy)
-    per_sample, why_not = joules_per_sample(
+    per_sample, no_energy = joules_per_sample(
         energy, max(num_hosts, 1), _num_samples(training), found.no_energy
     )
     on_wire = wire(found.sampled, training.calls, windows, _job(source))
-    missing = [*found.missing, *_missing(source, found, why_not if per_sample is None else "")]
+    missing = [*found.missing, *_missing(source, found, no_energy)]
     if training.calls and found.sampled and not on_wire:
         missing.append(missing_figure(Figure.WIRE_BYTES, Cause.NOTHING_ON_WIRE, reason=NOTHING_TO_COMPARE))
     if not training.layers:  # else the rooflines say it
@@ -256,15 +256,15 @@ def _what(what: object, labels: Mapping[str, str]) -> str:
     return f"{what or 'a reading'} ({of})" if of else str(what or "a reading")
 
 
-def _missing(source: RunSource, found: _Found, no_energy: str) -> list[Missing]:
+def _missing(source: RunSource, found: _Found, no_energy: Sequence[Missing]) -> list[Missing]:
     """What of the machine is not known, with the reason."""
     missing = unsampled(source, [host.name for host in found.hosts], [host.name for host in found.sampled])
     sizeless = [host.name for host in found.sampled if not host.topology.num_cpus]
     if sizeless:
         entry = missing_figure(Figure.OTHERS_CPU_TIME, Cause.CPU_COUNT_NOT_KNOWN, hosts=tuple(sizeless))
         missing.append(entry)
-    if no_energy and found.sampled:
-        missing.append(missing_figure(Figure.ENERGY_PER_SAMPLE, Cause.NO_ENERGY, reason=no_energy))
+    if found.sampled:
+        missing += no_energy
     return missing
 
 

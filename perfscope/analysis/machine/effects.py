@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from perfscope.analysis.intervals import Int64, union
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.results import Disturbance
+from perfscope.messages.lists import joined, plural
 from perfscope.units import format_ns
 
 FEWEST = 5  # steps of a rank on either side for a comparison
@@ -103,12 +104,11 @@ def in_words(one: Disturbance) -> str:
 
 def windows_in_words(windows: Sequence[int]) -> str:
     """``Traced windows 0 and 2 were hit``."""
-    numbers = [str(one) for one in sorted(set(windows))]
+    numbers = sorted(set(windows))
     if not numbers:
         return "No traced window was hit"
-    if len(numbers) == 1:
-        return f"Traced window {numbers[0]} was hit"
-    return f"Traced windows {', '.join(numbers[:-1])} and {numbers[-1]} were hit"
+    were = "was" if len(numbers) == 1 else "were"
+    return f"Traced {plural('window', len(numbers))} {joined(numbers)} {were} hit"
 
 
 def _hit(one: Disturbance, windows: Sequence[tuple[int, int, int]]) -> tuple[int, ...]:

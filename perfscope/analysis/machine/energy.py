@@ -7,17 +7,21 @@ one; DRAM is its own. So psys counts only where no package is readable.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from perfscope.analysis.machine.counters import counted_between, middle_ns
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.results import Energy
+from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.rundir.samples import SampleSeries
-from perfscope.units import format_ratio
+from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.figures import Figure
 
-_WORDS = {"package": "CPU package", "dram": "DRAM", "psys": "whole platform (psys)"}
-_COLLECTORS = {"power": "RAPL", "power.perf": "RAPL through perf", "nvml": "GPUs"}
+_PACKAGE, _PSYS = "package", "psys"
+_WORDS = {_PACKAGE: "CPU package", "dram": "DRAM", _PSYS: "whole platform (psys)"}
+_COLLECTORS = ("power", "power.perf", "nvml")
 _COVERED = 0.9  # of the steps' time must be read
 
 
@@ -26,17 +30,18 @@ def energies(host: Host) -> list[Energy]:
     if host.steps_ns is None:
         return []
     found = [one for series, _ in host.counters("rapl_energy") if (one := _rapl(host, series)) is not None]
-    if any(one.domain.startswith(_WORDS["package"]) for one in found):
-        found = [one for one in found if one.domain != _WORDS["psys"]]
-    return [*found, *_gpus(host)]
+    domains = {domain for domain, _ in found}
+    left_out = _PSYS if _PACKAGE in domains else None
+    return [*(energy for domain, energy in found if domain != left_out), *_gpus(host)]
 
 
-def _rapl(host: Host, series: SampleSeries) -> Energy | None:
+def _rapl(host: Host, series: SampleSeries) -> tuple[str, Energy] | None:
+    """(one of _WORDS, its energy)."""
     name, _, number = series.labels.get("domain", "").partition("-")
     if name not in _WORDS:
         return None
-    domain = f"{_WORDS[name]} {number}".strip()
-    return _counted(host, series, domain, "RAPL")
+    energy = _counted(host, series, f"{_WORDS[name]} {number}".strip(), "RAPL")
+    return None if energy is None else (name, energy)
 
 
 def _counted(host: Host, series: SampleSeries, domain: str, source: str) -> Energy | None:
@@ -78,21 +83,18 @@ def _integrated(host: Host, series: SampleSeries, domain: str) -> Iterable[Energ
     yield Energy(host=host.name, domain=domain, joules=joules, mean_watts=mean, source="NVML power readings")
 
 
-def why_no_energy(host: Host) -> list[str]:
+def why_no_energy(host: Host) -> list[Missing]:
     """Why `energies` gave nothing, by the sampler's own notes; empty where it noted nothing."""
     if host.counters("rapl_energy") or host.counters("gpu_energy") or host.samples.find("gpu_power"):
-        return [f"energy was read in less than {format_ratio(_COVERED, 0)} of the steps' time"]
+        return [_missing(Cause.ENERGY_BARELY_READ, share=_COVERED)]
     noted = {fact.collector: fact.value for fact in host.samples.facts if fact.name == "absent"}
-    return [
-        f"{words}: {noted[name].get('reason') or 'not available'}"
-        for name, words in _COLLECTORS.items()
-        if name in noted
-    ]
+    sources = tuple((name, str(noted[name].get("reason") or "")) for name in _COLLECTORS if name in noted)
+    return [_missing(Cause.NO_ENERGY_SOURCE, absent=sources)] if sources else []
 
 
 def joules_per_sample(
-    found: Sequence[Energy], num_hosts: int, num_samples: float | None, absent: Sequence[str] = ()
-) -> tuple[float | None, str]:
+    found: Sequence[Energy], num_hosts: int, num_samples: float | None, absent: Sequence[Missing] = ()
+) -> tuple[float | None, tuple[Missing, ...]]:
     """Energy of all hosts over the samples trained meanwhile, or why it is not known.
 
     Args:
@@ -103,9 +105,14 @@ def joules_per_sample(
     """
     with_energy = {one.host for one in found}
     if not with_energy:
-        return None, "; ".join(dict.fromkeys(absent)) or "no energy counter was read"
+        return None, tuple(dict.fromkeys(absent)) or (_missing(Cause.NO_ENERGY),)
     if len(with_energy) < num_hosts:
-        return None, f"the energy of {num_hosts - len(with_energy)} of {num_hosts} hosts was not read"
+        lost = num_hosts - len(with_energy)
+        return None, (_missing(Cause.ENERGY_OF_SOME_HOSTS, count=lost, total=num_hosts),)
     if not num_samples:
-        return None, "the number of samples is not known"
-    return sum(one.joules for one in found) / num_samples, ""
+        return None, (_missing(Cause.SAMPLES_NOT_KNOWN),)
+    return sum(one.joules for one in found) / num_samples, ()
+
+
+def _missing(cause: Cause, **detail: Any) -> Missing:
+    return missing_figure(Figure.ENERGY_PER_SAMPLE, cause, **detail)

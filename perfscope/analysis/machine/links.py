@@ -14,6 +14,7 @@ from perfscope.analysis.machine.peaks import memory_peak
 from perfscope.analysis.machine.results import LinkTraffic
 from perfscope.analysis.machine.tracks import gpu_link_peak, memory_lines
 from perfscope.rundir.samples import SampleSeries
+from perfscope.vocabulary.links import LinkClass
 
 LINK_SPEED = "link speed"
 NO_PEAK = "loopback has no peak"
@@ -31,7 +32,7 @@ def traffic(host: Host) -> list[LinkTraffic]:
 
 def _link(
     host: Host,
-    link_class: str,
+    link_class: LinkClass,
     name: str,
     direction: str,
     line: Line,
@@ -77,7 +78,7 @@ def _memory(host: Host) -> Iterator[LinkTraffic]:
             peak = memory_peak(host, nodes) if word == "DRAM" else None
             one = _link(
                 host,
-                "memory",
+                LinkClass.MEMORY,
                 f"{place} {word}",
                 direction,
                 line,
@@ -97,13 +98,16 @@ def _monitored(host: Host) -> Iterator[LinkTraffic]:
         domain, group = _domain(series)
         name = f"L3 domain {domain} memory traffic" + (f" ({group})" if group else "")
         if near is None or not np.array_equal(near.start_ns, counted.start_ns):
-            parts = [("memory", rate_line(counted))]
+            parts = [(LinkClass.MEMORY, rate_line(counted))]
         else:
             whole = rate_line(counted)
             far = np.maximum(whole.values - near.per_s, 0.0)
             parts = [
-                ("intra_numa", rate_line(near)),
-                ("cross_numa", Line(t_ns=whole.t_ns, values=far, weight=whole.weight, quality=whole.quality)),
+                (LinkClass.INTRA_NUMA, rate_line(near)),
+                (
+                    LinkClass.CROSS_NUMA,
+                    Line(t_ns=whole.t_ns, values=far, weight=whole.weight, quality=whole.quality),
+                ),
             ]
         for link_class, line in parts:
             one = _link(host, link_class, name, "read and written", line)
@@ -117,10 +121,10 @@ def _domain(series: SampleSeries) -> tuple[str, str]:
 
 def _gpus(host: Host) -> Iterator[LinkTraffic]:
     for metric, link_class, word, direction in (
-        ("pcie_tx_bytes", "pcie", "PCIe", "sent"),
-        ("pcie_rx_bytes", "pcie", "PCIe", "received"),
-        ("nvlink_tx_bytes", "nvlink", "NVLink", "sent"),
-        ("nvlink_rx_bytes", "nvlink", "NVLink", "received"),
+        ("pcie_tx_bytes", LinkClass.PCIE, "PCIe", "sent"),
+        ("pcie_rx_bytes", LinkClass.PCIE, "PCIe", "received"),
+        ("nvlink_tx_bytes", LinkClass.NVLINK, "NVLink", "sent"),
+        ("nvlink_rx_bytes", LinkClass.NVLINK, "NVLink", "received"),
     ):
         groups: dict[str, list[Rates]] = defaultdict(list)
         for series, counted in host.counters(metric):
@@ -149,7 +153,7 @@ def _fabric(host: Host) -> Iterator[LinkTraffic]:
             port = host.topology.ports.get(name)
             one = _link(
                 host,
-                "fabric",
+                LinkClass.FABRIC,
                 name,
                 direction,
                 rate_line(counted),
@@ -179,7 +183,7 @@ def _network(host: Host) -> Iterator[LinkTraffic]:
                 errors = errors if again is None else (errors or 0) + again
             one = _link(
                 host,
-                "loopback" if interface == "lo" else "ethernet",
+                LinkClass.LOOPBACK if interface == "lo" else LinkClass.ETHERNET,
                 f"{interface} (namespace {namespace})" if several else interface,
                 direction,
                 rate_line(counted),

@@ -23,6 +23,7 @@ class Peak:
 
     value: float
     source: str
+    is_shared: bool = False  # a rank's part of what several ranks share
 
 
 def ceilings(host: Host) -> list[Ceiling]:

@@ -11,6 +11,7 @@ from perfscope.analysis.machine.counters import middle_ns
 from perfscope.analysis.machine.host import Host, HostRank
 from perfscope.analysis.machine.results import MachineAnalysis, RankPlacement
 from perfscope.analysis.machine.topology import cpu_list, cpu_set
+from perfscope.messages.lists import counted
 from perfscope.rundir.samples import SampleFact, SampleSeries
 
 REMOTE = 0.2  # of a rank's pages on another node
@@ -78,7 +79,7 @@ def _page_source(host: Host, rank: HostRank) -> str:
     series = max(host.samples.find("rank_pages", pid=str(rank.pid)), key=lambda one: len(one.values))
     name = series.source.split("(")[0].split(",")[0]
     count = len(series.values)
-    return f"{name}, {count} reading{'s' if count != 1 else ''}"
+    return f"{name}, {counted(count, 'reading')}"
 
 
 def _bindings(host: Host) -> dict[str, SampleFact]:

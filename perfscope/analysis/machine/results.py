@@ -11,9 +11,7 @@ from dataclasses import dataclass, field
 
 from perfscope.analysis.missing import Missing
 from perfscope.vocabulary.disturbances import DisturbanceKind
-
-# Link classes, and one for memory. DESIGN: intra_numa, cross_numa, pcie, nvlink, fabric, ethernet, loopback.
-LINK_CLASSES = ("memory", "intra_numa", "cross_numa", "pcie", "nvlink", "fabric", "ethernet", "loopback")
+from perfscope.vocabulary.links import LinkClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +120,7 @@ class LinkTraffic:
     """Traffic of one link or port over the run."""
 
     host: str
-    link_class: str  # one of LINK_CLASSES
+    link_class: LinkClass
     name: str  # "eth0", "mlx5_0/1", "GPU 0 NVLink", "node 0 DRAM"
     direction: str  # sent, received, read, written
     bytes: int
@@ -144,7 +142,7 @@ class WireBytes:
     dur_ns: int
     algorithmic_bytes: int  # the formula's, summed over ranks that cross the link
     wire_bytes: int | None  # None: no reading fell into the window
-    link_class: str
+    link_class: LinkClass
     links: tuple[str, ...]
     covered_ns: int  # time between the readings that were used; longer than the window at 10 Hz
     reason: str = ""  # why not, or what blurs the comparison

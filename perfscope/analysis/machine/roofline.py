@@ -31,6 +31,7 @@ from perfscope.analysis.machine.peaks import (
 from perfscope.analysis.machine.results import Roofline, RooflinePoint
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.results import LayerResult
+from perfscope.messages.lists import counted
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
 
@@ -147,7 +148,7 @@ def _cpu_roofs(host: Host, sharing: int) -> _Roofs:
     for dtype, whole in flops.items():
         chosen[dtype] = _part(host, whole, own_flops.get(dtype), one_flops.get(dtype), threads, sharing)
     roof = _part(host, memory, own_memory, one_memory, threads, sharing) if memory else None
-    divided = [peak for peak in (roof, *chosen.values()) if peak and "shared by" in peak.source]
+    divided = [peak for peak in (roof, *chosen.values()) if peak and peak.is_shared]
     return _Roofs(memory=roof, flops=chosen, sharing=sharing if divided else 1)
 
 
@@ -162,21 +163,20 @@ def _part(
         times = f"{threads} times " if threads > 1 else ""
         return Peak(value=threads * single.value, source=f"measured, {times}1 thread")
     if whole.source != MEASURED:
-        shared = f", shared by {sharing} ranks" if sharing > 1 else ""
-        return Peak(value=share, source=f"{whole.source}{shared}")
+        return _divided(whole, sharing, whole.source)
     most = most_threads(host)
     every = f"all {_threads(most)}" if most and most > 1 else _threads(most or 1)
     shared = f" shared by {sharing} ranks" if sharing > 1 else ""
-    return Peak(value=share, source=f"measured, {every}{shared}")
+    return Peak(value=share, source=f"measured, {every}{shared}", is_shared=sharing > 1)
 
 
 def _threads(count: int) -> str:
-    return f"{count} thread{'s' if count != 1 else ''}"
+    return counted(count, "thread")
 
 
 def _divided(peak: Peak, sharing: int, source: str) -> Peak:
     shared = f", shared by {sharing} ranks" if sharing > 1 else ""
-    return Peak(value=peak.value / sharing, source=f"{source}{shared}")
+    return Peak(value=peak.value / sharing, source=f"{source}{shared}", is_shared=sharing > 1)
 
 
 def _named(memory: str, flops: str) -> str:
@@ -189,8 +189,8 @@ def _measured(host: Host, sharing: int) -> float | None:
         return None
     total = 0.0
     for metric in ("dram_read_bytes", "dram_write_bytes", "mcdram_read_bytes", "mcdram_write_bytes"):
-        for _, counted in host.counters(metric):
-            moved, covered = counted_between(counted, *host.counted_ns)
+        for _, rates in host.counters(metric):
+            moved, covered = counted_between(rates, *host.counted_ns)
             total += moved * 1e9 / covered if covered else 0.0
     return total / sharing if total else None
 

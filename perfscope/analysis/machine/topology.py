@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from perfscope.analysis.source import Document
+from perfscope.vocabulary.links import LinkClass
 
 _MOST_CPUS = 1 << 16  # no kernel has more: a list that names one is damaged
 _MOST_NVLINKS = 18  # of one GPU (H100, H200, B200)
@@ -175,7 +176,7 @@ def _nvlink_peaks(rows: Iterable[Document]) -> dict[str, float]:
     peaks: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for row in rows:
         peak = _number(row.get("peak_bytes_per_s"))
-        if row.get("class") != "nvlink" or not peak:
+        if row.get("class") != LinkClass.NVLINK or not peak:
             continue
         count = str(row.get("path", "")).removeprefix("NV")
         for end in (str(row.get("a")), str(row.get("b"))):

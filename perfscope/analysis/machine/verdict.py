@@ -14,6 +14,8 @@ from perfscope.analysis.machine.disturbances import disturbances
 from perfscope.analysis.machine.effects import in_words, windows_in_words
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.results import Disturbance
+from perfscope.messages.lists import counted
+from perfscope.messages.sentences import capital
 from perfscope.units import format_ns, format_ratio
 
 COUNTS = 0.01  # a run is not clean if it was disturbed in this share of the steps' time
@@ -93,7 +95,7 @@ def _judged(looks: Sequence[Look], every: Sequence[Disturbance], windows: str) -
     where = f"On {len(looks)} hosts, of which {looks[0].host}: in" if len(looks) > 1 else "In"
     reason = f"{where} {looks[0].seen}"
     if inside:
-        short = f"{len(inside)} short disturbance{'s' if len(inside) > 1 else ''}"
+        short = counted(len(inside), "short disturbance")
         reason += f"; {short} in {format_ratio(share, 1)} of it"
     reason += _watched(looks)
     if inside:
@@ -106,7 +108,7 @@ def _unknown(unknown: Sequence[Look], num_hosts: int) -> str:
         return "No host was sampled."
     first = unknown[0]
     if num_hosts == 1:
-        return f"{first.unknown[:1].upper()}{first.unknown[1:]}."
+        return f"{capital(first.unknown)}."
     more = f"; so {'is' if len(unknown) == 2 else 'are'} {len(unknown) - 1} more" if len(unknown) > 1 else ""
     return f"Of {num_hosts} hosts, {first.host} is not known: {first.unknown}{more}."
 
@@ -150,7 +152,7 @@ def _watched_share(host: Host) -> float | None:
     counters = host.counters("neighbour_cpu")
     if host.steps_ns is None or not counters:
         return None
-    covered = max(counted_between(counted, *host.steps_ns)[1] for _, counted in counters)
+    covered = max(counted_between(rates, *host.steps_ns)[1] for _, rates in counters)
     return covered / max(1, host.steps_ns[1] - host.steps_ns[0])
 
 
@@ -166,7 +168,7 @@ def _looked_at(host: Host) -> str:
     length = host.steps_ns[1] - host.steps_ns[0]
     num_cpus = host.topology.num_cpus
     of = f" of {num_cpus} CPUs" if num_cpus else " CPUs"
-    total = sum(counted_between(counted, *host.steps_ns)[0] for _, counted in host.counters("neighbour_cpu"))
+    total = sum(counted_between(rates, *host.steps_ns)[0] for _, rates in host.counters("neighbour_cpu"))
     parts = [f"other processes used {total / max(1, length):.2f}{of}"]
     steal = host.counters("cpu_steal", cpu="all")
     if steal and num_cpus:

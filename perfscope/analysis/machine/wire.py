@@ -24,6 +24,7 @@ from perfscope.analysis.machine.results import WireBytes
 from perfscope.analysis.results import CollectiveCall
 from perfscope.rundir.metrics import SATURATED
 from perfscope.units import format_ns
+from perfscope.vocabulary.links import LinkClass
 from perfscope.volumes import edges
 
 WHOLE_RUN = -1
@@ -143,7 +144,7 @@ def _per_step(
 class _Carriers:
     """The counters of sent bytes of one link class on one host."""
 
-    link_class: str
+    link_class: LinkClass
     links: tuple[str, ...]
     counters: tuple[Rates, ...]
 
@@ -161,8 +162,8 @@ def _carriers(host: Host, local: bool, per_step: float, job: Job) -> _Carriers:
     Ranks of one host that sit in network namespaces of their own reach each other over interfaces, not over
     loopback; and a fabric's RDMA bytes may be on the port or on its network interface.
     """
-    choices = ["nvlink", "pcie"] if local and job.on_gpu else []
-    choices += ["loopback", "ethernet"] if local else ["fabric", "ethernet"]
+    choices = [LinkClass.NVLINK, LinkClass.PCIE] if local and job.on_gpu else []
+    choices += [LinkClass.LOOPBACK, LinkClass.ETHERNET] if local else [LinkClass.FABRIC, LinkClass.ETHERNET]
     found = [one for name in choices if (one := _of_class(host, name)).counters]
     first_last = _edges(host)
     start, end = int(first_last[0]), int(first_last[-1])
@@ -177,16 +178,16 @@ def _carriers(host: Host, local: bool, per_step: float, job: Job) -> _Carriers:
     )
 
 
-def _of_class(host: Host, link_class: str) -> _Carriers:
+def _of_class(host: Host, link_class: LinkClass) -> _Carriers:
     metric, label = {
-        "nvlink": ("nvlink_tx_bytes", "gpu"),
-        "pcie": ("pcie_tx_bytes", "gpu"),
-        "fabric": ("fabric_tx_bytes", "port"),
+        LinkClass.NVLINK: ("nvlink_tx_bytes", "gpu"),
+        LinkClass.PCIE: ("pcie_tx_bytes", "gpu"),
+        LinkClass.FABRIC: ("fabric_tx_bytes", "port"),
     }.get(link_class, ("net_tx_bytes", "interface"))
     found = []
     for series, counted in host.counters(metric):
         name = series.labels.get(label, "?")
-        if label == "interface" and (name == "lo") != (link_class == "loopback"):
+        if label == "interface" and (name == "lo") != (link_class is LinkClass.LOOPBACK):
             continue
         if counted.total or counted.num_saturated:
             found.append((f"GPU {name}" if label == "gpu" else name, counted))

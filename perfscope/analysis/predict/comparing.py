@@ -10,6 +10,7 @@ import numpy as np
 
 from perfscope.analysis.predict.records import BETWEEN_HOSTS, MeasuredRun, Plan
 from perfscope.analysis.predict.results import BestRun
+from perfscope.messages.lists import joined
 
 _SERIAL = "serial"  # what every scheme is on one rank
 _SAME_SHARE = 1.05
@@ -61,7 +62,7 @@ def comparable_runs(runs: Sequence[MeasuredRun], asked: float | None) -> Compara
         for run, share in zip(runs, shares, strict=True)
         if share is not None and nearest / _SAME_SHARE <= share <= nearest * _SAME_SHARE
     )
-    listed = f"{', '.join(f'{share:g}' for share in known[:-1])} and {known[-1]:g}"
+    listed = joined(f"{share:g}" for share in known)
     names = ", ".join(run.name for run in chosen[:4]) + (" ..." if len(chosen) > 4 else "")
     return Comparable(
         runs=chosen,

@@ -21,7 +21,6 @@ from perfscope.analysis.predict.networks import Network
 from perfscope.analysis.predict.records import (
     BETWEEN_HOSTS,
     INSIDE_HOST,
-    LINK_WORDS,
     MeasuredCall,
     MeasuredRun,
     Plan,
@@ -46,6 +45,7 @@ from perfscope.analysis.predict.step_model import (
 )
 from perfscope.analysis.predict.words import best_sentences, general_warnings, plan_warnings
 from perfscope.errors import UsageError
+from perfscope.messages.links import WHERE
 
 FURTHEST = 4  # times the largest measured N
 _BLOCK = 5  # steps that are drawn together: neighbours are alike
@@ -321,7 +321,7 @@ def _why_not(plan: Plan, fits: _Fits, largest: int, question: Question) -> str:
             "give --network, or --ranks-per-host for one host"
         )
     if unknown:
-        return f"no run has a traced call {LINK_WORDS.get(unknown[0], unknown[0])}; record one that has"
+        return f"no run has a traced call {WHERE.get(unknown[0], unknown[0])}; record one that has"
     return ""
 
 

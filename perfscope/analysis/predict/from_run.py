@@ -19,7 +19,9 @@ from perfscope.analysis.predict.records import (
     Plan,
     PlannedCall,
 )
+from perfscope.analysis.rank_facts import world_size
 from perfscope.analysis.results import CollectiveCall, RankResult, RunAnalysis
+from perfscope.messages.lists import counted
 from perfscope.rundir.records import RankRecord
 
 _LEFT_OUT = 3  # first steps
@@ -60,7 +62,7 @@ def measured_run(
     Raises:
         NotUsable: it is not finished, lost ranks, or was never traced.
     """
-    traced = _require_traced(analysis)
+    traced = _require_traced(analysis, metas)
     steps = sum(rank.num_traced_steps for rank in traced) / len(traced)
     step_ns, steps_ns = _typical_step(analysis)
     kinds = call_kinds(analysis, metas, steps)
@@ -99,13 +101,13 @@ def measured_run(
     )
 
 
-def _require_traced(analysis: RunAnalysis) -> list[RankResult]:
+def _require_traced(analysis: RunAnalysis, metas: Mapping[int, RankRecord]) -> list[RankResult]:
     status = analysis.run.status
     if status not in ("", "finished"):
         raise NotUsable(f"it is {status}, not finished; record it again to the end")
     if not analysis.ranks:
         raise NotUsable("no rank was recorded; record it again")
-    expected = analysis.run.world_size
+    expected = world_size(analysis.run, metas)
     if expected is not None and expected > len(analysis.ranks):
         raise NotUsable(f"{expected - len(analysis.ranks)} of {expected} ranks are missing; record it again")
     if analysis.step_ns is None:
@@ -293,7 +295,5 @@ def _problems(analysis: RunAnalysis) -> tuple[str, ...]:
         problems.append("ranks that did not end by themselves")
     traced = min((rank.num_traced_steps for rank in analysis.ranks), default=0)
     if traced < 4:
-        problems.append(
-            f"only {traced} traced step{'' if traced == 1 else 's'} on some rank; 4 or more tell more"
-        )
+        problems.append(f"only {counted(traced, 'traced step')} on some rank; 4 or more tell more")
     return tuple(problems)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-BETWEEN_HOSTS = "ethernet"  # the words of a bench run's link classes
-INSIDE_HOST = "loopback"
-LINK_WORDS = {BETWEEN_HOSTS: "between hosts", INSIDE_HOST: "inside a host"}
+from perfscope.vocabulary.links import LinkClass
+
+# All that a prediction tells apart.
+BETWEEN_HOSTS: str = LinkClass.ETHERNET
+INSIDE_HOST: str = LinkClass.LOOPBACK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,11 @@ import numpy as np
 
 from perfscope.analysis.predict.compute import ComputeModel
 from perfscope.analysis.predict.links import FittedLink
-from perfscope.analysis.predict.records import INSIDE_HOST, LINK_WORDS, MeasuredRun, Plan, Refusal
+from perfscope.analysis.predict.records import INSIDE_HOST, MeasuredRun, Plan, Refusal
 from perfscope.analysis.predict.results import Prediction
 from perfscope.analysis.predict.step_model import Traits
+from perfscope.messages.links import WHERE
+from perfscope.messages.lists import counted, joined
 
 _POOR_FIT = 0.3
 _ODD_RATIO = 2.0
@@ -106,7 +108,7 @@ def general_warnings(
     """What holds for all predictions."""
     said = _problems(runs)
     for name, link in sorted(links.items()):
-        where = LINK_WORDS.get(name, name)
+        where = WHERE.get(name, name)
         if not link.used.separable:
             said.append(
                 f"the calls {where} have one size and one group size: "
@@ -165,7 +167,7 @@ def best_sentences(
 
 def _best(num: int, found: Sequence[Prediction]) -> str:
     first, *others = sorted(found, key=lambda one: one.step_ns / (one.batch or 1))
-    ranks = f"{num} rank{'s' if num > 1 else ''}"
+    ranks = counted(num, "rank")
     if not others:
         return f"At {ranks} only {first.scheme} of the schemes asked for could be predicted."
     second = others[0]
@@ -183,4 +185,4 @@ def _best(num: int, found: Sequence[Prediction]) -> str:
 
 
 def _listed(words: Sequence[str]) -> str:
-    return " and ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else words[0]
+    return joined(words)

@@ -49,8 +49,9 @@ from perfscope.analysis.study.results import (
 )
 from perfscope.analysis.study.scaling import scaling_study
 from perfscope.analysis.study.schemes import comparison_class, scheme_studies
-from perfscope.analysis.study.words import named
+from perfscope.messages.lists import counted
 from perfscope.messages.missing import cause_text
+from perfscope.messages.study import named
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
 
@@ -421,7 +422,7 @@ def _headline(runs: Sequence[StudyRun], views: _Views, stated: str) -> tuple[str
     refusals = sum(problem.severity == REFUSE for problem in views.problems)
     if refusals:
         said = "a reason" if refusals == 1 else f"{refusals} reasons"
-        text = f"{len(runs)} run{'' if len(runs) == 1 else 's'}, not compared, for {said} given below."
+        text = f"{counted(len(runs), 'run')}, not compared, for {said} given below."
         return text, _remedy(views)
     if stated:
         why = next((cause_text(one) for one in views.missing if one.figure in _ASKED), "see the problems")

@@ -11,15 +11,18 @@ from perfscope.analysis.missing import missing_figure
 from perfscope.analysis.study.grouping import BATCH, DTYPE, MACHINE, MODEL, with_name
 from perfscope.analysis.study.machines import machine_key
 from perfscope.analysis.study.results import REFUSE, WARN, Problem, RunEntry, Severity, StudyRun
-from perfscope.analysis.study.words import crowd, named, ranks
+from perfscope.messages.lists import counted
 from perfscope.messages.missing import cause_text
+from perfscope.messages.sentences import capital
+from perfscope.messages.study import crowd, named, ranks
 from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.efficiency import PopFactor
 from perfscope.vocabulary.figures import Figure
 
 FIGURES = "scaling, schemes"
 FEW_STEPS = 0.5  # of the most steps of a study's runs: speeds of fewer are noisier by far
 MOST = 1.005  # of a share; half a per cent beyond 1 is what the replay is off by
-_SHARES = ("load_balance", "lb_in", "lb_out", "comm_efficiency", "serialisation", "transfer")
+_SHARES = tuple(one for one in PopFactor if one not in (PopFactor.COMPUTATION_SCALING, PopFactor.GLOBAL))
 
 
 def usable(runs: Sequence[StudyRun], entries: Sequence[RunEntry]) -> tuple[StudyRun, ...]:
@@ -154,10 +157,10 @@ def without_bad_factors(run: StudyRun) -> StudyRun:
 def bad_factors(run: StudyRun) -> dict[str, float]:
     """Factors of its efficiency that are below 0 or above 1."""
     found = {}
-    for name in (*_SHARES, "parallel_efficiency"):
-        value = getattr(run.efficiency, name, None)
+    for factor in _SHARES:
+        value = run.efficiency.value(factor) if run.efficiency else None
         if value is not None and not 0 <= value <= MOST:
-            found[name] = float(value)
+            found[factor.value] = float(value)
     return found
 
 
@@ -171,7 +174,8 @@ def _shared(runs: Sequence[StudyRun], entries: Sequence[RunEntry]) -> list[Probl
         if labels:
             who = crowd(labels, len(runs))
             said = text.format(names=who, were="was" if len(labels) == 1 else "were")
-            said = f"A{said[1:]}" if who.startswith("all ") else said
+            if who != named(labels):  # "all 12 runs"; a name keeps its first letter
+                said = capital(said)
             found.append(Problem(severity=WARN, id=id_, text=said, runs=labels, affects=affects))
 
     add(
@@ -326,7 +330,7 @@ def packages_of(run: StudyRun) -> str:
 
 
 def _threads(run: StudyRun) -> str:
-    return "" if run.threads is None else f"{run.threads} thread{'' if run.threads == 1 else 's'} per rank"
+    return "" if run.threads is None else f"{counted(run.threads, 'thread')} per rank"
 
 
 def _steps(run: StudyRun) -> str:

@@ -18,8 +18,11 @@ from perfscope.analysis.study.results import (
     RunEntry,
     StudyRun,
 )
-from perfscope.analysis.study.words import PART_TITLES, faster_than, named, percent, ranks, slower_than
+from perfscope.messages.efficiency import TITLES
+from perfscope.messages.sentences import capital
+from perfscope.messages.study import PART_TITLES, faster_than, named, percent, ranks, slower_than
 from perfscope.units import format_ns
+from perfscope.vocabulary.efficiency import PopFactor
 
 Value = float | str | None
 Side = dict[str, Value]
@@ -57,7 +60,7 @@ def run_diff(before: tuple[StudyRun, RunEntry], after: tuple[StudyRun, RunEntry]
         after=second.label,
         headline=_headline(first, second, moved),
         sections=tuple(sections),
-        moved=f"{moved[:1].upper()}{moved[1:]}." if moved else "",
+        moved=f"{capital(moved)}." if moved else "",
         action=_action(first, second),
     )
 
@@ -125,8 +128,13 @@ def _step(run: StudyRun, analysis: RunAnalysis) -> dict[tuple[str, str], Value]:
     step = run.step_ns
     share = run.composition.share("exposed_comm") if run.composition else None
     factors = {
-        (f"POP: {name.replace('_', ' ')}", "ratio"): getattr(run.efficiency, name, None)
-        for name in ("parallel_efficiency", "load_balance", "serialisation", "transfer")
+        (f"POP: {TITLES[factor].lower()}", "ratio"): run.efficiency.value(factor) if run.efficiency else None
+        for factor in (
+            PopFactor.PARALLEL,
+            PopFactor.LOAD_BALANCE,
+            PopFactor.SERIALISATION,
+            PopFactor.TRANSFER,
+        )
     }
     return {
         ("samples/s", "rate"): run.samples_per_s,

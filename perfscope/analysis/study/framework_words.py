@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from perfscope.analysis.study.framework_results import FrameworkPoint, FrameworkRow, FrameworkStudy
 from perfscope.analysis.study.parity import EARLY_STEPS, EARLY_TOLERANCE, TOLERANCE
-from perfscope.analysis.study.words import named, percent, ranks
-from perfscope.analysis.study.words import times as times_words
+from perfscope.messages.study import named, percent, ranks
+from perfscope.messages.study import times as times_words
 
 LEVEL = 0.05  # speeds nearer than that are not ranked: runs of one and the same framework differ by as much
 _MOST_MODELS = 3  # in the headline
@@ -110,7 +110,8 @@ def scaling_of(rows: Sequence[FrameworkRow], sizes: Sequence[int]) -> str:
     if slower and len(slower) == len(known):
         worse = f"On {ranks(most)} every framework is slower than on {fewest}"
         return f"{worse}; {name} loses least, {times_words(speedup)} the samples/s."
-    return f"{text}; {named(slower)} train{'s' if len(slower) == 1 else ''} fewer." if slower else f"{text}."
+    train = "trains" if len(slower) == 1 else "train"
+    return f"{text}; {named(slower)} {train} fewer." if slower else f"{text}."
 
 
 def action_of(rows: Sequence[FrameworkRow]) -> str:

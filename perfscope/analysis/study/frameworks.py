@@ -23,12 +23,12 @@ from perfscope.analysis.study.machines import machine_key
 from perfscope.analysis.study.parity import Parity, parity, worst
 from perfscope.analysis.study.repeats import centre_interval
 from perfscope.analysis.study.results import WARN, Problem, StudyRun
-from perfscope.analysis.study.words import named, ranks
+from perfscope.messages.lists import counted
+from perfscope.messages.study import named, ranks
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
+from perfscope.vocabulary.frameworks import REFERENCE, RETIRED
 
-REFERENCE = "torch"  # the framework that losses and speeds are held against, where it is there
-RETIRED = {"mxnet": "retired upstream since September 2023"}
 # What two runs of one training share, by the names of options.framework_run; in words where they differ.
 _LEARNED = {
     "learning_rate": "learning rate",
@@ -109,7 +109,7 @@ def _batch(run: StudyRun) -> str:
 
 def _threads(num: object) -> str:
     """That were asked for: what frameworks say of themselves is not one and the same figure."""
-    return f"{num} thread{'' if num == 1 else 's'} per rank" if num else ""
+    return f"{counted(num, 'thread')} per rank" if isinstance(num, int) and num else ""
 
 
 def _study(runs: Sequence[StudyRun], title: str) -> FrameworkStudy:
@@ -170,7 +170,7 @@ def _row(
     return FrameworkRow(
         name=name,
         version=_version(runs),
-        remark=RETIRED.get(name.split("-")[0], ""),
+        remark=f"retired upstream since {RETIRED[name]}" if name in RETIRED else "",
         is_reference=is_reference,
         points=tuple(points),
         parity={

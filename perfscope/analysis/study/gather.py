@@ -11,7 +11,7 @@ from typing import Any
 
 from perfscope.analysis.absent import why_cut_short
 from perfscope.analysis.missing import Missing, missing_figure
-from perfscope.analysis.rank_facts import world_size
+from perfscope.analysis.rank_facts import named_framework, world_size
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.study.causes import KEPT
 from perfscope.analysis.study.models import Model, model_of, model_words
@@ -26,13 +26,13 @@ from perfscope.analysis.study.results import (
     StudyRun,
 )
 from perfscope.rundir.old_words import scales_with
-from perfscope.rundir.records import Exit, Framework, RankRecord, RunRecord
+from perfscope.rundir.records import Exit, RankRecord, RunRecord
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
+from perfscope.vocabulary.links import BETWEEN_HOSTS
 from perfscope.vocabulary.traffic import ScalesWith
 
 SEPARATOR = " · "  # between the facts of a repeat key
-BETWEEN_HOSTS = ("ethernet", "fabric")  # link classes
 REPEAT = "repeat"  # the label that numbers repeats
 GROWN = 10.0  # a last loss that many times the first has diverged, as `perfscope bench` has it
 _CLUSTER = re.compile(r"@(\d+(?:\.\d+)?)([kmg])bit", re.IGNORECASE)
@@ -185,16 +185,10 @@ def _whole(value: object) -> int | None:
 
 
 def _world_size(entry: RunEntry) -> int | None:
-    """Ranks of the job, by run.json, the scheme, the ranks themselves, and last what was launched."""
+    """Ranks of the job; where nobody says, of the scheme, as launched, or as many as were recorded."""
     run, bench = entry.analysis.run, entry.analysis.bench
-    known = [
-        run.world_size,
-        bench.num_ranks if bench else None,
-        world_size(run, entry.metas),
-        run.expected_ranks,
-        len(entry.analysis.ranks) or None,
-    ]
-    return next((size for size in known if size), None)
+    known = world_size(run, entry.metas) or (bench.num_ranks if bench else None)
+    return known or run.expected_ranks or len(entry.analysis.ranks) or None
 
 
 def _batch(analysis: RunAnalysis) -> int | None:
@@ -312,11 +306,10 @@ def _is_number(value: object) -> bool:
 
 
 def _framework(entry: RunEntry) -> tuple[str, str]:
-    """Name and version; the label of `perfscope bench` says on what Keras runs: "keras-jax"."""
+    """Name and version; a label of `perfscope bench` (horovod, which torch computes for) comes first."""
     every = (meta.framework for _, meta in sorted(entry.metas.items()))
-    first = next((one for one in every if one.name), Framework())
-    label = entry.analysis.run.labels.get("framework")
-    return label or first.full_name, first.version
+    version = next((one.version for one in every if one.name), "")
+    return entry.analysis.run.labels.get("framework") or named_framework(entry.metas), version
 
 
 def _memory_of_ranks(metas: Mapping[int, RankRecord]) -> tuple[tuple[int, int], ...]:

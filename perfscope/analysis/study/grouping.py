@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from perfscope.analysis.study.machines import machine_key
 from perfscope.analysis.study.results import StudyRun
-from perfscope.analysis.study.words import ranks
+from perfscope.messages.study import ranks
 
 WORLD_SIZE, SCHEME, FRAMEWORK, LABEL = "world_size", "scheme", "framework", "label:"
 _OPTION, _VARIABLE = "option:", "env:"

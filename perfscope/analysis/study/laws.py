@@ -11,7 +11,8 @@ from perfscope.analysis.scaling.fit import EXTRAPOLATION_LIMIT, Fit
 from perfscope.analysis.scaling.fits import fit_all
 from perfscope.analysis.scaling.points import ScalePoint
 from perfscope.analysis.study.results import STRONG, FitCurvePoint, FitParameter, ScalingFit
-from perfscope.analysis.study.words import ranks
+from perfscope.messages.sentences import capital
+from perfscope.messages.study import ranks
 from perfscope.vocabulary.scaling import Fitted
 
 NUM_CURVE = 25  # points of a curve, beside the measured ones
@@ -77,7 +78,7 @@ def _shown(fit: Fit, points: Sequence[ScalePoint], reference: float) -> ScalingF
         parameters=tuple(parameters),
         curve=_curve(fit, points, reference),
         error_ratio=fit.smape,
-        sentence=". ".join(note[:1].upper() + note[1:] for note in fit.notes),
+        sentence=". ".join(capital(note) for note in fit.notes),
     )
 
 

@@ -15,7 +15,7 @@ from hashlib import sha256
 from typing import Any
 
 from perfscope.analysis.study.results import WARN, Problem, RunEntry, StudyRun
-from perfscope.analysis.study.words import crowd
+from perfscope.messages.study import crowd
 from perfscope.rundir.records import RootModule
 
 _SHARDED = ("FullyShardedDataParallel", "FSDP", "DeepSpeedEngine")  # how their root's type begins

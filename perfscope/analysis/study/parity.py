@@ -15,6 +15,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from perfscope.messages.lists import counted
+
 PARITY_STEPS = 20  # later ones drift apart by rounding alone
 EARLY_STEPS = 5
 MIN_STEPS = 3  # with fewer no update with momentum has shown in a loss yet
@@ -72,7 +74,7 @@ def parity(
     """
     compared = min(num_steps, len(reference), len(other))
     if compared < MIN_STEPS:
-        steps = f"{compared} step{'' if compared == 1 else 's'}"
+        steps = counted(compared, "step")
         return _result(None, compared, [], f"only {steps} can be compared, {MIN_STEPS} are needed")
     differences: list[float] = []
     for step in range(compared):

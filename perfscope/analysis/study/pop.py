@@ -9,30 +9,32 @@ from dataclasses import replace
 from perfscope.analysis.efficiency.results import Efficiency
 from perfscope.analysis.study.averages import middle_efficiency
 from perfscope.analysis.study.results import POP_ROWS, WEAK, PopRow, PopTree, StudyRun
-from perfscope.analysis.study.words import ranks
 from perfscope.messages.missing import cause_text
+from perfscope.messages.study import ranks
+from perfscope.vocabulary.efficiency import PopFactor
 from perfscope.vocabulary.figures import Figure
 
 _DEPTHS = {
-    "global_efficiency": 0,
-    "parallel_efficiency": 1,
-    "computation_scaling": 1,
-    "load_balance": 2,
-    "serialisation": 2,
-    "transfer": 2,
-    "lb_in": 3,
-    "lb_out": 3,
+    PopFactor.GLOBAL: 0,
+    PopFactor.PARALLEL: 1,
+    PopFactor.COMPUTATION_SCALING: 1,
+    PopFactor.LOAD_BALANCE: 2,
+    PopFactor.SERIALISATION: 2,
+    PopFactor.TRANSFER: 2,
+    PopFactor.LB_IN: 3,
+    PopFactor.LB_OUT: 3,
 }
+_OF_SEVERAL = (PopFactor.COMPUTATION_SCALING, PopFactor.GLOBAL)  # runs
 _FIGURES = {  # factor -> the missing figure that says why there is none
-    "parallel_efficiency": Figure.PARALLEL_EFFICIENCY,
-    "serialisation": Figure.SERIALISATION_AND_TRANSFER,
-    "transfer": Figure.SERIALISATION_AND_TRANSFER,
+    PopFactor.PARALLEL: Figure.PARALLEL_EFFICIENCY,
+    PopFactor.SERIALISATION: Figure.SERIALISATION_AND_TRANSFER,
+    PopFactor.TRANSFER: Figure.SERIALISATION_AND_TRANSFER,
 }
 _ALONE = {
-    "lb_in": "one host: all of the load balance is inside it",
-    "lb_out": "one host: there is nothing between nodes",
-    "serialisation": "needs the ideal-network replay of the traced steps",
-    "transfer": "needs the ideal-network replay of the traced steps",
+    PopFactor.LB_IN: "one host: all of the load balance is inside it",
+    PopFactor.LB_OUT: "one host: there is nothing between nodes",
+    PopFactor.SERIALISATION: "needs the ideal-network replay of the traced steps",
+    PopFactor.TRANSFER: "needs the ideal-network replay of the traced steps",
 }
 
 
@@ -97,22 +99,24 @@ def _column(
     reference: int,
     mode: str,
     runs: Sequence[StudyRun],
-) -> dict[str, tuple[float | None, str]]:
+) -> dict[PopFactor, tuple[float | None, str]]:
     """Factor -> value and why it is missing."""
     if own is None:
         return dict.fromkeys(POP_ROWS, (None, _why_none(runs)))
-    column: dict[str, tuple[float | None, str]] = {}
-    for factor in POP_ROWS[:-2]:
-        value = getattr(own, factor)
+    column: dict[PopFactor, tuple[float | None, str]] = {}
+    for factor in POP_ROWS:
+        if factor in _OF_SEVERAL:
+            continue
+        value = own.value(factor)
         column[factor] = (value, "" if value is not None else _why_factor(factor, runs))
     useful, before = _total(own), _total(first)
     if useful and before:
         scaling = before / useful * (size / reference if mode == WEAK else 1.0)
-        column["computation_scaling"] = (scaling, "")
-        column["global_efficiency"] = (scaling * own.parallel_efficiency, "")
+        column[PopFactor.COMPUTATION_SCALING] = (scaling, "")
+        column[PopFactor.GLOBAL] = (scaling * own.parallel_efficiency, "")
     else:
         why = f"needs the useful time of {ranks(reference)} and of {ranks(size)}"
-        column["computation_scaling"] = column["global_efficiency"] = (None, why)
+        column[PopFactor.COMPUTATION_SCALING] = column[PopFactor.GLOBAL] = (None, why)
     return column
 
 
@@ -128,7 +132,7 @@ def _why_none(runs: Sequence[StudyRun]) -> str:
     return next(said, "the traced steps do not tell them")
 
 
-def _why_factor(factor: str, runs: Sequence[StudyRun]) -> str:
+def _why_factor(factor: PopFactor, runs: Sequence[StudyRun]) -> str:
     figure = _FIGURES.get(factor)
     said = (cause_text(one) for run in runs for one in run.missing if one.figure is figure)
     return next(said, _ALONE.get(factor, "the traced steps do not tell it"))

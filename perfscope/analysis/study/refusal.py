@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from perfscope.analysis.study.results import REFUSE, Problem, RunDiff, StudyRun
-from perfscope.analysis.study.words import named
+from perfscope.messages.study import named
 
 # Refusals that leave the diff standing: about factors that are taken out of it beforehand.
 _BESIDE = ("negative_efficiency",)

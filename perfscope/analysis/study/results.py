@@ -26,6 +26,7 @@ from perfscope.analysis.study.figures import Interval as Interval
 from perfscope.analysis.study.framework_results import FrameworkStudy as FrameworkStudy
 from perfscope.rundir.records import LayersRecord, RankRecord
 from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.efficiency import PopFactor
 
 Severity = Literal["refuse", "warn"]
 REFUSE: Severity = "refuse"
@@ -34,16 +35,7 @@ STRONG, WEAK = "strong", "weak"
 Document = Mapping[str, Any]
 
 PARTS = ("compute", "exposed_comm", "copy", "input_wait", "optimizer", "idle")
-POP_ROWS = (
-    "parallel_efficiency",
-    "load_balance",
-    "lb_in",
-    "lb_out",
-    "serialisation",
-    "transfer",
-    "computation_scaling",
-    "global_efficiency",
-)
+POP_ROWS = tuple(factor for factor in PopFactor if factor is not PopFactor.COMMUNICATION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -266,7 +258,7 @@ class ScalingFit:
 class PopRow:
     """One factor of the POP hierarchy; `values` are in the order of PopTree.world_sizes, None = missing."""
 
-    factor: str  # of POP_ROWS
+    factor: PopFactor  # of POP_ROWS
     depth: int  # 0: global_efficiency; how far it stands indented
     values: tuple[float | None, ...]
     reasons: tuple[str, ...]  # why a value is missing, in the same order; "" = it is there
@@ -274,7 +266,7 @@ class PopRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PopTree:
-    """The heat table: factors by number of ranks (METRICS §3). Acceptable: >= 0.8."""
+    """The heat table: factors by number of ranks (METRICS §3). Acceptable: >= ACCEPTABLE."""
 
     world_sizes: tuple[int, ...]
     rows: tuple[PopRow, ...]  # in the order of POP_ROWS
@@ -307,7 +299,7 @@ class ScalingSeries:
 
     name: str  # what they share, where the study has several: scheme, model
     mode: str | None  # STRONG or WEAK; None: cannot be told
-    mode_reason: str  # "stated with --mode", "256 samples in every step whatever the ranks"
+    mode_reason: str  # "stated: weak scaling", "strong scaling: 256 samples per step are divided ..."
     reference: str  # label of a run at the reference number of ranks
     reference_world_size: int | None
     reference_reason: str  # "fewest ranks of the study", "stated with --reference"

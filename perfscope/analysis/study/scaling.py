@@ -26,7 +26,8 @@ from perfscope.analysis.study.results import (
     StudyRun,
 )
 from perfscope.analysis.study.series import Series, find_series
-from perfscope.analysis.study.words import PART_TITLES, percent, ranks, times
+from perfscope.messages.sentences import capital
+from perfscope.messages.study import PART_TITLES, percent, ranks, times
 from perfscope.units import format_ns
 
 SUPERLINEAR = 1.01  # above it more than the ranks must have helped
@@ -173,7 +174,7 @@ def _growth(part: str, before: Composition, after: Composition, share: float, si
     excess = then - first * share
     of_step = excess / after.step if after.step > 0 else None
     title = PART_TITLES[part]
-    told = f"{title[:1].upper()}{title[1:]}: {format_ns(first)} → {format_ns(then)} a step, "
+    told = f"{capital(title)}: {format_ns(first)} → {format_ns(then)} a step, "
     told += f"ideal would be {format_ns(first * share)}"
     if of_step is not None and abs(of_step) >= 0.005:
         kind = "costs" if excess > 0 else "saves"
@@ -274,4 +275,4 @@ def _problems(series: Sequence[ScalingSeries]) -> list[Problem]:
 
 def _begun(text: str, name: str) -> str:
     """A sentence that begins with the series' name keeps it as it is written."""
-    return text if name else f"{text[:1].upper()}{text[1:]}"
+    return text if name else capital(text)

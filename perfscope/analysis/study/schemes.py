@@ -26,7 +26,7 @@ from perfscope.analysis.study.repeats import (
 from perfscope.analysis.study.results import Interval, Pair, SchemeRow, SchemeStudy, StudyRun
 from perfscope.analysis.study.series import apart
 from perfscope.analysis.study.verdict import verdict_of
-from perfscope.analysis.study.words import named, percent, ranks
+from perfscope.messages.study import named, percent, ranks
 
 BEGUN_BEFORE = ("dp.fwd_overlap", "easgd.sync_ar")  # schemes whose exchanges outlive the step they begin in
 MUCH_IDLE = 0.2  # of the step

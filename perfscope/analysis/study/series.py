@@ -10,7 +10,7 @@ from perfscope.analysis.scaling.speedup import detect_mode
 from perfscope.analysis.study.gather import SEPARATOR
 from perfscope.analysis.study.machines import machine_key
 from perfscope.analysis.study.results import STRONG, WEAK, StudyRun
-from perfscope.analysis.study.words import named, ranks
+from perfscope.messages.study import named, ranks
 
 SERIAL = "serial"
 UNLIKE_SERIAL = "; the runs of serial have other batches and are left out"

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfscope.analysis.study.gather import BETWEEN_HOSTS
 from perfscope.analysis.study.results import BatchTurn, SchemeRow, StudyRun, Turn
-from perfscope.analysis.study.words import times
+from perfscope.messages.study import times
 from perfscope.units import format_ns, format_rate
+from perfscope.vocabulary.links import BETWEEN_HOSTS
 
 FARTHEST = 16.0  # times the bandwidth, either way: farther off the model says nothing
 

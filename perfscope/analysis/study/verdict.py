@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from perfscope.analysis.bench_bytes import LinkBytes
 from perfscope.analysis.study.causes import common_cause, verdict_words
-from perfscope.analysis.study.gather import BETWEEN_HOSTS
 from perfscope.analysis.study.results import PARTS, BatchTurn, Pair, SchemeRow, SchemeVerdict, StudyRun, Turn
 from perfscope.analysis.study.turning import FARTHEST, Modelled, batch_turns, model_of, turns_against
-from perfscope.analysis.study.words import faster_than, named, on_part, percent, times
+from perfscope.messages.sentences import capital
+from perfscope.messages.study import faster_than, named, on_part, percent, times
 from perfscope.units import format_bytes, format_ns
+from perfscope.vocabulary.links import BETWEEN_HOSTS
 
 NOTABLE = 0.02  # of the runner-up's step: smaller differences explain nothing
 WIDE = 10.0  # an interval over more than that factor says nothing
@@ -159,7 +160,7 @@ def _bytes_reason(winner: SchemeRow, other: SchemeRow, slowest: bool = False) ->
         return f" Both send {format_bytes(mine)} a step over {dearest}."
     start = f" {winner.title} sends {format_bytes(mine)} a step over {dearest}, {who}"
     if slowest:
-        return f" {who[:1].upper()}{who[1:]} sends {format_bytes(theirs)}" + (
+        return f" {capital(who)} sends {format_bytes(theirs)}" + (
             f" ({times(theirs / mine)} as much)." if mine and theirs > mine else "."
         )
     return f"{start} {format_bytes(theirs)}."

@@ -23,6 +23,7 @@ from perfscope.analysis.waits.surroundings import Surroundings
 from perfscope.analysis.waits.why_late import Late, why_late
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
+from perfscope.vocabulary.lateness import LateReason
 
 _MOST_REASONS = 5  # per collective and group
 
@@ -183,7 +184,7 @@ class _Group:
     late: Counter[int] = field(default_factory=Counter)
     num_uncertain: int = 0
     call_wait: int = 0  # mean rank's, summed over calls
-    reasons: dict[tuple[str, int, str | None, str | None], _Share] = field(
+    reasons: dict[tuple[LateReason, int, str | None, str | None], _Share] = field(
         default_factory=lambda: defaultdict(_Share)
     )
 

@@ -5,27 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from perfscope.analysis.missing import Missing
-
-# Why a rank entered a call later than the others; in words in `why_late`.
-REASONS = (
-    "compute",  # computing `layer` took it longer
-    "model_split",  # it computes layers that most of the others do not have
-    "upstream",  # point to point: the other end needs what it was computing
-    "numa_remote",  # all of its layers alike, and its memory lies on another NUMA node
-    "disturbed",  # OS noise: another process, a quota, heat on its host
-    "oversubscribed",  # the job's own threads share its CPUs
-    "input_wait",  # waiting for the data loader
-    "optimizer",
-    "copy",
-    "idle",  # no operator ran: Python, sleeping, another process
-    "exposed_comm",  # it was still in another call
-    "left_late",  # it left the previous call later than the others did
-    "started_late",  # its step began later: the cause lies before it
-    "untraced",  # time outside the traced steps
-    "together",  # it came with most of the others: those who waited were early
-    "unclear",  # several small things
-    "uncertain",  # the hosts' clocks leave open who was late
-)
+from perfscope.vocabulary.lateness import LateReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +23,7 @@ class LateCause:
     """Why a rank was late.
 
     Attributes:
-        reason: one of REASONS.
+        reason: why `rank` was late.
         rank: whose doing it is; not the late rank where that one had waited for somebody else (`through`).
         excess_ns: by how much `rank` spent more on it than the lower median of the others did.
         layer, phase: of what was computed; None where it is nobody's, or no computation.
@@ -53,7 +33,7 @@ class LateCause:
         meanwhile: what disturbed that rank's host in the window, where it is not the reason; "" = nothing.
     """
 
-    reason: str
+    reason: LateReason
     rank: int
     excess_ns: int
     sentence: str
@@ -88,7 +68,7 @@ class WaitCall:
 class ReasonShare:
     """One reason of the waiting in one group's calls."""
 
-    reason: str
+    reason: LateReason
     rank: int
     layer: str | None
     phase: str | None
@@ -136,7 +116,7 @@ class StepStraggler:
     times: int  # collectives of the step it entered last
     num_calls: int  # collectives of the step in which it can be told who was last
     held_ns: int  # union over these calls: from the lower median of the others' entries to its own
-    reason: str | None  # of the call in which it was latest
+    reason: LateReason | None  # of the call in which it was latest
     sentence: str
 
 

@@ -37,11 +37,13 @@ from perfscope.analysis.waits.excess import (
     excesses,
     layer_excesses,
 )
-from perfscope.analysis.waits.late_words import Told, sentence
 from perfscope.analysis.waits.line_table import LineTable
 from perfscope.analysis.waits.results import Hop, LateCause
 from perfscope.analysis.waits.surroundings import Surroundings
+from perfscope.messages.lateness import Lateness, late_sentence
+from perfscope.messages.sentences import small
 from perfscope.rundir.schema import PHASES
+from perfscope.vocabulary.lateness import LateReason
 
 _CLEAR = 1 / 3  # of the lateness; a smaller excess explains nothing
 _TOGETHER = 1 / 4  # of the mean wait; who is that little behind the median came with the others
@@ -50,11 +52,11 @@ _LITTLE = 0.1  # a share of computation in the others' time too small to show wh
 _SINGLED_OUT = 0.6  # share of its host's lateness that one rank has, where chance is not to blame
 _MOST_HOPS = 6
 _SIMPLE = {
-    LINE_OPTIMIZER: "optimizer",
-    LINE_COPY: "copy",
-    LINE_INPUT: "input_wait",
-    LINE_IDLE: "idle",
-    UNTRACED: "untraced",
+    LINE_OPTIMIZER: LateReason.OPTIMIZER,
+    LINE_COPY: LateReason.COPY,
+    LINE_INPUT: LateReason.INPUT_WAIT,
+    LINE_IDLE: LateReason.IDLE,
+    UNTRACED: LateReason.UNTRACED,
 }
 
 
@@ -62,7 +64,7 @@ _SIMPLE = {
 class Late:
     """Who was late to the calls of one match, and why; arrays of shape (calls,)."""
 
-    is_late: NDArray[np.bool_]  # somebody was, and it can be told who
+    is_late: NDArray[np.bool_]  # somebody was, and it is known who
     uncertain: NDArray[np.bool_]  # somebody may have been; the hosts' clocks leave open who
     lateness: Int64
     causes: Mapping[int, LateCause]  # call -> why; without those whose members are not all traced
@@ -198,18 +200,18 @@ def _own_causes(scene: _Scene) -> None:
         computes = calls[clear[calls] & (top[calls] == LINE_COMPUTE)]
         by_layer = layer_excesses(one, scene.starts[index], computes, scene.table, computing)
         for call in calls.tolist():
-            told = _told(scene, index, call, int(top[call]) if clear[call] else None)
+            late = _what(scene, index, call, int(top[call]) if clear[call] else None)
             if call in by_layer:
-                _add_layer(scene, told, one, by_layer[call])
-            scene.own[index, call] = _cause(told)
+                _add_layer(scene, late, one, by_layer[call])
+            scene.own[index, call] = _cause(late)
 
 
 def _came_together(one: JudgedCalls, excess: Excess, call: int) -> LateCause:
     early = int(one.wait[:, call].argmax())
     behind = int(excess.lateness[call])
     return _cause(
-        Told(
-            reason="together",
+        Lateness(
+            reason=LateReason.TOGETHER,
             rank=one.ranks[int(one.late_row[call])],
             lateness_ns=behind,
             excess_ns=behind,
@@ -219,13 +221,13 @@ def _came_together(one: JudgedCalls, excess: Excess, call: int) -> LateCause:
     )
 
 
-def _told(scene: _Scene, index: int, call: int, top: int | None) -> Told:
+def _what(scene: _Scene, index: int, call: int, top: int | None) -> Lateness:
     """Everything but computation, of which the layers say more."""
     one, excess = scene.matches[index], scene.excess[index]
     rank = one.ranks[int(one.late_row[call])]
     noise = scene.around.disturbed.get((scene.hosts.get(rank, ""), scene.window), "")
-    told = Told(
-        reason="unclear",
+    late = Lateness(
+        reason=LateReason.UNCLEAR,
         rank=rank,
         lateness_ns=int(excess.lateness[call]),
         excess_ns=int(excess.lateness[call]),
@@ -235,35 +237,35 @@ def _told(scene: _Scene, index: int, call: int, top: int | None) -> Told:
         on_device=scene.table.lines[scene.table.row_of[rank]].has_device,
     )
     if top is None:
-        return told
-    told.excess_ns = int(excess.by_class[top, call])
+        return late
+    late.excess_ns = int(excess.by_class[top, call])
     if top == SKEW:
         source = int(excess.source[call])
-        told.reason = "started_late" if source < 0 else "left_late"
+        late.reason = LateReason.STARTED_LATE if source < 0 else LateReason.LEFT_LATE
         if source >= 0:
             key = scene.matches[source].key
-            told.collective, told.group = key.collective, key.group
+            late.collective, late.group = key.collective, key.group
         else:
-            _look_before(scene, told, one, call)
+            _look_before(scene, late, one, call)
     elif top == LINE_EXPOSED:
-        told.reason = "exposed_comm"
+        late.reason = LateReason.EXPOSED_COMM
     else:
-        told.reason = _SIMPLE.get(top, "compute")
+        late.reason = _SIMPLE.get(top, LateReason.COMPUTE)
         if top == LINE_IDLE and _is_stretched(excess, call):
-            _blame_noise(scene, told, one)
-    return told
+            _blame_noise(scene, late, one)
+    return late
 
 
-def _look_before(scene: _Scene, told: Told, one: JudgedCalls, call: int) -> None:
+def _look_before(scene: _Scene, late: Lateness, one: JudgedCalls, call: int) -> None:
     """A step that began late: the always-on figures know how long the step before it waited for input."""
     step = int(one.step[one.late_row[call], call]) - 1
     waited = scene.input_of.get(step, {})
-    others = sorted(waited[rank] for rank in one.ranks if rank in waited and rank != told.rank)
-    if told.rank not in waited or len(others) < len(one.ranks) - 1:
+    others = sorted(waited[rank] for rank in one.ranks if rank in waited and rank != late.rank)
+    if late.rank not in waited or len(others) < len(one.ranks) - 1:
         return
-    excess = waited[told.rank] - others[(len(others) - 1) // 2]
-    if excess >= _CLEAR * told.lateness_ns:
-        told.reason, told.excess_ns, told.before = "input_wait", excess, True
+    excess = waited[late.rank] - others[(len(others) - 1) // 2]
+    if excess >= _CLEAR * late.lateness_ns:
+        late.reason, late.excess_ns, late.before = LateReason.INPUT_WAIT, excess, True
 
 
 def _is_stretched(excess: Excess, call: int) -> bool:
@@ -273,44 +275,44 @@ def _is_stretched(excess: Excess, call: int) -> bool:
     return late >= _STRETCHED * usual if known else True
 
 
-def _blame_noise(scene: _Scene, told: Told, one: JudgedCalls) -> None:
+def _blame_noise(scene: _Scene, late: Lateness, one: JudgedCalls) -> None:
     """Where the machine explains that a rank did the same in more time, that becomes the reason."""
-    rank = told.rank
+    rank = late.rank
     same_host = sum(scene.hosts.get(rank) == scene.hosts.get(other) for other in one.ranks) - 1
     if rank in scene.singled_out and same_host > 0:
         return
-    if told.meanwhile:
-        told.reason, told.by = "disturbed", told.meanwhile
+    if late.meanwhile:
+        late.reason, late.by = LateReason.DISTURBED, late.meanwhile
     elif rank in scene.around.crowded:
-        told.reason, told.by = "oversubscribed", scene.around.crowded[rank]
+        late.reason, late.by = LateReason.OVERSUBSCRIBED, scene.around.crowded[rank]
 
 
-def _add_layer(scene: _Scene, told: Told, one: JudgedCalls, found: LayerExcess) -> None:
+def _add_layer(scene: _Scene, late: Lateness, one: JudgedCalls, found: LayerExcess) -> None:
     """Which layer, and whether it is the layer or the rank that is slow."""
-    told.part_ns, told.ratio = found.excess_ns, found.ratio
+    late.part_ns, late.ratio = found.excess_ns, found.ratio
     if found.alike or found.spread:
-        told.alike, told.spread = found.alike, True
-        if found.alike and told.rank in scene.around.remote:
-            told.reason, told.by = "numa_remote", scene.around.remote[told.rank]
+        late.alike, late.spread = found.alike, True
+        if found.alike and late.rank in scene.around.remote:
+            late.reason, late.by = LateReason.NUMA_REMOTE, scene.around.remote[late.rank]
         else:
-            _blame_noise(scene, told, one)
+            _blame_noise(scene, late, one)
         return
-    told.layer = scene.layers[found.layer] if found.layer >= 0 else None
-    told.phase = PHASES[found.phase] if found.phase >= 0 else None
+    late.layer = scene.layers[found.layer] if found.layer >= 0 else None
+    late.phase = PHASES[found.phase] if found.phase >= 0 else None
     if found.is_own_layer and found.layer >= 0:
-        told.reason = "upstream" if one.key.collective == SEND else "model_split"
+        late.reason = LateReason.UPSTREAM if one.key.collective == SEND else LateReason.MODEL_SPLIT
 
 
-def _cause(told: Told) -> LateCause:
+def _cause(late: Lateness) -> LateCause:
     return LateCause(
-        reason=told.reason,
-        rank=told.rank,
-        excess_ns=told.excess_ns,
-        sentence=sentence(told),
-        layer=told.layer,
-        phase=told.phase,
-        group=told.group,
-        meanwhile="" if told.reason == "disturbed" else told.meanwhile,
+        reason=late.reason,
+        rank=late.rank,
+        excess_ns=late.excess_ns,
+        sentence=late_sentence(late),
+        layer=late.layer,
+        phase=late.phase,
+        group=late.group,
+        meanwhile="" if late.reason is LateReason.DISTURBED else late.meanwhile,
     )
 
 
@@ -320,7 +322,7 @@ def _follow(scene: _Scene) -> list[dict[int, LateCause]]:
     before = _calls_before(scene)
     for (index, call), own in scene.own.items():
         at, cause, hops = (index, call), own, list[Hop]()
-        while cause.reason == "exposed_comm" and len(hops) < _MOST_HOPS and at in before:
+        while cause.reason is LateReason.EXPOSED_COMM and len(hops) < _MOST_HOPS and at in before:
             other, is_wait = before[at]
             one = scene.matches[other[0]]
             if not is_wait or other not in scene.own:
@@ -341,22 +343,22 @@ def _follow(scene: _Scene) -> list[dict[int, LateCause]]:
             way = " which waited for ".join(
                 f"rank {hop.late_rank} in {hop.collective} on group {hop.group}" for hop in hops
             )
-            text = f"Rank {own.rank} had waited for {way}: {cause.sentence[:1].lower()}{cause.sentence[1:]}"
+            text = f"Rank {own.rank} had waited for {way}: {small(cause.sentence)}"
             cause = dataclasses.replace(cause, through=tuple(hops), group=hops[0].group, sentence=text)
         result[index][call] = cause
     return result
 
 
 def _busy(cause: LateCause, one: JudgedCalls) -> str:
-    told = Told(
-        reason="exposed_comm",
+    late = Lateness(
+        reason=LateReason.EXPOSED_COMM,
         rank=cause.rank,
         lateness_ns=cause.excess_ns,
         excess_ns=cause.excess_ns,
         collective=one.key.collective,
         group=one.key.group,
     )
-    return sentence(told)
+    return late_sentence(late)
 
 
 _At = tuple[int, int]  # (match, call)
@@ -364,7 +366,7 @@ _At = tuple[int, int]  # (match, call)
 
 def _calls_before(scene: _Scene) -> dict[_At, tuple[_At, bool]]:
     """For calls whose late rank was in another call meanwhile: which one, and whether it waited there."""
-    asked = [at for at, cause in scene.own.items() if cause.reason == "exposed_comm"]
+    asked = [at for at, cause in scene.own.items() if cause.reason is LateReason.EXPOSED_COMM]
     rows: dict[int, list[tuple[int, int]]] = defaultdict(list)
     if asked:
         for index, one in enumerate(scene.matches):

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from perfscope.analysis.advice import TORCH, Training
 from perfscope.analysis.machine.results import Roofline
 from perfscope.analysis.mainline import LINE_IDLE, LINE_INPUT
 from perfscope.analysis.missing import Missing, missing_figure
@@ -21,6 +20,8 @@ from perfscope.analysis.whatif import changes
 from perfscope.analysis.whatif.latency import CallCost, call_costs
 from perfscope.analysis.whatif.peers import Slow, Work, as_fast_as_peers, splits_differently
 from perfscope.analysis.whatif.results import ReplayCheck, WhatIf
+from perfscope.messages.advice import TORCH, TrainingAdvice
+from perfscope.messages.lists import first_of, plural
 from perfscope.units import format_ns, format_ratio
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
@@ -67,7 +68,7 @@ def analyse_what_ifs(
     layers: Sequence[str],
     rooflines: Sequence[Roofline] = (),
     remote: Sequence[int] = (),
-    words: Training = TORCH,
+    words: TrainingAdvice = TORCH,
 ) -> WhatIfs:
     """Replays the run without each of its costs.
 
@@ -174,7 +175,7 @@ def _questions(
     costs: Mapping[tuple[str, str], CallCost],
     work: Work,
     slow: Sequence[Slow],
-    words: Training,
+    words: TrainingAdvice,
 ) -> list[WhatIf]:
     replays = asked.replays
     input_ns, idle_ns = _time_of(replays, LINE_INPUT), _time_of(replays, LINE_IDLE)
@@ -281,8 +282,8 @@ _PART_WORDS = {
 
 
 def _listed(ranks: Sequence[int]) -> str:
-    shown = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, sorted(ranks[:NAMED_RANKS])))}"
-    return f"{shown} and {len(ranks) - NAMED_RANKS} more" if len(ranks) > NAMED_RANKS else shown
+    order = [*sorted(ranks[:NAMED_RANKS]), *ranks[NAMED_RANKS:]]
+    return f"{plural('rank', len(ranks))} {first_of(order, NAMED_RANKS)}"
 
 
 def _roofs(asked: _Asked, layers: Sequence[str], rooflines: Sequence[Roofline]) -> list[WhatIf]:

@@ -11,7 +11,8 @@ from typing import Any
 import click
 
 from perfscope.cli.output import print_result
-from perfscope.cli.words import plural, table
+from perfscope.cli.words import table
+from perfscope.messages.lists import counted
 
 SCHEMA_VERSION = 1
 _HELP = {"help_option_names": ["-h", "--help"]}
@@ -113,7 +114,7 @@ def list_command(folder: Path | None, as_json: bool) -> None:
         for one in found
     ]
     head = ("name", "framework", "state", "Python", "packages")
-    print_result("\n".join([f"{plural(len(found), 'environment')} in {base}", *table(head, rows)]) + "\n")
+    print_result("\n".join([f"{counted(len(found), 'environment')} in {base}", *table(head, rows)]) + "\n")
 
 
 @command.command("remove", context_settings=_HELP)

@@ -14,8 +14,9 @@ import click
 
 from perfscope.cli.bench.options import default_threads
 from perfscope.cli.output import print_result
-from perfscope.cli.words import number, plural
+from perfscope.cli.words import number
 from perfscope.errors import UsageError
+from perfscope.messages.lists import counted
 from perfscope.rundir.shell import quote
 from perfscope.vocabulary.defaults import FRAMEWORKS
 
@@ -244,7 +245,7 @@ def _run(
         done = sum(len(cell.runs_done) for cell in cells)
         left = len(run_order(cells))
         if done:
-            _say(f"{plural(done, 'run')} finished before" + ("" if left else "; nothing is left to run"))
+            _say(f"{counted(done, 'run')} finished before" + ("" if left else "; nothing is left to run"))
         try:
             run_all(
                 cells,
@@ -277,7 +278,7 @@ def _compare(cells: Sequence[FrameworkCell], folder: Path) -> bool:
     """Holds every cell's losses against the reference's on as many processes; whether any differ."""
     from perfscope.cli.bench.framework_figures import compare_losses, keep_parity
     from perfscope.runners.frameworks.matrix import save_cells
-    from perfscope.runners.frameworks.registry import REFERENCE
+    from perfscope.vocabulary.frameworks import REFERENCE
 
     references = {
         (cell.model, cell.ranks): cell.runs_done[0]
@@ -311,7 +312,7 @@ def _tell(cells: Sequence[FrameworkCell], folder: Path, as_json: bool) -> None:
     from dataclasses import asdict
 
     from perfscope.cli.bench.frameworks_text import matrix_text
-    from perfscope.runners.frameworks.registry import REFERENCE
+    from perfscope.vocabulary.frameworks import REFERENCE
 
     if as_json:
         document = {"schema_version": SCHEMA_VERSION, "cells": [asdict(cell) for cell in cells]}
@@ -334,7 +335,7 @@ def _print_order(cells: Sequence[FrameworkCell], folder: Path, as_json: bool) ->
         print_result(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
         return
     order = run_order(cells)
-    lines = [f"{plural(len(order), 'run')}, in this order, into {_short(folder)}", ""]
+    lines = [f"{counted(len(order), 'run')}, in this order, into {_short(folder)}", ""]
     lines += [f"  {shlex.join(['perfscope', 'bench', 'run', *cell.words])}" for cell, _ in order]
     skipped = [cell for cell in cells if cell.skipped]
     if skipped:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from perfscope.analysis.study.parity import EARLY_STEPS, EARLY_TOLERANCE, TOLERANCE
-from perfscope.cli.words import number, plural, table
+from perfscope.cli.words import number, table
+from perfscope.messages.lists import counted
 from perfscope.units import MISSING, format_bytes, format_ns
 
 if TYPE_CHECKING:
@@ -26,9 +27,9 @@ def plan_lines(run: FrameworkRun, interpreter: Interpreter) -> list[str]:
         f"  framework  {run.framework.name}{version} on Python {interpreter.python} ({interpreter.path})",
         f"  model      {config.model}, float32, input {'x'.join(map(str, config.input_shape))}, "
         f"{config.num_classes} classes",
-        f"  processes  {config.num_ranks}, {plural(config.threads or 1, 'thread')} each, on the CPU",
+        f"  processes  {config.num_ranks}, {counted(config.threads or 1, 'thread')} each, on the CPU",
         f"  batch      {config.batch}, {config.batch // config.num_ranks} per process; "
-        f"{plural(config.steps, 'step')}",
+        f"{counted(config.steps, 'step')}",
         f"  rate       {config.learning_rate:g}, momentum {config.momentum:g}",
     ]
 
@@ -40,7 +41,7 @@ def figures_text(run: FrameworkRun, interpreter: Interpreter, figures: Mapping[s
     lines = [
         f"{run.framework.name}{version} on {config.model}, {_processes(config.num_ranks)}: "
         f"{number(figures['samples_per_s'])} samples/s (step median {format_ns(figures['step_median_ns'])}, "
-        f"p10 {format_ns(figures['step_p10_ns'])}); {plural(config.threads or 1, 'thread')} each",
+        f"p10 {format_ns(figures['step_p10_ns'])}); {counted(config.threads or 1, 'thread')} each",
         f"Training loss {number(figures['first_loss'])} to {number(figures['final_loss'])}; "
         f"peak memory of a process {format_bytes(figures['peak_rss_bytes'])}",
     ]
@@ -69,8 +70,9 @@ def matrix_text(cells: Sequence[FrameworkCell], reference: str) -> str:
             lines += [model, *table(head, [_row(cell, of_model) for cell in of_model]), ""]
     known = [cell.parity for cell in cells if cell.parity is not None]
     if known:
+        longest = max(int(one["num_steps"]) for one in known)
         lines.append(
-            f"Loss parity: losses of the first {plural(max(int(one['num_steps']) for one in known), 'step')} "
+            f"Loss parity: losses of the first {counted(longest, 'step')} "
             f"against {reference}'s on as many processes, relative. The same: within {EARLY_TOLERANCE:.0e} "
             f"over the first {EARLY_STEPS}, within {TOLERANCE:g} over all: rounding may part curves later."
         )
@@ -94,7 +96,7 @@ def _notes(cells: Sequence[FrameworkCell]) -> list[str]:
 
 
 def _processes(num: int) -> str:
-    return "1 process" if num == 1 else f"{num} processes"
+    return counted(num, "process", "processes")
 
 
 def _row(cell: FrameworkCell, of_model: Sequence[FrameworkCell]) -> tuple[str, ...]:

@@ -31,9 +31,9 @@ from perfscope.cli.run_options import (
     probe_options,
     tracing_options,
 )
-from perfscope.cli.words import plural
 from perfscope.errors import UsageError
 from perfscope.launch.session import RunRequest, say
+from perfscope.messages.lists import counted
 from perfscope.rundir.layout import ENV_RUN_DIR
 from perfscope.runners.sweep.execution import ENV_SWEEP
 
@@ -217,7 +217,7 @@ def _whole_periods(
     source = click.get_current_context().get_parameter_source("steps_per_window")
     if source is not ParameterSource.DEFAULT:
         note = (
-            f"windows of {plural(steps, 'step')} hold no whole period of {period} steps: "
+            f"windows of {counted(steps, 'step')} hold no whole period of {period} steps: "
             "what they show of communication is not the mean"
         )
         return dict(recording), [note]

@@ -17,8 +17,8 @@ import click
 from perfscope.cli.bench.options import default_threads, planned, require_torch
 from perfscope.cli.output import print_result
 from perfscope.cli.slurm.array_options import sweep_options, taken_out
-from perfscope.cli.words import plural
 from perfscope.errors import PerfscopeError, UsageError
+from perfscope.messages.lists import counted
 from perfscope.rundir.shell import quote
 
 if TYPE_CHECKING:
@@ -343,7 +343,7 @@ def _run_with_progress(study: Study, how: How, names: frozenset[str] | None) -> 
     for cell in impossible:
         _say(f"{cell.name} is impossible: {cell.impossible}")
     if done:
-        _say(f"{plural(done, 'run')} finished before" + ("" if total else "; nothing is left to run"))
+        _say(f"{counted(done, 'run')} finished before" + ("" if total else "; nothing is left to run"))
     show = (RichProgress if sys.stderr.isatty() else PlainProgress)(done + total, done)
     with show:
         run_all(study, how, names, begins=show.begins, ended=show.ended)
@@ -373,7 +373,7 @@ def _print_order(
         print_script(study, how, names, wanted)
         return
     order = run_order(study, names)
-    lines = [f"{plural(len(order), 'run')}, in this order, into {_short(folder)}", study.trained, ""]
+    lines = [f"{counted(len(order), 'run')}, in this order, into {_short(folder)}", study.trained, ""]
     lines += [f"  {shlex.join(['perfscope', *command_of(cell, run, how)[3:]])}" for cell, run in order]
     impossible = [cell for cell in study.cells if cell.impossible is not None]
     if impossible:

@@ -22,8 +22,8 @@ from perfscope.cli.bench.progress import outcome
 from perfscope.cli.output import print_result
 from perfscope.cli.slurm.options import asked_of, resources_request
 from perfscope.cli.slurm.watch import Teller, say, short
-from perfscope.cli.words import plural
 from perfscope.errors import UsageError
+from perfscope.messages.lists import counted
 from perfscope.slurm.array import (
     TOO_LATE,
     Array,
@@ -157,7 +157,7 @@ def run_on_slurm(
     missing = [(cell, run) for cell, run in run_order(study, names) if run.path not in going]
     jobs = [array.job for array, _ in alive]
     if jobs:
-        say(f"{plural(len(going), 'run')} of array job {' and '.join(jobs)} still to come: following")
+        say(f"{counted(len(going), 'run')} of array job {' and '.join(jobs)} still to come: following")
     if missing:
         jobs.append(_submit(missing, how, wanted))
     if not jobs:
@@ -271,7 +271,7 @@ def _submit(missing: list[tuple[CellState, Run]], how: How, wanted: Wanted) -> s
     with undisturbed():
         job = sbatch([str(file)], asked=asked_of(wanted.job), environment=environment)
         save_arrays(how.folder, [*load_arrays(how.folder), Array(job=job, keys=keys)])
-    say(f"array job {job} is submitted: {plural(len(pieces), 'run')}, {short(file)}")
+    say(f"array job {job} is submitted: {counted(len(pieces), 'run')}, {short(file)}")
     return job
 
 
@@ -326,7 +326,7 @@ def _follow(jobs: str, keeper: Keeper, wanted: Wanted) -> int:
         states = sorted({task.state for task in tasks if task.state != "COMPLETED"})
         why = f" ({', '.join(states)})" if states else ""
         say(
-            f"{plural(len(left), 'run')} did not come to an end{why}: the same command submits what "
+            f"{counted(len(left), 'run')} did not come to an end{why}: the same command submits what "
             f"is missing: {_same_command()}"
         )
     return len(left)

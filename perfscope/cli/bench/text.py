@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perfscope.cli.bench.notes import period_of
-from perfscope.cli.words import exposed, number, plural, table
+from perfscope.cli.words import exposed, number, table
+from perfscope.messages.lists import counted
 from perfscope.runners.sweep.sides import BETWEEN, WITHIN, by_side
 from perfscope.units import format_bytes, format_ns
 
@@ -34,7 +35,7 @@ def plan_text(record: Mapping[str, Any], command: Sequence[str], notes: Sequence
         f"input {'x'.join(map(str, record['input_shape']))}",
         *_ranks_lines(record),
         f"  batch      {batch}, {record['group_batch']} per {'worker' if _pairs(record) else 'data part'}; "
-        f"{plural(record['steps'], 'step')}",
+        f"{counted(record['steps'], 'step')}",
         f"  threads    {threads_words(record)}",
         f"  rate       {rate['value']:g} (rule: {rate['rule']}), momentum {record['momentum']:g}",
     ]
@@ -57,7 +58,7 @@ def verdict_text(record: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
     """What came of a run: speed, losses, bytes."""
     speed = figures["samples_per_s"]
     lines = [
-        f"{record['full_name']} on {record['model']}, {plural(record['num_ranks'], 'rank')}: "
+        f"{record['full_name']} on {record['model']}, {counted(record['num_ranks'], 'rank')}: "
         f"{number(speed)} samples/s (step median {format_ns(figures['step_median_ns'])}, "
         f"p10 {format_ns(figures['step_p10_ns'])}); {threads_words(record)}",
         f"Training loss {number(figures['first_loss'])} to {number(figures['final_loss'])}, "
@@ -87,7 +88,7 @@ def _exposed(record: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
 def threads_words(record: Mapping[str, Any]) -> str:
     """`2 threads per rank`, or what decides it."""
     if record.get("threads"):
-        return f"{plural(int(record['threads']), 'thread')} per rank"
+        return f"{counted(int(record['threads']), 'thread')} per rank"
     bound = record.get("bind", "none") != "none"
     return (
         "as many threads per rank as it is bound to cores" if bound else "threads per rank as its host gives"
@@ -103,12 +104,12 @@ def _ranks_lines(record: Mapping[str, Any]) -> list[str]:
     pairs = _pairs(record)
     if pairs:
         return [
-            f"  ranks      1 server (rank {pairs[0][0]}) + {plural(len(pairs), 'worker')}, "
+            f"  ranks      1 server (rank {pairs[0][0]}) + {counted(len(pairs), 'worker')}, "
             f"{record['group_batch']} samples each"
         ]
     return [
         f"  mesh       {' x '.join(f'{axis}={parts}' for axis, parts in record['mesh'].items()) or 'none'} "
-        f"= {plural(record['num_ranks'], 'rank')}"
+        f"= {counted(record['num_ranks'], 'rank')}"
     ]
 
 
@@ -120,7 +121,8 @@ def _period_lines(record: Mapping[str, Any], amounts: Mapping[str, Any]) -> list
         return []
     exchanges = round(recorded / predicted * steps / period)
     return [
-        f"{plural(steps, 'step')} hold {plural(exchanges, 'exchange')}, one every {period} steps is predicted"
+        f"{counted(steps, 'step')} hold {counted(exchanges, 'exchange')}, one every {period} steps is "
+        "predicted"
     ]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from perfscope import units
 from perfscope.collectors.survey import Survey
+from perfscope.messages.lists import counted
 
 Item = Mapping[str, object]
 _MOST_DEVICES = 16  # of one place in the tree
@@ -156,7 +157,7 @@ def _devices(topology: Item, node: object, nodes: set[object] | None = None) -> 
     found += [_nic_words(nic) for nic in nics if not nic.get("virtual")]
     hidden = len(nics) - sum(not nic.get("virtual") for nic in nics)
     if hidden:
-        found.append(f"{hidden} virtual network interface{'' if hidden == 1 else 's'}")
+        found.append(counted(hidden, "virtual network interface"))
     if len(found) > _MOST_DEVICES:
         found = [*found[:_MOST_DEVICES], f"{len(found) - _MOST_DEVICES} more"]
     return found
@@ -201,7 +202,7 @@ def _items(topology: Item, key: str) -> list[dict[str, object]]:
 
 
 def _count(number: object, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}" if isinstance(number, int) else ""
+    return counted(number, noun) if isinstance(number, int) else ""
 
 
 def _bytes(value: object) -> str:

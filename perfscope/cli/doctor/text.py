@@ -11,6 +11,7 @@ from perfscope.cli.doctor.machine import bug_report, machine_tree, machine_words
 from perfscope.collectors.base import Capability
 from perfscope.collectors.survey import Source, Survey
 from perfscope.collectors.trial import Trial
+from perfscope.messages.lists import counted, joined
 from perfscope.reports.text import NARROWEST, WIDEST, Style, cells, pad
 
 # The first part of a collector's name -> a heading, and the same inside a sentence; in the table's order.
@@ -208,7 +209,7 @@ def _gives(source: Source) -> str:
     if capability.metrics:
         names = sorted({metric.unit for metric in capability.metrics})
         count = len({metric.name for metric in capability.metrics})
-        parts.append(f"{count} metric{'s' if count > 1 else ''} ({', '.join(names)})")
+        parts.append(f"{counted(count, 'metric')} ({', '.join(names)})")
     interval = capability.min_interval_ns
     parts.append(f"every {interval / 1e9:g} s" if interval else "every tick")
     steps = sorted({metric.resolution.partition(";")[0] for metric in capability.metrics} - {""})
@@ -229,9 +230,9 @@ def _trials(survey: Survey, trials: Sequence[Trial], width: int) -> Iterator[str
     size = max(cells(trial.collector) for trial in trials)
     for trial in trials:
         each = trial.cpu_ns / trial.samples if trial.samples else None
-        gave = [] if trial.collector in without else [_count(trial.readings, "reading")]
+        gave = [] if trial.collector in without else [counted(trial.readings, "reading")]
         cost = f"{units.format_ns(each)} of CPU per sample"
-        words = ", ".join([_count(trial.samples, "sample"), *gave, cost]) if trial.samples else "not read"
+        words = ", ".join([counted(trial.samples, "sample"), *gave, cost]) if trial.samples else "not read"
         if trial.failed:
             words += f", {trial.failed} not read"
         silent = not trial.readings and trial.collector not in without
@@ -316,7 +317,7 @@ def _ceiling_note(entry: dict[str, object]) -> str:
     where = device if device != "cpu" else "all nodes" if node is None else f"node {node}"
     parts = [where]
     if isinstance(entry.get("threads"), int):
-        parts.append(_count(int(str(entry["threads"])), "thread"))
+        parts.append(counted(int(str(entry["threads"])), "thread"))
     spread = entry.get("spread_ratio")
     if entry.get("runs") == 1:
         parts.append("1 run, spread not known")
@@ -330,10 +331,6 @@ def _entries(document: dict[str, object], key: str) -> list[dict[str, object]]:
     return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def _several(names: Sequence[str]) -> str:
     """Names one after another; of many only the first."""
     rest = len(names) - _MOST_NAMES
@@ -342,7 +339,7 @@ def _several(names: Sequence[str]) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+    return joined(names, "or")
 
 
 def _wrapped(text: str, width: int, indent: str = "  ", first: str | None = None) -> list[str]:

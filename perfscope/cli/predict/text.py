@@ -9,9 +9,11 @@ from dataclasses import asdict
 from statistics import median
 
 from perfscope import __version__
-from perfscope.analysis.predict.records import LINK_WORDS, Refusal
+from perfscope.analysis.predict.records import Refusal
 from perfscope.analysis.predict.results import Interval, LinkUsed, Prediction, PredictionReport
-from perfscope.cli.words import number, plural, table
+from perfscope.cli.words import number, table
+from perfscope.messages.links import WHERE
+from perfscope.messages.lists import counted, joined, plural
 from perfscope.units import MISSING, format_ns, format_rate, format_ratio
 
 SCHEMA_VERSION = 1
@@ -33,9 +35,9 @@ def prediction_document(report: PredictionReport, ranks_per_host: int, notes: Se
 def prediction_text(report: PredictionReport, ranks_per_host: int, notes: Sequence[str]) -> str:
     """Table, best schemes, links, and what to know."""
     cores = "" if report.cores_per_rank is None else f", {_cores(report.cores_per_rank)} per rank"
-    of = f"{plural(report.num_runs, 'run')} of up to {plural(report.max_measured_ranks, 'rank')}"
+    of = f"{counted(report.num_runs, 'run')} of up to {counted(report.max_measured_ranks, 'rank')}"
     lines = [
-        f"Predicted for {report.model}, {report.mode} scaling, {plural(ranks_per_host, 'rank')} per host"
+        f"Predicted for {report.model}, {report.mode} scaling, {counted(ranks_per_host, 'rank')} per host"
         f"{cores}; from {of}",
         "",
     ]
@@ -105,7 +107,7 @@ def _measured(one: Prediction) -> str:
 
 
 def _cores(value: float) -> str:
-    return f"{value:g} core{'' if value == 1 else 's'}"
+    return f"{value:g} {plural('core', value)}"
 
 
 def grouped(refusals: Sequence[Refusal]) -> list[tuple[str, str]]:
@@ -123,7 +125,7 @@ def grouped(refusals: Sequence[Refusal]) -> list[tuple[str, str]]:
 
 
 def _listed(words: Sequence[str]) -> str:
-    return " and ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else words[0]
+    return joined(words)
 
 
 def _composition(predictions: Sequence[Prediction]) -> list[str]:
@@ -155,7 +157,7 @@ def _reference(report: PredictionReport) -> list[str]:
         of[base.num_ranks, base.batch].append(f"{base.scheme} {number(base.samples_per_s)} samples/s{how}")
     for (num, batch), speeds in of.items():
         lines.append(
-            f"Efficiency is relative to a scheme's own smallest run, {plural(num, 'rank')} at a batch of "
+            f"Efficiency is relative to a scheme's own smallest run, {counted(num, 'rank')} at a batch of "
             f"{batch:g}: {'; '.join(speeds)}."
         )
     if not lines:
@@ -164,7 +166,7 @@ def _reference(report: PredictionReport) -> list[str]:
     if best is not None:
         lines.append(
             f"× best: samples/s over {number(best.samples_per_s)} of {best.scheme} on "
-            f"{plural(best.num_ranks, 'rank')} at a batch of {best.batch:g}, the fastest run measured."
+            f"{counted(best.num_ranks, 'rank')} at a batch of {best.batch:g}, the fastest run measured."
         )
     if report.fitted:
         worst = max(report.fitted, key=lambda one: abs(one.misfit))
@@ -183,7 +185,7 @@ def _links(report: PredictionReport) -> list[str]:
 
 
 def _link(one: LinkUsed) -> str:
-    where = LINK_WORDS.get(one.link_class, one.link_class)
+    where = WHERE.get(one.link_class, one.link_class)
     late = format_ns(one.cost.alpha_s * 1e9)
     fast = format_rate(one.cost.bandwidth_bytes_per_s)
     if one.given is not None:
@@ -195,6 +197,6 @@ def _link(one: LinkUsed) -> str:
         low, high = one.beta_s_per_byte.high, one.beta_s_per_byte.low
         slow = format_rate(1 / low) if low > 0 else ""
         beta = f" ({slow} to {format_rate(1 / high)})" if high > 0 else f" (at least {slow})" if slow else ""
-    calls = plural(one.num_calls, "call")
+    calls = counted(one.num_calls, "call")
     rate = f"{fast}{beta}" if one.cost.bandwidth_bytes_per_s else f"no time per byte to be seen{beta}"
     return f"Links {where}: {late}{alpha} per message and {rate}, fitted to {calls}."

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from perfscope.errors import RunDirectoryError
+from perfscope.messages.lists import counted
 from perfscope.rundir.shell import quote
 from perfscope.slurm.accounting import LIMIT_S, job_facts
 from perfscope.slurm.job_log import first_failure, last_text
@@ -229,7 +230,7 @@ def ending_text(facts: dict[str, Any]) -> str:
     if facts["queued_s"] is not None:
         text += f", queued for {clock(facts['queued_s'])}"
     if facts["restarts"]:
-        text += f", requeued {facts['restarts']} time{'' if facts['restarts'] == 1 else 's'}"
+        text += f", requeued {counted(facts['restarts'], 'time')}"
     if facts["run_status"] == "incomplete":
         text += "; its run is marked incomplete"
     return text

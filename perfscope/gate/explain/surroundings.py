@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from perfscope.gate.explain.sides import Figure, Shift, Sides
 from perfscope.gate.records import RunFigures
 from perfscope.gate.results import Difference
-from perfscope.units import format_count, format_ratio, format_si
+from perfscope.messages.lists import first_of
+from perfscope.units import format_ratio, format_si
 
 CLOCK = 0.03  # a clock lower by less than this share explains nothing
 SHARE = 0.01  # of the steps' time; likewise
@@ -223,10 +224,7 @@ def _setting(
 
 
 def _listed(values: Iterable[str]) -> str:
-    ordered = sorted(values)
-    text = ", ".join(ordered[:3]) + (
-        f" and {format_count(len(ordered) - 3)} more" if len(ordered) > 3 else ""
-    )
+    text = first_of(sorted(values), 3)
     return text if len(text) <= _SHORT_TEXT else f"{text[: _SHORT_TEXT - 1]}…"
 
 

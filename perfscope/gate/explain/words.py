@@ -12,6 +12,8 @@ from perfscope.gate.explain.steady import EXACT, TITLES, phase_shift
 from perfscope.gate.explain.surroundings import Around
 from perfscope.gate.records import RunFigures
 from perfscope.gate.results import MetricVerdict, Moved
+from perfscope.messages.lists import counted
+from perfscope.messages.sentences import small
 from perfscope.units import format_ns, format_ratio
 
 _NEARLY_ALL, _MOST = 0.85, 0.5
@@ -68,7 +70,7 @@ def headline(story: Story) -> str:
 def _still_headline(story: Story) -> str:
     """The step is as it was; parts of it need not be."""
     moved = [
-        f"{one.title[0].lower()}{one.title[1:]} {signed(one.change_ns)}"
+        f"{small(one.title)} {signed(one.change_ns)}"
         for one in story.parts
         if _is_plain(one, story.step.base)
     ]
@@ -128,7 +130,7 @@ def _where(moves: Sequence[Moved]) -> str:
     named = [one for one in moves[:_FEW] if abs(one.change_ns) >= 0.15 * total] or list(moves[:1])
     listed = ", ".join(f"{one.title} ({one.note or signed(one.change_ns)})" for one in named)
     rest = len(moves) - len(named)
-    return f"in {listed}" + (f" and {rest} more layer{'s' if rest > 1 else ''}" if rest else "")
+    return f"in {listed}" + (f" and {counted(rest, 'more layer')}" if rest else "")
 
 
 def _collective_words(story: Story) -> str:
@@ -155,7 +157,7 @@ def _surroundings_headline(story: Story) -> str:
 
 def _unknown_headline(story: Story) -> str:
     moved = [one for one in story.parts if one.change_ns * story.direction > 0][:2]
-    seen = " and ".join(f"{one.title[0].lower()}{one.title[1:]} {signed(one.change_ns)}" for one in moved)
+    seen = " and ".join(f"{small(one.title)} {signed(one.change_ns)}" for one in moved)
     said = f"The {story.step_name} moved by {_change(story)}"
     if not story.parts:
         return f"{said}; the runs do not say where in the step."
@@ -217,7 +219,7 @@ def _code_note(story: Story) -> str:
     if story.cause != "surroundings":
         return ""
     told = [
-        f"{one.title[0].lower()}{one.title[1:]} {signed(one.change_ns)}"
+        f"{small(one.title)} {signed(one.change_ns)}"
         for one in story.parts
         if one.what in EXACT and one.is_certain and one.change_ns >= _WORTH * story.step.base
     ]

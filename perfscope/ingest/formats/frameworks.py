@@ -13,6 +13,7 @@ from perfscope.ingest.formats.format import Format
 from perfscope.ingest.inflate import read_whole
 from perfscope.ingest.summary import IngestSummary
 from perfscope.rundir import layout
+from perfscope.vocabulary.frameworks import FrameworkName
 
 if TYPE_CHECKING:
     from perfscope.ingest.formats.trace import FrameworkTrace
@@ -20,11 +21,15 @@ if TYPE_CHECKING:
 # Suffix of a window's file -> module of this package and its function.
 _READERS = {
     layout.CALLS: ("calls", "read_calls"),
-    ".tensorflow.xplane.pb": ("tensorflow", "read_tensorflow"),
-    ".jax.xplane.pb": ("jax", "read_jax"),
-    ".mxnet.json": ("mxnet", "read_mxnet"),
+    layout.TENSORFLOW: ("tensorflow", "read_tensorflow"),
+    layout.JAX: ("jax", "read_jax"),
+    layout.MXNET: ("mxnet", "read_mxnet"),
 }
-_FRAMEWORKS = ("tensorflow", "jax", "mxnet")
+_FRAMEWORK_OF = {
+    layout.TENSORFLOW: FrameworkName.TENSORFLOW,
+    layout.JAX: FrameworkName.JAX,
+    layout.MXNET: FrameworkName.MXNET,
+}
 _TENSORFLOW_SIGNS = (b"ExecutorState", b"EagerExecute")  # of its runtime; JAX has none
 
 
@@ -43,8 +48,9 @@ def reader_of(suffix: str) -> Callable[[Path], FrameworkTrace]:
 
 class _InMemory(Format):
     def framework_of(self, stored: Path) -> str | None:
-        named = stored.name.split(".")[1]  # 0.<framework>.xplane.pb
-        return named if named in _FRAMEWORKS else None
+        suffix = "." + stored.name.removesuffix(".gz").partition(".")[2]
+        framework = _FRAMEWORK_OF.get(suffix)
+        return framework.value if framework else None
 
     def read(self, file: WindowFile) -> IngestSummary:
         from perfscope.ingest.framework_window import ingest_framework_trace
@@ -57,8 +63,8 @@ class Xplane(_InMemory):
 
     name = "xplane"
     title = "JAX and TensorFlow (XPlane)"
-    endings = (".tensorflow.xplane.pb", ".jax.xplane.pb", ".xplane.pb")
-    suffixes = (".tensorflow.xplane.pb", ".jax.xplane.pb")
+    endings = (layout.TENSORFLOW, layout.JAX, ".xplane.pb")
+    suffixes = (layout.TENSORFLOW, layout.JAX)
 
     def sniff(self, path: Path, head: bytes) -> bool:
         return path.name.removesuffix(".gz").endswith(".xplane.pb")
@@ -76,8 +82,8 @@ class Mxnet(_InMemory):
 
     name = "mxnet"
     title = "MXNet's profiler"
-    endings = (".mxnet.json",)
-    suffixes = (".mxnet.json",)
+    endings = (layout.MXNET,)
+    suffixes = (layout.MXNET,)
     # Processes are devices; or the list begins with a comma, as in the later files of one process.
     _SIGN = re.compile(rb'"args"\s*:\s*\{\s*"name"\s*:\s*"[cg]pu/\d|"traceEvents"\s*:\s*\[\s*,')
 

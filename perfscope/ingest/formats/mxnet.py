@@ -95,7 +95,7 @@ def _named_devices(records: list[_Record]) -> dict[int, str]:
 
 def _devices_of_first_window(path: Path) -> dict[int, str]:
     """MXNet names its devices in a process's first file only; their numbers depend on how it was built."""
-    for suffix in (".mxnet.json", ".mxnet.json.gz"):
+    for suffix in (layout.MXNET, f"{layout.MXNET}.gz"):
         first = path.with_name(f"0{suffix}")
         if first != path and first.is_file():
             try:

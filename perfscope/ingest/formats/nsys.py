@@ -15,6 +15,7 @@ from perfscope.ingest.files import WindowFile
 from perfscope.ingest.formats import nsys_schema as schema
 from perfscope.ingest.formats.format import GZIP_MAGIC, Format, TraceRank
 from perfscope.ingest.summary import IngestSummary
+from perfscope.rundir import layout
 
 _MAGIC = b"SQLite format 3\0"
 _REPORTS = (".nsys-rep", ".qdrep")  # nsys's own files
@@ -25,8 +26,8 @@ class Nsys(Format):
 
     name = "nsys"
     title = "Nsight Systems (nsys export --type sqlite)"
-    endings = (".nsys.sqlite", ".sqlite")
-    suffixes = (".nsys.sqlite",)
+    endings = (layout.NSYS, ".sqlite")
+    suffixes = (layout.NSYS,)
     compressible = False
 
     def sniff(self, path: Path, head: bytes) -> bool:

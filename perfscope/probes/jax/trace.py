@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Callable, Dict, Optional
 
+from ...rundir import layout
 from ..files import write_whole
 from ..frames import around
 from ..step_probe import Trace
@@ -28,7 +29,7 @@ class JaxTrace(Trace):
     It needs no JaxProbe: what trains by JAX under another name (Keras) may use it.
     """
 
-    suffix = ".jax.xplane.pb"
+    suffix = layout.JAX
 
     def __init__(self) -> None:
         self._session: Optional[Any] = None

@@ -21,15 +21,16 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from ...vocabulary.frameworks import TRAINERS
 from ..step_probe import StepProbe
 from .calls import Timing
 from .loop import BARE_REPEATS, Loop, LoopFinder, choose_mark
 from .table import Method
 
 SILENCE = 64  # collectives other than the mark, besides four periods, after which another loop is looked for
-# Frameworks whose own probes cut steps once they train: a loop that only sets up is not to come first.
-TRAINERS = ("torch", "tensorflow", "jax", "mxnet")
-BESIDE_TRAINERS = 256  # turns of a loop, where one of them has been imported
+# Turns of a loop where a framework has been imported whose probe cuts steps once it trains: a loop that only
+# sets up is not to come first.
+BESIDE_TRAINERS = 256
 _clock = time.monotonic_ns
 _Place = Tuple[Any, ...]
 
@@ -181,7 +182,7 @@ class LoopSteps:
         rows = timing.rows(name, method, timing.call(comm, place, method, args, kwargs))
         size = max((row.in_bytes or 0 for row in rows), default=0)
         now = _clock()
-        if any(trainer in sys.modules for trainer in TRAINERS):
+        if any(trainer.value in sys.modules for trainer in TRAINERS):
             for finder in self._finders:
                 finder.require(BESIDE_TRAINERS)
         for which, key in enumerate(((*where, size), where)):

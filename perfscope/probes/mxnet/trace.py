@@ -33,7 +33,7 @@ class MxnetTrace(Trace):
         running: a trace of ours is being taken.
     """
 
-    suffix = ".mxnet.json"
+    suffix = layout.MXNET
 
     def __init__(self, process: Process, cut: Callable[[], None]) -> None:
         self._process = process

@@ -13,11 +13,11 @@ import sys
 import tempfile
 from typing import Any, Callable, Optional
 
+from ...rundir import layout
 from ..frames import hidden
 from ..step_probe import Trace
 from .stderr_filter import without_lines
 
-SUFFIX = ".tensorflow.xplane.pb"
 _PROFILER = "tensorflow.python.profiler.profiler_v2"
 # Files of TensorFlow that log a line at INFO for every session; the training's stderr is to stay as it was.
 _CHATTER = (b"profiler_session.cc", b"/profiler/", b"profiler.cc", b"xplane", b"cupti")
@@ -31,7 +31,7 @@ class TensorFlowTrace(Trace):
             session in a process, and a second one is refused.
     """
 
-    suffix = SUFFIX
+    suffix = layout.TENSORFLOW
 
     def __init__(self, step_aside: Callable[[], None]) -> None:
         self._step_aside = step_aside

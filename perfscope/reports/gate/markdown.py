@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from perfscope.gate.records import RunFigures
 from perfscope.gate.results import CheckResult, MetricVerdict, Moved, Outcome
+from perfscope.messages.sentences import capital
 from perfscope.reports.gate import words
 
 MOST_BYTES = 60_000
@@ -99,7 +100,7 @@ def _cause(result: CheckResult) -> str:
     explanation = words.tells(result)
     if explanation is None:
         return ""
-    headline = words.capital(words.sentence(explanation.headline))
+    headline = capital(words.sentence(explanation.headline))
     lines = [f"**{text(headline)}**"] if headline else []
     lines += [f"- ⚠️ {text(one)}" for one in words.weighty(result)]
     if explanation.action:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from perfscope.gate.results import CheckResult, MetricVerdict, Moved, Outcome
+from perfscope.messages.sentences import capital
 from perfscope.reports.gate import words
 from perfscope.reports.terminal import cells, fit, pad
 
@@ -82,7 +83,7 @@ def _cause(result: CheckResult, width: int, pen: _Pen) -> Iterator[str]:
         return
     prose = min(width, PROSE)
     if explanation.headline:
-        headline = words.capital(words.sentence(explanation.headline))
+        headline = capital(words.sentence(explanation.headline))
         yield from (pen.bold(line) for line in fold(headline, prose, ""))
     for text in words.weighty(result):
         yield from (pen(_CARE, line) for line in fold(text, prose, "    ", "  ! "))

@@ -24,6 +24,8 @@ from perfscope.gate.results import (
     Outcome,
 )
 from perfscope.gate.verdict_words import fingerprint_words
+from perfscope.messages.lists import counted, first_of
+from perfscope.messages.sentences import capital
 from perfscope.reports.display import visible
 
 NAME, SENTENCE = 120, 400  # characters of a name and of a sentence that are shown
@@ -94,15 +96,6 @@ def subtitle(result: CheckResult) -> str:
     text = f"{shown(result.name)}: {', '.join(words)}"
     elapsed = finite(result.elapsed_s)
     return f"{text} in {duration(elapsed)}" if elapsed is not None else text
-
-
-def capital(text: str) -> str:
-    """`text` as the beginning of a line."""
-    return text[:1].upper() + text[1:]
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
@@ -215,9 +208,7 @@ def warnings_of(result: CheckResult) -> list[str]:
         "it does not fail the check."
         for one in worse
     ]
-    named = tuple(f"{one.metric.title} is worse by" for one in result.metrics)
-    rest = [sentence(text) for text in result.warnings if not text.startswith(named)]
-    return (said + rest)[:MOST_SENTENCES]
+    return (said + [sentence(text) for text in result.warnings])[:MOST_SENTENCES]
 
 
 def reasons_of(result: CheckResult) -> list[str]:
@@ -342,10 +333,9 @@ def _left_out_line(group: Sequence[LeftOut]) -> str:
     side = f" ({shown(first.side)})" if first.side else ""
     if len(group) == 1:
         return f"Left out: {shown(first.name)}{side}: {sentence(first.reason)}"
-    named = ", ".join(shown(one.name) for one in group[:MOST_SENTENCES])
-    more = f" and {len(group) - MOST_SENTENCES:,} more" if len(group) > MOST_SENTENCES else ""
+    named = first_of((shown(one.name) for one in group), MOST_SENTENCES)
     of = f" of {shown(first.side)}" if first.side else ""
-    return f"Left out: {len(group):,} disturbed runs{of}: {named}{more}. The first: {sentence(first.reason)}"
+    return f"Left out: {len(group):,} disturbed runs{of}: {named}. The first: {sentence(first.reason)}"
 
 
 def key_of(fingerprint: Fingerprint | None) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from perfscope import __version__, units
 from perfscope.gate.statistics import robust_spread
 from perfscope.gate.trend import Trend
+from perfscope.messages.lists import counted
 from perfscope.reports.display import visible
 from perfscope.reports.gate_history.document import build_history_document
 from perfscope.reports.gate_history.sections import history_section, titles
@@ -102,7 +103,7 @@ def _figures(trend: Trend) -> Iterator[KeyFigure]:
             id="level",
             title=f"{trend.metric.title} now",
             value=value_text(trend.metric, level),
-            note=f"median of {len(current):,} session{'s' if len(current) != 1 else ''}",
+            note=f"median of {counted(len(current), 'session')}",
         )
     if trend.latest is not None:
         yield KeyFigure(
@@ -116,9 +117,7 @@ def _figures(trend: Trend) -> Iterator[KeyFigure]:
         id="changes",
         title="Changes of level",
         value=units.MISSING if lacking else f"{len(trend.changes):,} found",
-        note=f"searched from {lacking:,} more session{'s' if lacking != 1 else ''} on"
-        if lacking
-        else trend.search.reason,
+        note=f"searched from {counted(lacking, 'more session')} on" if lacking else trend.search.reason,
     )
     if len(current) >= 5 and min(current) > 0:
         spread = robust_spread(np.log(current))

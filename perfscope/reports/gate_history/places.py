@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from perfscope.messages.lists import first_of
 from perfscope.reports.gate_history.chart import Break, HistoryChart, RunPoint
 from perfscope.reports.geometry import Tick
 from perfscope.reports.plots import value_ticks
@@ -243,6 +244,5 @@ def above_note(chart: HistoryChart) -> str:
     high = [spot.point for spot in spots(chart) if spot.above]
     if not high:
         return ""
-    told = ", ".join(f"session {one.number} at {format_value(chart.unit, one.value)}" for one in high[:4])
-    more = f" and {len(high) - 4:,} more" if len(high) > 4 else ""
-    return f"Above the axis: {told}{more}."
+    told = first_of((f"session {one.number} at {format_value(chart.unit, one.value)}" for one in high), 4)
+    return f"Above the axis: {told}."

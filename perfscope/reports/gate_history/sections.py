@@ -11,6 +11,8 @@ from perfscope.gate.metrics import DECIDES, METRICS
 from perfscope.gate.records import PARTS
 from perfscope.gate.trend import Session, Trend
 from perfscope.gate.verdict_words import fingerprint_words
+from perfscope.messages.lists import counted
+from perfscope.messages.sentences import capital
 from perfscope.reports.display import visible
 from perfscope.reports.gate_history.chart import (
     Break,
@@ -48,7 +50,7 @@ def history_section(trend: Trend, number: int, title: str) -> Section:
     prefix = f"history-{number}"
     blocks: list[Block] = [main_chart(trend, prefix)]
     if trend.search.reason:
-        reason = f"{trend.search.reason[:1].upper()}{trend.search.reason[1:]}."
+        reason = f"{capital(trend.search.reason)}."
         blocks.append(Note(text=reason, tone="caution" if trend.search.lacking else "plain"))
     blocks += [
         *([changes_table(trend, prefix)] if not trend.search.lacking else []),
@@ -133,7 +135,7 @@ def _chart(trend: Trend, metric_id: str, identity: str, keys: Sequence[str] = ()
     )
     return HistoryChart(
         id=identity,
-        title=f"{metric.title} over {len(points):,} session{'s' if len(points) != 1 else ''}",
+        title=f"{metric.title} over {counted(len(points), 'session')}",
         y_title=metric.title + (" (samples/s)" if metric.unit == "per_s" else ""),
         unit=unit_of(metric),
         points=points,

@@ -12,6 +12,8 @@ from perfscope.gate.metrics import Metric
 from perfscope.gate.records import PARTS, RunFigures
 from perfscope.gate.results import Difference, Moved
 from perfscope.gate.trend import Change, Trend, short_commit
+from perfscope.messages.lists import counted, first_of
+from perfscope.messages.sentences import capital, small
 from perfscope.reports.display import visible
 from perfscope.reports.values import Unit, format_value
 
@@ -45,7 +47,7 @@ def unit_of(metric: Metric) -> Unit:
 
 def metric_name(metric: Metric) -> str:
     """ "step time", as in a sentence."""
-    return _NAMES.get(metric.id, metric.title[:1].lower() + metric.title[1:])
+    return _NAMES.get(metric.id, small(metric.title))
 
 
 def value_text(metric: Metric, value: float | None) -> str:
@@ -124,7 +126,7 @@ def headline(trend: Trend) -> str:
     verb = "rose" if change.point.after > change.point.before else "fell"
     by = change_text(change).lstrip("+−") if change.point.change is not None else ""
     by = by and f" by {by}"
-    told = f"{name[:1].upper()}{name[1:]} {verb}{by} {between(change)}"
+    told = f"{capital(name)} {verb}{by} {between(change)}"
     if not change.is_beyond:
         told += f", below the threshold of {threshold_text(trend.metric)}"
     moved = _moved_words(change)
@@ -147,7 +149,7 @@ def detail(trend: Trend) -> str:
     if trend.search.lacking:
         return ""
     if change is None:
-        return f"{trend.search.reason[:1].upper()}{trend.search.reason[1:]}." if trend.search.reason else ""
+        return f"{capital(trend.search.reason)}." if trend.search.reason else ""
     point = change.point
     old, new = (value_text(trend.metric, value) for value in (point.before, point.after))
     num_old, num_new = point.index - point.first, point.end - point.index
@@ -158,7 +160,7 @@ def detail(trend: Trend) -> str:
         told.append(f"{part_text(change.moved)}.")
     others = len(trend.changes) - 1
     if others:
-        told.append(f"{others} other change{'s' if others != 1 else ''}: see the table.")
+        told.append(f"{counted(others, 'other change')}: see the table.")
     return " ".join(told)
 
 
@@ -181,8 +183,8 @@ def action(trend: Trend) -> str:
         return ""
     weighty = [one for one in around(change) if one.weighty]
     if weighty:
-        more = f" and {len(weighty) - 1} more" if len(weighty) > 1 else ""
-        return f"First look at what else changed there: {visible(weighty[0].text, 160).rstrip('.')}{more}."
+        changed = first_of((visible(one.text, 160).rstrip(".") for one in weighty), 1)
+        return f"First look at what else changed there: {changed}."
     if change.same_commit:
         return "Both levels are of one commit: look for the cause around the code, not in it."
     old, new = (short_commit(run.surroundings.commit) for run in (change.before, change.after))

@@ -6,6 +6,7 @@ from collections import Counter
 
 from perfscope import units
 from perfscope.analysis.results import CollectiveCall, CollectiveResult, RunAnalysis
+from perfscope.messages.lists import counted
 from perfscope.reports.display import visible
 from perfscope.reports.model import Bar, Block, Column, Note, Part, Section, StackedBars, Table, Unit, Value
 
@@ -74,7 +75,7 @@ def _span_words(analysis: RunAnalysis) -> str:
     steps = max((rank.num_traced_steps for rank in analysis.ranks), default=0)
     if analysis.breakdown_of != "step" or not steps:
         return "the whole traces"
-    return "1 traced step" if steps == 1 else f"{steps:,} traced steps"
+    return counted(steps, "traced step")
 
 
 def _bar(result: CollectiveResult) -> Bar:

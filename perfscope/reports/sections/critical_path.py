@@ -15,6 +15,7 @@ from perfscope.analysis.critical.results import (
     shares_by_kind,
     total_of,
 )
+from perfscope.messages.lists import joined
 from perfscope.reports.display import visible
 from perfscope.reports.model import Bar, Block, Column, Note, Part, Section, StackedBars, Table, Unit, Value
 
@@ -146,7 +147,7 @@ def _between(hosts: Sequence[str]) -> str:
     if len(shown) > 3:
         return f" over {len(shown)} hosts"
     if len(shown) > 1:
-        return f" between {', '.join(shown[:-1])} and {shown[-1]}"
+        return f" between {joined(shown)}"
     return f" within {shown[0]}" if shown else ""
 
 
@@ -250,4 +251,4 @@ def _ranks(ranks: Sequence[int]) -> str:
         return f"ranks {ranks[0]} to {ranks[-1]}"
     if len(ranks) > MOST_RANKS:
         return f"{len(ranks):,} ranks"
-    return f"ranks {', '.join(str(rank) for rank in ranks[:-1])} and {ranks[-1]}"
+    return f"ranks {joined(ranks)}"

@@ -5,25 +5,27 @@ from __future__ import annotations
 from perfscope import units
 from perfscope.analysis.efficiency.results import Efficiency
 from perfscope.analysis.results import RunAnalysis
+from perfscope.messages.efficiency import TITLES
 from perfscope.reports.model import Column, Section, Table, Unit, Value
+from perfscope.vocabulary.efficiency import ACCEPTABLE, SPLIT_BY_HOST, PopFactor
 
-ACCEPTABLE = 0.8  # the field's usual mark
-# (depth, name, attribute, what it says)
+# (depth, factor, what it says)
 _TREE = (
-    (0, "Parallel efficiency", "parallel_efficiency", "computation as a share of all ranks' time"),
-    (1, "Load balance", "load_balance", "mean over most computation of a rank"),
-    (2, "inside nodes", "lb_in", "between ranks of one node"),
-    (2, "across nodes", "lb_out", "between nodes"),
-    (1, "Communication efficiency", "comm_efficiency", "most computation of a rank over the time it took"),
-    (2, "Serialisation", "serialisation", "what is lost to waiting even on an ideal network"),
-    (2, "Transfer", "transfer", "what is lost because transfers take time"),
+    (0, PopFactor.PARALLEL, "computation as a share of all ranks' time"),
+    (1, PopFactor.LOAD_BALANCE, "mean over most computation of a rank"),
+    (2, PopFactor.LB_IN, "between ranks of one host"),
+    (2, PopFactor.LB_OUT, "between hosts"),
+    (1, PopFactor.COMMUNICATION, "most computation of a rank over the time it took"),
+    (2, PopFactor.SERIALISATION, "what is lost to waiting even on an ideal network"),
+    (2, PopFactor.TRANSFER, "what is lost because transfers take time"),
 )
+_MARK = units.format_ratio(ACCEPTABLE, 0)
 _LOSSES = {
-    "load_balance": "uneven computation",
-    "serialisation": "waiting that no network would remove (dependences, input, idle time)",
-    "transfer": "transfers",
+    PopFactor.LOAD_BALANCE: "uneven computation",
+    PopFactor.SERIALISATION: "waiting that no network would remove (dependences, input, idle time)",
+    PopFactor.TRANSFER: "transfers",
     # where waiting and transfer cannot be told apart
-    "comm_efficiency": "communication and waiting (which of the two cannot be told: "
+    PopFactor.COMMUNICATION: "communication and waiting (which of the two cannot be told: "
     "see what was not collected)",
 }
 
@@ -34,12 +36,12 @@ def efficiency_section(analysis: RunAnalysis) -> Section | None:
     if found is None:
         return None
     rows: list[tuple[Value, ...]] = []
-    for depth, name, attribute, hint in _TREE:
-        value = getattr(found, attribute)
-        if value is None and depth == 2 and attribute.startswith("lb_"):
+    for depth, factor, hint in _TREE:
+        value = found.value(factor)
+        if value is None and factor in SPLIT_BY_HOST:
             continue  # one host
         told = "" if value is None else ("acceptable" if value >= ACCEPTABLE else "low")
-        rows.append((f"{'  ' * depth}{'└ ' if depth else ''}{name}", value, told, hint))
+        rows.append((f"{'  ' * depth}{'└ ' if depth else ''}{TITLES[factor]}", value, told, hint))
     table = Table(
         id="pop",
         title="POP efficiencies",
@@ -51,8 +53,8 @@ def efficiency_section(analysis: RunAnalysis) -> Section | None:
         ),
         rows=tuple(rows),
         caption=(
-            "A factor is the product of those below it. From 80 % on the field calls it acceptable. Time on "
-            "an ideal network is the replay's, with every transfer instantaneous."
+            f"A factor is the product of those below it. From {_MARK} on the field calls it acceptable. "
+            "Time on an ideal network is the replay's, with every transfer instantaneous."
         ),
     )
     return Section(id="efficiency", title="Parallel efficiency", lead=_lead(found), blocks=(table,))
@@ -60,11 +62,14 @@ def efficiency_section(analysis: RunAnalysis) -> Section | None:
 
 def _lead(found: Efficiency) -> str:
     share = units.format_ratio(found.parallel_efficiency, 0)
-    split = ("serialisation", "transfer") if found.transfer is not None else ("comm_efficiency",)
-    names = ("load_balance", *split)
-    known = {name: value for name in names if (value := getattr(found, name)) < ACCEPTABLE}
+    split = (
+        (PopFactor.SERIALISATION, PopFactor.TRANSFER)
+        if found.transfer is not None
+        else (PopFactor.COMMUNICATION,)
+    )
+    values = {factor: found.value(factor) for factor in (PopFactor.LOAD_BALANCE, *split)}
+    known = {factor: value for factor, value in values.items() if value is not None and value < ACCEPTABLE}
     if not known:
-        mark = units.format_ratio(ACCEPTABLE, 0)
-        return f"{share} of the ranks' time is computation; none of the causes by itself is below {mark}."
-    worst = min(known, key=lambda name: known[name])
+        return f"{share} of the ranks' time is computation; none of the causes by itself is below {_MARK}."
+    worst = min(known, key=lambda factor: known[factor])
     return f"{share} of the ranks' time is computation; most is lost to {_LOSSES[worst]}."

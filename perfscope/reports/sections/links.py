@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from perfscope import units
 from perfscope.reports.display import visible
 from perfscope.reports.model import Column, Rail, Table, Value
+from perfscope.vocabulary.links import LinkClass
 
 Json = Mapping[str, object]
 Pair = frozenset[str]
@@ -47,7 +48,9 @@ def device_names(topology: Json) -> dict[str, str]:
 def rails(topology: Json, names: Mapping[str, str]) -> tuple[Rail, ...]:
     """NVLink groups: devices reachable from one another over NVLink, one rail per group."""
     nvlink = {
-        pair: row for pair, row in _links(topology).items() if row.get("class") == "nvlink" and len(pair) == 2
+        pair: row
+        for pair, row in _links(topology).items()
+        if row.get("class") == LinkClass.NVLINK and len(pair) == 2
     }
     found = []
     for members in _groups(nvlink):
@@ -62,7 +65,7 @@ def rails(topology: Json, names: Mapping[str, str]) -> tuple[Rail, ...]:
         if isinstance(peak, (int, float)) and not isinstance(peak, bool):
             title += f", {units.format_rate(peak)} each way"
         ordered = tuple(name for name in names if name in members)
-        found.append(Rail(title=title, link_class="nvlink", members=ordered))
+        found.append(Rail(title=title, link_class=LinkClass.NVLINK, members=ordered))
     return tuple(rail for rail in found if len(rail.members) > 1)
 
 

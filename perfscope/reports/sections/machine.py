@@ -6,6 +6,7 @@ from perfscope import units
 from perfscope.analysis.machine.results import Ceiling, Disturbance, MachineAnalysis
 from perfscope.analysis.results import RunAnalysis
 from perfscope.messages.disturbances import WORDS
+from perfscope.messages.lists import counted, plural
 from perfscope.reports.display import beginning, visible
 from perfscope.reports.model import Block, Column, KeyFigure, Note, Section, Table, Unit, Value
 from perfscope.reports.sections.links import paths_table
@@ -159,7 +160,7 @@ def _windows_hit(machine: MachineAnalysis, disturbance: Disturbance) -> str | No
     if not machine.windows:
         return None
     hit = ", ".join(map(str, disturbance.windows[:12]))
-    return f"window{'s' if len(disturbance.windows) > 1 else ''} {hit}" if hit else "none"
+    return f"{plural('window', len(disturbance.windows))} {hit}" if hit else "none"
 
 
 def _evidence(disturbance: Disturbance) -> str:
@@ -239,9 +240,9 @@ def _sampler_blocks(machine: MachineAnalysis) -> list[Block]:
     if machine.stopped:
         blocks.append(_stopped_table(machine))
     if machine.missing:
-        count = len(machine.missing)
-        words = "1 figure" if count == 1 else f"{count:,} figures"
-        blocks.append(Note(text=f"{words} could not be had here; why stands under “What was not collected”."))
+        figures = counted(len(machine.missing), "figure")
+        text = f"{figures} could not be had here; why stands under “What was not collected”."
+        blocks.append(Note(text=text))
     return blocks
 
 

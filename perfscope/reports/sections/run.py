@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from perfscope import __version__, units
 from perfscope.analysis.absent import why_cut_short
 from perfscope.analysis.results import FileProvenance, RunAnalysis
+from perfscope.messages.lists import plural
 from perfscope.messages.missing import cause_text, figure_text
 from perfscope.reports.display import visible
 from perfscope.reports.model import Block, Column, Facts, Note, Section, Table, Unit, Value
@@ -102,7 +103,7 @@ def _provenance_lead(sources: tuple[FileProvenance, ...]) -> str:
     damaged = sum(source.salvaged for source in sources)
     text = (
         f"{units.format_count(read)} events read from {units.format_count(len(sources))} "
-        f"file{'s' if len(sources) != 1 else ''}, {units.format_count(kept)} kept, "
+        f"{plural('file', len(sources))}, {units.format_count(kept)} kept, "
         f"{units.format_count(dropped)} unreadable."
     )
     return text if not damaged else f"{text} {damaged} damaged, salvaged as far as readable."

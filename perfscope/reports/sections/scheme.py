@@ -7,17 +7,11 @@ from collections.abc import Iterator, Mapping
 from perfscope import units
 from perfscope.analysis.bench import BenchResult, CallCount, LinkBytes
 from perfscope.analysis.results import RunAnalysis
+from perfscope.messages.links import WHERE
 from perfscope.reports.display import visible
 from perfscope.reports.model import Block, Column, Facts, Note, Section, Table, Unit, Value
 from perfscope.rundir.records import RunRecord
 
-LINK_WORDS = {
-    "ethernet": "between hosts",
-    "loopback": "inside a host",
-    "intra_numa": "inside a NUMA domain",
-    "cross_numa": "between NUMA domains",
-    "pcie": "between GPUs of a host",
-}
 MOST_CALLS = 40
 
 
@@ -133,8 +127,8 @@ def _links_table(bench: BenchResult) -> Table:
 
 def _link_row(link: LinkBytes) -> tuple[Value, ...]:
     return (
-        f"{visible(link.link_class)}: {LINK_WORDS[link.link_class]}"
-        if link.link_class in LINK_WORDS
+        f"{visible(link.link_class)}: {WHERE[link.link_class]}"
+        if link.link_class in WHERE
         else visible(link.link_class),
         round(link.predicted),
         None if link.recorded is None else round(link.recorded),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfscope import units
+from perfscope.messages.lists import counted, first_of
 from perfscope.reports.display import visible
 from perfscope.reports.model import Note
 from perfscope.rundir.records import NodeLook, RunRecord, SlurmAccount, SlurmJob
@@ -27,7 +28,7 @@ def job_facts(run: RunRecord) -> Iterator[tuple[str, str]]:
         looks = [one for one in job.neighbours if one.when == when]
         busy = [one.busy_cpus for one in looks if one.busy_cpus is not None]
         if busy:
-            nodes = f"{len(busy)} node{'s' if len(busy) != 1 else ''}"
+            nodes = counted(len(busy), "node")
             yield f"Busy CPUs {when} it", f"{max(busy):.2f} at most, on {nodes}"
 
 
@@ -41,9 +42,8 @@ def neighbour_note(run: RunRecord) -> Note | None:
     if not noisy:
         return None
     noisy.sort(key=lambda one: -(one.busy_cpus or 0.0))
-    named = [_in_words(one) for one in noisy[:_MOST_NODES]]
-    more = f" and {len(noisy) - _MOST_NODES} more" if len(noisy) > _MOST_NODES else ""
-    text = f"The job's nodes were in use while it did nothing on them: {'; '.join(named)}{more}."
+    named = first_of(map(_in_words, noisy), _MOST_NODES, separator="; ")
+    text = f"The job's nodes were in use while it did nothing on them: {named}."
     return Note(text=visible(text, 2 * _LONGEST), tone="caution")
 
 
@@ -58,10 +58,10 @@ def _which(job: SlurmJob) -> Iterator[str]:
     if job.node_list:
         yield f"on {job.node_list}"
     if job.num_tasks is not None:
-        yield f"{job.num_tasks} task{'s' if job.num_tasks != 1 else ''}"
+        yield counted(job.num_tasks, "task")
     restarts = job.restart_count or 0
     if restarts > 0:
-        yield f"after {restarts} requeue{'s' if restarts != 1 else ''}"
+        yield f"after {counted(restarts, 'requeue')}"
 
 
 def _account(facts: SlurmAccount) -> Iterator[str]:

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from perfscope import units
-from perfscope.analysis.advice import training_of
 from perfscope.analysis.results import Breakdown, DeviceBreakdown, RankResult, RunAnalysis
+from perfscope.messages.advice import training_advice
+from perfscope.messages.lists import plural
+from perfscope.messages.sentences import capital
 from perfscope.reports.display import visible
 from perfscope.reports.model import (
     Bar,
@@ -87,7 +89,7 @@ LONGEST_REMARK = 600
 
 def _parts(analysis: RunAnalysis) -> tuple[Part, ...]:
     """BREAKDOWN_PARTS with what this framework waits for when it waits for input."""
-    hint = f"main thread blocked in the {training_of(analysis.framework).loader}"
+    hint = f"main thread blocked in the {training_advice(analysis.framework).loader}"
     return tuple(replace(part, hint=hint) if part.key == "input_wait" else part for part in BREAKDOWN_PARTS)
 
 
@@ -125,7 +127,7 @@ def breakdown_section(analysis: RunAnalysis) -> Section:
 
 
 def _as_sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '!', '?')) else '.'}"
+    return f"{capital(text)}{'' if text.endswith(('.', '!', '?')) else '.'}"
 
 
 def mean_shares(analysis: RunAnalysis) -> tuple[int, dict[str, float]] | None:
@@ -179,7 +181,7 @@ def _breakdown_lead(analysed: list[tuple[RankResult, Breakdown]], scope: Scope) 
         steps = slow[1].num_steps
         if scope is FILE_SCOPE:
             return "The trace has no step marks, so all of it is counted."
-        return f"Mean of {units.format_count(steps)} traced step{'s' if steps != 1 else ''}."
+        return f"Mean of {units.format_count(steps)} traced {plural('step', steps)}."
     spread = (slow[1].step - fast[1].step) / fast[1].step if fast[1].step else 0.0
     if spread < 0.005:
         return f"The {scope.whole} is the same on all {len(analysed)} ranks within 0.5 %."

@@ -10,6 +10,7 @@ from perfscope import units
 from perfscope.analysis.critical.results import CriticalPath
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.timeline_extract import LaneExtract, StepMark, TimelineExtract, WindowExtract
+from perfscope.messages.lists import counted
 from perfscope.reports.display import visible
 from perfscope.reports.model import Block, Note, Section, Timeline
 from perfscope.reports.sections.counters import timeline_disturbances, timeline_lanes
@@ -72,15 +73,11 @@ def _lead(extract: TimelineExtract) -> str:
     steps = {(window.window, mark.step) for window in windows for mark in window.steps}
     ranks = {lane.rank for window in windows for lane in window.lanes}
     parts = (
-        _counted(len(windows), "window"),
-        _counted(len(steps), "step"),
-        _counted(len(ranks), "rank"),
+        counted(len(windows), "window"),
+        counted(len(steps), "step"),
+        counted(len(ranks), "rank"),
     )
     return f"{', '.join(parts)}{'; all ranks on one time axis' if len(ranks) > 1 else ''}."
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _what_is_drawn(extract: TimelineExtract) -> str:

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from perfscope import units
+from perfscope.messages.lists import counted
 from perfscope.reports.display import visible
 from perfscope.reports.model import Device, Machine, MemoryNode, Socket, Topology
 from perfscope.reports.sections.links import device_names, rails
@@ -114,27 +115,23 @@ def _machine(hosts: Sequence[str], topology: Json) -> Machine:
     )
 
 
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def _summary(topology: Json, num_sockets: int) -> str:
     nodes = rows(topology, "numa_nodes")
     counts = ((num_sockets, "socket"), (len(nodes), "NUMA node"))
-    parts = [_plural(count, noun) for count, noun in counts if count]
+    parts = [counted(count, noun) for count, noun in counts if count]
     cpus = number(topology, "logical_cpus")
     if cpus is not None:
-        parts.append(_plural(int(cpus), "CPU"))
+        parts.append(counted(int(cpus), "CPU"))
     memory = number(topology, "memory_bytes")
     if memory is not None:
         parts.append(units.format_bytes(memory))
     for key, noun in (("gpus", "GPU"), ("fabric_ports", "fabric port")):
         found = rows(topology, key)
         if found:
-            parts.append(_plural(len(found), noun))
+            parts.append(counted(len(found), noun))
     cards = [device for _, device in _network(topology) if device.kind == "nic"]
     if cards:
-        parts.append(_plural(len(cards), "network interface"))
+        parts.append(counted(len(cards), "network interface"))
     model = text(topology, "cpu_model")
     said = f"{model}: {', '.join(parts)}." if model else f"{', '.join(parts)}."
     limit = number(topology, "cpu_limit")

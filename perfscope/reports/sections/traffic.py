@@ -5,23 +5,17 @@ from __future__ import annotations
 from perfscope import units
 from perfscope.analysis.machine.results import LinkTraffic, MachineAnalysis, RankPlacement, WireBytes
 from perfscope.analysis.results import RunAnalysis
+from perfscope.messages.links import TITLES
+from perfscope.messages.lists import plural
+from perfscope.messages.sentences import capital
 from perfscope.reports.display import visible
 from perfscope.reports.model import Bar, Block, Column, Part, Section, StackedBars, Table, Unit, Value
+from perfscope.vocabulary.links import LinkClass
 
 MOST_BARS = 32
 MOST_NODES = 8
 # Colours that tell NUMA nodes apart; the names are those of the palette's parts.
 NODE_COLOURS = ("compute", "input_wait", "optimizer", "copy", "forward", "exposed_comm", "host", "backward")
-CLASS_WORDS = {
-    "memory": "memory",
-    "intra_numa": "within a NUMA node",
-    "cross_numa": "between NUMA nodes",
-    "pcie": "PCIe",
-    "nvlink": "NVLink",
-    "fabric": "fabric",
-    "ethernet": "Ethernet",
-    "loopback": "loopback",
-}
 QUALITY_WORDS = {"exact": "", "saturated": "counter at its top", "ambiguous": "a wrap may be missing"}
 
 
@@ -55,7 +49,7 @@ def _lead(machine: MachineAnalysis) -> str:
     if machine.traffic:
         parts.append(f"bytes and rates of links are over {_counted(machine)}")
     told = "; ".join(parts)
-    return f"{told[:1].upper()}{told[1:]}." if parts else ""
+    return f"{capital(told)}." if parts else ""
 
 
 def _counted(machine: MachineAnalysis) -> str:
@@ -117,7 +111,7 @@ def _nodes(nodes: tuple[int, ...]) -> str:
     if not nodes:
         return "node ?"
     more = " …" if len(nodes) > 6 else ""
-    return f"node{'s' if len(nodes) > 1 else ''} {', '.join(map(str, nodes[:6]))}{more}"
+    return f"{plural('node', len(nodes))} {', '.join(map(str, nodes[:6]))}{more}"
 
 
 def _placement_table(machine: MachineAnalysis) -> Table:
@@ -195,13 +189,13 @@ def _traffic_row(traffic: LinkTraffic, several: bool) -> tuple[Value, ...]:
     peak = traffic.peak_bytes_per_s
     return (
         visible(traffic.name),
-        CLASS_WORDS.get(traffic.link_class, visible(traffic.link_class)),
+        TITLES[traffic.link_class],
         visible(traffic.host) if several else None,
         visible(traffic.direction),
         traffic.bytes,
         traffic.mean_bytes_per_s,
         traffic.p95_bytes_per_s,
-        peak or ("none" if traffic.link_class == "loopback" else None),
+        peak or ("none" if traffic.link_class is LinkClass.LOOPBACK else None),
         traffic.mean_bytes_per_s / peak if peak else None,
         traffic.errors,
         traffic.numa_node,
@@ -250,9 +244,7 @@ def _wire_row(wire: WireBytes) -> tuple[Value, ...]:
     left = len(wire.links) - 4
     return (
         f"window {wire.window}" if wire.window >= 0 else "all steps",
-        f"{links}, {left} more"
-        if left > 0
-        else links or CLASS_WORDS.get(wire.link_class, visible(wire.link_class)),
+        f"{links}, {left} more" if left > 0 else links or TITLES[wire.link_class],
         wire.algorithmic_bytes,
         wire.wire_bytes,
         (wire.wire_bytes or 0) / wire.algorithmic_bytes if both else None,

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from perfscope import units
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.waits.results import GroupWait, PersistentStraggler, RankWait, SplitRow, WaitAnalysis
+from perfscope.messages.lists import counted
+from perfscope.messages.sentences import small
 from perfscope.reports.display import visible
 from perfscope.reports.model import Block, Column, Note, Section, Table, Unit, Value
 from perfscope.reports.sections.layer_names import layer_names, with_types
@@ -71,7 +73,7 @@ def _main_reason(waits: WaitAnalysis, late: RankWait) -> str:
     if not own:
         return ""
     worst = max(own, key=lambda why: why.wait_ns)
-    text = f"In the call that cost most, {worst.sentence[:1].lower()}{worst.sentence[1:]}"
+    text = f"In the call that cost most, {small(worst.sentence)}"
     if worst.meanwhile:
         text += f" Meanwhile on its host: {worst.meanwhile}."
     return visible(text, _LONGEST)
@@ -218,9 +220,8 @@ def _ranks_table(waits: WaitAnalysis) -> Table:
 
 
 def _uncertain(waits: WaitAnalysis) -> str:
-    several = waits.num_uncertain != 1
     return (
-        f"In {waits.num_uncertain:,} call{'s' if several else ''} the ranks of other hosts came closer to "
+        f"In {counted(waits.num_uncertain, 'call')} the ranks of other hosts came closer to "
         "the last one than their clocks can be compared: nobody is called late there."
     )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from perfscope import units
 from perfscope.analysis.results import RunAnalysis
+from perfscope.messages.lists import plural
+from perfscope.messages.sentences import capital
 from perfscope.reports.display import visible
 from perfscope.reports.model import Column, Note, Section, Table, Unit
 from perfscope.reports.sections.layer_names import layer_names, with_types
@@ -18,7 +20,7 @@ def what_ifs_section(analysis: RunAnalysis) -> Section | None:
     names = layer_names(analysis.layers)
     notes = tuple(
         Note(
-            text=f"{visible(caution[:1].upper() + caution[1:])}: trust the order more than the figures.",
+            text=f"{visible(capital(caution))}: trust the order more than the figures.",
             tone="caution",
         )
         for caution in sorted({one.caution for one in analysis.what_ifs if one.caution})
@@ -45,7 +47,7 @@ def what_ifs_section(analysis: RunAnalysis) -> Section | None:
         ),
         caption=(
             f"Each row replays {units.format_count(check.num_steps)} traced "
-            f"step{'s' if check.num_steps != 1 else ''} with one thing changed, on the scale of the median "
+            f"{plural('step', check.num_steps)} with one thing changed, on the scale of the median "
             f"step. Unchanged, the replay gives {units.format_ns(check.replayed_ns)} for "
             f"{units.format_ns(check.measured_ns)} measured. Savings overlap and do not add up."
         ),

@@ -15,9 +15,10 @@ from perfscope.analysis.study.results import (
     SchemeStudy,
     StudyAnalysis,
 )
+from perfscope.messages.links import WHERE
+from perfscope.messages.lists import counted
 from perfscope.reports.display import visible
 from perfscope.reports.model import KeyFigure, Note, Report, Section, Unit, Verdict, format_value
-from perfscope.reports.sections.scheme import LINK_WORDS
 from perfscope.reports.study.diff import diff_sections
 from perfscope.reports.study.document import build_study_document
 from perfscope.reports.study.frameworks import (
@@ -25,7 +26,7 @@ from perfscope.reports.study.frameworks import (
     framework_sections,
     framework_sentences,
 )
-from perfscope.reports.study.runs import missing_section, problems_section, runs_section
+from perfscope.reports.study.runs import MOST_WARNINGS, missing_section, problems_section, runs_section
 from perfscope.reports.study.scaling import points_reference, scaling_sections
 from perfscope.reports.study.schemes import scheme_sections
 from perfscope.reports.study.words import LONGEST, listed, times
@@ -33,7 +34,6 @@ from perfscope.reports.study.words import LONGEST, listed, times
 _SENTENCE = re.compile(r"(?<=[\w)])\. +(?=[A-Z])")
 _PER_CENT = re.compile(r"(?<=\d) %")
 NOT_COMPARED = "each by itself: not compared"
-MOST_WARNINGS = 3  # above the figures; all of them stand in their section
 NO_TIMES: Mapping[str, int] = MappingProxyType({})
 
 
@@ -180,7 +180,7 @@ def _figures(study: StudyAnalysis) -> Iterator[KeyFigure]:
             yield from _scheme_figures(schemes)
         yield from framework_figures(study)
     keys = {run.repeat_key for run in study.runs}
-    per = f"{len(keys):,} setting{'s' if len(keys) != 1 else ''}"
+    per = counted(len(keys), "setting")
     disturbed = sum(bool(run.disturbed) for run in study.runs)
     note = f"{per}; {disturbed:,} disturbed by something else" if disturbed else per
     yield KeyFigure(id="runs", title="Runs", value=f"{len(study.runs):,}", note=note)
@@ -247,7 +247,7 @@ def _scheme_figures(schemes: SchemeStudy) -> Iterator[KeyFigure]:
         sent = link.recorded if link.recorded is not None else link.predicted
         yield KeyFigure(
             id="bytes",
-            title=f"It sends {LINK_WORDS.get(link.link_class, visible(link.link_class, 40))}",
+            title=f"It sends {WHERE.get(link.link_class, visible(link.link_class, 40))}",
             value=units.format_bytes(sent),
             note="per step, all ranks, " + ("recorded" if link.recorded is not None else "by formula"),
         )

@@ -14,7 +14,7 @@ from perfscope.analysis.study.parity import (
     Parity,
 )
 from perfscope.analysis.study.results import FrameworkStudy, StudyAnalysis
-from perfscope.analysis.study.words import ranks
+from perfscope.messages.study import ranks
 from perfscope.reports.display import visible
 from perfscope.reports.model import (
     Block,

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from perfscope.analysis.study.results import LossCurve, StudyAnalysis
+from perfscope.messages.lists import counted
 from perfscope.reports.curve_places import MOST_CURVES, log_marks
 from perfscope.reports.display import visible
 from perfscope.reports.model import Block, Curve, CurveChart, Unit
@@ -99,7 +100,7 @@ def _with_left(caption: str, left: int) -> str:
 def _name(names: Sequence[str]) -> str:
     more = len(names) - 1
     name = visible(names[0], 60)
-    return f"{name} and {more} other{'s' if more > 1 else ''}" if more else name
+    return f"{name} and {counted(more, 'other')}" if more else name
 
 
 def _drawn(label: str, x: Sequence[float], y: Sequence[float]) -> Curve:

@@ -11,9 +11,11 @@ from perfscope.messages.missing import cause_text, figure_text
 from perfscope.reports.display import beginning, visible
 from perfscope.reports.model import Block, Column, Facts, Note, Section, Table, Unit
 from perfscope.reports.study.words import LONGEST, listed
+from perfscope.vocabulary.efficiency import PopFactor
 from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.missing import Missing
 
+MOST_WARNINGS = 3  # above the figures; all of them stand in their section
 LONGEST_COMMAND = 200  # the whole of it stands in the JSON
 
 
@@ -41,9 +43,10 @@ def problems_section(study: StudyAnalysis) -> Section | None:
         ),
         cards=True,
     )
-    refused = any(problem.severity == REFUSE for problem in study.problems)
-    title = "What may not be compared" if refused else "What to mind"
-    return Section(id="study-problems", title=title, blocks=(table,))
+    warnings = sum(problem.severity != REFUSE for problem in study.problems)
+    title = "What may not be compared" if warnings < len(study.problems) else "What to mind"
+    in_notices = warnings <= MOST_WARNINGS
+    return Section(id="study-problems", title=title, blocks=(table,), in_notices=in_notices)
 
 
 def _texts(gap: Missing) -> tuple[str, str]:
@@ -89,7 +92,7 @@ def _single_ranks(study: StudyAnalysis) -> set[str]:
     for series in study.scaling.series if study.scaling else ():
         rows = {row.factor: row.values for row in series.pop.rows} if series.pop else {}
         first = series.points[0] if series.points else None
-        if first and first.world_size == 1 and rows.get("parallel_efficiency", (None,))[0] is not None:
+        if first and first.world_size == 1 and rows.get(PopFactor.PARALLEL, (None,))[0] is not None:
             found |= set(first.runs)
     return found
 

@@ -15,6 +15,8 @@ from perfscope.analysis.study.results import (
     ScalingSeries,
     StudyAnalysis,
 )
+from perfscope.messages.efficiency import TITLES
+from perfscope.messages.lists import counted
 from perfscope.reports.curve_places import WIDEST_INTERVAL
 from perfscope.reports.display import visible
 from perfscope.reports.model import (
@@ -31,7 +33,6 @@ from perfscope.reports.model import (
     format_value,
 )
 from perfscope.reports.study.words import (
-    ACCEPTABLE,
     LONGEST,
     MARK,
     TYPICAL,
@@ -40,19 +41,9 @@ from perfscope.reports.study.words import (
     interval_text,
     ratio_tone,
 )
+from perfscope.vocabulary.efficiency import ACCEPTABLE, PopFactor
 
 LOG_SPAN = 8.0  # largest over smallest N: beyond it the axis of ranks is logarithmic
-POP_TITLES = {
-    "global_efficiency": "Global efficiency",
-    "parallel_efficiency": "Parallel efficiency",
-    "load_balance": "Load balance",
-    "lb_in": "inside hosts",
-    "lb_out": "across hosts",
-    "comm_efficiency": "Communication efficiency",
-    "serialisation": "Serialisation",
-    "transfer": "Transfer",
-    "computation_scaling": "Computation scaling",
-}
 INDENT = "\u2003"
 
 
@@ -90,24 +81,18 @@ def _section(series: ScalingSeries, suffix: str, said: str) -> Section:
 
 def _facts(series: ScalingSeries, suffix: str) -> Facts:
     mode = f"{series.mode} scaling" if series.mode else "not known"
-    reference = visible(series.reference, 120) if series.reference else "none"
+    reference, reason = visible(series.reference, 120) or "none", series.reference_reason
     if series.reference_world_size:
         count = series.reference_world_size
-        reference += f" ({count:,} rank{'s' if count != 1 else ''})"
+        reference += f" ({counted(count, 'rank')})"
     return Facts(
         id=f"study-scaling-facts{suffix}",
         title="What was compared with what",
         pairs=(
-            ("Mode", _because(mode, series.mode_reason)),
-            ("Reference", _because(reference, series.reference_reason)),
+            ("Mode", visible(series.mode_reason, LONGEST) or mode),
+            ("Reference", f"{reference}: {visible(reason, LONGEST)}" if reason else reference),
         ),
     )
-
-
-def _because(what: str, reason: str) -> str:
-    if reason.startswith(what):
-        return visible(reason, LONGEST)
-    return f"{what}: {visible(reason, LONGEST)}" if reason else what
 
 
 def _edges(
@@ -173,7 +158,7 @@ def _speedup_chart(series: ScalingSeries, suffix: str) -> CurveChart:
 
 def points_reference(series: ScalingSeries) -> str:
     count = series.reference_world_size
-    return f"{count:,} rank{'s' if count != 1 else ''}" if count else "the reference"
+    return counted(count, "rank") if count else "the reference"
 
 
 def _fitted(fit: ScalingFit, largest: float) -> Curve:
@@ -276,12 +261,10 @@ def _pop(series: ScalingSeries, suffix: str) -> Iterator[Block]:
 
 
 def _pop_table(tree: PopTree, series: ScalingSeries, suffix: str) -> Table:
-    order = list(POP_TITLES)
+    order = (PopFactor.GLOBAL, *PopFactor)
     shown = [row for row in tree.rows if any(value is not None for value in row.values)]
-    shown.sort(key=lambda row: order.index(row.factor) if row.factor in order else len(order))
-    rows: list[tuple[Value, ...]] = [
-        (INDENT * row.depth + POP_TITLES.get(row.factor, visible(row.factor)), *row.values) for row in shown
-    ]
+    shown.sort(key=lambda row: order.index(row.factor))
+    rows: list[tuple[Value, ...]] = [(INDENT * row.depth + TITLES[row.factor], *row.values) for row in shown]
     reasons = _pop_reasons(tree)
     told = "Each factor is the product of those indented below it. "
     told += f"{MARK} marks 80 % and more, which counts as acceptable"
@@ -296,7 +279,7 @@ def _pop_table(tree: PopTree, series: ScalingSeries, suffix: str) -> Table:
             *(
                 Column(
                     key=f"n{count}",
-                    title=f"{count:,} rank{'s' if count != 1 else ''}",
+                    title=counted(count, "rank"),
                     unit=Unit.RATIO,
                     primary=True,
                 )
@@ -313,7 +296,7 @@ def _pop_table(tree: PopTree, series: ScalingSeries, suffix: str) -> Table:
 def _beside(tree: PopTree, series: ScalingSeries) -> str:
     """How these figures go with those of the throughput, and what one rank has to do with them."""
     rows = {row.factor: row.values for row in tree.rows}
-    last, point = rows.get("global_efficiency", (None,))[-1], series.points[-1]
+    last, point = rows.get(PopFactor.GLOBAL, (None,))[-1], series.points[-1]
     told = ""
     if last is not None and point.world_size == tree.world_sizes[-1]:
         told += (
@@ -321,7 +304,7 @@ def _beside(tree: PopTree, series: ScalingSeries) -> str:
             "and counts what the reference itself loses; the efficiency above "
             f"({units.format_ratio(point.efficiency)}) is of the throughput, over that of the reference."
         )
-    if tree.world_sizes[0] == 1 and rows.get("parallel_efficiency", (None,))[0] is not None:
+    if tree.world_sizes[0] == 1 and rows.get(PopFactor.PARALLEL, (None,))[0] is not None:
         told += (
             " One rank shares nothing and sends nothing: what it lacks of 100 % is time outside computation "
             "and optimizer (input, idle)."
@@ -338,7 +321,7 @@ def _pop_reasons(tree: PopTree) -> list[str]:
             if value is None and reason:
                 gaps.setdefault(reason, []).append(count)
         for reason, counts in gaps.items():
-            title = POP_TITLES.get(row.factor, row.factor)
+            title = TITLES[row.factor]
             found.setdefault((reason, tuple(counts)), []).append(title)
     told = []
     for (reason, at), titles in found.items():
@@ -349,10 +332,7 @@ def _pop_reasons(tree: PopTree) -> list[str]:
 
 
 def _composition(series: ScalingSeries, suffix: str) -> Block | None:
-    labelled = [
-        (f"{point.world_size:,} rank{'s' if point.world_size != 1 else ''}", point.composition)
-        for point in series.points
-    ]
+    labelled = [(counted(point.world_size, "rank"), point.composition) for point in series.points]
     return compositions(
         f"study-scaling-composition{suffix}",
         "Where the step goes, by number of ranks",

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 
 from perfscope import units
 from perfscope.analysis.study.results import Pair, SchemeRow, SchemeStudy, StudyAnalysis, Turn
+from perfscope.messages.efficiency import TITLES
+from perfscope.messages.links import WHERE
+from perfscope.messages.lists import counted
 from perfscope.reports.display import visible
 from perfscope.reports.model import (
     Block,
@@ -18,7 +21,6 @@ from perfscope.reports.model import (
     Unit,
     Value,
 )
-from perfscope.reports.sections.scheme import LINK_WORDS
 from perfscope.reports.study.losses import loss_charts
 from perfscope.reports.study.words import (
     LONGEST,
@@ -30,6 +32,7 @@ from perfscope.reports.study.words import (
     listed,
     ratio_tone,
 )
+from perfscope.vocabulary.efficiency import ACCEPTABLE, SPLIT_BY_HOST, PopFactor
 
 MOST_PAIRED = 16  # settings in the matrix; it must fit a page
 
@@ -100,7 +103,7 @@ def _speeds(schemes: SchemeStudy, suffix: str) -> IntervalBars | None:
                 value=row.samples_per_s,
                 low=row.samples_per_s_interval.low if row.samples_per_s_interval else None,
                 high=row.samples_per_s_interval.high if row.samples_per_s_interval else None,
-                note=f"{row.num_repeats} repeat{'s' if row.num_repeats != 1 else ''}",
+                note=counted(row.num_repeats, "repeat"),
                 leading=row.title == _winner(schemes),
             )
             for row in schemes.rows
@@ -196,7 +199,7 @@ def _bytes_table(schemes: SchemeStudy, word: str, suffix: str) -> Table | None:
     rows = tuple(
         (
             visible(row.title, 80),
-            LINK_WORDS.get(link.link_class, visible(link.link_class)),
+            WHERE.get(link.link_class, visible(link.link_class)),
             link.predicted,
             link.recorded,
             link.predicted_wire,
@@ -292,12 +295,12 @@ def _notes(row: SchemeRow) -> str | None:
 
 
 POP_COLUMNS = (
-    ("parallel_efficiency", "Parallel efficiency"),
-    ("load_balance", "Load balance"),
-    ("lb_in", "inside hosts"),
-    ("lb_out", "across hosts"),
-    ("serialisation", "Serialisation"),
-    ("transfer", "Transfer"),
+    PopFactor.PARALLEL,
+    PopFactor.LOAD_BALANCE,
+    PopFactor.LB_IN,
+    PopFactor.LB_OUT,
+    PopFactor.SERIALISATION,
+    PopFactor.TRANSFER,
 )
 
 
@@ -306,7 +309,10 @@ def _pop_table(schemes: SchemeStudy, word: str, suffix: str) -> Table | None:
     if not known:
         return None
     rows: list[tuple[Value, ...]] = [
-        (visible(row.title, 80), *(getattr(row.efficiency, key, None) for key, _ in POP_COLUMNS))
+        (
+            visible(row.title, 80),
+            *(row.efficiency.value(factor) if row.efficiency else None for factor in POP_COLUMNS),
+        )
         for row in schemes.rows
     ]
     return Table(
@@ -315,15 +321,21 @@ def _pop_table(schemes: SchemeStudy, word: str, suffix: str) -> Table | None:
         columns=(
             Column(key="title", title=word.capitalize(), primary=True),
             *(
-                Column(key=key, title=title, unit=Unit.RATIO, primary=not key.startswith("lb_"))
-                for key, title in POP_COLUMNS
+                Column(
+                    key=factor.value,
+                    title=TITLES[factor],
+                    unit=Unit.RATIO,
+                    primary=factor not in SPLIT_BY_HOST,
+                )
+                for factor in POP_COLUMNS
             ),
         ),
         rows=tuple(rows),
         heat=tuple(("", *(efficiency_tone(value) for value in row[1:])) for row in rows),
         heat_mark=MARK,
         caption="Parallel efficiency = load balance × serialisation × transfer. "
-        f"{MARK} marks 80 % and more, which counts as acceptable; {units.MISSING} is not known, never 0.",
+        f"{MARK} marks {units.format_ratio(ACCEPTABLE, 0)} and more, which counts as acceptable; "
+        f"{units.MISSING} is not known, never 0.",
     ).trimmed()
 
 
@@ -354,7 +366,7 @@ def _turns_table(turning: list[Turn], suffix: str) -> Table:
         rows=tuple(
             (
                 visible(turn.challenger, 80),
-                LINK_WORDS.get(turn.link_class, visible(turn.link_class)),
+                WHERE.get(turn.link_class, visible(turn.link_class)),
                 turn.bandwidth_factor,
                 turn.bandwidth_bytes_per_s,
                 turn.step_ns,

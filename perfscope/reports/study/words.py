@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 
 from perfscope import units
 from perfscope.analysis.study.results import Composition, Interval
+from perfscope.messages import lists
 from perfscope.reports.display import visible
 from perfscope.reports.model import Bar, StackedBars, Unit, Value, format_value
 from perfscope.reports.sections.steps import BREAKDOWN_PARTS
+from perfscope.vocabulary.efficiency import ACCEPTABLE
 
-ACCEPTABLE = 0.8  # METRICS §3
 MARK = "✓"
 # Bars of which one is so many times as long as another are drawn as shares: the short ones would vanish.
 MOST_RATIO = 6.0
@@ -51,12 +52,8 @@ def times(ratio: float) -> str:
 
 
 def listed(names: Sequence[str], most: int = 4) -> str:
-    """``a, b and 3 more``."""
-    shown = [visible(name, 80) for name in names[:most]]
-    left = len(names) - len(shown)
-    if left:
-        return f"{', '.join(shown)} and {left:,} more"
-    return " and ".join(filter(None, (", ".join(shown[:-1]), *shown[-1:])))
+    """As `messages.lists.listed`, of names that were recorded."""
+    return lists.listed([visible(name, 80) for name in names], most)
 
 
 def compositions(

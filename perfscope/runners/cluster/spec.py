@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from perfscope.messages.lists import counted
 from perfscope.runners.config import BenchError
 
 MAX_HOSTS = 200
@@ -74,8 +75,7 @@ def describe(spec: ClusterSpec) -> str:
     """What the emulation is, and what it is not, for the user: two lines."""
     rate = "at full speed" if spec.bits_per_s is None else f"at {_rate_words(spec.bits_per_s)} each way"
     late = f" and {_latency(spec.latency_us)} one way" if spec.latency_us else ""
-    hosts = "1 host" if spec.num_hosts == 1 else f"{spec.num_hosts} hosts"
-    ranks = "1 rank" if spec.ranks_per_host == 1 else f"{spec.ranks_per_host} ranks"
+    hosts, ranks = counted(spec.num_hosts, "host"), counted(spec.ranks_per_host, "rank")
     return (
         f"emulated cluster: {hosts} of {ranks} each, linked {rate}{late} through one lossless switch\n"
         "only communication between hosts is emulated: all ranks compute on this one machine and share its "

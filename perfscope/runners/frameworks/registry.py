@@ -8,9 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from perfscope.runners.config import BenchError
-
-REFERENCE = "torch"  # whose losses the others are held against
-MXNET_RETIRED = "retired upstream (Apache Attic, September 2023)"
+from perfscope.vocabulary.frameworks import RETIRED, FrameworkName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +74,7 @@ def _keras(backend: str, module: str, *, meeting: str, one_process_because: str 
 
 FRAMEWORKS: tuple[Framework, ...] = (
     Framework(
-        name="torch",
+        name=FrameworkName.TORCH.value,
         summary="PyTorch: eager; several processes: DistributedDataParallel over gloo",
         program="train_torch.py",
         modules=("torch",),
@@ -85,7 +83,7 @@ FRAMEWORKS: tuple[Framework, ...] = (
         env="torch",
     ),
     Framework(
-        name="tensorflow",
+        name=FrameworkName.TENSORFLOW.value,
         summary="TensorFlow: tf.function without XLA; several processes: MultiWorkerMirroredStrategy",
         program="train_tensorflow.py",
         modules=("tensorflow",),
@@ -104,7 +102,7 @@ FRAMEWORKS: tuple[Framework, ...] = (
     _keras("jax", "jax", meeting="jax"),
     _keras("torch", "torch", meeting="torch"),
     Framework(
-        name="jax",
+        name=FrameworkName.JAX.value,
         summary="JAX: jit, compiled by XLA; several processes: shard_map with pmean over gloo",
         program="train_jax.py",
         modules=("jax", "jaxlib"),
@@ -114,7 +112,7 @@ FRAMEWORKS: tuple[Framework, ...] = (
         channels_last=True,
     ),
     Framework(
-        name="mxnet",
+        name=FrameworkName.MXNET.value,
         summary="MXNet's Gluon, hybridized; several processes: dist_sync kvstore with 1 server",
         program="train_mxnet.py",
         modules=("mxnet",),
@@ -122,10 +120,10 @@ FRAMEWORKS: tuple[Framework, ...] = (
         meeting="mxnet",
         env="mxnet",
         parts_itself=True,
-        retired=MXNET_RETIRED,
+        retired=f"retired upstream (Apache Attic, {RETIRED[FrameworkName.MXNET]})",
     ),
     Framework(
-        name="horovod",
+        name=FrameworkName.HOROVOD.value,
         summary="PyTorch: eager, with Horovod's DistributedOptimizer over gloo",
         program="train_horovod.py",
         modules=("torch", "horovod"),
@@ -146,7 +144,7 @@ def find_framework(name: str) -> Framework:
     for one in FRAMEWORKS:
         if one.name == name:
             return one
-    if name == "keras":
+    if name == FrameworkName.KERAS:
         raise BenchError(
             "keras runs on three backends: --framework keras-tensorflow, keras-jax or keras-torch"
         )

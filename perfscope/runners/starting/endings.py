@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from perfscope.messages.lists import plural
+
 EXIT_LOST_PEER = 3  # a rank's exit code when another rank has gone or does not answer
 # Nobody sends these to a rank because another rank has failed.
 _OF_ITS_OWN = frozenset({signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
@@ -71,7 +73,7 @@ def silent(endings: Sequence[RankEnding]) -> list[int]:
 
 def say_silent(ranks: Sequence[int]) -> str:
     """`rank 1 did not answer`."""
-    return f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks))} did not answer"
+    return f"{plural('rank', len(ranks))} {', '.join(map(str, ranks))} did not answer"
 
 
 def from_wait_status(rank: int, status: int) -> RankEnding:

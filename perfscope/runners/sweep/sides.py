@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-ETHERNET, UNEXPECTED = "ethernet", "unexpected"
+from perfscope.vocabulary.links import BETWEEN_HOSTS
+
+UNEXPECTED = "unexpected"
 WITHIN, BETWEEN = "within hosts", "between hosts"
 
 
 def by_side(by_link: Mapping[str, float] | None) -> dict[str, float] | None:
-    """Bytes within and between hosts; classes but Ethernet stay on a host, unexpected calls are on none."""
+    """Bytes within and between hosts; unexpected calls are on none."""
     if by_link is None:
         return None
     found = {WITHIN: 0.0, BETWEEN: 0.0}
     for link, amount in by_link.items():
         if link != UNEXPECTED:
-            found[BETWEEN if link == ETHERNET else WITHIN] += amount
+            found[BETWEEN if link in BETWEEN_HOSTS else WITHIN] += amount
     return found

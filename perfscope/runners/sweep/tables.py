@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Sequence
 
+from perfscope.messages.lists import counted
 from perfscope.runners.sweep.sides import BETWEEN, WITHIN
 from perfscope.runners.sweep.state import PENDING, Study
 from perfscope.runners.sweep.summary import Row, Spread, rate_text
@@ -56,7 +57,7 @@ def markdown(study: Study, rows: Sequence[Row], sentences: Sequence[str]) -> str
         "",
         *(f"- {note}" for note in _notes(rows)),
         "",
-        f"Figures are medians over {study.repeats} repeat{'s' if study.repeats > 1 else ''}, with the range. "
+        f"Figures are medians over {counted(study.repeats, 'repeat')}, with the range. "
         "Bytes are per step over all senders: by formula / as recorded / as the interfaces counted them. "
         "Exposed communication is the share of a traced step, whose length stands beside it: tracing makes "
         "a step longer than the median. A * marks figures of runs that something else disturbed.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from perfscope.messages.lists import counted, listed
 from perfscope.units import format_ratio
 
 PART_TITLES = {
@@ -25,11 +26,7 @@ def on_part(part: str) -> str:
 
 def named(labels: Sequence[str]) -> str:
     """ "a, b and c"; of many the first few and how many more."""
-    shown = list(labels[:_NAMED])
-    rest = len(labels) - len(shown)
-    if rest:
-        return f"{', '.join(shown)} and {rest} more"
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}" if shown else "none"
+    return listed(labels, _NAMED) or "none"
 
 
 def crowd(labels: Sequence[str], num_runs: int) -> str:
@@ -41,7 +38,7 @@ def crowd(labels: Sequence[str], num_runs: int) -> str:
 
 def ranks(num: int | None) -> str:
     """ "1 rank", "4 ranks"."""
-    return "an unknown number of ranks" if num is None else f"{num:,} rank{'' if num == 1 else 's'}"
+    return "an unknown number of ranks" if num is None else counted(num, "rank")
 
 
 def times(ratio: float) -> str:

@@ -1,0 +1,25 @@
+"""Classes of links, in English."""
+
+from __future__ import annotations
+
+from perfscope.vocabulary.links import LinkClass
+
+# What the link is.
+TITLES = {
+    LinkClass.MEMORY: "memory",
+    LinkClass.INTRA_NUMA: "within a NUMA node",
+    LinkClass.CROSS_NUMA: "between NUMA nodes",
+    LinkClass.PCIE: "PCIe",
+    LinkClass.NVLINK: "NVLink",
+    LinkClass.FABRIC: "fabric",
+    LinkClass.ETHERNET: "Ethernet",
+    LinkClass.LOOPBACK: "loopback",
+}
+# Between whom a bench run's bytes go over it, by the name in its records.
+WHERE: dict[str, str] = {
+    LinkClass.ETHERNET: "between hosts",
+    LinkClass.LOOPBACK: "inside a host",
+    LinkClass.INTRA_NUMA: "inside a NUMA domain",
+    LinkClass.CROSS_NUMA: "between NUMA domains",
+    LinkClass.PCIE: "between GPUs of a host",
+}

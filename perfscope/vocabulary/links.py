@@ -1,0 +1,24 @@
+"""Classes of links that a training's bytes go over."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class LinkClass(str, Enum):
+    """What a link is, nearest to the cores first. The value is the name in records and in the JSON report."""
+
+    MEMORY = "memory"
+    INTRA_NUMA = "intra_numa"
+    CROSS_NUMA = "cross_numa"
+    PCIE = "pcie"
+    NVLINK = "nvlink"
+    FABRIC = "fabric"
+    ETHERNET = "ethernet"
+    LOOPBACK = "loopback"
+
+    __str__ = str.__str__  # Python 3.11 and 3.12 differ in how they format a mixed-in enum
+
+
+# Links that lead from host to host.
+BETWEEN_HOSTS = (LinkClass.ETHERNET, LinkClass.FABRIC)
