@@ -17,11 +17,6 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 from perfscope.errors import UsageError
 
 _T = TypeVar("_T")
@@ -38,6 +33,10 @@ def read_toml(file: Path, error: type[UsageError] = UsageError) -> dict[str, Any
     Raises:
         UsageError: as `error`; it cannot be read, or is not TOML: one line that names the file.
     """
+    if sys.version_info >= (3, 11):  # here: ranks of bench runs load this module and read no file
+        import tomllib
+    else:
+        import tomli as tomllib
     content = b""
     try:
         content = file.read_bytes()
