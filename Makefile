@@ -9,8 +9,9 @@ RANKS ?= 4
 ELSEWHERE = not vm and not gpu and not slurm and not frameworks
 PYTEST_FLAGS ?= -n 3 --dist worksteal --durations 25 -m "not slow and $(ELSEWHERE)"
 FRAMEWORKS_VENV := build/frameworks-venv
+DOCS_VENV := build/docs-venv
 
-.PHONY: help demo demo-neighbour test test-slow check-overhead test-slurm test-frameworks test-vm test-gpu lint types system-packages wheel clean update-golden schemes-doc
+.PHONY: help demo demo-neighbour test test-slow check-overhead test-slurm test-frameworks test-vm test-gpu lint types system-packages wheel clean update-golden docs schemes-doc
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -45,7 +46,7 @@ wheel: $(TEST_VENV)/ready
 # The tests run beside nothing but what they need, so that `import perfscope` finds the installed wheel.
 $(CHECK): wheel
 	rm -rf $(CHECK) && mkdir -p $(CHECK)
-	cp -r tests examples benchmarks docs action.yml pyproject.toml README.md SECURITY.md $(CHECK)/
+	cp -r tests examples benchmarks docs action.yml mkdocs.yml pyproject.toml *.md $(CHECK)/
 
 system-packages: ## install the Debian packages the tests can use (as root)
 	@sh tests/system-packages.sh
@@ -107,6 +108,14 @@ test-gpu: $(CHECK) ## the tests that need an NVIDIA GPU
 
 update-golden: ## rewrite the golden files from what the code prints now; read the diff before committing
 	PERFSCOPE_UPDATE_GOLDEN=1 $(TEST_VENV)/bin/python -m pytest tests -k golden
+
+$(DOCS_VENV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/python -m pip install $(PIP_FLAGS) -e ".[docs]"
+	@touch $@
+
+docs: $(DOCS_VENV)/ready ## build the documentation into build/site; broken links are errors
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict
 
 schemes-doc: $(VENV)/ready ## write docs/schemes.md anew from the registry of schemes
 	$(VENV)/bin/python -m perfscope.runners.catalogue.scheme_docs docs/schemes.md

@@ -10,7 +10,7 @@ RANKS = "ranks"  # key of the report
 # What is drawn from several ranks, their calls and their waits.
 _CAUSES = ("efficiency", "what_ifs", "replay", "waits", "critical_path", "clocks", "clock_residual_ns")
 _SPEED = (
-    *("throughput_samples_per_s", "samples_source", "samples_per_step"),
+    *("throughput_samples_per_s", "samples_source", "samples_per_step", "samples_per_step_range"),
     *("throughput_tokens_per_s", "tokens_per_step"),
 )
 _OF_STEPS = (

@@ -217,7 +217,8 @@ class RunAnalysis:
     waiting_ns: int | None = None  # part of in_calls_ns spent waiting for the last rank to enter
     clocks: ClockFit = field(default_factory=lambda: ClockFit(reference=""))  # hosts' clocks, drift included
     clock_residual_ns: int | None = None  # doubt left in comparing hosts' clocks; None: one host, or unknown
-    samples_per_step: float | None = None  # of all ranks, of the median step
+    samples_per_step: float | None = None  # of the median step of all ranks (batches vary: mean)
+    batch_range: tuple[int, int] | None = None  # samples per rank and step, where they vary
     tokens_per_s: float | None = None  # of all ranks; None: not known, or no model of tokens
     tokens_per_step: float | None = None  # likewise, of the mean step
     breakdown_of: str = (

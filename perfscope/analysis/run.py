@@ -116,7 +116,7 @@ def analyse_run(source: RunSource) -> RunAnalysis:
         windows=[one for of_rank in windows.values() for one in of_rank],
         layers=layers,
         calls=comm.calls,
-        samples_per_step=_samples_per_step(speed, step_ns),
+        samples_per_step=speed.mean_samples,
     )
     machine, machines = analyse_machine(source, training)
     usual_ns = step_ns.median if step_ns else None
@@ -157,6 +157,7 @@ def analyse_run(source: RunSource) -> RunAnalysis:
         samples_per_step=speed.samples_per_step,
         tokens_per_s=speed.tokens_per_s,
         tokens_per_step=speed.tokens_per_step,
+        batch_range=speed.batch_range,
         remarks=(*_shared(run), *remarks_of(metas), *remarks_of_windows(source, metas)),
     )
     evidence = _evidence(source, run, analysis, machines, why, comm)
@@ -205,13 +206,6 @@ def _evidence(
     )
 
 
-def _samples_per_step(speed: Throughput, step_ns: Quantiles | None) -> float | None:
-    """Of the whole job."""
-    if speed.samples_per_s is None or step_ns is None:
-        return None
-    return speed.samples_per_s * step_ns.median / 1e9
-
-
 def _analyse_rank(source: RunSource, rank: int, windows: Sequence[WindowFacts], run: _Run) -> RankResult:
     record = source.rank_records[rank]
     table = source.steps(rank)
@@ -251,7 +245,7 @@ def _analyse_rank(source: RunSource, rank: int, windows: Sequence[WindowFacts], 
         overlap_ratio=(comm - exposed) / comm if comm else None,
         device_ns=device_ns,
         input_wait_ns=steps.input_wait_ns,
-        samples_per_step=steps.samples_per_step,
+        samples_per_step=None if steps.samples is None else steps.samples.median,
         overhead_ns=record.overhead.total_ns,
         elapsed_ns=steps.elapsed_ns,
         idle_host_wait_ns=round(sum(host_waits) / num) if host_waits and num else None,

@@ -33,10 +33,22 @@ from perfscope.vocabulary.figures import Figure
 MIN_UNTRACED = 3
 MAX_WARMUP = 3
 RAN_AHEAD = 1.5
+MAX_SMALLER = 0.1  # share of the steps that may have a smaller (last) batch while sizes count as constant
 # Axes of a device mesh along which ranks share a batch rather than split it.
 _MODEL_AXES = frozenset(
     {"tp", "cp", "pp", "ep", "sp", "tensor", "model", "pipeline", "stage", "expert", "context"}
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSizes:
+    """Samples or tokens per step of one rank, over the counted steps that know them."""
+
+    median: float
+    mean: float  # a smaller last batch counts as it is
+    range: tuple[int, int]
+    vary: bool  # a median step does not stand for the others
+    per_s: float  # sum of all / sum of the durations of the same steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,9 +60,8 @@ class RankSteps:
     is_counted: NDArray[np.bool_]  # which of them the quantiles are taken over
     is_traced: NDArray[np.bool_]  # which of them a window traced
     input_wait_ns: int | None  # median over the counted steps
-    samples_per_step: float | None  # median over the counted steps
-    mean_samples: float | None  # over the counted steps: a last smaller batch counts as it is
-    mean_tokens: float | None  # likewise; None: no model of tokens
+    samples: BatchSizes | None
+    tokens: BatchSizes | None  # None: not known, or no model of tokens
     elapsed_ns: int | None
     shared: Int64 | None = (
         None  # the program ran ahead of its work: durations as equal parts of a stretch, ns
@@ -110,9 +121,8 @@ def rank_steps(table: pa.Table, *, runs_ahead: bool = False) -> RankSteps:
         is_counted=mask,
         is_traced=window >= 0,
         input_wait_ns=_median_known(table, "input_ns", mask),
-        samples_per_step=_median_known(table, "samples", mask),
-        mean_samples=_mean_known(table, "samples", mask),
-        mean_tokens=_mean_known(table, "tokens", mask),
+        samples=_batch_sizes(table, "samples", mask),
+        tokens=_batch_sizes(table, "tokens", mask),
         elapsed_ns=int((start + durations).max() - start.min()) if len(start) else None,
         shared=_shared_out(durations, mask) if shares else None,
     )
@@ -134,12 +144,20 @@ def _median_known(
     return round(float(np.median(known))) if len(known) else None
 
 
-def _mean_known(
-    table: pa.Table, column: str, mask: np.ndarray[tuple[int], np.dtype[np.bool_]]
-) -> float | None:
-    values = whole_numbers(table, column)[mask]
-    known = values[values >= 0]
-    return float(known.mean()) if len(known) else None
+def _batch_sizes(table: pa.Table, column: str, mask: NDArray[np.bool_]) -> BatchSizes | None:
+    values = whole_numbers(table, column)
+    known = mask & (values >= 0)
+    sizes, elapsed_ns = values[known], int(whole_numbers(table, "dur_ns")[known].sum())
+    if not len(sizes) or elapsed_ns <= 0:
+        return None
+    median, low, high = float(np.median(sizes)), int(sizes.min()), int(sizes.max())
+    return BatchSizes(
+        median=round(median),
+        mean=float(sizes.mean()),
+        range=(low, high),
+        vary=high > median or float((sizes < median).mean()) > MAX_SMALLER,
+        per_s=float(sizes.sum()) * 1e9 / elapsed_ns,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,9 +167,11 @@ class Throughput:
     samples_per_s: float | None
     source: str | None  # "loader", "derived" or "option"; "scheme" for a bench run
     missing: Missing | None
-    samples_per_step: float | None = None  # of the median step
+    samples_per_step: float | None = None  # of the median step; where sizes vary, of the mean step
+    mean_samples: float | None = None  # of the mean step
     tokens_per_s: float | None = None  # None: not known, or no model of tokens
     tokens_per_step: float | None = None  # of the mean step
+    batch_range: tuple[int, int] | None = None  # samples per rank and step where they vary; None: they do not
 
 
 def throughput(
@@ -160,7 +180,11 @@ def throughput(
     steps: Mapping[int, RankSteps],
     step: Quantiles | None,
 ) -> Throughput:
-    """Samples and tokens per second of the whole job: of all data-parallel ranks, by the median step.
+    """Samples and tokens per second of the whole job, of all data-parallel ranks.
+
+    Batches of one size: samples of the mean step / median step time, which a single stall does not change.
+    Where sizes vary (of samples or tokens), a median step does not stand for the others: all samples of the
+    counted steps / their time.
 
     Args:
         option: `--samples-per-step`, samples of the whole job in one step; None = not given.
@@ -171,33 +195,47 @@ def throughput(
     if step is None or step.median <= 0:
         return _no_throughput(Cause.NO_STEP_TIMED)
     width = _data_parallel_width(records)
-    mean = _mean_of([one.mean_samples for one in steps.values()])
-    usual = _mean_of([one.samples_per_step for one in steps.values()])
-    tokens = _mean_of([one.mean_tokens for one in steps.values()])
-    tokens_per_step = None if tokens is None or width is None else tokens * width
-    source = _source_of(records)
+    samples = [one.samples for one in steps.values() if one.samples is not None]
+    tokens = [one.tokens for one in steps.values() if one.tokens is not None]
+    vary = any(sizes.vary for sizes in (*samples, *tokens))
+    token_rate = tokens_per_step = batch_range = None
+    if tokens and width is not None:
+        token_rate, tokens_per_step = _rate(tokens, width, step, vary=vary)
     if option is not None and option > 0:
-        per_step, usual, source = float(option), float(option), "option"
-    elif mean is None or usual is None:
+        rate, source = option * 1e9 / step.median, "option"
+        mean = per_step = float(option)
+    elif not samples:
         return _no_throughput(Cause.BATCH_NOT_KNOWN, reason=advice.training(records).no_samples)
     elif width is None:
         # Ranks may share one batch (pipeline, tensor parallel), and it is not known which: not multiplied.
         return _no_throughput(Cause.DATA_PARALLEL_WIDTH_NOT_KNOWN, reason=_why_no_width(records))
     else:
-        per_step, usual = mean * width, usual * width
+        rate, mean = _rate(samples, width, step, vary=vary)
+        per_step = mean if vary else _mean_of([sizes.median for sizes in samples]) * width
+        source = _source_of(records)
+        if any(sizes.vary for sizes in samples):
+            ranges = [sizes.range for sizes in samples]
+            batch_range = (min(low for low, _ in ranges), max(high for _, high in ranges))
     return Throughput(
-        samples_per_s=per_step * 1e9 / step.median,
+        samples_per_s=rate,
         source=source,
         missing=None,
-        samples_per_step=usual,
-        tokens_per_s=None if tokens_per_step is None else tokens_per_step * 1e9 / step.median,
+        samples_per_step=per_step,
+        mean_samples=mean,
+        tokens_per_s=token_rate,
         tokens_per_step=tokens_per_step,
+        batch_range=batch_range,
     )
 
 
-def _mean_of(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return math.fsum(known) / len(known) if known else None
+def _rate(sizes: Sequence[BatchSizes], width: int, step: Quantiles, *, vary: bool) -> tuple[float, float]:
+    """Of `width` ranks that have batches of their own: per second, and per mean step."""
+    per_step = _mean_of([one.mean for one in sizes]) * width
+    return _mean_of([one.per_s for one in sizes]) * width if vary else per_step * 1e9 / step.median, per_step
+
+
+def _mean_of(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
 
 
 def _source_of(records: Mapping[int, RankRecord]) -> str:

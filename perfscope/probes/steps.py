@@ -67,6 +67,7 @@ class StepTracker:
         self._closure_start: Optional[int] = None  # of its forward pass, until its backward pass ends
         self._in_closures = 0  # forward and backward within the update under way, ns
         self._last_update = 0
+        self._late_input = 0  # waited for since the last update: no part of the step if it is the last
         self.fallback: Optional[int] = (
             None  # forward of another module since the update; used if no root came
         )
@@ -156,8 +157,13 @@ class StepTracker:
             self._current[_WINDOW] = self.window
 
     def add_input(self, duration: int) -> None:
+        """The training has waited so long for a batch. Waits before the first step are in none."""
         self._saw_input = True
+        if self._start is None:
+            return
         self._acc[_INPUT] += duration
+        if self._candidate is None:
+            self._late_input += duration
 
     def add_backward(self, duration: int, now: int) -> None:
         """A backward pass of `duration` ns ended at `now`; if inside an update, that is none of its time."""
@@ -192,6 +198,9 @@ class StepTracker:
             # that was seen, else at the update itself.
             boundary = self._last_update if self.fallback is None else self.fallback
             self._acc = _fresh(self.window)
+            if self.fallback is None:  # what was waited for since the last update is the next step's
+                self._acc[_INPUT] = self._late_input
+                self._current[_INPUT] -= self._late_input
             self._confirm(boundary, boundary)
             rootless = True
         if self._start is None:
@@ -211,7 +220,7 @@ class StepTracker:
         if self._depth:
             return
         self._acc[_OPTIMIZER] += now - self._optimizer_start - self._in_closures
-        self._last_update = now
+        self._last_update, self._late_input = now, 0
         self._awaiting = True
 
     def finish(self) -> None:
@@ -219,6 +228,8 @@ class StepTracker:
         if self._start is None or not self._stepped:
             return
         end = self._last_update if self._candidate is None else self._candidate
+        if self._candidate is None:
+            self._current[_INPUT] -= self._late_input
         self._confirm(end, end)
         self._start = None
 

@@ -241,6 +241,9 @@ def _throughput_figure(analysis: RunAnalysis) -> KeyFigure:
     note = notes.get(analysis.samples_source, visible(analysis.samples_source))
     if text == units.MISSING:
         return KeyFigure(id="throughput", title="Throughput", value=text, note="batch size not known")
+    if analysis.batch_range is not None:
+        low, high = analysis.batch_range
+        note += f"; batch sizes vary ({low:,} to {high:,} per rank): all samples / time of their steps"
     return KeyFigure(id="throughput", title="Throughput", value=f"{text} samples/s", note=note)
 
 

@@ -44,6 +44,7 @@ def build_document(analysis: RunAnalysis) -> Json:
         "throughput_samples_per_s": analysis.throughput_samples_per_s,
         "samples_source": analysis.samples_source,
         "samples_per_step": analysis.samples_per_step,
+        "samples_per_step_range": None if analysis.batch_range is None else list(analysis.batch_range),
         "throughput_tokens_per_s": analysis.tokens_per_s,
         "tokens_per_step": analysis.tokens_per_step,
         "framework": analysis.framework,

@@ -29,7 +29,7 @@ from perfscope.rundir.opening import (
     reason_of,
 )
 from perfscope.rundir.records import LayersRecord, RankRecord, decode_record, decode_run
-from perfscope.rundir.rows import Row, decode_lines, is_step, step_columns
+from perfscope.rundir.rows import Row, decode_lines, is_step, step_columns, without_impossible
 from perfscope.rundir.samples import HostSamples, read_samples
 from perfscope.rundir.schema import STEPS, TIMELINE
 
@@ -145,17 +145,22 @@ class RunReader:
             at = columns.index(name) if name in columns else -1
             values = [row[at] for row in rows] if at >= 0 else [None] * len(rows)
             arrays.append(pa.array(values, STEPS.field(name).type))
-        return pa.Table.from_arrays(arrays, schema=STEPS)
+        table, wrong = without_impossible(pa.Table.from_arrays(arrays, schema=STEPS))
+        for what, number in wrong.items():
+            self._note(path, number, what)
+        return table
 
     def _note_lost_steps(self, rank: int, num_rows: int) -> None:
         """A rank that ended counted its steps; a rank that was killed wrote what it could."""
         record, path = self.rank_records[rank], self._rank_dir(rank) / layout.STEPS_JSONL
         counted, written = record.num_steps, path.relative_to(self.path).as_posix()
-        if not record.finished or counted is None or num_rows >= counted:
+        if not record.finished or counted is None or num_rows == counted:
             return
         if not any(note.path == written for note in self._notes.values()):
             reason = f"{num_rows:,} of the {counted:,} steps that the rank counted are there"
-            self._note(path, counted - num_rows, reason)
+            if num_rows > counted:
+                reason = f"{num_rows:,} steps are there; the rank counted {counted:,}"
+            self._note(path, max(0, counted - num_rows), reason)
 
     def summaries(self) -> tuple[Document, ...]:
         """What ingest says of each (rank, window), sorted so. Empty before ingest."""
@@ -292,7 +297,9 @@ class RunReader:
 
     def _note_damaged(self, path: Path, entries: Sequence[str]) -> None:
         if entries:
-            self._note(path, 0, f"entries of a wrong type are left out: {', '.join(entries)}")
+            self._note(
+                path, 0, f"entries of a wrong type or an impossible value are left out: {', '.join(entries)}"
+            )
 
     def _seal(self, rank: int, name: str) -> object:
         """What rank.json says of a file beside it; None while the rank trains, and where it was killed."""

@@ -1,8 +1,8 @@
-"""The documents of a run directory as typed records: every default and every wrong type is settled here.
+"""The documents of a run directory as typed records: defaults, wrong types and impossible values end here.
 
-An entry that is null is absent. One of a wrong type gives the default and is named to the caller (the reader
-makes a note of it). An unknown one is ignored. So a document of another version, or a damaged one, keeps the
-others.
+An entry that is null is absent. One of a wrong type, or out of its range, gives the default and is named to
+the caller (the reader makes a note of it). An unknown one is ignored. So a document of another version, or a
+damaged one, keeps the others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ import msgspec
 from perfscope.rundir.documents import Document
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
-Size = Annotated[int, msgspec.Meta(ge=1)]
+Size = Annotated[int, msgspec.Meta(ge=1, lt=1 << 62)]
+NumRanks = Annotated[int, msgspec.Meta(ge=0, le=10_000_000)]
+WorldSize = Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
+Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=10 * 366 * 86_400 * 10**9)]  # of something that ran
+BatchSize = Annotated[float, msgspec.Meta(gt=0, le=1e15)]
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 
@@ -52,7 +56,7 @@ class RootModule(Record, frozen=True):
     name: str = ""
     type: str = ""
     data_parallel: bool = False
-    dp_size: int | None = None
+    dp_size: NumRanks | None = None
     dp_unknown: str = ""
 
 
@@ -72,8 +76,8 @@ class Samples(Record, frozen=True):
 class Overhead(Record, frozen=True):
     """What recording cost the rank, ns."""
 
-    windows_ns: int | None = None
-    always_on_ns: int | None = None
+    windows_ns: Nanoseconds | None = None
+    always_on_ns: Nanoseconds | None = None
 
     @property
     def total_ns(self) -> int | None:
@@ -120,10 +124,10 @@ class RankRecord(Record, frozen=True):
     host: str = ""
     pid: int | None = None
     local_rank: Count | None = None
-    world_size: Size | None = None
+    world_size: WorldSize | None = None
     rank_source: str = ""
     num_threads: Size | None = None
-    num_devices: Size | None = None
+    num_devices: WorldSize | None = None
     num_steps: Count | None = None
     finished: bool | None = None
     python: str = ""
@@ -221,12 +225,12 @@ class Options(Record, frozen=True):
     """
 
     trace: bool | None = None
-    windows: int | None = None
-    samples_per_step: int | float | None = None
+    windows: Count | None = None
+    samples_per_step: BatchSize | None = None
     sampling: object | msgspec.UnsetType | None = msgspec.UNSET
     ceilings: str | None = None
     cluster: str | None = None
-    overhead: float | None = None
+    overhead: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
 
     @property
     def no_trace(self) -> bool:
@@ -257,9 +261,9 @@ class RunRecord(Record, frozen=True):
     start_unix_ns: int | None = None
     end_unix_ns: int | None = None
     exit: Exit | None = None
-    expected_ranks: Count | None = None
-    attached_ranks: Count | None = None
-    world_size: Size | None = None
+    expected_ranks: NumRanks | None = None
+    attached_ranks: NumRanks | None = None
+    world_size: WorldSize | None = None
     attach_notes: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     git: Git | None = None
@@ -293,7 +297,7 @@ class RunRecord(Record, frozen=True):
 
 
 def decode_record(kind: type[_T], document: Mapping[str, object]) -> tuple[_T, tuple[str, ...]]:
-    """The document as a record, and its entries of a wrong type by name (`memory.peak_rss_bytes`)."""
+    """The document as a record, and the entries that are not in it by name (`memory.peak_rss_bytes`)."""
     present = {name: value for name, value in document.items() if value is not None}
     try:
         return msgspec.convert(present, kind), ()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from perfscope.rundir.documents import DECODE_ERRORS
@@ -14,6 +15,10 @@ from perfscope.rundir.schema import STEPS
 Row = list[int | None]
 _T = TypeVar("_T")
 
+MAX_STEP_NS = 30 * 86_400 * 10**9  # a month
+MAX_BATCH = 10**12  # samples or tokens of one rank in one step
+_PARTS = ("input_ns", "backward_ns", "optimizer_ns")  # of a step's duration
+_COUNTS = ("num_micro", "samples", "tokens")
 _SMALL_COLUMNS = frozenset(field.name for field in STEPS if field.type == pa.int32())
 
 
@@ -61,3 +66,36 @@ def is_step(row: Row, columns: tuple[str, ...]) -> bool:
         for name, value in values.items()
         for bits in (31 if name in _SMALL_COLUMNS else 63,)
     )
+
+
+def without_impossible(table: pa.Table) -> tuple[pa.Table, dict[str, int]]:
+    """Steps as they can have been.
+
+    Steps that are longer than MAX_STEP_NS, or in the file twice, are left out; so are single values below 0,
+    parts of a step that are longer than the step, and counts beyond MAX_BATCH.
+
+    Args:
+        table: schema.STEPS.
+
+    Returns:
+        The others, and what was left out: what is wrong -> how many rows or values.
+    """
+    starts, durations = (table[name].to_numpy() for name in ("start_ns", "dur_ns"))
+    is_first = np.zeros(len(table), dtype=bool)
+    is_first[np.unique(np.stack([table["step"].to_numpy(), starts]), axis=1, return_index=True)[1]] = True
+    is_long = durations > MAX_STEP_NS
+    wrong = {
+        "steps of more than 30 days": int(is_long.sum()),
+        "steps that are in the file twice": int((~is_first & ~is_long).sum()),
+    }
+    keep = is_first & ~is_long
+    if not keep.all():
+        table, durations = table.filter(pa.array(keep)), durations[keep]
+    for name in (*_PARTS, *_COUNTS):
+        values = table[name].to_numpy(zero_copy_only=False)  # NaN where null
+        bad = (values < 0) | (values > (durations if name in _PARTS else MAX_BATCH))
+        if bad.any():
+            kept = pa.array(table[name].to_pylist(), table[name].type, mask=bad)
+            table = table.set_column(table.schema.get_field_index(name), table.schema.field(name), kept)
+        wrong[f"impossible {name}"] = int(bad.sum())
+    return table, {what: number for what, number in wrong.items() if number}

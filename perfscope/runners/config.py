@@ -5,69 +5,41 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Annotated, Literal, get_args
+
+from msgspec import Meta
 
 from perfscope.errors import UsageError
 from perfscope.runners.mesh import Mesh
-from perfscope.vocabulary.axes import LAYOUT, OLD_NAMES, Axis
+from perfscope.settings import converted
 
-DTYPES = ("float32", "float64")
-DEVICES = ("auto", "cpu", "cuda")
-LR_RULES = ("none", "linear", "sqrt")
-BINDINGS = ("numa", "core", "none")
-BACKENDS = ("auto", "gloo", "nccl", "mpi")
+Dtype = Literal["float32", "float64"]
+Device = Literal["auto", "cpu", "cuda"]
+LrRule = Literal["none", "linear", "sqrt"]
+Binding = Literal["numa", "core", "none"]
+Backend = Literal["auto", "gloo", "nccl", "mpi"]
+DTYPES, DEVICES, LR_RULES, BINDINGS, BACKENDS = map(get_args, (Dtype, Device, LrRule, Binding, Backend))
 DEFAULT_TIMEOUT_S = 60.0
 MAX_SIDE = 1 << 14  # of an input, and its channels
 MAX_ELEMENTS = 1 << 34  # numbers of one step's samples
 _MODIFIER = re.compile(r"([a-z0-9]+)(?:\(([^()]*)\))?")
-_MAX_COUNT = 10**9
-_AXES: Mapping[str, Axis] = {**OLD_NAMES, **{axis.value: axis for axis in LAYOUT}}
-_COUNT = re.compile(r"\s*0*[1-9][0-9]{0,8}\s*")  # isdigit() would take other scripts' digits, too
 
-
-class _Range(NamedTuple):
-    """What a setting may be, both ends included unless they are said to be open."""
-
-    low: float
-    high: float
-    above: bool = False  # low itself is not allowed
-    below: bool = False  # high itself is not allowed
-
-    def holds(self, value: float) -> bool:
-        """False for what is no number, too."""
-        low = value > self.low if self.above else value >= self.low
-        return low and (value < self.high if self.below else value <= self.high)
-
-    def __str__(self) -> str:
-        """`from 1 to 4,096`, `above 0 and at most 86,400`."""
-        low, high = (f"{end:,}" if isinstance(end, int) else f"{end:g}" for end in (self.low, self.high))
-        if not self.above and not self.below:
-            return f"from {low} to {high}"
-        return (
-            f"{'above' if self.above else 'at least'} {low} and {'below' if self.below else 'at most'} {high}"
-        )
-
-
-# Wide enough for any run that could end, narrow enough that nothing further on overflows or never returns.
-_RANGES = {
-    "num_ranks": _Range(1, 4096),
-    "num_hosts": _Range(1, 4096),
-    "batch": _Range(1, MAX_ELEMENTS),
-    "steps": _Range(1, _MAX_COUNT),
-    "num_classes": _Range(2, 10**6),  # with one class there is nothing to learn
-    "learning_rate": _Range(0, 10**6, above=True),
-    "base_batch": _Range(1, MAX_ELEMENTS),
-    "momentum": _Range(0, 1, below=True),
-    "seed": _Range(0, (1 << 63) - 1),
-    "period": _Range(1, _MAX_COUNT),
-    "moving_rate": _Range(-_MAX_COUNT, _MAX_COUNT),  # the schemes that have one know its real bounds
-    "num_microbatches": _Range(1, _MAX_COUNT),
-    "dropout": _Range(0, 1, below=True),
-    "workers": _Range(0, 256),
-    "threads": _Range(1, 4096),
-    "timeout_s": _Range(0, 86_400, above=True),
+# Ranges are wide enough for any run that could end, narrow enough that nothing further on overflows or never
+# returns.
+Count = Annotated[int, Meta(ge=1, le=10**9)]
+Places = Annotated[int, Meta(ge=1, le=4096)]
+Samples = Annotated[int, Meta(ge=1, le=MAX_ELEMENTS)]
+Part = Annotated[float, Meta(ge=0, lt=1)]
+SHAPE = "CHANNELSxHEIGHTxWIDTH such as 3x32x32, or one number"
+# Fields that users know by another name: as the option of `bench run`, and the key of a sweep.
+SPELLED = {
+    "num_ranks": "ranks",
+    "input_shape": "input",
+    "num_classes": "classes",
+    "learning_rate": "lr",
+    "num_microbatches": "microbatches",
+    "timeout_s": "timeout",
 }
 
 
@@ -137,30 +109,30 @@ class BenchConfig:
     scheme: str
     modifiers: tuple[Modifier, ...] = ()
     model: str = "smallcnn"
-    num_ranks: int = 1
+    num_ranks: Places = 1
     mesh: Mesh | None = None
-    batch: int = 32
-    steps: int = 20
-    input_shape: tuple[int, ...] = (3, 32, 32)
-    num_classes: int = 16
-    learning_rate: float = 0.02
-    lr_rule: str = "none"
-    base_batch: int | None = None
-    momentum: float = 0.0
-    dtype: str = "float32"
-    seed: int = 0
+    batch: Samples = 32
+    steps: Count = 20
+    input_shape: Annotated[tuple[int, ...], Meta(description=SHAPE)] = (3, 32, 32)
+    num_classes: Annotated[int, Meta(ge=2, le=10**6)] = 16  # with one there is nothing to learn
+    learning_rate: Annotated[float, Meta(gt=0, le=10**6)] = 0.02
+    lr_rule: LrRule = "none"
+    base_batch: Samples | None = None
+    momentum: Part = 0.0
+    dtype: Dtype = "float32"
+    seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] = 0
     data: str = "synthetic"
-    workers: int | None = None
-    period: int | None = None
-    moving_rate: float | None = None
-    num_microbatches: int | None = None
-    dropout: float = 0.0
-    num_hosts: int = 1
-    device: str = "auto"
-    backend: str = "auto"
-    bind: str = "none"
-    threads: int | None = None
-    timeout_s: float = DEFAULT_TIMEOUT_S
+    workers: Annotated[int, Meta(ge=0, le=256)] | None = None
+    period: Count | None = None
+    moving_rate: Annotated[float, Meta(ge=-(10**9), le=10**9)] | None = None  # schemes know the real bounds
+    num_microbatches: Count | None = None
+    dropout: Part = 0.0
+    num_hosts: Places = 1
+    device: Device = "auto"
+    backend: Backend = "auto"
+    bind: Binding = "none"
+    threads: Places | None = None
+    timeout_s: Annotated[float, Meta(gt=0, le=86_400)] = DEFAULT_TIMEOUT_S
     save_weights: str | None = None
 
     @property
@@ -184,21 +156,12 @@ class BenchConfig:
         Raises:
             BenchError: it is none.
         """
+        what = "this is no configuration of a bench run"
         try:
-            raw: Mapping[str, Any] = json.loads(text)
-            known = {field.name for field in fields(cls)}
-            if unknown := sorted(set(raw) - known):
-                raise BenchError(f"unknown settings of a bench run: {', '.join(unknown)}")
-            values = dict(raw)
-            values["modifiers"] = tuple(_modifier(one) for one in values.get("modifiers", ()))
-            values["mesh"] = _mesh(values.get("mesh"))
-            if values.get("input_shape") is not None:
-                values["input_shape"] = tuple(values["input_shape"])
-            for name, value in values.items():
-                _require_type(name, value)
-            return cls(**values)
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
-            raise BenchError(f"this is no configuration of a bench run: {error}") from error
+            values = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise BenchError(f"{what}: {error}") from error
+        return converted(values, cls, file=what, spelled=SPELLED, error=BenchError)
 
 
 def parse_scheme(text: str) -> tuple[str, tuple[Modifier, ...]]:
@@ -227,54 +190,18 @@ def parse_scheme(text: str) -> tuple[str, tuple[Modifier, ...]]:
     return name, tuple(modifiers)
 
 
-def parse_mesh(text: str) -> Mesh:
-    """`dp=2,tp=2`, or by position `2,2` or `2,1,2`: data, tensor and pipeline parts.
-
-    The letters D, M and S stand for dp, tp and pp.
-
-    Raises:
-        BenchError: it is not written like that, or an axis comes twice.
-    """
-    words = text.split(",")
-    if 2 <= len(words) <= 3 and all(map(_COUNT.fullmatch, words)):
-        return Mesh.positional(*map(int, words))
-    axes: dict[Axis, int] = {}
-    for name, equals, size in (word.partition("=") for word in words):
-        axis = _AXES.get(name.strip())
-        if equals and axis is None:
-            raise BenchError(f"mesh {text!r}: there is no axis {name!r}; there are {', '.join(LAYOUT)}")
-        if axis is None or axis in axes or not _COUNT.fullmatch(size):
-            raise BenchError(
-                f"mesh {text!r} is not AXIS=PARTS,... such as dp=2,tp=2: numbers above 0, each axis once"
-            )
-        axes[axis] = int(size)
-    return Mesh(axes)
-
-
 def check_config(config: BenchConfig) -> None:
     """What can be checked without knowing schemes, models or machines.
 
     Raises:
         BenchError: something is out of range; the line says what may be.
     """
-    for name, allowed_range in _RANGES.items():
-        value = getattr(config, name)
-        if value is not None and not allowed_range.holds(value):
-            raise BenchError(f"{_words(name)} must be {allowed_range}, not {_shown(value)}")
+    values = {one.name: getattr(config, one.name) for one in fields(config)}
+    converted(values, BenchConfig, spelled=SPELLED, error=BenchError)
     _check_input(config)
     for modifier in config.modifiers:
         if modifier.value is not None and not math.isfinite(modifier.value):
             raise BenchError(f"+{modifier}: {modifier.value:g} is not a number that can be used")
-    choices = {
-        "dtype": DTYPES,
-        "device": DEVICES,
-        "lr_rule": LR_RULES,
-        "bind": BINDINGS,
-        "backend": BACKENDS,
-    }
-    for name, allowed in choices.items():
-        if getattr(config, name) not in allowed:
-            raise BenchError(f"{_words(name)} {getattr(config, name)!r} is none of {', '.join(allowed)}")
     if config.num_ranks % config.num_hosts:
         raise BenchError(f"{config.num_ranks} ranks cannot be spread evenly over {config.num_hosts} hosts")
 
@@ -291,57 +218,3 @@ def _check_input(config: BenchConfig) -> None:
             f"a batch of {config.batch:,} samples of {size} is {found:,} numbers; "
             f"at most {MAX_ELEMENTS:,} fit into a step"
         )
-
-
-def _require_type(name: str, value: Any) -> None:
-    """Raises BenchError for a value that the field's annotation does not allow; an int is a float, too."""
-    hint = _HINTS[name]
-    if name == "input_shape":
-        fits = isinstance(value, tuple) and len(value) in (1, 3) and all(type(one) is int for one in value)
-        kind = "one or three whole numbers"
-    elif name in ("modifiers", "mesh"):
-        return
-    else:
-        allowed = get_args(hint) or (hint,)
-        kind = {int: "a whole number", float: "a number", str: "a text"}[allowed[0]]
-        fits = type(value) in allowed or (float in allowed and type(value) is int)
-    if not fits:
-        raise BenchError(f"{_words(name)} must be {kind}, not {_shown(value)}")
-
-
-def _mesh(raw: Any) -> Mesh | None:
-    """Axes by name, or the list [D, M, S] of older records."""
-    if raw is None:
-        return None
-    if isinstance(raw, list) and len(raw) == 3:
-        axes = dict(zip(("D", "M", "S"), raw, strict=True))
-    else:
-        axes = raw if isinstance(raw, dict) else {"": 0}
-    if not all(name in _AXES and type(size) is int and size > 0 for name, size in axes.items()):
-        raise BenchError(f"the mesh must be axes with whole numbers above 0, not {_shown(raw)}")
-    return Mesh({_AXES[name]: size for name, size in axes.items()})
-
-
-def _modifier(raw: Mapping[str, Any]) -> Modifier:
-    found = Modifier(**raw)
-    if type(found.name) is not str or type(found.value) not in (int, float, type(None)):
-        raise BenchError(f"a modifier must be a name and a number, not {_shown(raw)}")
-    return found
-
-
-def _shown(value: Any) -> str:
-    """On one line, however long it is."""
-    text = f"{value:g}" if isinstance(value, float) else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _words(name: str) -> str:
-    special = {
-        "num_ranks": "the number of ranks",
-        "timeout_s": "the timeout in seconds",
-        "workers": "the number of workers",
-    }
-    return special.get(name, "the " + name.replace("num_", "number of ").replace("_", " "))
-
-
-_HINTS: Mapping[str, Any] = get_type_hints(BenchConfig)

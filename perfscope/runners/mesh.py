@@ -6,33 +6,64 @@ groups are consecutive ranks, so that they sit inside one host when ranks are pa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
+from types import MappingProxyType
 
-from perfscope.vocabulary.axes import BATCH_AXES, LAYOUT, OLD_MEANINGS, POSITIONAL, Axis
+from perfscope.vocabulary.axes import BATCH_AXES, LAYOUT, OLD_MEANINGS, OLD_NAMES, POSITIONAL, Axis
 
 WORLD = "world"  # the group of all ranks
+_AXES: Mapping[str, Axis] = {**OLD_NAMES, **{axis.value: axis for axis in LAYOUT}}
+_COUNT = re.compile(r"\s*0*[1-9][0-9]{0,8}\s*")  # isdigit() would take other scripts' digits, too
 
 
-@dataclass(frozen=True, slots=True)
 class Mesh:
     """Axis -> number of parts. Axes of size 1 are left out, so that equal meshes compare equal."""
 
-    axes: Mapping[Axis, int] = field(default_factory=dict)
+    __slots__ = ("axes",)
 
-    def __post_init__(self) -> None:
-        sizes = {axis: self.axes[axis] for axis in LAYOUT if self.axes.get(axis, 1) != 1}
-        object.__setattr__(self, "axes", sizes)
+    def __init__(self, axes: Mapping[Axis, int] = MappingProxyType({})) -> None:
+        self.axes = {axis: axes[axis] for axis in LAYOUT if axes.get(axis, 1) != 1}
+
+    @classmethod
+    def parse(cls, value: object) -> Mesh:
+        """`dp=2,tp=2`, or by position `2,2` or `2,1,2`: data, tensor and pipeline parts.
+
+        The letters D, M and S stand for dp, tp and pp. A list or a table of the same is read, too.
+
+        Raises:
+            ValueError: it is not written like that, or an axis comes twice; says what is wanted.
+        """
+        if isinstance(value, Mapping):
+            value = ",".join(f"{axis}={size}" for axis, size in value.items()) or "dp=1"
+        words = [str(word) for word in value] if isinstance(value, list | tuple) else str(value).split(",")
+        if 2 <= len(words) <= 3 and all(map(_COUNT.fullmatch, words)):
+            return cls.positional(*map(int, words))
+        axes: dict[Axis, int] = {}
+        for name, _, size in (word.partition("=") for word in words):
+            axis = _AXES.get(name.strip())
+            if axis is None or axis in axes or not _COUNT.fullmatch(size):
+                raise ValueError(
+                    f"AXIS=PARTS,... such as dp=2,tp=2: numbers above 0, each once, axes {', '.join(LAYOUT)}"
+                )
+            axes[axis] = int(size)
+        return cls(axes)
 
     @classmethod
     def positional(cls, *sizes: int) -> Mesh:
         """The spelling D,M,S: data, tensor and pipeline parts."""
         return cls(dict(zip(POSITIONAL, sizes, strict=False)))
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mesh) and self.axes == other.axes
+
     def __hash__(self) -> int:
         return hash(tuple(self.axes.items()))
+
+    def __repr__(self) -> str:
+        return f"Mesh({self})"
 
     def __str__(self) -> str:
         return ",".join(f"{axis}={size}" for axis, size in self.axes.items()) or "dp=1"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from perfscope.settings import nearest
 from perfscope.slurm.programs import Caller, SlurmError, Unreachable
-from perfscope.slurm.site import nearest
 
 
 def explain(error: SlurmError, asked: dict[str, str], ask: Caller) -> SlurmError:

@@ -13,19 +13,15 @@ reservation = "bench"
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from msgspec import Meta
 
 from perfscope.errors import UsageError
+from perfscope.settings import converted, one_line, read_toml
 
 FILE = "perfscope-site.toml"
 # What stands in the script already, or would take the job out of perfscope's hands.
@@ -36,30 +32,31 @@ _TAKEN = frozenset(
 )
 
 
+Option = bool | int | str  # true = without a value, false = not given
+Text = Annotated[str, Meta(pattern=r"\S", description="text")]
+Line = Annotated[str, Meta(pattern=r"^[^\n]*$", description="text of one line")]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     """The settings of a site file; what it does not say is None, or empty."""
 
-    modules: tuple[str, ...] = ()
-    setup: tuple[str, ...] = ()
-    partition: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    constraint: str | None = None
-    time: str | None = None
-    mem: str | None = None
-    mpi: str | None = None
-    cpu_bind: str | None = None
-    mem_bind: str | None = None
-    gpu_bind: str | None = None
-    interface: str | None = None
-    stage: str | None = None
+    modules: tuple[Line, ...] = ()
+    setup: tuple[Line, ...] = ()
+    partition: Text | None = None
+    account: Text | None = None
+    qos: Text | None = None
+    constraint: Text | None = None
+    time: Text | None = None
+    mem: Text | None = None
+    mpi: Text | None = None
+    cpu_bind: Text | None = None
+    mem_bind: Text | None = None
+    gpu_bind: Text | None = None
+    interface: Text | None = None
+    stage: Text | None = None
     clean: bool = True
-    options: tuple[tuple[str, str | None], ...] = field(default=())
-
-
-_LISTS = ("modules", "setup")
-_KEYS = tuple(one.name for one in fields(Site))
+    options: dict[str, Option] = field(default_factory=dict)
 
 
 def find_site(folder: Path) -> Path | None:
@@ -76,58 +73,22 @@ def read_site(path: Path) -> Site:
     Raises:
         UsageError: it cannot be read, is no TOML, or says something that cannot be: one line for all.
     """
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UsageError(f"{path} does not exist") from None
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not TOML: {' '.join(str(error).split())}") from error
-    problems = [f"knows no {key!r}{nearest(key, _KEYS)}" for key in document if key not in _KEYS]
-    problems += [text for key, value in document.items() if (text := _problem(key, value))]
-    if problems:
-        raise UsageError(f"{path}: {'; '.join(problems)}")
-    settings: dict[str, Any] = {
-        key: tuple(value) if key in _LISTS else value for key, value in document.items() if key != "options"
-    }
-    return Site(**settings, options=more_options(document.get("options", {}), f"{path} [options]"))
+    site = converted(read_toml(path), Site, file=path)
+    more_options(site.options, f"{one_line(path)}: options")
+    return site
 
 
-def more_options(table: Mapping[str, object], place: str) -> tuple[tuple[str, str | None], ...]:
+def more_options(table: Mapping[str, Option], place: str) -> tuple[tuple[str, str | None], ...]:
     """Further options of sbatch by name; None = without a value.
 
     Raises:
-        UsageError: one that perfscope sets itself, or a value that is none.
+        UsageError: one that perfscope sets itself.
     """
     found: list[tuple[str, str | None]] = []
     for name, value in table.items():
         option = name.lstrip("-").replace("_", "-")
         if option in _TAKEN:
             raise UsageError(f"{place}: --{option} is set by an option of perfscope, or must not be set")
-        if value is True:
-            found.append((option, None))
-        elif isinstance(value, str | int) and not isinstance(value, bool):
-            found.append((option, str(value)))
-        elif value is not False:
-            raise UsageError(f"{place}: {name} = {value!r} is neither text, a number, true nor false")
+        if value is not False:
+            found.append((option, None if value is True else str(value)))
     return tuple(found)
-
-
-def nearest(word: str, known: Sequence[str]) -> str:
-    """`; did you mean 'partition'?`, or the list of what there is."""
-    close = get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
-
-
-def _problem(key: str, value: object) -> str:
-    if key in _LISTS:
-        good = isinstance(value, list) and all(isinstance(one, str) and "\n" not in one for one in value)
-        return "" if good else f"{key} is not a list of texts of one line each"
-    if key == "clean":
-        return "" if isinstance(value, bool) else "clean is neither true nor false"
-    if key == "options":
-        return "" if isinstance(value, dict) else "options is not a table, write [options]"
-    if key in _KEYS and not (isinstance(value, str) and value.strip()):
-        return f"{key} = {value!r} is not text"
-    return ""

@@ -283,3 +283,39 @@ for _ in range(2): subprocess.run([sys.executable, "-c", code], check=True)
 """
     recorded = train(HEAD + loop)
     assert sorted(path.name for path in (recorded.run / "ranks").iterdir()) == ["0", "0.1"]
+
+
+GRADIENTS_ASSIGNED = """
+m = nn.Linear(4, 1); o = torch.optim.SGD(m.parameters(), 0.01)
+for _ in range(6):
+    gradients = torch.autograd.grad(m(torch.randn(8, 4)).mean(), list(m.parameters()))
+    for parameter, gradient in zip(m.parameters(), gradients): parameter.grad = gradient
+    o.step()
+"""
+IMAGES = """
+class Detector(nn.Module):
+    def __init__(self): super().__init__(); self.c = nn.Conv2d(%(channels)d, 2, 3)
+    def forward(self, images, targets=None): return sum(self.c(image[None]).mean() for image in images)
+m = Detector(); o = torch.optim.SGD(m.parameters(), 0.01)
+for _ in range(6):
+    m([torch.randn(%(channels)d, 8 + i, 9) for i in range(5)]).backward(); o.step()
+"""
+PACKED = """
+m = nn.Sequential(nn.Embedding(11, 4), nn.Linear(4, 1)); o = torch.optim.SGD(m.parameters(), 0.01)
+for _ in range(6): m(torch.randint(11, (40,))).mean().backward(); o.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "samples"),
+    [
+        pytest.param(GRADIENTS_ASSIGNED, 8, id="autograd.grad"),
+        pytest.param(IMAGES % {"channels": 3}, 5, id="list of images"),
+        pytest.param(IMAGES % {"channels": 7}, None, id="list of 3-d tensors", marks=pytest.mark.slow),
+        pytest.param(PACKED, None, id="packed tokens", marks=pytest.mark.slow),
+    ],
+)
+def test_samples_of_each_step_are_right_or_unknown(train: Train, loop: str, samples: int | None) -> None:
+    steps = train(HEAD + loop).steps()
+    assert [step["samples"] for step in steps] == [samples] * 6
+    assert [step["num_micro"] for step in steps] == [1] * 6

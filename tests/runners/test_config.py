@@ -10,41 +10,47 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfscope.runners.config import BenchConfig, BenchError, Modifier, check_config, parse_mesh
+from perfscope.runners.config import BenchConfig, BenchError, Modifier, check_config
 from perfscope.runners.mesh import WORLD, Mesh
 from perfscope.vocabulary.axes import Axis
 
 GOOD = BenchConfig(scheme="serial")
 
 OUT_OF_RANGE: list[tuple[dict[str, Any], str]] = [
-    ({"num_ranks": 0}, r"the number of ranks must be from 1 to 4,096, not 0"),
-    ({"num_ranks": 4097}, r"the number of ranks must be from 1 to 4,096, not 4097"),
-    ({"learning_rate": math.inf}, r"the learning rate must be above 0 and at most 1,000,000, not inf"),
-    ({"learning_rate": math.nan}, r"the learning rate must be above 0 .* not nan"),
-    ({"learning_rate": 0.0}, r"the learning rate must be above 0 .* not 0"),
-    ({"momentum": math.nan}, r"the momentum must be at least 0 and below 1, not nan"),
-    ({"momentum": 1.0}, r"the momentum must be at least 0 and below 1, not 1"),
-    ({"dropout": -0.1}, r"the dropout must be at least 0 and below 1, not -0.1"),
-    ({"moving_rate": math.nan}, r"the moving rate must be from -1,000,000,000 to 1,000,000,000, not nan"),
-    ({"moving_rate": math.inf}, r"the moving rate must be from -1,000,000,000 to 1,000,000,000, not inf"),
-    ({"timeout_s": math.inf}, r"the timeout in seconds must be above 0 and at most 86,400, not inf"),
-    ({"timeout_s": 1e15}, r"the timeout in seconds must be above 0 and at most 86,400, not 1e\+15"),
-    ({"seed": 10**23}, r"the seed must be from 0 to 9,223,372,036,854,775,807, not 1000"),
-    ({"seed": -1}, r"the seed must be from 0 to .*, not -1"),
-    ({"steps": 10**9 + 1}, r"the steps must be from 1 to 1,000,000,000, not 1000000001"),
-    ({"period": 10**12}, r"the period must be from 1 to 1,000,000,000"),
-    ({"num_microbatches": 0}, r"the number of microbatches must be from 1 to"),
-    ({"base_batch": 0}, r"the base batch must be from 1 to"),
-    ({"threads": 10**6}, r"the threads must be from 1 to 4,096"),
-    ({"num_classes": 1}, r"the number of classes must be from 2 to 1,000,000, not 1"),
-    ({"num_classes": 10**7}, r"the number of classes must be from 2 to 1,000,000"),
-    ({"batch": 10**15}, r"the batch must be from 1 to 17,179,869,184"),
+    ({"num_ranks": 0}, r"ranks: must be a whole number from 1 to 4,096, not 0"),
+    ({"num_ranks": 4097}, r"ranks: must be a whole number from 1 to 4,096, not 4097"),
+    ({"learning_rate": math.inf}, r"lr: must be a number above 0 and at most 1,000,000, not inf"),
+    ({"learning_rate": math.nan}, r"lr: must be a number above 0 .* not nan"),
+    ({"learning_rate": 0.0}, r"lr: must be a number above 0 .* not 0"),
+    ({"momentum": math.nan}, r"momentum: must be a number of at least 0 and below 1, not nan"),
+    ({"momentum": 1.0}, r"momentum: must be a number of at least 0 and below 1, not 1"),
+    ({"dropout": -0.1}, r"dropout: must be a number of at least 0 and below 1, not -0.1"),
+    (
+        {"moving_rate": math.nan},
+        r"moving_rate: must be a number from -1,000,000,000 to 1,000,000,000, not nan",
+    ),
+    (
+        {"moving_rate": math.inf},
+        r"moving_rate: must be a number from -1,000,000,000 to 1,000,000,000, not inf",
+    ),
+    ({"timeout_s": math.inf}, r"timeout: must be a number above 0 and at most 86,400, not inf"),
+    ({"timeout_s": 1e15}, r"timeout: must be a number above 0 and at most 86,400, not 1000000000000000.0"),
+    ({"seed": 10**23}, r"seed: must be a whole number from 0 to 9,223,372,036,854,775,807, not 1000"),
+    ({"seed": -1}, r"seed: must be a whole number from 0 to .*, not -1"),
+    ({"steps": 10**9 + 1}, r"steps: must be a whole number from 1 to 1,000,000,000, not 1000000001"),
+    ({"period": 10**12}, r"period: must be a whole number from 1 to 1,000,000,000"),
+    ({"num_microbatches": 0}, r"microbatches: must be a whole number from 1 to"),
+    ({"base_batch": 0}, r"base_batch: must be a whole number from 1 to"),
+    ({"threads": 10**6}, r"threads: must be a whole number from 1 to 4,096"),
+    ({"num_classes": 1}, r"classes: must be a whole number from 2 to 1,000,000, not 1"),
+    ({"num_classes": 10**7}, r"classes: must be a whole number from 2 to 1,000,000"),
+    ({"batch": 10**15}, r"batch: must be a whole number from 1 to 17,179,869,184"),
     ({"batch": 10**9}, r"1,000,000,000 samples of 3x32x32 is 3,072,000,000,000 numbers; at most"),
     ({"input_shape": (3, 0, 4)}, r"an input of 3x0x4 has no elements"),
     ({"input_shape": (3, 1 << 15, 4)}, r"3x32768x4 is too large; each size must be from 1 to 16,384"),
     ({"modifiers": (Modifier("topk", math.inf),)}, r"\+topk\(inf\): inf is not a number that can be used"),
     ({"num_ranks": 3, "num_hosts": 2}, r"3 ranks cannot be spread evenly over 2 hosts"),
-    ({"dtype": "float16"}, r"the dtype 'float16' is none of float32, float64"),
+    ({"dtype": "float16"}, r"dtype: must be one of float32, float64, not \"float16\""),
 ]
 
 
@@ -62,22 +68,22 @@ def test_the_ends_of_every_range_are_allowed() -> None:
 
 
 WRONG_TYPES: list[tuple[dict[str, Any], str]] = [
-    ({"period": "x"}, "the period must be a whole number, not 'x'"),
-    ({"steps": 1.5}, "the steps must be a whole number, not 1.5"),
-    ({"steps": math.nan}, "the steps must be a whole number, not nan"),
-    ({"batch": True}, "the batch must be a whole number, not True"),
-    ({"learning_rate": "0.1"}, "the learning rate must be a number, not '0.1'"),
-    ({"learning_rate": None}, "the learning rate must be a number, not None"),
-    ({"model": 3}, "the model must be a text, not 3"),
-    ({"mesh": [1, 2]}, r"the mesh must be axes with whole numbers above 0, not \[1, 2\]"),
-    ({"mesh": {"dp": 0}}, "the mesh must be axes with whole numbers above 0"),
-    ({"mesh": {"time": 2}}, "the mesh must be axes with whole numbers above 0"),
-    ({"input_shape": [3, 4.5, 4]}, "the input shape must be one or three whole numbers"),
-    ({"input_shape": None}, "the input shape must be one or three whole numbers, not None"),
-    ({"modifiers": [{"name": "topk", "value": "much"}]}, "a modifier must be a name and a number"),
+    ({"period": "x"}, 'period: must be a whole number .*, not "x"'),
+    ({"steps": 1.5}, "steps: must be a whole number .*, not 1.5"),
+    ({"steps": math.nan}, "steps: must be a whole number .*, not nan"),
+    ({"batch": True}, "batch: must be a whole number .*, not true"),
+    ({"learning_rate": "0.1"}, 'lr: must be a number .*, not "0.1"'),
+    ({"learning_rate": None}, "lr: must be a number .*, not None"),
+    ({"model": 3}, "model: must be text, not 3"),
+    ({"mesh": [1, 0]}, r"mesh: must be AXIS=PARTS,.* numbers above 0, .*, not \[1, 0\]"),
+    ({"mesh": {"dp": 0}}, "mesh: must be AXIS=PARTS,.* numbers above 0"),
+    ({"mesh": {"time": 2}}, "mesh: must be AXIS=PARTS,.* numbers above 0"),
+    ({"input_shape": [3, 4.5, 4]}, "input: must be a whole number, not 4.5"),
+    ({"input_shape": None}, "input: must be CHANNELSxHEIGHTxWIDTH such as 3x32x32, or one number, not None"),
+    ({"modifiers": [{"name": "topk", "value": "much"}]}, 'modifiers.value: must be a number, not "much"'),
     ({"modifiers": [3]}, "no configuration of a bench run"),
     ({"modifiers": 3}, "no configuration of a bench run"),
-    ({"colour": 1}, "unknown settings of a bench run: colour"),
+    ({"colour": 1}, 'has no key "colour"; it knows scheme, '),
 ]
 
 
@@ -90,7 +96,7 @@ def test_json_of_the_wrong_type_is_refused_in_one_line(settings: dict[str, Any],
 
 @pytest.mark.parametrize("text", ["[1]", "3", "null", "{", '{"model": "mlp"}', "[" * 100_000])
 def test_json_that_is_no_configuration_is_refused(text: str) -> None:
-    with pytest.raises(BenchError, match=r"no configuration of a bench run|unknown settings"):
+    with pytest.raises(BenchError, match="no configuration of a bench run"):
         BenchConfig.from_json(text)
 
 
@@ -100,9 +106,10 @@ def test_json_brings_back_what_was_written_and_numbers_beyond_floats_are_refused
     whole = BenchConfig.from_json(json.dumps({**asdict(GOOD), "learning_rate": 1}))
     assert whole.learning_rate == 1
     for name in ("learning_rate", "timeout_s", "moving_rate"):
-        huge = BenchConfig.from_json(json.dumps({**asdict(GOOD), name: 10**400}))
-        with pytest.raises(BenchError, match=r"must be (above 0 and at most|from -1,000,000,000 to)"):
-            check_config(huge)
+        with pytest.raises(
+            BenchError, match=r"must be a number (above 0 and at most|from -1,000,000,000 to)"
+        ):
+            BenchConfig.from_json(json.dumps({**asdict(GOOD), name: 10**400}))
 
 
 @pytest.mark.parametrize(
@@ -113,23 +120,23 @@ def test_json_brings_back_what_was_written_and_numbers_beyond_floats_are_refused
     ],
 )
 def test_a_mesh_is_two_or_three_whole_numbers_in_ascii_digits(text: str) -> None:
-    with pytest.raises(BenchError, match=r"is not AXIS=PARTS,... such as dp=2,tp=2|there is no axis"):
-        parse_mesh(text)
-    assert parse_mesh(" 2, 3 ,4") == Mesh.positional(2, 3, 4)
+    with pytest.raises(ValueError, match=r"AXIS=PARTS,... such as dp=2,tp=2"):
+        Mesh.parse(text)
+    assert Mesh.parse(" 2, 3 ,4") == Mesh.positional(2, 3, 4)
 
 
 def test_named_axes_and_every_older_spelling_give_the_same_mesh() -> None:
     named = Mesh({Axis.PP: 3, Axis.DP: 2, Axis.TP: 1})
     for text in ("dp=2,pp=3", " pp=3, dp=2,tp=1", "D=2,M=1,S=3", "2,1,3"):
-        assert parse_mesh(text) == named
-    assert str(named) == "dp=2,pp=3" and str(Mesh()) == "dp=1" and hash(named) == hash(parse_mesh("2,1,3"))
+        assert Mesh.parse(text) == named
+    assert str(named) == "dp=2,pp=3" and str(Mesh()) == "dp=1" and hash(named) == hash(Mesh.parse("2,1,3"))
     old: list[Any] = [{"data": 2, "model": 1, "stage": 3}, [2, 1, 3], {"dp": 2, "pp": 3}]
     for raw in old:
         assert BenchConfig.from_json(json.dumps({**asdict(GOOD), "mesh": raw})).mesh == named
-    assert parse_mesh("2,2").for_scheme("dp.hsdp") == Mesh({Axis.DP: 2, Axis.FSDP: 2})
-    assert parse_mesh("2,2").for_scheme("hy.numa_replica") == Mesh({Axis.DP: 2, Axis.NUMA: 2})
-    assert parse_mesh("4,1").for_scheme("dp.fsdp") == Mesh({Axis.FSDP: 4})
-    assert parse_mesh("dp=2,fsdp=2").for_scheme("dp.fsdp") == Mesh({Axis.DP: 2, Axis.FSDP: 2})
+    assert Mesh.parse("2,2").for_scheme("dp.hsdp") == Mesh({Axis.DP: 2, Axis.FSDP: 2})
+    assert Mesh.parse("2,2").for_scheme("hy.numa_replica") == Mesh({Axis.DP: 2, Axis.NUMA: 2})
+    assert Mesh.parse("4,1").for_scheme("dp.fsdp") == Mesh({Axis.FSDP: 4})
+    assert Mesh.parse("dp=2,fsdp=2").for_scheme("dp.fsdp") == Mesh({Axis.DP: 2, Axis.FSDP: 2})
 
 
 def test_ranks_are_laid_out_as_a_device_mesh_in_the_order_of_the_axes() -> None:

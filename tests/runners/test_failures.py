@@ -157,8 +157,8 @@ IMPOSSIBLE: dict[str, tuple[BenchConfig | dict[str, Any] | str, str]] = {
         replace(TINY, model="resnet50", batch=2, input_shape=(3, 8, 8)),
         "use a batch of at least 4",
     ),
-    "type": ({"scheme": "serial", "period": "x"}, "the period must be a whole number, not 'x'"),
-    "unknown setting": ({"scheme": "serial", "colour": 1}, "unknown settings of a bench run: colour"),
+    "type": ({"scheme": "serial", "period": "x"}, "run: period: must be a whole number from"),
+    "unknown setting": ({"scheme": "serial", "colour": 1}, 'run: has no key "colour"; it knows'),
 }
 
 

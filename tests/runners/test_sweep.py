@@ -90,24 +90,47 @@ def test_a_scheme_with_a_mesh_of_its_own_comes_once() -> None:
     ]
 
 
+def test_a_mesh_may_be_written_as_a_table() -> None:
+    document = {"cell": [{"scheme": "hy.owt", "mesh": {"dp": 2, "tp": 2}}]}
+    (cell,) = parse_sweep(document, "t", "t.toml").cells
+    assert cell.settings == {"mesh": "dp=2,tp=2"}
+
+
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "top key": ({"sweeps": {}}, "'sweeps'; did you mean 'sweep'"),
-    "sweep key": ({"sweep": {"schemas": []}}, "'schemas'; did you mean 'schemes'"),
-    "setting": ({"settings": {"step": 1}}, "'step'; did you mean 'steps'"),
-    "cell key": ({"cell": [{"scheme": "serial", "bach": 1}]}, "'bach'; did you mean 'batch'"),
-    "no list": ({"sweep": {"schemes": "serial"}}, "write ['serial']"),
+    "top key": ({"sweeps": {}}, 'has no key "sweeps" (did you mean "sweep"?)'),
+    "sweep key": ({"sweep": {"schemas": []}}, 'sweep: has no key "schemas" (did you mean "schemes"?)'),
+    "setting": ({"settings": {"step": 1}}, 'settings: has no key "step" (did you mean "steps"?)'),
+    "cell key": (
+        {"cell": [{"scheme": "serial", "bach": 1}]},
+        'cell: has no key "bach" (did you mean "batch"?)',
+    ),
+    "no list": (
+        {"sweep": {"schemes": "serial"}},
+        'sweep.schemes: must be a list, not "serial"; write ["serial"]',
+    ),
     "no cell": ({"sweep": {}}, "asks for no run"),
-    "cell without scheme": ({"cell": [{"batch": 1}]}, "names no scheme"),
-    "one bracket": ({"cell": {"scheme": "serial"}}, "write [[cell]]"),
+    "cell without scheme": ({"cell": [{"batch": 1}]}, 'cell: needs "scheme"'),
+    "one bracket": ({"cell": {"scheme": "serial"}}, "each under [[cell]] with two brackets"),
     "no quotes": ({"sweep": {"schemes": ["hy.owt"]}, "scheme": {"hy": {"owt": {}}}}, "with quotes"),
     "unused override": (
         {"sweep": {"schemes": ["hy.owt"]}, "scheme": {"hy.own": {"batch": 1}}},
         "did you mean 'hy.owt'",
     ),
     "worlds and meshes": ({"sweep": {"schemes": ["serial"], "worlds": [1], "meshes": ["1,1"]}}, "not both"),
-    "repeats": ({"sweep": {"schemes": ["serial"], "repeats": 0}}, "repeats = 0"),
-    "timeout": ({"sweep": {"schemes": ["serial"], "cell_timeout": "soon"}}, "cell_timeout = 'soon'"),
-    "two keys": ({"settings": {"bach": 1, "step": 1}, "cell": [{"shceme": "a"}]}, "knows no 'shceme'"),
+    "repeats": (
+        {"sweep": {"schemes": ["serial"], "repeats": 0}},
+        "sweep.repeats: must be a whole number from 1 to 1,000,000,000, not 0",
+    ),
+    "timeout": (
+        {"sweep": {"schemes": ["serial"], "cell_timeout": "soon"}},
+        'sweep.cell_timeout: must be a time such as "10min", not "soon"',
+    ),
+    "two keys": (
+        {"settings": {"bach": 1, "step": 1}, "cell": [{"shceme": "a"}]},
+        'has no key "shceme" (did you mean "scheme"?)',
+    ),
+    "value": ({"cell": [{"scheme": "serial"}, {"scheme": "a", "batch": 0}]}, "cell 2.batch: must be a whole"),
+    "mesh": ({"settings": {"mesh": "dp=2,time=2"}}, "settings.mesh: must be AXIS=PARTS,..."),
     "twice": ({"cell": [{"scheme": "serial"}, {"scheme": "serial"}]}, "twice"),
 }
 
@@ -126,7 +149,7 @@ def test_a_file_that_is_no_toml_names_line_and_column(tmp_path: Path) -> None:
     path.write_text("[sweep\n")
     with pytest.raises(BenchError, match=r"is not TOML: .*line 1"):
         read_sweep(path)
-    with pytest.raises(BenchError, match="does not exist"):
+    with pytest.raises(BenchError, match="cannot be read: No such file"):
         read_sweep(tmp_path / "other.toml")
 
 

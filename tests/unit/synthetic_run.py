@@ -62,12 +62,13 @@ class SyntheticRun:
 
     def steps(self, rank: int, durations: Sequence[int], **columns: Sequence[int | None]) -> None:
         """steps.jsonl; `columns` gives more of STEP_COLUMNS, one value per step."""
-        lines, start = [json.dumps({"columns": STEP_COLUMNS})], 1_000_000
+        names = list(dict.fromkeys([*STEP_COLUMNS, *columns]))
+        lines, start = [json.dumps({"columns": names})], 1_000_000
         for index, duration in enumerate(durations):
             row: dict[str, int | None] = dict.fromkeys(STEP_COLUMNS)
             row.update(step=index, start_ns=start, dur_ns=duration, window=-1, num_micro=1)
             row.update({name: values[index] for name, values in columns.items()})
-            lines.append(json.dumps([row[name] for name in STEP_COLUMNS], separators=(",", ":")))
+            lines.append(json.dumps([row[name] for name in names], separators=(",", ":")))
             start += duration
         self.write(f"ranks/{rank}/steps.jsonl", "\n".join(lines) + "\n")
 

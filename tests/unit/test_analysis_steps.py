@@ -99,6 +99,43 @@ def test_samples_are_summed_over_data_parallel_ranks_only(
     assert source == (None if samples is None else "derived")
 
 
+def varied(path: Path, **columns: list[int]) -> Any:
+    """Two data-parallel ranks: every fourth step has 4096 samples in 1.4 ms, the others 8 in 0.14 ms."""
+    run = untraced(path, world_size=2)
+    durations = [1_400_000 if step % 4 == 3 else 140_000 for step in range(35)]
+    sizes = [4096 if step % 4 == 3 else 8 for step in range(35)]
+    for rank in (0, 1):
+        run.rank(rank, world_size=2, root=DP)
+        run.steps(rank, durations, **{name: given or sizes for name, given in columns.items()})
+    return analyse_run(run.read())
+
+
+def test_throughput_is_samples_over_their_own_time_where_batch_sizes_vary(tmp_path: Path) -> None:
+    analysis = varied(tmp_path, samples=[])
+    num, time_s = 2 * (8 * 4096 + 24 * 8), (8 * 1_400_000 + 24 * 140_000) * 1e-9
+    assert analysis.throughput_samples_per_s == pytest.approx(num / time_s)
+    assert analysis.samples_per_step == pytest.approx(num / 32)
+    assert analysis.batch_range == (8, 4096)
+
+
+def test_tokens_that_vary_put_both_throughputs_on_the_same_steps(tmp_path: Path) -> None:
+    analysis = varied(tmp_path, samples=[16] * 35, tokens=[])
+    time_s = (8 * 1_400_000 + 24 * 140_000) * 1e-9
+    assert analysis.throughput_samples_per_s == pytest.approx(2 * 32 * 16 / time_s)
+    assert analysis.tokens_per_s == pytest.approx(2 * (8 * 4096 + 24 * 8) / time_s)
+    assert analysis.batch_range is None
+
+
+def test_a_smaller_last_batch_and_a_stall_leave_the_median_step(tmp_path: Path) -> None:
+    run = untraced(tmp_path, world_size=1)
+    run.rank(0, world_size=1)
+    run.steps(0, [*[100] * 20, 5000, 60], samples=[*[32] * 21, 4])
+    analysis = analyse_run(run.read())
+    mean = (18 * 32 + 4) / 19
+    assert analysis.throughput_samples_per_s == pytest.approx(mean / 100e-9)
+    assert (analysis.samples_per_step, analysis.batch_range) == (32, None)
+
+
 def test_a_single_process_needs_no_data_parallel_root(tmp_path: Path) -> None:
     assert throughput_of(tmp_path, [{"world_size": 1}]) == (16, "derived")
 

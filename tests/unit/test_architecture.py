@@ -15,14 +15,15 @@ import perfscope
 
 PACKAGE = Path(perfscope.__file__).parent
 
-# room -> rooms it may import. Leaves (errors, units, volumes, children) every room but probes may use, the
-# vocabulary every room.
+# room -> rooms it may import. Leaves (errors, units, volumes, children, settings) every room but probes may
+# use, the vocabulary every room.
 ARROWS: dict[str, set[str]] = {
     "vocabulary": set(),
     "errors": set(),
     "units": set(),
     "volumes": set(),
     "children": set(),
+    "settings": set(),
     "messages": {"vocabulary"},
     "rundir": {"vocabulary"},
     "probes": {"rundir", "vocabulary"},
@@ -43,7 +44,7 @@ ARROWS: dict[str, set[str]] = {
     "__main__": {"cli"},
     "__init__": set(),
 }
-LEAVES = {"errors", "units", "volumes", "children", "vocabulary", "__init__"}
+LEAVES = {"errors", "units", "volumes", "children", "settings", "vocabulary", "__init__"}
 SHARED = (
     "rundir/layout.py",
     "rundir/seal.py",

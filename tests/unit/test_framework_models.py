@@ -233,7 +233,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "dropout": ({"dropout": 0.5}, "--dropout can only be 0"),
     "cuda": ({"device": "cuda"}, "--device can only be cpu"),
     "uneven batch": ({"batch": 7, "ranks": 2}, "cannot be cut into 2 equal parts"),
-    "no steps": ({"steps": 0}, "must be from 1"),
+    "no steps": ({"steps": 0}, "steps: must be a whole number from 1"),
     "lr rule": ({"lr_rule": "linear"}, "--lr-rule belongs to parallel schemes"),
 }
 

@@ -117,5 +117,30 @@ def test_the_reader_names_what_it_left_out(tmp_path: Path) -> None:
     reader = synthetic.read()
     assert reader.run.world_size is None and reader.rank_records[0].host == "h"
     reasons = {note.path: note.reason for note in reader.notes}
-    assert reasons["run.json"] == "entries of a wrong type are left out: world_size"
-    assert reasons["ranks/0/rank.json"] == "entries of a wrong type are left out: pid"
+    assert reasons["run.json"] == "entries of a wrong type or an impossible value are left out: world_size"
+    assert reasons["ranks/0/rank.json"] == "entries of a wrong type or an impossible value are left out: pid"
+
+
+@pytest.mark.parametrize(
+    ("name", "entry", "left_out"),
+    [
+        ("run.json", {"expected_ranks": 10**12}, "expected_ranks"),
+        ("run.json", {"attached_ranks": -1}, "attached_ranks"),
+        ("run.json", {"options": {"samples_per_step": 1e308}}, "options.samples_per_step"),
+        ("run.json", {"options": {"overhead": -0.5}}, "options.overhead"),
+        ("ranks/0/rank.json", {"overhead": {"windows_ns": -5}}, "overhead.windows_ns"),
+        ("ranks/0/rank.json", {"overhead": {"always_on_ns": 10**18}}, "overhead.always_on_ns"),
+        ("ranks/0/rank.json", {"world_size": 10**12}, "world_size"),
+        ("ranks/0/rank.json", {"root": {"dp_size": 10**12}}, "root.dp_size"),
+    ],
+)
+def test_an_impossible_value_is_left_out_and_named(
+    tmp_path: Path, name: str, entry: dict[str, object], left_out: str
+) -> None:
+    synthetic = SyntheticRun(tmp_path / "run")
+    synthetic.rank(0)
+    document = json.loads((synthetic.path / name).read_text())
+    document.pop("checksum", None)
+    synthetic.write(name, {**document, **entry})
+    (note,) = synthetic.read().notes
+    assert (note.path, note.reason.rpartition(": ")[2]) == (name, left_out)

@@ -367,11 +367,14 @@ def test_the_nearest_site_file_counts_and_options_go_before_it(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('partiton = "gpu"', "knows no 'partiton'; did you mean 'partition'?"),
-        ("modules = 'gcc'", "modules is not a list"),
-        ("clean = 1", "clean is neither true nor false"),
-        ("time = 30", "time = 30 is not text"),
+        ('partiton = "gpu"', 'has no key "partiton" (did you mean "partition"?)'),
+        ("modules = 'gcc'", 'modules: must be a list, not "gcc"; write ["gcc"]'),
+        ("clean = 1", "clean: must be true or false, not 1"),
+        ("time = 30", "time: must be text, not 30"),
         ("[options]\nnodes = 3", "--nodes is set by an option of perfscope"),
+        ("[options]\nhint = 1.5", "options.hint: must be true or false or a whole number or text, not 1.5"),
+        ('setup = ["a\\nb"]', 'setup: must be text of one line, not "a\\nb"'),
+        ('time = " "', 'time: must be text, not " "'),
         ("= 1", "is not TOML"),
     ],
 )

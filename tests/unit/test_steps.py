@@ -113,9 +113,11 @@ def test_every_nanosecond_of_input_and_backward_lands_in_exactly_one_step(calls:
         elif call == "update":
             script.update(A)
         elif call == "input":
+            script.now += 7
             script.tracker.add_input(7)
             given_ns["input"] += 7
         else:
+            script.now += 5
             script.tracker.add_backward(5, script.now)
             given_ns["backward"] += 5
     before = list(script.steps)
@@ -126,8 +128,21 @@ def test_every_nanosecond_of_input_and_backward_lands_in_exactly_one_step(calls:
     assert len(steps) == calls.count("update")
     assert sum(step.input_ns or 0 for step in steps) <= given_ns["input"]
     assert sum(step.backward_ns or 0 for step in steps) <= given_ns["backward"]
+    assert all((step.input_ns or 0) <= step.dur_ns for step in steps)
     for earlier, later in itertools.pairwise(steps):
         assert earlier.start_ns + earlier.dur_ns <= later.start_ns
+
+
+def test_waits_before_the_first_step_and_after_the_last_are_in_none() -> None:
+    script = Script()
+    script.tracker.add_input(1000)  # workers start
+    script.forward()
+    script.tracker.add_input(3)
+    script.update(A)
+    script.tracker.add_input(5)
+    script.forward().update(A)
+    script.tracker.add_input(1000)  # workers end
+    assert [step.input_ns for step in script.finish()] == [8, 0]
 
 
 def test_another_models_optimizer_begins_a_step_of_its_own() -> None:

@@ -206,11 +206,13 @@ def typical_step(entry: RunEntry) -> float | None:
     """The step that the run's samples/s follow from, ns.
 
     Of a bench run the slowest rank's (asynchronous: batch over samples/s, for its ranks step by themselves);
-    else the median over all ranks' steps.
+    else the median over all ranks' steps; the mean where batch sizes vary.
     """
-    bench, step = entry.analysis.bench, entry.analysis.step_ns
+    analysis, bench, step = entry.analysis, entry.analysis.bench, entry.analysis.step_ns
     if bench is not None and bench.samples_per_s and bench.batch:
         return bench.batch * 1e9 / bench.samples_per_s
+    if analysis.batch_range and analysis.samples_per_step and analysis.throughput_samples_per_s:
+        return analysis.samples_per_step * 1e9 / analysis.throughput_samples_per_s
     return float(step.median) if step else None
 
 

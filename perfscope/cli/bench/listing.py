@@ -47,7 +47,7 @@ def command(name: str | None, family: str | None, as_json: bool) -> None:
         print_result(_as_json(_details(scheme)) if as_json else _details_text(scheme))
         return
     if family is not None and family not in FAMILIES:
-        from perfscope.runners.sweep.settings import nearest
+        from perfscope.settings import nearest
 
         raise UsageError(f"there is no family {family!r}{nearest(family, FAMILIES)}")
     chosen = [one for one in SCHEMES if family is None or family_of(one.name) == family]

@@ -12,7 +12,7 @@ import click
 
 from perfscope.errors import UsageError
 from perfscope.slurm.request import BY_MPI, FRAMEWORKS, JobRequest, job_name
-from perfscope.slurm.site import FILE, Site, find_site, more_options, read_site
+from perfscope.slurm.site import FILE, Option, Site, find_site, more_options, read_site
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _TIME = re.compile(r"\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+(?::\d\d){0,2}|UNLIMITED|INFINITE", re.IGNORECASE)
@@ -176,7 +176,7 @@ def job_request(
         clean=settings.clean,
         modules=settings.modules,
         setup=settings.setup,
-        options=(*settings.options, *_more(more)),
+        options=(*more_options(settings.options, "[options]"), *_more(more)),
         record=_record(record),
         **of_site,
     )
@@ -218,7 +218,7 @@ def resources_request(
         exclusive=settings.clean if exclusive is None else exclusive,
         modules=settings.modules,
         setup=settings.setup,
-        options=(*settings.options, *_more(more)),
+        options=(*more_options(settings.options, "[options]"), *_more(more)),
         **with_site(options, settings),
     )
 
@@ -231,7 +231,7 @@ def asked_of(job: JobRequest) -> dict[str, str]:
 
 def _more(words: tuple[str, ...]) -> tuple[tuple[str, str | None], ...]:
     """`--sbatch hint=nomultithread`, with or without dashes."""
-    table: dict[str, object] = {}
+    table: dict[str, Option] = {}
     for word in words:
         name, equals, value = word.lstrip("-").partition("=")
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name):

@@ -137,8 +137,8 @@ def _require_mpi(job: JobRequest) -> None:
     """Raises SlurmError where srun cannot start MPI programs the way that is asked for."""
     if job.mpi is None or job.horovodrun:
         return
+    from perfscope.settings import nearest
     from perfscope.slurm.programs import SlurmError, mpi_types
-    from perfscope.slurm.site import nearest
 
     names = mpi_types()
     if names and job.mpi.partition(",")[0] not in names:

@@ -19,6 +19,7 @@ _HOOK = "perfscope batch"  # our key in torch's table of global forward pre-hook
 _MAX_NODES = 64  # of the loss's graph that are looked at for a target
 _MAX_TRIES = 4  # searches for the axis of samples before it is taken as unknown
 _MAX_FRAMES = 30
+_CHANNELS = {1, 3, 4}  # of images
 _PIPELINES = "torch.distributed.pipelining.stage"
 _TRIALS = ("_prepare_forward_infra", "_forward_metadata_inference", "_shape_inference")
 _TARGET = "_saved_target"  # of the graph nodes of torch's loss functions
@@ -104,7 +105,11 @@ class Batches:
             Samples (None: unknown) and tokens (None: the model takes none) that this adds to the step.
         """
         torch = self._torch
-        tensors = tensors_of(torch, args) or tensors_of(torch, _ordered(kwargs))
+        given = args
+        tensors = tensors_of(torch, given)
+        if not tensors:
+            given = _ordered(kwargs)
+            tensors = tensors_of(torch, given)
         shapes = [shape_of(torch, tensor) or () for tensor in tensors]
         fresh_step, self._step = step != self._step, step
         if fresh_step:
@@ -119,7 +124,10 @@ class Batches:
         if samples is None:
             if again and any(ref() is tensor for ref in self._inputs for tensor in tensors[:1]):
                 return 0, None
-            samples = self._of_input(root, shapes)
+            if given and self._lists_images(given[0]):
+                samples = self._of_list(given[0])
+            else:
+                samples = self._of_input(root, tensors, shapes)
             samples = None if samples is None else samples * whole
         self._inputs += [weakref.ref(tensor) for tensor in tensors[:1]]
         return samples, self._tokens(root, tensors, shapes, whole) if samples != 0 else None
@@ -164,10 +172,28 @@ class Batches:
         self._count(LOADER)
         return part
 
-    def _of_input(self, root: Any, shapes: List[Shape]) -> Optional[int]:
-        shape = next((shape for shape in shapes if shape), None)
-        if shape is None:
+    def _lists_images(self, given: Any) -> bool:
+        """A list of tensors of three dimensions: torchvision's detection models take `[C, H, W]` images."""
+        if not isinstance(given, list) or not given:
+            return False
+        shapes = [shape_of(self._torch, one) for one in given]
+        return all(shape is not None and len(shape) == 3 for shape in shapes)
+
+    def _of_list(self, images: List[Any]) -> Optional[int]:
+        """Its length; None where the first dimensions are not channels: these may be several inputs."""
+        channels = {(shape_of(self._torch, image) or (0,))[0] for image in images}
+        if len(channels) > 1 or not channels <= _CHANNELS:
             return None
+        self._count(INPUT)
+        return len(images)
+
+    def _of_input(self, root: Any, tensors: List[Any], shapes: List[Shape]) -> Optional[int]:
+        first = next((number for number, shape in enumerate(shapes) if shape), None)
+        if first is None:
+            return None
+        shape = shapes[first]
+        if len(shape) == 1 and self._are_tokens(root, tensors[first]):
+            return None  # packed sequences: their tokens, or one token of each sample
         samples = shape[self.axis] if self.axis < len(shape) else shape[0]
         searched = self._open is not None or self._tries >= _MAX_TRIES
         if self._axis_from == INPUT and len(shape) > 1 and shape[0] != shape[1] and not searched:
@@ -179,12 +205,20 @@ class Batches:
     def _count(self, source: str) -> None:
         self._counts[source] = self._counts.get(source, 0) + 1
 
-    def _tokens(self, root: Any, tensors: List[Any], shapes: List[Shape], whole: int) -> Optional[int]:
-        """Elements of the first integer input [batch, sequence] of a model that has an embedding."""
+    def _embeds_tokens(self, root: Any) -> bool:
         known = self._embeds.get(id(root))
         if known is None or known[0]() is not root:
             known = self._embeds[id(root)] = (weakref.ref(root), _embeds(root))
-        if not known[1]:
+        return known[1]
+
+    def _are_tokens(self, root: Any, tensor: Any) -> bool:
+        with self._torch._C.DisableTorchFunction():
+            integers = tensor.dtype in (self._torch.int64, self._torch.int32)
+        return integers and self._embeds_tokens(root)
+
+    def _tokens(self, root: Any, tensors: List[Any], shapes: List[Shape], whole: int) -> Optional[int]:
+        """Elements of the first integer input [batch, sequence] of a model that has an embedding."""
+        if not self._embeds_tokens(root):
             return None
         integers = (self._torch.int64, self._torch.int32)
         with self._torch._C.DisableTorchFunction():  # the training's own subclasses must not see us look

@@ -372,6 +372,7 @@ class TorchProbe:
             if self._hand is not None and self._tracker is self._hand.tracker and self._recorder is not None:
                 self._recorder.meta["step_source"] = by_hand.THEN_OPTIMIZERS
             self._hand = None
+            self._provisional = False  # gradients may come from autograd.grad, without a backward pass
             serial = self._models.serial(optimizer)
             found = [call for call in self._models.find(self._calls.outermost()) if call.time > self._updated]
             self._calls.updated()

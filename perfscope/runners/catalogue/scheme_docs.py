@@ -5,7 +5,9 @@ What stands between the two marks is written by hand, and kept.
 
 from __future__ import annotations
 
+import re
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,23 +28,28 @@ from perfscope.units import format_si
 BEGIN, END = "<!-- by hand: begin -->", "<!-- by hand: end -->"
 _NUM_RANKS, _BATCH, _BATCH_OF_SERVERS, _CLASSES = 4, 256, 252, 1000
 _NO_BYTES = "0"
+WIDTH = 100
+_BEFORE_MARK = re.compile(r"(?<=\S) (?=[-+*#>|]|\d+[.)] )")
 
 _HEAD = f"""# Parallel schemes
 
-Generated from the registries by `make schemes-doc`; only the part between the marks is written by hand.
+Generated from the registries by `make schemes-doc`; only the part between the marks is written by
+hand.
 
-`perfscope bench list` shows the same on the command line, `perfscope bench run SCHEME` trains one.
+`perfscope bench list` shows the same on the command line, and `perfscope bench run SCHEME` trains a
+scheme.
 
-Symbols: P ranks = D data (dp) x M tensor (tp) x S pipeline (pp) parts; B samples in a step over all
-ranks, b = B/D; e bytes per element; of a layer |x| input and |y| output elements per sample, |w| parameters;
-|W| all parameters; eta learning rate, mu momentum, tau period, a = eta * rho moving rate. The four axes are
-those of Langer et al., TPDS 31(12), 2020, arXiv 2007.03970.
+Symbols: P ranks = D data (dp) x M tensor (tp) x S pipeline (pp) parts. B is the global batch size,
+b = B/D the batch of a data part, e the bytes per element. A layer has |x| input and |y| output
+elements per sample and |w| parameters; |W| is the number of all parameters. eta is the learning
+rate, mu the momentum, tau the period, a = eta * rho the moving rate. The four axes are those of
+Langer et al., TPDS 31(12), 2020, arXiv 2007.03970.
 
 Bytes in the tables are predicted, not measured: what a rank sends in one step by the formulas of
 bandwidth-optimal collectives, for AlexNet (61.1 M parameters, float32, 224 x 224) with B = {_BATCH} on
-P = {_NUM_RANKS} ranks and the mesh shown; a scheme that takes only tokens has `transformer` on 64 tokens
-instead. gloo moves twice as much for a reduce-scatter; `perfscope bench run --dry-run` tells both, per
-link class, for any run.
+P = {_NUM_RANKS} ranks and the mesh shown. A scheme that takes only tokens has `transformer` on 64 tokens
+instead. gloo moves twice as much for a reduce-scatter; `perfscope bench run --dry-run` shows both,
+per link class, for any run.
 """
 
 
@@ -103,9 +110,9 @@ def _family(title: str, members: Sequence[type[Scheme]]) -> str:
         lines += [
             f"### {one.name}",
             "",
-            one.summary,
+            _wrapped(one.summary),
             "",
-            *(f"- {name}: {text.strip()}" for name, text in scheme_facts(one)),
+            *(_wrapped(f"- {name}: {text.strip()}", "  ") for name, text in scheme_facts(one)),
             "",
         ]
     return "\n".join(lines)
@@ -145,6 +152,15 @@ def _alexnet(scheme: str, batch: int, modifiers: tuple[Modifier, ...] = ()) -> B
     )
 
 
+def _wrapped(text: str, indent: str = "") -> str:
+    """Prose at the documentation's width; no line begins with a word that Markdown reads as a mark."""
+    bound = _BEFORE_MARK.sub("\0", text)
+    lines = textwrap.wrap(
+        bound, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(lines).replace("\0", " ")
+
+
 def _amount(num_bytes: float) -> str:
     return format_si(num_bytes, "B") if num_bytes else _NO_BYTES
 
@@ -175,15 +191,16 @@ def _modifiers() -> str:
         lines += [
             f"### +{one.name}",
             "",
-            one.summary,
+            _wrapped(one.summary),
             "",
-            f"- holds: {one.criterion}",
-            f"- source: {one.source}",
+            _wrapped(f"- holds: {one.criterion}", "  "),
+            _wrapped(f"- source: {one.source}", "  "),
             "",
         ]
     for name, text in OTHER_MODIFIERS:
         takers = ", ".join(f"`{one.name}`" for one in SCHEMES if name in one.modifiers)
-        lines += [f"### +{name}", "", text, "", f"- for: {takers or 'no scheme'}", ""]
+        takers = _wrapped(f"- for: {takers or 'no scheme'}", "  ")
+        lines += [f"### +{name}", "", _wrapped(text), "", takers, ""]
     return "\n".join(lines)
 
 

@@ -9,93 +9,48 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
+from dataclasses import make_dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
-from perfscope.runners.config import BenchConfig, BenchError, Modifier, parse_mesh, parse_scheme
+from perfscope.runners.config import SHAPE, SPELLED, BenchConfig, BenchError, Modifier, parse_scheme
 from perfscope.runners.mesh import Mesh
+from perfscope.settings import converted, given
 
 
-class Setting(NamedTuple):
-    """One thing that can be set: its field in BenchConfig, and how what the user wrote is read."""
+class Place(str):
+    """A file or folder, absolute: ranks may be started elsewhere."""
 
-    field: str
-    read: Callable[[str, Any], Any]
-
-
-def _whole(name: str, value: Any) -> int:
-    try:
-        if isinstance(value, bool) or (isinstance(value, float) and value != int(value)):
-            raise ValueError
-        return int(value)
-    except (TypeError, ValueError, OverflowError):  # inf
-        raise BenchError(f"{name} = {value!r} is not a whole number") from None
+    @classmethod
+    def parse(cls, value: object) -> Place:
+        if not isinstance(value, str) or not value.strip():
+            raise ValueError("a path")
+        text = value.strip()
+        return cls(text if text == "synthetic" else Path(text).expanduser().absolute())
 
 
-def _number(name: str, value: Any) -> float:
-    try:
-        if isinstance(value, bool):
-            raise ValueError
-        return float(value)
-    except (TypeError, ValueError):
-        raise BenchError(f"{name} = {value!r} is not a number") from None
+class Shape(tuple[int, ...]):
+    """Of one sample."""
+
+    @classmethod
+    def parse(cls, value: object) -> Shape:
+        words = value if isinstance(value, list | tuple) else str(value).lower().split("x")
+        if len(words) not in (1, 3) or not all(re.fullmatch(r"\s*[0-9]{1,9}\s*", str(one)) for one in words):
+            raise ValueError(SHAPE)
+        return cls(map(int, words))
 
 
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise BenchError(f"{name} = {value!r} is not a word")
-    return value.strip()
-
-
-def _path(name: str, value: Any) -> str:
-    """Absolute: ranks may be started elsewhere."""
-    text = _text(name, value)
-    return text if text == "synthetic" else str(Path(text).expanduser().absolute())
-
-
-def _mesh(name: str, value: Any) -> Mesh:
-    return parse_mesh(",".join(map(str, value)) if isinstance(value, list | tuple) else _text(name, value))
-
-
-def _shape(name: str, value: Any) -> tuple[int, ...]:
-    words = (
-        list(map(str, value))
-        if isinstance(value, list | tuple)
-        else _text(name, str(value)).lower().split("x")
-    )
-    if len(words) not in (1, 3) or not all(re.fullmatch(r"[0-9]{1,9}", word.strip()) for word in words):
-        raise BenchError(f"{name} {value!r} is not CHANNELSxHEIGHTxWIDTH such as 3x32x32, or one number")
-    return tuple(map(int, words))
-
-
-SETTINGS: dict[str, Setting] = {
-    "model": Setting("model", _text),
-    "mesh": Setting("mesh", _mesh),
-    "ranks": Setting("num_ranks", _whole),
-    "batch": Setting("batch", _whole),
-    "steps": Setting("steps", _whole),
-    "input": Setting("input_shape", _shape),
-    "classes": Setting("num_classes", _whole),
-    "lr": Setting("learning_rate", _number),
-    "lr_rule": Setting("lr_rule", _text),
-    "base_batch": Setting("base_batch", _whole),
-    "momentum": Setting("momentum", _number),
-    "dtype": Setting("dtype", _text),
-    "seed": Setting("seed", _whole),
-    "data": Setting("data", _path),
-    "workers": Setting("workers", _whole),
-    "period": Setting("period", _whole),
-    "moving_rate": Setting("moving_rate", _number),
-    "microbatches": Setting("num_microbatches", _whole),
-    "dropout": Setting("dropout", _number),
-    "device": Setting("device", _text),
-    "backend": Setting("backend", _text),
-    "bind": Setting("bind", _text),
-    "threads": Setting("threads", _whole),
-    "timeout": Setting("timeout_s", _number),
-    "save_weights": Setting("save_weights", _path),
+_READ = {"input_shape": Shape, "data": Place, "save_weights": Place}
+FIELDS = {
+    SPELLED.get(name, name): (name, _READ.get(name, hint) | None)
+    for name, hint in get_type_hints(BenchConfig, include_extras=True).items()
+    if name not in ("scheme", "modifiers", "num_hosts")
 }
+SETTINGS = tuple(FIELDS)
+# What can be set, under the names that users know.
+SettingsTable = make_dataclass(
+    "SettingsTable", [(key, hint, None) for key, (_, hint) in FIELDS.items()], kw_only=True
+)
 
 
 class ClusterSize(NamedTuple):
@@ -143,14 +98,9 @@ def config_of(
     every = (*own, *parse_modifiers(modifiers))
     if len({one.name for one in every}) < len(every):
         raise BenchError(f"a modifier is given twice: {', '.join(f'+{one}' for one in every)}")
-    values: dict[str, Any] = {}
-    for key, value in settings.items():
-        if value is None:
-            continue
-        setting = SETTINGS.get(key)
-        if setting is None:
-            raise BenchError(f"there is no setting {key!r}{nearest(key, SETTINGS)}")
-        values[setting.field] = setting.read(key, value)
+    asked = {key: value for key, value in settings.items() if value is not None}
+    table = given(converted(asked, SettingsTable, strict=False, error=BenchError))
+    values = {FIELDS[key][0]: value for key, value in table.items()}
     if "num_ranks" not in values:
         values["num_ranks"] = _default_ranks(name, values.get("mesh"), cluster)
     if cluster is not None:
@@ -162,12 +112,6 @@ def config_of(
     if "input_shape" not in values and default_input is not None and (shape := default_input(model)):
         values["input_shape"] = shape
     return BenchConfig(scheme=name, modifiers=every, **values)
-
-
-def nearest(word: str, known: Mapping[str, Any] | Sequence[str]) -> str:
-    """`; did you mean batch?`, or the list of what there is."""
-    close = get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
 
 
 def _default_ranks(scheme: str, mesh: Mesh | None, cluster: ClusterSize | None) -> int:

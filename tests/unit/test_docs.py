@@ -1,0 +1,82 @@
+"""The documentation as a whole: a page per command, links that lead somewhere, one line width."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped,unused-ignore]
+
+from perfscope.cli.main import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+SITE = ROOT / "docs" / "_site"
+ROOT_PAGES = ["README.md", "ARCHITECTURE.md"]
+PAGES = [*ROOT_PAGES, *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").glob("*.md")))]
+WIDTH = 100
+FENCE = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
+
+
+def prose(page: str) -> str:
+    """A page without its blocks of code; lines keep their numbers."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return FENCE.sub(lambda found: "\n" * found[0].count("\n"), text)
+
+
+def command_pages() -> dict[str, str]:
+    spec = importlib.util.spec_from_file_location("command_pages", SITE / "command_pages.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    pages: dict[str, str] = module.command_pages()
+    return pages
+
+
+def entries(navigation: Any) -> Iterator[str]:
+    """The pages of a mkdocs navigation."""
+    if isinstance(navigation, str):
+        yield navigation
+    else:
+        for one in navigation.values() if isinstance(navigation, dict) else navigation:
+            yield from entries(one)
+
+
+def test_every_command_has_a_page_with_its_options() -> None:
+    pages = command_pages()
+    assert list(pages) == list(COMMANDS)
+    for name, text in pages.items():
+        assert text.startswith(f"# perfscope {name}\n")
+        assert "| `-h, --help` | Show this message and exit. |" in text
+    assert "| `--windows INTEGER RANGE` |" in pages["run"]
+    assert "### perfscope bench env create" in pages["bench"]
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    nav = list(entries(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]))
+    assert len(nav) == len(set(nav))
+    assert sorted(one for one in nav if one.startswith("commands/")) == sorted(
+        f"commands/{name}.md" for name in COMMANDS
+    )
+    written = {path.name for path in (ROOT / "docs").glob("*.md")}
+    assert written - set(nav) == set()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files(page: str) -> None:
+    links = re.findall(r"\]\(([\w./-]+)(?:#[\w-]*)?\)", prose(page))
+    assert [one for one in links if not ((ROOT / page).parent / one).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_lines_are_wrapped(page: str) -> None:
+    """Tables, indented code and lines that cannot be broken may be longer."""
+    long = [
+        f"{page}:{number}"
+        for number, line in enumerate(prose(page).splitlines(), 1)
+        if len(line) > WIDTH and not re.match(r"    |\s*\||!\[|\s*(?:[-*] |\d+\. )?\S+$", line)
+    ]
+    assert long == []
