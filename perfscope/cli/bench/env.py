@@ -10,11 +10,11 @@ from typing import Any
 
 import click
 
+from perfscope.cli.lazy_group import HELP
 from perfscope.cli.output import print_result
 from perfscope.cli.words import plural, table
 
 SCHEMA_VERSION = 1
-_HELP = {"help_option_names": ["-h", "--help"]}
 _DIR = click.option(
     "--dir",
     "folder",
@@ -25,7 +25,7 @@ _DIR = click.option(
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
-@click.group("env", context_settings=_HELP)
+@click.group("env", context_settings=HELP)
 def command() -> None:
     """Make, list and remove pinned environments for `perfscope bench run --framework`.
 
@@ -38,7 +38,7 @@ def command() -> None:
     """
 
 
-@command.command("create", context_settings=_HELP)
+@command.command("create", context_settings=HELP)
 @click.argument("name")
 @click.option(
     "--framework",
@@ -87,7 +87,7 @@ def create_command(
     print_result(f"perfscope bench run --framework {_example(made.framework)} {option}\n")
 
 
-@command.command("list", context_settings=_HELP)
+@command.command("list", context_settings=HELP)
 @_DIR
 @_JSON
 def list_command(folder: Path | None, as_json: bool) -> None:
@@ -116,7 +116,7 @@ def list_command(folder: Path | None, as_json: bool) -> None:
     print_result("\n".join([f"{plural(len(found), 'environment')} in {base}", *table(head, rows)]) + "\n")
 
 
-@command.command("remove", context_settings=_HELP)
+@command.command("remove", context_settings=HELP)
 @click.argument("name")
 @_DIR
 @_JSON

@@ -79,8 +79,9 @@ class TorchProbe:
         self._promoting = False
         self._armed = False
         self._blind = False  # forward passes are no longer looked at; steps still are
-        self._evaluations = 0  # forward passes in evaluation mode since then
-        self._skipped = 0  # calls without gradients seen while waiting for the root
+        self._evaluations = self._skipped = (
+            0  # forward passes in evaluation mode, and without gradients, since
+        )
         self._rearm = False  # disarmed by a long evaluation; armed again with the next batch
         self._rootless = False  # no root forward is to be seen between updates
         self._in_backward = False
