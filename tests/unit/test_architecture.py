@@ -28,10 +28,10 @@ ARROWS: dict[str, set[str]] = {
     "probes": {"rundir", "vocabulary"},
     "collectors": {"rundir"},
     "ingest": {"rundir"},
-    "launch": {"rundir"},
+    "launch": {"rundir", "collectors"},  # of the collectors GPUs alone, see below
     "checkout": set(),
     "analysis": {"rundir", "messages"},
-    "runners": {"rundir", "messages"},
+    "runners": {"rundir", "messages", "collectors"},  # as launch
     "slurm": {"rundir"},
     "gate": {"rundir", "analysis", "messages"},
     "reports": {"rundir", "analysis", "gate", "messages"},  # of rundir the records alone, see below
@@ -102,6 +102,18 @@ def test_reports_know_of_a_run_directory_only_its_records() -> None:
         for path in (PACKAGE / "reports").rglob("*.py")
         for name in imports(path)
         if name.startswith("perfscope.rundir") and not name.startswith("perfscope.rundir.records.")
+    ]
+    assert wrong == []
+
+
+def test_launch_and_runners_ask_the_collectors_for_gpus_only() -> None:
+    allowed = ("perfscope.collectors.gpu.registry.", "perfscope.collectors.context.")
+    wrong = [
+        f"{path.relative_to(PACKAGE)} imports {name}"
+        for room_name in ("launch", "runners")
+        for path in (PACKAGE / room_name).rglob("*.py")
+        for name in imports(path)
+        if name.startswith("perfscope.collectors") and not name.startswith(allowed)
     ]
     assert wrong == []
 

@@ -15,13 +15,14 @@ import pytest
 
 from perfscope.collectors.base import Fact, Reading
 from perfscope.collectors.context import Context
-from perfscope.collectors.nvidia.counters import NvmlDevices
-from perfscope.collectors.nvidia.devices import field_value, gpu_links, list_gpus, pci_address
-from perfscope.collectors.nvidia.gpm import NvmlGpm
-from perfscope.collectors.nvidia.links import NvmlLinks, NvmlPcieRate
-from perfscope.collectors.nvidia.parts import MAX_FAILURES, NvmlCollector
-from perfscope.collectors.nvidia.processes import NvmlProcesses
-from perfscope.collectors.nvml_provider import real_nvml
+from perfscope.collectors.gpu.nvidia.counters import NvmlDevices
+from perfscope.collectors.gpu.nvidia.devices import field_value, gpu_links, list_gpus, pci_address
+from perfscope.collectors.gpu.nvidia.gpm import NvmlGpm
+from perfscope.collectors.gpu.nvidia.library import load_nvml
+from perfscope.collectors.gpu.nvidia.links import NvmlLinks, NvmlPcieRate
+from perfscope.collectors.gpu.nvidia.parts import MAX_FAILURES, NvmlCollector
+from perfscope.collectors.gpu.nvidia.processes import NvmlProcesses
+from perfscope.collectors.library import this_machines
 from perfscope.collectors.process_table import INITIAL_PID_NAMESPACE
 from tests.gpu.record_nvml import record
 from tests.nvml_stand_in import (
@@ -80,7 +81,7 @@ def two() -> Iterator[StandIn]:
 
 
 def context(clock: Clock, root: Path = Path("/nonexistent"), ranks: Sequence[int] = ()) -> Context:
-    return Context(root=root, nvml=real_nvml, clock=clock, pids=lambda: ranks)
+    return Context(root=root, library=this_machines, clock=clock, pids=lambda: ranks)
 
 
 def opened(kind: type[NvmlCollector], clock: Clock, **more: Any) -> NvmlCollector:
@@ -135,7 +136,7 @@ def test_figures_come_through_in_base_units(four: StandIn, clock: Clock) -> None
 def test_readings_that_were_read_together_share_their_times(four: StandIn) -> None:
     ticks = iter(range(1_000_000))
     collector = NvmlDevices()
-    ctx = Context(nvml=real_nvml, clock=lambda: next(ticks))
+    ctx = Context(library=this_machines, clock=lambda: next(ticks))
     collector.open(ctx)
     spans = {(reading.t_begin_ns, reading.t_end_ns) for reading in collector.sample()}
     assert len(spans) == 4 * 2  # per GPU: the calls, and the fields
@@ -401,7 +402,7 @@ def test_no_library_is_a_reason(kind: type[NvmlCollector], clock: Clock) -> None
         capability = kind().probe(context(clock))
     assert not capability.available
     assert "libnvidia-ml.so.1 is not there" in capability.reason
-    assert kind().probe(Context()).reason == "a captured tree holds no NVML"
+    assert kind().probe(Context()).reason == "a captured tree holds no driver library"
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -512,7 +513,7 @@ def test_gpus_of_the_topology(four: StandIn, clock: Clock, tmp_path: Path) -> No
     (device / "local_cpulist").write_text("20-39\n")
     (tmp_path / "sys/bus/pci/devices/0000:3c:00.0").mkdir()
     (tmp_path / "sys/bus/pci/devices/0000:3c:00.0/numa_node").write_text("-1\n")
-    gpus = list_gpus(real_nvml(), context(clock, root=tmp_path))
+    gpus = list_gpus(load_nvml(), context(clock, root=tmp_path))
     assert [gpu["id"] for gpu in gpus] == ["gpu:0", "gpu:1", "gpu:2", "gpu:3"]
     assert (gpus[0]["pci"], gpus[0]["numa_node"], gpus[0]["cpus"]) == ("0000:3b:00.0", 1, "20-39")
     assert (gpus[1]["numa_node"], gpus[1]["cpus"]) == (1, "8-15")  # NVML's own word where sysfs is silent
@@ -529,7 +530,7 @@ def test_gpus_of_the_topology(four: StandIn, clock: Clock, tmp_path: Path) -> No
 
 
 def test_gpus_behind_switches_are_joined_by_all_their_nvlinks(four: StandIn, clock: Clock) -> None:
-    links = gpu_links(real_nvml(), context(clock))
+    links = gpu_links(load_nvml(), context(clock))
     assert [(link["a"], link["b"]) for link in links][:3] == [
         ("gpu:0", "gpu:1"),
         ("gpu:0", "gpu:2"),
@@ -549,7 +550,7 @@ def test_gpus_joined_directly_count_the_links_between_them(clock: Clock) -> None
         remote = {str(link): f"00000000:{0x3B + others[link // 3]:02X}:00.0" for link in range(4)}
         gpu["arguments"]["nvmlDeviceGetNvLinkRemotePciInfo"] = remote
     with installed(StandIn(world)):
-        links = gpu_links(real_nvml(), context(clock))
+        links = gpu_links(load_nvml(), context(clock))
     assert [(link["a"], link["b"], link["path"]) for link in links] == [
         ("gpu:0", "gpu:1", "NV3"),
         ("gpu:0", "gpu:2", "NV1"),
@@ -562,7 +563,7 @@ def test_gpus_joined_directly_count_the_links_between_them(clock: Clock) -> None
 )
 def test_gpus_without_nvlink_are_joined_by_pcie(clock: Clock, ancestor: int, path: str) -> None:
     with installed(StandIn(machine(volta(0), hopper(1, 0), ancestor=ancestor))):
-        (link,) = gpu_links(real_nvml(), context(clock))
+        (link,) = gpu_links(load_nvml(), context(clock))
     assert (link["class"], link["path"]) == ("pcie", path)
     assert link["peak_bytes_per_s"] == pytest.approx(15.754e9, rel=0.001)  # the slower end's, generation 3
 
@@ -601,11 +602,11 @@ def test_what_is_recorded_is_replayed_alike(two: StandIn, clock: Clock) -> None:
             for kind in (NvmlDevices, NvmlLinks, NvmlPcieRate)
             for r in opened(kind, clock).sample()
         ]
-        gpus = [{**gpu, "uuid": None} for gpu in list_gpus(real_nvml(), ctx)]
-        return [readings, gpus, gpu_links(real_nvml(), ctx), NvmlGpm().probe(ctx).metrics]
+        gpus = [{**gpu, "uuid": None} for gpu in list_gpus(load_nvml(), ctx)]
+        return [readings, gpus, gpu_links(load_nvml(), ctx), NvmlGpm().probe(ctx).metrics]
 
     before = seen()
-    recorded = json.loads(json.dumps(record(real_nvml(), "again")))
+    recorded = json.loads(json.dumps(record(load_nvml(), "again")))
     assert recorded["gpus"][0]["gpm"] == two.world["gpus"][0]["gpm"] and "gpm" not in recorded["gpus"][1]
     with installed(StandIn(recorded)):
         assert seen() == before
@@ -630,7 +631,7 @@ def test_answers_recorded_on_hardware_are_read(clock: Clock) -> None:
         world = load_world(path)
         with installed(StandIn(world)):
             readings = opened(NvmlDevices, clock).sample()
-            gpus = list_gpus(real_nvml(), context(clock))
+            gpus = list_gpus(load_nvml(), context(clock))
         assert len(gpus) == len(world["gpus"])
         for index in range(len(gpus)):
             used, total = (
@@ -647,8 +648,9 @@ def test_the_real_loader_finds_a_library_at_the_c_interface(tmp_path: Path) -> N
     script = """
 import json
 from perfscope.collectors.context import live_context
-from perfscope.collectors.nvidia.counters import NvmlDevices
-from perfscope.collectors.nvidia.devices import list_gpus
+from perfscope.collectors.gpu.nvidia.counters import NvmlDevices
+from perfscope.collectors.gpu.nvidia.devices import list_gpus
+from perfscope.collectors.gpu.nvidia.library import load_nvml
 collector, ctx = NvmlDevices(), live_context()
 capability = collector.probe(ctx)
 collector.open(ctx)
@@ -658,7 +660,7 @@ told = collector.facts()
 print(json.dumps({
     "available": capability.available,
     "absent": sorted(entry.what for entry in capability.absent),
-    "names": [gpu["name"] for gpu in list_gpus(ctx.nvml(), ctx)],
+    "names": [gpu["name"] for gpu in list_gpus(ctx.library(load_nvml), ctx)],
     "first": [[r.series.metric.name, r.series.labels["gpu"], r.value] for r in first],
     "second": sorted({r.series.labels["gpu"] for r in second}),
     "stopped": [[fact.labels, fact.value["reason"]] for fact in told if fact.name == "stopped"],

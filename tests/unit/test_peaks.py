@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from perfscope.collectors.gpu.registry import gpu_peaks
 from perfscope.collectors.machine.pci import lane_bytes_per_s
-from perfscope.collectors.machine.peaks import dram_peak, gpu_peaks, port_peak, theoretical_peaks
+from perfscope.collectors.machine.peaks import dram_peak, port_peak, theoretical_peaks
 
 ALL = [
     "Tesla V100-SXM2-16GB",

@@ -11,9 +11,9 @@ from typing import Any
 
 from perfscope.collectors.base import SECOND_NS, Capability, Fact
 from perfscope.collectors.context import Context
-from perfscope.collectors.nvidia.devices import asked
-from perfscope.collectors.nvidia.parts import NOT_FOUND, Failed, Gpu, NvmlCollector, Query
-from perfscope.collectors.nvidia.parts import metric_of as _metric
+from perfscope.collectors.gpu.nvidia.devices import asked
+from perfscope.collectors.gpu.nvidia.parts import NOT_FOUND, Failed, Gpu, NvmlCollector, Query
+from perfscope.collectors.gpu.nvidia.parts import metric_of as _metric
 from perfscope.collectors.process_table import descends, in_container, is_marked, run_marks, user_of
 from perfscope.rundir.metrics import GAUGE, Series
 

@@ -12,9 +12,9 @@ from contextlib import suppress
 from typing import Any
 
 from perfscope.collectors.base import Reading
-from perfscope.collectors.nvidia.devices import asked
-from perfscope.collectors.nvidia.parts import Failed, Gpu, NvmlCollector, Query, Value, words
-from perfscope.collectors.nvidia.parts import metric_of as _metric
+from perfscope.collectors.gpu.nvidia.devices import asked
+from perfscope.collectors.gpu.nvidia.parts import Failed, Gpu, NvmlCollector, Query, Value, words
+from perfscope.collectors.gpu.nvidia.parts import metric_of as _metric
 from perfscope.rundir.metrics import DERIVED, GAUGE, Metric, Series
 
 MIN_INTERVAL_NS = 100_000_000

@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any
 
 from perfscope.collectors.base import SECOND_NS
-from perfscope.collectors.nvidia.devices import active_links, max_pcie, one_field, pcie_peak
-from perfscope.collectors.nvidia.parts import FieldQuery, Gpu, NvmlCollector, Query, Value
-from perfscope.collectors.nvidia.parts import metric_of as _metric
+from perfscope.collectors.gpu.nvidia.devices import active_links, max_pcie, one_field, pcie_peak
+from perfscope.collectors.gpu.nvidia.parts import FieldQuery, Gpu, NvmlCollector, Query, Value
+from perfscope.collectors.gpu.nvidia.parts import metric_of as _metric
 from perfscope.rundir.metrics import AMBIGUOUS, COUNTER, DERIVED, GAUGE, Metric, Series
 
 _WORD = 1 << 32

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 from perfscope.collectors.base import FAST_NS, Absent, BaseCollector, Capability, Fact, Reading
 from perfscope.collectors.context import Context
-from perfscope.collectors.nvidia.devices import gpu_handles
-from perfscope.collectors.nvml_provider import NvmlAbsent
+from perfscope.collectors.gpu.nvidia.devices import gpu_handles
+from perfscope.collectors.gpu.nvidia.library import load_nvml
+from perfscope.collectors.library import LibraryAbsent
 from perfscope.rundir.metrics import Metric, Series
 
 Value = int | float
@@ -207,8 +208,8 @@ class NvmlCollector(BaseCollector):
             )
 
         try:
-            gpus = self._decide(ctx.nvml())
-        except NvmlAbsent as error:
+            gpus = self._decide(ctx.library(load_nvml))
+        except LibraryAbsent as error:
             return not_here(error.reason, error.remedy)
         except Exception as error:  # noqa: BLE001 - a driver's fault of any kind must not end the survey
             return not_here(f"NVML failed: {error}")
@@ -235,9 +236,9 @@ class NvmlCollector(BaseCollector):
             OSError: NVML, which `probe` saw, is gone.
         """
         try:
-            nvml = ctx.nvml()
+            nvml = ctx.library(load_nvml)
             gpus = self._decide(nvml)
-        except NvmlAbsent as error:
+        except LibraryAbsent as error:
             raise OSError(error.reason) from None
         self._nvml, self._gpus, self._clock = nvml, gpus, ctx.clock
         for absent in _absent(gpus):

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from perfscope.collectors.nvidia.parts import Failed, FieldQuery, Gpu, NvmlCollector, Query, Value
-from perfscope.collectors.nvidia.parts import metric_of as _metric
+from perfscope.collectors.gpu.nvidia.parts import Failed, FieldQuery, Gpu, NvmlCollector, Query, Value
+from perfscope.collectors.gpu.nvidia.parts import metric_of as _metric
 from perfscope.rundir.metrics import COUNTER, GAUGE, Series
 
 _WINDOW = "the driver's window, 1/6 to 1 s"

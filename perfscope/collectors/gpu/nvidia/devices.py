@@ -96,7 +96,7 @@ def list_gpus(nvml: Any, ctx: Context) -> list[dict[str, object]]:
     """The `gpus` of topology.json, in NVML's order (by PCI address).
 
     Args:
-        nvml: what ctx.nvml() gave.
+        nvml: what `load_nvml` gave.
         ctx: for /sys/bus/pci/devices.
     """
     try:
