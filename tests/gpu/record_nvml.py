@@ -21,7 +21,7 @@ from perfscope.collectors.gpu.nvidia.library import load_nvml
 from perfscope.collectors.gpu.nvidia.parts import FUNCTION_NOT_FOUND
 
 MAX_LINKS = 36
-SCALARS = (83, 91, 185, 186, 197, 198, *THROTTLE_FIELDS.values())
+SCALARS = (83, 91, 185, 186, 197, 198, *THROTTLE_FIELDS)
 PER_LINK = (138, 139, 164, 202, 204)
 SIMPLE = (
     "nvmlDeviceGetName",

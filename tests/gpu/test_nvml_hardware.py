@@ -145,7 +145,7 @@ def test_gpm_sees_the_bandwidth_of_a_known_copy(nvml: Any, cuda: Any, gpu_index:
     moved, began = 0, time.monotonic()
     readings = sampled(collector, work, 3.0)
     rate = moved / (time.monotonic() - began)
-    shares = of(readings, "gpm_dram_activity", gpu_index)
+    shares = of(readings, "gpu_dram_activity", gpu_index)
     assert len(shares) >= 10
     middle = sorted(shares)[len(shares) // 2]
     assert middle * peak == pytest.approx(rate, rel=TOLERANCE)

@@ -122,14 +122,14 @@ def test_figures_come_through_in_base_units(four: StandIn, clock: Clock) -> None
     assert scaled(readings, "gpu_memory_utilization", gpu="2") == pytest.approx(0.41)
     assert scaled(readings, "gpu_memory_used", gpu="3") == 5 << 30  # version 2: without the driver's own
     assert scaled(readings, "gpu_memory_total", gpu="3") == 80 << 30
-    assert scaled(readings, "gpu_sm_clock", gpu="0") == pytest.approx(1.98e9)
+    assert scaled(readings, "gpu_clock", gpu="0") == pytest.approx(1.98e9)
     assert scaled(readings, "gpu_memory_clock", gpu="0") == pytest.approx(2.619e9)
     assert scaled(readings, "gpu_throttle_reasons", gpu="0") == 4
     assert scaled(readings, "gpu_temperature", gpu="0") == 61
     assert scaled(readings, "gpu_power", gpu="0") == pytest.approx(415.25)
     assert scaled(readings, "gpu_energy", gpu="0") == pytest.approx(123_456.789)
-    assert scaled(readings, "gpu_throttle_time", gpu="0", reason="sw_power_cap") == 5e9
-    assert values(readings, "gpu_throttle_time", gpu="0", reason="hw_power_brake") == [3]
+    assert scaled(readings, "gpu_throttle_time", gpu="0", reason="power_cap") == 5e9
+    assert values(readings, "gpu_throttle_time", gpu="0", reason="power_brake") == [3]
     assert {reading.series.labels["gpu"] for reading in readings} == {"0", "1", "2", "3"}
 
 
@@ -156,13 +156,13 @@ def test_fields_of_a_gpu_take_one_call(four: StandIn, clock: Clock) -> None:
     four.calls.clear()
     readings = collector.sample()
     assert four.calls == {"nvmlDeviceGetFieldValues": 4 * 2}  # PCIe, NVLink
-    assert len(values(readings, "nvlink_tx_bytes")) == 4 * 18
+    assert len(values(readings, "gpu_link_tx_bytes")) == 4 * 18
 
 
 def test_nvlink_counts_kib_per_link(four: StandIn, clock: Clock) -> None:
     readings = opened(NvmlLinks, clock).sample()
-    assert scaled(readings, "nvlink_tx_bytes", gpu="1", link="5") == 5007 * 1024
-    assert scaled(readings, "nvlink_rx_bytes", gpu="1", link="17") == 34_009 * 1024
+    assert scaled(readings, "gpu_link_tx_bytes", gpu="1", link="5") == 5007 * 1024
+    assert scaled(readings, "gpu_link_rx_bytes", gpu="1", link="17") == 34_009 * 1024
 
 
 def test_nvlink_falls_back_on_byte_counters(clock: Clock) -> None:
@@ -176,8 +176,8 @@ def test_nvlink_falls_back_on_byte_counters(clock: Clock) -> None:
         collector = opened(NvmlLinks, clock)
         stand_in.calls.clear()
         readings = collector.sample()
-    assert scaled(readings, "nvlink_tx_bytes", link="1") == 11
-    assert scaled(readings, "nvlink_rx_bytes", link="0") == 20
+    assert scaled(readings, "gpu_link_tx_bytes", link="1") == 11
+    assert scaled(readings, "gpu_link_rx_bytes", link="0") == 20
     assert stand_in.calls == {"nvmlDeviceGetFieldValues": 2}
 
 
@@ -271,12 +271,16 @@ def test_a_field_that_fails_later_ends_without_its_siblings(four: StandIn, clock
     collector.facts()
     field_of(four.world, 0, 271)[2] = 4
     readings = collector.sample()
-    assert values(readings, "gpu_throttle_time", gpu="0", reason="hw_power_brake") == []
+    assert values(readings, "gpu_throttle_time", gpu="0", reason="power_brake") == []
     assert stopped(collector.facts()) == [
-        ("gpu_throttle_time", {"gpu": "0", "reason": "hw_power_brake"}, "insufficient permissions")
+        (
+            "gpu_throttle_time",
+            {"gpu": "0", "reason": "power_brake", "name": "HW power brake"},
+            "insufficient permissions",
+        )
     ]
     readings = collector.sample()
-    assert values(readings, "gpu_throttle_time", gpu="0", reason="hw_thermal") == [2]
+    assert values(readings, "gpu_throttle_time", gpu="0", name="HW thermal") == [2]
     assert scaled(readings, "gpu_power", gpu="0") == pytest.approx(415.25)
 
 
@@ -340,8 +344,8 @@ def test_gpm_reads_the_time_between_two_samples(four: StandIn, clock: Clock) -> 
     assert collector.sample() == []  # too soon
     clock.pass_ms(60)
     readings = collector.sample()
-    assert scaled(readings, "gpm_dram_activity", gpu="0") == pytest.approx(0.625)
-    assert scaled(readings, "gpm_nvlink_tx_rate", gpu="0") == 40 * (1 << 20)
+    assert scaled(readings, "gpu_dram_activity", gpu="0") == pytest.approx(0.625)
+    assert scaled(readings, "gpu_link_tx_rate", gpu="0") == 40 * (1 << 20)
     assert {(r.t_begin_ns, r.t_end_ns) for r in readings} == {(began, clock.now)}
     assert four.samples == 8
     collector.close()
@@ -361,14 +365,14 @@ def test_gpm_metric_without_support_ends_alone(four: StandIn, clock: Clock) -> N
     collector.sample()
     clock.pass_ms(100)
     readings = collector.sample()
-    assert values(readings, "gpm_nvlink_tx_rate", gpu="0") == []
-    assert values(readings, "gpm_sm_activity", gpu="0") == [91.5]
+    assert values(readings, "gpu_link_tx_rate", gpu="0") == []
+    assert values(readings, "gpu_compute_activity", gpu="0") == [91.5]
     assert [(what, labels["gpu"]) for what, labels, _ in stopped(collector.facts())] == [
-        ("gpm_nvlink_rx_rate", "0"),
-        ("gpm_nvlink_tx_rate", "0"),
+        ("gpu_link_rx_rate", "0"),
+        ("gpu_link_tx_rate", "0"),
     ]
     clock.pass_ms(100)
-    assert values(collector.sample(), "gpm_dram_activity", gpu="0") == [62.5]
+    assert values(collector.sample(), "gpu_dram_activity", gpu="0") == [62.5]
 
 
 def test_gpm_that_is_not_a_number_is_no_reading(four: StandIn, clock: Clock) -> None:
@@ -376,7 +380,7 @@ def test_gpm_that_is_not_a_number_is_no_reading(four: StandIn, clock: Clock) -> 
     collector = opened(NvmlGpm, clock)
     collector.sample()
     clock.pass_ms(100)
-    assert values(collector.sample(), "gpm_tensor_activity", gpu="0") == [None]
+    assert values(collector.sample(), "gpu_matrix_activity", gpu="0") == [None]
 
 
 def test_gpm_says_why_it_is_not_there(two: StandIn, clock: Clock) -> None:
@@ -537,7 +541,7 @@ def test_gpus_behind_switches_are_joined_by_all_their_nvlinks(four: StandIn, clo
         ("gpu:0", "gpu:3"),
     ]
     assert len(links) == 6
-    assert {(link["class"], link["path"]) for link in links} == {("nvlink", "NV18")}
+    assert {(link["class"], link["path"]) for link in links} == {("gpu_link", "NV18")}
     assert links[0]["peak_bytes_per_s"] == pytest.approx(18 * 26.562e9)
     assert links[0]["p2p"] == {"read": "ok", "write": "ok", "nvlink": "ok", "atomics": "ok"}
 

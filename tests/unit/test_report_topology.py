@@ -45,9 +45,20 @@ def many_nodes() -> dict[str, object]:
                 "package": None if node == 8 else node // 4,
             }
         )
-    gpus = [{"id": f"gpu:{n}", "index": n, "name": "AMD Instinct MI250X", "numa_node": n} for n in range(8)]
+    gpus = [
+        {"id": f"gpu:{n}", "index": n, "vendor": "AMD", "name": "AMD Instinct MI250X", "numa_node": n}
+        for n in range(8)
+    ]
     links = [
-        {"a": f"gpu:{n}", "b": f"gpu:{n + 1}", "class": "nvlink", "path": "NV4", "peak_bytes_per_s": 100e9}
+        {
+            "a": f"gpu:{n}",
+            "b": f"gpu:{n + 1}",
+            "class": "gpu_link",
+            "kind": "NVLink",
+            "path": "NV4",
+            "num_links": 4,
+            "peak_bytes_per_s": 100e9,
+        }
         for n in range(0, 8, 2)
     ]
     return vm_topology() | {"numa_nodes": nodes, "gpus": gpus, "links": links, "sockets": 2}

@@ -337,7 +337,15 @@ def test_gpus_without_nvml_come_from_the_drivers_files(gpu_machine: Path) -> Non
 
 
 def test_what_nvml_says_goes_before_sysfs(gpu_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    link = {"a": "gpu:0", "b": "gpu:1", "class": "nvlink", "path": "NV18", "peak_bytes_per_s": 450e9}
+    link = {
+        "a": "gpu:0",
+        "b": "gpu:1",
+        "class": "gpu_link",
+        "kind": "NVLink",
+        "path": "NV18",
+        "num_links": 18,
+        "peak_bytes_per_s": 450e9,
+    }
     gpu = {"id": "gpu:0", "index": 0, "pci": "00000000:3D:00.0", "name": "H100", "memory_bytes": 85 << 30}
     other = {"id": "gpu:1", "index": 1, "pci": "00000000:50:00.0"}
     monkeypatch.setattr(nvml_devices, "list_gpus", lambda _nvml, _ctx: [gpu, other])
@@ -348,7 +356,7 @@ def test_what_nvml_says_goes_before_sysfs(gpu_machine: Path, monkeypatch: pytest
     assert (found["pci"], found["name"], found["memory_bytes"]) == ("0000:3d:00.0", "H100", 85 << 30)
     assert (found["numa_node"], found["cpus"]) == (1, "4-7")
     links = [(one["class"], one["path"]) for one in topology["links"]]
-    assert links == [("nvlink", "NV18"), ("pcie", "PIX"), ("pcie", "PHB")]
+    assert links == [("gpu_link", "NV18"), ("pcie", "PIX"), ("pcie", "PHB")]
 
 
 def test_a_fault_in_nvml_costs_the_gpus_no_more(gpu_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

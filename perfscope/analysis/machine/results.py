@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from perfscope.analysis.missing import Missing
 from perfscope.vocabulary.disturbances import DisturbanceKind
 
-# Link classes, and one for memory. DESIGN: intra_numa, cross_numa, pcie, nvlink, fabric, ethernet, loopback.
-LINK_CLASSES = ("memory", "intra_numa", "cross_numa", "pcie", "nvlink", "fabric", "ethernet", "loopback")
+# Link classes, and one for memory.
+LINK_CLASSES = ("memory", "intra_numa", "cross_numa", "pcie", "gpu_link", "fabric", "ethernet", "loopback")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class CounterTrack:
     id: str  # unique within the run: "<host>/<metric>{labels}"
     host: str
     group: str  # which chart: cpu, pressure, memory, numa, network, fabric, gpu, gpu_link, power, clocks, io
-    title: str  # "CPU busy", "eth0 sent", "GPU 0 SM clock"
+    title: str  # "CPU busy", "eth0 sent", "GPU 0 clock"
     unit: str  # ratio, bytes_per_s, watts, hz, celsius, per_s, bytes
     t_ns: tuple[int, ...]  # middle of each point, Unix ns
     mean: tuple[float, ...]
@@ -158,7 +158,7 @@ class Energy:
     domain: str  # "CPU package 0", "DRAM 0", "GPU 0"
     joules: float
     mean_watts: float
-    source: str  # RAPL, NVML
+    source: str  # "RAPL", "NVML field 83"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

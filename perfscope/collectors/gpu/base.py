@@ -8,17 +8,19 @@ directory knows a vendor.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from perfscope.collectors.context import Context
 from perfscope.collectors.peak import Peak
+from perfscope.rundir.metrics import Metric
+from perfscope.vocabulary.gpu import GpuMetric
 
 # A device or a link as topology.json has it; what is not known is None or left out.
 # A device: index (in the order of the vendor's runtime), pci (address as in sysfs), name, uuid, memory_bytes,
 # numa_node, cpus, pcie. A link: a, b ("gpu:0"), class (GPU_LINK or PCIE), kind (the vendor's name for it),
 # path, peak_bytes_per_s (per direction), p2p, switch.
 Entry = dict[str, object]
-GPU_LINK, PCIE = "gpu_link", "pcie"
+PCIE = "pcie"
 
 
 class Vendor(Protocol):
@@ -56,6 +58,12 @@ class Vendor(Protocol):
     def peaks(self, name: str) -> tuple[Peak, ...]:
         """Data-sheet peaks of a GPU by its name; () = not known."""
         ...
+
+
+def metric(row: GpuMetric, source: str, **more: Any) -> Metric:
+    """A metric of the catalogue as one source gives it; `more` are fields of Metric (scale, limit, ...)."""
+    fields = {"name": row.name, "unit": row.unit, "kind": row.kind, "description": row.description, **more}
+    return Metric(source=source, **fields)
 
 
 def selected(devices: Sequence[Entry], text: str) -> list[Entry]:

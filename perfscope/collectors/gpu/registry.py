@@ -21,10 +21,14 @@ class Place(NamedTuple):
     Attributes:
         vendor: module and class of a `base.Vendor`.
         collectors: modules and classes of what is read over time, in the doctor's order.
+        packages: Python packages whose versions a bug report needs.
+        tools: commands of the vendor that may be here.
     """
 
     vendor: str
     collectors: tuple[str, ...]
+    packages: tuple[str, ...]
+    tools: tuple[str, ...]
 
 
 _NVIDIA, _AMD = "perfscope.collectors.gpu.nvidia", "perfscope.collectors.gpu.amd"
@@ -38,9 +42,23 @@ PLACES: tuple[Place, ...] = (
             f"{_NVIDIA}.gpm:NvmlGpm",
             f"{_NVIDIA}.processes:NvmlProcesses",
         ),
+        packages=("nvidia-ml-py",),
+        tools=("nvidia-smi",),
+    ),
+    Place(
+        f"{_AMD}.vendor:Amd",
+        (
+            f"{_AMD}.counters:AmdDevices",
+            f"{_AMD}.pcie_rate:AmdPcieRate",
+            f"{_AMD}.processes:AmdProcesses",
+        ),
+        packages=("amdsmi",),
+        tools=("amd-smi",),
     ),
 )
-COLLECTORS: tuple[str, ...] = tuple(name for place in PLACES for name in place.collectors)
+COLLECTORS = tuple(name for place in PLACES for name in place.collectors)
+PACKAGES = tuple(name for place in PLACES for name in place.packages)
+TOOLS = tuple(name for place in PLACES for name in place.tools)
 
 
 def vendors() -> list[Vendor]:
@@ -55,7 +73,7 @@ def _made(place: str) -> Vendor:
 
 
 def devices(ctx: Context, notes: list[str]) -> list[Entry]:
-    """Every GPU of the host, numbered through, each with its `vendor`. Never raises."""
+    """Every GPU of the host, numbered through, with `vendor` and `visibility`. Never raises."""
     found: list[Entry] = []
     for vendor in vendors():
         found += _numbered(vendor, _own(vendor, ctx, notes), _next_index(found))
@@ -81,8 +99,9 @@ def _index(gpu: Entry, otherwise: int) -> int:
 
 def _numbered(vendor: Vendor, own: list[Entry], first: int) -> list[Entry]:
     numbers = [first + _index(gpu, place) for place, gpu in enumerate(own)]
+    common: Entry = {"vendor": vendor.name, "visibility": [list(stage) for stage in vendor.visibility]}
     return [
-        {**gpu, "id": f"gpu:{number}", "index": number, "vendor": vendor.name}
+        {**gpu, "id": f"gpu:{number}", "index": number, **common}
         for number, gpu in zip(numbers, own, strict=True)
     ]
 

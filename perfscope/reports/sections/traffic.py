@@ -17,7 +17,7 @@ CLASS_WORDS = {
     "intra_numa": "within a NUMA node",
     "cross_numa": "between NUMA nodes",
     "pcie": "PCIe",
-    "nvlink": "NVLink",
+    "gpu_link": "between GPUs",
     "fabric": "fabric",
     "ethernet": "Ethernet",
     "loopback": "loopback",

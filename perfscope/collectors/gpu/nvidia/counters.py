@@ -9,88 +9,53 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from perfscope.collectors.gpu.base import metric
 from perfscope.collectors.gpu.nvidia.parts import Failed, FieldQuery, Gpu, NvmlCollector, Query, Value
-from perfscope.collectors.gpu.nvidia.parts import metric_of as _metric
-from perfscope.rundir.metrics import COUNTER, GAUGE, Series
+from perfscope.rundir.metrics import Series
+from perfscope.vocabulary import gpu as words
+from perfscope.vocabulary.gpu import ThrottleBit, ThrottleReason
 
 _WINDOW = "the driver's window, 1/6 to 1 s"
-UTILIZATION = _metric(
-    "gpu_utilization",
-    "ratio",
-    GAUGE,
-    "nvmlDeviceGetUtilizationRates",
-    "share of time in which any kernel ran",
-    scale=0.01,
-    resolution=_WINDOW,
+_RATES = "nvmlDeviceGetUtilizationRates"
+_MEMORY = "nvmlDeviceGetMemoryInfo"
+UTILIZATION = metric(words.UTILIZATION, _RATES, scale=0.01, resolution=_WINDOW)
+MEMORY_UTILIZATION = metric(words.MEMORY_UTILIZATION, _RATES, scale=0.01, resolution=_WINDOW)
+MEMORY_USED = metric(
+    words.MEMORY_USED,
+    _MEMORY,
+    description="device memory in use, without what the driver keeps for itself where it says so (version 2)",
 )
-MEMORY_UTILIZATION = _metric(
-    "gpu_memory_utilization",
-    "ratio",
-    GAUGE,
-    "nvmlDeviceGetUtilizationRates",
-    "share of time in which device memory was read or written",
-    scale=0.01,
-    resolution=_WINDOW,
+MEMORY_TOTAL = metric(words.MEMORY_TOTAL, _MEMORY)
+SM_CLOCK = metric(words.CLOCK, "nvmlDeviceGetClockInfo(SM)", scale=1e6)
+MEMORY_CLOCK = metric(words.MEMORY_CLOCK, "nvmlDeviceGetClockInfo(MEM)", scale=1e6)
+# nvmlClocksEventReasons of nvml.h.
+THROTTLE_BITS = (
+    ThrottleBit(0x1, ThrottleReason.IDLE, "idle"),
+    ThrottleBit(0x2, ThrottleReason.CLOCK_SETTING, "application clocks"),
+    ThrottleBit(0x4, ThrottleReason.POWER_CAP, "SW power cap"),
+    ThrottleBit(0x8, ThrottleReason.HARDWARE, "HW slowdown"),
+    ThrottleBit(0x10, ThrottleReason.SYNC, "sync boost"),
+    ThrottleBit(0x20, ThrottleReason.THERMAL, "SW thermal"),
+    ThrottleBit(0x40, ThrottleReason.THERMAL, "HW thermal"),
+    ThrottleBit(0x80, ThrottleReason.POWER_BRAKE, "HW power brake"),
+    ThrottleBit(0x100, ThrottleReason.CLOCK_SETTING, "display clocks"),
 )
-MEMORY_USED = _metric(
-    "gpu_memory_used",
-    "bytes",
-    GAUGE,
-    "nvmlDeviceGetMemoryInfo",
-    "device memory in use, what the driver keeps for itself left out where it says so (version 2)",
+THROTTLE_REASONS = metric(
+    words.THROTTLE_REASONS, "nvmlDeviceGetCurrentClocksEventReasons", bits=THROTTLE_BITS
 )
-MEMORY_TOTAL = _metric("gpu_memory_total", "bytes", GAUGE, "nvmlDeviceGetMemoryInfo", "device memory in all")
-SM_CLOCK = _metric(
-    "gpu_sm_clock", "hz", GAUGE, "nvmlDeviceGetClockInfo(SM)", "clock of the SMs now", scale=1e6
-)
-MEMORY_CLOCK = _metric(
-    "gpu_memory_clock", "hz", GAUGE, "nvmlDeviceGetClockInfo(MEM)", "clock of the memory now", scale=1e6
-)
-THROTTLE_REASONS = _metric(
-    "gpu_throttle_reasons",
-    "bitmask",
-    GAUGE,
-    "nvmlDeviceGetCurrentClocksEventReasons",
-    "why the clocks are below their top: 0x1 idle, 0x2 application clocks, 0x4 power cap, 0x8 hardware, "
-    "0x10 sync boost, 0x20 and 0x40 heat, 0x80 power brake, 0x100 display",
-)
-TEMPERATURE = _metric(
-    "gpu_temperature", "celsius", GAUGE, "nvmlDeviceGetTemperature(GPU)", "temperature of the die"
-)
-POWER = _metric("gpu_power", "watts", GAUGE, "NVML field 186", "power drawn now", scale=1e-3)
-POWER_USAGE = _metric(
-    "gpu_power",
-    "watts",
-    GAUGE,
+TEMPERATURE = metric(words.TEMPERATURE, "nvmlDeviceGetTemperature(GPU)")
+POWER = metric(words.POWER, "NVML field 186", scale=1e-3)
+POWER_USAGE = metric(
+    words.POWER,
     "nvmlDeviceGetPowerUsage",
-    "power drawn; a mean over 1 s on most GPUs",
+    description="power drawn; a mean over 1 s on most GPUs",
     scale=1e-3,
 )
-ENERGY = _metric(
-    "gpu_energy", "joules", COUNTER, "NVML field 83", "energy since the driver was loaded", scale=1e-3
-)
-ENERGY_CALL = _metric(
-    "gpu_energy",
-    "joules",
-    COUNTER,
-    "nvmlDeviceGetTotalEnergyConsumption",
-    "energy since the driver was loaded",
-    scale=1e-3,
-)
-THROTTLE_TIME = _metric(
-    "gpu_throttle_time",
-    "ns",
-    COUNTER,
-    "NVML fields 74, 76, 269, 270, 271",
-    "time in which this held the clocks down",
-)
-THROTTLE_FIELDS = {
-    "sw_power_cap": 74,
-    "sync_boost": 76,
-    "sw_thermal": 269,
-    "hw_thermal": 270,
-    "hw_power_brake": 271,
-}
+ENERGY = metric(words.ENERGY, "NVML field 83", scale=1e-3)
+ENERGY_CALL = metric(words.ENERGY, "nvmlDeviceGetTotalEnergyConsumption", scale=1e-3)
+THROTTLE_TIME = metric(words.THROTTLE_TIME, "NVML fields 74, 76, 269, 270, 271")
+# Field -> the bit of the same reason.
+THROTTLE_FIELDS = {74: 0x4, 76: 0x10, 269: 0x20, 270: 0x40, 271: 0x80}
 _FIELD_POWER, _FIELD_ENERGY = 186, 83
 _CLOCK_SM, _CLOCK_MEMORY, _SENSOR_GPU = 1, 2, 0
 
@@ -98,7 +63,7 @@ _CLOCK_SM, _CLOCK_MEMORY, _SENSOR_GPU = 1, 2, 0
 class NvmlDevices(NvmlCollector):
     """The GPUs' own state. See the module."""
 
-    name = "nvml"
+    name = "gpu.nvidia"
     source = "NVML (libnvidia-ml.so.1)"
 
     def groups(self, nvml: Any, gpu: Gpu) -> list[list[Query]]:
@@ -121,17 +86,17 @@ def _levels(nvml: Any, gpu: Gpu) -> list[Query]:
         info = nvml.nvmlDeviceGetMemoryInfo(handle)
         return info.used, info.total
 
-    def one(metric: Any, call: Callable[[], Value], other: Callable[[], Value] | None = None) -> Query:
-        series = Series(metric, gpu.labels)
-        instead = {series: Query([Series(metric, gpu.labels)], lambda: (other(),))} if other else None
+    def one(measured: Any, call: Callable[[], Value], other: Callable[[], Value] | None = None) -> Query:
+        series = Series(measured, gpu.labels)
+        instead = {series: Query([Series(measured, gpu.labels)], lambda: (other(),))} if other else None
         return Query([series], lambda: (call(),), instead)
 
     def memory_series() -> list[Series]:
-        return [Series(metric, gpu.labels) for metric in (MEMORY_USED, MEMORY_TOTAL)]
+        return [Series(one, gpu.labels) for one in (MEMORY_USED, MEMORY_TOTAL)]
 
     second = memory_series()
     first_version = Query(memory_series(), memory_v1)
-    rates = [Series(metric, gpu.labels) for metric in (UTILIZATION, MEMORY_UTILIZATION)]
+    rates = [Series(one, gpu.labels) for one in (UTILIZATION, MEMORY_UTILIZATION)]
     return [
         Query(rates, utilization),
         Query(second, memory, dict.fromkeys(second, first_version)),
@@ -155,8 +120,11 @@ def _fields(nvml: Any, gpu: Gpu) -> FieldQuery:
     handle = gpu.handle
     power, energy = Series(POWER, gpu.labels), Series(ENERGY, gpu.labels)
     fields = {power: (_FIELD_POWER, 0), energy: (_FIELD_ENERGY, 0)}
-    for reason, field in THROTTLE_FIELDS.items():
-        fields[Series(THROTTLE_TIME, {**gpu.labels, "reason": reason})] = (field, 0)
+    by_mask = {bit.mask: bit for bit in THROTTLE_BITS}
+    for field, mask in THROTTLE_FIELDS.items():
+        bit = by_mask[mask]
+        labels = {**gpu.labels, "reason": bit.reason.value, "name": bit.name}
+        fields[Series(THROTTLE_TIME, labels)] = (field, 0)
 
     def usage() -> Sequence[Value | Failed]:
         return (nvml.nvmlDeviceGetPowerUsage(handle),)

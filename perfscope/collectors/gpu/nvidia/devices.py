@@ -9,8 +9,11 @@ from itertools import combinations
 from typing import Any
 
 from perfscope.collectors.context import Context
+from perfscope.collectors.gpu.base import PCIE
 from perfscope.collectors.kernel_text import format_cpulist
+from perfscope.vocabulary.gpu import GPU_LINK
 
+LINK_NAME = "NVLink"
 # Per lane and direction: signalling rate (GT/s) and the share that is data (8b/10b, 128b/130b, FLIT).
 _PCIE = {
     1: (2.5, 8 / 10),
@@ -251,13 +254,14 @@ def _link(
     entry: dict[str, object] = {"a": f"gpu:{first[0]}", "b": f"gpu:{second[0]}", "p2p": states}
     if direct or through:
         number = direct or through
-        entry["class"], entry["path"] = "nvlink", f"NV{number}"
+        entry["class"], entry["kind"], entry["path"] = GPU_LINK, LINK_NAME, f"NV{number}"
+        entry["num_links"] = number
         entry["peak_bytes_per_s"] = a.link_peak * number if a.link_peak else None
         entry["switch"] = not direct
         return entry
     level = asked(nvml, "nvmlDeviceGetTopologyCommonAncestor", first[1], second[1])
     peaks = [pcie_peak(*max_pcie(nvml, handle)) for _, handle in (first, second)]
-    entry["class"], entry["path"] = "pcie", _ANCESTORS.get(level)
+    entry["class"], entry["path"] = PCIE, _ANCESTORS.get(level)
     entry["peak_bytes_per_s"] = _smaller(*peaks)
     return entry
 

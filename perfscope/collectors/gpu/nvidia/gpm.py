@@ -12,38 +12,34 @@ from contextlib import suppress
 from typing import Any
 
 from perfscope.collectors.base import Reading
-from perfscope.collectors.gpu.nvidia.devices import asked
-from perfscope.collectors.gpu.nvidia.parts import Failed, Gpu, NvmlCollector, Query, Value, words
-from perfscope.collectors.gpu.nvidia.parts import metric_of as _metric
-from perfscope.rundir.metrics import DERIVED, GAUGE, Metric, Series
+from perfscope.collectors.gpu.base import metric
+from perfscope.collectors.gpu.nvidia.devices import LINK_NAME, asked
+from perfscope.collectors.gpu.nvidia.parts import Failed, Gpu, NvmlCollector, Query, Value, error_words
+from perfscope.rundir.metrics import DERIVED, Metric, Series
+from perfscope.vocabulary import gpu as words
+from perfscope.vocabulary.gpu import GpuMetric
 
 MIN_INTERVAL_NS = 100_000_000
 _EARLY_NS = 5_000_000  # a tick of 100 ms may come a little early
 _MIB = float(1 << 20)
 
 
-def _share(name: str, number: int, description: str) -> Metric:
-    return _metric(
-        name, "ratio", GAUGE, f"NVML GPM metric {number}", description, scale=0.01, quality=DERIVED
-    )
-
-
-def _rate(name: str, number: int, description: str) -> Metric:
-    return _metric(
-        name, "bytes_per_s", GAUGE, f"NVML GPM metric {number}", description, scale=_MIB, quality=DERIVED
-    )
+def _gpm(row: GpuMetric, number: int) -> Metric:
+    scale = 0.01 if row.unit == "ratio" else _MIB
+    return metric(row, f"NVML GPM metric {number}", scale=scale, quality=DERIVED)
 
 
 GPM_METRICS: dict[int, Metric] = {
-    2: _share("gpm_sm_activity", 2, "share of the SMs that were busy"),
-    3: _share("gpm_sm_occupancy", 3, "share of the warps that could be active which were"),
-    5: _share("gpm_tensor_activity", 5, "share of time in which tensor cores worked"),
-    10: _share("gpm_dram_activity", 10, "share of the device memory's peak bandwidth in use"),
-    20: _rate("gpm_pcie_tx_rate", 20, "bytes/s the GPU sent over PCIe"),
-    21: _rate("gpm_pcie_rx_rate", 21, "bytes/s the GPU received over PCIe"),
-    60: _rate("gpm_nvlink_rx_rate", 60, "bytes/s the GPU received over all NVLinks"),
-    61: _rate("gpm_nvlink_tx_rate", 61, "bytes/s the GPU sent over all NVLinks"),
+    2: _gpm(words.COMPUTE_ACTIVITY, 2),
+    3: _gpm(words.OCCUPANCY, 3),
+    5: _gpm(words.MATRIX_ACTIVITY, 5),
+    10: _gpm(words.DRAM_ACTIVITY, 10),
+    20: _gpm(words.PCIE_TX_RATE, 20),
+    21: _gpm(words.PCIE_RX_RATE, 21),
+    60: _gpm(words.LINK_RX_RATE, 60),
+    61: _gpm(words.LINK_TX_RATE, 61),
 }
+_LINK_METRICS = (60, 61)
 
 
 class _Samples:
@@ -92,7 +88,7 @@ _NO_DATA = 21  # NVML_ERROR_NO_DATA: not a number, for instance when nothing ran
 class NvmlGpm(NvmlCollector):
     """GPM. See the module."""
 
-    name = "nvml.gpm"
+    name = "gpu.nvidia.gpm"
     source = "NVML GPM"
     min_interval_ns = MIN_INTERVAL_NS
 
@@ -104,9 +100,13 @@ class NvmlGpm(NvmlCollector):
     def groups(self, nvml: Any, gpu: Gpu) -> list[list[Query]]:
         reason = _why_not(nvml, gpu.handle)
         if reason:
-            gpu.refused.append(("gpm_*", reason))
+            gpu.refused.append(("GPM", reason))
             return []
-        numbers = {Series(metric, gpu.labels): number for number, metric in GPM_METRICS.items()}
+        link = {**gpu.labels, "kind": LINK_NAME}
+        numbers = {
+            Series(one, link if number in _LINK_METRICS else gpu.labels): number
+            for number, one in GPM_METRICS.items()
+        }
         self._numbers.update(numbers)
         return [[Query(list(numbers), lambda: [0.0] * len(numbers))]]
 
@@ -161,5 +161,5 @@ def _why_not(nvml: Any, handle: Any) -> str:
     try:
         support = nvml.nvmlGpmQueryDeviceSupport(handle)
     except nvml.NVMLError as error:
-        return words(nvml, error.value)
+        return error_words(nvml, error.value)
     return "" if support.isSupportedDevice else "needs a Hopper or later GPU"

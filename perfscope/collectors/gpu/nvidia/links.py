@@ -11,63 +11,33 @@ from functools import partial
 from typing import Any
 
 from perfscope.collectors.base import SECOND_NS
-from perfscope.collectors.gpu.nvidia.devices import active_links, max_pcie, one_field, pcie_peak
+from perfscope.collectors.gpu.base import metric
+from perfscope.collectors.gpu.nvidia.devices import LINK_NAME, active_links, max_pcie, one_field, pcie_peak
 from perfscope.collectors.gpu.nvidia.parts import FieldQuery, Gpu, NvmlCollector, Query, Value
-from perfscope.collectors.gpu.nvidia.parts import metric_of as _metric
-from perfscope.rundir.metrics import AMBIGUOUS, COUNTER, DERIVED, GAUGE, Metric, Series
+from perfscope.rundir.metrics import AMBIGUOUS, DERIVED, Series
+from perfscope.vocabulary import gpu as words
 
 _WORD = 1 << 32
 _UNKNOWN_PEAK = 63.0e9  # generation 5, x16
 _FIELD_TX, _FIELD_RX = 197, 198
 
 
-def _pcie(direction: str, field: int) -> Metric:
-    return _metric(
-        f"pcie_{direction}_bytes",
-        "bytes",
-        COUNTER,
-        f"NVML field {field}",
-        f"bytes {'sent' if direction == 'tx' else 'received'} by the GPU over PCIe",
-        limit=_WORD,
-    )
-
-
-def _nvlink(direction: str, field: int, scale: float) -> Metric:
-    return _metric(
-        f"nvlink_{direction}_bytes",
-        "bytes",
-        COUNTER,
-        f"NVML field {field}",
-        f"payload {'sent' if direction == 'tx' else 'received'} by the GPU over one NVLink",
-        scale=scale,
-        resolution="1 KiB" if scale != 1 else "",
-    )
-
-
-def _rate(direction: str, counter: int) -> Metric:
-    return _metric(
-        f"pcie_{direction}_rate",
-        "bytes_per_s",
-        GAUGE,
-        f"nvmlDeviceGetPcieThroughput({counter})",
-        f"bytes/s {'sent' if direction == 'tx' else 'received'} by the GPU over PCIe during 20 ms",
-        scale=1000.0,
-        quality=DERIVED,
-        resolution="20 ms of each second",
-    )
-
-
-PCIE_TX, PCIE_RX = _pcie("tx", _FIELD_TX), _pcie("rx", _FIELD_RX)
-NVLINK_TX, NVLINK_RX = _nvlink("tx", 138, 1024.0), _nvlink("rx", 139, 1024.0)
+PCIE_TX = metric(words.PCIE_TX, f"NVML field {_FIELD_TX}", limit=_WORD)
+PCIE_RX = metric(words.PCIE_RX, f"NVML field {_FIELD_RX}", limit=_WORD)
+NVLINK_TX = metric(words.LINK_TX, "NVML field 138", scale=1024.0, resolution="1 KiB")
+NVLINK_RX = metric(words.LINK_RX, "NVML field 139", scale=1024.0, resolution="1 KiB")
 # Blackwell and later may count bytes only.
-NVLINK_TX_BYTES, NVLINK_RX_BYTES = _nvlink("tx", 202, 1.0), _nvlink("rx", 204, 1.0)
-PCIE_TX_RATE, PCIE_RX_RATE = _rate("tx", 0), _rate("rx", 1)
+NVLINK_TX_BYTES = metric(words.LINK_TX, "NVML field 202")
+NVLINK_RX_BYTES = metric(words.LINK_RX, "NVML field 204")
+_LOOK = {"scale": 1000.0, "quality": DERIVED, "resolution": "20 ms of each second"}
+PCIE_TX_RATE = metric(words.PCIE_TX_SAMPLED, "nvmlDeviceGetPcieThroughput(0)", **_LOOK)
+PCIE_RX_RATE = metric(words.PCIE_RX_SAMPLED, "nvmlDeviceGetPcieThroughput(1)", **_LOOK)
 
 
 class NvmlLinks(NvmlCollector):
     """PCIe and NVLink counters. See the module."""
 
-    name = "nvml.links"
+    name = "gpu.nvidia.links"
     source = "NVML fields 197, 198 (PCIe), 138, 139 (NVLink)"
 
     def __init__(self) -> None:
@@ -88,7 +58,7 @@ class NvmlLinks(NvmlCollector):
         if links:
             groups.append([_nvlinks(nvml, gpu, links)])
         else:
-            gpu.refused.append(("nvlink_tx_bytes, nvlink_rx_bytes", "no NVLink is up"))
+            gpu.refused.append((f"{words.LINK_TX.name}, {words.LINK_RX.name}", "no NVLink is up"))
         return groups
 
     def quality(self, series: Series, begin: int, end: int) -> str | None:
@@ -110,12 +80,12 @@ def _nvlinks(nvml: Any, gpu: Gpu, links: list[int]) -> FieldQuery:
     fields: dict[Series, tuple[int, int]] = {}
     instead: dict[Series, Query] = {}
     for link in links:
-        labels = {**gpu.labels, "link": str(link)}
-        for metric, field, other, other_field in (
+        labels = {**gpu.labels, "link": str(link), "kind": LINK_NAME}
+        for counter, field, other, other_field in (
             (NVLINK_TX, 138, NVLINK_TX_BYTES, 202),
             (NVLINK_RX, 139, NVLINK_RX_BYTES, 204),
         ):
-            series = Series(metric, labels)
+            series = Series(counter, labels)
             fields[series] = (field, link)
             instead[series] = FieldQuery(nvml, gpu.handle, {Series(other, labels): (other_field, link)})
     return FieldQuery(nvml, gpu.handle, fields, instead=instead)
@@ -124,7 +94,7 @@ def _nvlinks(nvml: Any, gpu: Gpu, links: list[int]) -> FieldQuery:
 class NvmlPcieRate(NvmlCollector):
     """The driver's 20 ms look at PCIe, for GPUs without byte counters. See the module."""
 
-    name = "nvml.pcie_rate"
+    name = "gpu.nvidia.pcie_rate"
     source = "nvmlDeviceGetPcieThroughput"
     min_interval_ns = SECOND_NS
 
@@ -135,8 +105,8 @@ class NvmlPcieRate(NvmlCollector):
             return []
         # A group each: a call blocks 20 ms, and the reading belongs to its own.
         return [
-            [Query([Series(metric, gpu.labels)], partial(_throughput, nvml, handle, counter))]
-            for counter, metric in enumerate((PCIE_TX_RATE, PCIE_RX_RATE))
+            [Query([Series(rate, gpu.labels)], partial(_throughput, nvml, handle, counter))]
+            for counter, rate in enumerate((PCIE_TX_RATE, PCIE_RX_RATE))
         ]
 
 

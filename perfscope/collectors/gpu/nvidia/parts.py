@@ -17,7 +17,7 @@ from perfscope.collectors.context import Context
 from perfscope.collectors.gpu.nvidia.devices import gpu_handles
 from perfscope.collectors.gpu.nvidia.library import load_nvml
 from perfscope.collectors.library import LibraryAbsent
-from perfscope.rundir.metrics import Metric, Series
+from perfscope.rundir.metrics import Series
 
 Value = int | float
 MAX_FAILURES = 10  # in a row, of one series
@@ -277,7 +277,7 @@ class NvmlCollector(BaseCollector):
 
     def _ends(self, gpu: Gpu, query: Query, series: Series, code: int) -> bool:
         """Judge a failure; say, once, what ends by it."""
-        reason = words(self._nvml, code)
+        reason = error_words(self._nvml, code)
         if code in GONE:
             gpu.gone = reason
             self.stopped("everything read of this GPU", gpu.labels, reason)
@@ -308,7 +308,7 @@ def _settled(nvml: Any, gpu: Gpu, group: list[Query]) -> list[Query]:
             query.drop(series)
             other = query.instead.get(series)
             if other is None:
-                gpu.refused.append((series.metric.name, words(nvml, value.code)))
+                gpu.refused.append((series.metric.name, error_words(nvml, value.code)))
             else:
                 others[id(other)] = other
         waiting = _merged(others.values()) + waiting
@@ -338,14 +338,9 @@ def _absent(gpus: Sequence[Gpu]) -> tuple[Absent, ...]:
     return tuple(absent)
 
 
-def words(nvml: Any, code: int) -> str:
+def error_words(nvml: Any, code: int) -> str:
     """NVML's words for an error, which are in capitals, as part of a sentence."""
     if code == FUNCTION_NOT_FOUND:
         return "this driver does not have the call"
     text = str(nvml.NVMLError(code)).rstrip(".")
     return text if text.startswith("GPU") else text.lower()
-
-
-def metric_of(name: str, unit: str, kind: str, source: str, description: str, **more: Any) -> Metric:
-    """Metric with its fields in the order of a table."""
-    return Metric(name=name, unit=unit, kind=kind, source=source, description=description, **more)

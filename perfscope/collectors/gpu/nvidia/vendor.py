@@ -7,12 +7,11 @@ import re
 from perfscope.collectors.context import Context
 from perfscope.collectors.gpu.base import Entry, Vendor
 from perfscope.collectors.gpu.data_sheets import peaks_of
+from perfscope.collectors.gpu.nvidia import devices
 from perfscope.collectors.gpu.nvidia.library import load_nvml
 from perfscope.collectors.library import LibraryAbsent
 from perfscope.collectors.machine.pci import normal_address
 from perfscope.collectors.peak import Peak
-
-LINK_NAME = "NVLink"
 
 
 class Nvidia(Vendor):
@@ -53,9 +52,7 @@ class Nvidia(Vendor):
             if not absent.is_expected:
                 notes.append(f"NVML: {absent.reason}")
             return self.driver_devices(ctx)
-        from perfscope.collectors.gpu.nvidia.devices import list_gpus
-
-        return list_gpus(nvml, ctx)
+        return devices.list_gpus(nvml, ctx)
 
     def links(self, ctx: Context) -> list[Entry]:
         """See Vendor."""
@@ -63,9 +60,7 @@ class Nvidia(Vendor):
             nvml = ctx.library(load_nvml)
         except LibraryAbsent:
             return []
-        from perfscope.collectors.gpu.nvidia.devices import gpu_links
-
-        return gpu_links(nvml, ctx)
+        return devices.gpu_links(nvml, ctx)
 
     def num_usable(self, ctx: Context) -> int:
         """See Vendor."""
@@ -75,4 +70,4 @@ class Nvidia(Vendor):
         """See Vendor."""
         from perfscope.collectors.gpu.nvidia.peaks import DATA_SHEETS
 
-        return peaks_of(DATA_SHEETS, LINK_NAME, name)
+        return peaks_of(DATA_SHEETS, devices.LINK_NAME, name)
