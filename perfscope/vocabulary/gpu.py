@@ -84,7 +84,7 @@ THROTTLE_TIME = GpuMetric(
     _COUNTER,
     "time in which this held the clocks down",
     "gpu",
-    "GPU {gpu} held back: {name}",
+    "GPU {gpu} throttled: {name}",
     1.0,
 )
 THROTTLE_REASONS = GpuMetric(

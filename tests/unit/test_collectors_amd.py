@@ -262,6 +262,17 @@ def test_gpus_of_two_vendors_are_numbered_through(root: Path) -> None:
     assert "gpu_power{gpu=2}" in read(opened(AmdDevices(), root))
 
 
+def test_a_vendor_that_cannot_be_read_leaves_the_others(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> list[Any]:
+        raise RuntimeError("driver in a bad state")
+
+    monkeypatch.setattr("perfscope.collectors.gpu.nvidia.vendor.Nvidia.devices", fail)
+    monkeypatch.setattr("perfscope.collectors.gpu.nvidia.vendor.Nvidia.driver_devices", fail)
+    notes: list[str] = []
+    assert [gpu["id"] for gpu in registry.devices(captured_context(root), notes)] == ["gpu:0", "gpu:1"]
+    assert "GPUs of NVIDIA: not read (RuntimeError: driver in a bad state)" in notes
+
+
 def test_partitions_of_a_gpu_are_read_once(root: Path) -> None:
     facts = (root / KFD / "topology/nodes/1/properties").read_text()
     write(root, f"{KFD}/topology/nodes/3/properties", facts)

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from perfscope.analysis.machine.results import MachineAnalysis
+from perfscope.analysis.run import analyse_run
+from perfscope.collectors.context import Context
+from perfscope.collectors.gpu.nvidia.counters import NvmlDevices
+from perfscope.collectors.gpu.nvidia.gpm import NvmlGpm
+from perfscope.collectors.gpu.nvidia.links import NvmlLinks
+from perfscope.collectors.gpu.nvidia.parts import NvmlCollector
+from perfscope.collectors.library import this_machines
+from perfscope.collectors.machine.topology import read_topology
 from perfscope.rundir import old_gpu_words
 from perfscope.rundir.reader import RunReader
 from perfscope.vocabulary.gpu import GPU_METRICS, ThrottleReason
-from tests.unit.synthetic_run import SyntheticRun
-from tests.unit.synthetic_samples import SampleFile
+from tests import nvml_recording
+from tests.nvml_stand_in import StandIn, hopper, installed, machine
+from tests.unit.synthetic_run import EPOCH, SyntheticRun
+from tests.unit.synthetic_samples import SampledRun, SampleFile
+
+RECORDED = Path(__file__).parents[1] / "data" / "gpu_names_of_0.1.0"
+KINDS: tuple[type[NvmlCollector], ...] = (NvmlDevices, NvmlLinks, NvmlGpm)
 
 
 def test_old_metrics_have_their_present_names_and_labels(tmp_path: Path) -> None:
@@ -60,3 +76,36 @@ def test_an_old_topology_has_vendors_and_links_of_today(tmp_path: Path) -> None:
         "gpus": [{"id": "gpu:0", "name": "NVIDIA H100", **vendor}, 3],
         "links": [{**link, "class": "gpu_link", "kind": "NVLink", "num_links": 18}, {"class": "pcie"}, None],
     }
+
+
+def test_a_recording_of_an_earlier_version_gives_what_the_same_gpus_give_today(tmp_path: Path) -> None:
+    samples = (RECORDED / "samples.jsonl").read_text()
+    assert "gpm_sm_activity" in samples and "gpu_clock" not in samples
+    before = analysis(tmp_path / "before", samples, (RECORDED / "topology.json").read_text())
+    with installed(StandIn(machine(hopper(0, 2), hopper(1, 2)))):
+        topology = read_topology(Context(root=Path("/nonexistent"), library=this_machines), "node0")
+    now = analysis(tmp_path / "now", nvml_recording.record(opened, EPOCH), json.dumps(topology))
+    assert len(before.tracks) == 32
+    assert before.tracks == now.tracks
+    assert before.energy == now.energy and before.energy[0].mean_watts == 400
+    assert before.traffic == now.traffic and before.traffic[0].bytes == 120e9
+    assert before.disturbances == now.disturbances
+    assert [one.title for one in before.disturbances] == [
+        "GPU 0 was slowed (HW thermal) 100 % of the time for 6.00 s."
+    ]
+
+
+def opened(clock: Callable[[], int]) -> Iterator[NvmlCollector]:
+    ctx = Context(root=Path("/nonexistent"), library=this_machines, clock=clock)
+    for kind in KINDS:
+        collector = kind()
+        collector.open(ctx)
+        yield collector
+
+
+def analysis(folder: Path, samples: str, topology: str) -> MachineAnalysis:
+    run = SampledRun(folder, None, topology=json.loads(topology), steps=(2.0, 22.0))
+    run.run.write("hosts/node0/samples.jsonl", samples)
+    found = analyse_run(run.read()).machine
+    assert found is not None
+    return found

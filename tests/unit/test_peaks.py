@@ -84,7 +84,7 @@ def test_memory_agrees_with_clock_and_width(name: str, mega_hertz: float, bits: 
 def test_names_that_are_only_like_another_have_no_peak() -> None:
     for name in (
         *("NVIDIA H100 MIG 1g.10gb", "NVIDIA GH200 480GB", "NVIDIA H20", "NVIDIA H800", "NVIDIA A10"),
-        *("Tesla V100S-PCIE-32GB", "NVIDIA GB200", "NVIDIA H200 NVL", "", "AMD Instinct MI300X"),
+        *("Tesla V100S-PCIE-32GB", "NVIDIA GB200", "NVIDIA H200 NVL", "", "AMD Instinct MI300A"),
     ):
         assert gpu_peaks(name) == (), name
     assert gpu_peaks(None) == ()

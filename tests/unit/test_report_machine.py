@@ -229,7 +229,7 @@ def test_a_chart_takes_the_largest_eight_lines_and_counts_the_rest() -> None:
 def test_many_lines_of_several_kinds_get_a_chart_per_kind() -> None:
     busy = tuple(wave("h", "gpu", f"GPU {g} busy", "ratio", 0.9, 0.1, g) for g in range(8))
     tensor = tuple(wave("h", "gpu", f"GPU {g} tensor cores active", "ratio", 0.4, 0.1, g) for g in range(8))
-    odd = (wave("h", "gpu", "GPU 0 held back: power", "ratio", 0.1, 0.1, 1),)
+    odd = (wave("h", "gpu", "GPU 0 throttled: power", "ratio", 0.1, 0.1, 1),)
     machine = dataclasses.replace(gpu_machine(), tracks=(*busy, *tensor, *odd))
     charts = counters_of(build_report(with_machine(machine), None)).charts
     assert [chart.title for chart in charts] == [

@@ -102,7 +102,7 @@ _POWER = (
 _CLOCKS = (
     _level("cpu_frequency", "clocks", "node {node} CPU clock"),
     *_gpu("clocks"),
-    _share("thermal_throttle_time", "clocks", "package {package} held back by heat"),
+    _share("thermal_throttle_time", "clocks", "package {package} throttled by heat"),
 )
 _IO = (
     _level("job_read_bytes", "io", "{device} read by the job"),

@@ -6,7 +6,7 @@ those of the next follow. With one vendor, which is the rule, GPU 0 is what the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import NamedTuple
 
@@ -81,11 +81,17 @@ def devices(ctx: Context, notes: list[str]) -> list[Entry]:
 
 
 def _own(vendor: Vendor, ctx: Context, notes: list[str]) -> list[Entry]:
+    """Devices of a vendor; where its library fails, by the driver's files alone."""
+    found = _read(vendor, lambda: vendor.devices(ctx, notes), notes)
+    return found if found is not None else _read(vendor, lambda: vendor.driver_devices(ctx), notes) or []
+
+
+def _read(vendor: Vendor, read: Callable[[], list[Entry]], notes: list[str]) -> list[Entry] | None:
     try:
-        return vendor.devices(ctx, notes)
+        return read()
     except Exception as error:  # noqa: BLE001 - a driver's fault of any kind; the rest must stand
         notes.append(f"GPUs of {vendor.name}: not read ({type(error).__name__}: {error})")
-        return vendor.driver_devices(ctx)
+        return None
 
 
 def _next_index(gpus: list[Entry]) -> int:
