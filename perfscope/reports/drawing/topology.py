@@ -1,4 +1,4 @@
-"""Where the boxes and links of a machine's picture go, for a given width. No colours, no markup.
+"""A machine's picture: where its boxes and links go for a given width, all in pixels.
 
 Sockets stand side by side where they fit, else one below the other; inside one, a column per NUMA node with
 CPUs: the node, the nodes without CPUs that lie closest to it, then network devices, then GPUs. Boxes of one
@@ -11,9 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from perfscope.reports.display import path_end
+from perfscope.reports.drawing.metrics import FONT
+from perfscope.reports.drawing.shapes import Path, Rect, Shape, Text
+from perfscope.reports.drawing.style import paint
+from perfscope.reports.drawing.svg import Canvas, Paint, attributes, decimal, draw, escape
 from perfscope.reports.model import Device, Machine, MemoryNode, Rail
 
 WIDE, NARROW = 1000.0, 348.0
+PAPER = 900.0  # on the text's width, so that letters come out near 6.5 pt
+SPACE = "http://www.w3.org/2000/svg"
 PAD, GAP = 12.0, 9.0
 COLUMN = 150.0  # a NUMA node's least width
 DEVICE = 96.0  # a device's least width
@@ -25,33 +31,6 @@ RAIL = 27.0
 MARGIN = 4.0  # where rails of several rows are joined
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Box:
-    x: float
-    y: float
-    width: float
-    height: float
-    look: str  # a class of machine.css and a key of topology_svg.LOOKS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Label:
-    x: float
-    y: float
-    text: str
-    look: str
-    anchor: str = "start"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Path:
-    points: tuple[tuple[float, float], ...]
-    look: str
-
-
-Shape = Box | Label | Path
-
-
 @dataclass(slots=True)
 class Drawing:
     """Shapes in painting order."""
@@ -60,11 +39,11 @@ class Drawing:
     height: float = 0.0
     links: list[Path] = field(default_factory=list)  # under the boxes
     shapes: list[Shape] = field(default_factory=list)
-    places: dict[str, Box] = field(default_factory=dict)  # device id -> its box
+    places: dict[str, Rect] = field(default_factory=dict)  # device id -> its box
 
     @property
     def all(self) -> list[Shape]:
-        frames = [shape for shape in self.shapes if isinstance(shape, Box) and shape.look == "m-socket"]
+        frames = [shape for shape in self.shapes if isinstance(shape, Rect) and shape.look == "m-socket"]
         rest = [shape for shape in self.shapes if shape not in frames]
         return [*frames, *self.links, *rest]
 
@@ -95,7 +74,7 @@ def lay_out(machine: Machine, width: float) -> Drawing:
     for sockets in rows:
         if started and machine.between:
             text = f"NUMA distance {machine.between}"
-            drawing.shapes.append(Label(x=width / 2, y=y + 18, text=text, look="m-note", anchor="middle"))
+            drawing.shapes.append(Text(x=width / 2, y=y + 18, text=text, look="m-note", anchor="middle"))
             y += 26
         elif started:
             y += GAP
@@ -106,6 +85,28 @@ def lay_out(machine: Machine, width: float) -> Drawing:
         y = _loose(drawing, machine.loose, y + GAP)
     drawing.height = y + 1
     return drawing
+
+
+def page_svgs(machine: Machine, paint: Paint) -> str:
+    """The picture for wide and for narrow screens; the style sheet shows one."""
+    sizes = ((WIDE, "m-picture m-wide"), (NARROW, "m-picture m-narrow"))
+    return "\n".join(
+        _svg(machine, lay_out(machine, width), paint, attributes(("class", look))) for width, look in sizes
+    )
+
+
+def paper_svg(machine: Machine) -> tuple[str, float]:
+    """A document of its own and its share of the text's width."""
+    drawing = lay_out(machine, PAPER)
+    extra = attributes(("xmlns", SPACE), ("height", decimal(drawing.height)), ("font-family", FONT))
+    return _svg(machine, drawing, paint, extra), drawing.width / PAPER
+
+
+def _svg(machine: Machine, drawing: Drawing, paint: Paint, extra: str) -> str:
+    width, height = decimal(drawing.width), decimal(drawing.height)
+    title = f"<title>{escape(f'{machine.title}: {machine.summary}')}</title>"
+    shapes = draw(drawing.all, Canvas(paint))
+    return f'<svg viewBox="0 0 {width} {height}" width="{width}" role="img"{extra}>{title}{shapes}</svg>'
 
 
 def _natural_width(machine: Machine) -> float:
@@ -145,9 +146,9 @@ def _socket_row(drawing: Drawing, machine: Machine, sockets: Sequence[int], y: f
         bottom = max(bottom, end)
     for place, number in enumerate(sockets):
         x = 1 + place * (width + gap)
-        drawing.shapes.append(Box(x=x, y=y + 1, width=width, height=bottom - y, look="m-socket"))
+        drawing.shapes.append(Rect(x=x, y=y + 1, width=width, height=bottom - y, look="m-socket", rx=7))
         title = fitted(machine.sockets[number].title, width - 2 * PAD, 12.5)
-        drawing.shapes.append(Label(x=x + PAD, y=y + 21, text=title, look="m-head"))
+        drawing.shapes.append(Text(x=x + PAD, y=y + 21, text=title, look="m-head"))
         if place and machine.between:
             _between(drawing, machine.between, x - gap, x, y + 62)
     return bottom + 1
@@ -221,12 +222,12 @@ def _grid_height(devices: Sequence[Device], per_row: int) -> float:
 
 
 def _column(drawing: Drawing, node: MemoryNode, x: float, y: float, width: float, heights: _Heights) -> None:
-    box = Box(x=x, y=y, width=width, height=heights.node, look=f"m-{node.kind}")
+    box = Rect(x=x, y=y, width=width, height=heights.node, look=f"m-{node.kind}", rx=4)
     _text_box(drawing, box, node.title, node.lines)
     at, previous = y + heights.node, box
     for near in node.near:
         height = _text_height(len(near.lines))
-        close = Box(x=x, y=at + 6, width=width, height=height, look=f"m-{near.kind}")
+        close = Rect(x=x, y=at + 6, width=width, height=height, look=f"m-{near.kind}", rx=4)
         _stem(drawing, x + width / 2, at, at + 6, "m-stem")
         _text_box(drawing, close, near.title, near.lines)
         at, previous = at + 6 + height, close
@@ -250,38 +251,37 @@ def _grid(
     height = _device_height(devices)
     for number, device in enumerate(devices):
         row, place = divmod(number, per_row)
-        box = Box(
+        box = Rect(
             x=x + place * (size + GAP),
             y=y + row * (height + GAP),
             width=size,
             height=height,
             look=f"m-{device.kind}",
+            rx=4,
         )
         drawing.places[device.id] = box
         _text_box(drawing, box, device.title, device.lines)
 
 
-def _text_box(drawing: Drawing, box: Box, title: str, lines: Sequence[str]) -> None:
+def _text_box(drawing: Drawing, box: Rect, title: str, lines: Sequence[str]) -> None:
     drawing.shapes.append(box)
     drawing.shapes.append(
-        Label(x=box.x + 8, y=box.y + 19, text=fitted(title, box.width - 14, 12.5), look="m-title")
+        Text(x=box.x + 8, y=box.y + 19, text=fitted(title, box.width - 14, 12.5), look="m-title")
     )
     for number, line in enumerate(lines):
         text = fitted(line, box.width - 14, 11.5)
-        drawing.shapes.append(
-            Label(x=box.x + 8, y=box.y + 19 + LINE * (number + 1), text=text, look="m-line")
-        )
+        drawing.shapes.append(Text(x=box.x + 8, y=box.y + 19 + LINE * (number + 1), text=text, look="m-line"))
 
 
 def _stem(drawing: Drawing, x: float, top: float, bottom: float, look: str) -> None:
-    drawing.links.append(Path(points=((x, top), (x, bottom)), look=look))
+    drawing.links.append(Path(runs=(((x, top), (x, bottom)),), look=look))
 
 
 def _between(drawing: Drawing, text: str, left: float, right: float, y: float) -> None:
-    drawing.links.append(Path(points=((left, y), (right, y)), look="m-between"))
+    drawing.links.append(Path(runs=(((left, y), (right, y)),), look="m-between"))
     middle = (left + right) / 2
-    drawing.shapes.append(Label(x=middle, y=y - 7, text="NUMA distance", look="m-note", anchor="middle"))
-    drawing.shapes.append(Label(x=middle, y=y + 16, text=text, look="m-note", anchor="middle"))
+    drawing.shapes.append(Text(x=middle, y=y - 7, text="NUMA distance", look="m-note", anchor="middle"))
+    drawing.shapes.append(Text(x=middle, y=y + 16, text=text, look="m-note", anchor="middle"))
 
 
 def _rails(
@@ -306,10 +306,10 @@ def _rails(
         level = next((n for n, end in enumerate(levels) if end + GAP < left), len(levels))
         levels[level : level + 1] = [max(right, left + LETTER * 11.5 * len(rail.title))]
         at = y + 17 + level * (RAIL + LINE)
-        drawing.links.append(Path(points=((left, at), (right, at)), look=look))
-        drawing.links += [Path(points=(*drop, (drop[-1][0], at)), look=look) for drop in drops]
+        drawing.links.append(Path(runs=(((left, at), (right, at)),), look=look))
+        drawing.links += [Path(runs=((*drop, (drop[-1][0], at)),), look=look) for drop in drops]
         if number in ends:
-            drawing.links.append(Path(points=(ends[number], (MARGIN, at)), look=look))
+            drawing.links.append(Path(runs=((ends[number], (MARGIN, at)),), look=look))
         ends[number] = (MARGIN, at)
         if known & set(rail.members) <= set(drawing.places):  # said once, under the last row
             _rail_label(drawing, rail, left, at)
@@ -317,7 +317,7 @@ def _rails(
     return lowest
 
 
-def _drop(box: Box, floor: float) -> list[tuple[float, float]]:
+def _drop(box: Rect, floor: float) -> list[tuple[float, float]]:
     """Where a device's line to its rail starts; past lower rows it takes the gap beside its box."""
     middle, bottom = box.x + box.width / 2, box.y + box.height
     if box.y >= floor:
@@ -328,15 +328,15 @@ def _drop(box: Box, floor: float) -> list[tuple[float, float]]:
 
 def _rail_label(drawing: Drawing, rail: Rail, left: float, at: float) -> None:
     title = fitted(rail.title, drawing.width - left, 11.5)
-    drawing.shapes.append(Label(x=left, y=at + 16, text=title, look="m-note"))
+    drawing.shapes.append(Text(x=left, y=at + 16, text=title, look="m-note"))
 
 
 def _loose(drawing: Drawing, devices: Sequence[Device], y: float) -> float:
     inner = drawing.width - 2 - 2 * PAD
     per_row = _per_row(devices, inner)
     height = 32 + _grid_height(devices, per_row) - 12 + PAD
-    drawing.shapes.append(Box(x=1, y=y + 1, width=drawing.width - 2, height=height, look="m-socket"))
-    drawing.shapes.append(Label(x=1 + PAD, y=y + 21, text="NUMA node not known", look="m-head"))
+    drawing.shapes.append(Rect(x=1, y=y + 1, width=drawing.width - 2, height=height, look="m-socket", rx=7))
+    drawing.shapes.append(Text(x=1 + PAD, y=y + 21, text="NUMA node not known", look="m-head"))
     _grid(drawing, devices, 1 + PAD, y + 32, inner, per_row)
     return y + height + 1
 

@@ -1,20 +1,33 @@
-"""What a still picture of one step shows: boxes per lane, merged where they are finer than ink."""
+"""The timeline on paper: one step, boxes per lane, merged where they are finer than ink."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from perfscope import units
 from perfscope.analysis.timeline_extract import LaneExtract, TimelineExtract, WindowExtract
+from perfscope.reports import geometry
 from perfscope.reports.display import visible
+from perfscope.reports.drawing.patterns import pattern
+from perfscope.reports.drawing.picture import Box, Entry, Panel, Picture, swatch, x_axis
+from perfscope.reports.drawing.shapes import Line, Mark, Path, Rect, Shape, Text
 from perfscope.reports.model import Timeline
 from perfscope.reports.timeline_path import PathPiece, path_pieces
 
 MOST_RANKS = 8
 MOST_ROWS = 64  # beyond this each lane is one row
+ROW, GAPS = 11.5, 0.55  # pixels for one nesting level; rows between two lanes
+TALLEST = 1060.0  # pixels
+LABEL_LETTERS = 26  # of a lane's label at most
+ABOVE = 0.24  # of a row: how far the critical path's line lies above its lane
+LEAST_ARROW = 1 / 90  # of the picture's width between two arrows; nearer ones are drawn without a head
+LEAST_LINK = 1 / 400  # nearer ones become one
 LETTER = 1 / 140  # width of a letter on a layer's mark, of the picture's width
 INK = 1 / 1400  # of the picture's width: gaps and boxes finer than this are merged
 
@@ -43,6 +56,158 @@ class PictureLane:
     num_rows: int
     pieces: dict[str, NDArray[np.int64]]
     names: list[tuple[int, int, int, str]]  # (left ns, right ns, row, layer) where there is room for it
+
+
+def lay_out_still(block: Timeline) -> Picture:
+    """The picture of `block.focus`, which must be known; times count from the step's start."""
+    assert block.focus is not None
+    lanes = picture_lanes(block)
+    scale = _Scale(block, lanes)
+    path = picture_path(block)
+    ticks = geometry.time_ticks(0, scale.duration, 7)
+    shapes: list[Shape] = [
+        Line(x1=tick.position, y1=0, x2=tick.position, y2=100, look="grid") for tick in ticks
+    ]
+    shapes += _disturbed(block, scale)
+    axis: list[Shape] = []
+    for lane in lanes:
+        shapes += _boxes(lane, scale)
+        axis += _words(lane, scale)
+    shapes += _path(path, scale)
+    used = {key for lane in lanes for key in lane.pieces}
+    legend = [swatch(key, title) for key, title in LEGEND if key in used]
+    if path:
+        sample = Line(x1=0, y1=6, x2=24, y2=6, look="still-path")
+        legend.insert(0, Entry(title="Critical path", sample=(sample,), width=24))
+    box = Box(shapes=tuple(shapes), axis=tuple(axis), ground=False)
+    return Picture(
+        id=block.id,
+        title="A step, one row per rank and thread or stream",
+        look="still",
+        legend=tuple(legend),
+        panels=(Panel(plot="still", boxes=(box,), height=scale.height),),
+        axis=x_axis(ticks),
+        x_title="time since the step's start",
+        caption=_caption(block),
+    )
+
+
+def _caption(block: Timeline) -> str:
+    assert block.focus is not None
+    window, _, duration = block.focus
+    ranks = {lane.rank for w in block.extract.windows if w.window == window for lane in w.lanes}
+    which = f"{MOST_RANKS} of {len(ranks)} ranks, those on the critical path before others"
+    which = which if block.paths else f"the first {MOST_RANKS} of {len(ranks)} ranks"
+    shown = which if len(ranks) > MOST_RANKS else "all ranks"
+    caption = (
+        f"One step ({units.format_ns(duration)}) of window {window}, {shown}; spans finer than the print are "
+        "merged, and nesting is left out where there are many lanes."
+    )
+    if any(path.window == window for path in block.paths):
+        caption += (
+            " The dark line is the critical path, an arrow what had to end before the next could go on."
+        )
+    if any(number == window for number, _ in block.disturbances):
+        caption += " The hatched band: something else took part of the machine."
+    return caption
+
+
+class _Scale:
+    """Times and rows in per cent of the picture. `tops`: a lane's index -> its first row."""
+
+    def __init__(self, block: Timeline, lanes: Sequence[PictureLane]) -> None:
+        assert block.focus is not None
+        self.window, self.start, self.duration = block.focus
+        self.tops: dict[int, float] = {}
+        self.rows = 2 * ABOVE  # of the critical path over the first lane
+        for lane in lanes:
+            self.tops[lane.index] = self.rows
+            self.rows += max(lane.num_rows, 2 if lane.first else 1) + GAPS
+        self.height = min(self.rows * ROW, TALLEST)
+
+    def x(self, time: int) -> float:
+        return 100 * (time - self.start) / self.duration
+
+    def y(self, row: float) -> float:
+        return 100 * row / self.rows
+
+
+def _disturbed(block: Timeline, scale: _Scale) -> Iterator[Shape]:
+    end_ns = scale.start + scale.duration
+    for number, mark in block.disturbances:
+        start, end = max(mark.start_ns, scale.start), min(mark.end_ns, end_ns)
+        if number == scale.window and end > start:
+            width = scale.x(end) - scale.x(start)
+            yield Rect(x=scale.x(start), width=width, look="ct-disturbed", pattern="disturbed")
+
+
+def _words(lane: PictureLane, scale: _Scale) -> Iterator[Shape]:
+    """What stands left of a lane."""
+    top = scale.tops[lane.index]
+    if lane.first:
+        y = scale.y(top - GAPS / 2)
+        yield Line(x1=0, y1=y, x2=100, y2=y, look="tick-line")
+        yield Text(x=0, y=scale.y(top + 0.5), dy=4, text=f"rank {lane.rank}", look="tick strong")
+    text = lane.label[:LABEL_LETTERS]
+    yield Text(x=0, y=scale.y(top + (1.5 if lane.first else 0.5)), dy=4, text=text, look="tick")
+
+
+def _boxes(lane: PictureLane, scale: _Scale) -> Iterator[Shape]:
+    top = scale.tops[lane.index]
+    for key, boxes in lane.pieces.items():
+        for tint in (True, False):
+            runs = []
+            for left, right, row, _ in boxes[boxes[:, 3] == tint].tolist():
+                x0, x1 = scale.x(left), scale.x(right)
+                y0, y1 = scale.y(top + row + 0.06), scale.y(top + row + 0.94)
+                runs.append([(x0, y0), (x1, y0), (x1, y1), (x0, y1)])
+            if runs:
+                look = "still-outline" if key == "outline" else f"still-box f-{key}"
+                shade = " tint" if tint and key != "outline" else ""
+                hatch = "" if tint else pattern(key)
+                yield Path(runs=runs, look=look + shade, closed=True, pattern=hatch)
+    for left, right, row, name in lane.names:
+        middle = (scale.x(left) + scale.x(right)) / 2
+        y = scale.y(top + row + 0.5)
+        yield Text(x=middle, y=y, dy=2.6, text=name, look="still-name", anchor="middle")
+
+
+def _path(pieces: Sequence[PathPiece], scale: _Scale) -> Iterator[Shape]:
+    """The critical path: a line above the lanes it runs on, arrows between them."""
+    levels = {lane: scale.y(top - ABOVE) for lane, top in scale.tops.items()}
+    for look in ("still-halo", "still-path"):
+        for piece in pieces:
+            if piece.lane in levels:
+                y, end = levels[piece.lane], max(piece.end_ns, piece.start_ns + scale.duration // 1400)
+                yield Line(x1=scale.x(piece.start_ns), y1=y, x2=scale.x(end), y2=y, look=look)
+    last = -scale.duration
+    for time, start, end in _links(pieces, scale.duration):
+        if start in levels and end in levels:
+            yield from _arrow(
+                scale.x(time), levels, start, end, roomy=time - last >= scale.duration * LEAST_ARROW
+            )
+            last = time
+
+
+def _arrow(x: float, levels: Mapping[int, float], start: int, end: int, *, roomy: bool) -> Iterator[Shape]:
+    yield Line(
+        x1=x, y1=levels[start], x2=x, y2=levels[end], look="still-link" if roomy else "still-link thin"
+    )
+    if roomy:
+        kind = "arrow" if levels[end] > levels[start] else "triangle"
+        yield Mark(x=x, y=levels[end], kind=kind, size=3.4, look="still-head")
+
+
+def _links(pieces: Sequence[PathPiece], duration: int) -> list[tuple[int, int, int]]:
+    """(time, lane it leaves, lane it leads to); those too near to be told apart become one."""
+    joined: list[tuple[int, int, int]] = []
+    for a, b in itertools.pairwise(pieces):
+        near = bool(joined) and b.start_ns - joined[-1][0] < duration * LEAST_LINK
+        if near and joined[-1][2] == a.lane:
+            joined[-1] = (joined[-1][0], joined[-1][1], b.lane)
+        elif not near:
+            joined.append((b.start_ns, a.lane, b.lane))
+    return [link for link in joined if link[1] != link[2]]
 
 
 def picture_lanes(block: Timeline) -> list[PictureLane]:
