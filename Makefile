@@ -11,7 +11,7 @@ PYTEST_FLAGS ?= -n 3 --dist worksteal --durations 25 -m "not slow and $(ELSEWHER
 FRAMEWORKS_VENV := build/frameworks-venv
 DOCS_VENV := build/docs-venv
 
-.PHONY: help demo demo-neighbour test test-slow check-overhead test-slurm test-frameworks test-vm test-gpu lint types system-packages wheel clean update-golden docs schemes-doc
+.PHONY: help demo demo-neighbor test test-slow check-overhead test-slurm test-frameworks test-vm test-gpu lint types system-packages wheel clean update-golden docs schemes-doc
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -26,9 +26,9 @@ demo: $(VENV)/ready ## train the example on 4 processes under perfscope and writ
 		torchrun --standalone --nproc-per-node $(RANKS) examples/train_cnn.py
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" perfscope report perfscope-runs/latest
 
-demo-neighbour: $(VENV)/ready ## the same beside somebody who takes a CPU for 6 seconds; the report says so
+demo-neighbor: $(VENV)/ready ## the same with a noisy neighbor that uses one CPU for 6 seconds
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH"; python examples/busy_neighbour.py --after 10 --seconds 6 & \
-		perfscope run --name with-neighbour -- \
+		perfscope run --name with-neighbor -- \
 		torchrun --standalone --nproc-per-node 2 examples/train_cnn.py; wait
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" perfscope report perfscope-runs/latest
 

@@ -343,7 +343,7 @@ def _four_p100() -> PublishedCheck:
         source="Dell HPC Innovation Lab, Deep Learning Performance with P100 GPUs",
         assumptions=tuple(assumptions.values()),
         low=low, middle=middle, high=high, published=1755 / 468, rounding=0.005, at_least=False, unit="x",
-        comment="a ring over PCIe costs a few per cent at most; what else is lost is not in the formulas",
+        comment="a ring over PCIe costs a few percent at most; what else is lost is not in the formulas",
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from perfscope.cli.lazy_group import HELP
 from perfscope.cli.output import print_result
 from perfscope.errors import PerfscopeError, UsageError
 from perfscope.messages.lists import counted
@@ -19,10 +20,9 @@ if TYPE_CHECKING:
     from perfscope.gate.store import Entry, Store
 
 _PATH = click.Path(path_type=Path)
-_HELP = {"help_option_names": ["-h", "--help"]}
 
 
-@click.group("baseline", context_settings=_HELP)
+@click.group("baseline", context_settings=HELP)
 def command() -> None:
     """Keep the figures of runs in a file, for `perfscope check --baseline FILE` to compare with.
 
@@ -39,7 +39,7 @@ def command() -> None:
     """
 
 
-@command.command("update", context_settings=_HELP, short_help="Measure runs and keep their figures.")
+@command.command("update", context_settings=HELP, short_help="Measure runs and keep their figures.")
 @click.argument("file", type=_PATH, metavar="FILE")
 @click.argument("runs", nargs=-1, required=True, type=_PATH, metavar="RUN...")
 @click.option(
@@ -191,7 +191,7 @@ def _put(
     return update_lines(store.path, entry, before, after)
 
 
-@command.command("show", context_settings=_HELP, short_help="Show machines, dates, commits and metrics.")
+@command.command("show", context_settings=HELP, short_help="Show machines, dates, commits and metrics.")
 @click.argument("file", type=_PATH, metavar="[FILE]", required=False)
 @click.option("--name", metavar="TEXT", help="Only this benchmark.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
@@ -215,7 +215,7 @@ def show(file: Path | None, name: str | None, as_json: bool) -> None:
         print_result(baseline_text.show_text(store.path, with_runs))
 
 
-@command.command("list", context_settings=_HELP, short_help="List benchmarks, a line each.")
+@command.command("list", context_settings=HELP, short_help="List benchmarks, a line each.")
 @click.argument("file", type=_PATH, metavar="[FILE]", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 def list_(file: Path | None, as_json: bool) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from perfscope.cli.lazy_group import HELP
 from perfscope.cli.output import print_result
 from perfscope.messages.lists import first_of
 
@@ -19,7 +20,7 @@ EXIT_RANKS_MISSING = 3
 _MOST_NAMED = 16
 
 
-@click.command("collect", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("collect", context_settings=HELP)
 @click.argument("places", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DIR...")
 @click.option(
     "-o",

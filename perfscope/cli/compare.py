@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from perfscope.cli.lazy_group import HELP
 from perfscope.cli.output import print_result
 from perfscope.cli.report import check_outputs, ingest, print_text, write_document
 from perfscope.errors import PerfscopeError, RunDirectoryError, UsageError
@@ -24,7 +25,7 @@ STUDIES = (STUDY_JSON, FRAMEWORKS_JSON)
 FILES = (("html", "compare.html"), ("pdf", "compare.pdf"), ("json", "compare.json"))  # of -o
 
 
-@click.command("compare")
+@click.command("compare", context_settings=HELP)
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
 @click.option(
     "--by",

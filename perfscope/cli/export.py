@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from perfscope.cli.lazy_group import HELP
+
 if TYPE_CHECKING:
     from perfscope.analysis.machine.results import CounterTrack
     from perfscope.reports.export_source import LaneName, TimelinePart
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 FORMATS = ("perfetto", "parquet", "csv")
 
 
-@click.command("export")
+@click.command("export", context_settings=HELP)
 @click.argument("run", type=click.Path(path_type=Path), required=False)
 @click.option("--format", "format_name", type=click.Choice(FORMATS), required=True, help="What to write.")
 @click.option(

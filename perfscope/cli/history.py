@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from perfscope.cli.lazy_group import HELP
 from perfscope.cli.output import print_result
 from perfscope.errors import EXIT_USER, PerfscopeError, UsageError
 
@@ -23,7 +24,6 @@ EXIT_WORSE, EXIT_FAILED = 1, 5  # as `perfscope check`
 NEWEST = 10
 FEWEST_NEWEST = 5  # a level lasts at least so many sessions: with fewer no change could ever fail
 _PATH = click.Path(path_type=Path)
-_HELP = {"help_option_names": ["-h", "--help"]}
 
 
 class _History(click.Command):
@@ -47,7 +47,7 @@ class _History(click.Command):
             raise
 
 
-@click.command("history", cls=_History, context_settings=_HELP)
+@click.command("history", cls=_History, context_settings=HELP)
 @click.argument("file", type=_PATH, required=False, metavar="[FILE | add FILE RUN...]")
 @click.option("--name", metavar="TEXT", help="Only this benchmark [default: all in FILE].")
 @click.option(
@@ -173,7 +173,7 @@ def _check_name(name: str | None, entries: Sequence[Entry], path: Path) -> None:
     raise UsageError(f"{path} has no runs of {visible(name, 60)!r}; {there}")
 
 
-@click.command(ADD, context_settings=_HELP)
+@click.command(ADD, context_settings=HELP)
 @click.argument("file", type=_PATH, metavar="FILE")
 @click.argument("runs", nargs=-1, required=True, type=_PATH, metavar="RUN...")
 @click.option(

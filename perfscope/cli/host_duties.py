@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from perfscope.launch.session import HostDuties, say
 from perfscope.rundir import layout
 from perfscope.rundir.layout import host_name
 from perfscope.rundir.writer import write_json
-
-if TYPE_CHECKING:
-    from perfscope.collectors.context import Context
 
 GPU_BUDGET_S = 20.0  # torch needs seconds to start, and a context on each GPU; only once per host
 
@@ -22,9 +18,10 @@ def host_duties(ceilings: str, *, tell: bool) -> HostDuties:
     def measure(folder: Path) -> None:
         from perfscope.collectors.ceilings.measure import is_cached, read_or_measure, torch_python
         from perfscope.collectors.context import live_context
+        from perfscope.collectors.gpu.registry import has_gpu
 
         ctx = live_context()
-        gpus = _has_gpu(ctx)
+        gpus = has_gpu(ctx)
         if tell and (ceilings == "refresh" or not is_cached(ctx, host_name())):
             time = "2 s and, for torch and the GPUs, up to 20 s more" if gpus else "2 s"
             say(f"measuring this host's peaks first: {time}, once (--ceilings off skips it)")
@@ -46,13 +43,3 @@ def host_duties(ceilings: str, *, tell: bool) -> HostDuties:
     return (
         HostDuties(measure=measure, describe=describe) if ceilings != "off" else HostDuties(describe=describe)
     )
-
-
-def _has_gpu(ctx: Context) -> bool:
-    from perfscope.collectors.nvml_provider import NvmlAbsent
-
-    try:
-        ctx.nvml()
-    except NvmlAbsent:
-        return False
-    return True

@@ -13,6 +13,7 @@ import click
 
 from perfscope import units
 from perfscope.cli.labels import parse_labels
+from perfscope.cli.lazy_group import HELP
 from perfscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class _Import(click.Command):
             )
 
 
-@click.command("import", cls=_Import)
+@click.command("import", cls=_Import, context_settings=HELP)
 @click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="TRACE...")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Run directory to make.")
 @click.option("--force", is_flag=True, help="Replace a run that is already there.")

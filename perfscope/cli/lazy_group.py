@@ -8,6 +8,9 @@ from typing import Any
 
 import click
 
+#: Settings of every command: click caches a command's help option at its first use, with a parent or without.
+HELP = {"help_option_names": ["-h", "--help"]}
+
 
 class LazyGroup(click.Group):
     """Commands by name: (module with an attribute `command`, one-line help).

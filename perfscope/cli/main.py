@@ -8,7 +8,7 @@ import traceback
 import click
 
 from perfscope import __version__
-from perfscope.cli.lazy_group import LazyGroup
+from perfscope.cli.lazy_group import HELP, LazyGroup
 from perfscope.cli.output import discard_stdout
 from perfscope.errors import EXIT_BUG, EXIT_OWN_FAILURE, EXIT_USER, PerfscopeError
 
@@ -36,7 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
-@click.group(cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, table=COMMANDS, context_settings=HELP)
 @click.version_option(__version__, prog_name="perfscope")
 @click.option("--debug", is_flag=True, help="Show the stack trace of an error.")
 def cli(debug: bool) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from perfscope.cli.lazy_group import HELP
 from perfscope.cli.output import print_result
 from perfscope.errors import PerfscopeError, RunDirectoryError, UsageError
 from perfscope.rundir.links import view_of
@@ -24,7 +25,7 @@ LATEST = Path("perfscope-runs") / "latest"
 HTML_NAME, PDF_NAME = "report.html", "report.pdf"
 
 
-@click.command("report")
+@click.command("report", context_settings=HELP)
 @click.argument("run", type=click.Path(path_type=Path), required=False)
 @click.option(
     "--html", "html_file", type=click.Path(path_type=Path), metavar="FILE", help="Write HTML to FILE."

@@ -10,6 +10,7 @@ import click
 
 from perfscope.cli.host_duties import host_duties
 from perfscope.cli.labels import parse_labels
+from perfscope.cli.lazy_group import HELP
 from perfscope.cli.run_options import (
     hardware_options,
     label_options,
@@ -24,7 +25,7 @@ from perfscope.launch.session import RunRequest, describe_run, run_command, say
 
 @click.command(
     "run",
-    context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]},
+    context_settings={"allow_interspersed_args": False, **HELP},
     options_metavar="[OPTIONS]",
 )
 @click.argument("command_line", metavar="-- COMMAND...", nargs=-1, type=click.UNPROCESSED)

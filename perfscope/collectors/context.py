@@ -2,7 +2,7 @@
 
 Nothing in this room opens /proc or /sys except through a Context. On a live machine `root` is `/`; in tests
 and for `perfscope doctor --root` it is a folder with the files of another machine, and the providers for
-system calls and NVML then say that they are not there.
+system calls and vendors' libraries then say that they are not there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from perfscope.collectors.nvml_provider import NvmlProvider, no_nvml
+from perfscope.collectors.library import Libraries, no_library, this_machines
 from perfscope.collectors.syscalls import Syscalls, no_syscalls
 
 MANIFEST = "MANIFEST.json"  # of a captured tree: files that could not be read there, and its constants
@@ -45,7 +45,7 @@ class Context:
         clock: monotonic ns.
         pids: the ranks on this host; changes while the run goes on.
         syscalls: perf_event_open, move_pages and their like; says "not here" for a captured tree.
-        nvml: gives the pynvml module, initialised, or raises NvmlAbsent.
+        library: called with a vendor's loader, gives the library's module or raises LibraryAbsent.
         page_size, clock_ticks: sysconf of the machine that `root` shows.
         errors: path below root -> errno name, for files that were there and could not be read.
         out_dir: hosts/<host> of the run, for collectors that leave files; None without a run.
@@ -57,7 +57,7 @@ class Context:
     clock: Callable[[], int] = time.monotonic_ns
     pids: Pids = _nobody
     syscalls: Syscalls = field(default_factory=no_syscalls)
-    nvml: NvmlProvider = no_nvml
+    library: Libraries = no_library
     page_size: int = 4096
     clock_ticks: int = 100
     errors: dict[str, str] = field(default_factory=dict)
@@ -175,13 +175,12 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 
 def live_context(**changes: object) -> Context:
-    """The machine we run on, with real system calls and NVML. `changes` replace fields."""
-    from perfscope.collectors.nvml_provider import real_nvml
+    """The machine we run on, with real system calls and libraries. `changes` replace fields."""
     from perfscope.collectors.syscalls import real_syscalls
 
     fields: dict[str, object] = {
         "syscalls": real_syscalls(),
-        "nvml": real_nvml,
+        "library": this_machines,
         "page_size": os.sysconf("SC_PAGESIZE"),
         "clock_ticks": os.sysconf("SC_CLK_TCK"),
         "euid": os.geteuid(),

@@ -10,6 +10,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 
 from perfscope.collectors.base import Collector
+from perfscope.collectors.gpu.registry import COLLECTORS as GPU_COLLECTORS
 
 GROUP = "perfscope.collectors"
 
@@ -26,11 +27,7 @@ COLLECTORS: tuple[str, ...] = (
     "perfscope.collectors.memory.bandwidth:MemoryBandwidth",
     "perfscope.collectors.memory.perf_stat:PerfStat",
     "perfscope.collectors.memory.resctrl:Resctrl",
-    "perfscope.collectors.nvidia.counters:NvmlDevices",
-    "perfscope.collectors.nvidia.links:NvmlLinks",
-    "perfscope.collectors.nvidia.links:NvmlPcieRate",
-    "perfscope.collectors.nvidia.gpm:NvmlGpm",
-    "perfscope.collectors.nvidia.processes:NvmlProcesses",
+    *GPU_COLLECTORS,
     "perfscope.collectors.network.fabric:FabricTraffic",
     "perfscope.collectors.network.fabric:FabricErrors",
     "perfscope.collectors.network.ethernet:EthernetCounters",

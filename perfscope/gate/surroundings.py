@@ -14,10 +14,11 @@ from perfscope.analysis.steps import RankSteps
 from perfscope.analysis.study.results import StudyRun
 from perfscope.gate.records import Surroundings
 from perfscope.rundir.records import Git
+from perfscope.vocabulary.gpu import CLOCK, THROTTLE_TIME
 
 # Nothing of these says anything about the speed of a run; they differ between any two.
 _NOT_OPTIONS = frozenset({"ceilings"})
-_THROTTLES = ("job_throttled", "thermal_throttle_time", "gpu_throttle_time")
+_THROTTLES = ("job_throttled", "thermal_throttle_time", THROTTLE_TIME.name)
 
 
 def surroundings(
@@ -38,7 +39,7 @@ def surroundings(
         environment=dict(study.environment),
         options={name: str(value) for name, value in study.options.items() if name not in _NOT_OPTIONS},
         cpu_hz=_over(hosts, lambda host: _gauge(host, "cpu_frequency"), min),
-        gpu_hz=_over(hosts, lambda host: _gauge(host, "gpu_sm_clock"), min),
+        gpu_hz=_over(hosts, lambda host: _gauge(host, CLOCK.name), min),
         throttled_ratio=_over(hosts, _throttled, max),
         pressure_ratio=max(pressures, default=None),
         neighbour_cpus=_over(hosts, _neighbours, max),

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
 from perfscope.launch import words
 
@@ -92,23 +91,8 @@ def _num_local(text: str, environment: Mapping[str, str]) -> int | None:
         return os.cpu_count()
     if text not in ("gpu", "auto"):
         return words.as_count(text)
-    num_gpus = _count_nvidia_gpus(environment)
-    if num_gpus == 0 and text == "auto" and not Path("/dev/kfd").exists():
-        return os.cpu_count()
-    return num_gpus or None
+    from perfscope.collectors.context import Context
+    from perfscope.collectors.gpu.registry import num_visible
 
-
-def _count_nvidia_gpus(environment: Mapping[str, str]) -> int:
-    """GPUs that CUDA would show: the device files, cut by CUDA_VISIBLE_DEVICES."""
-    present = [path for path in Path("/dev").glob("nvidia[0-9]*") if re.fullmatch(r"nvidia\d+", path.name)]
-    visible = environment.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return len(present)
-    named = [word.strip() for word in visible.split(",")]
-    # CUDA stops at the first name that is none.
-    valid = 0
-    for word in named:
-        if not word or word.startswith("-"):
-            break
-        valid += 1
-    return min(valid, len(present))
+    num_gpus = num_visible(Context(), environment)
+    return os.cpu_count() if num_gpus == 0 and text == "auto" else num_gpus or None

@@ -10,7 +10,7 @@ TITLES = {
     LinkClass.INTRA_NUMA: "within a NUMA node",
     LinkClass.CROSS_NUMA: "between NUMA nodes",
     LinkClass.PCIE: "PCIe",
-    LinkClass.NVLINK: "NVLink",
+    LinkClass.GPU_LINK: "between GPUs",
     LinkClass.FABRIC: "fabric",
     LinkClass.ETHERNET: "Ethernet",
     LinkClass.LOOPBACK: "loopback",

@@ -12,7 +12,7 @@ from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.missing import Missing
 
-_ENERGY_SOURCES = {"power": "RAPL", "power.perf": "RAPL through perf", "nvml": "GPUs"}
+_ENERGY_SOURCES = {"power": "RAPL", "power.perf": "RAPL through perf"}
 _FORMATS: dict[str, Callable[[Any], str]] = {
     "all": ", ".join,
     "four": lambda names: first_of(names, 4),
@@ -23,7 +23,7 @@ _FORMATS: dict[str, Callable[[Any], str]] = {
     "ns": format_ns,
     "percent": lambda ratio: format_ratio(ratio, 0),
     "energy_sources": lambda sources: "; ".join(
-        f"{_ENERGY_SOURCES[name]}: {reason or 'not available'}" for name, reason in sources
+        f"{_ENERGY_SOURCES.get(name, 'GPUs')}: {reason or 'not available'}" for name, reason in sources
     ),
     "spaced": lambda name: name.replace("_", " "),
 }

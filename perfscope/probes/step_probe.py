@@ -14,11 +14,11 @@ import time
 from typing import Any, Callable, Dict, Iterable, Optional
 
 from ..rundir import layout
-from ..vocabulary.figures import Figure
 from .memory import peak_rss
 from .process import Process
 from .recorder import Recorder
 from .steps import Step
+from .training_thread import TrainingThread
 from .windows import Windows
 
 _clock = time.monotonic_ns
@@ -92,8 +92,7 @@ class StepProbe:
         self._closed_at = self._closing_ns = (
             0  # when a window was cut within the step, and how long that took
         )
-        self._thread = 0
-        self._num_elsewhere = 0  # steps that began in other threads
+        self._thread = TrainingThread(self._training_moved)
 
     def _reset(self) -> None:
         self.start_afresh()
@@ -185,7 +184,7 @@ class StepProbe:
         recorder = process.open()
         if recorder is None or self.windows is not None:
             return recorder
-        self._thread = threading.get_ident()
+        self._thread.settle()
         recorder.meta["main_tid"] = threading.get_native_id()
         self.windows = Windows(recorder, process.config, None, None, None, calls=process.calls)
         process.cutter = self
@@ -203,8 +202,8 @@ class StepProbe:
         recorder = self.promote()
         if recorder is None or self.windows is None:
             return
-        if threading.get_ident() != self._thread:
-            self._num_elsewhere += 1
+        if not self._thread.update_begins():
+            self._thread.update_ends()
             return
         if opening:  # the rank's files and its sampler: no part of this step, nor what each step costs
             began = _clock()
@@ -309,9 +308,15 @@ class StepProbe:
 
     @property
     def on_training_thread(self) -> bool:
-        return not self._thread or threading.get_ident() == self._thread
+        return self.windows is None or self._thread.has_work_here()
 
     # -- inside ---------------------------------------------------------------------------------------
+
+    def _training_moved(self) -> None:
+        """Another thread goes on with the training."""
+        self.cut_window()
+        if self.process.recorder is not None:
+            self.process.recorder.meta["main_tid"] = threading.get_native_id()
 
     def _turn_windows(self, step: int, began: int) -> bool:
         """Open, go on with or close a window before `step`; True when perfscope spent time on it."""
@@ -347,13 +352,7 @@ class StepProbe:
             return {}
         if self.started is not None and self.ended > self.started:
             self.end_step(self.ended)
-        if self._num_elsewhere:
-            self.process.missing(
-                Figure.OTHER_THREADS,
-                "steps of other threads",
-                "%d steps began in other threads than the first that trained; only its steps are recorded"
-                % self._num_elsewhere,
-            )
+        self._thread.report(self.process)
         recorder.flush()  # before the window: should closing it fail, the steps are safe
         if not self.off:
             if windows.active >= 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from perfscope.reports.chart import Chart
 from perfscope.reports.values import Unit
 
 
@@ -27,7 +28,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CurveChart:
+class CurveChart(Chart):
     """Curves over one pair of axes. The titles say what the axes are; their ticks carry the unit.
 
     `x_marks`: where ticks are wanted, such as the world sizes measured; (): round values. `x_log`,
@@ -61,7 +62,7 @@ class IntervalBar:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IntervalBars:
+class IntervalBars(Chart):
     id: str
     title: str
     axis_title: str

@@ -16,6 +16,7 @@ CLIP = 1.5  # the value axis ends here times the 98th percentile; single outlier
 class Tick:
     position: float  # per cent of the axis
     text: str
+    below: str = ""  # a second line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

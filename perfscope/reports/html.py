@@ -10,30 +10,16 @@ import base64
 import hashlib
 import json
 import math
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from perfscope import units
-from perfscope.reports import geometry
-from perfscope.reports.display import path_end
-from perfscope.reports.gate_history.html import history_globals, history_payload
-from perfscope.reports.html_curves import curve_globals, curves_payload
-from perfscope.reports.html_machine import counters_payload, machine_globals
-from perfscope.reports.model import (
-    Block,
-    Column,
-    Counters,
-    CurveChart,
-    HistoryChart,
-    IntervalBars,
-    Line,
-    Report,
-    Series,
-    Table,
-    Timeline,
-    Value,
-)
+from perfscope.reports.drawing import Picture, lay_out
+from perfscope.reports.drawing.page import figure_html, paint, patterns_svg
+from perfscope.reports.drawing.picture import Json
+from perfscope.reports.drawing.topology import page_svgs
+from perfscope.reports.model import Chart, Column, Report, Table, Timeline, Value
 from perfscope.reports.timeline_data import timeline_payload
 
 if TYPE_CHECKING:
@@ -54,41 +40,31 @@ SCRIPTS = (
 STYLES = ("report.css", "machine.css", "timeline.css")
 # Only in reports that compare: the others stay small.
 CURVE_SCRIPT, CURVE_STYLE, HISTORY_STYLE = "curves.js", "curves.css", "history.css"
-TEMPLATES = ("report.html.j2", "blocks.html.j2", "curves.html.j2", "history.html.j2", "machine.html.j2")
-# Parts that carry a hatch beside their colour, so that no two neighbours differ by colour alone.
-PATTERNED = frozenset(
-    {
-        "exposed_comm",
-        "transfer",
-        "wait",
-        "input_wait",
-        "copy",
-        "optimizer",
-        "idle_host_wait",
-        "idle_kernel_wait",
-    }
-)
+TEMPLATES = ("report.html.j2", "blocks.html.j2")
 
 
 def render_html(report: Report) -> str:
     """The whole report as one HTML document."""
     from markupsafe import Markup
 
-    compares = _compares(report)
-    timeline = any(isinstance(block, Timeline) for section in report.sections for block in section.blocks)
-    script = script_text(compares, timeline)
-    style = style_text(compares, _has_history(report))
-    return (
-        _environment()
-        .get_template("report.html.j2")
-        .render(
-            report=report,
-            style=Markup(style),
-            script=Markup(script),
-            style_hash=content_hash(style),
-            script_hash=content_hash(script),
-            data=Markup(json_for_script(_data(report))),
-        )
+    blocks = [block for section in report.sections for block in section.blocks]
+    charts = [block for block in (report.overview, *blocks) if isinstance(block, Chart)]
+    pictures = {id(chart): lay_out(chart) for chart in charts}
+    timelines = [block for block in blocks if isinstance(block, Timeline)]
+    sheets = {sheet for picture in pictures.values() for sheet in picture.sheets}
+    if any(isinstance(block, Table) and block.heat for block in blocks):
+        sheets.add(CURVE_STYLE)
+    script = script_text(CURVE_STYLE in sheets, bool(timelines))
+    style = style_text(CURVE_STYLE in sheets, HISTORY_STYLE in sheets)
+    environment = _environment()
+    environment.globals["figure"] = lambda chart: Markup(figure_html(pictures[id(chart)]))
+    return environment.get_template("report.html.j2").render(
+        report=report,
+        style=Markup(style),
+        script=Markup(script),
+        style_hash=content_hash(style),
+        script_hash=content_hash(script),
+        data=Markup(json_for_script(_data(pictures.values(), timelines))),
     )
 
 
@@ -96,21 +72,6 @@ def render_html(report: Report) -> str:
 def asset(name: str) -> str:
     """The text of one file of the report's assets."""
     return files("perfscope.reports").joinpath("assets", name).read_text(encoding="utf-8")
-
-
-def _compares(report: Report) -> bool:
-    """Whether the report has what curves.css and curves.js are for."""
-    blocks = [block for section in report.sections for block in section.blocks]
-    drawn = (CurveChart, IntervalBars, HistoryChart)
-    return any(isinstance(block, drawn) or _is_heat(block) for block in blocks)
-
-
-def _has_history(report: Report) -> bool:
-    return any(isinstance(block, HistoryChart) for section in report.sections for block in section.blocks)
-
-
-def _is_heat(block: Block) -> bool:
-    return isinstance(block, Table) and bool(block.heat)
 
 
 def style_text(compares: bool = False, history: bool = False) -> str:
@@ -144,6 +105,7 @@ def json_for_script(value: object) -> str:
 
 def _environment() -> jinja2.Environment:
     import jinja2
+    from markupsafe import Markup
 
     environment = jinja2.Environment(
         loader=jinja2.DictLoader({name: asset(name) for name in TEMPLATES}),
@@ -151,86 +113,29 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
     )
     environment.globals.update(
-        time=units.format_ns,
-        path_end=path_end,
         pct=_percent,
-        patterned=PATTERNED,
-        kind_of=_kind_of,
-        unknown_block=_unknown_block,
-        segments=geometry.bar_segments,
-        used_parts=geometry.used_parts,
-        bar_text=geometry.bar_text,
-        bar_end=geometry.bar_end,
-        bar_ticks=lambda chart: geometry.bar_ticks(chart, 6),
-        series_frame=geometry.series_frame,
-        clip_note=geometry.clip_note,
-        y_ticks=lambda frame: geometry.time_ticks(frame.low, frame.high, 2),
-        x_ticks=lambda frame: geometry.count_ticks(frame.x_max, 8),
-        line_path=line_path,
-        band_path=band_path,
+        kind_of=lambda block: type(block).__name__,
+        patterns=Markup(patterns_svg()),
+        machine_pictures=lambda machine: Markup(page_svgs(machine, paint)),
         bar_maximum=_bar_maximum,
         sort_value=_sort_value,
         sort_state=_sort_state,
     )
-    environment.globals.update(machine_globals())
-    environment.globals.update(curve_globals())
-    environment.globals.update(history_globals())
     return environment
 
 
-def _data(report: Report) -> dict[str, object]:
-    blocks: list[Block] = [block for section in report.sections for block in section.blocks]
-    timelines = [timeline_payload(block) for block in blocks if isinstance(block, Timeline)]
-    series = {
-        block.id: {
-            "x_title": block.x_title,
-            "x_max": geometry.series_frame(block).x_max,
-            "lines": [{"label": line.label, "x": line.x, "y": line.y} for line in block.lines],
-        }
-        for block in blocks
-        if isinstance(block, Series)
-    }
-    counters = {block.id: counters_payload(block) for block in blocks if isinstance(block, Counters)}
-    curves = {block.id: curves_payload(block) for block in blocks if isinstance(block, CurveChart)}
-    curves |= {block.id: history_payload(block) for block in blocks if isinstance(block, HistoryChart)}
-    return {
-        "series": series,
-        "counters": counters,
-        "curves": curves,
-        "timeline": timelines[0] if timelines else None,
-    }
+def _data(pictures: Iterable[Picture], timelines: Sequence[Timeline]) -> Json:
+    """What the scripts need: hook -> id -> data of the chart, and the timeline."""
+    found: dict[str, Json] = {"series": {}, "counters": {}, "curves": {}}
+    for picture in pictures:
+        if picture.data is not None:
+            found.setdefault(picture.hook, {})[picture.id] = picture.data()
+    return {**found, "timeline": timeline_payload(timelines[0]) if timelines else None}
 
 
 def _percent(value: float) -> str:
     text = f"{value:.3f}".rstrip("0").rstrip(".")
     return f"{text}%"
-
-
-def _kind_of(block: Block) -> str:
-    return type(block).__name__
-
-
-def _unknown_block(kind: str) -> str:
-    raise TypeError(f"the HTML report cannot draw a {kind}")
-
-
-def _point(frame: geometry.SeriesFrame, x: int, y: int) -> str:
-    across = 1000 * x / frame.x_max
-    up = 1000 * (1 - (y - frame.low) / (frame.high - frame.low))
-    return f"{across:.1f},{max(min(up, 2000), -1000):.1f}"
-
-
-def line_path(frame: geometry.SeriesFrame, line: Line) -> str:
-    """SVG path of a line in a 1000 × 1000 box."""
-    points = [_point(frame, x, y) for x, y in zip(line.x, line.y, strict=True)]
-    return "M" + "L".join(points) if len(points) > 1 else f"M{points[0]}h1"
-
-
-def band_path(frame: geometry.SeriesFrame, line: Line) -> str:
-    """SVG path around a thinned line's extremes."""
-    up = [_point(frame, x, y) for x, y in zip(line.x, line.high, strict=True)]
-    down = [_point(frame, x, y) for x, y in zip(line.x, line.low, strict=True)]
-    return "M" + "L".join([*up, *reversed(down)]) + "Z"
 
 
 def _bar_maximum(table: Table) -> float:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from perfscope import units
+from perfscope.reports.chart import Chart as Chart
 from perfscope.reports.curves import Curve as Curve
 from perfscope.reports.curves import CurveChart as CurveChart
 from perfscope.reports.curves import IntervalBar as IntervalBar
@@ -147,13 +148,14 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StackedBars:
+class StackedBars(Chart):
     id: str
     title: str
     parts: tuple[Part, ...]
     bars: tuple[Bar, ...]
     caption: str = ""
     unit: Unit = Unit.TIME  # TIME in ns, or RATIO
+    labelled: bool = True  # False: one bar, whose title says what it is
 
     @property
     def longest(self) -> float:
@@ -172,7 +174,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class Series(Chart):
     id: str
     title: str
     x_title: str
@@ -254,7 +256,7 @@ class CounterChart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counters:
+class Counters(Chart):
     """Small charts one above the other on one time axis of `span_ns`."""
 
     id: str
@@ -281,7 +283,7 @@ class RoofPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RooflineChart:
+class RooflineChart(Chart):
     """Achieved against attainable FLOP/s over arithmetic intensity, both axes logarithmic."""
 
     id: str
@@ -380,22 +382,7 @@ class Timeline:
     paths: tuple[CriticalPath, ...] = ()
 
 
-Chart = StackedBars | Series | Counters | RooflineChart | CurveChart | IntervalBars | HistoryChart
-Block = (
-    Table
-    | StackedBars
-    | Series
-    | Counters
-    | RooflineChart
-    | CurveChart
-    | IntervalBars
-    | HistoryChart
-    | Topology
-    | Note
-    | Facts
-    | FindingList
-    | Timeline
-)
+Block = Table | Chart | Topology | Note | Facts | FindingList | Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
-"""The PDF report: the same sections on A4, typeset by typst, charts as vectors from matplotlib.
+"""The PDF report: the same sections on A4, typeset by typst, charts as vectors from `drawing`.
 
-Content reaches the template as JSON and is placed as text, so no name in it can become markup. Fonts are
-matplotlib's own DejaVu Sans, so that the pages look the same on every machine.
+Content reaches the template as JSON and is placed as text, so no name in it can become markup. Fonts are our
+own copy of DejaVu Sans and those that typst brings along: the pages look the same on every machine.
 """
 
 from __future__ import annotations
@@ -11,39 +11,31 @@ import itertools
 import json
 import re
 from collections.abc import Mapping
+from functools import singledispatch
 from importlib.resources import files
-from pathlib import Path
 
-from perfscope import units
 from perfscope.errors import PerfscopeError
-from perfscope.reports import geometry
-from perfscope.reports.charts import chart_svg
-from perfscope.reports.gate_history.places import full_caption
+from perfscope.reports.drawing import lay_out
+from perfscope.reports.drawing.paper import paper_svg
+from perfscope.reports.drawing.picture import Json
+from perfscope.reports.drawing.still import lay_out_still
+from perfscope.reports.drawing.topology import paper_svg as machine_svg
 from perfscope.reports.model import (
     Block,
+    Chart,
     Column,
     Counters,
-    CurveChart,
     Facts,
     FindingList,
-    HistoryChart,
-    IntervalBars,
     Note,
     Report,
-    RooflineChart,
     Section,
-    Series,
-    StackedBars,
     Table,
     Timeline,
     Topology,
     Unit,
 )
 from perfscope.reports.palette import light_palette
-from perfscope.reports.timeline_picture import MOST_RANKS
-from perfscope.reports.topology_svg import print_svg
-
-Json = dict[str, object]
 
 TONE_COLOUR = {"good": "optimizer", "caution": "exposed_comm", "plain": "compute"}
 _BREAKABLE = re.compile(r"(?<=[._/\-:,;=&?>])(?<!\d[.,])(?=[^\s._/\-:])")  # never inside 27.5
@@ -60,11 +52,11 @@ def render_pdf(report: Report) -> bytes:
     """
     import typst
 
-    template = files("perfscope.reports").joinpath("assets", "report.typ").read_bytes()
+    assets = files("perfscope.reports").joinpath("assets")
     try:
         pdf: bytes = typst.compile(
-            template,
-            font_paths=typst.Fonts(include_system_fonts=False, font_paths=[str(_font_folder())]),
+            assets.joinpath("report.typ").read_bytes(),
+            font_paths=typst.Fonts(include_system_fonts=False, font_paths=[str(assets.joinpath("fonts"))]),
             sys_inputs={"data": json.dumps(pdf_data(report), allow_nan=False)},
         )
     except typst.TypstError as error:
@@ -88,8 +80,10 @@ def pdf_data(report: Report) -> Json:
             "action": soft(verdict.action),
             "colour": TONE_COLOUR[verdict.tone],
         },
-        "notices": [_note(note) for note in report.notices],
-        "overview": None if overview is None else {"title": overview.title, "svg": chart_svg(overview)},
+        "notices": [_note_json(note) for note in report.notices],
+        "overview": None
+        if overview is None
+        else {"title": overview.title, "svg": paper_svg(lay_out(overview))},
         "figures": [{"title": f.title, "value": f.value, "note": soft(f.note)} for f in report.figures],
         "sections": [_section(section) for section in report.sections],
     }
@@ -101,109 +95,83 @@ def soft(text: str) -> str:
     return _LONG_WORD.sub(lambda match: match.group() + BREAK, broken)
 
 
-def _font_folder() -> Path:
-    import matplotlib
-
-    return Path(matplotlib.get_data_path()) / "fonts" / "ttf"
-
-
 def _section(section: Section) -> Json:
     blocks = [drawn for block in section.blocks for drawn in _block(block)]
     return {"id": section.id, "title": section.title, "lead": soft(section.lead), "blocks": blocks}
 
 
+@singledispatch
 def _block(block: Block) -> list[Json]:
-    if isinstance(block, Table):
-        return [_table(block)]
-    if isinstance(block, (StackedBars, RooflineChart, CurveChart, IntervalBars)):
-        return [_picture(block.title, chart_svg(block), block.caption)]
-    if isinstance(block, HistoryChart):
-        return [_picture(block.title, chart_svg(block), full_caption(block))]
-    if isinstance(block, Counters):
-        return _counters(block)
-    if isinstance(block, Topology):
-        return _topology(block)
-    if isinstance(block, Series):
-        notes = " ".join(filter(None, (block.caption, geometry.clip_note(geometry.series_frame(block)))))
-        return [_picture(block.title, chart_svg(block), notes)]
-    if isinstance(block, Timeline):
-        return _timeline(block)
-    if isinstance(block, Note):
-        return [_note(block)]
-    if isinstance(block, Facts):
-        pairs = [[soft(name), soft(value)] for name, value in block.pairs]
-        return [{"kind": "facts", "title": block.title, "pairs": pairs}]
-    return [_findings(block)]
+    raise TypeError(f"no way to print a {type(block).__name__}")
 
 
-def _picture(title: str, svg: str, caption: str) -> Json:
-    return {"kind": "picture", "title": title, "svg": svg, "caption": soft(caption), "width": 100}
+@_block.register
+def _(block: Chart) -> list[Json]:
+    picture = lay_out(block)
+    return [_picture(picture.title, paper_svg(picture), picture.caption)]
 
 
-def _note(block: Note) -> Json:
+def _picture(title: str, svg: str, caption: str, width: float = 100) -> Json:
+    return {"kind": "picture", "title": title, "svg": svg, "caption": soft(caption), "width": width}
+
+
+@_block.register
+def _(block: Note) -> list[Json]:
+    return [_note_json(block)]
+
+
+def _note_json(block: Note) -> Json:
     return {"kind": "note", "text": soft(block.text), "tone": block.tone}
+
+
+@_block.register
+def _(block: Facts) -> list[Json]:
+    pairs = [[soft(name), soft(value)] for name, value in block.pairs]
+    return [{"kind": "facts", "title": block.title, "pairs": pairs}]
 
 
 CHARTS_PER_PIECE = 4  # of counters; shorter pictures leave shorter gaps at the ends of pages
 
 
-def _counters(block: Counters) -> list[Json]:
-    """Pieces that each repeat marks and time axis; the disturbances are told once, below the last."""
+@_block.register
+def _(block: Counters) -> list[Json]:
+    """Pieces that each repeat marks and time axis; the disturbances are listed once, below the last."""
     count = -(-len(block.charts) // CHARTS_PER_PIECE)
     ends = [len(block.charts) * n // count for n in range(count + 1)]
-    pieces = [block.charts[start:end] for start, end in itertools.pairwise(ends)]
-    told = [
-        f"{units.format_ns(mark.start_ns) if mark.start_ns else '0 s'} to "
-        f"{units.format_ns(mark.end_ns)}, {mark.title}{f' ({mark.detail})' if mark.detail else ''}"
-        for mark in block.disturbances
-    ]
-    captions = [""] * count
-    captions[0] = "The dark line on top is the training's steps, blue bars are traced windows"
-    captions[0] += ", hatched bands disturbances." if block.disturbances else "."
-    captions[-1] = " ".join(filter(None, (captions[-1], block.caption)))
-    pieces_drawn = [
-        _picture(
-            block.title if n == 0 else "", chart_svg(dataclasses.replace(block, charts=piece)), captions[n]
-        )
+    cut = [block.charts[start:end] for start, end in itertools.pairwise(ends)]
+    pieces = [lay_out(dataclasses.replace(block, charts=charts)) for charts in cut]
+    found = [
+        _picture(block.title if n == 0 else "", paper_svg(piece), block.caption if n == count - 1 else "")
         for n, piece in enumerate(pieces)
     ]
-    pieces_drawn += [{"kind": "list", "items": [soft(one) for one in told]}] if told else []
-    return pieces_drawn
+    told = [f"{when}, {what}{f' ({more})' if more else ''}" for when, what, more in pieces[0].details]
+    if told:
+        found.append({"kind": "list", "items": [soft(one) for one in told]})
+    return found
 
 
-def _topology(block: Topology) -> list[Json]:
+@_block.register
+def _(block: Topology) -> list[Json]:
     pictures: list[Json] = []
     for number, machine in enumerate(block.machines):
-        svg, share = print_svg(machine)
+        svg, share = machine_svg(machine)
         title = machine.title if number else f"{block.title}: {machine.title}"
-        pictures.append(_picture(title, svg, machine.summary) | {"width": round(100 * share, 1)})
+        pictures.append(_picture(title, svg, machine.summary, round(100 * share, 1)))
     if block.caption:
-        pictures.append(_note(Note(text=block.caption)))
+        pictures.append(_note_json(Note(text=block.caption)))
     return pictures
 
 
-def _timeline(block: Timeline) -> list[Json]:
+@_block.register
+def _(block: Timeline) -> list[Json]:
     if block.focus is None:
         return []
-    window, _, duration = block.focus
-    ranks = {lane.rank for w in block.extract.windows if w.window == window for lane in w.lanes}
-    which = f"{MOST_RANKS} of {len(ranks)} ranks, those on the critical path before others"
-    which = which if block.paths else f"the first {MOST_RANKS} of {len(ranks)} ranks"
-    shown = which if len(ranks) > MOST_RANKS else "all ranks"
-    caption = (
-        f"One step ({units.format_ns(duration)}) of window {window}, {shown}; spans finer than the print are "
-        "merged, and nesting is left out where there are many lanes."
-    )
-    if any(path.window == window for path in block.paths):
-        caption += (
-            " The dark line is the critical path, an arrow what had to end before the next could go on."
-        )
-    if any(number == window for number, _ in block.disturbances):
-        caption += " The hatched band: something else took part of the machine."
-    return [_picture("A step, one row per rank and thread or stream", chart_svg(block), caption)]
+    picture = lay_out_still(block)
+    return [_picture(picture.title, paper_svg(picture), picture.caption)]
 
 
-def _findings(block: FindingList) -> Json:
+@_block.register
+def _(block: FindingList) -> list[Json]:
     cards = [
         {
             "title": soft(card.title),
@@ -215,10 +183,11 @@ def _findings(block: FindingList) -> Json:
         }
         for card in block.cards
     ]
-    return {"kind": "findings", "cards": cards, "empty": block.empty}
+    return [{"kind": "findings", "cards": cards, "empty": block.empty}]
 
 
-def _table(table: Table) -> Json:
+@_block.register
+def _(table: Table) -> list[Json]:
     rows = table.rows[: table.print_rows]
     columns = list(table.columns)
     cells = [[soft(table.cell(row, i)) for i in range(len(columns))] for row in range(len(rows))]
@@ -226,19 +195,21 @@ def _table(table: Table) -> Json:
     caption = (
         f"{table.caption} {left_out:,} further rows stand in the HTML report." if left_out else table.caption
     )
-    return {
-        "kind": "table",
-        "title": table.title,
-        "empty": table.empty,
-        "together": len(rows) <= 9,
-        "caption": soft(caption.strip()),
-        "head": [{"title": c.title, "align": c.align, "modelled": c.modelled} for c in columns],
-        "align": [column.align for column in columns],
-        "widths": _widths(columns, cells),
-        "size": 7.2 if len(columns) <= 7 else 6.3 if len(columns) <= 10 else 5.6,
-        "rows": cells,
-        "fills": _fills(table, len(rows)),
-    }
+    return [
+        {
+            "kind": "table",
+            "title": table.title,
+            "empty": table.empty,
+            "together": len(rows) <= 9,
+            "caption": soft(caption.strip()),
+            "head": [{"title": c.title, "align": c.align, "modelled": c.modelled} for c in columns],
+            "align": [column.align for column in columns],
+            "widths": _widths(columns, cells),
+            "size": 8.2 if len(columns) <= 7 else 7.2 if len(columns) <= 10 else 6.4,
+            "rows": cells,
+            "fills": _fills(table, len(rows)),
+        }
+    ]
 
 
 def _fills(table: Table, count: int) -> list[list[str]]:

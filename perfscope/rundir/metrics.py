@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from perfscope.vocabulary.gpu import ThrottleBit
+
 # How a value behaves over time.
 GAUGE = "gauge"  # a level: any value may follow any other
 COUNTER = "counter"  # only grows; with `limit`, starts again at 0 there (32-bit PCIe bytes, RAPL)
@@ -40,6 +42,7 @@ class Metric:
         scale: factor from the raw value to `unit`.
         quality: of its readings, unless a reading says otherwise.
         resolution: smallest step the source makes, in words; "" = one raw unit.
+        bits: of a bitmask, what each means.
     """
 
     name: str
@@ -51,6 +54,7 @@ class Metric:
     scale: float = 1.0
     quality: str = EXACT
     resolution: str = ""
+    bits: tuple[ThrottleBit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,4 +79,6 @@ class Series:
             entry["limit"] = metric.limit
         if metric.scale != 1.0:
             entry["scale"] = metric.scale
+        if metric.bits:
+            entry["bits"] = [[bit.mask, bit.reason.value, bit.name] for bit in metric.bits]
         return entry

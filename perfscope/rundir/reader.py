@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from perfscope.errors import RunDirectoryError, UnreadableFileError
-from perfscope.rundir import layout, seal
+from perfscope.rundir import layout, old_gpu_words, seal
 from perfscope.rundir.attempts import Attempt, all_attempts, choose
 from perfscope.rundir.documents import Document, is_too_deep, parse_document, seal_of_file
 from perfscope.rundir.inventory import INVENTORY, mark_of
@@ -174,7 +174,8 @@ class RunReader:
 
     def topology(self, host: str) -> Document | None:
         """topology.json of a host in `hosts`, or None."""
-        return self._document(self._host_file(host, layout.TOPOLOGY_JSON))
+        found = self._document(self._host_file(host, layout.TOPOLOGY_JSON))
+        return old_gpu_words.topology(found) if found is not None else None
 
     def ceilings(self, host: str) -> Document | None:
         """ceilings.json of a host, or None."""

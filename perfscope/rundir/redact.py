@@ -13,7 +13,15 @@ from collections.abc import Iterable, Mapping
 
 from perfscope.rundir.environment_names import ALLOWED_NAMES
 from perfscope.rundir.secret_names import announces, hides, is_strong
-from perfscope.rundir.secret_shapes import HIDDEN, PRIVATE_KEY, hide_random, hide_shapes, words
+from perfscope.rundir.secret_shapes import (
+    HIDDEN,
+    PRIVATE_KEY,
+    hide_piped,
+    hide_random,
+    hide_shapes,
+    looks_random,
+    words,
+)
 
 __all__ = [
     "HIDDEN",
@@ -53,7 +61,11 @@ _USER_OPTIONS = (
     "--basic-auth",
     "-a",
 )
-_USER_AND_PASSWORD = re.compile(r"([^\s:/@=]{0,64}):(?![:/])(\S+)\Z")
+_USER_AND_PASSWORD = re.compile(r"([^\s:/@=%]{0,64}:|[^\s:/@=%]{1,64}%)(?![:/])(\S+)\Z")
+_SLASHED = re.compile(
+    r"([^\s/@=\-][^\s/@=]{0,64}/)([^\s@]+)(@\S{0,256})?\Z"
+)  # Oracle's: user/password@database
+_SLASHED_PROGRAMS = words("sqlplus sqlcl rman impdp expdp sqlldr")
 # Programs whose short option is a password: -pSECRET, -p SECRET.
 _GLUED = {
     **dict.fromkeys(
@@ -63,10 +75,13 @@ _GLUED = {
     **dict.fromkeys(("redis-cli", "valkey-cli"), "-a"),
     **dict.fromkeys(words("ldapsearch ldapadd ldapmodify ldapwhoami"), "-w"),
     **dict.fromkeys(words("unzip zip sqlcmd ipmitool"), "-P"),
+    "openssl": "-k",
 }
+_ONLY_APART = ("openssl",)  # its -kfile is another option
 _ONLY_GLUED = words("mysql mysqldump mysqladmin mysqlimport mariadb mariadb-dump 7z 7za 7zz rar unrar")
 _LOGINS = words("docker podman nerdctl buildah helm az oc skopeo crane oras apptainer singularity")
-_KEY_LOGINS = frozenset(("wandb", "comet", "swanlab"))  # `wandb login KEY`
+_KEY_LOGINS = words("wandb comet swanlab vault")  # `wandb login KEY`
+_PROGRAMS = frozenset((*_GLUED, *_LOGINS, *_KEY_LOGINS, *_SLASHED_PROGRAMS, "http", "https", "xh"))
 _SHELLS_C = re.compile(r"-[a-z]{0,3}c\Z")
 # Words after which a name and its value follow as two words: `npm config set NAME VALUE`.
 _SETS = words("set setenv --set -genv -env configure config")
@@ -161,20 +176,28 @@ class _Line:
         if option == "-a" and self._program not in ("http", "https", "xh"):
             return None
         both = _USER_AND_PASSWORD.match(value)
-        if both is None or (both[1].isdigit() and both[2].isdigit()):  # `docker run -u 1000:1000`
+        if both is None or (both[1][:-1].isdigit() and both[2].isdigit()):  # `docker run -u 1000:1000`
             return None
-        return f"{'' if value is text else option}{both[1]}:{HIDDEN}"
+        return f"{'' if value is text else option}{both[1]}{HIDDEN}"
 
     def _short_option(self, text: str) -> str | None:
         """`mysql -pSECRET`, `redis-cli -a SECRET`, `docker login -p SECRET`, `wandb login KEY`."""
         option = _GLUED.get(self._program, "")
         if self._program in _LOGINS and self._login:
             option = "-p"
-        if option and text.startswith(option) and len(text) > len(option):
+        slashed = _SLASHED.match(text) if self._program in _SLASHED_PROGRAMS else None
+        if slashed and self._before.rpartition("/")[2] in _SLASHED_PROGRAMS:
+            return f"{slashed[1]}{HIDDEN}{slashed[3] or ''}"
+        if (
+            option
+            and text.startswith(option)
+            and len(text) > len(option)
+            and self._program not in _ONLY_APART
+        ):
             return option + HIDDEN
         if option and self._before == option and self._program not in _ONLY_GLUED:
             return HIDDEN
-        if self._program in _KEY_LOGINS and self._login and not text.startswith("-") and len(text) >= 8:
+        if self._program in _KEY_LOGINS and self._login and re.match(r"[^-=\s][^=\s]{7,}\Z", text):
             return HIDDEN
         return None
 
@@ -187,7 +210,7 @@ class _Line:
             self._program, self._login, self._bare = "", False, ""
             return
         base = text.rpartition("/")[2]
-        if base in _GLUED or base in _LOGINS or base in _KEY_LOGINS or base in ("http", "https", "xh"):
+        if base in _PROGRAMS:
             self._program, self._login = base, False
         self._login = self._login or text == "login"
         if text in ("=", ":", ":=") and self._bare:
@@ -195,7 +218,9 @@ class _Line:
             return
         option, label, bare = _OPTION.match(text), _ANNOUNCED.match(text), _BARE.match(text)
         self._bare = bare[1] if bare else ""
-        if option and announces(option[1]):
+        if text in ("-v", "--value") and announces(self._before.lstrip("-")):  # `-n key -v X`
+            self._announced = self._before
+        elif option and announces(option[1]):
             self._announced = option[1]
         elif label and announces(label[1]):
             self._announced = label[1]
@@ -214,6 +239,7 @@ def _is_setting(name: str) -> bool:
 
 def _words(text: str, depth: int) -> str:
     """A text, word by word; what is between words stays."""
+    text = hide_piped(text)
     line, parts, end = _Line(depth), [], 0
     for word in _WORD.finditer(text):
         parts += [text[end : word.start()], line.word(word[0])]
@@ -242,6 +268,10 @@ def _hide_assigned(word: str) -> str:
         at = found.end()
         # What comes first tells whether it is a secret: reading to the end for each name would be quadratic.
         first = _VALUE.match(word, at, at + 512) if announces(found[1]) else None
+        # `bucket/key=image/`: a folder of a partitioned data set.
+        is_folder = word[found.start() - 1 : found.start()] == "/" and found[1].lower() in ("key", "session")
+        if is_folder and first and not looks_random(first[0], shortest=12):
+            first = None
         if first and not first[0].startswith(HIDDEN) and hides(found[1], first[0]):
             parts += [word[end:at], HIDDEN]
             value = _VALUE.match(word, at)

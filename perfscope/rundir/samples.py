@@ -5,10 +5,10 @@ The file is append-only and every line is one write, so it is whole after SIGKIL
     {"schema_version":1,"host":..,"pid":..,"interval_ns":..,"anchor":[monotonic_ns,unix_ns]}   first line, and
                                                           again when another sampler goes on in the same file
     {"id":3,"collector":"numa","series":[{"metric":..,"labels":{..},"unit":..,"kind":..,"quality":..,"source":..,
-                                          "limit":..,"scale":..},..]}       once, before rows that use id 3
+        "limit":..,"scale":..,"bits":[[mask,reason,name],..]},..]}    once, before rows that use id 3
     [3,t_begin_ns,t_end_ns,[v0,v1,null,..]]               one reading of all series of id 3; null = not read
     [3,t_begin_ns,t_end_ns,[v0,v1],{"1":"saturated"}]     with the quality of single values
-    {"fact":"stopped","collector":"nvml","t_ns":..,"labels":{"gpu":"1"},"value":{"what":..,"reason":..}}
+    {"fact":"stopped","collector":"numa","t_ns":..,"labels":{"node":"1"},"value":{"what":..,"reason":..}}
     {"anchor":[monotonic_ns,unix_ns]}                     now and then
     {"interval_ns":..,"t_ns":..}                          the tick became longer: the file grew large
     {"end":"every rank has ended","t_ns":..,"cost":{"cpu_ns":..,"start_up_ns":..,"wall_ns":..,
@@ -31,10 +31,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from perfscope.rundir import old_gpu_words
 from perfscope.rundir.documents import DECODE_ERRORS, is_too_deep
 from perfscope.rundir.metrics import EXACT, QUALITIES
 from perfscope.rundir.opening import open_regular
 from perfscope.rundir.seal import Counter
+from perfscope.vocabulary.gpu import ThrottleBit, ThrottleReason
 
 _WORD = 1 << 64
 _LONGEST_NS = 400 * 86_400_000_000_000  # no training samples for longer
@@ -47,7 +49,8 @@ class SampleSeries:
     """All readings of one series, in time order; readings that failed are left out.
 
     Attributes:
-        collector, metric, labels, unit, kind, source, limit, scale: see rundir.metrics.
+        collector, metric, labels, unit, kind, source, limit, scale, bits: see rundir.metrics. What earlier
+            versions called otherwise has its present name (rundir/old_gpu_words.py).
         t_begin_ns, t_end_ns: int64[n], monotonic; the value was read between the two.
         values: raw; int64[n] (unsigned 64-bit ones wrapped into it: differences modulo 2**64 stay
             right), or float64[n] where any value is a float.
@@ -69,6 +72,7 @@ class SampleSeries:
     values: NDArray[np.int64] | NDArray[np.float64]
     quality: NDArray[np.uint8]
     segment: NDArray[np.int32]
+    bits: tuple[ThrottleBit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,16 +224,17 @@ class _Reader:
 
     def _other(self, entry: dict[str, Any]) -> None:
         if "series" in entry:
-            collector = str(entry.get("collector", ""))
-            self._rows[int(entry["id"])] = [self._column(collector, _mapping(one)) for one in entry["series"]]
+            collector = old_gpu_words.collector(str(entry.get("collector", "")))
+            series = [old_gpu_words.series(_mapping(one)) for one in entry["series"]]
+            self._rows[int(entry["id"])] = [self._column(collector, one) for one in series]
         elif "fact" in entry:
             self._facts.append(
                 SampleFact(
                     name=str(entry["fact"]),
-                    collector=str(entry.get("collector", "")),
+                    collector=old_gpu_words.collector(str(entry.get("collector", ""))),
                     t_ns=min(max(int(entry.get("t_ns", 0)), 0), 1 << 62),
                     labels=_mapping(entry.get("labels")),
-                    value=_mapping(entry.get("value")),
+                    value=old_gpu_words.fact_value(_mapping(entry.get("value"))),
                 )
             )
         elif "end" in entry:
@@ -295,11 +300,22 @@ def _finished(column: _Growing) -> SampleSeries:
         source=str(one.get("source", "")),
         limit=limit,
         scale=float(one.get("scale", 1.0)),
+        bits=_bits(one.get("bits")),
         t_begin_ns=np.array(column.begin, np.int64),
         t_end_ns=np.array(column.end, np.int64),
         values=_column_of(column.values),
         quality=np.array(column.quality, np.uint8),
         segment=np.array(column.segment, np.int32),
+    )
+
+
+def _bits(rows: object) -> tuple[ThrottleBit, ...]:
+    """What the bits of a bitmask mean; those of a newer version's reasons are left out."""
+    known = {reason.value: reason for reason in ThrottleReason}
+    return tuple(
+        ThrottleBit(row[0], known[row[1]], str(row[2]))
+        for row in (rows if isinstance(rows, list) else ())
+        if isinstance(row, list) and len(row) == 3 and type(row[0]) is int and row[1] in known
     )
 
 

@@ -33,7 +33,14 @@ _ENGLISH = words(
     encompass overpass underpass lowpass highpass bandpass forwardpass backwardpass fwdpass bwdpass
     multipass onepass twopass singlepass firstpass secondpass nopass sacred"""
 )
-_GLUED_PATS = words("ghpat githubpat gitlabpat azurepat adopat gitpat")
+_GLUED_PATS = words("ghpat githubpat gitlabpat azurepat adopat gitpat patvalue")
+# Hidden where the value looks random; codes of digits too.
+_HINTS = words("tok keys salt hmac signing license licence")
+_CODES = words("pin mfa 2fa")
+_PHRASES = re.compile(
+    r"\b(?:connectionstring|connstr|fromliteral)\b|(?:seed|recovery|backup)phrase"
+    r"|(?:access|verification|security|login|invite|sms|backup|recovery)code"
+)
 _PLURALS = frozenset(("tokens", "keys", "sessions"))  # counts and lists, unless a word below is beside them
 _OF_SERVICES = words(
     """api access auth oauth refresh secret private bearer hf hub huggingface github gitlab aws azure gcp
@@ -42,8 +49,8 @@ _OF_SERVICES = words(
 # As the last part: the value is not the secret itself.
 _TAILS = words(
     """file files path paths dir folder jar len length size sizes count counts num type types dim dims
-    limit budget method mode name names env timeout interval ttl format algorithm alg policy version
-    provider"""
+    limit budget method mode name names env timeout interval intervals ttl format algorithm alg policy
+    version provider"""
 )
 _WEAK_TAILS = words(
     """dropout drop prob min max rate weight mask embed embedding embeddings head heads position positions
@@ -89,12 +96,15 @@ def hides(name: str, value: str) -> bool:
     if not found or value == "":
         return False
     kind, qualified = found
-    bare = value.strip("'\"")
+    bare = value.strip("'\"").rstrip(")]}")
     lowered = bare.lower()
     if _PATH.match(bare) and not looks_random(bare, shortest=20):
         return False
     if kind == "strong":
-        return True
+        return re.fullmatch(r"\d", bare) is None
+    if kind in ("hint", "code"):
+        is_code = kind == "code" and re.fullmatch(r"\d{4,12}", bare) is not None
+        return is_code or looks_random(bare, shortest=8)
     if lowered in _NO_VALUES:
         return False
     if qualified:  # known as no secret: hidden only where the value is no word and no number
@@ -102,6 +112,8 @@ def hides(name: str, value: str) -> bool:
     if kind == "pass" and not re.fullmatch(r"\d{1,3}", bare):
         return True
     if kind == "key" and lowered in _KEY_VALUES and len(_parts(name)) == 1:
+        return False
+    if kind == "session" and re.fullmatch(r"[a-z]{1,8}", bare):
         return False
     return _SHORT_NUMBER.match(bare) is None
 
@@ -138,10 +150,9 @@ def _kind(name: str) -> tuple[str, bool] | None:
     if "sas" in words and len(parts) == 1:
         return None
     if not words:
-        joined = "".join(parts)
         if _PLURALS & set(parts) and _OF_SERVICES & set(parts):
             return "token", False
-        return ("strong", False) if re.search(r"\b(?:connectionstring|connstr)\b", joined) else None
+        return _hinted(parts, last)
     tail = parts[-1] if parts[-1] in plain else ""
     if "strong" in words.values():
         # `--password-file X` names a place; a secret there is still hidden by its looks.
@@ -154,6 +165,15 @@ def _kind(name: str) -> tuple[str, bool] | None:
     if plain & _OF_SERVICES and tail not in _TAILS and tail not in _WEAK_TAILS:
         qualified = False
     return next(iter(words.values())), qualified
+
+
+def _hinted(parts: list[str], name: str) -> tuple[str, bool] | None:
+    """What a name without a word of secrets announces."""
+    if _PHRASES.search("".join(parts)):
+        return "strong", False
+    if _CODES & {*parts, name[:3].lower()}:
+        return "code", False
+    return ("hint", False) if _HINTS & set(parts) else None
 
 
 def _word(part: str) -> str:

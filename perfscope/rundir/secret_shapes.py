@@ -52,7 +52,8 @@ _USERINFO_RAW = re.compile(
     r"[^\s/:@\"']{0,256}:(?!\d{1,5}(?:[/?#\s\"']|\Z))[^\s\"']{1,4096}@"
 )
 _NO_SCHEME = re.compile(
-    r"(?<![A-Za-z0-9_.+\-/:@])([A-Za-z0-9_.+%\-]{1,64}):[^\s@\"'/=:]{1,256}@(?!sha256:)(?=[A-Za-z0-9(\[])"
+    r"(?<![A-Za-z0-9_.+\-/:@])([A-Za-z0-9_.+%\-]{1,64}):(?!\d*\.\d+@|\d+(?:\.\d*)?[eE][-+]?\d+@)"  # lr:0.1@9
+    r"[^\s@\"'/=:]{1,256}@(?!sha256:)(?=[A-Za-z0-9(\[])"
 )
 _SCHEME = re.compile(r"(?i)\b((?:bearer|basic)\s{1,8})[A-Za-z0-9._~+/=\-]{6,}")
 _SIGNED_QUERY = re.compile(
@@ -70,6 +71,14 @@ _HEX = re.compile(r"(?i)[0-9a-f]+")
 _FEWEST_DISTINCT = 6  # characters of a random word: `xxxxxxxxxxxxxxxxxxxx` is none
 _SHORTEST_HEX = 24  # shorter ones are numbers of versions and machines
 _HASH_LENGTHS = (40, 64)  # of git and sha256
+_PROTEIN = re.compile("[ACDEFGHIKLMNPQRSTVWY]+")  # the 20 amino acids
+# A secret that a shell pipes or feeds into the standard input of a login.
+_LOGIN = r"(?:--password-stdin|\blogin\b)"
+_WORD = r"(?:\"[^\"]{1,4096}\"|'[^']{1,4096}'|[^\s\"'|;&]{1,4096})"
+_PIPED = re.compile(
+    rf"(\b(?:echo|printf)(?:\s{{1,8}}[-%]\S{{0,8}}){{0,3}}\s{{1,8}}){_WORD}(?=\s{{0,8}}\|[^|;&]{{0,200}}{_LOGIN})"
+)
+_FED = re.compile(rf"({_LOGIN}[^|;&]{{0,200}}<<<\s{{0,8}}){_WORD}")
 _EXTENSION = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,9}\Z")
 # Pairs of letters that make up most of English and of the words of programs.
 _PAIRS = words(
@@ -97,6 +106,11 @@ def hide_shapes(text: str) -> str:
     ):
         text = pattern.sub(replacement, text)
     return text
+
+
+def hide_piped(text: str) -> str:
+    """A text of shell commands without the words that go to the standard input of a login."""
+    return _FED.sub(rf"\1{HIDDEN}", _PIPED.sub(rf"\1{HIDDEN}", text))
 
 
 def hide_random(text: str) -> str:
@@ -176,6 +190,8 @@ def _chunks(word: str) -> Iterator[str]:
 
 def _random_chunk(chunk: str, shortest: int) -> bool:
     if len(chunk) < shortest or chunk.isdigit() or len(set(chunk)) < _FEWEST_DISTINCT:
+        return False
+    if _PROTEIN.fullmatch(chunk):
         return False
     if _HEX.fullmatch(chunk):
         return len(chunk) >= (_SHORTEST_HEX if shortest >= _SHORTEST else shortest) and (

@@ -12,7 +12,7 @@ class LinkClass(str, Enum):
     INTRA_NUMA = "intra_numa"
     CROSS_NUMA = "cross_numa"
     PCIE = "pcie"
-    NVLINK = "nvlink"
+    GPU_LINK = "gpu_link"
     FABRIC = "fabric"
     ETHERNET = "ethernet"
     LOOPBACK = "loopback"

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from perfscope.collectors.nvml_provider import NvmlAbsent, real_nvml
+from perfscope.collectors.gpu.nvidia.library import load_nvml
+from perfscope.collectors.library import LibraryAbsent
 
 
 @pytest.fixture(scope="session")
 def nvml() -> Any:
     try:
-        module = real_nvml()
-    except NvmlAbsent as absent:
+        module = load_nvml()
+    except LibraryAbsent as absent:
         pytest.skip(f"no NVIDIA GPU: {absent.reason}")
     if not module.nvmlDeviceGetCount():
         pytest.skip("no NVIDIA GPU: NVML sees none")

@@ -14,14 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from perfscope.collectors.nvidia.counters import THROTTLE_FIELDS
-from perfscope.collectors.nvidia.devices import gpu_handles
-from perfscope.collectors.nvidia.gpm import GPM_METRICS
-from perfscope.collectors.nvidia.parts import FUNCTION_NOT_FOUND
-from perfscope.collectors.nvml_provider import real_nvml
+from perfscope.collectors.gpu.nvidia.counters import THROTTLE_FIELDS
+from perfscope.collectors.gpu.nvidia.devices import gpu_handles
+from perfscope.collectors.gpu.nvidia.gpm import GPM_METRICS
+from perfscope.collectors.gpu.nvidia.library import load_nvml
+from perfscope.collectors.gpu.nvidia.parts import FUNCTION_NOT_FOUND
 
 MAX_LINKS = 36
-SCALARS = (83, 91, 185, 186, 197, 198, *THROTTLE_FIELDS.values())
+SCALARS = (83, 91, 185, 186, 197, 198, *THROTTLE_FIELDS)
 PER_LINK = (138, 139, 164, 202, 204)
 SIMPLE = (
     "nvmlDeviceGetName",
@@ -173,4 +173,4 @@ def _pair(nvml: Any, a: tuple[int, Any], b: tuple[int, Any]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     target = Path(sys.argv[1])
-    target.write_text(json.dumps(record(real_nvml(), f"recorded: {target.stem}"), indent=1) + "\n")
+    target.write_text(json.dumps(record(load_nvml(), f"recorded: {target.stem}"), indent=1) + "\n")

@@ -16,13 +16,14 @@ import pytest
 
 from perfscope.collectors.base import Reading
 from perfscope.collectors.context import Context, live_context
-from perfscope.collectors.nvidia.counters import NvmlDevices
-from perfscope.collectors.nvidia.devices import gpu_links, list_gpus
-from perfscope.collectors.nvidia.gpm import NvmlGpm
-from perfscope.collectors.nvidia.links import NvmlLinks
-from perfscope.collectors.nvidia.parts import NvmlCollector
-from perfscope.collectors.nvidia.processes import NvmlProcesses
-from perfscope.collectors.nvml_provider import real_nvml
+from perfscope.collectors.gpu.nvidia.counters import NvmlDevices
+from perfscope.collectors.gpu.nvidia.devices import gpu_links, list_gpus
+from perfscope.collectors.gpu.nvidia.gpm import NvmlGpm
+from perfscope.collectors.gpu.nvidia.library import load_nvml
+from perfscope.collectors.gpu.nvidia.links import NvmlLinks
+from perfscope.collectors.gpu.nvidia.parts import NvmlCollector
+from perfscope.collectors.gpu.nvidia.processes import NvmlProcesses
+from perfscope.collectors.library import this_machines
 from tests.gpu.record_nvml import record
 from tests.nvml_stand_in import StandIn, installed
 
@@ -87,8 +88,8 @@ def test_recorded_answers_are_replayed_alike(nvml: Any, tmp_path: Path) -> None:
     real = [(gpu["name"], gpu["memory_bytes"], gpu["pcie"]) for gpu in list_gpus(nvml, Context())]
     real_metrics = {metric.name for metric in NvmlDevices().probe(live_context()).metrics}
     with installed(StandIn(json.loads(target.read_text()))):
-        ctx = Context(nvml=real_nvml)
-        replayed = [(gpu["name"], gpu["memory_bytes"]) for gpu in list_gpus(real_nvml(), ctx)]
+        ctx = Context(library=this_machines)
+        replayed = [(gpu["name"], gpu["memory_bytes"]) for gpu in list_gpus(load_nvml(), ctx)]
         metrics = {metric.name for metric in NvmlDevices().probe(ctx).metrics}
     assert replayed == [entry[:2] for entry in real]
     assert metrics == real_metrics
@@ -144,7 +145,7 @@ def test_gpm_sees_the_bandwidth_of_a_known_copy(nvml: Any, cuda: Any, gpu_index:
     moved, began = 0, time.monotonic()
     readings = sampled(collector, work, 3.0)
     rate = moved / (time.monotonic() - began)
-    shares = of(readings, "gpm_dram_activity", gpu_index)
+    shares = of(readings, "gpu_dram_activity", gpu_index)
     assert len(shares) >= 10
     middle = sorted(shares)[len(shares) // 2]
     assert middle * peak == pytest.approx(rate, rel=TOLERANCE)

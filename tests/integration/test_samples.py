@@ -89,12 +89,18 @@ def test_every_step_has_the_samples_that_the_training_counted(name: str, tmp_pat
         assert "`--samples-per-step`" in missing["reason"]
         return
     warm_up = max(1, min(3, len(told["steps"]) // 4))
-    assert document["samples_per_step"] == statistics.median(told["steps"][warm_up:]) * width
+    counted = told["steps"][warm_up:]
+    mean, usual = statistics.fmean(counted), statistics.median(counted)
     assert document["samples_source"] == ("loader" if name in FROM_LOADER else "derived")
-    mean = statistics.fmean(told["steps"][warm_up:]) * width
-    step_s = document["step_ns"]["median"] / 1e9
-    assert document["throughput_samples_per_s"] * step_s == pytest.approx(mean, rel=1e-9)
+    if document["samples_per_step_range"] is None:
+        assert document["samples_per_step"] == usual * width
+        rate = mean * width * 1e9 / document["step_ns"]["median"]
+    else:  # all samples over the time of their steps
+        assert document["samples_per_step_range"] == [min(counted), max(counted)]
+        assert document["samples_per_step"] == pytest.approx(mean * width)
+        of_ranks = [recorded_steps(run_dir, rank)[warm_up:] for rank in range(num_ranks)]
+        times_s = [sum(step["dur_ns"] for step in steps) / 1e9 for steps in of_ranks]
+        rate = width * statistics.fmean(sum(counted) / time_s for time_s in times_s)
+    assert document["throughput_samples_per_s"] == pytest.approx(rate, rel=1e-9)
     if document["throughput_tokens_per_s"] is not None:
-        assert document["throughput_tokens_per_s"] * step_s == pytest.approx(
-            mean * TOKENS_OF_A_SAMPLE, rel=1e-9
-        )
+        assert document["throughput_tokens_per_s"] == pytest.approx(rate * TOKENS_OF_A_SAMPLE, rel=1e-9)

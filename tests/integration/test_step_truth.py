@@ -40,6 +40,7 @@ class Program:
         samples: of each step but the first two on a rank; None: not checked.
         unknown: steps after these two of which the samples cannot be told (the first ones of later models).
         parameters: of all layers; None: not checked.
+        elsewhere: steps made in other threads, named as missing.
         nproc: ranks, started by torchrun; 0: one process without it.
         source: `step_source` of rank.json.
         slow: left to `make test-slow`.
@@ -54,6 +55,7 @@ class Program:
     samples: int | None = None
     unknown: int = 0
     parameters: int | None = None
+    elsewhere: int = 0
     nproc: int = 0
     source: str | None = None
     slow: bool = True
@@ -145,6 +147,46 @@ def work():
     n = nn.Linear(64, 4); o = torch.optim.SGD(n.parameters(), 0.1)
     for _ in range(30): n(torch.randn(32, 64)).sum().backward(); o.step(); o.zero_grad()
 thread = threading.Thread(target=work); thread.start(); thread.join()
+"""
+_TWO_THREADS = """
+first = threading.Event()
+def work(batch, num_steps):
+    n = nn.Linear(64, 4); o = torch.optim.SGD(n.parameters(), 0.1)
+    for i in range(num_steps):
+        n(torch.randn(batch, 64)).sum().backward(); o.step(); o.zero_grad(); time.sleep(0.005)
+        first.set()
+threads = [threading.Thread(target=work, args=sizes) for sizes in ((32, 60), (7, 20))]
+threads[0].start(); first.wait(); threads[1].start()
+for thread in threads: thread.join()
+"""
+_MAIN_AND_THREAD = """
+def work(num_steps):
+    n = nn.Linear(64, 4); o = torch.optim.SGD(n.parameters(), 0.1)
+    for i in range(num_steps): n(torch.randn(32, 64)).sum().backward(); o.step(); o.zero_grad()
+work(10)
+other = threading.Thread(target=work, args=(20,)); other.start(); other.join()
+work(5)
+"""
+_POOL = """
+from concurrent.futures import ThreadPoolExecutor
+n = nn.Linear(64, 4); o = torch.optim.SGD(n.parameters(), 0.1)
+pool, ready = ThreadPoolExecutor(4), threading.Barrier(4)
+list(pool.map(lambda _: ready.wait(), range(4)))  # all four workers are there, and take turns
+def step(): n(torch.randn(32, 64)).sum().backward(); o.step(); o.zero_grad()
+for _ in range(40): pool.submit(step).result()
+"""
+_HOGWILD = """
+shared, first = nn.Linear(64, 4), threading.Event()
+def work(num_steps):
+    n = nn.Linear(64, 4)  # gradients of its own, the weights of all
+    for mine, all_s in zip(n.parameters(), shared.parameters()): mine.data = all_s.data
+    o = torch.optim.SGD(n.parameters(), 0.1)
+    for i in range(num_steps):
+        n(torch.randn(16, 64)).sum().backward(); o.step(); o.zero_grad(); time.sleep(0.005)
+        first.set()
+other = threading.Thread(target=lambda: (first.wait(), work(15))); other.start()
+work(50)
+other.join()
 """
 _CLOSURE = """
     model = nn.Sequential(nn.Linear(16, 4), nn.Linear(4, 3, bias=False), nn.ReLU())
@@ -238,6 +280,13 @@ PROGRAMS = (
         layers=("Linear",), source="backward passes, then optimizers",
     ),
     Program(name="a thread", code=_THREAD, steps=30, root="Linear", samples=32, layers=("Linear",)),
+    Program(name="two threads that train", code=_TWO_THREADS, steps=60, elsewhere=20, root="Linear",
+            samples=32, layers=("Linear",), slow=False),
+    Program(name="main, then a thread, then main", code=_MAIN_AND_THREAD, steps=35, root="Linear", samples=32,
+            unknown=2, layers=("linear", "linear_2")),
+    Program(name="a pool of threads", code=_POOL, steps=40, root="Linear", samples=32, layers=("Linear",)),
+    Program(name="Hogwild in threads", code=_HOGWILD, steps=50, elsewhere=15, root="Linear", samples=16,
+            layers=("Linear",)),
     Program(name="one step", code=_ONE_STEP, steps=1, root="Sequential", layers=("0", "1"), parameters=84,
             slow=False),
     Program(name="closure", code=_CLOSURE, steps=10, root="Sequential", samples=8, layers=("0", "1"),
@@ -287,6 +336,9 @@ def test_steps_roots_and_names_are_the_programs_own(program: Program, tmp_path: 
             assert samples.count(None) == program.unknown
         assert meta["root"]["name"] == told["root"] == program.root
         assert meta.get("step_source") == program.source
+        others = [entry for entry in meta.get("missing", []) if entry["figure"] == "other_threads"]
+        assert [int(entry["reason"].split()[0]) for entry in others] == [program.elsewhere] * len(others)
+        assert len(others) == bool(program.elsewhere)
         layers = [row["layer"] for row in told["layers"]]
         assert len(layers) == len(set(layers))
         assert set(program.layers) <= set(layers)

@@ -283,13 +283,18 @@ def test_steps_of_other_threads_are_named_as_missing(train: Train) -> None:
         """
         import threading, perfscope
         for _ in range(3): perfscope.step()
+        begin, done = threading.Event(), threading.Barrier(3)
         def work():
+            begin.wait()
             for _ in range(20): perfscope.step()
+            done.wait()
         threads = [threading.Thread(target=work) for _ in range(2)]
         for thread in threads: thread.start()
+        begin.set()
+        done.wait()
         for thread in threads: thread.join()
         """
     )
     assert len(recorded.steps()) == 2
     missing = {entry["what"]: entry["reason"] for entry in recorded.meta()["missing"]}
-    assert "40 steps began in other threads" in missing["steps of other threads"]
+    assert "40 steps were made in other threads" in missing["steps of other threads"]

@@ -119,11 +119,11 @@ REFUSED = {
     "unknown modifier": (["dp.packed+fp17"], "did you mean +fp16"),
     "modifier it cannot take": (["serial", "--modifier", "fp16"], "cannot take +fp16"),
     "modifier twice": (["dp.packed+fp16", "--modifier", "fp16"], "twice"),
-    "mesh that is none": (["dp.packed", "--mesh", "2x2"], "is not AXIS=PARTS"),
+    "mesh that is none": (["dp.packed", "--mesh", "2x2"], "must be AXIS=PARTS"),
     "mesh of another size": (["dp.packed", "--mesh", "2,1", "--ranks", "4"], "has 2 places, but there are 4"),
     "mesh the scheme cannot use": (["dp.packed", "--mesh", "1,2"], "tp must be 1"),
     "batch that does not divide": (["dp.packed", "--ranks", "2", "--batch", "7"], "cannot be cut into 2"),
-    "no pixels": (["serial", "--input", "3x32"], "is not CHANNELSxHEIGHTxWIDTH"),
+    "no pixels": (["serial", "--input", "3x32"], "must be CHANNELSxHEIGHTxWIDTH"),
     "unstable elastic rate": (["easgd.sync_ar", "--ranks", "2", "--moving-rate", "0.9"], "below 2/(N+1)"),
     "cluster that is none": (["dp.packed", "--cluster", "2by2"], "is no cluster"),
     "more ranks than the cluster": (

@@ -156,10 +156,10 @@ def test_a_rank_sits_beside_its_gpu(gpu_machine: Path) -> None:
 
 
 def test_visible_gpus_are_counted_as_cuda_does(gpu_machine: Path) -> None:
-    assert read_topology(gpu_machine, visible_gpus="2,1").gpu_nodes == (0, 1)
-    assert read_topology(gpu_machine, visible_gpus="GPU-C,GPU-A").gpu_nodes == (0, 1)
-    assert read_topology(gpu_machine, visible_gpus="2,-1,1").gpu_nodes == (0,)
-    assert read_topology(gpu_machine, visible_gpus="").gpu_nodes == ()
+    assert read_topology(gpu_machine, environment={"CUDA_VISIBLE_DEVICES": "2,1"}).gpu_nodes == (0, 1)
+    assert read_topology(gpu_machine, environment={"CUDA_VISIBLE_DEVICES": "GPU-C,GPU-A"}).gpu_nodes == (0, 1)
+    assert read_topology(gpu_machine, environment={"CUDA_VISIBLE_DEVICES": "2,-1,1"}).gpu_nodes == (0,)
+    assert read_topology(gpu_machine, environment={"CUDA_VISIBLE_DEVICES": ""}).gpu_nodes == ()
 
 
 def test_too_few_gpus_are_left_out_of_it(gpu_machine: Path) -> None:

@@ -358,7 +358,7 @@ def gpu_tracks(host: str, num_gpus: int = 8) -> tuple[CounterTrack, ...]:
             wave(
                 host,
                 "clocks",
-                f"GPU {g} SM clock",
+                f"GPU {g} clock",
                 "hz",
                 1.71e9 + 4e6 * g,
                 60e6,
@@ -439,7 +439,7 @@ def gpu_machine(layers: tuple[LayerResult, ...] = (), *, num_hosts: int = 2) -> 
     rows = (
         (LinkClass.MEMORY, "node 0 DRAM", "read", 88e9, 210e9, "measured", "scaled"),
         (LinkClass.MEMORY, "node 0 DRAM", "written", 34e9, 210e9, "measured", "scaled"),
-        (LinkClass.NVLINK, "GPU 0 NVLink", "sent", 140e9, 450e9, "NVLink 4, 18 links", "exact"),
+        (LinkClass.GPU_LINK, "GPU 0 NVLink", "sent", 140e9, 450e9, "NVLink 4, 18 links", "exact"),
         (LinkClass.PCIE, "GPU 0 PCIe", "received", 3.1e9, 63e9, "PCIe 5.0 x16", "ambiguous"),
         (LinkClass.FABRIC, "mlx5_0/1", "sent", 31e9, 50e9, "link speed", "exact"),
         (LinkClass.FABRIC, "mlx5_1/1", "sent", 47.5e9, 50e9, "link speed", "saturated"),
@@ -540,7 +540,7 @@ def gpu_machine(layers: tuple[LayerResult, ...] = (), *, num_hosts: int = 2) -> 
                     domain=f"GPU {g}",
                     joules=5_700.0 + 60 * g,
                     mean_watts=538.0 + 6 * g,
-                    source="NVML",
+                    source="NVML field 83",
                 )
                 for g in range(8)
             ),

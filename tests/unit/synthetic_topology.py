@@ -74,6 +74,7 @@ def _gpu(index: int, node: int) -> dict[str, object]:
         "id": f"gpu:{index}",
         "index": index,
         "pci": f"0000:{0x18 + 0x11 * index:02x}:00.0",
+        "vendor": "NVIDIA",
         "name": "NVIDIA H100 80GB HBM3",
         "uuid": f"GPU-{index}",
         "memory_bytes": 80 * GIB,
@@ -93,7 +94,15 @@ def gpu_topology(host: str = "gpu01", *, num_nics: int = 4) -> dict[str, object]
     """Two sockets, eight GPUs joined by NVLink, InfiniBand ports on either socket."""
     gpus = [_gpu(index, index // 4) for index in range(8)]
     links: list[dict[str, object]] = [
-        {"a": f"gpu:{a}", "b": f"gpu:{b}", "class": "nvlink", "path": "NV18", "peak_bytes_per_s": 450e9}
+        {
+            "a": f"gpu:{a}",
+            "b": f"gpu:{b}",
+            "class": "gpu_link",
+            "kind": "NVLink",
+            "path": "NV18",
+            "num_links": 18,
+            "peak_bytes_per_s": 450e9,
+        }
         for a in range(8)
         for b in range(a + 1, 8)
     ]

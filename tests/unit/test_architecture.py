@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+import tokenize
 from collections import Counter
 from pathlib import Path
 
@@ -29,10 +30,10 @@ ARROWS: dict[str, set[str]] = {
     "probes": {"rundir", "vocabulary"},
     "collectors": {"rundir"},
     "ingest": {"rundir"},
-    "launch": {"rundir", "messages"},
+    "launch": {"rundir", "messages", "collectors"},  # of the collectors GPUs alone, see below
     "checkout": {"messages"},
     "analysis": {"rundir", "messages"},
-    "runners": {"rundir", "messages"},
+    "runners": {"rundir", "messages", "collectors"},  # as launch
     "slurm": {"rundir"},
     "gate": {"rundir", "analysis", "messages"},
     "reports": {"rundir", "analysis", "gate", "messages"},  # of rundir the records alone, see below
@@ -105,6 +106,59 @@ def test_reports_know_of_a_run_directory_only_its_records() -> None:
         if name.startswith("perfscope.rundir") and not name.startswith("perfscope.rundir.records.")
     ]
     assert wrong == []
+
+
+def test_launch_and_runners_ask_the_collectors_for_gpus_only() -> None:
+    allowed = ("perfscope.collectors.gpu.registry.", "perfscope.collectors.context.")
+    wrong = [
+        f"{path.relative_to(PACKAGE)} imports {name}"
+        for room_name in ("launch", "runners")
+        for path in (PACKAGE / room_name).rglob("*.py")
+        for name in imports(path)
+        if name.startswith("perfscope.collectors") and not name.startswith(allowed)
+    ]
+    assert wrong == []
+
+
+# Vendors of GPUs by name, outside their own package: names that others gave to their files and variables.
+VENDOR_WORDS = re.compile(r"nvml|nvidia|amdgpu|amdsmi|\bkfd\b|\brocm", re.IGNORECASE)
+VENDORS_ALLOWED = {
+    "collectors/memory/uncore.py",  # the kernel's name for the memory controllers of a Grace processor
+    "ingest/formats/jax.py",  # names in traces
+    "probes/jax/describe.py",  # JAX's name of a platform
+    "rundir/environment_names.py",  # variables of NVIDIA's and AMD's runtimes
+    "rundir/old_gpu_words.py",  # what earlier versions recorded
+}
+
+
+def test_only_the_package_of_gpu_vendors_knows_a_vendor() -> None:
+    wrong = []
+    for path in sources():
+        name = path.relative_to(PACKAGE).as_posix()
+        is_allowed = name.startswith(("collectors/gpu/", *VENDORS_ALLOWED))
+        if is_allowed or not VENDOR_WORDS.search(path.read_text(encoding="utf-8")):
+            continue
+        with path.open("rb") as file:
+            found = [
+                token
+                for token in tokenize.tokenize(file.readline)
+                if token.type != tokenize.COMMENT and VENDOR_WORDS.search(token.string)
+            ]
+        wrong += [f"{name}:{token.start[0]}: {token.string[:60]}" for token in found]
+    assert wrong == []
+
+
+def test_vendors_of_gpus_do_not_know_each_other() -> None:
+    package = PACKAGE / "collectors" / "gpu"
+    vendors = sorted(path.parent.name for path in package.glob("*/vendor.py"))
+    wrong = [
+        f"{path.relative_to(PACKAGE)} imports {name}"
+        for vendor in vendors
+        for path in (package / vendor).rglob("*.py")
+        for name in imports(path)
+        if any(name.startswith(f"perfscope.collectors.gpu.{other}.") for other in vendors if other != vendor)
+    ]
+    assert len(vendors) == 2 and wrong == []
 
 
 # A typed record read as a mapping, by the names that it has where it is used; mypy finds it under any name.

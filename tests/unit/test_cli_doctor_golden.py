@@ -83,7 +83,13 @@ def made_up() -> Survey:
                 source="/sys/class/powercap/intel-rapl:P/energy_uj",
                 absent=(root_only,),
             ),
-            source("nvml", metric("gpu_power", "watts"), slow=True, min_interval_ns=SECOND_NS, source="NVML"),
+            source(
+                "gpu.nvidia",
+                metric("gpu_power", "watts"),
+                slow=True,
+                min_interval_ns=SECOND_NS,
+                source="NVML",
+            ),
             source("acme.switch", metric("port_bytes", "bytes"), foreign=True, source="acme"),
             source(
                 "acme.broken",
@@ -147,7 +153,15 @@ def made_up() -> Survey:
                 }
             ],
             "links": [
-                {"a": "gpu:0", "b": "gpu:1", "class": "nvlink", "path": "NV18", "peak_bytes_per_s": 450e9}
+                {
+                    "a": "gpu:0",
+                    "b": "gpu:1",
+                    "class": "gpu_link",
+                    "kind": "NVLink",
+                    "path": "NV18",
+                    "num_links": 18,
+                    "peak_bytes_per_s": 450e9,
+                }
             ],
             "notes": ["the firmware gives no NUMA node for GPU 1"],
         },
@@ -209,7 +223,7 @@ def trials() -> list[Trial]:
         Trial(collector="numa", samples=20, readings=240, cpu_ns=800_000),
         Trial(collector="cpu", samples=20, readings=0, failed=20, cpu_ns=200_000),
         Trial(collector="power", samples=20, readings=38, failed=2, stopped=["rapl_energy: psys is gone"]),
-        Trial(collector="nvml", fault="cannot be opened: [Errno 5] gone"),
+        Trial(collector="gpu.nvidia", fault="cannot be opened: [Errno 5] gone"),
     ]
 
 

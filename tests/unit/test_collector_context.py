@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from perfscope.collectors.context import Context, KeptFile, captured_context, live_context
 from perfscope.collectors.kernel_text import format_cpulist, parse_cpulist, parse_pairs
-from perfscope.collectors.nvml_provider import NvmlAbsent
+from perfscope.collectors.library import LibraryAbsent
 from perfscope.collectors.registry import own_collectors
 from perfscope.units import parse_ns
 
@@ -55,13 +55,13 @@ def test_a_captured_tree_raises_what_was_raised_there(tmp_path: Path) -> None:
     assert ctx.read_or("/proc/stat", "-") == "-"
 
 
-def test_a_captured_tree_has_no_system_calls_and_no_nvml(tmp_path: Path) -> None:
+def test_a_captured_tree_has_no_system_calls_and_no_libraries(tmp_path: Path) -> None:
     ctx = captured_context(tmp_path)
     with pytest.raises(OSError) as caught:
         ctx.syscalls.move_pages(1, [0])
     assert caught.value.errno == errno.ENOSYS
-    with pytest.raises(NvmlAbsent):
-        ctx.nvml()
+    with pytest.raises(LibraryAbsent):
+        ctx.library(object)
 
 
 @pytest.mark.parametrize("manifest", ["", "[1]", "{", '{"errors": 3}'])

@@ -15,13 +15,14 @@ import pytest
 
 from perfscope.collectors.base import Fact, Reading
 from perfscope.collectors.context import Context
-from perfscope.collectors.nvidia.counters import NvmlDevices
-from perfscope.collectors.nvidia.devices import field_value, gpu_links, list_gpus, pci_address
-from perfscope.collectors.nvidia.gpm import NvmlGpm
-from perfscope.collectors.nvidia.links import NvmlLinks, NvmlPcieRate
-from perfscope.collectors.nvidia.parts import MAX_FAILURES, NvmlCollector
-from perfscope.collectors.nvidia.processes import NvmlProcesses
-from perfscope.collectors.nvml_provider import real_nvml
+from perfscope.collectors.gpu.nvidia.counters import NvmlDevices
+from perfscope.collectors.gpu.nvidia.devices import field_value, gpu_links, list_gpus, pci_address
+from perfscope.collectors.gpu.nvidia.gpm import NvmlGpm
+from perfscope.collectors.gpu.nvidia.library import load_nvml
+from perfscope.collectors.gpu.nvidia.links import NvmlLinks, NvmlPcieRate
+from perfscope.collectors.gpu.nvidia.parts import MAX_FAILURES, NvmlCollector
+from perfscope.collectors.gpu.nvidia.processes import NvmlProcesses
+from perfscope.collectors.library import this_machines
 from perfscope.collectors.process_table import INITIAL_PID_NAMESPACE
 from tests.gpu.record_nvml import record
 from tests.nvml_stand_in import (
@@ -80,7 +81,7 @@ def two() -> Iterator[StandIn]:
 
 
 def context(clock: Clock, root: Path = Path("/nonexistent"), ranks: Sequence[int] = ()) -> Context:
-    return Context(root=root, nvml=real_nvml, clock=clock, pids=lambda: ranks)
+    return Context(root=root, library=this_machines, clock=clock, pids=lambda: ranks)
 
 
 def opened(kind: type[NvmlCollector], clock: Clock, **more: Any) -> NvmlCollector:
@@ -121,21 +122,21 @@ def test_figures_come_through_in_base_units(four: StandIn, clock: Clock) -> None
     assert scaled(readings, "gpu_memory_utilization", gpu="2") == pytest.approx(0.41)
     assert scaled(readings, "gpu_memory_used", gpu="3") == 5 << 30  # version 2: without the driver's own
     assert scaled(readings, "gpu_memory_total", gpu="3") == 80 << 30
-    assert scaled(readings, "gpu_sm_clock", gpu="0") == pytest.approx(1.98e9)
+    assert scaled(readings, "gpu_clock", gpu="0") == pytest.approx(1.98e9)
     assert scaled(readings, "gpu_memory_clock", gpu="0") == pytest.approx(2.619e9)
     assert scaled(readings, "gpu_throttle_reasons", gpu="0") == 4
     assert scaled(readings, "gpu_temperature", gpu="0") == 61
     assert scaled(readings, "gpu_power", gpu="0") == pytest.approx(415.25)
     assert scaled(readings, "gpu_energy", gpu="0") == pytest.approx(123_456.789)
-    assert scaled(readings, "gpu_throttle_time", gpu="0", reason="sw_power_cap") == 5e9
-    assert values(readings, "gpu_throttle_time", gpu="0", reason="hw_power_brake") == [3]
+    assert scaled(readings, "gpu_throttle_time", gpu="0", reason="power_cap") == 5e9
+    assert values(readings, "gpu_throttle_time", gpu="0", reason="power_brake") == [3]
     assert {reading.series.labels["gpu"] for reading in readings} == {"0", "1", "2", "3"}
 
 
 def test_readings_that_were_read_together_share_their_times(four: StandIn) -> None:
     ticks = iter(range(1_000_000))
     collector = NvmlDevices()
-    ctx = Context(nvml=real_nvml, clock=lambda: next(ticks))
+    ctx = Context(library=this_machines, clock=lambda: next(ticks))
     collector.open(ctx)
     spans = {(reading.t_begin_ns, reading.t_end_ns) for reading in collector.sample()}
     assert len(spans) == 4 * 2  # per GPU: the calls, and the fields
@@ -155,13 +156,13 @@ def test_fields_of_a_gpu_take_one_call(four: StandIn, clock: Clock) -> None:
     four.calls.clear()
     readings = collector.sample()
     assert four.calls == {"nvmlDeviceGetFieldValues": 4 * 2}  # PCIe, NVLink
-    assert len(values(readings, "nvlink_tx_bytes")) == 4 * 18
+    assert len(values(readings, "gpu_link_tx_bytes")) == 4 * 18
 
 
 def test_nvlink_counts_kib_per_link(four: StandIn, clock: Clock) -> None:
     readings = opened(NvmlLinks, clock).sample()
-    assert scaled(readings, "nvlink_tx_bytes", gpu="1", link="5") == 5007 * 1024
-    assert scaled(readings, "nvlink_rx_bytes", gpu="1", link="17") == 34_009 * 1024
+    assert scaled(readings, "gpu_link_tx_bytes", gpu="1", link="5") == 5007 * 1024
+    assert scaled(readings, "gpu_link_rx_bytes", gpu="1", link="17") == 34_009 * 1024
 
 
 def test_nvlink_falls_back_on_byte_counters(clock: Clock) -> None:
@@ -175,8 +176,8 @@ def test_nvlink_falls_back_on_byte_counters(clock: Clock) -> None:
         collector = opened(NvmlLinks, clock)
         stand_in.calls.clear()
         readings = collector.sample()
-    assert scaled(readings, "nvlink_tx_bytes", link="1") == 11
-    assert scaled(readings, "nvlink_rx_bytes", link="0") == 20
+    assert scaled(readings, "gpu_link_tx_bytes", link="1") == 11
+    assert scaled(readings, "gpu_link_rx_bytes", link="0") == 20
     assert stand_in.calls == {"nvmlDeviceGetFieldValues": 2}
 
 
@@ -270,12 +271,16 @@ def test_a_field_that_fails_later_ends_without_its_siblings(four: StandIn, clock
     collector.facts()
     field_of(four.world, 0, 271)[2] = 4
     readings = collector.sample()
-    assert values(readings, "gpu_throttle_time", gpu="0", reason="hw_power_brake") == []
+    assert values(readings, "gpu_throttle_time", gpu="0", reason="power_brake") == []
     assert stopped(collector.facts()) == [
-        ("gpu_throttle_time", {"gpu": "0", "reason": "hw_power_brake"}, "insufficient permissions")
+        (
+            "gpu_throttle_time",
+            {"gpu": "0", "reason": "power_brake", "name": "HW power brake"},
+            "insufficient permissions",
+        )
     ]
     readings = collector.sample()
-    assert values(readings, "gpu_throttle_time", gpu="0", reason="hw_thermal") == [2]
+    assert values(readings, "gpu_throttle_time", gpu="0", name="HW thermal") == [2]
     assert scaled(readings, "gpu_power", gpu="0") == pytest.approx(415.25)
 
 
@@ -339,8 +344,8 @@ def test_gpm_reads_the_time_between_two_samples(four: StandIn, clock: Clock) -> 
     assert collector.sample() == []  # too soon
     clock.pass_ms(60)
     readings = collector.sample()
-    assert scaled(readings, "gpm_dram_activity", gpu="0") == pytest.approx(0.625)
-    assert scaled(readings, "gpm_nvlink_tx_rate", gpu="0") == 40 * (1 << 20)
+    assert scaled(readings, "gpu_dram_activity", gpu="0") == pytest.approx(0.625)
+    assert scaled(readings, "gpu_link_tx_rate", gpu="0") == 40 * (1 << 20)
     assert {(r.t_begin_ns, r.t_end_ns) for r in readings} == {(began, clock.now)}
     assert four.samples == 8
     collector.close()
@@ -360,14 +365,14 @@ def test_gpm_metric_without_support_ends_alone(four: StandIn, clock: Clock) -> N
     collector.sample()
     clock.pass_ms(100)
     readings = collector.sample()
-    assert values(readings, "gpm_nvlink_tx_rate", gpu="0") == []
-    assert values(readings, "gpm_sm_activity", gpu="0") == [91.5]
+    assert values(readings, "gpu_link_tx_rate", gpu="0") == []
+    assert values(readings, "gpu_compute_activity", gpu="0") == [91.5]
     assert [(what, labels["gpu"]) for what, labels, _ in stopped(collector.facts())] == [
-        ("gpm_nvlink_rx_rate", "0"),
-        ("gpm_nvlink_tx_rate", "0"),
+        ("gpu_link_rx_rate", "0"),
+        ("gpu_link_tx_rate", "0"),
     ]
     clock.pass_ms(100)
-    assert values(collector.sample(), "gpm_dram_activity", gpu="0") == [62.5]
+    assert values(collector.sample(), "gpu_dram_activity", gpu="0") == [62.5]
 
 
 def test_gpm_that_is_not_a_number_is_no_reading(four: StandIn, clock: Clock) -> None:
@@ -375,7 +380,7 @@ def test_gpm_that_is_not_a_number_is_no_reading(four: StandIn, clock: Clock) -> 
     collector = opened(NvmlGpm, clock)
     collector.sample()
     clock.pass_ms(100)
-    assert values(collector.sample(), "gpm_tensor_activity", gpu="0") == [None]
+    assert values(collector.sample(), "gpu_matrix_activity", gpu="0") == [None]
 
 
 def test_gpm_says_why_it_is_not_there(two: StandIn, clock: Clock) -> None:
@@ -401,7 +406,7 @@ def test_no_library_is_a_reason(kind: type[NvmlCollector], clock: Clock) -> None
         capability = kind().probe(context(clock))
     assert not capability.available
     assert "libnvidia-ml.so.1 is not there" in capability.reason
-    assert kind().probe(Context()).reason == "a captured tree holds no NVML"
+    assert kind().probe(Context()).reason == "a captured tree holds no driver library"
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -512,7 +517,7 @@ def test_gpus_of_the_topology(four: StandIn, clock: Clock, tmp_path: Path) -> No
     (device / "local_cpulist").write_text("20-39\n")
     (tmp_path / "sys/bus/pci/devices/0000:3c:00.0").mkdir()
     (tmp_path / "sys/bus/pci/devices/0000:3c:00.0/numa_node").write_text("-1\n")
-    gpus = list_gpus(real_nvml(), context(clock, root=tmp_path))
+    gpus = list_gpus(load_nvml(), context(clock, root=tmp_path))
     assert [gpu["id"] for gpu in gpus] == ["gpu:0", "gpu:1", "gpu:2", "gpu:3"]
     assert (gpus[0]["pci"], gpus[0]["numa_node"], gpus[0]["cpus"]) == ("0000:3b:00.0", 1, "20-39")
     assert (gpus[1]["numa_node"], gpus[1]["cpus"]) == (1, "8-15")  # NVML's own word where sysfs is silent
@@ -529,14 +534,14 @@ def test_gpus_of_the_topology(four: StandIn, clock: Clock, tmp_path: Path) -> No
 
 
 def test_gpus_behind_switches_are_joined_by_all_their_nvlinks(four: StandIn, clock: Clock) -> None:
-    links = gpu_links(real_nvml(), context(clock))
+    links = gpu_links(load_nvml(), context(clock))
     assert [(link["a"], link["b"]) for link in links][:3] == [
         ("gpu:0", "gpu:1"),
         ("gpu:0", "gpu:2"),
         ("gpu:0", "gpu:3"),
     ]
     assert len(links) == 6
-    assert {(link["class"], link["path"]) for link in links} == {("nvlink", "NV18")}
+    assert {(link["class"], link["path"]) for link in links} == {("gpu_link", "NV18")}
     assert links[0]["peak_bytes_per_s"] == pytest.approx(18 * 26.562e9)
     assert links[0]["p2p"] == {"read": "ok", "write": "ok", "nvlink": "ok", "atomics": "ok"}
 
@@ -549,7 +554,7 @@ def test_gpus_joined_directly_count_the_links_between_them(clock: Clock) -> None
         remote = {str(link): f"00000000:{0x3B + others[link // 3]:02X}:00.0" for link in range(4)}
         gpu["arguments"]["nvmlDeviceGetNvLinkRemotePciInfo"] = remote
     with installed(StandIn(world)):
-        links = gpu_links(real_nvml(), context(clock))
+        links = gpu_links(load_nvml(), context(clock))
     assert [(link["a"], link["b"], link["path"]) for link in links] == [
         ("gpu:0", "gpu:1", "NV3"),
         ("gpu:0", "gpu:2", "NV1"),
@@ -562,7 +567,7 @@ def test_gpus_joined_directly_count_the_links_between_them(clock: Clock) -> None
 )
 def test_gpus_without_nvlink_are_joined_by_pcie(clock: Clock, ancestor: int, path: str) -> None:
     with installed(StandIn(machine(volta(0), hopper(1, 0), ancestor=ancestor))):
-        (link,) = gpu_links(real_nvml(), context(clock))
+        (link,) = gpu_links(load_nvml(), context(clock))
     assert (link["class"], link["path"]) == ("pcie", path)
     assert link["peak_bytes_per_s"] == pytest.approx(15.754e9, rel=0.001)  # the slower end's, generation 3
 
@@ -601,11 +606,11 @@ def test_what_is_recorded_is_replayed_alike(two: StandIn, clock: Clock) -> None:
             for kind in (NvmlDevices, NvmlLinks, NvmlPcieRate)
             for r in opened(kind, clock).sample()
         ]
-        gpus = [{**gpu, "uuid": None} for gpu in list_gpus(real_nvml(), ctx)]
-        return [readings, gpus, gpu_links(real_nvml(), ctx), NvmlGpm().probe(ctx).metrics]
+        gpus = [{**gpu, "uuid": None} for gpu in list_gpus(load_nvml(), ctx)]
+        return [readings, gpus, gpu_links(load_nvml(), ctx), NvmlGpm().probe(ctx).metrics]
 
     before = seen()
-    recorded = json.loads(json.dumps(record(real_nvml(), "again")))
+    recorded = json.loads(json.dumps(record(load_nvml(), "again")))
     assert recorded["gpus"][0]["gpm"] == two.world["gpus"][0]["gpm"] and "gpm" not in recorded["gpus"][1]
     with installed(StandIn(recorded)):
         assert seen() == before
@@ -630,7 +635,7 @@ def test_answers_recorded_on_hardware_are_read(clock: Clock) -> None:
         world = load_world(path)
         with installed(StandIn(world)):
             readings = opened(NvmlDevices, clock).sample()
-            gpus = list_gpus(real_nvml(), context(clock))
+            gpus = list_gpus(load_nvml(), context(clock))
         assert len(gpus) == len(world["gpus"])
         for index in range(len(gpus)):
             used, total = (
@@ -647,8 +652,9 @@ def test_the_real_loader_finds_a_library_at_the_c_interface(tmp_path: Path) -> N
     script = """
 import json
 from perfscope.collectors.context import live_context
-from perfscope.collectors.nvidia.counters import NvmlDevices
-from perfscope.collectors.nvidia.devices import list_gpus
+from perfscope.collectors.gpu.nvidia.counters import NvmlDevices
+from perfscope.collectors.gpu.nvidia.devices import list_gpus
+from perfscope.collectors.gpu.nvidia.library import load_nvml
 collector, ctx = NvmlDevices(), live_context()
 capability = collector.probe(ctx)
 collector.open(ctx)
@@ -658,7 +664,7 @@ told = collector.facts()
 print(json.dumps({
     "available": capability.available,
     "absent": sorted(entry.what for entry in capability.absent),
-    "names": [gpu["name"] for gpu in list_gpus(ctx.nvml(), ctx)],
+    "names": [gpu["name"] for gpu in list_gpus(ctx.library(load_nvml), ctx)],
     "first": [[r.series.metric.name, r.series.labels["gpu"], r.value] for r in first],
     "second": sorted({r.series.labels["gpu"] for r in second}),
     "stopped": [[fact.labels, fact.value["reason"]] for fact in told if fact.name == "stopped"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,20 @@ import yaml  # type: ignore[import-untyped,unused-ignore]
 
 from perfscope.cli.main import COMMANDS
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 ROOT = Path(__file__).parents[2]
 SITE = ROOT / "docs" / "_site"
 ROOT_PAGES = ["README.md", "ARCHITECTURE.md"]
 PAGES = [*ROOT_PAGES, *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").glob("*.md")))]
+WORDING = tomllib.loads((ROOT / "tests" / "wording.toml").read_text(encoding="utf-8"))
+REWRITTEN = sorted(
+    {str(path.relative_to(ROOT)) for one in WORDING["paths"] for path in ROOT.glob(one)}
+    - set(WORDING["except"])
+)
 WIDTH = 100
 FENCE = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
 
@@ -80,3 +91,15 @@ def test_lines_are_wrapped(page: str) -> None:
         if len(line) > WIDTH and not re.match(r"    |\s*\||!\[|\s*(?:[-*] |\d+\. )?\S+$", line)
     ]
     assert long == []
+
+
+@pytest.mark.parametrize("page", REWRITTEN)
+def test_the_terms_are_those_of_the_field(page: str) -> None:
+    text = re.sub(r"(?m)^    .*$", "", prose(page))
+    text = re.sub(r"`[^`]*`|\]\([^)]*\)", "", text)
+    hits = [
+        f"{page}:{text.count(chr(10), 0, hit.start()) + 1}: {hit[0]!r}: write {instead}"
+        for words, instead in WORDING["instead"].items()
+        for hit in re.finditer(words, text, re.IGNORECASE)
+    ]
+    assert hits == []

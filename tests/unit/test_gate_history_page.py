@@ -23,12 +23,14 @@ from perfscope.gate.records import RunFigures
 from perfscope.gate.store import open_store
 from perfscope.gate.trend import Trend
 from perfscope.reports import html as html_module
-from perfscope.reports.charts import chart_svg
 from perfscope.reports.document import render_json
+from perfscope.reports.drawing import lay_out
+from perfscope.reports.drawing.history import history_payload
+from perfscope.reports.drawing.page import figure_html
+from perfscope.reports.drawing.paper import paper_svg
 from perfscope.reports.gate_history import places
 from perfscope.reports.gate_history.build import build_history_report
 from perfscope.reports.gate_history.chart import Break, HistoryChart, Level, RunPoint
-from perfscope.reports.gate_history.html import history_payload
 from perfscope.reports.html import render_html, script_text
 from perfscope.reports.model import Report, Table, Unit
 from perfscope.reports.pdf import pdf_data, render_pdf, section_titles
@@ -267,7 +269,7 @@ def test_words_of_neighbouring_changes_do_not_cover_each_other() -> None:
                 assert one.row != other.row or end <= start or stop <= begin
                 assert not (start < one.x < stop and one.row <= other.row), "a line through the words"
         assert places.label_rows(plain_chart(breaks)) <= places.LABEL_ROWS
-        assert "<svg" in chart_svg(plain_chart(breaks))
+        assert "<svg" in paper_svg(lay_out(plain_chart(breaks)))
 
 
 def test_the_pointer_reads_every_run(usual: Report) -> None:
@@ -375,7 +377,9 @@ def test_single_runs_lie_faint_around_their_session() -> None:
     (series,) = json.loads(render_json(report.document))["series"]
     assert [one["num_counted"] for one in series["sessions"]] == [2] * 12
     assert [one["session"] for one in series["runs"][:4]] == [0, 0, 0, 1]
-    assert chart_svg(chart).count("<svg") == 1
+    picture = lay_out(chart)
+    radius = re.compile(r'<circle[^>]* r="(?:1.6|1.8|3.4|3.6)"')
+    assert len(radius.findall(paper_svg(picture))) == len(radius.findall(figure_html(picture))) == 51
 
 
 def test_what_is_not_there_is_one_line(kept: Path, tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_a_verdict_is_not_said_twice() -> None:
     assert text.count("Regression") == 1
     assert text.count("Peak memory is worse by") == 0
     warned = render_check(SAMPLES["warnings-only"](), width=200, color=False)
-    assert warned.count("Peak memory is worse by") == 1  # said by the metric and by the judge
+    assert warned.count("Peak memory is worse by") == 1
 
 
 def test_cause_action_and_warnings_stand_before_the_table() -> None:

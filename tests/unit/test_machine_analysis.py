@@ -160,7 +160,7 @@ def test_sources_that_a_host_lacks_are_told_once(tmp_path: Path) -> None:
         file.fact("absent", 0, {}, value, collector=name)
     file.fact("absent", 0, {}, {"what": "cpu", "reason": "earlier"}, collector="cpu")  # found later on
     (one,) = [one for one in machine_of(tmp_path, file).missing if "hardware sources" in figure_text(one)]
-    assert figure_text(one) == "2 of 3 hardware sources of node0 (nvml, membw)"
+    assert figure_text(one) == "2 of 3 hardware sources of node0 (gpu.nvidia, membw)"
     assert "perfscope doctor" in cause_text(one)
 
 

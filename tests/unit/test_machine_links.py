@@ -174,7 +174,7 @@ def test_ranks_in_namespaces_of_their_own_talk_over_interfaces(tmp_path: Path) -
 
 def test_ranks_on_gpus_of_one_host_talk_over_nvlink(tmp_path: Path) -> None:
     run = whole(machine_of(wire_run(tmp_path, {"0": 10e6, "1": 10e6}, num=2, gpu=True)))
-    assert (run.link_class, run.links) == ("nvlink", ("GPU 0", "GPU 1"))
+    assert (run.link_class, run.links) == ("gpu_link", ("GPU 0", "GPU 1"))
     assert run.wire_bytes == pytest.approx(run.algorithmic_bytes, rel=0.01)
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from perfscope.collectors.gpu.registry import gpu_peaks
 from perfscope.collectors.machine.pci import lane_bytes_per_s
-from perfscope.collectors.machine.peaks import dram_peak, gpu_peaks, port_peak, theoretical_peaks
+from perfscope.collectors.machine.peaks import dram_peak, port_peak, theoretical_peaks
 
 ALL = [
     "Tesla V100-SXM2-16GB",
@@ -83,7 +84,7 @@ def test_memory_agrees_with_clock_and_width(name: str, mega_hertz: float, bits: 
 def test_names_that_are_only_like_another_have_no_peak() -> None:
     for name in (
         *("NVIDIA H100 MIG 1g.10gb", "NVIDIA GH200 480GB", "NVIDIA H20", "NVIDIA H800", "NVIDIA A10"),
-        *("Tesla V100S-PCIE-32GB", "NVIDIA GB200", "NVIDIA H200 NVL", "", "AMD Instinct MI300X"),
+        *("Tesla V100S-PCIE-32GB", "NVIDIA GB200", "NVIDIA H200 NVL", "", "AMD Instinct MI300A"),
     ):
         assert gpu_peaks(name) == (), name
     assert gpu_peaks(None) == ()

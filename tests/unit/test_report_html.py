@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from perfscope.analysis.missing import missing_figure
 from perfscope.analysis.results import Finding, RunAnalysis
 from perfscope.reports.build import build_report
-from perfscope.reports.html import PATTERNED, asset, json_for_script, render_html, script_text
+from perfscope.reports.drawing.patterns import PATTERNS
+from perfscope.reports.html import asset, json_for_script, render_html, script_text
 from perfscope.reports.palette import light_palette, theme_blocks
 from perfscope.rundir.records import run_record
 from perfscope.vocabulary.causes import Cause
@@ -278,5 +279,5 @@ def test_coloured_parts_stand_out_from_the_page(block: int) -> None:
 
 
 def test_every_hatched_part_has_its_pattern(html: str) -> None:
-    for key in PATTERNED:
+    for key in PATTERNS:
         assert f'id="p-{key}"' in html

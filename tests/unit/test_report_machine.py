@@ -15,8 +15,8 @@ from perfscope.analysis.results import RunAnalysis
 from perfscope.reports import plots
 from perfscope.reports.build import build_report
 from perfscope.reports.document import render_json
+from perfscope.reports.drawing.counters import counters_payload, line_runs
 from perfscope.reports.html import render_html
-from perfscope.reports.html_machine import counter_path, counters_payload
 from perfscope.reports.model import (
     CounterChart,
     CounterLine,
@@ -229,7 +229,7 @@ def test_a_chart_takes_the_largest_eight_lines_and_counts_the_rest() -> None:
 def test_many_lines_of_several_kinds_get_a_chart_per_kind() -> None:
     busy = tuple(wave("h", "gpu", f"GPU {g} busy", "ratio", 0.9, 0.1, g) for g in range(8))
     tensor = tuple(wave("h", "gpu", f"GPU {g} tensor cores active", "ratio", 0.4, 0.1, g) for g in range(8))
-    odd = (wave("h", "gpu", "GPU 0 held back: power", "ratio", 0.1, 0.1, 1),)
+    odd = (wave("h", "gpu", "GPU 0 throttled: power", "ratio", 0.1, 0.1, 1),)
     machine = dataclasses.replace(gpu_machine(), tracks=(*busy, *tensor, *odd))
     charts = counters_of(build_report(with_machine(machine), None)).charts
     assert [chart.title for chart in charts] == [
@@ -258,7 +258,7 @@ def chart(*lines: CounterLine, unit: Unit = Unit.RATE) -> CounterChart:
 def test_a_gap_breaks_the_line_and_is_null_in_the_page() -> None:
     gapped = line((1.0, 2.0, math.nan, 3.0, 4.0))
     frame = plots.counter_frame(chart(gapped))
-    assert counter_path(frame, gapped, 4).count("M") == 2
+    assert [len(run) for run in line_runs(frame, gapped, 4)] == [2, 2]
     block = Counters(id="x", title="x", span_ns=4, charts=(chart(gapped),))
     assert counters_payload(block)["charts"][0]["lines"][0]["mean"] == [1, 2, None, 3, 4]  # type: ignore[index]
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from perfscope.analysis.critical.results import CriticalPath, PathSegment
 from perfscope.analysis.timeline_extract import TimelineExtract
-from perfscope.reports.charts import chart_svg
 from perfscope.reports.document_path import path_document
+from perfscope.reports.drawing.paper import paper_svg
+from perfscope.reports.drawing.still import lay_out_still
 from perfscope.reports.model import Note, StackedBars, Table, Timeline
 from perfscope.reports.sections.critical_path import critical_path_section, path_sentence
 from perfscope.reports.sections.timeline import focus_step, timeline_section
@@ -176,5 +177,5 @@ def test_the_still_picture_shows_the_path_and_its_legend() -> None:
     section = timeline_section(extract, None, timeline_paths(extract))
     [timeline] = [block for block in section.blocks if isinstance(block, Timeline)]
     assert timeline.focus == focus_step(extract)
-    assert "Critical path" in chart_svg(timeline)
-    assert "Critical path" not in chart_svg(dataclasses.replace(timeline, paths=()))
+    assert "Critical path" in paper_svg(lay_out_still(timeline))
+    assert "Critical path" not in paper_svg(lay_out_still(dataclasses.replace(timeline, paths=())))

@@ -11,11 +11,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from perfscope.reports.drawing.page import paint
+from perfscope.reports.drawing.shapes import Path, Rect, Text
+from perfscope.reports.drawing.style import font_size, properties
+from perfscope.reports.drawing.topology import (
+    LETTER,
+    NARROW,
+    WIDE,
+    Drawing,
+    fitted,
+    lay_out,
+    page_svgs,
+    paper_svg,
+)
 from perfscope.reports.model import Machine, Rail, Topology
 from perfscope.reports.sections.links import paths_table
 from perfscope.reports.sections.topology import cpu_set, topology_block
-from perfscope.reports.topology_layout import LETTER, NARROW, WIDE, Box, Drawing, Label, Path, fitted, lay_out
-from perfscope.reports.topology_svg import INKS, LOOKS, page_svgs, print_svg
 from perfscope.vocabulary.links import LinkClass
 from tests.unit.synthetic_topology import GIB, gpu_topology, knl_topology, vm_topology
 
@@ -46,9 +57,20 @@ def many_nodes() -> dict[str, object]:
                 "package": None if node == 8 else node // 4,
             }
         )
-    gpus = [{"id": f"gpu:{n}", "index": n, "name": "AMD Instinct MI250X", "numa_node": n} for n in range(8)]
+    gpus = [
+        {"id": f"gpu:{n}", "index": n, "vendor": "AMD", "name": "AMD Instinct MI250X", "numa_node": n}
+        for n in range(8)
+    ]
     links = [
-        {"a": f"gpu:{n}", "b": f"gpu:{n + 1}", "class": "nvlink", "path": "NV4", "peak_bytes_per_s": 100e9}
+        {
+            "a": f"gpu:{n}",
+            "b": f"gpu:{n + 1}",
+            "class": "gpu_link",
+            "kind": "NVLink",
+            "path": "NV4",
+            "num_links": 4,
+            "peak_bytes_per_s": 100e9,
+        }
         for n in range(0, 8, 2)
     ]
     return vm_topology() | {"numa_nodes": nodes, "gpus": gpus, "links": links, "sockets": 2}
@@ -87,7 +109,7 @@ def test_devices_stand_at_their_numa_node_and_all_to_all_nvlink_is_one_rail() ->
     assert [d.title for d in second.devices if d.kind == "gpu"] == ["GPU 4", "GPU 5", "GPU 6", "GPU 7"]
     members = tuple(f"gpu:{n}" for n in range(8))
     title = "NVLink NV18, all to all, 450 GB/s each way"
-    assert machine.rails == (Rail(title=title, link_class=LinkClass.NVLINK, members=members),)
+    assert machine.rails == (Rail(title=title, link_class=LinkClass.GPU_LINK, members=members),)
     assert machine.between == "2.1× local"
 
 
@@ -134,8 +156,8 @@ def test_equal_hosts_are_drawn_once_and_a_different_one_for_itself() -> None:
     assert [machine.title for machine in block.machines] == ["n0 and 5 more like it", "login"]
 
 
-def boxes(drawing: Drawing) -> list[Box]:
-    return [shape for shape in drawing.all if isinstance(shape, Box)]
+def boxes(drawing: Drawing) -> list[Rect]:
+    return [shape for shape in drawing.all if isinstance(shape, Rect)]
 
 
 @pytest.mark.parametrize("width", SIZES)
@@ -162,8 +184,8 @@ def test_boxes_do_not_overlap_and_stay_inside(kind: str, width: float) -> None:
 def test_words_stay_in_the_picture_and_off_one_another(kind: str, width: float) -> None:
     drawing = lay_out(drawn(KINDS[kind]), width)
     places = []
-    for label in (shape for shape in drawing.all if isinstance(shape, Label)):
-        size = INKS[label.look][0]
+    for label in (shape for shape in drawing.all if isinstance(shape, Text)):
+        size = font_size(label.look)
         length = len(label.text) * size * LETTER
         left = label.x - (length / 2 if label.anchor == "middle" else 0)
         assert left >= -0.01, label
@@ -181,7 +203,7 @@ def test_every_device_is_drawn_and_hangs_on_its_rail(kind: str, width: float) ->
     drawing = lay_out(machine, width)
     devices = [d.id for s in machine.sockets for n in s.nodes for d in n.devices]
     assert sorted(drawing.places) == sorted(devices)
-    ends = [path.points[0] for path in drawing.links if path.look == "m-rail-nvlink"]
+    ends = [path.runs[0][0] for path in drawing.links if path.look == "m-rail-gpu_link"]
     for rail in machine.rails:
         for member in rail.members:
             box = drawing.places[member]
@@ -191,7 +213,7 @@ def test_every_device_is_drawn_and_hangs_on_its_rail(kind: str, width: float) ->
 def test_lines_of_upper_gpus_pass_beside_the_lower_ones() -> None:
     drawing = lay_out(drawn(gpu_topology()), NARROW)
     for path in (shape for shape in drawing.all if isinstance(shape, Path) and "rail" in shape.look):
-        for (x0, y0), (x1, y1) in itertools.pairwise(path.points):
+        for (x0, y0), (x1, y1) in itertools.pairwise(path.runs[0]):
             for box in drawing.places.values():
                 vertical = x0 == x1 and box.x < x0 < box.x + box.width
                 assert not (vertical and min(y0, y1) < box.y < max(y0, y1)), (path, box)
@@ -199,8 +221,8 @@ def test_lines_of_upper_gpus_pass_beside_the_lower_ones() -> None:
 
 def test_pictures_are_well_formed_and_say_what_they_show() -> None:
     machine = drawn(gpu_topology())
-    wide, narrow = page_svgs(machine)
-    for text in (wide, narrow, print_svg(machine)[0]):
+    wide, narrow = page_svgs(machine, paint).split("\n")
+    for text in (wide, narrow, paper_svg(machine)[0]):
         root = ET.fromstring(text)
         title = (
             root.find("title")
@@ -213,12 +235,12 @@ def test_pictures_are_well_formed_and_say_what_they_show() -> None:
     assert "style=" not in wide + narrow
 
 
-def test_every_look_of_paper_is_in_the_style_sheet() -> None:
-    from perfscope.reports.html import asset
-
-    sheet = asset("machine.css")
-    for look in (*LOOKS, *INKS):
-        assert f".{look}" in sheet
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_the_style_sheet_knows_every_look(kind: str) -> None:
+    for shape in lay_out(drawn(KINDS[kind]), WIDE).all:
+        assert isinstance(shape, (Rect, Path, Text))
+        known = properties(shape.look)
+        assert "font-size" in known if isinstance(shape, Text) else "stroke" in known, shape.look
 
 
 def test_ways_between_devices_are_a_matrix() -> None:
@@ -282,5 +304,5 @@ def test_a_damaged_topology_is_drawn_as_far_as_it_goes(kind: str, seed: int, val
     for machine in block.machines if block else ():
         for width in (WIDE, NARROW):
             assert lay_out(machine, width).height > 0
-        print_svg(machine)
+        paper_svg(machine)
     paths_table(document)

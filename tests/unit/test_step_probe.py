@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,40 @@ def test_waiting_for_data_counts_for_the_step_whose_time_it_is_part_of(tmp_path:
     assert [one["dur_ns"] for one in found] == [40 * MS, 40 * MS, 10 * MS]
     assert [one["input_ns"] for one in found] == [30 * MS, 30 * MS, 0]
     assert told["overhead"]["always_on_ns"] == 0
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_another_thread_goes_on_with_the_training_only_if_the_first_waits_for_it(
+    tmp_path: Path, clock: Clock, joined: bool
+) -> None:
+    owner = process(tmp_path, trace=False)
+    probe = StepProbe(owner, "one")
+    started, done = threading.Event(), threading.Event()
+
+    def train() -> None:
+        started.wait()
+        for _ in range(3):
+            probe.boundary(4)
+            clock.now += 10 * MS
+        done.set()
+
+    started.set()
+    train()
+    started.clear()
+    done.clear()
+    other = threading.Thread(target=train)
+    other.start()
+    if joined:
+        threading.Timer(0.05, started.set).start()
+    else:
+        started.set()
+        done.wait()
+    other.join()
+    probe.finish()
+    assert len(steps(tmp_path)) == (5 if joined else 2)
+    assert owner.recorder is not None
+    missing = [entry["reason"] for entry in owner.recorder.meta.get("missing", [])]
+    assert [reason.split()[0] for reason in missing] == ([] if joined else ["3"])
 
 
 def test_opening_the_rank_is_no_cost_of_each_step_and_no_part_of_the_first(

@@ -21,8 +21,9 @@ from perfscope.analysis.study.analyse import analyse_study
 from perfscope.analysis.study.results import WARN, LossCurve, Pair, Problem, StudyAnalysis
 from perfscope.reports import curve_places
 from perfscope.reports.build import build_report
-from perfscope.reports.charts import chart_svg
 from perfscope.reports.document import render_json
+from perfscope.reports.drawing import lay_out
+from perfscope.reports.drawing.paper import paper_svg
 from perfscope.reports.html import asset, render_html
 from perfscope.reports.model import (
     HEAT_TONES,
@@ -109,9 +110,9 @@ def test_charts_on_paper_are_vectors_that_do_not_change() -> None:
     assert set(charts) == {CurveChart, IntervalBars}
     for one in charts.values():
         assert isinstance(one, (CurveChart, IntervalBars))
-        svg = chart_svg(one)
+        svg = paper_svg(lay_out(one))
         assert "<image" not in svg
-        assert svg == chart_svg(one)
+        assert svg == paper_svg(lay_out(one))
 
 
 def test_pdf_is_made_of_every_kind_of_comparison_at_once() -> None:
@@ -324,9 +325,9 @@ def test_gaps_break_a_curve() -> None:
 def test_charts_of_few_or_odd_figures_are_drawn(y: tuple[float, ...], log: bool) -> None:
     curve = Curve(label="x", x=tuple(float(n + 1) for n in range(len(y))), y=y)
     one = CurveChart(id="c", title="c", x_title="n", y_title="y", curves=(curve,), x_log=log, y_log=log)
-    assert chart_svg(one).startswith("<?xml")
+    assert paper_svg(lay_out(one)).startswith("<svg")
     bars = tuple(IntervalBar(label=str(n), value=value) for n, value in enumerate(y or (None,)))
-    assert chart_svg(IntervalBars(id="b", title="b", axis_title="a", unit=Unit.SAMPLES, bars=bars))
+    assert paper_svg(lay_out(IntervalBars(id="b", title="b", axis_title="a", unit=Unit.SAMPLES, bars=bars)))
 
 
 def test_steps_of_very_different_length_are_drawn_as_shares() -> None:

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from perfscope.collectors.context import Context, captured_context, live_context
+from perfscope.collectors.gpu.nvidia import devices as nvml_devices
 from perfscope.collectors.kernel_text import parse_cpulist
 from perfscope.collectors.machine.pci import lane_bytes_per_s, normal_address, path_between, place_of
 from perfscope.collectors.machine.topology import read_topology
-from perfscope.collectors.nvidia import devices as nvml_devices
 from tests import hardware
 
 Topology = dict[str, Any]
@@ -337,17 +337,26 @@ def test_gpus_without_nvml_come_from_the_drivers_files(gpu_machine: Path) -> Non
 
 
 def test_what_nvml_says_goes_before_sysfs(gpu_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    link = {"a": "gpu:0", "b": "gpu:1", "class": "nvlink", "path": "NV18", "peak_bytes_per_s": 450e9}
+    link = {
+        "a": "gpu:0",
+        "b": "gpu:1",
+        "class": "gpu_link",
+        "kind": "NVLink",
+        "path": "NV18",
+        "num_links": 18,
+        "peak_bytes_per_s": 450e9,
+    }
     gpu = {"id": "gpu:0", "index": 0, "pci": "00000000:3D:00.0", "name": "H100", "memory_bytes": 85 << 30}
-    monkeypatch.setattr(nvml_devices, "list_gpus", lambda _nvml, _ctx: [gpu])
+    other = {"id": "gpu:1", "index": 1, "pci": "00000000:50:00.0"}
+    monkeypatch.setattr(nvml_devices, "list_gpus", lambda _nvml, _ctx: [gpu, other])
     monkeypatch.setattr(nvml_devices, "gpu_links", lambda _nvml, _ctx: [link])
-    ctx = captured_context(gpu_machine, nvml=object)
+    ctx = captured_context(gpu_machine, library=lambda _load: object())
     topology = read(ctx)
-    (found,) = topology["gpus"]
+    found = topology["gpus"][0]
     assert (found["pci"], found["name"], found["memory_bytes"]) == ("0000:3d:00.0", "H100", 85 << 30)
     assert (found["numa_node"], found["cpus"]) == (1, "4-7")
     links = [(one["class"], one["path"]) for one in topology["links"]]
-    assert links == [("nvlink", "NV18"), ("pcie", "PIX")]
+    assert links == [("gpu_link", "NV18"), ("pcie", "PIX"), ("pcie", "PHB")]
 
 
 def test_a_fault_in_nvml_costs_the_gpus_no_more(gpu_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,7 +365,7 @@ def test_a_fault_in_nvml_costs_the_gpus_no_more(gpu_machine: Path, monkeypatch: 
 
     monkeypatch.setattr(nvml_devices, "list_gpus", broken)
     monkeypatch.setattr(nvml_devices, "gpu_links", broken)
-    topology = read(captured_context(gpu_machine, nvml=object))
+    topology = read(captured_context(gpu_machine, library=lambda _load: object()))
     assert len(topology["gpus"]) == 2
     assert any("GPU is lost" in note for note in topology["notes"])
     assert len(topology["nics"]) == 1

@@ -13,6 +13,7 @@ from perfscope.analysis.machine.results import LinkTraffic
 from perfscope.analysis.results import Finding
 from perfscope.messages.lists import counted, plural
 from perfscope.units import format_count, format_ns, format_rate, format_ratio
+from perfscope.vocabulary.gpu import THROTTLE_TIME, ThrottleReason
 from perfscope.vocabulary.links import LinkClass
 
 SATURATED_LINK = 0.85  # of its peak, at the 95th percentile
@@ -99,8 +100,8 @@ def _power_capped(evidence: Evidence) -> list[Finding]:
     for host in evidence.hosts:
         if host.steps_ns is None:
             continue
-        for series, rates in host.counters("gpu_throttle_time"):
-            if "power_cap" not in series.labels.get("reason", ""):
+        for series, rates in host.counters(THROTTLE_TIME.name):
+            if series.labels.get("reason") != ThrottleReason.POWER_CAP:
                 continue
             held, covered = counted_between(rates, *host.steps_ns)
             if covered:
@@ -114,7 +115,7 @@ def _power_capped(evidence: Evidence) -> list[Finding]:
             id="power_capped",
             title=f"{worst} was at its power limit in {format_ratio(over[worst], 0)} of the steps' time.",
             detail=f"{format_count(len(over))} of {format_count(len(capped))} GPUs ran slower for it.",
-            action="Expect this under full load; raise the limit (`nvidia-smi -pl`) if the site allows it.",
+            action="Expect this under full load; raise the power limit if the site allows it.",
             gain_ns=None,
             gain_ratio=None,
         )

@@ -38,10 +38,11 @@ from perfscope.analysis.spans import WindowFacts
 from perfscope.analysis.steps import RankSteps
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
+from perfscope.vocabulary.gpu import THROTTLE_TIME
 
 _MOST_ROOFLINES = 4  # hosts of one run are usually alike
 # What is still asked of a host once all hosts are known: by `wire` and by the findings.
-KEPT_METRICS = METRICS | {"gpu_throttle_time", "pressure_some", "rank_runqueue_wait"}
+KEPT_METRICS = METRICS | {THROTTLE_TIME.name, "pressure_some", "rank_runqueue_wait"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,16 @@ from perfscope.analysis.machine.oversubscription import is_oversubscribed
 from perfscope.analysis.machine.results import Disturbance
 from perfscope.units import format_bytes, format_ns, format_ratio
 from perfscope.vocabulary.disturbances import DisturbanceKind as Kind
+from perfscope.vocabulary.gpu import (
+    CLOCK,
+    FOREIGN_MEMORY,
+    FOREIGN_PROCESSES,
+    MEMORY_TOTAL,
+    TEMPERATURE,
+    THROTTLE_FAULTS,
+    THROTTLE_REASONS,
+    THROTTLE_TIME,
+)
 
 CPU_SHARE = 0.05  # of the machine's CPUs, and at least ...
 CPU_LEAST = 0.2  # ... so many CPUs, is a neighbour that matters
@@ -28,7 +38,6 @@ THROTTLED_SHARE = 0.05
 MEMORY_PRESSURE = 0.1
 CPU_PRESSURE = 0.4  # only where other processes cannot be seen
 THROTTLES_PER_S = 1.0  # where the kernel counts events, but not their time
-_FAULT_BITS = {"HW slowdown": 0x8, "SW thermal": 0x20, "HW thermal": 0x40, "HW power brake": 0x80}
 _SECOND = 1_000_000_000
 
 
@@ -200,13 +209,13 @@ def _heat(host: Host, part: _Part) -> Iterator[Disturbance]:
 
 def _gpu_heat(host: Host, part: _Part) -> Iterator[Disturbance]:
     """GPUs slowed by heat or by the power supply; a power cap is the machine's own way (see findings)."""
-    for series, counted in host.counters("gpu_throttle_time"):
-        reason = series.labels.get("reason", "")
-        if not is_fault(reason):
+    for series, counted in host.counters(THROTTLE_TIME.name):
+        if series.labels.get("reason") not in THROTTLE_FAULTS:
             continue
+        name = series.labels.get("name") or series.labels["reason"]
         for episode in _episodes(counted, part, 1e-9, THROTTLED_SHARE):
             gpu, share = series.labels.get("gpu", "?"), min(1.0, episode.mean)
-            title = f"GPU {gpu} was slowed ({reason.replace('_', ' ')}) {format_ratio(share, 0)} of the time"
+            title = f"GPU {gpu} was slowed ({name}) {format_ratio(share, 0)} of the time"
             yield _make(
                 host,
                 part,
@@ -220,17 +229,19 @@ def _gpu_heat(host: Host, part: _Part) -> Iterator[Disturbance]:
 
 def _gpu_bits(host: Host, part: _Part) -> Iterator[Disturbance]:
     """The same of GPUs whose driver only tells the reasons of the moment."""
-    timed = {series.labels.get("gpu") for series, _ in host.counters("gpu_throttle_time")}
-    for series in host.samples.find("gpu_throttle_reasons"):
+    timed = {series.labels.get("gpu") for series, _ in host.counters(THROTTLE_TIME.name)}
+    for series in host.samples.find(THROTTLE_REASONS.name):
         at, gpu = middle_ns(series), series.labels.get("gpu", "?")
         inside = np.flatnonzero((at >= part.start_ns) & (at <= part.end_ns))
         if gpu in timed or len(inside) < 2:
             continue
-        bits = series.values[inside].astype(np.int64)
-        for reason, bit in _FAULT_BITS.items():
-            level = ((bits & bit) != 0).astype(np.float64)
+        values = series.values[inside].astype(np.int64)
+        for bit in series.bits:
+            if bit.reason not in THROTTLE_FAULTS:
+                continue
+            level = ((values & bit.mask) != 0).astype(np.float64)
             for episode in episodes(at[inside[:-1]], at[inside[1:]], level[:-1], 1.0):
-                title = f"GPU {gpu} was slowed ({reason})"
+                title = f"GPU {gpu} was slowed ({bit.name})"
                 yield _make(
                     host,
                     part,
@@ -242,17 +253,11 @@ def _gpu_bits(host: Host, part: _Part) -> Iterator[Disturbance]:
                 )
 
 
-def is_fault(reason: str) -> bool:
-    """Whether a reason for lower GPU clocks is a fault of cooling or power rather than a set limit."""
-    lowered = reason.lower()
-    return any(word in lowered for word in ("therm", "brake", "hw_slowdown"))
-
-
 def _clock_lines(host: Host, gpu: str, episode: Episode) -> list[str]:
     lines = []
     for metric, unit, scale, word in (
-        ("gpu_sm_clock", "MHz", 1e-6, "SM clock"),
-        ("gpu_temperature", "°C", 1.0, "temperature"),
+        (CLOCK.name, "MHz", 1e-6, "clock"),
+        (TEMPERATURE.name, "°C", 1.0, "temperature"),
     ):
         for series in host.samples.find(metric, gpu=gpu):
             at = middle_ns(series)
@@ -263,14 +268,14 @@ def _clock_lines(host: Host, gpu: str, episode: Episode) -> list[str]:
 
 
 def _gpu_neighbours(host: Host, part: _Part) -> Iterator[Disturbance]:
-    for series in host.samples.find("gpu_foreign_processes"):
+    for series in host.samples.find(FOREIGN_PROCESSES.name):
         at, gpu = middle_ns(series), series.labels.get("gpu", "?")
         inside = np.flatnonzero((at >= part.start_ns) & (at <= part.end_ns))
         if len(inside) < 2:
             continue
         level = series.values[inside].astype(np.float64)
         for episode in episodes(at[inside[:-1]], at[inside[1:]], level[:-1], 1.0):
-            memory = _most_in(host, "gpu_foreign_memory", gpu, episode)
+            memory = _most_in(host, FOREIGN_MEMORY.name, gpu, episode)
             _, lines = who(host, "gpu", episode)
             count = int(episode.most)
             held = f" ({format_bytes(memory)} of its memory)" if memory else ""
@@ -283,7 +288,7 @@ def _gpu_neighbours(host: Host, part: _Part) -> Iterator[Disturbance]:
                 episode,
                 share,
                 title,
-                lines or ["NVML's process list"],
+                lines or [f"process list: {series.source}"],
             )
 
 
@@ -298,8 +303,8 @@ def _most_in(host: Host, metric: str, gpu: str, episode: Episode) -> float | Non
 
 
 def _share_of_gpu(host: Host, gpu: str, memory: float | None) -> float:
-    """Share of the GPU's memory: what else they took of it is not told by NVML."""
-    for series in host.samples.find("gpu_memory_total", gpu=gpu):
+    """Share of the GPU's memory: what else they took of it is not known."""
+    for series in host.samples.find(MEMORY_TOTAL.name, gpu=gpu):
         if memory and len(series.values) and series.values[-1] > 0:
             return memory / (float(series.values[-1]) * series.scale)
     return 0.5

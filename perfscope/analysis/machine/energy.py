@@ -1,4 +1,4 @@
-"""Energy over the training's steps: processor packages and memory by RAPL, GPUs by NVML.
+"""Energy over the training's steps: processor packages and memory by RAPL, GPUs by their own counters.
 
 Domains must not overlap: `psys` (the whole platform) holds the packages, `core` and `uncore` are parts of
 one; DRAM is its own. So psys counts only where no package is readable.
@@ -6,6 +6,7 @@ one; DRAM is its own. So psys counts only where no package is readable.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -18,10 +19,12 @@ from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.rundir.samples import SampleSeries
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
+from perfscope.vocabulary.gpu import ENERGY, POWER
 
 _PACKAGE, _PSYS = "package", "psys"
 _WORDS = {_PACKAGE: "CPU package", "dram": "DRAM", _PSYS: "whole platform (psys)"}
-_COLLECTORS = ("power", "power.perf", "nvml")
+_RAPL = ("power", "power.perf")
+_GPUS = re.compile(r"gpu\.\w+")  # a vendor's first collector, which reads its energy
 _COVERED = 0.9  # of the steps' time must be read
 
 
@@ -57,13 +60,13 @@ def _counted(host: Host, series: SampleSeries, domain: str, source: str) -> Ener
 def _gpus(host: Host) -> Iterable[Energy]:
     """Each GPU's energy counter; its power over time where the GPU is too old to have one."""
     counted = set()
-    for series, _ in host.counters("gpu_energy"):
+    for series, _ in host.counters(ENERGY.name):
         gpu = series.labels.get("gpu", "?")
-        one = _counted(host, series, f"GPU {gpu}", "NVML")
+        one = _counted(host, series, f"GPU {gpu}", series.source)
         if one is not None:
             counted.add(gpu)
             yield one
-    for series in host.samples.find("gpu_power"):
+    for series in host.samples.find(POWER.name):
         gpu = series.labels.get("gpu", "?")
         if gpu not in counted:
             yield from _integrated(host, series, f"GPU {gpu}")
@@ -80,15 +83,18 @@ def _integrated(host: Host, series: SampleSeries, domain: str) -> Iterable[Energ
     seconds = np.diff(at[inside]) / 1e9
     mean = float(((watts[1:] + watts[:-1]) / 2 * seconds).sum() / seconds.sum())
     joules = mean * (end - start) / 1e9
-    yield Energy(host=host.name, domain=domain, joules=joules, mean_watts=mean, source="NVML power readings")
+    yield Energy(
+        host=host.name, domain=domain, joules=joules, mean_watts=mean, source=f"{series.source}, over time"
+    )
 
 
 def why_no_energy(host: Host) -> list[Missing]:
     """Why `energies` gave nothing, by the sampler's own notes; empty where it noted nothing."""
-    if host.counters("rapl_energy") or host.counters("gpu_energy") or host.samples.find("gpu_power"):
+    if host.counters("rapl_energy") or host.counters(ENERGY.name) or host.samples.find(POWER.name):
         return [_missing(Cause.ENERGY_BARELY_READ, share=_COVERED)]
     noted = {fact.collector: fact.value for fact in host.samples.facts if fact.name == "absent"}
-    sources = tuple((name, str(noted[name].get("reason") or "")) for name in _COLLECTORS if name in noted)
+    names = [*(name for name in _RAPL if name in noted), *filter(_GPUS.fullmatch, noted)]
+    sources = tuple((name, str(noted[name].get("reason") or "")) for name in names)
     return [_missing(Cause.NO_ENERGY_SOURCE, absent=sources)] if sources else []
 
 

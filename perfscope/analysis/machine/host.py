@@ -16,6 +16,7 @@ from perfscope.analysis.steps import RankSteps
 from perfscope.rundir.metrics import GAUGE
 from perfscope.rundir.records import RankRecord, RunRecord
 from perfscope.rundir.samples import HostSamples, SampleSeries
+from perfscope.vocabulary.gpu import PCIE_RX, PCIE_TX
 
 _PCIE_GEN5_X16 = 63e9  # what a GPU of which the link is not known may move at most, per direction
 _MOST_WATTS = 20_000.0  # a package or GPU draws less: more is a counter that started again
@@ -103,7 +104,7 @@ class Host:
     def _peak(self, series: SampleSeries) -> float | None:
         if series.unit == "joules":
             return _MOST_WATTS
-        if series.metric in ("pcie_tx_bytes", "pcie_rx_bytes"):
+        if series.metric in (PCIE_TX.name, PCIE_RX.name):
             index = series.labels.get("gpu", "")
             gpu = self.topology.gpus.get(int(index)) if index.isdecimal() else None
             return (gpu.pcie_bytes_per_s if gpu else None) or _PCIE_GEN5_X16

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,7 +11,7 @@ from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.lines import Line, rate_line, summed
 from perfscope.analysis.machine.peaks import memory_peak
 from perfscope.analysis.machine.results import LinkTraffic
-from perfscope.analysis.machine.tracks import gpu_link_peak, memory_lines
+from perfscope.analysis.machine.tracks import gpu_link_counters, gpu_link_peak, memory_lines
 from perfscope.rundir.samples import SampleSeries
 from perfscope.vocabulary.links import LinkClass
 
@@ -23,7 +22,7 @@ _PERCENTILE = 95
 
 
 def traffic(host: Host) -> list[LinkTraffic]:
-    """Over the steps' time (else all readings): memory, NUMA, PCIe, NVLink, fabric, Ethernet, loopback."""
+    """Over the steps' time (else all readings), of every class of links."""
     if not host.has_samples or host.counted_ns is None:
         return []
     parts = (_memory(host), _monitored(host), _gpus(host), _fabric(host), _network(host))
@@ -120,30 +119,24 @@ def _domain(series: SampleSeries) -> tuple[str, str]:
 
 
 def _gpus(host: Host) -> Iterator[LinkTraffic]:
-    for metric, link_class, word, direction in (
-        ("pcie_tx_bytes", LinkClass.PCIE, "PCIe", "sent"),
-        ("pcie_rx_bytes", LinkClass.PCIE, "PCIe", "received"),
-        ("nvlink_tx_bytes", LinkClass.NVLINK, "NVLink", "sent"),
-        ("nvlink_rx_bytes", LinkClass.NVLINK, "NVLink", "received"),
-    ):
-        groups: dict[str, list[Rates]] = defaultdict(list)
-        for series, counted in host.counters(metric):
-            groups[series.labels.get("gpu", "?")].append(counted)
-        for gpu, members in sorted(groups.items()):
-            line, peak = summed(members), gpu_link_peak(host, gpu, metric)
-            known = host.topology.gpus.get(int(gpu)) if gpu.isdecimal() else None
-            one = line and _link(
-                host,
-                link_class,
-                f"GPU {gpu} {word}",
-                direction,
-                line,
-                peak=peak.value if peak else None,
-                peak_source=LINK_SPEED,
-                numa_node=known.node if known else None,
-            )
-            if one:
-                yield one
+    for found in gpu_link_counters(host):
+        line, peak = (
+            summed([host.rates(one) for one in found.members]),
+            gpu_link_peak(host, found.gpu, found.metric),
+        )
+        known = host.topology.gpus.get(int(found.gpu)) if found.gpu.isdecimal() else None
+        one = line and _link(
+            host,
+            found.link_class,
+            f"GPU {found.gpu} {found.link_name}",
+            found.direction,
+            line,
+            peak=peak.value if peak else None,
+            peak_source=LINK_SPEED,
+            numa_node=known.node if known else None,
+        )
+        if one:
+            yield one
 
 
 def _fabric(host: Host) -> Iterator[LinkTraffic]:

@@ -23,7 +23,7 @@ def placements(host: Host, environment: Mapping[str, str]) -> list[RankPlacement
 
     Args:
         host: whose ranks.
-        environment: run.json's, for CUDA_VISIBLE_DEVICES.
+        environment: run.json's, for the variables that select GPUs.
     """
     if not host.topology.nodes and not host.has_samples:
         return []
@@ -130,18 +130,19 @@ def _of_the_job(host: Host) -> tuple[dict[int, float], str]:
 
 
 def _device_node(host: Host, rank: HostRank, environment: Mapping[str, str]) -> int | None:
-    """NUMA node of the rank's GPU; through CUDA_VISIBLE_DEVICES where that lists indices."""
-    index = rank.gpu
-    if index is None:
+    """NUMA node of the rank's GPU; through CUDA_VISIBLE_DEVICES and its like where they list indices."""
+    index, gpus = rank.gpu, host.topology.vendor_gpus(rank.device)
+    if index is None or not gpus:
         return None
-    visible = environment.get("CUDA_VISIBLE_DEVICES")
-    if isinstance(visible, str) and visible.strip():
-        parts = [part.strip() for part in visible.split(",")]
-        if index >= len(parts) or not parts[index].isdecimal():
-            return None
-        index = int(parts[index])
-    gpu = host.topology.gpus.get(index)
-    return gpu.node if gpu is not None else None
+    for stage in reversed(gpus[0].visibility):  # the last stage numbers what the ones before left
+        texts = [text for name in stage if isinstance(text := environment.get(name), str) and text.strip()]
+        if texts:
+            parts = [part.strip() for part in texts[0].split(",")]
+            if index >= len(parts) or not parts[index].isdecimal():
+                return None
+            index = int(parts[index])
+    numbers = {gpu.index - gpus[0].index: gpu for gpu in gpus}
+    return numbers[index].node if index in numbers else None
 
 
 def bound_nodes(policy: str) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ class CounterTrack:
     id: str  # unique within the run: "<host>/<metric>{labels}"
     host: str
     group: str  # which chart: cpu, pressure, memory, numa, network, fabric, gpu, gpu_link, power, clocks, io
-    title: str  # "CPU busy", "eth0 sent", "GPU 0 SM clock"
+    title: str  # "CPU busy", "eth0 sent", "GPU 0 clock"
     unit: str  # ratio, bytes_per_s, watts, hz, celsius, per_s, bytes
     t_ns: tuple[int, ...]  # middle of each point, Unix ns
     mean: tuple[float, ...]
@@ -156,7 +156,7 @@ class Energy:
     domain: str  # "CPU package 0", "DRAM 0", "GPU 0"
     joules: float
     mean_watts: float
-    source: str  # RAPL, NVML
+    source: str  # "RAPL", "NVML field 83"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

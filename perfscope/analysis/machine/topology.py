@@ -10,7 +10,7 @@ from perfscope.analysis.source import Document
 from perfscope.vocabulary.links import LinkClass
 
 _MOST_CPUS = 1 << 16  # no kernel has more: a list that names one is damaged
-_MOST_NVLINKS = 18  # of one GPU (H100, H200, B200)
+_MOST_LINKS = 18  # to other GPUs, of one GPU (H100, H200, B200)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,10 @@ class Gpu:
     name: str
     node: int | None
     pcie_bytes_per_s: float | None  # per direction
-    nvlink_bytes_per_s: float | None  # per direction, over all its links
+    link_bytes_per_s: float | None  # per direction, over all its links to other GPUs
+    vendor: str
+    # Environment variables that select GPUs: stages, each by the first of its variables that is set.
+    visibility: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +66,7 @@ class Topology:
     def of(cls, document: Document | None) -> Topology:
         """Types a topology.json, also one of an older perfscope; None gives an empty one."""
         known = document or {}
-        links = _nvlink_peaks(_dicts(known.get("links")))
+        links = _link_peaks(_dicts(known.get("links")))
         online = known.get("online_cpus")
         sockets = known.get("sockets")
         return cls(
@@ -85,6 +88,19 @@ class Topology:
             return len(self.online)
         count = self.document.get("logical_cpus")
         return count if isinstance(count, int) and count > 0 else None
+
+    def vendor_gpus(self, device: str) -> list[Gpu]:
+        """GPUs of the vendor of a rank's device, ``cuda:0 AMD Instinct MI300X``, in the runtime's order.
+
+        [] where the host has several vendors' and the name tells none.
+        """
+        ordered = sorted(self.gpus.values(), key=lambda gpu: gpu.index)
+        vendors = list(dict.fromkeys(gpu.vendor for gpu in ordered))
+        name = device.partition(" ")[2]
+        named = [one for one in vendors if one and one.lower() in name.lower().split()]
+        named = named or [gpu.vendor for gpu in ordered if name and gpu.name == name]
+        chosen = vendors if len(vendors) == 1 else named
+        return [gpu for gpu in ordered if chosen and gpu.vendor == chosen[0]]
 
     def nodes_of(self, cpus: Iterable[int]) -> tuple[int, ...]:
         """NUMA nodes that these CPUs belong to."""
@@ -138,8 +154,15 @@ def _gpu(row: Document, links: Mapping[str, float]) -> Gpu:
         name=str(row.get("name") or f"GPU {index}"),
         node=_real_node(row.get("numa_node")),
         pcie_bytes_per_s=_number(peak),
-        nvlink_bytes_per_s=links.get(str(row.get("id") or f"gpu:{index}")),
+        link_bytes_per_s=links.get(str(row.get("id") or f"gpu:{index}")),
+        vendor=str(row.get("vendor") or ""),
+        visibility=_visibility(row.get("visibility")),
     )
+
+
+def _visibility(value: object) -> tuple[tuple[str, ...], ...]:
+    stages = value if isinstance(value, list) else []
+    return tuple(tuple(map(str, stage)) for stage in stages if isinstance(stage, list))
 
 
 def _nic(row: Document) -> Port:
@@ -167,23 +190,26 @@ def _port(row: Document) -> Port:
     )
 
 
-def _nvlink_peaks(rows: Iterable[Document]) -> dict[str, float]:
-    """Per GPU, what its NVLinks carry per direction.
+def _link_peaks(rows: Iterable[Document]) -> dict[str, float]:
+    """Per GPU, what its links to other GPUs carry per direction.
 
-    `NV4` to each of three neighbours is twelve links; `NV18` to each of seven is the same eighteen links to a
-    switch: more links in all than a GPU has mean a switch, whose neighbours share them.
+    Four links to each of three neighbors are twelve links; eighteen to each of seven are the same eighteen
+    links to a switch, whose neighbors share them. More links in all than a GPU has mean a switch, too: older
+    records do not name it.
     """
     peaks: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    switched: set[str] = set()
     for row in rows:
-        peak = _number(row.get("peak_bytes_per_s"))
-        if row.get("class") != LinkClass.NVLINK or not peak:
+        peak, count = _number(row.get("peak_bytes_per_s")), row.get("num_links")
+        if row.get("class") != LinkClass.GPU_LINK or not peak:
             continue
-        count = str(row.get("path", "")).removeprefix("NV")
         for end in (str(row.get("a")), str(row.get("b"))):
-            peaks[end].append((int(count) if count.isdecimal() else 0, peak))
+            peaks[end].append((count if isinstance(count, int) else 0, peak))
+            if row.get("switch") is True:
+                switched.add(end)
     return {
         end: max(peak for _, peak in found)
-        if sum(count for count, _ in found) > _MOST_NVLINKS
+        if end in switched or sum(count for count, _ in found) > _MOST_LINKS
         else sum(peak for _, peak in found)
         for end, found in peaks.items()
     }

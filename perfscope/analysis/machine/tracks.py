@@ -13,6 +13,16 @@ from perfscope.analysis.machine.peaks import Peak, memory_peak
 from perfscope.analysis.machine.results import CounterTrack
 from perfscope.rundir.metrics import GAUGE
 from perfscope.rundir.samples import SampleSeries
+from perfscope.vocabulary.gpu import (
+    GPU_METRICS,
+    LINK_RX,
+    LINK_TX,
+    MEMORY_TOTAL,
+    MEMORY_USED,
+    PCIE_RX,
+    PCIE_TX,
+)
+from perfscope.vocabulary.links import LinkClass
 
 _QUIET_BYTES = 100_000  # an interface that moved less over the run is not shown
 _MOST_RANKS = 8  # single ranks; more are added up
@@ -21,28 +31,35 @@ _INSTALLED, _LINK_SPEED = "installed", "link speed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plain:
-    """A metric of which every series becomes one line."""
+    """A metric of which every series becomes one line, in the unit that the series was recorded in."""
 
     metric: str
     group: str
     title: str  # with labels in braces
-    unit: str
+    unit: str = ""  # "" = by the series, see `_unit`
     factor: float = 1.0
     labels: Mapping[str, str] = field(default_factory=dict)
     peak: float | None = None
 
 
+# What a counter of these counts per second is in; of anything else, so many per second.
+_RATES = {"ns": "ratio", "bytes": "bytes_per_s", "joules": "watts"}
+
+
 def _share(metric: str, group: str, title: str, **labels: str) -> _Plain:
     """A counter of ns as a share of the time."""
-    return _Plain(metric=metric, group=group, title=title, unit="ratio", factor=1e-9, labels=labels, peak=1.0)
+    return _Plain(metric=metric, group=group, title=title, labels=labels, peak=1.0)
 
 
-def _events(metric: str, group: str, title: str) -> _Plain:
-    return _Plain(metric=metric, group=group, title=title, unit="per_s")
+def _level(metric: str, group: str, title: str) -> _Plain:
+    return _Plain(metric=metric, group=group, title=title)
 
 
-def _level(metric: str, group: str, title: str, unit: str, peak: float | None = None) -> _Plain:
-    return _Plain(metric=metric, group=group, title=title, unit=unit, peak=peak)
+def _unit(series: SampleSeries) -> tuple[str, float]:
+    """Unit of a series' line, and the factor to it: of a counter its rate, of ns the share of the time."""
+    if series.kind == GAUGE:
+        return series.unit, 1.0
+    return _RATES.get(series.unit, "per_s"), 1e-9 if series.unit == "ns" else 1.0
 
 
 _PRESSURE = (
@@ -57,51 +74,43 @@ _PRESSURE = (
     _share("pressure_full", "pressure", "all tasks wait for memory", scope="system", resource="memory"),
 )
 _JOB_MEMORY = (
-    _level("job_memory_anon", "memory", "node {node}, the job's own memory", "bytes"),
-    _level("job_memory_file", "memory", "node {node}, the job's file cache", "bytes"),
+    _level("job_memory_anon", "memory", "node {node}, the job's own memory"),
+    _level("job_memory_file", "memory", "node {node}, the job's file cache"),
 )
 _NUMA = (  # of machines with several nodes
-    _events("local_node", "numa", "node {node}, pages allocated by its own CPUs"),
-    _events("other_node", "numa", "node {node}, pages allocated by CPUs elsewhere"),
-    _events("numa_miss", "numa", "node {node}, pages allocated though another node was wanted"),
-    _events("interleave_hit", "numa", "node {node}, pages interleaved"),
-    _events("numa_pages_migrated", "numa", "pages migrated between nodes"),
-    _events("numa_hint_faults", "numa", "NUMA hint faults"),
+    _level("local_node", "numa", "node {node}, pages allocated by its own CPUs"),
+    _level("other_node", "numa", "node {node}, pages allocated by CPUs elsewhere"),
+    _level("numa_miss", "numa", "node {node}, pages allocated though another node was wanted"),
+    _level("interleave_hit", "numa", "node {node}, pages interleaved"),
+    _level("numa_pages_migrated", "numa", "pages migrated between nodes"),
+    _level("numa_hint_faults", "numa", "NUMA hint faults"),
 )
-_GPU = (
-    _level("gpu_utilization", "gpu", "GPU {gpu} busy", "ratio", 1.0),
-    _level("gpu_memory_utilization", "gpu", "GPU {gpu} memory busy", "ratio", 1.0),
-    _level("gpm_sm_activity", "gpu", "GPU {gpu} SMs active", "ratio", 1.0),
-    _level("gpm_sm_occupancy", "gpu", "GPU {gpu} occupancy", "ratio", 1.0),
-    _level("gpm_tensor_activity", "gpu", "GPU {gpu} tensor cores active", "ratio", 1.0),
-    _level("gpm_dram_activity", "gpu", "GPU {gpu} DRAM active", "ratio", 1.0),
-    _share("gpu_throttle_time", "gpu", "GPU {gpu} held back: {reason}"),
-)
-_GPU_RATES = (
-    _level("gpm_pcie_tx_rate", "gpu_link", "GPU {gpu} PCIe sent", "bytes_per_s"),
-    _level("gpm_pcie_rx_rate", "gpu_link", "GPU {gpu} PCIe received", "bytes_per_s"),
-    _level("pcie_tx_rate", "gpu_link", "GPU {gpu} PCIe sent, 20 ms in each second", "bytes_per_s"),
-    _level("pcie_rx_rate", "gpu_link", "GPU {gpu} PCIe received, 20 ms in each second", "bytes_per_s"),
-    _level("gpm_nvlink_tx_rate", "gpu_link", "GPU {gpu} NVLink sent", "bytes_per_s"),
-    _level("gpm_nvlink_rx_rate", "gpu_link", "GPU {gpu} NVLink received", "bytes_per_s"),
-)
+
+
+def _gpu(group: str) -> tuple[_Plain, ...]:
+    """Lines of the catalogue's metrics in a chart."""
+    return tuple(
+        _Plain(metric=one.name, group=group, title=one.title, peak=one.peak)
+        for one in GPU_METRICS
+        if one.group == group and one.title
+    )
+
+
 _POWER = (
-    _level("rapl_energy", "power", "{domain}", "watts"),
-    _level("gpu_power", "power", "GPU {gpu}", "watts"),
-    _level("gpu_temperature", "power", "GPU {gpu} temperature", "celsius"),
+    _level("rapl_energy", "power", "{domain}"),
+    *_gpu("power"),
 )
 _CLOCKS = (
-    _level("cpu_frequency", "clocks", "node {node} CPU clock", "hz"),
-    _level("gpu_sm_clock", "clocks", "GPU {gpu} SM clock", "hz"),
-    _level("gpu_memory_clock", "clocks", "GPU {gpu} memory clock", "hz"),
-    _share("thermal_throttle_time", "clocks", "package {package} held back by heat"),
+    _level("cpu_frequency", "clocks", "node {node} CPU clock"),
+    *_gpu("clocks"),
+    _share("thermal_throttle_time", "clocks", "package {package} throttled by heat"),
 )
 _IO = (
-    _level("job_read_bytes", "io", "{device} read by the job", "bytes_per_s"),
-    _level("job_written_bytes", "io", "{device} written by the job", "bytes_per_s"),
+    _level("job_read_bytes", "io", "{device} read by the job"),
+    _level("job_written_bytes", "io", "{device} written by the job"),
 )
-_FABRIC_EVENTS = (_events("fabric_xmit_wait", "fabric", "{port} waited for credits, ticks"),)
-_TCP = (_events("tcp_retransmits", "network", "TCP segments sent again"),)
+_FABRIC_EVENTS = (_level("fabric_xmit_wait", "fabric", "{port} waited for credits, ticks"),)
+_TCP = (_level("tcp_retransmits", "network", "TCP segments sent again"),)
 
 Tracks = Iterable[CounterTrack]
 
@@ -122,9 +131,9 @@ def tracks(host: Host) -> list[CounterTrack]:
         _all(host, _TCP),
         _fabric(host),
         _all(host, _FABRIC_EVENTS),
-        _all(host, _GPU),
+        _all(host, _gpu("gpu")),
         _gpu_links(host),
-        _all(host, _GPU_RATES),
+        _all(host, _gpu("gpu_link")),
         _all(host, _POWER),
         _all(host, _CLOCKS),
         _all(host, _IO),
@@ -140,9 +149,7 @@ def _key(series: SampleSeries) -> str:
 
 def _titled(template: str, labels: Mapping[str, str]) -> str:
     named: dict[str, str] = defaultdict(lambda: "?")
-    named.update(
-        {name: value.replace("_", " ") if name == "reason" else value for name, value in labels.items()}
-    )
+    named.update(labels)
     return template.format_map(named)
 
 
@@ -153,10 +160,11 @@ def _line(host: Host, series: SampleSeries) -> Line:
 def _all(host: Host, plains: Iterable[_Plain]) -> Iterator[CounterTrack]:
     for plain in plains:
         for series in host.samples.find(plain.metric, **plain.labels):
-            line = _line(host, series).times(plain.factor)
+            unit, factor = (plain.unit, plain.factor) if plain.unit else _unit(series)
+            line = _line(host, series).times(factor)
             if line.moves:
                 title = _titled(plain.title, series.labels)
-                yield track(host, plain.group, title, plain.unit, line, key=_key(series), peak=plain.peak)
+                yield track(host, plain.group, title, unit, line, key=_key(series), peak=plain.peak)
 
 
 def _cpu(host: Host) -> Iterator[CounterTrack]:
@@ -278,12 +286,14 @@ def _memory(host: Host) -> Iterator[CounterTrack]:
             yield track(
                 host, "memory", title, "bytes", used, key=_key(series), peak=size, peak_source=_INSTALLED
             )
-    for series in host.samples.find("gpu_memory_used"):
+    for series in host.samples.find(MEMORY_USED.name):
         gpu = series.labels.get("gpu", "?")
-        line, size = gauge_line(series), _last(host, "gpu_memory_total", gpu=gpu)
+        line, size = gauge_line(series), _last(host, MEMORY_TOTAL.name, gpu=gpu)
         if line.moves:
             title, source = f"GPU {gpu} memory in use", _INSTALLED if size else ""
-            yield track(host, "gpu", title, "bytes", line, key=_key(series), peak=size, peak_source=source)
+            yield track(
+                host, "gpu", title, series.unit, line, key=_key(series), peak=size, peak_source=source
+            )
 
 
 def _last(host: Host, metric: str, **labels: str) -> float | None:
@@ -323,21 +333,48 @@ def _fabric(host: Host) -> Iterator[CounterTrack]:
 
 
 def _gpu_links(host: Host) -> Iterator[CounterTrack]:
-    """PCIe per GPU, and its NVLinks added up."""
-    for metric, title in (
-        ("pcie_tx_bytes", "PCIe sent"),
-        ("pcie_rx_bytes", "PCIe received"),
-        ("nvlink_tx_bytes", "NVLink sent"),
-        ("nvlink_rx_bytes", "NVLink received"),
+    """PCIe per GPU, and its links to other GPUs added up."""
+    for found in gpu_link_counters(host):
+        line = summed([host.rates(series) for series in found.members])
+        if line is not None and line.moves:
+            title = f"GPU {found.gpu} {found.link_name} {found.direction}"
+            key = f"{found.metric}{{gpu={found.gpu}}}"
+            yield _peaked(host, "gpu_link", title, line, key, gpu_link_peak(host, found.gpu, found.metric))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuLinkCounters:
+    """Counters of one GPU's PCIe port, or of all its links to other GPUs, in one direction."""
+
+    gpu: str
+    metric: str
+    link_class: LinkClass
+    link_name: str  # "PCIe", "NVLink": the vendor's
+    direction: str  # sent, received
+    members: tuple[SampleSeries, ...]
+
+
+def gpu_link_counters(host: Host) -> Iterator[GpuLinkCounters]:
+    """Every GPU's, by metric and GPU."""
+    for metric, link_class, direction in (
+        (PCIE_TX.name, LinkClass.PCIE, "sent"),
+        (PCIE_RX.name, LinkClass.PCIE, "received"),
+        (LINK_TX.name, LinkClass.GPU_LINK, "sent"),
+        (LINK_RX.name, LinkClass.GPU_LINK, "received"),
     ):
         groups: dict[str, list[SampleSeries]] = defaultdict(list)
         for series, _ in host.counters(metric):
             groups[series.labels.get("gpu", "?")].append(series)
         for gpu, members in sorted(groups.items()):
-            line = summed([host.rates(series) for series in members])
-            if line is not None and line.moves:
-                peak = gpu_link_peak(host, gpu, metric)
-                yield _peaked(host, "gpu_link", f"GPU {gpu} {title}", line, f"{metric}{{gpu={gpu}}}", peak)
+            name = "PCIe" if link_class is LinkClass.PCIE else members[0].labels.get("kind", "link")
+            yield GpuLinkCounters(
+                gpu=gpu,
+                metric=metric,
+                link_class=link_class,
+                link_name=name,
+                direction=direction,
+                members=tuple(members),
+            )
 
 
 def gpu_link_peak(host: Host, gpu: str, metric: str) -> Peak | None:
@@ -345,7 +382,7 @@ def gpu_link_peak(host: Host, gpu: str, metric: str) -> Peak | None:
     known = host.topology.gpus.get(int(gpu)) if gpu.isdecimal() else None
     if known is None:
         return None
-    value = known.pcie_bytes_per_s if "pcie" in metric else known.nvlink_bytes_per_s
+    value = known.pcie_bytes_per_s if "pcie" in metric else known.link_bytes_per_s
     return Peak(value=value, source=_LINK_SPEED) if value else None
 
 

@@ -17,6 +17,7 @@ from perfscope.analysis.machine.results import Disturbance
 from perfscope.messages.lists import counted
 from perfscope.messages.sentences import capital
 from perfscope.units import format_ns, format_ratio
+from perfscope.vocabulary.gpu import FOREIGN_PROCESSES, THROTTLE_TIME
 
 COUNTS = 0.01  # a run is not clean if it was disturbed in this share of the steps' time
 WHOLLY = 0.995  # watched in less of it is said
@@ -179,8 +180,8 @@ def _looked_at(host: Host) -> str:
         for metric, word in (
             ("job_throttled", "quota"),
             ("thermal_throttle_time", "CPU heat"),
-            ("gpu_throttle_time", "GPU clocks"),
-            ("gpu_foreign_processes", "other processes on GPUs"),
+            (THROTTLE_TIME.name, "GPU clocks"),
+            (FOREIGN_PROCESSES.name, "other processes on GPUs"),
             ("pressure_some", "memory pressure"),
         )
         if host.samples.find(metric)

@@ -1,7 +1,7 @@
 """What the links carried (bytes_wire) against the collectives' formulas (bytes_algorithmic), METRICS §2.
 
 A ring passes each call's share along its edges, rank to rank in order; edges between ranks of one host run
-over its loopback or NVLinks, the others over its network ports. Bytes are counted on the sending side only.
+over its loopback or GPU links, the others over its network ports. Bytes are counted on the sending side only.
 
 A window lasts milliseconds and readings are 100 ms apart, so the robust comparison is over the whole run
 (window -1): bytes of a traced step x steps between the first and the last reading. A single window is
@@ -24,6 +24,7 @@ from perfscope.analysis.machine.results import WireBytes
 from perfscope.analysis.results import CollectiveCall
 from perfscope.rundir.metrics import SATURATED
 from perfscope.units import format_ns
+from perfscope.vocabulary.gpu import LINK_TX, PCIE_TX
 from perfscope.vocabulary.links import LinkClass
 from perfscope.volumes import edges
 
@@ -33,7 +34,7 @@ NOTHING_TO_COMPARE = (
     "(traces of CPU backends do not where several process groups are in use and a call passes no Python)"
 )
 _WIDEST = 2.0  # readings around a window may reach over this many times its length
-METRICS = frozenset({"net_tx_bytes", "fabric_tx_bytes", "nvlink_tx_bytes", "pcie_tx_bytes"})
+METRICS = frozenset({"net_tx_bytes", "fabric_tx_bytes", LINK_TX.name, PCIE_TX.name})
 _SEEN = 0.5  # a link that carried less than this part of the formula's bytes did not carry the collective
 
 
@@ -162,7 +163,7 @@ def _carriers(host: Host, local: bool, per_step: float, job: Job) -> _Carriers:
     Ranks of one host that sit in network namespaces of their own reach each other over interfaces, not over
     loopback; and a fabric's RDMA bytes may be on the port or on its network interface.
     """
-    choices = [LinkClass.NVLINK, LinkClass.PCIE] if local and job.on_gpu else []
+    choices = [LinkClass.GPU_LINK, LinkClass.PCIE] if local and job.on_gpu else []
     choices += [LinkClass.LOOPBACK, LinkClass.ETHERNET] if local else [LinkClass.FABRIC, LinkClass.ETHERNET]
     found = [one for name in choices if (one := _of_class(host, name)).counters]
     first_last = _edges(host)
@@ -180,8 +181,8 @@ def _carriers(host: Host, local: bool, per_step: float, job: Job) -> _Carriers:
 
 def _of_class(host: Host, link_class: LinkClass) -> _Carriers:
     metric, label = {
-        LinkClass.NVLINK: ("nvlink_tx_bytes", "gpu"),
-        LinkClass.PCIE: ("pcie_tx_bytes", "gpu"),
+        LinkClass.GPU_LINK: (LINK_TX.name, "gpu"),
+        LinkClass.PCIE: (PCIE_TX.name, "gpu"),
         LinkClass.FABRIC: ("fabric_tx_bytes", "port"),
     }.get(link_class, ("net_tx_bytes", "interface"))
     found = []
@@ -199,7 +200,7 @@ def _edges(host: Host) -> Int64:
     """When the host's links were read, within the steps; monotonic."""
     if host.steps_ns is None:
         return np.empty(0, dtype=np.int64)
-    for metric in ("net_tx_bytes", "fabric_tx_bytes", "nvlink_tx_bytes", "pcie_tx_bytes"):
+    for metric in ("net_tx_bytes", "fabric_tx_bytes", LINK_TX.name, PCIE_TX.name):
         for _, counted in host.counters(metric):
             edges = np.concatenate((counted.start_ns, counted.end_ns[-1:]))
             inside = edges[(edges >= host.steps_ns[0]) & (edges <= host.steps_ns[1])]

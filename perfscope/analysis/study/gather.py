@@ -181,7 +181,10 @@ def texts(value: object) -> dict[str, str]:
 
 
 def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+    """A count above 0; an integer that was decoded as a float counts."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0 or value % 1:
+        return None
+    return int(value)
 
 
 def _world_size(entry: RunEntry) -> int | None:

@@ -10,12 +10,12 @@ from typing import Any
 
 import click
 
+from perfscope.cli.lazy_group import HELP
 from perfscope.cli.output import print_result
 from perfscope.cli.words import table
 from perfscope.messages.lists import counted
 
 SCHEMA_VERSION = 1
-_HELP = {"help_option_names": ["-h", "--help"]}
 _DIR = click.option(
     "--dir",
     "folder",
@@ -26,7 +26,7 @@ _DIR = click.option(
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
-@click.group("env", context_settings=_HELP)
+@click.group("env", context_settings=HELP)
 def command() -> None:
     """Make, list and remove pinned environments for `perfscope bench run --framework`.
 
@@ -39,7 +39,7 @@ def command() -> None:
     """
 
 
-@command.command("create", context_settings=_HELP)
+@command.command("create", context_settings=HELP)
 @click.argument("name")
 @click.option(
     "--framework",
@@ -88,7 +88,7 @@ def create_command(
     print_result(f"perfscope bench run --framework {_example(made.framework)} {option}\n")
 
 
-@command.command("list", context_settings=_HELP)
+@command.command("list", context_settings=HELP)
 @_DIR
 @_JSON
 def list_command(folder: Path | None, as_json: bool) -> None:
@@ -117,7 +117,7 @@ def list_command(folder: Path | None, as_json: bool) -> None:
     print_result("\n".join([f"{counted(len(found), 'environment')} in {base}", *table(head, rows)]) + "\n")
 
 
-@command.command("remove", context_settings=_HELP)
+@command.command("remove", context_settings=HELP)
 @click.argument("name")
 @_DIR
 @_JSON

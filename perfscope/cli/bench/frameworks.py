@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfscope.cli.bench.options import default_threads
+from perfscope.cli.lazy_group import HELP
 from perfscope.cli.output import print_result
 from perfscope.cli.words import number
 from perfscope.errors import UsageError
@@ -34,7 +35,7 @@ _RECORDING = (
 _CELL_TIMEOUT_S = 600.0
 
 
-@click.command("frameworks", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("frameworks", context_settings=HELP)
 @click.option("--models", default="lenet,smallcnn", show_default=True, metavar="NAME,...")
 @click.option("--frameworks", default=_ALL, metavar="NAME,...", help=f"[default: all: {_ALL}]")
 @click.option("--ranks", default="1,2", show_default=True, metavar="P,...", help="Numbers of processes.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from perfscope.cli.lazy_group import LazyGroup
+from perfscope.cli.lazy_group import HELP, LazyGroup
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "list": ("perfscope.cli.bench.listing", "Show the schemes, modifiers and models there are."),
@@ -18,7 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
-@click.group("bench", cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("bench", cls=LazyGroup, table=COMMANDS, context_settings=HELP)
 def command() -> None:
     """Train one model under many parallel schemes, or in many frameworks, and compare them.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfscope.cli.bench.options import require_torch
+from perfscope.cli.lazy_group import HELP
 from perfscope.cli.output import print_result
 from perfscope.errors import UsageError
 from perfscope.runners.catalogue.families import FAMILIES, family_of
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 
 
-@click.command("list", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("list", context_settings=HELP)
 @click.argument("name", metavar="[NAME]", required=False)
 @click.option("--family", metavar="NAME", help="Only this family: " + ", ".join(FAMILIES) + ".")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")

@@ -23,6 +23,7 @@ from perfscope.cli.bench.options import (
 from perfscope.cli.bench.recording import Asked, Recorded
 from perfscope.cli.host_duties import host_duties
 from perfscope.cli.labels import parse_labels
+from perfscope.cli.lazy_group import HELP
 from perfscope.cli.output import print_result
 from perfscope.cli.run_options import (
     hardware_options,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 
 
-@click.command("run", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("run", context_settings=HELP)
 @click.argument("scheme", metavar="[SCHEME+MODIFIER...]", required=False)
 @framework_options
 @training_options

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfscope.cli.bench.options import default_threads, planned, require_torch
+from perfscope.cli.lazy_group import HELP
 from perfscope.cli.output import print_result
 from perfscope.cli.slurm.array_options import sweep_options, taken_out
 from perfscope.errors import PerfscopeError, UsageError
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 STUDIES = Path("perfscope-studies")
 
 
-@click.command("sweep", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("sweep", context_settings=HELP)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
     "-o",

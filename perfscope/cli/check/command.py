@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from perfscope.cli.check.options import Asked, CommandAfterDashes
 from perfscope.cli.check.output import mute_dead_stderr
+from perfscope.cli.lazy_group import HELP
 from perfscope.cli.output import discard_stdout
 from perfscope.errors import EXIT_USER, PerfscopeError, UsageError
 from perfscope.vocabulary.defaults import CHECK
@@ -47,7 +48,7 @@ def _never_one(function: _F) -> _F:
 @click.command(
     "check",
     cls=CommandAfterDashes,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP,
     options_metavar="[OPTIONS]",
 )
 @click.argument("runs", nargs=-1, type=_PATH, metavar="[RUN...] [-- COMMAND...]")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from perfscope.cli.lazy_group import HELP
 from perfscope.cli.output import print_result
 from perfscope.errors import PerfscopeError, UsageError
 
@@ -29,7 +30,7 @@ def _to_seconds(ctx: click.Context, param: click.Parameter, value: float | None)
     return value
 
 
-@click.command("doctor")
+@click.command("doctor", context_settings=HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @click.option(
     "--root",

@@ -20,7 +20,7 @@ GROUPS = {
     "cpu": ("CPU and pressure", "CPUs"),
     "pressure": ("CPU and pressure", "CPUs"),
     "membw": ("Memory bandwidth", "memory bandwidth"),
-    "nvml": ("NVIDIA GPUs", "NVIDIA GPUs"),
+    "gpu": ("GPUs", "GPUs"),
     "fabric": ("InfiniBand, Omni-Path, RoCE", "RDMA fabrics"),
     "ethernet": ("Ethernet and TCP", "Ethernet"),
     "io": ("Storage", "storage"),
@@ -112,8 +112,8 @@ def _head(survey: Survey, width: int, style: Style) -> Iterator[str]:
     yield from (style.bold(line) for line in _wrapped(f"{verdict}.", width, ""))
     if survey.captured:
         yield from _wrapped(
-            "This is a captured tree, not the machine you are on: what needs system calls, NVML or living "
-            "processes is missing for that reason alone.",
+            "This is a captured tree, not the machine you are on: what needs system calls, drivers' "
+            "libraries or living processes is missing for that reason alone.",
             width,
             "",
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from perfscope.cli.lazy_group import HELP
 from perfscope.cli.output import print_result
 from perfscope.errors import PerfscopeError, UsageError
 
@@ -20,7 +21,7 @@ _MOST_RANKS = 4096
 _SAME_BATCH = 1.01
 
 
-@click.command("predict", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("predict", context_settings=HELP)
 @click.argument("runs", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="RUN|STUDY...")
 @click.option(
     "--world-sizes", required=True, metavar="N,N...", help="Numbers of ranks to predict, e.g. 2,4,8."

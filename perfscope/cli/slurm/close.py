@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 
+from perfscope.cli.lazy_group import HELP
 from perfscope.errors import RunDirectoryError, UsageError
 
 
-@click.command("close", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("close", context_settings=HELP)
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--reason", metavar="TEXT", required=True, help="Why the run is only a part, in one line.")
 @click.option(

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import click
 
+from perfscope.cli.lazy_group import HELP
 from perfscope.cli.output import print_result
 from perfscope.cli.slurm.options import waiting_options
 from perfscope.errors import UsageError
 
 
-@click.command("follow", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("follow", context_settings=HELP)
 @click.argument("job", metavar="JOBID|RUN")
 @waiting_options
 @click.option("--no-report", is_flag=True, help="Print no report when the job has ended.")

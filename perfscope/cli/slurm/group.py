@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from perfscope.cli.lazy_group import LazyGroup
+from perfscope.cli.lazy_group import HELP, LazyGroup
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "script": ("perfscope.cli.slurm.script", "Print the batch script of a recorded training."),
@@ -14,7 +14,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
-@click.group("slurm", cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("slurm", cls=LazyGroup, table=COMMANDS, context_settings=HELP)
 def command() -> None:
     """Record trainings as batch jobs of Slurm.
 

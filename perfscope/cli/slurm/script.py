@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
+from perfscope.cli.lazy_group import HELP
 from perfscope.cli.output import print_result
 from perfscope.cli.slurm.options import job_options, job_request
 
-CONTEXT = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]}
+CONTEXT = {"allow_interspersed_args": False, **HELP}
 
 
 @click.command("script", context_settings=CONTEXT, options_metavar="[OPTIONS]")

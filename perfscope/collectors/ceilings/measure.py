@@ -368,13 +368,9 @@ def _theoretical(ctx: Context, host: str) -> list[dict[str, object]]:
 
 
 def _gpu_names(ctx: Context) -> list[str]:
-    """As the driver lists them; NVML would have to be initialised first, which can take seconds."""
-    names = []
-    for file in ctx.glob("/proc/driver/nvidia/gpus/*/information"):
-        lines = ctx.read_or(file).splitlines()
-        models = [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
-        names.append(models[0] if models else "")
-    return names
+    from perfscope.collectors.gpu.registry import driver_names
+
+    return driver_names(ctx)
 
 
 def _cache(ctx: Context, host: str, machine: Host, folder: Path | None) -> Cache:

@@ -35,7 +35,7 @@ class Place:
 
 
 def normal_address(text: str) -> str:
-    """NVML's and the driver's spelling to sysfs': ``00000000:3B:00.0`` -> ``0000:3b:00.0``."""
+    """A driver's spelling to sysfs': ``00000000:3B:00.0`` -> ``0000:3b:00.0``."""
     domain, colon, rest = text.strip().lower().partition(":")
     if not colon:
         return text.strip().lower()
@@ -91,7 +91,7 @@ def lane_bytes_per_s(gt_s: float) -> float:
 
 
 def path_between(one: Place, other: Place, num_nodes: int) -> str:
-    """What two PCI devices have between them, in the words of `nvidia-smi topo`.
+    """What two PCI devices have between them, in the words that vendors' tools print.
 
     PIX at most one bridge or switch · PXB several · PHB the same host bridge · NODE several host bridges
     of one NUMA node · SYS the link between sockets (also where the nodes are not told).

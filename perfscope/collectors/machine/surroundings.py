@@ -17,13 +17,15 @@ from importlib.metadata import PackageNotFoundError, version
 
 from perfscope import __version__
 from perfscope.collectors.context import Context
+from perfscope.collectors.gpu.registry import PACKAGES as GPU_PACKAGES
+from perfscope.collectors.gpu.registry import TOOLS as GPU_TOOLS
 from perfscope.rundir.redact import allowed_environment, redact_text
 
-PACKAGES = ("torch", "numpy", "nvidia-ml-py", "py-spy", "mpi4py", "pyarrow", "msgspec", "click")
+PACKAGES = ("torch", "numpy", *GPU_PACKAGES, "py-spy", "mpi4py", "pyarrow", "msgspec", "click")
 LAUNCHERS = ("torchrun", "mpirun", "mpiexec", "srun", "horovodrun", "deepspeed", "accelerate")
 # Those that print a version at once; `torchrun --version` would import torch.
 _QUICK = ("mpirun", "mpiexec", "srun")
-TOOLS = ("nvidia-smi", "perf", "numactl", "lstopo", "rdma")
+TOOLS = (*GPU_TOOLS, "perf", "numactl", "lstopo", "rdma")
 _TOOL_TIMEOUT_S = 3.0
 
 # What the firmware of a virtual machine calls itself: a part of sys_vendor or product_name, lower case.

@@ -10,10 +10,12 @@ import os
 import platform
 import re
 from collections.abc import Callable
+from itertools import combinations
 from typing import TypeVar
 
 from perfscope.collectors.context import Context
 from perfscope.collectors.cpu_identity import CpuIdentity, read_cpu_identity
+from perfscope.collectors.gpu import registry
 from perfscope.collectors.kernel_text import parse_cpulist
 from perfscope.collectors.machine.numa_nodes import (
     Processors,
@@ -34,7 +36,6 @@ from perfscope.collectors.machine.pci import (
     read_fabric_ports,
     read_nics,
 )
-from perfscope.collectors.nvml_provider import NvmlAbsent
 from perfscope.rundir import layout
 
 _PCI_DEVICES = "/sys/bus/pci/devices"
@@ -46,7 +47,7 @@ def read_topology(ctx: Context, host: str) -> Entry:
     """The machine below `ctx.root` as topology.json describes it. Never raises.
 
     Args:
-        ctx: where to look; NVML is asked through it, else the driver's files in /proc.
+        ctx: where to look; vendors' libraries are asked through it.
         host: name of the host, as it is written.
     """
     notes: list[str] = []
@@ -60,10 +61,12 @@ def read_topology(ctx: Context, host: str) -> Entry:
     )
     differs = _part(notes, "memory", lambda: memory_differs(memory_total(ctx), nodes), "")
     notes += [differs] if differs else []
-    gpus = _part(notes, "GPUs", lambda: _gpus(ctx, notes), list[Entry]())
+    gpus = _part(
+        notes, "GPUs", lambda: [_placed(ctx, gpu) for gpu in registry.devices(ctx, notes)], list[Entry]()
+    )
     nics, more = _part(notes, "network interfaces", lambda: read_nics(ctx), (list[Entry](), list[str]()))
     ports = _part(notes, "fabric ports", lambda: read_fabric_ports(ctx), list[Entry]())
-    links = _part(notes, "links", lambda: _links(ctx, gpus, nics, ports, len(nodes)), list[Entry]())
+    links = _part(notes, "links", lambda: _links(ctx, gpus, nics, ports, len(nodes), notes), list[Entry]())
     return {
         "schema_version": layout.SCHEMA_VERSION,
         "host": host,
@@ -132,49 +135,16 @@ def _quota(quota: str, period: str) -> float | None:
 # GPUs
 
 
-def _gpus(ctx: Context, notes: list[str]) -> list[Entry]:
-    gpus: list[Entry] | None = None
-    try:
-        nvml = ctx.nvml()
-    except NvmlAbsent as absent:
-        if "no NVIDIA driver" not in absent.reason and "captured" not in absent.reason:
-            notes.append(f"NVML: {absent.reason}")
-    else:
-        from perfscope.collectors.nvidia.devices import list_gpus
-
-        gpus = _part(notes, "GPUs through NVML", lambda: list_gpus(nvml, ctx), None)
-    if gpus is None:
-        gpus = _driver_gpus(ctx)
-    return [_placed(ctx, gpu, index) for index, gpu in enumerate(gpus)]
-
-
-def _driver_gpus(ctx: Context) -> list[Entry]:
-    """From the driver's files, in the order of their bus addresses, which is NVML's."""
-    gpus: list[Entry] = []
-    for name in ctx.glob("/proc/driver/nvidia/gpus/*/information"):
-        text = ctx.read_or(name)
-        model = re.search(r"^Model:\s*(.+)$", text, re.M)
-        uuid = re.search(r"^GPU UUID:\s*(GPU-[0-9a-f-]+)", text, re.M)
-        gpus.append(
-            {
-                "pci": normal_address(name.split("/")[-2]),
-                "name": model[1].strip() if model else None,
-                "uuid": uuid[1] if uuid else None,
-                "memory_bytes": None,
-            }
-        )
-    return sorted(gpus, key=lambda gpu: str(gpu["pci"]))
-
-
-def _placed(ctx: Context, gpu: Entry, index: int) -> Entry:
-    """The same with what sysfs knows; what NVML said goes first."""
+def _placed(ctx: Context, gpu: Entry) -> Entry:
+    """The same with what sysfs knows; what the driver said goes first."""
     address = normal_address(str(gpu.get("pci") or ""))
     folder = f"{_PCI_DEVICES}/{address}"
     known = address and ctx.exists(folder)
     place = place_of(ctx, folder) if known else Place()
-    number = gpu.get("index", index)
-    base: Entry = {"id": f"gpu:{number}", "index": number, "pci": address or None}
     facts: Entry = {
+        "id": gpu["id"],
+        "index": gpu["index"],
+        "pci": address or None,
         "name": None,
         "uuid": None,
         "memory_bytes": None,
@@ -182,21 +152,26 @@ def _placed(ctx: Context, gpu: Entry, index: int) -> Entry:
         "cpus": place.cpus,
         "pcie": pcie_link(ctx, place.folder) if place.folder else None,
     }
-    told = {key: value for key, value in gpu.items() if value is not None and value != ""}
-    return {**base, **facts, **told, "pci": base["pci"]}
+    said = {key: value for key, value in gpu.items() if value is not None and value != ""}
+    return {**facts, **said, "pci": facts["pci"]}
 
 
 # Links
 
 
 def _links(
-    ctx: Context, gpus: list[Entry], nics: list[Entry], ports: list[Entry], num_nodes: int
+    ctx: Context,
+    gpus: list[Entry],
+    nics: list[Entry],
+    ports: list[Entry],
+    num_nodes: int,
+    notes: list[str],
 ) -> list[Entry]:
-    """GPU to GPU (NVLink and PCIe) and GPU to network port (PCIe)."""
-    links = _gpu_links(ctx, gpus)
-    if not links:
-        pairs = [(a, b) for index, a in enumerate(gpus) for b in gpus[index + 1 :]]
-        links = [_pcie_path(ctx, a, b, num_nodes) for a, b in pairs if a.get("pci") and b.get("pci")]
+    """GPU to GPU (the vendor's links, else PCIe) and GPU to network port (PCIe)."""
+    links = registry.links(ctx, gpus, notes)
+    linked = {(link["a"], link["b"]) for link in links}
+    pairs = [pair for pair in combinations(gpus, 2) if (pair[0]["id"], pair[1]["id"]) not in linked]
+    links += [_pcie_path(ctx, a, b, num_nodes) for a, b in pairs if a.get("pci") and b.get("pci")]
     adapters = {port["pci"] for port in ports}
     ends = [*ports, *[nic for nic in nics if nic["pci"] not in adapters]]  # one adapter, one end
     links += [
@@ -206,19 +181,6 @@ def _links(
         if gpu.get("pci") and end.get("pci")
     ]
     return links
-
-
-def _gpu_links(ctx: Context, gpus: list[Entry]) -> list[Entry]:
-    if not gpus:
-        return []
-    try:
-        nvml = ctx.nvml()
-    except NvmlAbsent:
-        return []
-    from perfscope.collectors.nvidia.devices import gpu_links
-
-    found: list[Entry] = gpu_links(nvml, ctx)
-    return found
 
 
 def _pcie_path(ctx: Context, one: Entry, other: Entry, num_nodes: int) -> Entry:

@@ -7,12 +7,14 @@ at on the CPU; on a device that would make the training wait.
 
 from __future__ import annotations
 
+import os
 import sys
 import weakref
 from typing import Any, Callable, List, Optional, Set, Tuple
 
 from ...vocabulary.notes import NoteKind
 from ..steps import Step, StepTracker
+from .models import Calls
 
 ENOUGH = 8  # sets of gradients used up without any optimizer: the updates are written by hand
 SOURCE = "backward passes"  # `step_source` in rank.json
@@ -105,3 +107,30 @@ def _leaf_of(tensors: Any) -> Any:
             return found
         waiting.extend(following for following, _ in reversed(node.next_functions))
     return None
+
+
+def take_over(probe: Any) -> None:
+    """So many gradients were used up without an optimizer: steps are cut at backward passes."""
+    hand = probe._hand
+    assert hand is not None
+    probe._models.find(probe._calls.outermost())
+    probe._bind()
+    if probe._recorder is None:
+        return
+    probe._calls = Calls()
+    probe._tracker = hand.tracker
+    for step in hand.steps:
+        probe._step_done(step)
+    hand.tracker.emit_to(probe._step_done)
+    probe._recorder.meta["step_source"] = SOURCE
+    probe._process.note(NOTE, NOTE_KIND)
+    probe._name_layers()
+
+
+def at_exit(probe: Any) -> None:
+    """The program ends and no optimizer has stepped; there may have been a few updates by hand."""
+    hand = probe._hand
+    if hand is None or probe._bound or not hand.num_used or probe._process.owner not in ("", "torch"):
+        return
+    take_over(probe)
+    probe._process.finish(os.getpid())

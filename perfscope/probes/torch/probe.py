@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import os
 import sys
 import threading
 import time
@@ -23,6 +22,7 @@ from ...rundir import layout
 from ..process import Process, current
 from ..recorder import Recorder
 from ..steps import Step, StepTracker
+from ..training_thread import TrainingThread
 from ..windows import Windows
 from . import by_hand
 from . import describe as torch_describe
@@ -79,8 +79,9 @@ class TorchProbe:
         self._promoting = False
         self._armed = False
         self._blind = False  # forward passes are no longer looked at; steps still are
-        self._evaluations = 0  # forward passes in evaluation mode since then
-        self._skipped = 0  # calls without gradients seen while waiting for the root
+        self._evaluations = self._skipped = (
+            0  # forward passes in evaluation mode, and without gradients, since
+        )
         self._rearm = False  # disarmed by a long evaluation; armed again with the next batch
         self._rootless = False  # no root forward is to be seen between updates
         self._in_backward = False
@@ -91,7 +92,7 @@ class TorchProbe:
         self._provisional = False  # a forward pass since the last backward was taken for the model's
         self._hand: Optional[by_hand.ByHand] = by_hand.ByHand()  # None: an optimizer has stepped
         self._loading: Set[int] = set()  # threads that are inside a data loader
-        self._main = threading.get_ident()  # until the first update says which thread trains
+        self._thread = TrainingThread(self._training_moved)
         self._bound = False
         self._cost_ns = 0
 
@@ -111,7 +112,7 @@ class TorchProbe:
             wrap_process_group(self, torch.distributed)
         if hasattr(torch, "compile"):
             self._compile.install(torch)
-        atexit.register(self._guarded, "finish", self._few_updates_by_hand)
+        atexit.register(self._guarded, "finish", by_hand.at_exit, self)
         self._arm_root()
 
     # -- life cycle -----------------------------------------------------------------------------
@@ -195,8 +196,11 @@ class TorchProbe:
         if self._models.changed:
             self._name_layers()
         self._tracker.finish()
+        self._thread.report(self._process)
         recorder.flush()  # before the window: should closing it fail, the steps are safe
         windows.finish()
+        if self._trace is not None:
+            self._trace.come_by()
         overhead = dict(windows.cost(), always_on_ns=self._cost_ns)
         self._batches.settled()
         recorder.meta.update(self._batches.facts())
@@ -223,7 +227,9 @@ class TorchProbe:
         self._pre_hooks.pop(_HOOK, None)
 
     def _root_pre(self, module: Any, args: tuple) -> None:
-        if self._unseen() or not self._armed or threading.get_ident() in self._loading:
+        if self._unseen() or not self._armed or self._is_elsewhere():
+            return
+        if threading.get_ident() in self._loading:
             return
         # Global pre-hooks are not given keyword arguments; the caller's frame has them.
         self._guarded("root forward", self._root_hooked, module, args, sys._getframe(1))
@@ -276,7 +282,7 @@ class TorchProbe:
         for one in self._trackers():
             one.root_forward(now, *counts)
         self._cost_ns += _clock() - now
-        if boundary and not tracker.updating and self._windows is not None and self._on_main():
+        if boundary and not tracker.updating and self._windows is not None and self._thread.is_this():
             self._turn_windows(step)  # keeps its own account
 
     def _trackers(self) -> tuple:
@@ -301,41 +307,13 @@ class TorchProbe:
             return
         hand.backward_ended(now)
         if not self._bound and hand.enough:
-            self._updates_by_hand()
-        if self._bound and self._windows is not None and self._on_main():
+            by_hand.take_over(self)
+        if self._bound and self._windows is not None and self._thread.is_this():
             if hand.accumulates:
                 self._cut_window()  # nothing tells at a pass whether it is a step's last
             else:
                 self._turn_windows(self._tracker.next_index)
         self._cost_ns += _clock() - now
-
-    def _updates_by_hand(self) -> None:
-        """So many gradients were used up without an optimizer: steps are cut at backward passes."""
-        hand = self._hand
-        assert hand is not None
-        self._models.find(self._calls.outermost())
-        self._bind()
-        if self._recorder is None:
-            return
-        self._calls = Calls()
-        self._tracker = hand.tracker
-        for step in hand.steps:
-            self._step_done(step)
-        hand.tracker.emit_to(self._step_done)
-        self._recorder.meta["step_source"] = by_hand.SOURCE
-        self._process.note(by_hand.NOTE, by_hand.NOTE_KIND)
-        self._name_layers()
-
-    def _few_updates_by_hand(self) -> None:
-        """The program ends and no optimizer has stepped; there may have been a few updates by hand."""
-        hand = self._hand
-        if hand is None or self._bound or not hand.num_used or self._process.owner not in ("", _NAME):
-            return
-        self._updates_by_hand()
-        self._process.finish(os.getpid())
-
-    def _on_main(self) -> bool:
-        return threading.get_ident() == self._main
 
     def _turn_windows(self, step: int) -> None:
         windows, tracker, began = self._windows, self._tracker, _clock()
@@ -367,7 +345,7 @@ class TorchProbe:
             now = _clock()
             if not self._bound:
                 self._bind()
-            if self._off:
+            if self._off or not self._thread.update_begins():
                 return None
             if self._hand is not None and self._tracker is self._hand.tracker and self._recorder is not None:
                 self._recorder.meta["step_source"] = by_hand.THEN_OPTIMIZERS
@@ -390,6 +368,20 @@ class TorchProbe:
             self._fault("optimizer", error)
         return None
 
+    def _is_elsewhere(self) -> bool:
+        """True in a thread that trains something else than what is recorded."""
+        if not self._bound or self._thread.has_work_here():
+            return False
+        if self._trace is not None:
+            self._trace.come_by()
+        return True
+
+    def _training_moved(self) -> None:
+        """Another thread goes on with the training; a window's profiler was started in the one before."""
+        self._cut_window()
+        if self._recorder is not None:
+            self._recorder.meta["main_tid"] = threading.get_native_id()
+
     def _bind(self) -> None:
         """The first update: this is the thread that trains, and this process a rank."""
         if not self._process.own_steps(_NAME):
@@ -398,18 +390,19 @@ class TorchProbe:
             return
         self._promote()
         self._bound = True
-        self._main = threading.get_ident()
+        self._thread.settle()
         if self._recorder is not None:
             self._recorder.meta["main_tid"] = threading.get_native_id()
 
     def _optimizer_post(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self._off or self._unseen():
+        if self._off or self._unseen() or not self._thread.update_ends():
             return
         try:
             now, tracker = _clock(), self._tracker
             tracker.optimizer_ends(now)
             self._cost_ns += _clock() - now
-            if self._rootless and tracker.at_boundary and self._windows is not None and self._on_main():
+            has_windows = self._windows is not None and self._thread.is_this()
+            if self._rootless and tracker.at_boundary and has_windows:
                 step = tracker.next_index
                 tracker.update_is_boundary(now)
                 self._turn_windows(step)
@@ -460,7 +453,7 @@ class TorchProbe:
     def _layer_called(self, module: Any, args: tuple, source: Any) -> None:
         marks, windows = self._marks, self._windows
         assert marks is not None and windows is not None
-        if marks.idle and self._on_main():
+        if marks.idle and self._thread.has_work_here():
             if self._armed:
                 self._root_called(module, args, source)
             if not (self._torch.is_grad_enabled() or module.training):
@@ -498,6 +491,8 @@ class TorchProbe:
 
     def _compiled_called(self, module: Any, args: tuple, kwargs: dict) -> None:
         idle = self._marks is None or self._marks.idle
+        if self._is_elsewhere():
+            return
         if self._armed and idle:
             self._root_called(module, args, kwargs)
         self._pre_hooks.pop(_HOOK, None)  # still armed after a forward without gradients

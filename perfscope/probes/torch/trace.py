@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import threading
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Dict, Optional
 
 from ..files import check_process_name, check_writable
 from ..frames import around
@@ -25,18 +25,26 @@ _KINETO_LINE = b"External init callback must run in same thread"
 
 
 def profiler_busy() -> bool:
-    """True when the training itself is profiling just now."""
+    """True when a session is open: of this thread, or begun in Python by any."""
     torch = sys.modules["torch"]
-    return bool(torch._C._autograd._profiler_enabled())
+    begun = getattr(torch.autograd.profiler, "_is_profiler_enabled", False)
+    return bool(begun or torch._C._autograd._profiler_enabled())
 
 
 class TorchTrace:
-    """Start, stop and save Kineto; one instance per process."""
+    """Start, stop and save Kineto; one instance per process.
+
+    A session is its thread's: stopped in another one, or open when its thread ends, it crashes the process.
+    So outside the main thread all threads are traced, as one session of the process; and a session of the
+    main thread that is to end while another thread trains stays open, unused, until the main thread comes by.
+    """
 
     _initialised = False
 
     def __init__(self) -> None:
         self._profile: Optional[Any] = None
+        self._thread: Optional[int] = None  # the only one that may stop the session; None: any
+        self._left: Optional[int] = None  # the thread that has a session to stop which nobody uses
         self._used_by: Optional[int] = None  # pid
         self._starting = False
         torch = sys.modules["torch"]
@@ -47,17 +55,27 @@ class TorchTrace:
         """Begin a trace of CPU and, where there is one in use, GPU activity.
 
         Returns:
-            False when the training itself holds the profiler.
+            False when the training itself holds the profiler, or this thread's sessions would not be safe.
         """
-        if profiler_busy():
+        self.come_by()
+        if self._left is not None or profiler_busy():
             return False
         torch = sys.modules["torch"]
         device = "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else None
         profiler = torch.autograd.profiler
+        options: Dict[str, Any] = {"record_shapes": True, "use_kineto": True}
+        self._thread = threading.get_ident()
+        if self._thread != threading.main_thread().ident:
+            try:
+                config = torch._C._profiler._ExperimentalConfig
+                options["experimental_config"] = config(profile_all_threads=True)
+            except (AttributeError, TypeError):
+                return False  # this torch has no such sessions
+            self._thread = None
         try:
-            profile = profiler.profile(use_cpu=True, use_device=device, record_shapes=True, use_kineto=True)
+            profile = profiler.profile(use_cpu=True, use_device=device, **options)
         except TypeError:  # torch < 2.2 names the device by a flag
-            profile = profiler.profile(use_cuda=device is not None, record_shapes=True, use_kineto=True)
+            profile = profiler.profile(use_cuda=device is not None, **options)
         self._starting = True
         self._used_by = os.getpid()
         try:
@@ -123,10 +141,11 @@ class TorchTrace:
             False when the session is gone: the training has ended it, and there is nothing to write.
 
         Raises:
-            OSError: the file could not be written, or not whole.
+            OSError: the file could not be written, or not whole; or the session is another thread's.
         """
-        if self._profile is None or not profiler_busy():
-            self._profile = None
+        if not self._is_here():
+            if self._left is not None:
+                raise OSError(errno.EPERM, "the training went on in another thread")
             return False
         try:
             check_writable(path)  # Kineto complains on stderr where it cannot open a file
@@ -143,13 +162,30 @@ class TorchTrace:
 
     def abandon(self) -> None:
         """Switch the profiler off and throw the trace away: the probe is being disabled."""
-        profile, self._profile = self._profile, None
-        if profile is not None and profiler_busy():
+        if self._is_here():
+            self._profile = None
             _disabled()
+
+    def _is_here(self) -> bool:
+        """Whether there is a session that this thread may stop. One that it may not is left to its thread."""
+        if self._profile is None:
+            return False
+        if self._thread not in (None, threading.get_ident()):
+            self._profile, self._left = None, self._thread
+        elif not profiler_busy():
+            self._profile = None
+        return self._profile is not None
+
+    def come_by(self) -> None:
+        """If this is the thread whose session was left, end that."""
+        if self._left is not None and self._left == threading.get_ident():
+            self._left = None
+            if profiler_busy():
+                _disabled()
 
     def forget(self) -> None:
         """In a forked child: the session is the parent's."""
-        self._profile = None
+        self._profile = self._left = None
         if self._used_by not in (None, os.getpid()):
             exit_without_destructors()
 
@@ -166,10 +202,15 @@ def _disabled() -> Any:
     """The results of the profiler, which is off then. Kineto reads the process's name for them, and complains
     where a full table of descriptors or a root directory without /proc forbids it.
     """
-    disable = sys.modules["torch"].autograd._disable_profiler
+    autograd = sys.modules["torch"].autograd
+    disable = autograd._disable_profiler
     try:
         check_process_name()
     except OSError:
         with without_cerr():
-            return disable()
-    return disable()
+            results = disable()
+    else:
+        results = disable()
+    if hasattr(autograd.profiler, "_run_on_profiler_stop"):
+        autograd.profiler._run_on_profiler_stop()  # else compiled code would go on to mark what it runs
+    return results

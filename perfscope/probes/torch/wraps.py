@@ -17,7 +17,7 @@ def wrap_backward(probe: Any, torch: Any) -> None:
 
     @around(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
-        if probe._unseen() or probe._off or probe._in_backward:
+        if probe._unseen() or probe._off or probe._in_backward or probe._is_elsewhere():
             return original(*args, **kwargs)
         probe._in_backward = True
         probe._guarded("backward", probe._backward_begins, args, kwargs)
@@ -35,7 +35,7 @@ def wrap_backward(probe: Any, torch: Any) -> None:
 
 def _loaded(probe: Any, began: int, thread: int) -> None:
     """A loader has given a batch to `thread`, or has none left."""
-    if probe._bound and thread != probe._main:
+    if probe._bound and thread != probe._thread.ident:
         return
     for tracker in probe._trackers():
         tracker.add_input(_clock() - began)

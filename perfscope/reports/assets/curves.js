@@ -1,7 +1,7 @@
 // Curve charts: a cursor, and every curve's figure at its place.
 
 function startCurves(figure, data) {
-  const plot = figure.querySelector(".cv-plot");
+  const plot = figure.querySelector(".plot");
   const cursor = plot.querySelector(".cursor");
   const places = [...new Set(data.curves.flatMap((curve) => curve.x))].sort((a, b) => a - b);
   if (!places.length) return;

@@ -69,7 +69,7 @@ function hideTip() {
 }
 
 function startStackedChart(chart) {
-  const rows = [...chart.querySelectorAll(".bar-row[data-label]")].map((row) => ({
+  const rows = [...chart.querySelectorAll(".row[data-label]")].map((row) => ({
     row,
     parts: [...row.querySelectorAll(".seg")],
   }));
@@ -79,7 +79,7 @@ function startStackedChart(chart) {
     active = part;
     if (!part) return hideTip();
     part.classList.add("active");
-    const { label, total, note } = part.closest(".bar-row").dataset;
+    const { label, total, note } = part.closest(".row").dataset;
     const lines = [[part.dataset.part, part.dataset.value], ["share", part.dataset.share], ["whole bar", total]];
     if (note) lines.push(["", note]);
     showTip(label, lines, x, y);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from perfscope.reports.chart import Chart
 from perfscope.reports.values import Unit
 
 
@@ -61,7 +62,7 @@ class ColumnPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryChart:
+class HistoryChart(Chart):
     """Points over the sessions' numbers, and below them columns made of `parts` (of unit TIME).
 
     `small`: without words on the breaks, for charts that stand below one that has them.

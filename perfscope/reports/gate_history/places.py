@@ -217,14 +217,15 @@ def part_ticks(chart: HistoryChart) -> tuple[Tick, ...]:
     return value_ticks(Unit.TIME, 0.0, frame(chart).top, 3)
 
 
-def x_ticks(chart: HistoryChart) -> list[tuple[float, RunPoint]]:
+def x_ticks(chart: HistoryChart) -> list[Tick]:
     """Sessions that get their number and date below the axis."""
     if not chart.points:
         return []
     box, count = frame(chart), min(MOST_TICKS, len(chart.points))
     last = len(chart.points) - 1
     chosen = sorted({round(number * last / max(count - 1, 1)) for number in range(count)})
-    return [(box.x(chart.points[index].number), chart.points[index]) for index in chosen]
+    shown = [chart.points[index] for index in chosen]
+    return [Tick(position=box.x(one.number), text=f"{one.number:,}", below=one.date) for one in shown]
 
 
 def has_doubtful(chart: HistoryChart) -> bool:

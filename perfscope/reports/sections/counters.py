@@ -42,7 +42,7 @@ TITLES = {
     "memory": "Memory",
     "network": "Network",
     "fabric": "Fabric",
-    "gpu_link": "NVLink and PCIe",
+    "gpu_link": "PCIe and links between GPUs",
     "power": "Power",
     "clocks": "Clocks",
     "numa": "NUMA",

@@ -1,4 +1,4 @@
-"""Links between devices: rails of the topology picture, and the table that `nvidia-smi topo -m` prints."""
+"""Links between devices: rails of the topology picture, and a table of the ways between them."""
 
 from __future__ import annotations
 
@@ -46,26 +46,27 @@ def device_names(topology: Json) -> dict[str, str]:
 
 
 def rails(topology: Json, names: Mapping[str, str]) -> tuple[Rail, ...]:
-    """NVLink groups: devices reachable from one another over NVLink, one rail per group."""
-    nvlink = {
+    """GPUs reachable from one another over their vendor's links, one rail per group."""
+    linked = {
         pair: row
         for pair, row in _links(topology).items()
-        if row.get("class") == LinkClass.NVLINK and len(pair) == 2
+        if row.get("class") == LinkClass.GPU_LINK and len(pair) == 2
     }
     found = []
-    for members in _groups(nvlink):
-        inside = [row for pair, row in nvlink.items() if pair <= members]
-        paths = Counter(visible(row.get("path") or "NVLink", 12) for row in inside)
+    for members in _groups(linked):
+        inside = [row for pair, row in linked.items() if pair <= members]
+        kind = visible(inside[0].get("kind") or "link", 12)
+        paths = Counter(visible(row.get("path") or kind, 12) for row in inside)
         all_to_all = len(inside) == len(members) * (len(members) - 1) // 2
         peaks = [row.get("peak_bytes_per_s") for row in inside]
         peak = peaks[0] if all(other == peaks[0] for other in peaks) else None
-        title = "NVLink " + "/".join(sorted(paths)) if len(paths) <= 3 else "NVLink"
+        title = f"{kind} {'/'.join(sorted(paths))}" if len(paths) <= 3 and set(paths) != {kind} else kind
         if len(members) > 2:
             title += ", all to all" if all_to_all else ", not all to all"
         if isinstance(peak, (int, float)) and not isinstance(peak, bool):
             title += f", {units.format_rate(peak)} each way"
         ordered = tuple(name for name in names if name in members)
-        found.append(Rail(title=title, link_class=LinkClass.NVLINK, members=ordered))
+        found.append(Rail(title=title, link_class=LinkClass.GPU_LINK, members=ordered))
     return tuple(rail for rail in found if len(rail.members) > 1)
 
 
@@ -94,12 +95,15 @@ def paths_table(topology: Json) -> Table | None:
         row: list[Value] = [names[device]]
         for other in others:
             link = links.get(frozenset((device, other)))
-            path = visible(link.get("path") or link.get("class") or "", 12) if link else None
-            row.append("·" if device == other else path)
+            path = visible(link.get("path") or link.get("class") or "", 12) if link else ""
+            row.append("·" if device == other else path or None)
             if path in PATHS:
-                used[path] = PATHS[path]
+                used[path] = f"over {PATHS[path]}"
+            elif link and link.get("class") == LinkClass.GPU_LINK:
+                used[path] = _link_words(link)
         rows.append(tuple(row))
-    words = "; ".join(f"{path}: over {used[path]}" for path in PATHS if path in used)
+    ordered = [path for path in used if path not in PATHS] + [path for path in PATHS if path in used]
+    words = "; ".join(f"{path}: {used[path]}" for path in ordered)
     return Table(
         id="paths-table",
         title="Ways between devices",
@@ -108,5 +112,10 @@ def paths_table(topology: Json) -> Table | None:
             *(Column(key=f"to-{n}", title=names[device]) for n, device in enumerate(others)),
         ),
         rows=tuple(rows),
-        caption=f"NV: NVLink with that many links. {words}." if words else "NV: NVLink with that many links.",
+        caption=f"{words}." if words else "",
     )
+
+
+def _link_words(link: Json) -> str:
+    kind, number = visible(link.get("kind") or "link", 12), link.get("num_links")
+    return f"{number} {kind}s" if isinstance(number, int) and number > 1 else kind

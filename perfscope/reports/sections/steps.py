@@ -157,6 +157,7 @@ def overview_bar(analysis: RunAnalysis) -> StackedBars | None:
         title=f"{scope_of(analysis).whole.capitalize()} {over}: {units.format_ns(sum(values))}",
         parts=_parts(analysis),
         bars=(Bar(label="mean step", values=values),),
+        labelled=False,
     )
 
 

@@ -265,7 +265,7 @@ def _devices(topology: Json) -> tuple[dict[int, list[Device]], tuple[Device, ...
 def _gpus(topology: Json) -> list[tuple[Json, Device]]:
     found = []
     for row in rows(topology, "gpus"):
-        lines = [_gpu_name(text(row, "name", 60))]
+        lines = [_gpu_name(text(row, "name", 60), text(row, "vendor", 20))]
         memory = number(row, "memory_bytes")
         if memory is not None:
             lines.append(units.format_bytes(memory))
@@ -280,12 +280,9 @@ def _gpus(topology: Json) -> list[tuple[Json, Device]]:
     return found
 
 
-def _gpu_name(whole: str) -> str:
-    """``NVIDIA H100 80GB HBM3`` -> ``H100 HBM3``: the maker is known and the memory stands below."""
-    words = [
-        word for word in whole.split() if word not in ("NVIDIA", "AMD") and not word.upper().endswith("GB")
-    ]
-    return " ".join(words)
+def _gpu_name(whole: str, vendor: str) -> str:
+    """A GPU's name without its vendor's and without the memory, which stands below: ``H100 HBM3``."""
+    return " ".join(word for word in whole.split() if word != vendor and not word.upper().endswith("GB"))
 
 
 def _pcie(pcie: object) -> list[str]:

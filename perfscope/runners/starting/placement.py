@@ -11,21 +11,21 @@ A rank with a GPU goes to the domain that the GPU hangs on. Only CPUs that this 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
+from perfscope.collectors.context import Context
+from perfscope.collectors.gpu.registry import visible_devices
 from perfscope.runners.cluster.ranks import ENV_CLUSTER
 from perfscope.runners.config import BenchConfig, BenchError
 from perfscope.runners.starting import kernel
 from perfscope.runners.starting.launching import ENV_BOUND
 
 _ROOT = Path("/")
-_NVIDIA = "0x10de"
-_DISPLAY_CLASS = "0x03"
 _MAX_CPUS = 1 << 16
 _T = TypeVar("_T")
 
@@ -49,7 +49,7 @@ class Topology:
 
     Attributes:
         cores: usable ones, by domain, then by number.
-        gpu_nodes: NUMA domain of each GPU in CUDA's order; None = not told.
+        gpu_nodes: NUMA domain of each visible GPU in the framework's order; None = not known.
     """
 
     cores: tuple[Core, ...]
@@ -82,13 +82,15 @@ class Slot:
 
 
 def read_topology(
-    root: Path = _ROOT, allowed: Collection[int] | None = None, visible_gpus: str | None = None
+    root: Path = _ROOT,
+    allowed: Collection[int] | None = None,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Topology:
     """The host below `root`/sys.
 
     Args:
         allowed: CPUs that count; None = all that are online.
-        visible_gpus: CUDA_VISIBLE_DEVICES.
+        environment: variables that select GPUs (CUDA_VISIBLE_DEVICES and its like); {} = all of them.
     """
     nodes = _nodes(root)
     online = _cpulist(_text(root / "sys/devices/system/cpu/online")) or sorted(nodes)
@@ -101,7 +103,7 @@ def read_topology(
         mine = tuple(one for one in siblings or [cpu] if one in usable) or (cpu,)
         cores.setdefault(mine, Core(mine, nodes.get(cpu)))
     ordered = sorted(cores.values(), key=lambda core: (-1 if core.node is None else core.node, core.cpus))
-    return Topology(tuple(ordered), _gpu_nodes(root, visible_gpus))
+    return Topology(tuple(ordered), _gpu_nodes(root, environment))
 
 
 def plan_placement(num_ranks: int, topology: Topology, bind: str = "numa") -> tuple[Slot, ...]:
@@ -163,7 +165,7 @@ def bind_this_process(
     if ENV_CLUSTER in env and env.get("RANK", "").isdigit():  # all hosts are this one machine
         num_ranks, rank = config.num_ranks, min(int(env["RANK"]), config.num_ranks - 1)
     allowed = os.sched_getaffinity(0)
-    topology = read_topology(root, allowed, env.get("CUDA_VISIBLE_DEVICES"))
+    topology = read_topology(root, allowed, env)
     if config.device == "cpu" or ENV_CLUSTER in env:
         topology = replace(topology, gpu_nodes=())
     done: dict[str, object] = {"bind": config.bind, "cpus": [], "numa": None, "memory": None}
@@ -267,30 +269,11 @@ def _nodes_with_memory(root: Path) -> list[int]:
     return _cpulist(_text(root / "sys/devices/system/node/has_memory"))
 
 
-def _gpu_nodes(root: Path, visible: str | None) -> tuple[int | None, ...]:
-    """By bus address, which is CUDA's order for GPUs of one kind. Only those that a driver has."""
-    nodes: list[int | None] = []
-    names: list[str] = []
-    for folder in sorted((root / "sys/bus/pci/devices").glob("*:*:*.*")):
-        if _text(folder / "vendor") != _NVIDIA or not _text(folder / "class").startswith(_DISPLAY_CLASS):
-            continue
-        information = root / f"proc/driver/nvidia/gpus/{folder.name}/information"
-        if not information.exists():
-            continue
-        node = _text(folder / "numa_node")
-        nodes.append(int(node) if node.isdigit() else None)  # -1: not told
-        uuid = re.search(r"^GPU UUID:\s*(\S+)", _text(information), re.M)
-        names.append(uuid[1] if uuid else "")
-    if visible is None:
-        return tuple(nodes)
-    chosen: list[int | None] = []
-    for word in (part.strip() for part in visible.split(",")):
-        by_name = [index for index, name in enumerate(names) if word and name.startswith(word)]
-        index = int(word) if word.isdigit() else (by_name or [-1])[0]
-        if not 0 <= index < len(nodes):  # CUDA stops at the first name that is none
-            break
-        chosen.append(nodes[index])
-    return tuple(chosen)
+def _gpu_nodes(root: Path, environment: Mapping[str, str]) -> tuple[int | None, ...]:
+    """Of the visible GPUs, in the order of the framework."""
+    found = visible_devices(Context(root=root), environment)
+    nodes = (_text(root / f"sys/bus/pci/devices/{gpu.get('pci')}/numa_node") for gpu in found)
+    return tuple(int(node) if node.isdigit() else None for node in nodes)  # -1: the firmware does not say
 
 
 def _text(path: Path) -> str:

@@ -1,0 +1,1 @@
+"""AMD GPUs through the files of the amdgpu and amdkfd drivers."""

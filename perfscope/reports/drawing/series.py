@@ -1,0 +1,55 @@
+"""Step times: one panel a rank, one scale for all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perfscope.reports import geometry
+from perfscope.reports.drawing.picture import Box, Json, Panel, Picture, grid, lay_out, x_axis, y_axis
+from perfscope.reports.drawing.shapes import Path, Point, Shape
+from perfscope.reports.model import Line, Series
+
+
+@lay_out.register
+def _series(chart: Series) -> Picture:
+    frame = geometry.series_frame(chart)
+    return Picture(
+        id=chart.id,
+        title=chart.title,
+        caption=" ".join(filter(None, (chart.caption, geometry.clip_note(frame)))),
+        look="series",
+        panels=tuple(_panel(chart, frame, line) for line in chart.lines),
+        axis=x_axis(geometry.count_ticks(frame.x_max, 8), marks=False),
+        x_title=chart.x_title,
+        hook="series",
+        keys="Left and right arrow step through it.",
+        data=lambda: _data(chart, frame.x_max),
+    )
+
+
+def _panel(chart: Series, frame: geometry.SeriesFrame, line: Line) -> Panel:
+    def points(values: Sequence[int]) -> list[Point]:
+        return [
+            (100 * x / frame.x_max, 100 * (1 - (y - frame.low) / (frame.high - frame.low)))
+            for x, y in zip(line.x, values, strict=True)
+        ]
+
+    ticks = geometry.time_ticks(frame.low, frame.high, 2)
+    shapes: list[Shape] = [*grid(ticks)]
+    if line.low != line.y or line.high != line.y:
+        around = [*points(line.high), *reversed(points(line.low))]
+        shapes.append(Path(runs=(around,), look="band", closed=True))
+    shapes.append(Path(runs=(points(line.y),), look="line"))
+    return Panel(
+        plot="series-plot",
+        boxes=(Box(shapes=tuple(shapes), axis=y_axis(ticks, 10)),),
+        height=44,
+        label=line.label,
+        summary=f"{chart.title}, {line.label}; quantiles in the table below",
+        cursor=True,
+    )
+
+
+def _data(chart: Series, x_max: int) -> Json:
+    lines = [{"label": line.label, "x": line.x, "y": line.y} for line in chart.lines]
+    return {"x_title": chart.x_title, "x_max": x_max, "lines": lines}

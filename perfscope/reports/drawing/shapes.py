@@ -1,0 +1,82 @@
+"""What pictures are made of. A shape has a place and a look; what a look is stands in the style sheets.
+
+Places are per cent of the box that holds the shape, from its left and top edge, or pixels in a box that says
+so. Sizes of marks, and the offsets `dx` and `dy` of texts, are pixels in either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Point = tuple[float, float]
+Data = tuple[tuple[str, str], ...]  # (name, value): what the page's script reads as element.dataset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rect:
+    """`pattern` names a pattern of `patterns.PATTERNS` that is laid over it, "" for none."""
+
+    x: float
+    y: float = 0.0
+    width: float
+    height: float = 100.0
+    look: str
+    pattern: str = ""
+    rx: float = 0.0
+    data: Data = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    look: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Path:
+    """Runs of points joined by straight lines. In per cent, what leaves the box is cut off at its edge."""
+
+    runs: Sequence[Sequence[Point]]
+    look: str
+    closed: bool = False
+    pattern: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """`anchor`: start, middle or end. `dy` moves the baseline down."""
+
+    x: float
+    y: float
+    text: str
+    look: str
+    anchor: str = "start"
+    dx: float = 0.0
+    dy: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A circle, square, diamond, triangle (point up) or arrow (point down), `size` pixels in radius."""
+
+    x: float
+    y: float
+    kind: str
+    size: float
+    look: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Shapes that belong together for the pointer."""
+
+    shapes: tuple[Shape, ...]
+    look: str
+    data: Data = ()
+
+
+Shape = Rect | Line | Path | Text | Mark | Group

@@ -1,0 +1,371 @@
+"""The timeline on paper: one step, boxes per lane, merged where they are finer than ink."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfscope import units
+from perfscope.analysis.timeline_extract import LaneExtract, TimelineExtract, WindowExtract
+from perfscope.reports import geometry
+from perfscope.reports.display import visible
+from perfscope.reports.drawing.patterns import pattern
+from perfscope.reports.drawing.picture import Box, Entry, Panel, Picture, swatch, x_axis
+from perfscope.reports.drawing.shapes import Line, Mark, Path, Rect, Shape, Text
+from perfscope.reports.model import Timeline
+from perfscope.reports.timeline_path import PathPiece, path_pieces
+
+MOST_RANKS = 8
+MOST_ROWS = 64  # beyond this each lane is one row
+ROW, GAPS = 11.5, 0.55  # pixels for one nesting level; rows between two lanes
+TALLEST = 1060.0  # pixels
+LABEL_LETTERS = 26  # of a lane's label at most
+ABOVE = 0.24  # of a row: how far the critical path's line lies above its lane
+LEAST_ARROW = 1 / 90  # of the picture's width between two arrows; nearer ones are drawn without a head
+LEAST_LINK = 1 / 400  # nearer ones become one
+LETTER = 1 / 140  # width of a letter on a layer's mark, of the picture's width
+INK = 1 / 1400  # of the picture's width: gaps and boxes finer than this are merged
+
+LEGEND = (
+    ("forward", "Forward"),
+    ("backward", "Backward"),
+    ("compute", "Other compute"),
+    ("exposed_comm", "Communication"),
+    ("copy", "Copy"),
+    ("input_wait", "Input"),
+    ("optimizer", "Optimizer"),
+    ("host", "Host"),
+    ("outline", "Step or other mark"),
+)
+_KIND_KEYS = {"comm": "exposed_comm", "copy": "copy", "input": "input_wait", "optimizer": "optimizer"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PictureLane:
+    """One lane: per legend key an array of (left ns, right ns, row, is a layer's mark)."""
+
+    index: int  # of WindowExtract.lanes
+    rank: int
+    label: str
+    first: bool  # first lane of its rank
+    num_rows: int
+    pieces: dict[str, NDArray[np.int64]]
+    names: list[tuple[int, int, int, str]]  # (left ns, right ns, row, layer) where there is room for it
+
+
+def lay_out_still(block: Timeline) -> Picture:
+    """The picture of `block.focus`, which must be known; times count from the step's start."""
+    assert block.focus is not None
+    lanes = picture_lanes(block)
+    scale = _Scale(block, lanes)
+    path = picture_path(block)
+    ticks = geometry.time_ticks(0, scale.duration, 7)
+    shapes: list[Shape] = [
+        Line(x1=tick.position, y1=0, x2=tick.position, y2=100, look="grid") for tick in ticks
+    ]
+    shapes += _disturbed(block, scale)
+    axis: list[Shape] = []
+    for lane in lanes:
+        shapes += _boxes(lane, scale)
+        axis += _words(lane, scale)
+    shapes += _path(path, scale)
+    used = {key for lane in lanes for key in lane.pieces}
+    legend = [swatch(key, title) for key, title in LEGEND if key in used]
+    if path:
+        sample = Line(x1=0, y1=6, x2=24, y2=6, look="still-path")
+        legend.insert(0, Entry(title="Critical path", sample=(sample,), width=24))
+    box = Box(shapes=tuple(shapes), axis=tuple(axis), ground=False)
+    return Picture(
+        id=block.id,
+        title="A step, one row per rank and thread or stream",
+        look="still",
+        legend=tuple(legend),
+        panels=(Panel(plot="still", boxes=(box,), height=scale.height),),
+        axis=x_axis(ticks),
+        x_title="time since the step's start",
+        caption=_caption(block),
+    )
+
+
+def _caption(block: Timeline) -> str:
+    assert block.focus is not None
+    window, _, duration = block.focus
+    ranks = {lane.rank for w in block.extract.windows if w.window == window for lane in w.lanes}
+    which = f"{MOST_RANKS} of {len(ranks)} ranks, those on the critical path before others"
+    which = which if block.paths else f"the first {MOST_RANKS} of {len(ranks)} ranks"
+    shown = which if len(ranks) > MOST_RANKS else "all ranks"
+    caption = (
+        f"One step ({units.format_ns(duration)}) of window {window}, {shown}; spans finer than the print are "
+        "merged, and nesting is left out where there are many lanes."
+    )
+    if any(path.window == window for path in block.paths):
+        caption += (
+            " The dark line is the critical path, an arrow what had to end before the next could go on."
+        )
+    if any(number == window for number, _ in block.disturbances):
+        caption += " The hatched band: something else took part of the machine."
+    return caption
+
+
+class _Scale:
+    """Times and rows in per cent of the picture. `tops`: a lane's index -> its first row."""
+
+    def __init__(self, block: Timeline, lanes: Sequence[PictureLane]) -> None:
+        assert block.focus is not None
+        self.window, self.start, self.duration = block.focus
+        self.tops: dict[int, float] = {}
+        self.rows = 2 * ABOVE  # of the critical path over the first lane
+        for lane in lanes:
+            self.tops[lane.index] = self.rows
+            self.rows += max(lane.num_rows, 2 if lane.first else 1) + GAPS
+        self.height = min(self.rows * ROW, TALLEST)
+
+    def x(self, time: int) -> float:
+        return 100 * (time - self.start) / self.duration
+
+    def y(self, row: float) -> float:
+        return 100 * row / self.rows
+
+
+def _disturbed(block: Timeline, scale: _Scale) -> Iterator[Shape]:
+    end_ns = scale.start + scale.duration
+    for number, mark in block.disturbances:
+        start, end = max(mark.start_ns, scale.start), min(mark.end_ns, end_ns)
+        if number == scale.window and end > start:
+            width = scale.x(end) - scale.x(start)
+            yield Rect(x=scale.x(start), width=width, look="ct-disturbed", pattern="disturbed")
+
+
+def _words(lane: PictureLane, scale: _Scale) -> Iterator[Shape]:
+    """What stands left of a lane."""
+    top = scale.tops[lane.index]
+    if lane.first:
+        y = scale.y(top - GAPS / 2)
+        yield Line(x1=0, y1=y, x2=100, y2=y, look="tick-line")
+        yield Text(x=0, y=scale.y(top + 0.5), dy=4, text=f"rank {lane.rank}", look="tick strong")
+    text = lane.label[:LABEL_LETTERS]
+    yield Text(x=0, y=scale.y(top + (1.5 if lane.first else 0.5)), dy=4, text=text, look="tick")
+
+
+def _boxes(lane: PictureLane, scale: _Scale) -> Iterator[Shape]:
+    top = scale.tops[lane.index]
+    for key, boxes in lane.pieces.items():
+        for tint in (True, False):
+            runs = []
+            for left, right, row, _ in boxes[boxes[:, 3] == tint].tolist():
+                x0, x1 = scale.x(left), scale.x(right)
+                y0, y1 = scale.y(top + row + 0.06), scale.y(top + row + 0.94)
+                runs.append([(x0, y0), (x1, y0), (x1, y1), (x0, y1)])
+            if runs:
+                look = "still-outline" if key == "outline" else f"still-box f-{key}"
+                shade = " tint" if tint and key != "outline" else ""
+                hatch = "" if tint else pattern(key)
+                yield Path(runs=runs, look=look + shade, closed=True, pattern=hatch)
+    for left, right, row, name in lane.names:
+        middle = (scale.x(left) + scale.x(right)) / 2
+        y = scale.y(top + row + 0.5)
+        yield Text(x=middle, y=y, dy=2.6, text=name, look="still-name", anchor="middle")
+
+
+def _path(pieces: Sequence[PathPiece], scale: _Scale) -> Iterator[Shape]:
+    """The critical path: a line above the lanes it runs on, arrows between them."""
+    levels = {lane: scale.y(top - ABOVE) for lane, top in scale.tops.items()}
+    for look in ("still-halo", "still-path"):
+        for piece in pieces:
+            if piece.lane in levels:
+                y, end = levels[piece.lane], max(piece.end_ns, piece.start_ns + scale.duration // 1400)
+                yield Line(x1=scale.x(piece.start_ns), y1=y, x2=scale.x(end), y2=y, look=look)
+    last = -scale.duration
+    for time, start, end in _links(pieces, scale.duration):
+        if start in levels and end in levels:
+            yield from _arrow(
+                scale.x(time), levels, start, end, roomy=time - last >= scale.duration * LEAST_ARROW
+            )
+            last = time
+
+
+def _arrow(x: float, levels: Mapping[int, float], start: int, end: int, *, roomy: bool) -> Iterator[Shape]:
+    yield Line(
+        x1=x, y1=levels[start], x2=x, y2=levels[end], look="still-link" if roomy else "still-link thin"
+    )
+    if roomy:
+        kind = "arrow" if levels[end] > levels[start] else "triangle"
+        yield Mark(x=x, y=levels[end], kind=kind, size=3.4, look="still-head")
+
+
+def _links(pieces: Sequence[PathPiece], duration: int) -> list[tuple[int, int, int]]:
+    """(time, lane it leaves, lane it leads to); those too near to be told apart become one."""
+    joined: list[tuple[int, int, int]] = []
+    for a, b in itertools.pairwise(pieces):
+        near = bool(joined) and b.start_ns - joined[-1][0] < duration * LEAST_LINK
+        if near and joined[-1][2] == a.lane:
+            joined[-1] = (joined[-1][0], joined[-1][1], b.lane)
+        elif not near:
+            joined.append((b.start_ns, a.lane, b.lane))
+    return [link for link in joined if link[1] != link[2]]
+
+
+def picture_lanes(block: Timeline) -> list[PictureLane]:
+    """The lanes of `block.focus`, of at most MOST_RANKS ranks; lanes without a span there are left out."""
+    if block.focus is None:
+        return []
+    number, start, duration = block.focus
+    window = next(w for w in block.extract.windows if w.window == number)
+    ranks = shown_ranks(block, window)
+    places = [at for at, lane in enumerate(window.lanes) if lane.rank in ranks]
+    shown = [window.lanes[at] for at in places]
+    if sum(len(set(lane.depth.tolist())) for lane in shown) > MOST_ROWS:
+        places, shown = _compact(places, shown, block.extract)
+    lanes: list[PictureLane] = []
+    for place, lane in zip(places, shown, strict=True):
+        pieces = _pieces(lane, block.extract, start, duration)
+        if not pieces:
+            continue
+        rows = 1 + max(int(boxes[:, 2].max()) for boxes in pieces.values())
+        first = not lanes or lanes[-1].rank != lane.rank
+        names = _names(lane, block, start, duration)
+        label = visible(lane.label)
+        lanes.append(
+            PictureLane(
+                index=place,
+                rank=lane.rank,
+                label=label,
+                first=first,
+                num_rows=rows,
+                pieces=pieces,
+                names=names,
+            )
+        )
+    return lanes
+
+
+def shown_ranks(block: Timeline, window: WindowExtract) -> list[int]:
+    """The first ranks, and of many those that the critical path runs on instead of the last of these."""
+    ranks = sorted({lane.rank for lane in window.lanes})
+    if len(ranks) <= MOST_RANKS:
+        return ranks
+    on_path = {one.rank for path in block.paths if path.window == window.window for one in path.segments}
+    first = sorted(ranks, key=lambda rank: (rank not in on_path, rank))[:MOST_RANKS]
+    return sorted(first)
+
+
+def picture_path(block: Timeline) -> list[PathPiece]:
+    """The critical path within `block.focus`, of the step that fills it; times since the window's start."""
+    if block.focus is None:
+        return []
+    number, start, duration = block.focus
+    window = next(w for w in block.extract.windows if w.window == number)
+    pieces = [
+        dataclasses.replace(
+            piece, start_ns=max(piece.start_ns, start), end_ns=min(piece.end_ns, start + duration)
+        )
+        for piece in path_pieces(block.paths, window)
+        if piece.start_ns < start + duration and piece.end_ns > start
+    ]
+    time: dict[int, int] = {}
+    for piece in pieces:
+        time[piece.step] = time.get(piece.step, 0) + piece.end_ns - piece.start_ns
+    step = max(time, key=lambda one: time[one], default=None)
+    return [piece for piece in pieces if piece.step == step]
+
+
+def _compact(
+    places: list[int], lanes: list[LaneExtract], extract: TimelineExtract
+) -> tuple[list[int], list[LaneExtract]]:
+    """One nesting level per lane, the same for all ranks: the topmost that says nearly as much as any.
+
+    Steps and other bare marks do not count; timeline_view.js chooses likewise.
+    """
+    annotation = extract.kinds.index("annotation")
+    said: dict[str, dict[int, int]] = {}
+    for lane in lanes:
+        telling = (lane.kind != annotation) | (lane.layer >= 0)
+        for depth in set(lane.depth[telling].tolist()):
+            busy = int(lane.dur_ns[telling & (lane.depth == depth)].sum())
+            of_role = said.setdefault(lane.role, {})
+            of_role[depth] = of_role.get(depth, 0) + busy
+    chosen = {
+        role: min(depth for depth, busy in depths.items() if busy >= 0.6 * max(depths.values()))
+        for role, depths in said.items()
+    }
+    kept = [(at, lane) for at, lane in zip(places, lanes, strict=True) if lane.role in chosen]
+    return [at for at, _ in kept], [_at_depth(lane, chosen[lane.role]) for _, lane in kept]
+
+
+def _at_depth(lane: LaneExtract, depth: int) -> LaneExtract:
+    kept = lane.depth == depth
+    columns = ("start_ns", "dur_ns", "name", "layer", "kind", "phase", "depth", "step", "count")
+    cut = {name: getattr(lane, name)[kept] for name in (*columns, "flops", "bytes")}
+    return dataclasses.replace(lane, **cut)
+
+
+def _inside(lane: LaneExtract, start: int, duration: int) -> tuple[NDArray[np.intp], dict[int, int]]:
+    """Spans that reach into the picture, and the row of each nesting depth among them."""
+    ends = lane.start_ns + lane.dur_ns
+    inside = np.flatnonzero((ends > start) & (lane.start_ns < start + duration))
+    return inside, {depth: row for row, depth in enumerate(sorted(set(lane.depth[inside].tolist())))}
+
+
+def _names(lane: LaneExtract, block: Timeline, start: int, duration: int) -> list[tuple[int, int, int, str]]:
+    """The end of the layer's path on each layer mark wide enough for it."""
+    inside, depths = _inside(lane, start, duration)
+    annotation = block.extract.kinds.index("annotation")
+    names = []
+    for i in inside.tolist():
+        if lane.kind[i] != annotation or lane.layer[i] < 0:
+            continue
+        left = max(int(lane.start_ns[i]), start)
+        right = min(int(lane.start_ns[i] + lane.dur_ns[i]), start + duration)
+        name = _short_name(block.strings[lane.layer[i]], int((right - left) / duration / LETTER))
+        if name:
+            names.append((left, right, depths[int(lane.depth[i])], name))
+    return names
+
+
+def _short_name(layer: str, letters: int) -> str:
+    """The longest end of a path that fits: features.3.conv, 3.conv, conv; else nothing."""
+    while len(layer) > letters:
+        _, dot, layer = layer.partition(".")
+        if not dot:
+            return ""
+    return "" if layer.isdigit() else layer  # a bare index names nothing
+
+
+def colour_key(kind: str, phase: str, has_layer: bool) -> str:
+    """Which entry of LEGEND a span belongs to; timeline_data.js says the same."""
+    if kind in _KIND_KEYS:
+        return _KIND_KEYS[kind]
+    if phase == "optimizer":
+        return "optimizer"
+    if kind == "compute" or (kind == "annotation" and has_layer):
+        return phase if phase in ("forward", "backward") else "compute"
+    return "outline" if kind == "annotation" else "host"
+
+
+def _pieces(
+    lane: LaneExtract, extract: TimelineExtract, start: int, duration: int
+) -> dict[str, NDArray[np.int64]]:
+    inside, depths = _inside(lane, start, duration)
+    ends = lane.start_ns + lane.dur_ns
+    boxes: dict[tuple[str, int, bool], list[list[int]]] = {}
+    slack = int(duration * INK)
+    annotation = extract.kinds.index("annotation")
+    for i in inside.tolist():
+        key = colour_key(extract.kinds[lane.kind[i]], extract.phases[lane.phase[i]], bool(lane.layer[i] >= 0))
+        tint = bool(lane.kind[i] == annotation)
+        left, right = max(int(lane.start_ns[i]), start), min(int(ends[i]), start + duration)
+        row = boxes.setdefault((key, depths[int(lane.depth[i])], tint), [])
+        fine = right - left < 4 * slack
+        if row and fine and left - row[-1][1] < slack:
+            row[-1][1] = max(row[-1][1], right)
+        else:
+            row.append([left, max(right, left + slack)])
+    pieces: dict[str, list[list[int]]] = {}
+    for (key, depth, tint), spans in boxes.items():
+        pieces.setdefault(key, []).extend([left, right, depth, int(tint)] for left, right in spans)
+    return {key: np.array(rows, np.int64) for key, rows in pieces.items()}
