@@ -1,4 +1,4 @@
-"""Lists of names and numbers in a sentence."""
+"""Lists of names and numbers in a sentence, and sentences in a sentence."""
 
 from __future__ import annotations
 
@@ -16,3 +16,9 @@ def ranks_of(ranks: Iterable[int]) -> str:
     """``rank 3``, ``ranks 0, 1 and 2 more`` from the ninth on."""
     listed = list(ranks)
     return f"rank{'s' if len(listed) > 1 else ''} {first_of(listed, 8)}"
+
+
+def in_sentence(sentence: str) -> str:
+    """A sentence within another: ``Optimizer is slower`` -> ``optimizer is slower``; ``GPU 0 ...`` stays."""
+    first = sentence.split(" ", 1)[0]
+    return sentence if any(letter.isupper() for letter in first[1:]) else sentence[:1].lower() + sentence[1:]

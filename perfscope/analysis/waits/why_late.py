@@ -41,6 +41,7 @@ from perfscope.analysis.waits.late_words import Told, sentence
 from perfscope.analysis.waits.line_table import LineTable
 from perfscope.analysis.waits.results import Hop, LateCause
 from perfscope.analysis.waits.surroundings import Surroundings
+from perfscope.messages.lists import in_sentence
 from perfscope.rundir.schema import PHASES
 
 _CLEAR = 1 / 3  # of the lateness; a smaller excess explains nothing
@@ -341,7 +342,7 @@ def _follow(scene: _Scene) -> list[dict[int, LateCause]]:
             way = " which waited for ".join(
                 f"rank {hop.late_rank} in {hop.collective} on group {hop.group}" for hop in hops
             )
-            text = f"Rank {own.rank} had waited for {way}: {cause.sentence[:1].lower()}{cause.sentence[1:]}"
+            text = f"Rank {own.rank} had waited for {way}: {in_sentence(cause.sentence)}"
             cause = dataclasses.replace(cause, through=tuple(hops), group=hops[0].group, sentence=text)
         result[index][call] = cause
     return result

@@ -12,6 +12,7 @@ from perfscope.gate.metrics import Metric
 from perfscope.gate.records import PARTS, RunFigures
 from perfscope.gate.results import Difference, Moved
 from perfscope.gate.trend import Change, Trend, short_commit
+from perfscope.messages.lists import in_sentence
 from perfscope.reports.display import visible
 from perfscope.reports.values import Unit, format_value
 
@@ -45,7 +46,7 @@ def unit_of(metric: Metric) -> Unit:
 
 def metric_name(metric: Metric) -> str:
     """ "step time", as in a sentence."""
-    return _NAMES.get(metric.id, metric.title[:1].lower() + metric.title[1:])
+    return _NAMES.get(metric.id, in_sentence(metric.title))
 
 
 def value_text(metric: Metric, value: float | None) -> str:
