@@ -327,7 +327,7 @@ class Rail:
     """Devices joined by links of one class, drawn as one bar that all hang on."""
 
     title: str
-    link_class: str  # nvlink, pcie
+    link_class: str  # gpu_link, pcie
     members: tuple[str, ...]  # device ids
 
 

@@ -108,7 +108,7 @@ def test_devices_stand_at_their_numa_node_and_all_to_all_nvlink_is_one_rail() ->
     assert [d.title for d in second.devices if d.kind == "gpu"] == ["GPU 4", "GPU 5", "GPU 6", "GPU 7"]
     members = tuple(f"gpu:{n}" for n in range(8))
     title = "NVLink NV18, all to all, 450 GB/s each way"
-    assert machine.rails == (Rail(title=title, link_class="nvlink", members=members),)
+    assert machine.rails == (Rail(title=title, link_class="gpu_link", members=members),)
     assert machine.between == "2.1× local"
 
 
@@ -202,7 +202,7 @@ def test_every_device_is_drawn_and_hangs_on_its_rail(kind: str, width: float) ->
     drawing = lay_out(machine, width)
     devices = [d.id for s in machine.sockets for n in s.nodes for d in n.devices]
     assert sorted(drawing.places) == sorted(devices)
-    ends = [path.runs[0][0] for path in drawing.links if path.look == "m-rail-nvlink"]
+    ends = [path.runs[0][0] for path in drawing.links if path.look == "m-rail-gpu_link"]
     for rail in machine.rails:
         for member in rail.members:
             box = drawing.places[member]

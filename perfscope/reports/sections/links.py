@@ -64,7 +64,7 @@ def rails(topology: Json, names: Mapping[str, str]) -> tuple[Rail, ...]:
         if isinstance(peak, (int, float)) and not isinstance(peak, bool):
             title += f", {units.format_rate(peak)} each way"
         ordered = tuple(name for name in names if name in members)
-        found.append(Rail(title=title, link_class="nvlink", members=ordered))  # the name of its style
+        found.append(Rail(title=title, link_class=GPU_LINK, members=ordered))
     return tuple(rail for rail in found if len(rail.members) > 1)
 
 
