@@ -123,6 +123,29 @@ class BaseCollector:
     def __init__(self) -> None:
         self._facts: list[Fact] = []
 
+    def capability(
+        self,
+        *,
+        reason: str = "",
+        metrics: tuple[Metric, ...] = (),
+        source: str = "",
+        remedy: str = "",
+        absent: tuple[Absent, ...] = (),
+        detail: str = "",
+    ) -> Capability:
+        """What `probe` returns; available unless there is a reason why not."""
+        return Capability(
+            collector=self.name,
+            available=not reason,
+            metrics=metrics,
+            source=source,
+            min_interval_ns=self.min_interval_ns,
+            reason=reason,
+            remedy=remedy,
+            absent=absent,
+            detail=detail,
+        )
+
     def facts(self) -> Sequence[Fact]:
         told, self._facts = self._facts, []
         return told
@@ -138,3 +161,8 @@ class BaseCollector:
 def reason_of(error: OSError) -> str:
     """The system's words for an error, without its number: ``Permission denied``."""
     return error.strerror or str(error) or type(error).__name__
+
+
+def words_of(error: Exception) -> str:
+    """The system's words for a read that failed; of contents that cannot be parsed, just that."""
+    return reason_of(error) if isinstance(error, OSError) else "not in the kernel's format"

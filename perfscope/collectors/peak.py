@@ -13,7 +13,7 @@ class Peak:
     """One theoretical peak.
 
     Attributes:
-        what: "memory", "DRAM", "PCIe", "port", "arithmetic", or the name of links between GPUs ("NVLink").
+        what: "memory", "DRAM", "PCIe", "port", "arithmetic", or the vendor's name of links between GPUs.
         dtype: of arithmetic: "float64", "float32", "tf32", "bfloat16", "float16", "float8"; "" else.
         value: in `unit`.
         unit: bytes_per_s or flops_per_s.

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfscope.collectors.base import SECOND_NS, Absent, BaseCollector, Capability, Reading
+from perfscope.collectors.base import SECOND_NS, Absent, BaseCollector, Capability, Reading, words_of
 from perfscope.collectors.cgroup import JobCgroup, JobFile, JobWatch, job_cgroup
 from perfscope.collectors.context import Context, KeptFile
-from perfscope.collectors.faults import words_of
 from perfscope.rundir.metrics import COUNTER, Metric, Series
 
 _V1 = "blkio.throttle.io_service_bytes"
@@ -71,12 +70,9 @@ class IoCounters(BaseCollector):
         if why:
             absent += [Absent(what=one.name, reason=why, remedy=remedy) for one in RANK.values()]
         metrics = (*(JOB.values() if path else ()), *(() if why else RANK.values()))
-        return Capability(
-            collector=self.name,
-            available=bool(metrics),
+        return self.capability(
             metrics=metrics,
             source=f"{_SOURCE}, /proc/PID/io",
-            min_interval_ns=self.min_interval_ns,
             reason="" if metrics else absent[0].reason,
             remedy="" if metrics else absent[0].remedy,
             absent=tuple(absent),

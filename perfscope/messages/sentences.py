@@ -8,6 +8,7 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def small(text: str) -> str:
-    """A sentence's beginning as it goes on after a colon."""
-    return text[:1].lower() + text[1:]
+def in_sentence(sentence: str) -> str:
+    """A sentence within another: ``Optimizer is slower`` -> ``optimizer is slower``; ``GPU 0 ...`` stays."""
+    first = sentence.split(" ", 1)[0]
+    return sentence if any(letter.isupper() for letter in first[1:]) else sentence[:1].lower() + sentence[1:]

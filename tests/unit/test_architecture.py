@@ -121,7 +121,7 @@ def test_launch_and_runners_ask_the_collectors_for_gpus_only() -> None:
 
 
 # Vendors of GPUs by name, outside their own package: names that others gave to their files and variables.
-VENDOR_WORDS = re.compile(r"nvml|nvidia|amdgpu|amdsmi|\bkfd\b|\brocm", re.IGNORECASE)
+VENDOR_WORDS = re.compile(r"nvml|nvidia|amdgpu|amdsmi|\bkfd\b|\brocm|nvlink[-_.]|\"nvlink", re.IGNORECASE)
 VENDORS_ALLOWED = {
     "collectors/memory/uncore.py",  # the kernel's name for the memory controllers of a Grace processor
     "ingest/formats/jax.py",  # names in traces

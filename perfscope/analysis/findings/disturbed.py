@@ -11,6 +11,7 @@ from perfscope.analysis.machine.results import Disturbance
 from perfscope.analysis.results import Finding
 from perfscope.messages.disturbances import WORDS
 from perfscope.messages.lists import plural
+from perfscope.messages.sentences import in_sentence
 from perfscope.units import format_count, format_ns
 
 DECISIVE = 0.25  # of the mean step lost to disturbances: the code's own causes come after them
@@ -51,7 +52,7 @@ def disturbed(evidence: Evidence, verdict: Finding) -> Disturbed:
         inside, key=lambda one: (_lost(one) if first else 0, one.severity * (one.end_ns - one.start_ns))
     )
     where = f"on {worst.host} " if len(evidence.hosts) > 1 else ""
-    told = f"{where}{worst.title[:1].lower()}{worst.title[1:].removesuffix('.')}"
+    told = f"{where}{in_sentence(worst.title.removesuffix('.'))}"
     effect = _effect(worst)
     if first and effect:
         title = f"{WORDS[worst.kind].slows} the steps: {effect}; {told}."

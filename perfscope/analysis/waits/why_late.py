@@ -41,7 +41,7 @@ from perfscope.analysis.waits.line_table import LineTable
 from perfscope.analysis.waits.results import Hop, LateCause
 from perfscope.analysis.waits.surroundings import Surroundings
 from perfscope.messages.lateness import Lateness, late_sentence
-from perfscope.messages.sentences import small
+from perfscope.messages.sentences import in_sentence
 from perfscope.rundir.schema import PHASES
 from perfscope.vocabulary.lateness import LateReason
 
@@ -343,7 +343,7 @@ def _follow(scene: _Scene) -> list[dict[int, LateCause]]:
             way = " which waited for ".join(
                 f"rank {hop.late_rank} in {hop.collective} on group {hop.group}" for hop in hops
             )
-            text = f"Rank {own.rank} had waited for {way}: {small(cause.sentence)}"
+            text = f"Rank {own.rank} had waited for {way}: {in_sentence(cause.sentence)}"
             cause = dataclasses.replace(cause, through=tuple(hops), group=hops[0].group, sentence=text)
         result[index][call] = cause
     return result

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfscope.collectors.base import SECOND_NS, Absent, BaseCollector, Capability, Reading
+from perfscope.collectors.base import SECOND_NS, Absent, BaseCollector, Capability, Reading, words_of
 from perfscope.collectors.context import Context
-from perfscope.collectors.faults import words_of
 from perfscope.collectors.nodes import node_cpus, online_nodes
 from perfscope.rundir.metrics import COUNTER, DERIVED, GAUGE, Metric, Series
 
@@ -76,12 +75,9 @@ class CpuClock(BaseCollector):
             (THROTTLE_TIME, times, _NO_THERMAL if not cpus else "counted since Linux 5.6"),
         )
         found = tuple(metric for metric, there, _ in parts if there)
-        return Capability(
-            collector=self.name,
-            available=bool(found),
+        return self.capability(
             metrics=found,
             source=f"{_CPUS}/cpuN/{{cpufreq,thermal_throttle}}",
-            min_interval_ns=self.min_interval_ns,
             reason="" if found else f"{_NO_CPUFREQ}; {_NO_THERMAL}",
             absent=tuple(Absent(what=metric.name, reason=why) for metric, there, why in parts if not there),
         )

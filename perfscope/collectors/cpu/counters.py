@@ -11,10 +11,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from perfscope.collectors.base import SECOND_NS, Absent, BaseCollector, Capability, Reading
+from perfscope.collectors.base import SECOND_NS, Absent, BaseCollector, Capability, Reading, words_of
 from perfscope.collectors.cgroup import JobCgroup, JobFile, JobWatch, job_cgroup
 from perfscope.collectors.context import Context, KeptFile
-from perfscope.collectors.faults import words_of
 from perfscope.collectors.nodes import node_cpus, online_nodes
 from perfscope.collectors.pace import Pace
 from perfscope.rundir.metrics import COUNTER, Metric, Series
@@ -117,16 +116,13 @@ class CpuCounters(BaseCollector):
         try:
             _rows(ctx.read(STAT).encode())
         except (OSError, ValueError) as error:
-            return Capability(collector=self.name, available=False, reason=f"{STAT}: {words_of(error)}")
+            return self.capability(reason=f"{STAT}: {words_of(error)}")
         nodes = [node for node in online_nodes(ctx) if node_cpus(ctx, node)]
         job, absent = _probe_job(ctx)
         rank = RANK_CLOCK if ctx.live else rank_stat_metric(ctx.clock_ticks)
-        return Capability(
-            collector=self.name,
-            available=True,
+        return self.capability(
             metrics=(*stat_metrics(ctx.clock_ticks).values(), SWITCHES, rank, *job),
             source=f"{STAT}, {rank.source}, cgroup cpu.stat",
-            min_interval_ns=self.min_interval_ns,
             absent=absent,
             detail=f"busy time of the machine and of {len(nodes)} nodes" if len(nodes) > 1 else "",
         )

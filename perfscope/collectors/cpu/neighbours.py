@@ -113,13 +113,10 @@ class Neighbours(BaseCollector):
             busy_ticks(ctx.read(_STAT).encode())
         except (OSError, ValueError) as error:
             reason = reason_of(error) if isinstance(error, OSError) else str(error)
-            return Capability(collector=self.name, available=False, source=_STAT, reason=f"{_STAT}: {reason}")
-        return Capability(
-            collector=self.name,
-            available=True,
+            return self.capability(source=_STAT, reason=f"{_STAT}: {reason}")
+        return self.capability(
             metrics=(metric,),
             source="/proc/stat, /proc/*/stat",
-            min_interval_ns=self.min_interval_ns,
             absent=_hidden(ctx),
         )
 

@@ -8,10 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfscope.collectors.base import SECOND_NS, Absent, BaseCollector, Capability, Reading, reason_of
+from perfscope.collectors.base import (
+    SECOND_NS,
+    Absent,
+    BaseCollector,
+    Capability,
+    Reading,
+    reason_of,
+    words_of,
+)
 from perfscope.collectors.cgroup import JobCgroup, JobFile, JobWatch, job_cgroup
 from perfscope.collectors.context import Context
-from perfscope.collectors.faults import words_of
 from perfscope.collectors.pace import Pace
 from perfscope.rundir.metrics import COUNTER, Metric, Series
 
@@ -71,12 +78,9 @@ class Pressure(BaseCollector):
             if why:
                 remedy = _BOOT if scope == "system" else group.remedy(ctx)
                 absent.append(Absent(what=f"{scope} pressure of {resource}", reason=why, remedy=remedy))
-        return Capability(
-            collector=self.name,
-            available=working > 0,
+        return self.capability(
             metrics=(SOME, FULL) if working else (),
             source=_SOURCE,
-            min_interval_ns=self.min_interval_ns,
             reason="" if working else absent[0].reason,
             remedy="" if working else _BOOT,
             absent=tuple(absent) if working else (),

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from perfscope.collectors.base import SECOND_NS, BaseCollector, Capability, Reading
+from perfscope.collectors.base import SECOND_NS, BaseCollector, Capability, Reading, words_of
 from perfscope.collectors.context import Context
-from perfscope.collectors.faults import words_of
 from perfscope.rundir.metrics import COUNTER, DERIVED, Metric, Series
 
 TASKS_PER_SAMPLE = 24
@@ -64,17 +63,12 @@ class TaskTimes(BaseCollector):
         names = [str(pid) for pid in ctx.pids()] or (["self"] if ctx.live else [])
         if not any(ctx.exists(f"/proc/{name}/schedstat") for name in names):
             reason = "no /proc/PID/schedstat: the kernel is built without CONFIG_SCHED_INFO"
-            return Capability(
-                collector=self.name,
-                available=False,
+            return self.capability(
                 reason=reason if names else "no training process is known",
             )
-        return Capability(
-            collector=self.name,
-            available=True,
+        return self.capability(
             metrics=(WAIT, SWITCHES),
             source="/proc/PID/task/TID/{schedstat,status}",
-            min_interval_ns=self.min_interval_ns,
             detail=f"up to {TASKS_PER_SAMPLE} threads each time, in turn",
         )
 

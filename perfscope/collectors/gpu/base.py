@@ -7,9 +7,10 @@ directory knows a vendor.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from perfscope.collectors.base import Absent
 from perfscope.collectors.context import Context
 from perfscope.collectors.peak import Peak
 from perfscope.rundir.metrics import Metric
@@ -64,6 +65,29 @@ def metric(row: GpuMetric, source: str, **more: Any) -> Metric:
     """A metric of the catalogue as one source gives it; `more` are fields of Metric (scale, limit, ...)."""
     fields = {"name": row.name, "unit": row.unit, "kind": row.kind, "description": row.description, **more}
     return Metric(source=source, **fields)
+
+
+def count_text(num_gpus: int) -> str:
+    """``2 GPUs``."""
+    return f"{num_gpus} GPU{'s' if num_gpus != 1 else ''}"
+
+
+def absent_metrics(refused: Mapping[int, Sequence[tuple[str, str]]]) -> tuple[Absent, ...]:
+    """What GPUs do not give, one entry per metric and reason; GPUs are named where others give it.
+
+    Args:
+        refused: for each GPU's number the metrics that it does not give, with reasons.
+    """
+    where: dict[tuple[str, str], list[int]] = {}
+    for index, pairs in refused.items():
+        for pair in dict.fromkeys(pairs):
+            where.setdefault(pair, []).append(index)
+    absent = []
+    for (metric, reason), indexes in where.items():
+        some = "" if len(indexes) == len(refused) else f" (GPU {', '.join(map(str, indexes))})"
+        remedy = "run as root, or let the driver's administrator allow it" if "ermission" in reason else ""
+        absent.append(Absent(what=metric, reason=reason + some, remedy=remedy))
+    return tuple(absent)
 
 
 def selected(devices: Sequence[Entry], text: str) -> list[Entry]:

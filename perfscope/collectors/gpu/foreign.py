@@ -29,13 +29,10 @@ class ForeignProcesses:
         ctx: the machine and the ranks.
         name_of: a process's name by its pid; "" = not known.
         services: names (or parts of them) of processes that serve the ranks as well.
-
-    Attributes:
-        facts: a neighbour's name, once; why nothing can be counted, once. The caller takes them away.
     """
 
     def __init__(self, ctx: Context, name_of: Callable[[int], str], services: Sequence[str] = ()) -> None:
-        self.facts: list[Fact] = []
+        self._facts: list[Fact] = []
         self._ctx, self._name_of, self._services = ctx, name_of, services
         self._marks = run_marks(ctx)
         self._same_pids = not in_container(ctx)  # whether the driver's pids are those we see
@@ -54,9 +51,14 @@ class ForeignProcesses:
         for one in foreign if ranks else ():
             if (gpu, one.pid) not in self._named:
                 self._named.add((gpu, one.pid))
-                self.facts.append(self._fact(gpu, one))
+                self._facts.append(self._fact(gpu, one))
         known = [one.memory_bytes for one in foreign if one.memory_bytes is not None]
         return [len(foreign), sum(known) if known or not foreign else None]
+
+    def take_facts(self) -> list[Fact]:
+        """Those since the last call: a neighbor's name, once; why nothing can be counted, once."""
+        taken, self._facts = self._facts, []
+        return taken
 
     def _is_ours(self, pid: int, ranks: Sequence[int]) -> bool:
         return descends(self._ctx, pid, ranks) or is_marked(self._ctx, pid, self._marks)
@@ -71,7 +73,7 @@ class ForeignProcesses:
                 f"{FOREIGN_PROCESSES.name}: the GPUs' processes cannot be matched with the ranks: "
                 "this container has pids of its own (start it with --pid=host)"
             )
-            self.facts.append(Fact("note", {}, {"text": text}))
+            self._facts.append(Fact("note", {}, {"text": text}))
 
     def _fact(self, gpu: int, process: GpuProcess) -> Fact:
         value: dict[str, object] = {

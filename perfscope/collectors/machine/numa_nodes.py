@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfscope.collectors.context import Context
-from perfscope.collectors.cpu_identity import CpuIdentity
+from perfscope.collectors.cpu.identity import CpuIdentity
 from perfscope.collectors.kernel_text import format_cpulist, parse_cpulist
 from perfscope.units import format_bytes
 

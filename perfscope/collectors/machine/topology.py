@@ -14,7 +14,7 @@ from itertools import combinations
 from typing import TypeVar
 
 from perfscope.collectors.context import Context
-from perfscope.collectors.cpu_identity import CpuIdentity, read_cpu_identity
+from perfscope.collectors.cpu.identity import CpuIdentity, read_cpu_identity
 from perfscope.collectors.gpu import registry
 from perfscope.collectors.kernel_text import parse_cpulist
 from perfscope.collectors.machine.numa_nodes import (

@@ -195,9 +195,7 @@ class MemoryBandwidth(BaseCollector):
         found = self._find(ctx)
         reason, remedy = try_to_open(ctx, found) if found.events else (found.reason, found.remedy)
         metrics = {event.metric: metric_of(event, cached=False) for event in found.events}
-        return Capability(
-            collector=self.name,
-            available=not reason,
+        return self.capability(
             metrics=tuple(metrics.values()),
             source=f"perf_event_open on {PMUS}" if found.events else PMUS,
             reason=f"{reason}; {MODELLED_INSTEAD}" if reason else "",

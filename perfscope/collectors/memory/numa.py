@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfscope.collectors.base import SECOND_NS, BaseCollector, Capability, Reading, reason_of
+from perfscope.collectors.base import SECOND_NS, BaseCollector, Capability, Reading, reason_of, words_of
 from perfscope.collectors.context import Context, KeptFile
-from perfscope.collectors.faults import words_of
 from perfscope.collectors.nodes import NODES, node_cpus, online_nodes
 from perfscope.collectors.pace import Pace
 from perfscope.rundir.metrics import COUNTER, Metric, Series
@@ -62,15 +61,11 @@ class NumaCounters(BaseCollector):
         nodes = [node for node in online_nodes(ctx) if ctx.exists(f"{NODES}/node{node}/numastat")]
         metrics = tuple(METRICS.values())
         if not nodes:
-            return Capability(
-                collector=self.name,
-                available=False,
+            return self.capability(
                 reason=f"no {NODES}/nodeN/numastat: the kernel is built without CONFIG_NUMA",
             )
         if ctx.read_or("/proc/sys/vm/numa_stat") == "0":
-            return Capability(
-                collector=self.name,
-                available=False,
+            return self.capability(
                 metrics=metrics,
                 source=f"{NODES}/nodeN/numastat",
                 reason="vm.numa_stat is 0: the counters stand still",
@@ -78,12 +73,9 @@ class NumaCounters(BaseCollector):
             )
         bare = [node for node in nodes if not node_cpus(ctx, node)]
         without = f", {len(bare)} of them without CPUs" if bare else ""
-        return Capability(
-            collector=self.name,
-            available=True,
+        return self.capability(
             metrics=metrics,
             source=f"{NODES}/nodeN/numastat",
-            min_interval_ns=self.min_interval_ns,
             detail=f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}{without}",
         )
 

@@ -51,12 +51,9 @@ class PerfStat(BaseCollector):
         found = self._find(ctx)
         perf = shutil.which("perf") or ""
         reason, remedy = self._why_not(ctx, perf)
-        return Capability(
-            collector=self.name,
-            available=not reason,
+        return self.capability(
             metrics=tuple({event.metric: metric_of(event, cached=False) for event in found.events}.values()),
             source=f"{perf or 'perf'} stat -a -A -I {INTERVAL_MS}",
-            min_interval_ns=self.min_interval_ns,
             reason=reason,
             remedy=remedy,
             detail=describe(found),

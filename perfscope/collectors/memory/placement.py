@@ -87,15 +87,10 @@ class NumaPlacement(BaseCollector):
         nodes = online_nodes(ctx)
         counted = not ctx.live
         if not nodes:
-            return Capability(
-                collector=self.name, available=False, reason="no NUMA nodes: built without CONFIG_NUMA"
-            )
-        return Capability(
-            collector=self.name,
-            available=True,
+            return self.capability(reason="no NUMA nodes: built without CONFIG_NUMA")
+        return self.capability(
             metrics=(COUNTED if counted else SAMPLED,),
             source="/proc/PID/numa_maps" if counted else "move_pages(2), /proc/PID/{maps,status,numa_maps}",
-            min_interval_ns=self.min_interval_ns,
             detail=f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}",
         )
 

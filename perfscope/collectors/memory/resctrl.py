@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from perfscope.collectors.base import SECOND_NS, BaseCollector, Capability, Reading, reason_of
 from perfscope.collectors.context import Context, KeptFile
-from perfscope.collectors.cpu_identity import read_cpu_identity
+from perfscope.collectors.cpu.identity import read_cpu_identity
 from perfscope.rundir.metrics import COUNTER, Metric, Series
 
 ROOT = "/sys/fs/resctrl"
@@ -64,12 +64,9 @@ class Resctrl(BaseCollector):
         found = list(_files(ctx, ROOT))
         reason, remedy = ("", "") if found else _why_not(ctx)
         names = {metric.name for _, _, metric in found}
-        return Capability(
-            collector=self.name,
-            available=bool(found),
+        return self.capability(
             metrics=tuple(metric for metric in METRICS if metric.name in names),
             source=ROOT,
-            min_interval_ns=self.min_interval_ns,
             reason=reason,
             remedy=remedy,
             detail=f"{len({domain for _, domain, _ in found})} L3 domains" if found else "",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from perfscope.collectors.context import Context
-from perfscope.collectors.cpu_identity import CpuIdentity, read_cpu_identity
+from perfscope.collectors.cpu.identity import CpuIdentity, read_cpu_identity
 from perfscope.collectors.kernel_text import parse_cpulist
 
 PMUS = "/sys/bus/event_source/devices"

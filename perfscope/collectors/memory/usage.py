@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfscope.collectors.base import SECOND_NS, Absent, BaseCollector, Capability, Reading
+from perfscope.collectors.base import SECOND_NS, Absent, BaseCollector, Capability, Reading, words_of
 from perfscope.collectors.cgroup import JobFile, JobWatch, job_cgroup
 from perfscope.collectors.context import Context, KeptFile
-from perfscope.collectors.faults import words_of
 from perfscope.collectors.nodes import NODES, online_nodes
 from perfscope.rundir.metrics import COUNTER, GAUGE, Metric, Series
 
@@ -94,12 +93,9 @@ class NumaMemory(BaseCollector):
         balancing = [metric for name, metric in VMSTAT_METRICS.items() if name not in gone]
         job = [_job_metric(name, what, 2, ctx.page_size) for name, what in _JOB.values() if name not in gone]
         state = ctx.read_or("/proc/sys/kernel/numa_balancing", "absent")
-        return Capability(
-            collector=self.name,
-            available=bool(nodes or balancing or job),
+        return self.capability(
             metrics=(*NODE_METRICS.values(), *balancing, *job) if nodes else (*balancing, *job),
             source=f"{_MEMINFO}, /proc/vmstat, cgroup memory.numa_stat",
-            min_interval_ns=self.min_interval_ns,
             reason="" if nodes or balancing or job else f"no {_MEMINFO}: built without CONFIG_NUMA",
             absent=absent,
             detail=f"automatic balancing: {_BALANCING.get(state, state)}",

@@ -83,9 +83,7 @@ class EthernetCounters(BaseCollector):
         processes = own_process(ctx)
         text = ctx.read_or(f"/proc/{processes[0]}/net/dev") if processes else ""
         names = [line.partition(":")[0].strip() for line in text.splitlines()[2:]]
-        return Capability(
-            collector=self.name,
-            available=bool(names),
+        return self.capability(
             metrics=METRICS,
             source=_DEV,
             reason="" if names else "/proc/self/net/dev cannot be read",
@@ -189,12 +187,9 @@ class TcpCounters(BaseCollector):
     def probe(self, ctx: Context) -> Capability:
         processes = own_process(ctx)
         found = bool(processes) and ctx.exists(f"/proc/{processes[0]}/net/snmp")
-        return Capability(
-            collector=self.name,
-            available=found,
+        return self.capability(
             metrics=(TCP_RETRANSMITS, TCP_TIMEOUTS),
             source="/proc/PID/net/snmp, /proc/PID/net/netstat",
-            min_interval_ns=self.min_interval_ns,
             reason="" if found else "/proc/self/net/snmp is not there",
         )
 

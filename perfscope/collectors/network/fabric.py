@@ -98,12 +98,9 @@ class _PortFiles(BaseCollector):
         else:
             reason = f"no {_BASE}: no InfiniBand, Omni-Path or RoCE adapter"
         metrics = {source.series.metric.name: source.series.metric for source in sources}
-        return Capability(
-            collector=self.name,
-            available=bool(sources),
+        return self.capability(
             metrics=tuple(metrics.values()),
             source=f"{_BASE}/DEV/ports/P",
-            min_interval_ns=self.min_interval_ns,
             reason=reason,
             absent=tuple(absent),
             detail=", ".join(f"{port.label} ({port.kind})" for port in ports),

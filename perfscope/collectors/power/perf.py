@@ -7,9 +7,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfscope.collectors.base import BaseCollector, Capability, Reading, reason_of
+from perfscope.collectors.base import BaseCollector, Capability, Reading, reason_of, words_of
 from perfscope.collectors.context import Context
-from perfscope.collectors.faults import words_of
 from perfscope.collectors.kernel_text import parse_cpulist
 from perfscope.collectors.power.rapl import DESCRIPTION, PERF_POWER, rapl_readable
 from perfscope.rundir.metrics import COUNTER, Metric, Series
@@ -57,9 +56,7 @@ class PerfEnergy(BaseCollector):
             reason = "not needed: powercap gives the same"
         else:
             reason, remedy = _refused(ctx, events[0])
-        return Capability(
-            collector=self.name,
-            available=not reason,
+        return self.capability(
             metrics=tuple(_metric(event) for event in events) if not reason else (),
             source="perf_event_open, PMU power",
             reason=reason,

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfscope.collectors.base import Absent, BaseCollector, Capability, Reading, reason_of
+from perfscope.collectors.base import Absent, BaseCollector, Capability, Reading, reason_of, words_of
 from perfscope.collectors.context import Context, KeptFile
-from perfscope.collectors.faults import words_of
 from perfscope.collectors.pace import Pace
 from perfscope.rundir.metrics import COUNTER, Metric, Series
 
@@ -62,9 +61,7 @@ class RaplEnergy(BaseCollector):
         refused = {zone.domain: why for zone in zones if (why := _why_not(ctx, zone))}
         remedy = (_ROOT_ONLY + (_OR_PERF if ctx.exists(PERF_POWER) else "")) if refused else ""
         readable = [zone.domain for zone in zones if zone.domain not in refused]
-        return Capability(
-            collector=self.name,
-            available=bool(readable),
+        return self.capability(
             metrics=(_metric(None),) if readable else (),
             source=f"{POWERCAP}/intel-rapl:*/energy_uj",
             reason="" if readable else next((f"energy_uj: {why}" for why in refused.values()), NOTHING),

@@ -79,11 +79,8 @@ class StackBursts(BaseCollector):
     def probe(self, ctx: Context) -> Capability:
         reason, remedy = self._why_not(ctx)
         program = find_py_spy() or "py-spy"
-        return Capability(
-            collector=self.name,
-            available=not reason,
+        return self.capability(
             source=f"{program} {' '.join(_OPTIONS[:2])}",
-            min_interval_ns=self.min_interval_ns,
             reason=reason,
             remedy=remedy,
             detail=""

@@ -13,7 +13,7 @@ from perfscope.gate.explain.surroundings import Around
 from perfscope.gate.records import RunFigures
 from perfscope.gate.results import MetricVerdict, Moved
 from perfscope.messages.lists import counted
-from perfscope.messages.sentences import small
+from perfscope.messages.sentences import in_sentence
 from perfscope.units import format_ns, format_ratio
 
 _NEARLY_ALL, _MOST = 0.85, 0.5
@@ -70,7 +70,7 @@ def headline(story: Story) -> str:
 def _still_headline(story: Story) -> str:
     """The step is as it was; parts of it need not be."""
     moved = [
-        f"{small(one.title)} {signed(one.change_ns)}"
+        f"{in_sentence(one.title)} {signed(one.change_ns)}"
         for one in story.parts
         if _is_plain(one, story.step.base)
     ]
@@ -157,7 +157,7 @@ def _surroundings_headline(story: Story) -> str:
 
 def _unknown_headline(story: Story) -> str:
     moved = [one for one in story.parts if one.change_ns * story.direction > 0][:2]
-    seen = " and ".join(f"{small(one.title)} {signed(one.change_ns)}" for one in moved)
+    seen = " and ".join(f"{in_sentence(one.title)} {signed(one.change_ns)}" for one in moved)
     said = f"The {story.step_name} moved by {_change(story)}"
     if not story.parts:
         return f"{said}; the runs do not say where in the step."
@@ -219,7 +219,7 @@ def _code_note(story: Story) -> str:
     if story.cause != "surroundings":
         return ""
     told = [
-        f"{small(one.title)} {signed(one.change_ns)}"
+        f"{in_sentence(one.title)} {signed(one.change_ns)}"
         for one in story.parts
         if one.what in EXACT and one.is_certain and one.change_ns >= _WORTH * story.step.base
     ]

@@ -2,7 +2,7 @@
 
 Sockets stand side by side where they fit, else one below the other; inside one, a column per NUMA node with
 CPUs: the node, the nodes without CPUs that lie closest to it, then network devices, then GPUs. Boxes of one
-row line up across the picture. NVLink groups hang on rails below.
+row line up across the picture. Groups of GPU links hang on rails below.
 """
 
 from __future__ import annotations

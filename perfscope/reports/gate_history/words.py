@@ -13,7 +13,7 @@ from perfscope.gate.records import PARTS, RunFigures
 from perfscope.gate.results import Difference, Moved
 from perfscope.gate.trend import Change, Trend, short_commit
 from perfscope.messages.lists import counted, first_of
-from perfscope.messages.sentences import capital, small
+from perfscope.messages.sentences import capital, in_sentence
 from perfscope.reports.display import visible
 from perfscope.reports.values import Unit, format_value
 
@@ -47,7 +47,7 @@ def unit_of(metric: Metric) -> Unit:
 
 def metric_name(metric: Metric) -> str:
     """ "step time", as in a sentence."""
-    return _NAMES.get(metric.id, small(metric.title))
+    return _NAMES.get(metric.id, in_sentence(metric.title))
 
 
 def value_text(metric: Metric, value: float | None) -> str:

@@ -8,7 +8,7 @@ from perfscope import units
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.waits.results import GroupWait, PersistentStraggler, RankWait, SplitRow, WaitAnalysis
 from perfscope.messages.lists import counted
-from perfscope.messages.sentences import small
+from perfscope.messages.sentences import in_sentence
 from perfscope.reports.display import visible
 from perfscope.reports.model import Block, Column, Note, Section, Table, Unit, Value
 from perfscope.reports.sections.layer_names import layer_names, with_types
@@ -73,7 +73,7 @@ def _main_reason(waits: WaitAnalysis, late: RankWait) -> str:
     if not own:
         return ""
     worst = max(own, key=lambda why: why.wait_ns)
-    text = f"In the call that cost most, {small(worst.sentence)}"
+    text = f"In the call that cost most, {in_sentence(worst.sentence)}"
     if worst.meanwhile:
         text += f" Meanwhile on its host: {worst.meanwhile}."
     return visible(text, _LONGEST)

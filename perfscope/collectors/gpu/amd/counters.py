@@ -10,12 +10,13 @@ import errno
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from perfscope.collectors.base import FAST_NS, Absent, BaseCollector, Capability, Reading, reason_of
+from perfscope.collectors.base import FAST_NS, BaseCollector, Capability, Reading, reason_of
 from perfscope.collectors.context import Context, KeptFile
 from perfscope.collectors.gpu.amd.cards import Card, list_cards
 from perfscope.collectors.gpu.amd.metrics_table import MetricsTable, UnknownTableError, read_table
 from perfscope.collectors.gpu.amd.readings import FILE_READINGS, TABLE_READINGS, FileReading, TableReading
 from perfscope.collectors.gpu.amd.throttling import ThrottleTimes
+from perfscope.collectors.gpu.base import absent_metrics, count_text
 from perfscope.collectors.gpu.registry import first_index
 from perfscope.rundir.metrics import Metric, Series
 from perfscope.vocabulary import gpu as words
@@ -71,15 +72,12 @@ class AmdDevices(BaseCollector):
         metrics = {one.metric.name: one.metric for gpu in gpus for src in gpu.sources for one in src.series}
         self._close(gpus)
         reasons = sorted({reason for gpu in gpus for _, reason in gpu.refused})
-        return Capability(
-            collector=self.name,
-            available=bool(metrics),
+        return self.capability(
             metrics=tuple(metrics.values()),
             source=self.source,
-            min_interval_ns=self.min_interval_ns,
             reason="" if metrics else "; ".join(reasons) or NO_GPU,
-            absent=_absent(gpus) if metrics else (),
-            detail=f"{len(gpus)} GPU{'s' if len(gpus) != 1 else ''}" if metrics else "",
+            absent=absent_metrics({gpu.index: gpu.refused for gpu in gpus}) if metrics else (),
+            detail=count_text(len(gpus)) if metrics else "",
         )
 
     def open(self, ctx: Context) -> None:
@@ -222,18 +220,3 @@ def _file_source(ctx: Context, card: Card, gpu: Gpu, reading: FileReading) -> So
 
 def _words(error: Exception) -> str:
     return reason_of(error) if isinstance(error, OSError) else str(error)
-
-
-def _absent(gpus: Sequence[Gpu]) -> tuple[Absent, ...]:
-    """One entry a metric and reason; GPUs are named where others do better."""
-    where: dict[tuple[str, str], list[int]] = {}
-    for gpu in gpus:
-        for metric, reason in dict.fromkeys(gpu.refused):
-            where.setdefault((metric, reason), []).append(gpu.index)
-    return tuple(
-        Absent(
-            what=metric,
-            reason=reason + ("" if len(found) == len(gpus) else f" (GPU {', '.join(map(str, found))})"),
-        )
-        for (metric, reason), found in where.items()
-    )

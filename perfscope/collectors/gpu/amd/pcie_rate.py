@@ -13,7 +13,7 @@ from perfscope.collectors.base import SECOND_NS, BaseCollector, Capability, Read
 from perfscope.collectors.context import Context, KeptFile
 from perfscope.collectors.gpu.amd.cards import list_cards
 from perfscope.collectors.gpu.amd.counters import NO_GPU
-from perfscope.collectors.gpu.base import metric
+from perfscope.collectors.gpu.base import count_text, metric
 from perfscope.collectors.gpu.registry import first_index
 from perfscope.rundir.metrics import DERIVED, Series
 from perfscope.vocabulary import gpu as words
@@ -39,14 +39,11 @@ class AmdPcieRate(BaseCollector):
     def probe(self, ctx: Context) -> Capability:
         cards = [card for card in list_cards(ctx) if card.pci and not card.is_part]
         found = [card for card in cards if ctx.exists(f"{card.folder}/pcie_bw")]
-        return Capability(
-            collector=self.name,
-            available=bool(found),
+        return self.capability(
             metrics=(TX, RX) if found else (),
             source=self.source,
-            min_interval_ns=self.min_interval_ns,
             reason="" if found else "these GPUs have no pcie_bw" if cards else NO_GPU,
-            detail=f"{len(found)} GPU{'s' if len(found) != 1 else ''}" if found else "",
+            detail=count_text(len(found)) if found else "",
         )
 
     def open(self, ctx: Context) -> None:

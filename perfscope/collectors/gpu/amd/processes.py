@@ -8,7 +8,7 @@ from perfscope.collectors.base import SECOND_NS, BaseCollector, Capability, Fact
 from perfscope.collectors.context import Context
 from perfscope.collectors.gpu.amd.cards import KFD, list_cards
 from perfscope.collectors.gpu.amd.counters import NO_GPU
-from perfscope.collectors.gpu.base import metric
+from perfscope.collectors.gpu.base import count_text, metric
 from perfscope.collectors.gpu.foreign import ForeignProcesses, GpuProcess
 from perfscope.collectors.gpu.registry import first_index
 from perfscope.rundir.metrics import Series
@@ -40,14 +40,11 @@ class AmdProcesses(BaseCollector):
     def probe(self, ctx: Context) -> Capability:
         cards = [card for card in list_cards(ctx) if card.gpu_id]
         available = bool(cards) and ctx.exists(_PROCESSES)
-        return Capability(
-            collector=self.name,
-            available=available,
+        return self.capability(
             metrics=(FOREIGN_PROCESSES, FOREIGN_MEMORY) if available else (),
             source=_SOURCE,
-            min_interval_ns=self.min_interval_ns,
             reason="" if available else f"{_PROCESSES} is not there" if cards else NO_GPU,
-            detail=f"{len(cards)} GPU{'s' if len(cards) != 1 else ''}" if available else "",
+            detail=count_text(len(cards)) if available else "",
         )
 
     def open(self, ctx: Context) -> None:
@@ -81,8 +78,4 @@ class AmdProcesses(BaseCollector):
         return found
 
     def facts(self) -> Sequence[Fact]:
-        found = list(super().facts())
-        if self._foreign is not None:
-            found += self._foreign.facts
-            self._foreign.facts = []
-        return found
+        return [*super().facts(), *(self._foreign.take_facts() if self._foreign is not None else ())]

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from perfscope.collectors.base import FAST_NS, Absent, BaseCollector, Capability, Fact, Reading
 from perfscope.collectors.context import Context
+from perfscope.collectors.gpu.base import absent_metrics, count_text
 from perfscope.collectors.gpu.nvidia.devices import gpu_handles
 from perfscope.collectors.gpu.nvidia.library import load_nvml
 from perfscope.collectors.library import LibraryAbsent
@@ -197,37 +198,24 @@ class NvmlCollector(BaseCollector):
         return None
 
     def probe(self, ctx: Context) -> Capability:
-        def not_here(reason: str, remedy: str = "") -> Capability:
-            return Capability(
-                collector=self.name,
-                available=False,
-                source=self.source,
-                min_interval_ns=self.min_interval_ns,
-                reason=reason,
-                remedy=remedy,
-            )
-
         try:
             gpus = self._decide(ctx.library(load_nvml))
         except LibraryAbsent as error:
-            return not_here(error.reason, error.remedy)
+            return self.capability(source=self.source, reason=error.reason, remedy=error.remedy)
         except Exception as error:  # noqa: BLE001 - a driver's fault of any kind must not end the survey
-            return not_here(f"NVML failed: {error}")
+            return self.capability(source=self.source, reason=f"NVML failed: {error}")
         absent = _absent(gpus)
         metrics = {series.metric.name: series.metric for gpu in gpus for series in gpu.series()}
-        if not gpus:
-            return not_here("NVML sees no GPU")
-        if not metrics:
-            return not_here("; ".join(sorted({one.reason for one in absent})) or "nothing of it is supported")
-        return Capability(
-            collector=self.name,
-            available=True,
-            metrics=tuple(metrics.values()),
-            source=self.source,
-            min_interval_ns=self.min_interval_ns,
-            absent=absent,
-            detail=f"{len(gpus)} GPU{'s' if len(gpus) != 1 else ''}",
-        )
+        reasons = sorted({one.reason for one in absent}) or ["nothing of it is supported"]
+        if metrics:
+            return self.capability(
+                metrics=tuple(metrics.values()),
+                source=self.source,
+                absent=absent,
+                detail=count_text(len(gpus)),
+            )
+        reason = "; ".join(reasons) if gpus else "NVML sees no GPU"
+        return self.capability(source=self.source, reason=reason)
 
     def open(self, ctx: Context) -> None:
         """Fetch handles and decide what is read.
@@ -325,17 +313,7 @@ def _merged(queries: Collection[Query]) -> list[Query]:
 
 
 def _absent(gpus: Sequence[Gpu]) -> tuple[Absent, ...]:
-    """What is refused, one entry a metric and reason; GPUs are named where others do better."""
-    where: dict[tuple[str, str], list[int]] = {}
-    for gpu in gpus:
-        for metric, reason in dict.fromkeys(gpu.refused):
-            where.setdefault((metric, reason), []).append(gpu.index)
-    absent = []
-    for (metric, reason), indexes in where.items():
-        some = "" if len(indexes) == len(gpus) else f" (GPU {', '.join(map(str, indexes))})"
-        remedy = "run as root, or let the driver's administrator allow it" if "ermission" in reason else ""
-        absent.append(Absent(what=metric, reason=reason + some, remedy=remedy))
-    return tuple(absent)
+    return absent_metrics({gpu.index: gpu.refused for gpu in gpus})
 
 
 def error_words(nvml: Any, code: int) -> str:

@@ -55,11 +55,7 @@ class NvmlProcesses(NvmlCollector):
         return self._foreign.count(gpu.index, _processes(nvml, gpu.handle))
 
     def facts(self) -> Sequence[Fact]:
-        found = list(super().facts())
-        if self._foreign is not None:
-            found += self._foreign.facts
-            self._foreign.facts = []
-        return found
+        return [*super().facts(), *(self._foreign.take_facts() if self._foreign is not None else ())]
 
 
 def _processes(nvml: Any, handle: Any) -> list[GpuProcess]:
