@@ -330,6 +330,13 @@ def test_files_that_are_no_arrays_end_in_one_clear_line(tmp_path: Path) -> None:
     refused(config_of(data=str(tmp_path / "half.npz")), "no .npz file that can be read")
 
 
+def test_without_pillow_a_folder_of_images_ends_in_one_clear_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perfscope.runners.data.folder.find_spec", lambda name: None)
+    refused(config_of(data=str(folder)), "a folder of images needs Pillow: pip install")
+
+
 def test_folders_without_usable_images_end_in_one_clear_line(tmp_path: Path, folder: Path) -> None:
     refused(config_of(data=str(tmp_path / "nowhere")), "there is no data at .*nowhere; give a folder")
     refused(config_of(data=str(tmp_path)), "holds no images in sub-folders; put .png or .jpg")

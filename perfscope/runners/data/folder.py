@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,9 @@ class ImageFolder(Source):
     def __init__(
         self, path: Path, input_shape: tuple[int, int, int], cache_bytes: int = _CACHE_BYTES
     ) -> None:
-        """Raises BenchError: no images, or not 1 or 3 channels wanted."""
+        """Raises BenchError: no images, not 1 or 3 channels wanted, or no Pillow to read images with."""
+        if find_spec("PIL") is None:
+            raise BenchError('a folder of images needs Pillow: pip install "perfscope[torch]"')
         self.name = str(path)
         self._shape = input_shape
         self._room = cache_bytes
