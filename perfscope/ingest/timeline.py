@@ -63,6 +63,7 @@ class Timeline:
     ) -> None:
         facts = collector.facts
         self._scopes = scopes
+        self._costs = collector.costs
         self._main = main
         self._steps = steps
         self._host_codes = np.array(collector.host_words.codes, np.int64)
@@ -145,16 +146,47 @@ class Timeline:
     ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
         """Which rows are kept, and which of them carry a cost.
 
-        Of operators the outermost is kept, and inside it the outermost with a known cost.
+        Of operators the outermost is kept, and inside it the outermost with a known cost; what torch.func
+        transforms hides the dimensions that are mapped over, and its innermost operators carry the cost.
         """
         starts, ends = rows["start"], rows["start"] + rows["dur"]
         operator = codes == Host.OPERATOR
         known = operator & (rows["detail"] >= 0)
         nested = starts < self._enclosing_end(lane, False, operator, ends)
         nested_known = starts < self._enclosing_end(lane, True, known, ends)
-        costed = known & ~nested_known
+        costed = self._innermost_of_transforms(rows, known, known & ~nested_known)
         kept = self._has_row[codes] & ((codes >= FIRST_SCOPE) | ~nested | costed)
         return kept, costed
+
+    def _innermost_of_transforms(
+        self, rows: Rows, known: npt.NDArray[np.bool_], costed: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.bool_]:
+        """`costed`, moved to the innermost known operators where these do more than the outermost says.
+
+        Under torch.func each transform runs an operator again by its name: the outermost has the shapes of
+        one slice, the innermost those of all.
+        """
+        starts, ends = rows["start"], rows["start"] + rows["dur"]
+        again = np.zeros(len(rows), np.bool_)
+        again[1:] = (
+            (rows["name"][1:] == rows["name"][:-1]) & (starts[1:] < ends[:-1]) & known[1:] & known[:-1]
+        )
+        if not again.any():
+            return costed
+        flops = np.array([cost.flops for cost in self._costs])
+        outer = np.flatnonzero(costed)
+        inside = np.flatnonzero(known)
+        region = np.searchsorted(outer, inside, side="right") - 1
+        within = (region >= 0) & (starts[inside] < ends[outer][region])
+        following = np.append(starts[inside][1:], np.iinfo(np.int64).max)
+        is_leaf = within & (following >= ends[inside])
+        work = np.bincount(region[is_leaf], flops[rows["detail"][inside[is_leaf]]], len(outer))
+        transformed = np.bincount(region[within & again[inside]], minlength=len(outer)) > 0
+        moved = transformed & (work > flops[rows["detail"][outer]])
+        costed = costed.copy()
+        costed[outer[moved]] = False
+        costed[inside[is_leaf & moved[region]]] = True
+        return costed
 
     def _enclosing_end(self, lane: int, known: bool, chosen: npt.NDArray[np.bool_], ends: Ints) -> Ints:
         """For each row the latest end of the chosen rows that started before it."""

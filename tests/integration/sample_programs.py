@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Itera
 STEPS = 8
 WIDTH = 8
 Told = tuple[
-    list[int], int
+    Sequence[int | None], int
 ]  # samples of this rank's steps; ranks with batches of their own, 0: cannot be told
 
 
@@ -348,6 +348,41 @@ def twice() -> Told:
     return [5] * STEPS, 1
 
 
+def evaluations_with_gradients() -> Told:
+    """A validation loss now and then, without `no_grad`; in the end the program trains in evaluation mode."""
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for step in range(STEPS):
+        model.train(step < STEPS - 4)
+        optimizer.zero_grad()
+        model(torch.randn(5, WIDTH)).square().mean().backward()
+        optimizer.step()
+        if step % 3 == 0 and model.training:
+            model.eval()
+            model(torch.randn(50, WIDTH)).square().mean()
+    return [*([5] * (STEPS - 4)), None, *([5] * 3)], 1
+
+
+def gradients_of_each_sample() -> Told:
+    """As differential privacy: vmap over samples, each a batch of one."""
+    from torch.func import functional_call, grad, vmap
+
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+
+    def loss(parameters: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = functional_call(model, parameters, (x.unsqueeze(0),))
+        return out.square().mean()
+
+    for _ in range(STEPS):
+        parameters = {name: value.detach() for name, value in model.named_parameters()}
+        each = vmap(grad(loss), in_dims=(None, 0))(parameters, torch.randn(5, WIDTH))
+        for name, value in model.named_parameters():
+            value.grad = each[name].mean(0)
+        optimizer.step()
+    return [5] * STEPS, 1
+
+
 PROGRAMS: dict[str, tuple[int, Callable[[], Told]]] = {
     "fsdp2": (2, lambda: sharded(("dp", 2), over=("dp",))),
     "fsdp2 x tp": (4, lambda: sharded(("dp", 2), ("tp", 2), over=("dp",), tensor=True)),
@@ -379,6 +414,8 @@ PROGRAMS: dict[str, tuple[int, Callable[[], Told]]] = {
     "lbfgs": (1, lbfgs),
     "closure after micro-batches": (1, closure_after_micro_batches),
     "twice": (1, twice),
+    "evaluations with gradients": (1, evaluations_with_gradients),
+    "gradients of each sample": (1, gradients_of_each_sample),
 }
 
 

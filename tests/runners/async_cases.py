@@ -91,7 +91,7 @@ def exact(num_ranks: int) -> dict[str, BenchConfig]:
 def long(num_ranks: int) -> dict[str, BenchConfig]:
     """Longer runs in float32, for losses."""
     rates = {
-        "ps.async_msgd": 0.002,
+        "ps.async_msgd": 0.001,
         "easgd.async_mom": 0.002,
     }  # mu = 0.9 makes ten times as much of each gradient
     return {

@@ -39,6 +39,24 @@ def test_only_the_outermost_operator_becomes_a_row(tmp_path: Path) -> None:
     assert found.summary.events_skipped == 1
 
 
+def test_what_vmap_maps_over_counts_with_the_innermost_operators(tmp_path: Path) -> None:
+    one, transposed = [[1, 8], [8, 2]], ["float", "float"]
+    events = [
+        span("aten::linear", 0, 90, **shapes([[1, 8], [2, 8]], transposed)),
+        span("aten::mm", 10, 70, **shapes(one, transposed)),
+        span("aten::mm", 12, 60, **shapes(one, transposed)),
+        span("aten::matmul", 15, 50, **shapes([[32, 1, 8], [8, 2]], transposed)),
+        span("aten::mm", 20, 30, **shapes([[32, 8], [8, 2]], transposed)),
+        span("aten::sum", 100, 20, **shapes([[4, 8]], ["float"])),  # with all dimensions: runs itself again
+        span("aten::sum", 105, 10, **shapes([[4, 8]], ["float"])),
+    ]
+    found = ingest(tmp_path, document(events))
+    assert [(row["name"], row["start_ns"] // 1000, row["flops"]) for row in found.rows if row["flops"]] == [
+        ("aten::mm", found.one("aten::linear")["start_ns"] // 1000 + 20, 2 * 32 * 8 * 2),
+        ("aten::sum", found.one("aten::linear")["start_ns"] // 1000 + 100, 4 * 8),
+    ]
+
+
 def test_the_cost_of_a_nest_is_counted_once_on_the_outermost_operator_that_has_one(tmp_path: Path) -> None:
     events = [
         span("aten::einsum", 0, 50),  # no model

@@ -6,6 +6,7 @@ pipeline stage together; the dimension of the model's first input that its targe
 
 from __future__ import annotations
 
+import math
 import sys
 import weakref
 from typing import Any, Callable, Dict, List, Optional, Tuple
@@ -192,6 +193,10 @@ class Batches:
         if first is None:
             return None
         shape = shapes[first]
+        mapped = _mapped(self._torch, tensors[first])
+        if mapped is not None:  # one sample of these, or several that share parameters that are mapped, too
+            self._count(INPUT)
+            return mapped if shape[0] == 1 else None
         if len(shape) == 1 and self._are_tokens(root, tensors[first]):
             return None  # packed sequences: their tokens, or one token of each sample
         samples = shape[self.axis] if self.axis < len(shape) else shape[0]
@@ -224,7 +229,7 @@ class Batches:
         with self._torch._C.DisableTorchFunction():  # the training's own subclasses must not see us look
             for tensor, shape in zip(tensors, shapes):  # noqa: B905 - Python 3.8 has no `strict`
                 if len(shape) == 2 and tensor.dtype in integers:
-                    return shape[0] * shape[1] * whole
+                    return shape[0] * shape[1] * whole * (_mapped(self._torch, tensor) or 1)
         return None
 
     # -- along which axis samples lie ------------------------------------------------------------
@@ -333,6 +338,22 @@ def _shared_axis(shape: Shape, target: Shape) -> Optional[int]:
     if target[0] in (first, second):
         return 0 if target[0] == first else 1
     return None
+
+
+def _mapped(torch: Any, tensor: Any) -> Optional[int]:
+    """Over how many slices of `tensor` torch.func.vmap runs the function that has been given it; its shape
+    there lacks them. None: it is not mapped.
+    """
+    functorch: Any = getattr(torch._C, "_functorch", None)
+    if not hasattr(functorch, "maybe_get_bdim"):
+        return None
+    sizes: List[int] = []
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        inner = functorch.get_unwrapped(tensor)
+        if functorch.is_batchedtensor(tensor):
+            sizes.append(int(inner.shape[functorch.maybe_get_bdim(tensor)]))
+        tensor = inner
+    return math.prod(sizes) if sizes else None
 
 
 def _ranks_of(torch: Any, group: Any) -> List[int]:

@@ -161,3 +161,41 @@ class Models:
 
 def _is_trained(module: Any) -> bool:
     return any(parameter.requires_grad for parameter in _parameters(module))
+
+
+class Modes:
+    """Tells evaluations that run with gradients from training: of a model in evaluation mode that has been
+    trained in training mode. Some are trained in evaluation mode; an update without any other forward pass
+    shows that.
+
+    Attributes:
+        skipped: calls since the last update that were taken for evaluations.
+    """
+
+    def __init__(self) -> None:
+        self._training: Dict[
+            int, Callable[[], Any]
+        ] = {}  # models called in training mode since the last update
+        self._trained: Dict[int, Callable[[], Any]] = {}
+        self._either = False  # updates follow on calls in evaluation mode, too
+        self.skipped = 0
+
+    def is_evaluation(self, module: Any) -> bool:
+        """`module` is about to run with gradients."""
+        if getattr(module, "training", True):
+            if len(self._training) < MAX_MODELS:
+                self._training[id(module)] = weakref.ref(module)
+            return False
+        known = self._trained.get(id(module))
+        if self._either or known is None or known() is not module:
+            return False
+        self.skipped += 1
+        return True
+
+    def updated(self) -> None:
+        """An optimizer has begun its update."""
+        self._either = self._either or (self.skipped > 0 and not self._training)
+        if len(self._trained) < MAX_MODELS:
+            self._trained.update(self._training)
+        self._training.clear()
+        self.skipped = 0

@@ -31,7 +31,7 @@ from .closures import with_marked_closure
 from .compile import CompileWatch
 from .groups import GroupMarks
 from .layers import LayerMarks, unwrap
-from .models import Call, Calls, Models
+from .models import Call, Calls, Models, Modes
 from .names import ModelNames
 from .trace import TorchTrace
 from .wraps import unseen_test, wrap_backward, wrap_loader, wrap_process_group
@@ -85,7 +85,7 @@ class TorchProbe:
         self._rearm = False  # disarmed by a long evaluation; armed again with the next batch
         self._rootless = False  # no root forward is to be seen between updates
         self._in_backward = False
-        self._models = Models()
+        self._models, self._modes = Models(), Modes()
         self._names: Optional[ModelNames] = None
         self._calls = Calls()  # since the last update, of what may yet prove to be a model
         self._updated = 0  # when an update began last
@@ -242,7 +242,7 @@ class TorchProbe:
     def _root_called(self, module: Any, args: tuple, source: Any) -> None:
         """A module is about to run, and the model's forward is awaited. Most often it is that."""
         now = _clock()
-        if not self._torch.is_grad_enabled():
+        if not self._torch.is_grad_enabled() or self._modes.is_evaluation(module):
             # A teacher, a target network, or an evaluation: the model is still to come.
             self._skip()
             self._batches.loaders.evaluated()
@@ -352,6 +352,7 @@ class TorchProbe:
             self._hand = None
             self._provisional = False  # gradients may come from autograd.grad, without a backward pass
             serial = self._models.serial(optimizer)
+            self._modes.updated()
             found = [call for call in self._models.find(self._calls.outermost()) if call.time > self._updated]
             self._calls.updated()
             self._updated = now
@@ -456,7 +457,7 @@ class TorchProbe:
         if marks.idle and self._thread.has_work_here():
             if self._armed:
                 self._root_called(module, args, source)
-            if not (self._torch.is_grad_enabled() or module.training):
+            if self._modes.skipped or not (self._torch.is_grad_enabled() or module.training):
                 self._evaluated(module)
         if windows.active >= 0:
             marks.enter(module)
