@@ -242,6 +242,12 @@ thread = threading.Thread(target=work); thread.start(); thread.join()
 """
 
 
+def test_a_teacher_of_the_models_class_has_layers_of_its_own(train: Train) -> None:
+    marks = train(HEAD + TEACHER).marks()
+    names = ["Net", "l", "Net (not trained)", "Net (not trained).l"]
+    assert len(marks) > 8 and marks == (names * len(marks))[: len(marks)]
+
+
 @pytest.mark.parametrize("loop", [TEACHER, THREAD], ids=["teacher without gradients", "training in a thread"])
 def test_the_model_is_found_past_other_forwards_and_threads(train: Train, loop: str) -> None:
     recorded = train(HEAD + loop)

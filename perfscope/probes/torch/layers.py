@@ -26,6 +26,9 @@ def field(module: Any, name: str) -> Dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+NOT_TRAINED = " (not trained)"  # after the class of a model that no optimizer holds: a teacher
+
+
 def parts(module: Any) -> Iterator[Any]:
     """`module` and every module inside it, each once."""
     seen, waiting = set(), [module]
@@ -161,7 +164,8 @@ class LayerMarks:
         if name is None:
             if unwrap(module) is not module:
                 return  # a wrapper: its inner module carries the name
-            self._name_tree(module, class_name(module))
+            has_parameters = any(field(part, "_parameters") for part in parts(module))
+            self._name_tree(module, class_name(module) + (NOT_TRAINED if has_parameters else ""))
             name = self._name_of(module)
         mark = self._new_mark(self._prefix + str(name))
         mark.__enter__()
