@@ -1,9 +1,10 @@
-"""The JSON report: the same figures as every other renderer, raw, in base units.
+"""The JSON report: what the analysis found, raw, in base units; docs/json.md explains every key.
 
+The objects are those of `analysis.results` and of what it holds, under the names of their fields; what is put
+together differently here is in the types of `reports.schema`, which tests compare with what is written.
 `schema_version` counts changes that could break a reader; fields are only ever added within a version.
 Missing figures are null, never NaN and never 0; `missing` says why, and `affects` of an entry names by dotted
-paths the figures that are there but not what they would be (analysis/missing.py). `machine` is described in
-document_machine.py.
+paths the figures that are there but not what they would be (analysis/missing.py).
 """
 
 from __future__ import annotations
@@ -11,76 +12,78 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
 
 from perfscope import __version__
-from perfscope.analysis.clocks.fit import ClockFit
-from perfscope.analysis.results import (
-    Breakdown,
-    CollectiveResult,
-    DeviceBreakdown,
-    LayerResult,
-    Quantiles,
-    RankResult,
-    RunAnalysis,
+from perfscope.analysis.critical.results import (
+    CriticalPath,
+    entries,
+    never_on_path,
+    shares_by_kind,
+    shares_by_layer,
+    shares_by_rank,
 )
+from perfscope.analysis.machine.results import MachineAnalysis
+from perfscope.analysis.results import Breakdown, LayerResult, RankResult, RunAnalysis
+from perfscope.analysis.waits.results import WaitAnalysis
 from perfscope.messages.missing import missing_document
-from perfscope.reports.document_machine import machine_document
-from perfscope.reports.document_path import path_document
-from perfscope.reports.document_waits import waits_document
 
 REPORT_SCHEMA_VERSION = 1
+MOST_PATH_ENTRIES = 200
+MOST_WAIT_CALLS = 1000
 
 Json = dict[str, object]
 
 
 def build_document(analysis: RunAnalysis) -> Json:
     """The report as JSON-ready data: str, int, finite float, bool, None, list and dict only."""
-    document: Json = {
+    left_out = (
+        "calls",
+        "step_series",
+        "in_calls_ns",
+        "waiting_ns",
+        "layer_comm",
+        "critical_paths",
+        "tokens_per_s",
+        "batch_range",
+    )
+    document = {
         "schema_version": REPORT_SCHEMA_VERSION,
         "perfscope_version": __version__,
+        **_object(analysis, *left_out),
         "run": analysis.run.document,
-        "step_ns": _quantiles(analysis.step_ns),
-        "throughput_samples_per_s": analysis.throughput_samples_per_s,
-        "samples_source": analysis.samples_source,
-        "samples_per_step": analysis.samples_per_step,
-        "samples_per_step_range": None if analysis.batch_range is None else list(analysis.batch_range),
+        "samples_per_step_range": analysis.batch_range,
         "throughput_tokens_per_s": analysis.tokens_per_s,
-        "tokens_per_step": analysis.tokens_per_step,
-        "framework": analysis.framework,
-        "remarks": list(analysis.remarks),
-        "overhead_ratio": analysis.overhead_ratio,
-        "breakdown_of": analysis.breakdown_of,
-        "clock_residual_ns": analysis.clock_residual_ns,
         "ranks": [_rank(rank) for rank in analysis.ranks],
         "layers": [_layer(layer) for layer in analysis.layers],
-        "collectives": [_collective(collective) for collective in analysis.collectives],
-        "findings": [dataclasses.asdict(finding) for finding in analysis.findings],
+        "collectives": [
+            {
+                **_object(one),
+                "late_counts": [{"rank": rank, "count": count} for rank, count in one.late_counts],
+            }
+            for one in analysis.collectives
+        ],
         "missing": [missing_document(gap) for gap in analysis.missing],
-        "provenance": [dataclasses.asdict(source) for source in analysis.provenance],
-        "machine": machine_document(analysis.machine),
-        "efficiency": dataclasses.asdict(analysis.efficiency) if analysis.efficiency else None,
-        "what_ifs": [dataclasses.asdict(one) for one in analysis.what_ifs],
-        "replay": dataclasses.asdict(analysis.replay) if analysis.replay else None,
-        "waits": waits_document(analysis.waits),
+        "machine": _machine(analysis.machine),
+        "waits": _waits(analysis.waits),
         "critical_path": path_document(analysis.critical_paths),
-        "clocks": _clocks(analysis.clocks),
-        "bench": dataclasses.asdict(analysis.bench) if analysis.bench else None,
+        "clocks": _object(analysis.clocks, "at_ns", "islands"),
     }
-    finite = without_nan(document)
+    finite = without_nan(to_plain(document))
     assert isinstance(finite, dict)
     return finite
 
 
-def _clocks(clocks: ClockFit) -> Json:
-    """Each host's clock against the reference's; an unlinked host has none."""
-    return {
-        "reference": clocks.reference,
-        "offset_ns": dict(clocks.offset_ns),
-        "drift_ppm": dict(clocks.drift_ppm),
-        "residual_ns": dict(clocks.residual_ns),
-        "unlinked": list(clocks.unlinked),
-    }
+def to_plain(value: object) -> object:
+    """`value` of strings, numbers, None, lists, tuples and dicts: dataclasses by their fields' names.
+
+    Raises:
+        TypeError: something in it is no JSON, such as a number of numpy's: analyses give Python's own.
+    """
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=_mapping)
 
 
 def render_json(document: Mapping[str, object]) -> str:
@@ -101,95 +104,93 @@ def without_nan(value: object) -> object:
     return str(value)
 
 
-def _quantiles(quantiles: Quantiles | None) -> Json | None:
-    if quantiles is None:
-        return None
-    return {
-        "median": quantiles.median,
-        "p10": quantiles.p10,
-        "p90": quantiles.p90,
-        "count": quantiles.count,
-    }
-
-
-def _rank(rank: RankResult) -> Json:
-    return {
-        "rank": rank.rank,
-        "host": rank.host,
-        "num_steps": rank.num_steps,
-        "num_traced_steps": rank.num_traced_steps,
-        "step_ns": _quantiles(rank.step_ns),
-        "breakdown_ns": _breakdown(rank),
-        "breakdown_step_ns": None if rank.breakdown_ns is None else rank.breakdown_ns.step,
-        "breakdown_num_steps": None if rank.breakdown_ns is None else rank.breakdown_ns.num_steps,
-        "comm_ns": rank.comm_ns,
-        "overlap_ratio": rank.overlap_ratio,
-        "device_ns": _device(rank.device_ns),
-        "input_wait_ns": rank.input_wait_ns,
-        "samples_per_step": rank.samples_per_step,
-        "overhead_ns": rank.overhead_ns,
-        "elapsed_ns": rank.elapsed_ns,
-        "idle_host_wait_ns": rank.idle_host_wait_ns,
-        "finished": rank.finished,
-    }
-
-
-def _breakdown(rank: RankResult) -> Json | None:
-    """The parts alone, so that the sum of those that are told is `breakdown_step_ns`."""
-    own = rank.breakdown_ns
-    if own is None:
-        return None
-    return {part: None if part in rank.untold else getattr(own, part) for part in Breakdown.PARTS}
-
-
-def _device(device: DeviceBreakdown | None) -> Json | None:
-    return None if device is None else dataclasses.asdict(device)
-
-
-def _layer(layer: LayerResult) -> Json:
-    busy_ns = layer.forward_ns + layer.backward_ns
-    return {
-        "layer": layer.layer,
-        "type": layer.module_type,
-        "order": layer.order,
-        "calls": layer.calls,
-        "forward_ns": layer.forward_ns,
-        "backward_ns": layer.backward_ns,
-        "exposed_comm_ns": layer.exposed_comm_ns,
-        "flops": layer.flops,
-        "bytes": layer.bytes,
-        "forward_flops": layer.forward_flops,
-        "backward_flops": layer.backward_flops,
-        "forward_bytes": layer.forward_bytes,
-        "backward_bytes": layer.backward_bytes,
-        "flops_per_s": per_second(layer.flops, busy_ns),
-        "bytes_per_s": per_second(layer.bytes, busy_ns),
-        "num_params": layer.num_params,
-    }
-
-
 def per_second(amount: int | None, duration_ns: int) -> float | None:
     """`amount` per second, or None where either side is missing."""
     return None if amount is None or duration_ns <= 0 else amount * 1e9 / duration_ns
 
 
-def _collective(collective: CollectiveResult) -> Json:
+def _mapping(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value)} in a report")
+
+
+def _object(result: Any, *left_out: str) -> dict[str, Any]:
+    """A result's fields by name; what they hold is converted with the whole document."""
     return {
-        "collective": collective.collective,
-        "group": collective.group,
-        "group_size": collective.group_size,
-        "dtype": collective.dtype,
-        "count": collective.count,
-        "num_matched": collective.num_matched,
-        "num_waits_uncertain": collective.num_waits_uncertain,
-        "bytes": collective.bytes,
-        "num_unsized": collective.num_unsized,
-        "duration_ns": collective.duration_ns,
-        "transfer_ns": collective.transfer_ns,
-        "wait_ns": collective.wait_ns,
-        "max_wait_ns": collective.max_wait_ns,
-        "algbw_bytes_per_s": collective.algbw_bytes_per_s,
-        "busbw_bytes_per_s": collective.busbw_bytes_per_s,
-        "busbw_with_wait_bytes_per_s": collective.busbw_with_wait_bytes_per_s,
-        "late_counts": [{"rank": rank, "count": count} for rank, count in collective.late_counts],
+        one.name: getattr(result, one.name) for one in dataclasses.fields(result) if one.name not in left_out
+    }
+
+
+def _rank(rank: RankResult) -> Json:
+    """`breakdown_ns` has the parts alone, so that the sum of those that are known is `breakdown_step_ns`."""
+    own = rank.breakdown_ns
+    parts = {part: None if part in rank.untold else getattr(own, part, None) for part in Breakdown.PARTS}
+    return {
+        **_object(rank, "untold"),
+        "breakdown_ns": own and parts,
+        "breakdown_step_ns": own and own.step,
+        "breakdown_num_steps": own and own.num_steps,
+    }
+
+
+def _layer(layer: LayerResult) -> Json:
+    busy_ns = layer.forward_ns + layer.backward_ns
+    return {
+        **_object(layer, "module_type"),
+        "type": layer.module_type,
+        "flops_per_s": per_second(layer.flops, busy_ns),
+        "bytes_per_s": per_second(layer.bytes, busy_ns),
+    }
+
+
+def _machine(machine: MachineAnalysis | None) -> Json | None:
+    if machine is None:
+        return None
+    return {
+        **_object(machine),
+        "windows": [
+            {"window": window, "start_ns": start, "end_ns": end} for window, start, end in machine.windows
+        ],
+        "missing": [missing_document(gap) for gap in machine.missing],
+    }
+
+
+def _waits(waits: WaitAnalysis | None) -> Json | None:
+    """The calls with the longest waits, in time order; missing figures stand with the run's."""
+    if waits is None:
+        return None
+    worst = sorted(waits.calls, key=lambda call: -call.max_wait_ns)[:MOST_WAIT_CALLS]
+    return {
+        **_object(waits, "missing"),
+        "num_calls": len(waits.calls),
+        "calls": [
+            {**_object(call, "ranks", "start_ns"), "num_ranks": len(call.ranks)}
+            for call in sorted(worst, key=lambda call: (call.window, call.start_ns))
+        ],
+    }
+
+
+def path_document(paths: Sequence[CriticalPath]) -> Json | None:
+    """`steps[].kinds_ns` adds up to `steps[].total_ns`; `entries` are the longest over all steps together."""
+    if not paths:
+        return None
+    found = entries(paths)
+    return {
+        "steps": [
+            {
+                **_object(path, "segments", "ranks"),
+                "total_ns": path.total_ns,
+                "kinds_ns": {share.key: share.ns for share in shares_by_kind([path])},
+                "num_hops": path.num_hops,
+                "num_uncertain": path.num_uncertain,
+                "off_path": path.off_path,
+            }
+            for path in paths
+        ],
+        "ranks": shares_by_rank(paths),
+        "layers": shares_by_layer(paths),
+        "entries": found[:MOST_PATH_ENTRIES],
+        "num_entries": len(found),
+        "never_on_path": never_on_path(paths),
     }

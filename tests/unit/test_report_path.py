@@ -9,7 +9,7 @@ from typing import Any
 
 from perfscope.analysis.critical.results import CriticalPath, PathSegment
 from perfscope.analysis.timeline_extract import TimelineExtract
-from perfscope.reports.document_path import path_document
+from perfscope.reports.document import path_document
 from perfscope.reports.drawing.paper import paper_svg
 from perfscope.reports.drawing.still import lay_out_still
 from perfscope.reports.model import Note, StackedBars, Table, Timeline

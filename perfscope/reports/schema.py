@@ -1,0 +1,349 @@
+"""The types of the JSON report, and docs/json.md, which is written from them.
+
+    python -m perfscope.reports.schema docs/json.md        (or: make json-doc)
+
+What a key means stands where its result is defined: in the comment at the field, or under "Attributes" of the
+class. `Meta` has it for what `reports.document` puts together itself. Nothing of this is loaded by a report.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import re
+import sys
+import textwrap
+import types
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from perfscope.analysis.clocks.fit import ClockFit
+from perfscope.analysis.critical.results import PATH_KINDS, CriticalPath, PathEntry, PathShare
+from perfscope.analysis.machine.results import MachineAnalysis
+from perfscope.analysis.results import Breakdown, CollectiveResult, LayerResult, RankResult, RunAnalysis
+from perfscope.analysis.waits.results import WaitAnalysis, WaitCall
+from perfscope.reports.document import MOST_PATH_ENTRIES, MOST_WAIT_CALLS, REPORT_SCHEMA_VERSION
+
+_BASE: dict[type, type] = {}  # object of the document -> the result that it is made of
+
+
+def _object(name: str, base: type, *left_out: str, **changed: Any) -> Any:
+    """The result `base` as it stands in the document: without some fields, with others changed or added."""
+    hints = get_type_hints(base, include_extras=True)
+    names = [one.name for one in dataclasses.fields(base) if one.name not in left_out]
+    rows = {**{one: hints[one] for one in names}, **changed}
+    made = msgspec.defstruct(name, list(rows.items()), kw_only=True, forbid_unknown_fields=True)
+    _BASE[made] = base
+    return made
+
+
+def _struct(name: str, text: str, **fields: Any) -> Any:
+    made = msgspec.defstruct(name, list(fields.items()), kw_only=True, forbid_unknown_fields=True)
+    made.__doc__ = text
+    return made
+
+
+def _said(kind: Any, text: str) -> Any:
+    return Annotated[kind, Meta(description=text)]
+
+
+_Missing = _struct(
+    "Missing",
+    "A figure that is not there, or not what it would be.",
+    what=_said(str, "the figure, in words"),
+    reason=_said(str, "why it is missing, in words"),
+    affects=_said(
+        tuple[str, ...],
+        "dotted paths in this document of the figures that are there but not what they would be; a path stands"
+        " for all below it, `ranks.3` for the entry of rank 3; empty: only what is null",
+    ),
+    figure=_said(str, "its code, see vocabulary/figures.py"),
+    cause=_said(str, "code of the reason, see vocabulary/causes.py"),
+)
+_Parts = _struct(
+    "Parts",
+    "The parts of the mean analyzed step; null: no trace could tell it.",
+    **{part: _said(int | None, f"{part.replace('_', ' ')}, ns") for part in Breakdown.PARTS},
+)
+_Rank = _object(
+    "Rank",
+    RankResult,
+    "untold",
+    breakdown_ns=_said(
+        _Parts | None, "parts of the mean analyzed step; those that are known add up to `breakdown_step_ns`"
+    ),
+    breakdown_step_ns=_said(int | None, "the mean analyzed step"),
+    breakdown_num_steps=_said(int | None, "steps that the mean is taken over"),
+)
+_Layer = _object(
+    "Layer",
+    LayerResult,
+    "module_type",
+    type=_said(str | None, "class of the module"),
+    flops_per_s=_said(float | None, "`flops` over forward and backward time"),
+    bytes_per_s=_said(float | None, "`bytes` over forward and backward time"),
+)
+_Late = _struct("Late", "", rank=int, count=_said(int, "times it entered last"))
+_Collective = _object(
+    "Collective", CollectiveResult, late_counts=_said(tuple[_Late, ...], "most often first")
+)
+_Window = _struct("Window", "A traced window.", window=int, start_ns=int, end_ns=int)
+_Machine = _object(
+    "Machine",
+    MachineAnalysis,
+    windows=_said(tuple[_Window, ...], "traced windows, Unix ns"),
+    missing=_said(tuple[_Missing, ...], "what is missing of the machine, and why"),
+)
+_Call = _object("Call", WaitCall, "ranks", "start_ns", num_ranks=_said(int, "ranks that took part"))
+_Waits = _object(
+    "Waits",
+    WaitAnalysis,
+    "missing",
+    num_calls=_said(int, "calls in all"),
+    calls=_said(tuple[_Call, ...], f"the {MOST_WAIT_CALLS:,} with the longest waits, by window and start"),
+)
+_PathStep = _object(
+    "PathStep",
+    CriticalPath,
+    "segments",
+    "ranks",
+    total_ns=_said(int, "`end_ns` - `begin_ns`"),
+    kinds_ns=_said(dict[Literal[PATH_KINDS], int], "what the time is spent on; adds up to `total_ns`"),
+    num_hops=_said(int, "times the path goes from one rank to another"),
+    num_uncertain=_said(int, "times it went to a late rank that the clocks do not surely name"),
+    off_path=_said(tuple[int, ...], "ranks that it does not touch: making them faster changes nothing"),
+)
+_Path = _struct(
+    "Path",
+    "What the traced steps had to wait for.",
+    steps=_said(tuple[_PathStep, ...], "one per traced step"),
+    ranks=_said(tuple[PathShare, ...], "by rank, transfers left out, most first"),
+    layers=_said(tuple[PathShare, ...], "by layer, most first"),
+    entries=_said(tuple[PathEntry, ...], f"the {MOST_PATH_ENTRIES} longest over all steps together"),
+    num_entries=_said(int, "entries in all"),
+    never_on_path=_said(tuple[int, ...], "ranks that were traced and lie on no step's path"),
+)
+# Of keys that say the same wherever they stand, and of which their results say nothing more.
+_COMMON = {
+    "rank": "number of the rank",
+    "rank?": "number of the rank; null: of no single rank",
+    "host": "name of the host",
+    "hosts": "names of the hosts",
+    "layer": "path of the layer",
+    "layer?": "path of the layer; null: of none, or not known",
+    "phase": "forward or backward",
+    "phase?": "forward or backward; null: neither, or not known",
+    "collective": "name of the collective",
+    "collective?": "name of the collective; null: of none",
+    "group": "process group",
+    "group?": "process group; null: of none",
+    "window": "number of the traced window",
+    "step": "number of the step",
+    "seq": "position among the calls of its kind and group in the window",
+    "start_ns": "beginning",
+    "end_ns": "end",
+    "start_ns?": "beginning",
+    "end_ns?": "end",
+    "sentence": "the same in words",
+    "num_ranks": "ranks that took part",
+    "num_steps": "steps that the figures are taken over",
+    "num_calls": "calls",
+    "wait_ns": "waiting",
+    "transfer_ns": "transfer",
+    "exposed_comm_ns": "communication that no computation hides",
+}
+
+
+Report = _object(
+    "Report",
+    RunAnalysis,
+    *("calls", "step_series", "in_calls_ns", "waiting_ns", "layer_comm", "critical_paths", "tokens_per_s"),
+    "batch_range",
+    schema_version=_said(Literal[REPORT_SCHEMA_VERSION], "counts changes that could break a reader"),
+    perfscope_version=_said(str, "of the perfscope that made the report"),
+    run=_said(dict[str, Any], "run.json as it stands in the run, see run-directory.md"),
+    samples_per_step_range=_said(
+        tuple[int, int] | None, "fewest and most samples of a rank and step, where they vary"
+    ),
+    throughput_tokens_per_s=_said(float | None, "of all ranks; null: not known, or no model of tokens"),
+    ranks=_said(tuple[_Rank, ...], "by rank"),
+    layers=_said(tuple[_Layer, ...], "in the order of first execution"),
+    collectives=_said(tuple[_Collective, ...], "by collective and process group"),
+    missing=_said(tuple[_Missing, ...], "what is missing, and why"),
+    machine=_said(_Machine | None, "null: nothing of the machine was recorded"),
+    waits=_said(_Waits | None, "null: no step was traced"),
+    critical_path=_said(_Path | None, "null: no step was traced"),
+    clocks=_said(_object("Clocks", ClockFit, "at_ns", "islands"), "the hosts' clocks"),
+)
+
+
+# -- docs/json.md ----
+
+_UNITS = (
+    (r"_per_s$", "per second"),
+    (r"_per_sample$", "per sample"),
+    (r"_ns(_|$)|^ns$", "ns"),
+    (r"bytes$", "bytes"),
+    (r"flops$", "FLOP"),
+    (r"_s$", "s"),
+    (r"ppm$", "parts per million"),
+    (r"joules$", "J"),
+    (r"watts$", "W"),
+    (r"ratio$|^share$|^fraction$|^p_value$", "ratio"),
+)
+_NAMES = {
+    bool: "true or false",
+    int: "integer",
+    float: "number",
+    str: "text",
+    dict: "object",
+    Any: "anything",
+    object: "anything",
+}
+
+
+def document() -> str:
+    """docs/json.md."""
+    parts = [_HEAD]
+    seen: dict[Any, str] = {Report: "the document"}
+    todo: list[tuple[Any, str]] = [(Report, "")]
+    while todo:
+        kind, path = todo.pop(0)
+        rows = ["| key | what it holds | unit | meaning |", "|---|---|---|---|"]
+        for key, (hint, text) in keys_of(kind).items():
+            inner = f"{path}.{key}".lstrip(".")
+            for one, where in _objects(hint, inner):
+                if one not in seen:
+                    seen[one] = where
+                    todo.append((one, where))
+            rows.append(f"| `{key}` | {_shown(hint, seen)} | {_unit(key, hint)} | {text} |")
+        title = f"## `{path}`" if path else "## The document"
+        parts.append("\n\n".join(one for one in (title, _first_of(kind), "\n".join(rows)) if one))
+    return "\n\n".join(parts) + "\n"
+
+
+def keys_of(kind: Any) -> dict[str, tuple[Any, str]]:
+    """Key -> its type and meaning; "" where nothing says it."""
+    base = _BASE.get(kind, kind)
+    texts = _texts(base) if dataclasses.is_dataclass(base) else {}
+    found = {}
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        own = (
+            next((one.description for one in get_args(hint)[1:] if isinstance(one, Meta)), "")
+            if get_origin(hint) is Annotated
+            else ""
+        )
+        is_null = type(None) in get_args(_bare(hint))
+        text = own or texts.get(name) or _COMMON.get(f"{name}?" if is_null else name, "")
+        found[name] = (_bare(hint), text.replace("|", "\\|"))
+    return found
+
+
+def _texts(result: type) -> dict[str, str]:
+    """Field -> what its class says of it: the comment at it, or an entry under "Attributes"."""
+    source = textwrap.dedent(inspect.getsource(result))
+    lines = source.splitlines()
+    body = ast.parse(source).body[0]
+    assert isinstance(body, ast.ClassDef)
+    found: dict[str, str] = {}
+    entries = re.split(
+        r"\n {4}(?=[a-z_, ]+: )",
+        (ast.get_docstring(body) or "").partition("Attributes:\n")[2]
+        and "\n" + (ast.get_docstring(body) or "").partition("Attributes:\n")[2],
+    )
+    for entry in entries[1:]:
+        names, _, text = entry.partition(": ")
+        for name in names.split(", "):
+            found[name.strip()] = " ".join(text.split())
+    above: list[str] = []
+    for node in body.body:
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+            continue
+        trailing = [lines[at].partition("  # ")[2] for at in range(node.lineno - 1, node.end_lineno or 0)]
+        at = node.lineno - 2
+        above = []
+        while lines[at].lstrip().startswith("# "):
+            above.insert(0, lines[at].lstrip()[2:])
+            at -= 1
+        text = " ".join([*above, *filter(None, trailing)])
+        if text:
+            found[node.target.id] = _as_json(text)
+    return found
+
+
+def _as_json(text: str) -> str:
+    """A comment on Python's values, as a reader of JSON knows them."""
+    return re.sub(r"\bNone\b", "null", re.sub(r"\bTrue\b", "true", re.sub(r"\bFalse\b", "false", text)))
+
+
+def _first_of(kind: Any) -> str:
+    """What the class says of itself, without its attributes."""
+    if kind is Report:
+        return ""
+    base = _BASE.get(kind, kind)
+    text = inspect.cleandoc(base.__doc__ or "").partition("Attributes:")[0].strip()
+    return "" if text.startswith(f"{base.__name__}(") else _as_json(text)
+
+
+def _bare(hint: Any) -> Any:
+    return _bare(get_args(hint)[0]) if get_origin(hint) is Annotated else hint
+
+
+def _objects(hint: Any, path: str) -> list[tuple[Any, str]]:
+    """The objects in a value of that type, and where they stand."""
+    hint = _bare(hint)
+    if dataclasses.is_dataclass(hint) or hasattr(hint, "__struct_fields__"):
+        return [(hint, path)]
+    inner = (
+        f"{path}[]"
+        if get_origin(hint) is tuple
+        else f"{path}.*"
+        if get_origin(hint) in (dict, Mapping)
+        else path
+    )
+    return [one for argument in get_args(hint) if argument is not ... for one in _objects(argument, inner)]
+
+
+def _shown(hint: Any, seen: Mapping[Any, str]) -> str:
+    hint = _bare(hint)
+    arguments = get_args(hint)
+    if hint in seen:
+        return f"object `{seen[hint]}`"
+    if get_origin(hint) in (Union, types.UnionType):
+        return " or ".join("null" if one is type(None) else _shown(one, seen) for one in arguments)
+    if get_origin(hint) is tuple:
+        inner = arguments[:1] if arguments[-1] is ... else arguments
+        return f"list of {', '.join(_shown(one, seen) for one in inner)}"
+    if (
+        get_origin(hint) in (dict, Mapping, Sequence)
+        or get_origin(hint) is __import__("collections").abc.Mapping
+    ):
+        return f"object of {_shown(arguments[1], seen)} by key"
+    if get_origin(hint) is Literal:
+        return " or ".join(str(one) for one in arguments)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return " or ".join(f"`{one.value}`" for one in hint)
+    return _NAMES.get(hint, str(hint))
+
+
+def _unit(key: str, hint: Any) -> str:
+    if "float" not in str(hint) and "int" not in str(hint):
+        return ""
+    return next((unit for pattern, unit in _UNITS if re.search(pattern, key)), "")
+
+
+_HEAD = """<!-- Written by `make json-doc` from perfscope/reports/schema.py; do not edit. -->
+
+# The JSON report
+
+`perfscope report RUN --json` prints it, `-o FILE` beside it writes it into a file."""
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(document(), encoding="utf-8")
