@@ -11,7 +11,7 @@ PYTEST_FLAGS ?= -n 3 --dist worksteal --durations 25 -m "not slow and $(ELSEWHER
 FRAMEWORKS_VENV := build/frameworks-venv
 DOCS_VENV := build/docs-venv
 
-.PHONY: help demo demo-neighbor test test-slow check-overhead test-slurm test-frameworks test-vm test-gpu lint types system-packages wheel clean update-golden docs schemes-doc
+.PHONY: help demo demo-neighbor test test-slow check-overhead test-slurm test-frameworks test-vm test-gpu lint types system-packages wheel clean update-golden docs schemes-doc json-doc
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -119,6 +119,9 @@ docs: $(DOCS_VENV)/ready ## build the documentation into build/site; broken link
 
 schemes-doc: $(VENV)/ready ## write docs/schemes.md anew from the registry of schemes
 	$(VENV)/bin/python -m perfscope.runners.catalogue.scheme_docs docs/schemes.md
+
+json-doc: $(VENV)/ready ## write docs/json.md anew from the types of the JSON report
+	$(VENV)/bin/python -m perfscope.reports.schema docs/json.md
 
 clean: ## remove what the other targets made, but for the runs in perfscope-runs
 	rm -rf build $(VENV) *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -232,5 +232,5 @@ class RunAnalysis:
     waits: WaitAnalysis | None = None
     critical_paths: tuple[CriticalPath, ...] = ()  # one per window and step
     layer_comm: LayerComm | None = None  # None: no layer could be looked for
-    framework: str = "torch"  # that trained, "keras-jax" with Keras's backend; torch where nobody says
+    framework: str = "torch"  # that trained, "keras-jax" with Keras's backend; torch where none is recorded
     remarks: tuple[str, ...] = ()  # what probes and readers noted of the training, a sentence each

@@ -2,8 +2,8 @@
 
     python -m perfscope.reports.schema docs/json.md        (or: make json-doc)
 
-What a key means stands where its result is defined: in the comment at the field, or under "Attributes" of the
-class. `Meta` has it for what `reports.document` puts together itself. Nothing of this is loaded by a report.
+The meaning of a key is written where its result is defined: in the comment at the field, or under "Attributes"
+of the class; `Meta` has it for what `reports.document` composes itself. No report imports this module.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 import sys
 import textwrap
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -53,6 +53,10 @@ def _said(kind: Any, text: str) -> Any:
     return Annotated[kind, Meta(description=text)]
 
 
+def _list(kind: Any) -> Any:
+    return types.GenericAlias(tuple, (kind, ...))
+
+
 _Missing = _struct(
     "Missing",
     "A figure that is not there, or not what it would be.",
@@ -60,8 +64,8 @@ _Missing = _struct(
     reason=_said(str, "why it is missing, in words"),
     affects=_said(
         tuple[str, ...],
-        "dotted paths in this document of the figures that are there but not what they would be; a path stands"
-        " for all below it, `ranks.3` for the entry of rank 3; empty: only what is null",
+        "dotted paths in this document of the figures that are there but not what they would be; a path"
+        " covers all below it, `ranks.3` is the entry of rank 3; empty: only what is null",
     ),
     figure=_said(str, "its code, see vocabulary/figures.py"),
     cause=_said(str, "code of the reason, see vocabulary/causes.py"),
@@ -90,15 +94,13 @@ _Layer = _object(
     bytes_per_s=_said(float | None, "`bytes` over forward and backward time"),
 )
 _Late = _struct("Late", "", rank=int, count=_said(int, "times it entered last"))
-_Collective = _object(
-    "Collective", CollectiveResult, late_counts=_said(tuple[_Late, ...], "most often first")
-)
+_Collective = _object("Collective", CollectiveResult, late_counts=_said(_list(_Late), "most often first"))
 _Window = _struct("Window", "A traced window.", window=int, start_ns=int, end_ns=int)
 _Machine = _object(
     "Machine",
     MachineAnalysis,
-    windows=_said(tuple[_Window, ...], "traced windows, Unix ns"),
-    missing=_said(tuple[_Missing, ...], "what is missing of the machine, and why"),
+    windows=_said(_list(_Window), "traced windows, Unix ns"),
+    missing=_said(_list(_Missing), "what is missing of the machine, and why"),
 )
 _Call = _object("Call", WaitCall, "ranks", "start_ns", num_ranks=_said(int, "ranks that took part"))
 _Waits = _object(
@@ -106,15 +108,16 @@ _Waits = _object(
     WaitAnalysis,
     "missing",
     num_calls=_said(int, "calls in all"),
-    calls=_said(tuple[_Call, ...], f"the {MOST_WAIT_CALLS:,} with the longest waits, by window and start"),
+    calls=_said(_list(_Call), f"the {MOST_WAIT_CALLS:,} with the longest waits, by window and start"),
 )
+_PathKind = Literal[PATH_KINDS]  # type: ignore[valid-type]  # a tuple of a constant's
 _PathStep = _object(
     "PathStep",
     CriticalPath,
     "segments",
     "ranks",
     total_ns=_said(int, "`end_ns` - `begin_ns`"),
-    kinds_ns=_said(dict[Literal[PATH_KINDS], int], "what the time is spent on; adds up to `total_ns`"),
+    kinds_ns=_said(dict[_PathKind, int], "what the time is spent on; adds up to `total_ns`"),
     num_hops=_said(int, "times the path goes from one rank to another"),
     num_uncertain=_said(int, "times it went to a late rank that the clocks do not surely name"),
     off_path=_said(tuple[int, ...], "ranks that it does not touch: making them faster changes nothing"),
@@ -122,7 +125,7 @@ _PathStep = _object(
 _Path = _struct(
     "Path",
     "What the traced steps had to wait for.",
-    steps=_said(tuple[_PathStep, ...], "one per traced step"),
+    steps=_said(_list(_PathStep), "one per traced step"),
     ranks=_said(tuple[PathShare, ...], "by rank, transfers left out, most first"),
     layers=_said(tuple[PathShare, ...], "by layer, most first"),
     entries=_said(tuple[PathEntry, ...], f"the {MOST_PATH_ENTRIES} longest over all steps together"),
@@ -165,17 +168,17 @@ Report = _object(
     RunAnalysis,
     *("calls", "step_series", "in_calls_ns", "waiting_ns", "layer_comm", "critical_paths", "tokens_per_s"),
     "batch_range",
-    schema_version=_said(Literal[REPORT_SCHEMA_VERSION], "counts changes that could break a reader"),
+    schema_version=_said(int, f"{REPORT_SCHEMA_VERSION}; counts changes that could break a reader"),
     perfscope_version=_said(str, "of the perfscope that made the report"),
     run=_said(dict[str, Any], "run.json as it stands in the run, see run-directory.md"),
     samples_per_step_range=_said(
         tuple[int, int] | None, "fewest and most samples of a rank and step, where they vary"
     ),
     throughput_tokens_per_s=_said(float | None, "of all ranks; null: not known, or no model of tokens"),
-    ranks=_said(tuple[_Rank, ...], "by rank"),
-    layers=_said(tuple[_Layer, ...], "in the order of first execution"),
-    collectives=_said(tuple[_Collective, ...], "by collective and process group"),
-    missing=_said(tuple[_Missing, ...], "what is missing, and why"),
+    ranks=_said(_list(_Rank), "by rank"),
+    layers=_said(_list(_Layer), "in the order of first execution"),
+    collectives=_said(_list(_Collective), "by collective and process group"),
+    missing=_said(_list(_Missing), "what is missing, and why"),
     machine=_said(_Machine | None, "null: nothing of the machine was recorded"),
     waits=_said(_Waits | None, "null: no step was traced"),
     critical_path=_said(_Path | None, "null: no step was traced"),
@@ -228,10 +231,28 @@ def document() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def listing() -> str:
+    """The version, then every key of the document with its type, sorted: what a test pins."""
+    lines = []
+    seen: set[Any] = set()
+    todo = [(Report, "")]
+    while todo:
+        kind, path = todo.pop()
+        if kind in seen:
+            continue
+        seen.add(kind)
+        for key, (hint, _) in keys_of(kind).items():
+            inner = f"{path}.{key}".lstrip(".")
+            found = _objects(hint, inner)
+            todo += found
+            lines.append(f"{inner}: {_shown(hint, {one: one.__name__ for one, _ in found})}")
+    return "\n".join([f"schema_version {REPORT_SCHEMA_VERSION}", *sorted(lines)]) + "\n"
+
+
 def keys_of(kind: Any) -> dict[str, tuple[Any, str]]:
     """Key -> its type and meaning; "" where nothing says it."""
     base = _BASE.get(kind, kind)
-    texts = _texts(base) if dataclasses.is_dataclass(base) else {}
+    texts = _texts(base) if "__dataclass_fields__" in vars(base) else {}
     found = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
         own = (
@@ -252,28 +273,23 @@ def _texts(result: type) -> dict[str, str]:
     body = ast.parse(source).body[0]
     assert isinstance(body, ast.ClassDef)
     found: dict[str, str] = {}
-    entries = re.split(
-        r"\n {4}(?=[a-z_, ]+: )",
-        (ast.get_docstring(body) or "").partition("Attributes:\n")[2]
-        and "\n" + (ast.get_docstring(body) or "").partition("Attributes:\n")[2],
-    )
-    for entry in entries[1:]:
+    attributes = "\n" + (ast.get_docstring(body) or "").partition("Attributes:\n")[2]
+    for entry in re.split(r"\n {4}(?=[a-z_, ]+: )", attributes)[1:]:
         names, _, text = entry.partition(": ")
         for name in names.split(", "):
-            found[name.strip()] = " ".join(text.split())
-    above: list[str] = []
+            found[name.strip()] = _as_json(" ".join(text.split())).rstrip(".")
     for node in body.body:
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
             continue
         trailing = [lines[at].partition("  # ")[2] for at in range(node.lineno - 1, node.end_lineno or 0)]
         at = node.lineno - 2
-        above = []
+        above: list[str] = []
         while lines[at].lstrip().startswith("# "):
             above.insert(0, lines[at].lstrip()[2:])
             at -= 1
         text = " ".join([*above, *filter(None, trailing)])
         if text:
-            found[node.target.id] = _as_json(text)
+            found[node.target.id] = _as_json(text).rstrip(".")
     return found
 
 
@@ -320,10 +336,7 @@ def _shown(hint: Any, seen: Mapping[Any, str]) -> str:
     if get_origin(hint) is tuple:
         inner = arguments[:1] if arguments[-1] is ... else arguments
         return f"list of {', '.join(_shown(one, seen) for one in inner)}"
-    if (
-        get_origin(hint) in (dict, Mapping, Sequence)
-        or get_origin(hint) is __import__("collections").abc.Mapping
-    ):
+    if get_origin(hint) in (dict, Mapping):
         return f"object of {_shown(arguments[1], seen)} by key"
     if get_origin(hint) is Literal:
         return " or ".join(str(one) for one in arguments)
@@ -342,7 +355,10 @@ _HEAD = """<!-- Written by `make json-doc` from perfscope/reports/schema.py; do 
 
 # The JSON report
 
-`perfscope report RUN --json` prints it, `-o FILE` beside it writes it into a file."""
+`perfscope report RUN --json` prints it, and `--json -o FILE` writes it to a file. Figures are raw, in base
+units. A figure that was not measured is null, never 0, and `missing` has the reason. Within one
+`schema_version` keys are only added; a key that is renamed, removed or changes its type gets a new version.
+Keys are named by their path: `ranks[]` is each entry of the list `ranks`, `.*` each value of an object."""
 
 
 if __name__ == "__main__":

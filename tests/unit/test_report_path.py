@@ -9,7 +9,7 @@ from typing import Any
 
 from perfscope.analysis.critical.results import CriticalPath, PathSegment
 from perfscope.analysis.timeline_extract import TimelineExtract
-from perfscope.reports.document import path_document
+from perfscope.reports.document import path_document, to_plain
 from perfscope.reports.drawing.paper import paper_svg
 from perfscope.reports.drawing.still import lay_out_still
 from perfscope.reports.model import Note, StackedBars, Table, Timeline
@@ -127,7 +127,7 @@ def test_without_a_traced_step_there_is_no_section() -> None:
 
 
 def test_the_document_is_finite_and_adds_up() -> None:
-    document = path_document([late_rank_path()])
+    document = to_plain(path_document([late_rank_path()]))
     assert document is not None
     read = json.loads(json.dumps(document, allow_nan=False))
     [step] = read["steps"]

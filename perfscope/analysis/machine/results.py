@@ -161,7 +161,7 @@ class Energy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disturbance:
-    """Somebody or something else took part of the machine for a while."""
+    """Another program or the hardware took part of the machine for a while."""
 
     host: str
     kind: DisturbanceKind

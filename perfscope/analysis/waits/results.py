@@ -24,7 +24,7 @@ class LateCause:
 
     Attributes:
         reason: why `rank` was late.
-        rank: whose doing it is; not the late rank where that one had waited for somebody else (`through`).
+        rank: the rank that caused it; not the late rank where that one had waited for another (`through`).
         excess_ns: by how much `rank` spent more on it than the lower median of the others did.
         layer, phase: of what was computed; None where it is nobody's, or no computation.
         group: for exposed_comm the other call's process group.
