@@ -31,7 +31,7 @@ class Quantiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
-    """Where the mean analysed step of one rank went (METRICS §1). The parts add up to `step` exactly."""
+    """Where the mean analyzed step of one rank went (METRICS §1). The parts add up to `step` exactly."""
 
     step: int
     compute: int
@@ -74,7 +74,7 @@ class RankResult:
     num_traced_steps: int
     step_ns: Quantiles | None
     breakdown_ns: Breakdown | None
-    comm_ns: int | None  # |union of communication| per mean analysed step
+    comm_ns: int | None  # |union of communication| per mean analyzed step
     overlap_ratio: float | None
     device_ns: DeviceBreakdown | None  # every device event in the files
     input_wait_ns: int | None  # always-on: median per step
@@ -90,7 +90,7 @@ class RankResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerResult:
-    """One layer; times are the mean per analysed step, averaged over ranks."""
+    """One layer; times are the mean per analyzed step, averaged over ranks."""
 
     layer: str
     module_type: str | None
@@ -98,7 +98,7 @@ class LayerResult:
     forward_ns: int
     backward_ns: int
     exposed_comm_ns: int | None  # None: the trace does not tie collectives to layers
-    flops: int | None  # per step and rank, forward + backward, modelled from shapes
+    flops: int | None  # per step and rank, forward + backward, modeled from shapes
     bytes: int | None  # likewise, read + written
     order: int  # position of first execution, to sort as the network runs
     num_params: int | None = None  # the layer's own parameters; None: an imported trace does not list them
@@ -110,7 +110,7 @@ class LayerResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerComm:
-    """Exposed communication of the mean analysed step, averaged over ranks; ns.
+    """Exposed communication of the mean analyzed step, averaged over ranks; ns.
 
     The total is what the layers have and the values of `outside` and `unassigned` together.
 
@@ -127,7 +127,7 @@ class LayerComm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveResult:
-    """All calls of one collective on one group, over the analysed windows, averaged over member ranks."""
+    """All calls of one collective on one group, over the analyzed windows, averaged over member ranks."""
 
     collective: str
     group: str
@@ -226,7 +226,7 @@ class RunAnalysis:
     )
     machine: MachineAnalysis | None = None  # None: nothing of the machine was recorded
     bench: BenchResult | None = None  # None: not a run of `perfscope bench`
-    efficiency: Efficiency | None = None  # None: why stands in `missing`
+    efficiency: Efficiency | None = None  # None: `missing` has the reason
     what_ifs: tuple[WhatIf, ...] = ()  # largest gain first
     replay: ReplayCheck | None = None
     waits: WaitAnalysis | None = None

@@ -2,8 +2,9 @@
 
     python -m perfscope.reports.schema docs/json.md        (or: make json-doc)
 
-The meaning of a key is written where its result is defined: in the comment at the field, or under "Attributes"
-of the class; `Meta` has it for what `reports.document` composes itself. No report imports this module.
+The meaning of a key is written where its result is defined: in the comment at the field, or under
+"Attributes" of the class; `Meta` has it for what `reports.document` composes itself. No report imports this
+module.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ Report = _object(
     "batch_range",
     schema_version=_said(int, f"{REPORT_SCHEMA_VERSION}; counts changes that could break a reader"),
     perfscope_version=_said(str, "of the perfscope that made the report"),
-    run=_said(dict[str, Any], "run.json as it stands in the run, see run-directory.md"),
+    run=_said(dict[str, Any], "run.json as recorded, see run-directory.md"),
     samples_per_step_range=_said(
         tuple[int, int] | None, "fewest and most samples of a rank and step, where they vary"
     ),
@@ -304,7 +305,12 @@ def _first_of(kind: Any) -> str:
         return ""
     base = _BASE.get(kind, kind)
     text = inspect.cleandoc(base.__doc__ or "").partition("Attributes:")[0].strip()
-    return "" if text.startswith(f"{base.__name__}(") else _as_json(text)
+    if text.startswith(f"{base.__name__}("):
+        return ""
+    paragraphs = re.split(r"\n\s*\n", _as_json(text))
+    return "\n\n".join(
+        textwrap.fill(" ".join(one.split()), 100, break_on_hyphens=False) for one in paragraphs
+    )
 
 
 def _bare(hint: Any) -> Any:
@@ -355,10 +361,11 @@ _HEAD = """<!-- Written by `make json-doc` from perfscope/reports/schema.py; do 
 
 # The JSON report
 
-`perfscope report RUN --json` prints it, and `--json -o FILE` writes it to a file. Figures are raw, in base
-units. A figure that was not measured is null, never 0, and `missing` has the reason. Within one
-`schema_version` keys are only added; a key that is renamed, removed or changes its type gets a new version.
-Keys are named by their path: `ranks[]` is each entry of the list `ranks`, `.*` each value of an object."""
+`perfscope report RUN --json` prints it, and `--json -o FILE` writes it to a file. Figures are raw,
+in base units. A figure that was not measured is null, never 0, and `missing` has the reason. Within
+one `schema_version` keys are only added; removing a key or changing its type needs a new version.
+Keys are named by their path: `ranks[]` is each entry of the list `ranks`, `.*` each value of an
+object."""
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def test_the_page_is_what_the_types_give() -> None:
 
 
 def test_no_key_changes_within_a_schema_version() -> None:
-    """A key that goes or changes its type needs a new REPORT_SCHEMA_VERSION, also to update the golden file."""
+    """A removed key or a changed type needs a new REPORT_SCHEMA_VERSION, also to update the golden file."""
     actual = schema.listing()
     pinned = PINNED.read_text(encoding="utf-8") if PINNED.exists() else ""
     version, *keys = pinned.splitlines() or [""]

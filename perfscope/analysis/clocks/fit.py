@@ -28,7 +28,7 @@ UNKNOWN_NS = 1 << 60  # doubt about a clock that nothing was compared with: 36 y
 class ClockFit:
     """Per host: its clock minus the reference's, how that changes, and how uncertain it is.
 
-    Hosts that could not be compared with the reference stand in `unlinked`. Those of them that could be
+    Hosts that could not be compared with the reference are listed in `unlinked`. Those of them that could be
     compared with each other form an island: their offsets are from its first host, for figures among
     themselves.
     """
@@ -37,7 +37,7 @@ class ClockFit:
     offset_ns: dict[str, int] = field(default_factory=dict)  # where the host's clock shows at_ns
     residual_ns: dict[str, int] = field(default_factory=dict)  # without the unlinked
     unlinked: tuple[str, ...] = ()  # hosts that nothing compares with the reference
-    drift_ppm: dict[str, float] = field(default_factory=dict)  # how much faster it runs; 0 = cannot be told
+    drift_ppm: dict[str, float] = field(default_factory=dict)  # how much faster it runs; 0 = not known
     at_ns: dict[str, int] = field(default_factory=dict)
     islands: tuple[ClockFit, ...] = ()  # the unlinked among themselves
 

@@ -53,7 +53,7 @@ class PathSegment:
     kind: str  # of PATH_KINDS
     layer: str | None
     phase: str | None  # of schema.PHASES
-    name: str  # operator or kernel; "" = not told
+    name: str  # operator or kernel; "" = not known
     collective: str | None  # transfers
     group: str | None
     late_rank: int | None  # transfers: who entered last
@@ -83,7 +83,7 @@ class PathEntry:
 
     rank: int | None  # None: a transfer, which belongs to its group
     kind: str
-    what: str  # collective, kernel or operator; "" = not told
+    what: str  # collective, kernel or operator; "" = not known
     layer: str | None
     phase: str | None
     hosts: tuple[str, ...]

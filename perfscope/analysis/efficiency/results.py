@@ -9,10 +9,10 @@ from perfscope.vocabulary.efficiency import PopFactor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency:
-    """Multiplicative: parallel_efficiency = load_balance x serialisation x transfer, exactly as ratios.
+    """Multiplicative: parallel_efficiency = load_balance x serialization x transfer, exactly as ratios.
 
-    T is the wall of the analysed steps, T_id the same on an ideal network, U_r the useful time of rank r, all
-    of the same steps. None = cannot be told; why stands in the run's missing figures.
+    T is the wall of the analyzed steps, T_id the same on an ideal network, U_r the useful time of rank r, all
+    of the same steps. None = not known; the reason is in the run's missing figures.
     """
 
     num_steps: int

@@ -67,8 +67,8 @@ class RooflinePoint:
     layer: str
     phase: str  # forward, backward
     time_ns: int  # per step
-    flops: int  # per step, modelled
-    bytes: int  # per step, modelled
+    flops: int  # per step, modeled
+    bytes: int  # per step, modeled
     intensity: float  # FLOP per byte
     flops_per_s: float
     bytes_per_s: float
@@ -204,7 +204,7 @@ class SamplerCost:
 class MachineAnalysis:
     """One run's machines.
 
-    `clean` is True when nothing disturbed the run, False when something did, None when it cannot be told.
+    `clean` is True when nothing disturbed the run, False when something did, None when that is not known.
     """
 
     hosts: tuple[str, ...]
@@ -229,7 +229,7 @@ class MachineAnalysis:
     windows: tuple[tuple[int, int, int], ...] = ()  # (window, start, end), Unix ns
     steps_start_ns: int | None = None  # first step's start and last step's end, Unix ns
     steps_end_ns: int | None = None
-    # Some traced window overlaps a disturbance; None: no window, or it cannot be told.
+    # Some traced window overlaps a disturbance; None: no window, or not known.
     traced_disturbed: bool | None = None
     # What a mean counted step lost to all disturbances, and as a share of it; None = not known or nothing.
     disturbed_ns: int | None = None

@@ -26,7 +26,7 @@ class LateCause:
         reason: why `rank` was late.
         rank: the rank that caused it; not the late rank where that one had waited for another (`through`).
         excess_ns: by how much `rank` spent more on it than the lower median of the others did.
-        layer, phase: of what was computed; None where it is nobody's, or no computation.
+        layer, phase: of what was computed; None where it is no rank's, or no computation.
         group: for exposed_comm the other call's process group.
         through: the calls that handed the delay on, nearest first; () = the late rank's own doing.
         sentence: all of that in words.
@@ -58,7 +58,7 @@ class WaitCall:
     wait_ns: int  # the mean rank's
     max_wait_ns: int
     transfer_ns: int
-    late_rank: int | None  # None: nobody, or the clocks leave it open
+    late_rank: int | None  # None: no rank, or the clocks leave it open
     lateness_ns: int  # behind the lower median of the others' entries
     cause: LateCause | None  # None with `late_rank`, or where the late rank has no line
     uncertain: bool = False
@@ -108,13 +108,13 @@ class RankWait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepStraggler:
-    """Who held up one traced step's collectives most."""
+    """Who delayed one traced step's collectives most."""
 
     window: int
     step: int
     rank: int
     times: int  # collectives of the step it entered last
-    num_calls: int  # collectives of the step in which it can be told who was last
+    num_calls: int  # collectives of the step of which it is known who was last
     held_ns: int  # union over these calls: from the lower median of the others' entries to its own
     reason: LateReason | None  # of the call in which it was latest
     sentence: str
@@ -134,7 +134,7 @@ class AlwaysOn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersistentStraggler:
-    """A rank that holds up more steps than chance would have it do."""
+    """A rank that delays more steps than chance would have it do."""
 
     rank: int
     num_steps: int  # traced steps with a straggler
@@ -149,7 +149,7 @@ class PersistentStraggler:
 class SplitRow:
     """Per step, mean member rank of a group.
 
-    Computation is its layer's and stands in the row of every group that has calls behind that layer, so it
+    Computation is its layer's and is in the row of every group that has calls behind that layer, so it
     does not add up over groups; the other columns do. `group` None: computation with no call behind it.
     """
 
