@@ -8,6 +8,8 @@ optimizer has already stepped in this step, the candidate was a real boundary; i
 (the generator after the discriminator), the step goes on. Gradient accumulation needs no rule:
 without an optimizer step there is no candidate. An optimizer that steps for the first time, after a
 forward pass and when all optimizers of the last step have stepped, is another model's: a new step begins.
+Optimizers that take turns, each on a batch of its own, make steps of their own: between two updates the
+loader that the step's batch came from has given another one.
 
 Updates written by hand pass no hook: the caller says where they are taken to be (`update_by_hand`).
 """
@@ -60,6 +62,7 @@ class StepTracker:
         self._awaiting = False  # an optimizer stepped since the last candidate
         self._candidate: Optional[int] = None
         self._candidate_start = 0
+        self._repeated = _fresh(-1)  # of what follows the candidate: passes over the step's own batch
         self._depth = 0
         self._saw_input = self._saw_backward = False
         self._optimizer_start = 0
@@ -68,6 +71,8 @@ class StepTracker:
         self._in_closures = 0  # forward and backward within the update under way, ns
         self._last_update = 0
         self._late_input = 0  # waited for since the last update: no part of the step if it is the last
+        self._loaders: Set[int] = set()  # that gave this step's batches
+        self._late_loaders: Set[int] = set()  # that gave a batch since the last update
         self.fallback: Optional[int] = (
             None  # forward of another module since the update; used if no root came
         )
@@ -84,34 +89,43 @@ class StepTracker:
         pending = self._candidate is not None or self._awaiting
         return self.index + 1 if pending and self._start is not None else self.index
 
-    def root_forward(self, now: int, samples: Optional[int], tokens: Optional[int] = None) -> None:
+    def root_forward(
+        self, now: int, samples: Optional[int], tokens: Optional[int] = None, repeated: bool = False
+    ) -> None:
         """The root module is about to run forward.
 
         Args:
             samples: that this adds to the step; None: cannot be determined.
             tokens: likewise; None: the model takes none.
+            repeated: they are of the batch of the step before, and count if this is another step.
         """
         if self._depth:
             # Inside an update (LBFGS calls a closure, often several times for one batch): never a boundary.
             if not self._evaluated:
                 self._evaluated = True
-                self._count(samples, tokens)
+                self._acc[_MICRO] += 1
+                self._count(self._acc, samples, tokens)
             self._closure_start = now if self._closure_start is None else self._closure_start
             return
         if self._start is None:
             self._start = now
             self._current[_WINDOW] = self.window
         elif self._awaiting and self._candidate is None:
-            self._candidate = self._candidate_start = now
-            self._acc = _fresh(self.window)
+            self._suppose_boundary(now)
         self._awaiting = False
-        self._count(samples, tokens)
+        self._acc[_MICRO] += 1
+        self._count(self._acc, samples, tokens)
+        if repeated and self._candidate is not None:
+            self._count(self._repeated, samples, tokens)
+
+    def _suppose_boundary(self, now: int) -> None:
+        self._candidate = self._candidate_start = now
+        self._acc, self._repeated = _fresh(self.window), _fresh(-1)
 
     def update_is_boundary(self, now: int) -> None:
         """No root forward comes between updates: the next step begins now, where this one ended."""
         if self._awaiting and self._candidate is None:
-            self._candidate = self._candidate_start = now
-            self._acc = _fresh(self.window)
+            self._suppose_boundary(now)
             self._awaiting = False
 
     def update_by_hand(self, now: int, goes_on: bool) -> None:
@@ -139,13 +153,13 @@ class StepTracker:
         """The samples counted last were so many fewer than there are."""
         self._acc[_SAMPLES] += samples
 
-    def _count(self, samples: Optional[int], tokens: Optional[int]) -> None:
-        self._acc[_MICRO] += 1
-        self._acc[_TOKENS] += tokens or 0
+    @staticmethod
+    def _count(into: List[int], samples: Optional[int], tokens: Optional[int]) -> None:
+        into[_TOKENS] += tokens or 0
         if samples is None:
-            self._acc[_UNKNOWN] += 1
+            into[_UNKNOWN] += 1
         else:
-            self._acc[_SAMPLES] += samples
+            into[_SAMPLES] += samples
 
     def resume(self, now: int) -> None:
         """Time until `now` was perfscope's own (a profiler was started or stopped at the boundary)."""
@@ -156,9 +170,15 @@ class StepTracker:
             self._start = now
             self._current[_WINDOW] = self.window
 
-    def add_input(self, duration: int) -> None:
-        """The training has waited so long for a batch. Waits before the first step are in none."""
+    def add_input(self, duration: int, loader: int = 0) -> None:
+        """The training has waited `duration` ns for a batch. Waits before the first step are in none.
+
+        Args:
+            loader: identity of the loader that gave a batch; 0: none was given, or it is not known which did.
+        """
         self._saw_input = True
+        if loader:
+            self._late_loaders.add(loader)
         if self._start is None:
             return
         self._acc[_INPUT] += duration
@@ -186,7 +206,8 @@ class StepTracker:
         rootless = False
         self._optimizer_start = now
         self._evaluated, self._closure_start, self._in_closures = False, None, 0
-        repeats = optimizer in self._stepped or self._is_another_models(optimizer)
+        own_batch = not self._loaders.isdisjoint(self._late_loaders)
+        repeats = own_batch or optimizer in self._stepped or self._is_another_models(optimizer)
         self._ever.add(optimizer)
         if self._candidate is not None:
             if repeats:
@@ -206,6 +227,8 @@ class StepTracker:
         if self._start is None:
             self._start = now
         self._stepped.add(optimizer)
+        self._loaders |= self._late_loaders
+        self._late_loaders.clear()
         self.fallback = None
         return rootless
 
@@ -242,6 +265,7 @@ class StepTracker:
         self.num_optimizers = len(self._stepped)
         self._whole = set(self._stepped)
         self._stepped.clear()
+        self._loaders.clear()
         self.index += 1
         if start is not None:
             self._emit(
@@ -261,6 +285,6 @@ class StepTracker:
 
     def _merge(self) -> None:
         for field in range(_WINDOW):
-            self._current[field] += self._acc[field]
+            self._current[field] += self._acc[field] - self._repeated[field]
         self._acc = self._current
         self._candidate = None

@@ -363,6 +363,37 @@ def evaluations_with_gradients() -> Told:
     return [*([5] * (STEPS - 4)), None, *([5] * 3)], 1
 
 
+def adversaries(take_turns: bool) -> Told:
+    """A discriminator and a generator of one loader: both on each batch, or each on every other batch."""
+    data: Any = torch.randn(53, WIDTH)
+    critic, generator = Net(), torch.nn.Sequential(torch.nn.Linear(3, WIDTH))
+    of_critic, of_generator = (torch.optim.SGD(one.parameters(), 0.01) for one in (critic, generator))
+    told: list[int] = []
+    for x in DataLoader(data, batch_size=8):
+        if not take_turns or len(told) % 2 == 0:
+            fake = generator(torch.randn(8, 3)).detach()
+            (critic(x).mean() - critic(fake).mean()).backward()
+            of_critic.step()
+        if not take_turns or len(told) % 2:
+            critic(generator(torch.randn(8, 3))).mean().backward()
+            of_generator.step()
+        told.append(len(x))
+    return told, 1
+
+
+def parts_in_turns() -> Told:
+    """One model, two optimizers of its parts; each updates on every other batch."""
+    data: Any = torch.randn(53, WIDTH)
+    model = torch.nn.Sequential(Net(), torch.nn.Linear(WIDTH, 2))
+    optimizers = [torch.optim.SGD(part.parameters(), 0.01) for part in model]
+    told: list[int] = []
+    for x in DataLoader(data, batch_size=8):
+        model(x).square().mean().backward()
+        optimizers[len(told) % 2].step()
+        told.append(len(x))
+    return told, 1
+
+
 def gradients_of_each_sample() -> Told:
     """As differential privacy: vmap over samples, each a batch of one."""
     from torch.func import functional_call, grad, vmap
@@ -416,6 +447,9 @@ PROGRAMS: dict[str, tuple[int, Callable[[], Told]]] = {
     "twice": (1, twice),
     "evaluations with gradients": (1, evaluations_with_gradients),
     "gradients of each sample": (1, gradients_of_each_sample),
+    "adversaries": (1, lambda: adversaries(take_turns=False)),
+    "adversaries in turns": (1, lambda: adversaries(take_turns=True)),
+    "parts in turns": (1, parts_in_turns),
 }
 
 

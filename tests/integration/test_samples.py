@@ -35,8 +35,9 @@ ALONE = (
     *("steps on slices", "ahead", "teacher", "transposed", "sequence first", "sequence first, flat targets"),
     *("batch first", "batch first, flat targets", "lbfgs", "closure after micro-batches", "twice"),
     *("evaluations with gradients", "gradients of each sample"),
+    *("adversaries", "adversaries in turns", "parts in turns"),
 )
-FROM_LOADER = frozenset((*ALONE[:10], "lbfgs", "ddp"))
+FROM_LOADER = frozenset((*ALONE[:10], *ALONE[-3:], "lbfgs", "ddp"))
 TOKENS_OF_A_SAMPLE = 13
 NAMES = [
     name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in sorted({*RANKS, *ALONE})

@@ -179,3 +179,29 @@ def test_updates_by_hand_are_cut_at_backward_passes_until_an_optimizer_steps() -
     script.update(A)
     script.forward().update(A)
     assert [step.num_micro for step in script.finish()] == [1, 2, 1, 1]
+
+
+def test_optimizers_that_take_turns_on_batches_of_a_loader_make_steps_of_their_own() -> None:
+    script = Script()
+    for optimizer in (A, B, A, B):
+        script.tracker.add_input(1, loader=7)
+        script.forward().update(optimizer)
+    assert [step.num_micro for step in script.finish()] == [1, 1, 1, 1]
+
+
+def test_a_batch_of_another_loader_between_two_updates_begins_no_step() -> None:
+    script = Script()
+    for optimizer, loader in ((A, 7), (B, 8)) * 3:
+        script.tracker.add_input(1, loader)
+        script.forward().update(optimizer)
+    assert [step.num_micro for step in script.finish()] == [2, 2, 2]
+
+
+def test_samples_of_a_batch_that_both_optimizers_use_count_once_unless_the_second_steps_again() -> None:
+    script = Script()
+    for optimizer, repeated in ((A, False), (B, True), (B, True), (A, False)):
+        script.now += 10
+        script.tracker.root_forward(script.now, 4, 9, repeated)
+        script.update(optimizer)
+    steps = script.finish()
+    assert [(step.num_micro, step.samples, step.tokens) for step in steps] == [(2, 4, 9), (2, 8, 18)]

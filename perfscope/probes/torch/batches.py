@@ -25,7 +25,7 @@ _PIPELINES = "torch.distributed.pipelining.stage"
 _TRIALS = ("_prepare_forward_infra", "_forward_metadata_inference", "_shape_inference")
 _TARGET = "_saved_target"  # of the graph nodes of torch's loss functions
 
-Counts = Tuple[Optional[int], Optional[int]]  # samples, tokens
+Counts = Tuple[Optional[int], Optional[int], bool]  # samples, tokens, of the batch of the step before
 
 
 class Batches:
@@ -47,6 +47,7 @@ class Batches:
         self._current: Optional[Batch] = None
         self._step = -1
         self._from_loader = False  # this step's samples
+        self._repeated = False  # a loader fed the step before, and has given none of its own to this one
         self._counts: Dict[str, int] = {}  # where samples were known from -> forward passes
         self.axis = 0  # of the input along which samples lie
         self._axis_from = INPUT
@@ -103,7 +104,8 @@ class Batches:
             again: inside an update: of an input that this step has counted, nothing more is counted.
 
         Returns:
-            Samples (None: unknown) and tokens (None: the model takes none) that this adds to the step.
+            Samples (None: unknown) and tokens (None: the model takes none) that this adds to the step;
+            whether they are of a batch that the step before has counted.
         """
         torch = self._torch
         given = args
@@ -115,23 +117,25 @@ class Batches:
         fresh_step, self._step = step != self._step, step
         if fresh_step:
             self._from_loader, self._inputs = False, []
+            self._repeated = self._current is not None
         stage = _pipeline_stage()
         if stage is not None and stage[0] > 0:
-            return 0, None  # the first micro-batch has been counted for all
+            return 0, None, False  # the first micro-batch has been counted for all
         whole = 1 if stage is None else stage[1]
         if stage is not None:
             self.pipeline = self.pipeline or _ranks_of(torch, stage[2])
         samples = self._of_loader(tensors, shapes, fresh_step, stage is not None)
         if samples is None:
             if again and any(ref() is tensor for ref in self._inputs for tensor in tensors[:1]):
-                return 0, None
+                return 0, None, False
             if given and self._lists_images(given[0]):
                 samples = self._of_list(given[0])
             else:
                 samples = self._of_input(root, tensors, shapes)
             samples = None if samples is None else samples * whole
         self._inputs += [weakref.ref(tensor) for tensor in tensors[:1]]
-        return samples, self._tokens(root, tensors, shapes, whole) if samples != 0 else None
+        tokens = self._tokens(root, tensors, shapes, whole) if samples != 0 else None
+        return samples, tokens, self._repeated
 
     def _of_loader(
         self, tensors: List[Any], shapes: List[Shape], fresh_step: bool, whole: bool
@@ -144,6 +148,7 @@ class Batches:
         if current is not None and 0 < current.counted < current.size:  # in slices
             part = current.part(shapes)
             if part is not None:
+                self._repeated = False
                 return self._use(current, part)
         for batch in fresh:
             part = batch.size if whole else batch.part(shapes)
@@ -163,7 +168,7 @@ class Batches:
 
     def _take(self, batch: Batch, part: int) -> int:
         self.loaders.take(batch)
-        self._current = batch
+        self._current, self._repeated = batch, False
         return self._use(batch, part)
 
     def _use(self, batch: Batch, part: int) -> int:

@@ -72,7 +72,11 @@ class Batch:
         return any(tensor is own for tensor in tensors for own in mine if own is not None)
 
     def part(self, shapes: List[Shape]) -> Optional[int]:
-        """How many samples inputs of these shapes are, if they are this batch or a slice of it; else None."""
+        """How many samples inputs of these shapes are, if they are this batch or a slice of it; else None.
+
+        Samples lie along the first axis that is as long as the batch: a batch of 8 with 8 features is not
+        cut along its features.
+        """
         for given in shapes:
             for own in self.shapes:
                 if len(own) != len(given) or self.size not in own:
@@ -80,7 +84,7 @@ class Batch:
                 differ = [axis for axis, extent in enumerate(own) if extent != given[axis]]
                 if not differ:
                     return self.size
-                if len(differ) == 1 and own[differ[0]] == self.size > given[differ[0]]:
+                if differ == [own.index(self.size)] and given[differ[0]] < self.size:
                     return given[differ[0]]
         return None
 

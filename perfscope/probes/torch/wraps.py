@@ -33,12 +33,12 @@ def wrap_backward(probe: Any, torch: Any) -> None:
     torch.autograd.backward = backward
 
 
-def _loaded(probe: Any, began: int, thread: int) -> None:
-    """A loader has given a batch to `thread`, or has none left."""
+def _loaded(probe: Any, began: int, thread: int, loader: int) -> None:
+    """A loader has given a batch to `thread`; `loader` is 0 if it has none left."""
     if probe._bound and thread != probe._thread.ident:
         return
     for tracker in probe._trackers():
-        tracker.add_input(_clock() - began)
+        tracker.add_input(_clock() - began, loader)
     if probe._rearm:
         probe._arm_root()
 
@@ -55,12 +55,15 @@ def wrap_loader(probe: Any) -> None:
         began, thread = _clock(), threading.get_ident()
         outer = thread not in probe._loading
         probe._loading.add(thread)  # modules that the data set calls are transforms
+        loader = 0
         try:
             data = original(iterator)
+            # The sampler of batches is the loader's own, and the same in every epoch.
+            loader = id(getattr(iterator, "_index_sampler", None))
         finally:
             if outer:
                 probe._loading.discard(thread)
-            probe._guarded("batch", _loaded, probe, began, thread)
+            probe._guarded("batch", _loaded, probe, began, thread, loader)
         probe._guarded("batch", probe._batches.loaders.gave, probe._torch, iterator, data)
         return data
 
