@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from perfscope.analysis import advice
 from perfscope.analysis.affected import Affected, affected_by
@@ -28,8 +29,7 @@ _MAX_WORDS = 300
 _FIGURES = re.compile(r"\d[\d.,]*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoWindow:
+class NoWindow(Struct, frozen=True, kw_only=True):
     """Why no rank has a traced window.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from perfscope.rundir import layout
 
@@ -25,8 +25,7 @@ _OF_TRAINING = tuple(sorted({*_OF_STEPS, *_OF_WINDOWS, RANKS}))
 _OF_MACHINE = ("machine", "findings", "waits", "remarks")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Affected:
+class Affected(Struct, frozen=True, kw_only=True):
     """The figures that a file gives: their paths (see `Missing`), and in words."""
 
     paths: tuple[str, ...]

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis.bench_bytes import CallCount as CallCount
@@ -48,8 +48,7 @@ NO_MPI_IN_TRACES = "no call of MPI was traced: what MPI does counts as compute o
 _UNREADABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError, ZeroDivisionError)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traced:
+class Traced(Struct, frozen=True, kw_only=True):
     """What the traced windows of a run say.
 
     Attributes:
@@ -61,15 +60,14 @@ class Traced:
         reason: why nothing was traced.
     """
 
-    spans_ns: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    spans_ns: Mapping[int, Sequence[tuple[int, int]]] = {}
     bytes: Mapping[str, float] | None = None
     exposed_comm_ns: float | None = None
     exposed_comm_ratio: float | None = None
     reason: str = "no window was traced"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchResult:
+class BenchResult(Struct, frozen=True, kw_only=True):
     """What a bench run was and did. Figures: see the module."""
 
     scheme: str  # with modifiers
@@ -130,8 +128,7 @@ def _is_unseen(scheme: Document, traced: Traced) -> bool:
     return scheme.get("backend") == "mpi" and int(scheme["num_ranks"]) > 1 and not traced.bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Pace:
+class _Pace(Struct, frozen=True, kw_only=True, eq=False):
     """A rank's counted steps: shape (counted,), ns; and its typical step."""
 
     counted: Int64

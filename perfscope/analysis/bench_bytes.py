@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from perfscope.vocabulary.links import LinkClass
 
@@ -28,8 +29,7 @@ _CallKey = tuple[str, str, int, int]  # collective, axis, ranks, bytes
 _Rows = Mapping[str, Sequence[Mapping[str, Any]]]  # predicted calls by rank
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkBytes:
+class LinkBytes(Struct, frozen=True, kw_only=True):
     """Bytes per step over one link class, summed over its senders; None: not known, `reason` says why."""
 
     link_class: str
@@ -40,8 +40,7 @@ class LinkBytes:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallCount:
+class CallCount(Struct, frozen=True, kw_only=True):
     """One kind of call, over all ranks and steps."""
 
     collective: str
@@ -53,8 +52,7 @@ class CallCount:
     recorded: int | None  # None: made by a library, out of the ledger's sight
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class Recorded(Struct, frozen=True, kw_only=True):
     """Bytes per step of the calls made.
 
     Attributes:

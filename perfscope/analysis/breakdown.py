@@ -20,10 +20,10 @@ input, not compute. It cannot see work of threads that the trace does not show.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from perfscope.analysis import intervals as iv
 from perfscope.analysis.intervals import Int64, Intervals
@@ -51,8 +51,7 @@ DEVICE_COLUMNS = ("start_ns", "dur_ns", "device", "lane", "kind", "phase", "laun
 KERNEL_WAIT_NS = 30_000  # METRICS §1: a shorter gap is the device's own launch latency
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepTotals:
+class StepTotals(Struct, frozen=True, kw_only=True):
     """The parts of `Breakdown`, summed over a window's analysed steps (ns)."""
 
     num_steps: int
@@ -68,8 +67,7 @@ class StepTotals:
     )  # part of idle in which the device waited for the host to launch; None: no device
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Activity:
+class Activity(Struct, frozen=True, kw_only=True, eq=False):
     """The unions a window's figures are made of, not clipped to steps."""
 
     compute: Intervals  # outside the optimizer phase
@@ -259,14 +257,13 @@ def add_devices(windows: Iterable[DeviceBreakdown | None]) -> DeviceBreakdown | 
         return None
     if len(parts) == 1:
         return parts[0]
-    names = [name for name in DeviceBreakdown.__dataclass_fields__ if name != "overlap_ratio"]
+    names = [name for name in DeviceBreakdown.__struct_fields__ if name != "overlap_ratio"]
     sums = {name: sum(getattr(part, name) for part in parts) for name in names}
     overlap = (sums["comm"] - sums["exposed_comm"]) / sums["comm"] if sums["comm"] else None
     return DeviceBreakdown(overlap_ratio=overlap, **sums)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DeviceGaps:
+class DeviceGaps(Struct, frozen=True, kw_only=True, eq=False):
     """The gaps in a device timeline, by cause; together they are its idle time."""
 
     host_wait: Intervals  # what ends the gap was launched after the gap began

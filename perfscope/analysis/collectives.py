@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from perfscope.analysis import intervals as iv
 from perfscope.analysis.clocks.fit import SYNCHRONISING, ClockFit, fit_clocks
@@ -37,8 +37,7 @@ _Matched = list[tuple[int, MatchedCalls]]  # (window, calls)
 ONE_SIDED = frozenset({"put", "get", "accumulate", "epoch", "probe"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommAnalysis:
+class CommAnalysis(Struct, frozen=True, kw_only=True):
     """What the calls of all ranks say."""
 
     collectives: tuple[CollectiveResult, ...]  # most time first
@@ -201,8 +200,7 @@ def _sum_up(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Transfer:
+class _Transfer(Struct, frozen=True, kw_only=True):
     """The figures that need every rank of the group."""
 
     total_ns: int

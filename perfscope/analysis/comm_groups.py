@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import fields, replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from perfscope.analysis.comm_record import UNKNOWN_GROUP, CommRecord, GroupKey
 from perfscope.analysis.intervals import Int64
@@ -181,7 +181,7 @@ def _add(record: CommRecord, key: GroupKey, window: int, calls: RankCalls, dtype
 
 
 def _picked(calls: RankCalls, places: Int64) -> RankCalls:
-    columns = {column.name: getattr(calls, column.name) for column in fields(RankCalls)}
+    columns = {name: getattr(calls, name) for name in RankCalls.__struct_fields__}
     return RankCalls(**{name: value if name == "rank" else value[places] for name, value in columns.items()})
 
 
@@ -189,8 +189,8 @@ def _together(parts: list[RankCalls]) -> RankCalls:
     """One rank's calls of one kind on one group, in order and counted anew."""
     order = np.argsort(np.concatenate([part.enter for part in parts]), kind="stable")
     columns = {
-        column.name: np.concatenate([getattr(part, column.name) for part in parts])[order]
-        for column in fields(RankCalls)
-        if column.name != "rank"
+        name: np.concatenate([getattr(part, name) for part in parts])[order]
+        for name in RankCalls.__struct_fields__
+        if name != "rank"
     }
     return RankCalls(rank=parts[0].rank, **columns | {"seq": np.arange(len(order), dtype=np.int64)})

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct, field
 
 from perfscope.analysis.comm_launch import launch_times
 from perfscope.analysis.intervals import Int64
@@ -33,22 +33,20 @@ class GroupKey(NamedTuple):
     members: tuple[int, ...]  # () = the trace does not list them
 
 
-@dataclass(slots=True, eq=False)
-class GroupCalls:
+class GroupCalls(Struct, eq=False):
     """All calls of one collective on one group."""
 
     size: int = 0  # ranks in the group; 0 = unknown
-    dtypes: set[str] = field(default_factory=set)
+    dtypes: set[str] = set()
     windows: dict[int, list[RankCalls]] = field(default_factory=lambda: defaultdict(list))
-    ranks: set[int] = field(default_factory=set)
+    ranks: set[int] = set()
 
 
-@dataclass(slots=True, eq=False)
-class CommRecord:
+class CommRecord(Struct, eq=False):
     """Every rank's calls so far."""
 
     groups: dict[GroupKey, GroupCalls] = field(default_factory=lambda: defaultdict(GroupCalls))
-    listed: dict[str, tuple[int, ...]] = field(default_factory=dict)  # process group -> ranks
+    listed: dict[str, tuple[int, ...]] = {}  # process group -> ranks
     num_nameless: int = 0  # communication spans of which the trace does not say what they are
 
     def add(self, table: pa.Table, rank: int, window: int, members: Mapping[str, tuple[int, ...]]) -> None:

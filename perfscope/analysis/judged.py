@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis.clocks.fit import ClockFit
@@ -15,8 +15,7 @@ from perfscope.analysis.matching import MatchedCalls
 from perfscope.analysis.results import CollectiveCall
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class JudgedCalls:
+class JudgedCalls(Struct, frozen=True, kw_only=True, eq=False):
     """Matched calls with what they say; matrices of shape (ranks, calls), rows as `ranks`.
 
     Calls from one rank to another have the sender in row 0, the receiver in row 1, and the key of the sends.

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from perfscope.analysis import intervals as iv
@@ -45,14 +45,13 @@ _BEGAN_EARLY = "the layers of calls that begin outside the traced steps are not 
 _OTHERS = "only all-reduces of gradients can be given to layers by their sizes"
 
 
-@dataclass(slots=True)
-class CommShares:
+class CommShares(Struct):
     """Exposed communication of one rank over its windows, or of several ranks per mean step; ns."""
 
     given: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # by layer
     outside: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # by collective
     unassigned: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # by collective
-    reasons: set[str] = field(default_factory=set)  # why calls are unassigned
+    reasons: set[str] = set()  # why calls are unassigned
     num_buckets: int = 0
 
     @property
@@ -73,8 +72,7 @@ class CommShares:
         self.num_buckets += other.num_buckets
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelParams:
+class ModelParams(Struct, frozen=True, kw_only=True):
     """What of a model tells whose tensors a call carries.
 
     Attributes:
@@ -86,8 +84,7 @@ class ModelParams:
     norm: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Calls:
+class _Calls(Struct, frozen=True, eq=False):
     """Communication of one window; every field has shape (n,)."""
 
     name: NDArray[np.str_]  # collective, "communication" where the trace does not name it

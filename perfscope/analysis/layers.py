@@ -14,10 +14,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from perfscope.analysis import intervals as iv
@@ -60,8 +60,7 @@ LAYER_COLUMNS = (
 _CALLS = 2  # place of the calls in the means of `LayerRecord`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFacts:
+class ModelFacts(Struct, frozen=True, kw_only=True):
     """layers.json of one rank, typed; empty for imports."""
 
     root: str | None
@@ -88,8 +87,7 @@ class ModelFacts:
         }
 
 
-@dataclass(slots=True, kw_only=True)
-class _LayerSums:
+class _LayerSums(Struct, kw_only=True):
     """Totals of one layer on one rank."""
 
     forward: int = 0
@@ -103,28 +101,26 @@ class _LayerSums:
     knows_bytes: bool = False
 
 
-@dataclass(slots=True)
-class LayerRecord:
+class LayerRecord(Struct):
     """Layers of every rank so far: per rank sums turned into means once the rank is complete."""
 
     means: dict[str, list[tuple[float, ...]]] = field(default_factory=lambda: defaultdict(list))
-    first_seen: dict[str, tuple[int, int]] = field(default_factory=dict)
-    types: dict[str, str] = field(default_factory=dict)
-    params: dict[str, int] = field(default_factory=dict)
+    first_seen: dict[str, tuple[int, int]] = {}
+    types: dict[str, str] = {}
+    params: dict[str, int] = {}
     num_ranks: int = 0
-    knows: dict[str, tuple[bool, bool]] = field(default_factory=dict)
+    knows: dict[str, tuple[bool, bool]] = {}
     comm: CommShares = field(default_factory=CommShares)
     num_told: int = 0  # ranks on which all communication could be given to layers
     held: dict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))  # by layer, rank
 
 
-@dataclass(slots=True)
-class RankLayers:
+class RankLayers(Struct):
     """Layers of one rank, window by window."""
 
     model: ModelFacts
     sums: dict[str, _LayerSums] = field(default_factory=lambda: defaultdict(_LayerSums))
-    first_seen: dict[str, int] = field(default_factory=dict)
+    first_seen: dict[str, int] = {}
     num_steps: int = 0
     comm: CommShares = field(default_factory=CommShares)
 
@@ -225,8 +221,7 @@ class RankLayers:
         record.params.update(self.model.params)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnevenLayer:
+class UnevenLayer(Struct, frozen=True, kw_only=True):
     """A layer of which two ranks hold unequal shares; `most` and `least` are parameters."""
 
     layer: str

@@ -7,10 +7,10 @@ The line is of the rank's own clock; what compute it is (layer and phase) stands
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis import intervals as iv
@@ -24,8 +24,7 @@ LINE_COMPUTE, LINE_OPTIMIZER, LINE_EXPOSED, LINE_COPY, LINE_INPUT, LINE_IDLE = r
 NO_LAYER = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MainLine:
+class MainLine(Struct, frozen=True, kw_only=True, eq=False):
     """One rank and window; arrays of shape (segments,), in time order. Segments of one step touch."""
 
     rank: int
@@ -66,12 +65,11 @@ class MainLine:
         return int(self.duration[self.part == part].sum())
 
 
-@dataclass(slots=True)
-class LineRecord:
+class LineRecord(Struct):
     """Every rank's lines so far, and the layers' names that their codes stand for."""
 
-    lines: dict[int, dict[int, MainLine]] = field(default_factory=dict)  # window -> rank -> line
-    codes: dict[str, int] = field(default_factory=dict)
+    lines: dict[int, dict[int, MainLine]] = {}  # window -> rank -> line
+    codes: dict[str, int] = {}
 
     @property
     def layers(self) -> tuple[str, ...]:

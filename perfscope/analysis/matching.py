@@ -8,16 +8,15 @@ ranks traced, else from the end of the window. What fits none of these stays unm
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis.intervals import Int64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RankCalls:
+class RankCalls(Struct, frozen=True, kw_only=True, eq=False):
     """One rank's calls of one collective on one group in one window, in order; arrays of shape (calls,)."""
 
     rank: int
@@ -31,8 +30,7 @@ class RankCalls:
     lane: Int64  # thread or stream it ran on
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MatchedCalls:
+class MatchedCalls(Struct, frozen=True, kw_only=True, eq=False):
     """The same calls seen by several ranks; matrices of shape (ranks, calls)."""
 
     ranks: tuple[int, ...]

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from perfscope.analysis.bench import BenchResult
 from perfscope.analysis.clocks.fit import ClockFit
@@ -19,8 +20,7 @@ from perfscope.analysis.whatif.results import ReplayCheck, WhatIf
 from perfscope.rundir.records import RunRecord
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quantiles:
+class Quantiles(Struct, frozen=True, kw_only=True):
     """Median, 10th and 90th percentile (linear interpolation) of `count` values."""
 
     median: int
@@ -29,8 +29,7 @@ class Quantiles:
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Breakdown:
+class Breakdown(Struct, frozen=True, kw_only=True):
     """Where the mean analyzed step of one rank went (METRICS §1). The parts add up to `step` exactly."""
 
     step: int
@@ -45,8 +44,7 @@ class Breakdown:
     PARTS = ("compute", "exposed_comm", "copy", "input_wait", "optimizer", "idle")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceBreakdown:
+class DeviceBreakdown(Struct, frozen=True, kw_only=True):
     """Device timeline of one rank over a selection of device events; totals, not per step.
 
     span = last end - first start; idle = span - union of all events;
@@ -66,8 +64,7 @@ class DeviceBreakdown:
     overlap_ratio: float | None  # |comm and compute| / |comm|; None when comm = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankResult:
+class RankResult(Struct, frozen=True, kw_only=True):
     rank: int
     host: str
     num_steps: int  # steps counted by the always-on probe (imports: ProfilerStep marks)
@@ -88,8 +85,7 @@ class RankResult:
     untold: tuple[str, ...] = ()  # parts of `breakdown_ns` that are 0 only because no trace could tell them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerResult:
+class LayerResult(Struct, frozen=True, kw_only=True):
     """One layer; times are the mean per analyzed step, averaged over ranks."""
 
     layer: str
@@ -108,8 +104,7 @@ class LayerResult:
     backward_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerComm:
+class LayerComm(Struct, frozen=True, kw_only=True):
     """Exposed communication of the mean analyzed step, averaged over ranks; ns.
 
     The total is what the layers have and the values of `outside` and `unassigned` together.
@@ -125,8 +120,7 @@ class LayerComm:
     unassigned: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveResult:
+class CollectiveResult(Struct, frozen=True, kw_only=True):
     """All calls of one collective on one group, over the analyzed windows, averaged over member ranks."""
 
     collective: str
@@ -148,8 +142,7 @@ class CollectiveResult:
     num_unsized: int = 0  # calls per rank without a size: not in `bytes`, nor in the bandwidths
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveCall:
+class CollectiveCall(Struct, frozen=True, kw_only=True):
     """One matched collective: the k-th of its group and kind in one window."""
 
     window: int
@@ -165,8 +158,7 @@ class CollectiveCall:
     late_uncertain: bool = False  # another host's rank came within the doubt of the clocks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """One cause, with the gain removing it would bring and what to do."""
 
     id: str  # stable slug: input_bound, comm_bound, straggler, launch_bound, compute_bound, ...
@@ -180,8 +172,7 @@ class Finding:
     collective: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileProvenance:
+class FileProvenance(Struct, frozen=True, kw_only=True):
     """What became of one input file."""
 
     path: str  # relative to the run directory
@@ -197,8 +188,7 @@ class FileProvenance:
     notes: tuple[str, ...]  # rank source, damage in words, step source
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunAnalysis:
+class RunAnalysis(Struct, frozen=True, kw_only=True):
     run: RunRecord
     ranks: tuple[RankResult, ...]
     layers: tuple[LayerResult, ...]
@@ -212,7 +202,7 @@ class RunAnalysis:
     findings: tuple[Finding, ...]
     missing: tuple[Missing, ...]
     provenance: tuple[FileProvenance, ...]
-    step_series: dict[int, tuple[int, ...]] = field(default_factory=dict)  # rank -> step durations, in order
+    step_series: dict[int, tuple[int, ...]] = {}  # rank -> step durations, in order
     in_calls_ns: int | None = None  # mean rank: |union| of matched collective calls, over all windows
     waiting_ns: int | None = None  # part of in_calls_ns spent waiting for the last rank to enter
     clocks: ClockFit = field(default_factory=lambda: ClockFit(reference=""))  # hosts' clocks, drift included

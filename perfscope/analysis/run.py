@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from perfscope.analysis import advice
 from perfscope.analysis import breakdown as bd
@@ -75,16 +76,15 @@ from perfscope.vocabulary.frameworks import OWN_STEPS
 _COLUMNS = tuple(dict.fromkeys((*bd.DEVICE_COLUMNS, *LAYER_COLUMNS, *COMM_COLUMNS)))
 
 
-@dataclass(slots=True)
-class _Run:
+class _Run(Struct):
     """What has been gathered so far."""
 
     comm: CommRecord = field(default_factory=CommRecord)
     layers: LayerRecord = field(default_factory=LayerRecord)
     traced: Traced = field(default_factory=Traced)
-    ranks: list[RankResult] = field(default_factory=list)
-    steps: dict[int, RankSteps] = field(default_factory=dict)
-    missing: list[Missing] = field(default_factory=list)
+    ranks: list[RankResult] = []
+    steps: dict[int, RankSteps] = {}
+    missing: list[Missing] = []
     whole_files: int = 0  # windows without step marks
     windows: int = 0
     runs_ahead: bool = False

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from perfscope.analysis.judged import JudgedCalls
 from perfscope.analysis.pairs import SEND
 from perfscope.analysis.results import RankResult
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerLoad:
+class ServerLoad(Struct, frozen=True, kw_only=True):
     """One server over the traced steps.
 
     Attributes:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis.intervals import Int64, Intervals, union
@@ -22,8 +22,7 @@ FORWARD, BACKWARD, OPTIMIZER_PHASE, OTHER = range(len(PHASES))
 SPAN_COLUMNS = ("start_ns", "dur_ns", "device", "lane", "kind", "phase")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Spans:
+class Spans(Struct, frozen=True, kw_only=True, eq=False):
     """One rank and window's spans; arrays of shape (n,), in the table's order."""
 
     start: Int64
@@ -97,8 +96,7 @@ def known_words(table: pa.Table, column: str, vocabulary: Sequence[str]) -> NDAr
     return result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepSpan:
+class StepSpan(Struct, frozen=True, kw_only=True):
     """One traced step in the trace's clock."""
 
     step: int
@@ -106,8 +104,7 @@ class StepSpan:
     end_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowFacts:
+class WindowFacts(Struct, frozen=True, kw_only=True):
     """What ingest says of one rank and window, typed."""
 
     rank: int

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis import advice
@@ -40,8 +40,7 @@ _MODEL_AXES = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchSizes:
+class BatchSizes(Struct, frozen=True, kw_only=True):
     """Samples or tokens per step of one rank, over the counted steps that know them."""
 
     median: float
@@ -51,8 +50,7 @@ class BatchSizes:
     per_s: float  # sum of all / sum of the durations of the same steps
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RankSteps:
+class RankSteps(Struct, frozen=True, kw_only=True, eq=False):
     """One rank's steps, of its always-on probe or of an imported trace's marks."""
 
     durations: Int64  # every step, in order, ns
@@ -160,8 +158,7 @@ def _batch_sizes(table: pa.Table, column: str, mask: NDArray[np.bool_]) -> Batch
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Throughput:
+class Throughput(Struct, frozen=True, kw_only=True):
     """What the whole job works through. Samples and tokens of ranks that share a batch count once."""
 
     samples_per_s: float | None

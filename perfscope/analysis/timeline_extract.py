@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from perfscope.analysis.clocks.fit import ClockFit
@@ -41,8 +42,7 @@ _ROLES = ("main", "autograd", "executor", "backend", "worker", "stream")
 _OTHER_PHASE = PHASES.index("other")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LaneExtract:
+class LaneExtract(Struct, frozen=True, kw_only=True, eq=False):
     """One row of the timeline: a host thread or a device stream of one rank. Columns are sorted by start."""
 
     rank: int
@@ -66,8 +66,7 @@ class LaneExtract:
     num_left_out: int  # of those, neither drawn nor merged into a drawn one
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StepMark:
+class StepMark(Struct, frozen=True, kw_only=True, eq=False):
     """Where one rank's step lies in the window."""
 
     rank: int
@@ -76,8 +75,7 @@ class StepMark:
     dur_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class WindowExtract:
+class WindowExtract(Struct, frozen=True, kw_only=True, eq=False):
     """One traced window over all ranks, lanes sorted by (rank, host threads first, role, lane)."""
 
     window: int
@@ -88,8 +86,7 @@ class WindowExtract:
     ranks_left_out: tuple[int, ...]  # ranks whose timeline was not read because there are too many to draw
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TimelineExtract:
+class TimelineExtract(Struct, frozen=True, kw_only=True, eq=False):
     """All windows; `strings` holds names and layers once."""
 
     windows: tuple[WindowExtract, ...]
@@ -155,8 +152,7 @@ def _spaced(ranks: Sequence[int], most: int) -> frozenset[int]:
     return frozenset(ranks[pick] for pick in picks.tolist())
 
 
-@dataclass(slots=True)
-class _Build:
+class _Build(Struct):
     """The string table grows while lanes are read."""
 
     names: dict[str, int]

@@ -8,9 +8,9 @@ how many it stands for; if that is still too much, the shortest of these are lef
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis.intervals import Int64
@@ -19,8 +19,7 @@ LONG_SHARE = 0.6  # of the budget, for spans as recorded
 PIXELS = 2000  # of a wide screen that shows the whole window
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Rows:
+class Rows(Struct, frozen=True, kw_only=True, eq=False):
     """Spans of one rank and window; arrays of shape (n,)."""
 
     start: Int64
@@ -38,13 +37,13 @@ class Rows:
     count: Int64  # spans this one stands for
 
     def take(self, index: NDArray[np.int64] | NDArray[np.bool_]) -> Rows:
-        return Rows(**{column.name: getattr(self, column.name)[index] for column in fields(self)})
+        return Rows(**{name: getattr(self, name)[index] for name in self.__struct_fields__})
 
     def joined(self, other: Rows) -> Rows:
         return Rows(
             **{
-                column.name: np.concatenate((getattr(self, column.name), getattr(other, column.name)))
-                for column in fields(self)
+                name: np.concatenate((getattr(self, name), getattr(other, name)))
+                for name in self.__struct_fields__
             }
         )
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from perfscope.analysis import advice
 from perfscope.analysis.buckets import LayerParams
@@ -27,8 +28,7 @@ from perfscope.analysis.waits.surroundings import surroundings
 from perfscope.analysis.whatif.analyse import NOTHING, WhatIfs, analyse_what_ifs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Why:
+class Why(Struct, frozen=True, kw_only=True):
     """What the replay of a run says."""
 
     efficiency: Efficiency | None = None
@@ -38,8 +38,7 @@ class Why:
     missing: tuple[Missing, ...] = ()
 
 
-@dataclass(slots=True)
-class Traced:
+class Traced(Struct):
     """What the ranks' windows and steps say, gathered rank by rank.
 
     Attributes:
@@ -49,7 +48,7 @@ class Traced:
     """
 
     lines: LineRecord = field(default_factory=LineRecord)
-    times: dict[int, StepTimes] = field(default_factory=dict)
+    times: dict[int, StepTimes] = {}
     parameters: tuple[LayerParams, ...] = ()
 
 

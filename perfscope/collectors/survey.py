@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
+
+import msgspec
 
 from perfscope.collectors import registry
 from perfscope.collectors.base import Capability, Collector
@@ -134,7 +136,7 @@ def _ask(collector: Collector, ctx: Context, foreign: bool) -> Source:
 
 
 def _source_as_dict(source: Source) -> dict[str, object]:
-    document: dict[str, object] = asdict(source.capability)
+    document: dict[str, object] = msgspec.to_builtins(source.capability)
     return {**document, "slow": source.slow, "foreign": source.foreign}
 
 

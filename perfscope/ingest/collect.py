@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from perfscope.ingest import classify
 from perfscope.ingest.classify import COMM_CLASSES, Device, Host
@@ -37,8 +37,7 @@ def _device_use(code: int, text: str) -> int:
     return _USES_COLLECTIVE if code == Device.COMM else _USES_NOTHING
 
 
-@dataclass(slots=True)
-class Facts:
+class Facts(Struct):
     """What is known of a file once all its events were met."""
 
     first_ns: int = _LONG.max
@@ -46,8 +45,8 @@ class Facts:
     host_codes: npt.NDArray[np.int64] = field(
         default_factory=lambda: np.zeros((0, _NUM_HOST_CODES), np.int64)
     )
-    steps: list[tuple[int, int, int, int]] = field(default_factory=list)  # start, end, word, lane
-    calls: list[Rows] = field(default_factory=list)  # host rows that `groups` needs
+    steps: list[tuple[int, int, int, int]] = []  # start, end, word, lane
+    calls: list[Rows] = []  # host rows that `groups` needs
     num_device: int = 0  # kernels, copies and sets
     num_launches: int = 0
     dropped: int = 0  # events with no usable time

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from perfscope.ingest.events import Args
 from perfscope.rundir import layout
@@ -49,8 +50,7 @@ _SIZES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Collective:
+class Collective(Struct, frozen=True):
     """One call of a collective as far as the trace tells; None = it does not.
 
     in_bytes, out_bytes: of this rank's input and output tensors.
@@ -91,7 +91,7 @@ class Collective:
 
 _SPANS = "gloo:"
 _NCCL_CALLS = "nccl:"
-_FIELDS = tuple(Collective.__dataclass_fields__)
+_FIELDS = tuple(Collective.__struct_fields__)
 
 
 def canonical(name: str) -> str | None:

@@ -18,15 +18,15 @@ callers keep one result per distinct shape.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
+
+from msgspec import Struct
 
 from perfscope.ingest.operator_call import Call, Shape
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(Struct, frozen=True):
     """Modelled work of one call: FLOPs, bytes read, bytes written."""
 
     flops: int

@@ -8,8 +8,6 @@ fields are skipped without being built. `ts`, `dur` and everything that is text 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from dataclasses import field as attribute
 from typing import Any, Literal
 
 import msgspec
@@ -57,14 +55,13 @@ class Event(Struct, gc=False):
     args: Args = NO_ARGS
 
 
-@dataclass(slots=True)
-class ReadCounts:
+class ReadCounts(Struct):
     """What became of the event objects met so far. read = handed on + skipped + dropped."""
 
     read: int = 0
     skipped: int = 0  # Python frames that were counted and never built
     dropped: int = 0  # unreadable
-    notes: list[str] = attribute(default_factory=list)  # damage, in words
+    notes: list[str] = []  # damage, in words
 
 
 class TooDeepError(ValueError):

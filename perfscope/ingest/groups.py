@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from perfscope.ingest.classify import Host
 from perfscope.ingest.collectives import Collective, canonical
@@ -46,8 +46,7 @@ _QUEUED, _STARTED = 0, 1
 _Event = tuple[int, Any, float, int | None]
 
 
-@dataclass(slots=True)
-class CallGroups:
+class CallGroups(Struct):
     """What the calls of a file tell together.
 
     Attributes:
@@ -55,8 +54,8 @@ class CallGroups:
         sources: (lane, start) of a receive from anybody -> sender's rank within the group.
     """
 
-    of_lane: dict[int, str] = field(default_factory=dict)
-    sources: dict[tuple[int, int], int] = field(default_factory=dict)
+    of_lane: dict[int, str] = {}
+    sources: dict[tuple[int, int], int] = {}
 
 
 def is_call(code: int, text: str) -> bool:
@@ -95,15 +94,14 @@ def find_groups(
     )
 
 
-@dataclass(slots=True)
-class _Thread:
+class _Thread(Struct):
     """Where a thread's calls have got to."""
 
     mark: tuple[int, str | None] = (-1, None)  # end and group of the last mark
     operator: tuple[int, str] = (-1, "")  # end and name of the last operator
     accumulating: int = -1  # end of the last accumulation of a gradient
     functional: int = -1  # end of the last functional collective
-    anybody: list[int] = field(default_factory=list)  # receives whose source is not yet told
+    anybody: list[int] = []  # receives whose source is not yet told
 
 
 class _Calls:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from perfscope.ingest.scopes import NO_LAYER, OTHER
 from perfscope.ingest.spill import Rows
@@ -15,8 +15,7 @@ Ints = npt.NDArray[np.int64]
 MAX_PENDING = 1 << 15  # launches remembered; a device queue is far shorter
 
 
-@dataclass(slots=True)
-class Found:
+class Found(Struct):
     """The launches of some device rows. Where `known` is False the other fields say nothing of use."""
 
     known: npt.NDArray[np.bool_]

@@ -12,12 +12,12 @@ without using it up. Its layer is the node's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from perfscope.ingest.classify import MODULE_PREFIX, Host
 from perfscope.ingest.collectives import Collective
@@ -83,15 +83,13 @@ def complete_wrappers(rows: Rows, codes: npt.NDArray[np.int64]) -> tuple[Rows, n
     return rows, bare
 
 
-@dataclass(slots=True)
-class _Thread:
-    ends: list[int] = field(default_factory=list)
+class _Thread(Struct):
+    ends: list[int] = []
     contexts: list[Context] = field(default_factory=lambda: [_OUTSIDE])  # one more than ends: the base
     paths: list[str] = field(default_factory=lambda: [""])  # of nn.Module frames without wrappers, likewise
 
 
-@dataclass(slots=True)
-class Changes:
+class Changes(Struct):
     """Contexts of one thread over a slice: `contexts[i]` from `times[i]` on."""
 
     times: list[int]

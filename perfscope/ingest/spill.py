@@ -8,7 +8,6 @@ holds all rows of all kinds that start in it, and no more rows than fit.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import TracebackType
@@ -16,6 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 Rows = npt.NDArray[Any]
 
@@ -50,8 +50,7 @@ _BLOCK_ROWS = 1 << 14  # rows of all runs together that are loaded at a time
 _MIN_BLOCK_ROWS = 256
 
 
-@dataclass(slots=True)
-class _Run:
+class _Run(Struct):
     number: int  # runs are numbered as the file gave them
     kind: int
     first_start: int

@@ -6,7 +6,6 @@ import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -101,7 +100,10 @@ class TimelineFile:
         start = np.concatenate([part.start for part in parts])
         order = np.argsort(start, kind="stable")
         rows = Table(
-            **{f.name: np.concatenate([getattr(p, f.name) for p in parts])[order] for f in fields(Table)}
+            **{
+                name: np.concatenate([getattr(p, name) for p in parts])[order]
+                for name in Table.__struct_fields__
+            }
         )
         columns = self._columns(rows) | self._comm_columns(rows)
         batch = pa.Table.from_arrays([columns[name] for name in TIMELINE.names], schema=TIMELINE)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from perfscope.ingest.classify import FIRST_SCOPE, Device, Host
 from perfscope.ingest.collect import Collector
@@ -24,8 +24,7 @@ ABSENT = int(np.iinfo(np.int64).max)
 _NO_ROW_CODES = (Host.WRAPPER, Host.COMM_PARAMETERS, Host.GROUP, Host.SOURCE)
 
 
-@dataclass(slots=True)
-class Table:
+class Table(Struct):
     """Finished rows, as arrays of one length. -1 is null unless said otherwise."""
 
     lane: Small  # number in `Lanes`

@@ -9,13 +9,14 @@ framework that is not in the tables gets advice that is true of any.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from perfscope.vocabulary.frameworks import FrameworkName
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingAdvice:
+class TrainingAdvice(Struct, frozen=True, kw_only=True):
     """For the users of a framework, a sentence each unless said otherwise.
 
     Attributes:
@@ -61,11 +62,10 @@ class TrainingAdvice:
     no_width: str = "the program does not say over how many ranks a batch is split; give `--samples-per-step`"
     threads: str = ""
     trace_anyway: str = "See what was not collected: the framework's profiler could not be used."
-    untold: Mapping[str, str] = field(default_factory=dict)
+    untold: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommAdvice:
+class CommAdvice(Struct, frozen=True, kw_only=True):
     """For the users of a communication library, a sentence each.
 
     Attributes:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from perfscope.vocabulary.disturbances import DisturbanceKind
 
 _FREE_MEMORY = "Free memory on that host (other jobs, page cache, a smaller batch) and run again."
 
 
-@dataclass(frozen=True, slots=True)
-class DisturbanceWords:
+class DisturbanceWords(Struct, frozen=True):
     """How reports speak of one kind of disturbance.
 
     Attributes:

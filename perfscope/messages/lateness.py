@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from perfscope.units import format_ns
 from perfscope.vocabulary.lateness import LateReason
 
 
-@dataclass(slots=True, kw_only=True)
-class Lateness:
+class Lateness(Struct, kw_only=True):
     """What is known of a late entry; filled in while the reason is looked for."""
 
     reason: LateReason

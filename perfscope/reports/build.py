@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec import structs
 
 from perfscope import __version__, units
 from perfscope.analysis.absent import why_cut_short
@@ -98,7 +98,7 @@ def _title(analysis: RunAnalysis) -> str:
 def _without_empty_columns(section: Section) -> Section:
     """A column that is missing in every row says nothing, unless it is one of the main ones."""
     blocks = tuple(block.trimmed() if isinstance(block, Table) else block for block in section.blocks)
-    return dataclasses.replace(section, blocks=blocks)
+    return structs.replace(section, blocks=blocks)
 
 
 NOTABLE_SLOWDOWN = 0.15  # traced over usual step time, above which the report says so

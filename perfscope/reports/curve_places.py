@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from perfscope.reports.curves import Curve, CurveChart, IntervalBar, IntervalBars
 from perfscope.reports.geometry import Tick
@@ -23,8 +24,7 @@ NEUTRAL = ("ideal", "level")  # lines to compare with
 Point = tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
+class Frame(Struct, frozen=True, kw_only=True):
     """The ranges of a curve chart; `x`, `y` turn values into per cent of the plot, from left and bottom."""
 
     x_low: float
@@ -196,8 +196,7 @@ def marks(chart: CurveChart, curve: Curve) -> list[Point]:
     return [points[round(number * step)] for number in range(MOST_MARKS // 2 + 1)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BarPlace:
+class BarPlace(Struct, frozen=True, kw_only=True):
     """Per cent of the axis; None: nothing to draw."""
 
     end: float | None

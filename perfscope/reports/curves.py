@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from perfscope.reports.chart import Chart
 from perfscope.reports.values import Unit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class Curve(Struct, frozen=True, kw_only=True):
     """One curve of a CurveChart; `x` rises, a gap is nan in `y`.
 
     `low`, `high`: an interval per point (nan: none), or () where there is none at all. `kind` decides how it
@@ -27,8 +26,7 @@ class Curve:
     dashed_from: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurveChart(Chart):
+class CurveChart(Chart, Struct, frozen=True, kw_only=True):
     """Curves over one pair of axes. The titles say what the axes are; their ticks carry the unit.
 
     `x_marks`: where ticks are wanted, such as the world sizes measured; (): round values. `x_log`,
@@ -49,8 +47,7 @@ class CurveChart(Chart):
     caption: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IntervalBar:
+class IntervalBar(Struct, frozen=True, kw_only=True):
     """One bar from 0 to `value`, with a whisker from `low` to `high`. None: not known, nothing is drawn."""
 
     label: str
@@ -61,8 +58,7 @@ class IntervalBar:
     leading: bool = False  # the one the report speaks of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IntervalBars(Chart):
+class IntervalBars(Chart, Struct, frozen=True, kw_only=True):
     id: str
     title: str
     axis_title: str

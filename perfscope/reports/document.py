@@ -9,7 +9,6 @@ paths the figures that are there but not what they would be (analysis/missing.py
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -78,7 +77,7 @@ def build_document(analysis: RunAnalysis) -> Json:
 
 
 def to_plain(value: object) -> object:
-    """`value` of strings, numbers, None, lists, tuples and dicts: dataclasses by their fields' names.
+    """`value` of strings, numbers, None, lists, tuples and dicts: records by their fields' names.
 
     Raises:
         TypeError: something in it is no JSON, such as a number of numpy's: analyses give Python's own.
@@ -117,9 +116,7 @@ def _mapping(value: object) -> object:
 
 def _object(result: Any, *left_out: str) -> dict[str, Any]:
     """A result's fields by name; what they hold is converted with the whole document."""
-    return {
-        one.name: getattr(result, one.name) for one in dataclasses.fields(result) if one.name not in left_out
-    }
+    return {name: getattr(result, name) for name in result.__struct_fields__ if name not in left_out}
 
 
 def _rank(rank: RankResult) -> Json:

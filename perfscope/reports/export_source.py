@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, Protocol
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -14,8 +15,7 @@ if TYPE_CHECKING:
 BATCH_ROWS = 16_384
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaneName:
+class LaneName(Struct, frozen=True, kw_only=True):
     """One thread or stream of a rank and what a person should read for it."""
 
     device: int  # -1 = a host thread
@@ -23,8 +23,7 @@ class LaneName:
     label: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimelinePart:
+class TimelinePart(Struct, frozen=True, kw_only=True):
     """The timeline of one rank and window. `load` gives schema.TIMELINE rows; each call reads them anew."""
 
     rank: int
@@ -42,8 +41,7 @@ class Writer(Protocol):
     ) -> int: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportFormat:
+class ExportFormat(Struct, frozen=True, kw_only=True):
     """One way out. `has_counters`: whether machine counters are worth computing for it."""
 
     name: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from perfscope import units
 from perfscope.reports.model import Bar, Part, Series, StackedBars, Unit, format_value
@@ -12,15 +13,13 @@ LABEL_SHARE = 6.5  # per cent of the axis a segment must span to carry its figur
 CLIP = 1.5  # the value axis ends here times the 98th percentile; single outliers must not flatten the rest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
+class Tick(Struct, frozen=True, kw_only=True):
     position: float  # per cent of the axis
     text: str
     below: str = ""  # a second line
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class Segment(Struct, frozen=True, kw_only=True):
     """One coloured piece: `start` and `width` in per cent of the axis, `share` of its own bar in per cent."""
 
     part: Part
@@ -118,8 +117,7 @@ def used_parts(chart: StackedBars) -> tuple[Part, ...]:
     return tuple(part for i, part in enumerate(chart.parts) if any(bar.values[i] > 0 for bar in chart.bars))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeriesFrame:
+class SeriesFrame(Struct, frozen=True, kw_only=True):
     """The ranges a Series is drawn in: x from 0 to `x_max`, y from `low` to `high` ns."""
 
     x_max: int

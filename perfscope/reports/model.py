@@ -9,11 +9,11 @@ out and monstrous names are shortened, whatever the renderer.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, structs
 
 from perfscope import units
 from perfscope.reports.chart import Chart as Chart
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 HEAT_TONES = ("good3", "good2", "good1", "bad1", "bad2", "bad3")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class Column(Struct, frozen=True, kw_only=True):
     """One column of a Table.
 
     `modelled` marks figures computed from shapes rather than measured; renderers say so beside the title.
@@ -67,8 +66,7 @@ class Column:
         return f"+{text}" if more else text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class Table(Struct, frozen=True, kw_only=True):
     """Rows of raw values, one per column. `sorted_by`: (column key, descending) of their order, or None.
 
     `cards`: on narrow screens each row stands as a card, its cells one under the other with their titles.
@@ -107,7 +105,7 @@ class Table:
         ]
         if not self.rows or len(kept) == len(self.columns):
             return self
-        return dataclasses.replace(
+        return structs.replace(
             self,
             columns=tuple(self.columns[index] for index in kept),
             rows=tuple(tuple(row[index] for index in kept) for row in self.rows),
@@ -121,8 +119,7 @@ class Table:
         return max(finite, default=0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(Struct, frozen=True, kw_only=True):
     """One colour of a stacked chart. `key` is also the CSS variable and the legend's pattern."""
 
     key: str
@@ -130,8 +127,7 @@ class Part:
     hint: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
+class Bar(Struct, frozen=True, kw_only=True):
     """One bar; `values` has one entry per Part, in the chart's unit. The parts add up to `total` exactly.
 
     `end` is what stands behind the bar where the total says little, such as 100 % of the pages.
@@ -147,8 +143,7 @@ class Bar:
         return sum(self.values)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StackedBars(Chart):
+class StackedBars(Chart, Struct, frozen=True, kw_only=True):
     id: str
     title: str
     parts: tuple[Part, ...]
@@ -162,8 +157,7 @@ class StackedBars(Chart):
         return max((bar.total for bar in self.bars), default=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Line(Struct, frozen=True, kw_only=True):
     """One line of a Series: x positions and values in ns, equally long; `low`, `high` where thinned."""
 
     label: str
@@ -173,8 +167,7 @@ class Line:
     high: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series(Chart):
+class Series(Chart, Struct, frozen=True, kw_only=True):
     id: str
     title: str
     x_title: str
@@ -182,16 +175,14 @@ class Series(Chart):
     caption: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class Note(Struct, frozen=True, kw_only=True):
     """A sentence. `tone`: plain, good, caution, refuse (what follows may not be compared)."""
 
     text: str
     tone: str = "plain"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(Struct, frozen=True, kw_only=True):
     """Names and values, one under the other."""
 
     id: str
@@ -199,8 +190,7 @@ class Facts:
     pairs: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindingCard:
+class FindingCard(Struct, frozen=True, kw_only=True):
     """One finding, ready to print. `gain` and `share` are text; `gain_ratio` draws the bar."""
 
     slug: str
@@ -213,15 +203,13 @@ class FindingCard:
     where: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindingList:
+class FindingList(Struct, frozen=True, kw_only=True):
     id: str
     cards: tuple[FindingCard, ...]
     empty: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class Mark(Struct, frozen=True, kw_only=True):
     """A stretch of a time axis that carries a name. Ns since the axis' start."""
 
     start_ns: int
@@ -230,8 +218,7 @@ class Mark:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CounterLine:
+class CounterLine(Struct, frozen=True, kw_only=True):
     """One track of a counter chart; a gap is nan in `mean`. `low`, `high` bound what a point stands for."""
 
     label: str
@@ -244,8 +231,7 @@ class CounterLine:
     quality: str = "exact"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CounterChart:
+class CounterChart(Struct, frozen=True, kw_only=True):
     """Tracks of one group that share a value axis."""
 
     id: str
@@ -255,8 +241,7 @@ class CounterChart:
     num_left_out: int = 0  # lines of this group with a lower mean that are not drawn
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counters(Chart):
+class Counters(Chart, Struct, frozen=True, kw_only=True):
     """Small charts one above the other on one time axis of `span_ns`."""
 
     id: str
@@ -269,8 +254,7 @@ class Counters(Chart):
     caption: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoofPoint:
+class RoofPoint(Struct, frozen=True, kw_only=True):
     """One layer and phase (METRICS §5)."""
 
     label: str
@@ -282,8 +266,7 @@ class RoofPoint:
     bound: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RooflineChart(Chart):
+class RooflineChart(Chart, Struct, frozen=True, kw_only=True):
     """Achieved against attainable FLOP/s over arithmetic intensity, both axes logarithmic."""
 
     id: str
@@ -296,8 +279,7 @@ class RooflineChart(Chart):
     caption: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class Device(Struct, frozen=True, kw_only=True):
     """A GPU, a network interface or a fabric port. `lines` are its figures, most telling first."""
 
     id: str
@@ -306,8 +288,7 @@ class Device:
     lines: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryNode:
+class MemoryNode(Struct, frozen=True, kw_only=True):
     """One NUMA node; `near` are nodes without CPUs that lie closest to it."""
 
     title: str
@@ -317,14 +298,12 @@ class MemoryNode:
     devices: tuple[Device, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Socket:
+class Socket(Struct, frozen=True, kw_only=True):
     title: str
     nodes: tuple[MemoryNode, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rail:
+class Rail(Struct, frozen=True, kw_only=True):
     """Devices joined by links of one class, drawn as one bar that all hang on."""
 
     title: str
@@ -332,8 +311,7 @@ class Rail:
     members: tuple[str, ...]  # device ids
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class Machine(Struct, frozen=True, kw_only=True):
     """One host, or several alike."""
 
     title: str
@@ -344,8 +322,7 @@ class Machine:
     loose: tuple[Device, ...] = ()  # devices whose NUMA node is not known
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
+class Topology(Struct, frozen=True, kw_only=True):
     """What is plugged in where, one picture per kind of host."""
 
     id: str
@@ -354,8 +331,7 @@ class Topology:
     caption: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimelineLane:
+class TimelineLane(Struct, frozen=True, kw_only=True):
     """A counter under the spans of one window, on the window's own time axis (ns since its start)."""
 
     window: int
@@ -367,8 +343,7 @@ class TimelineLane:
     top: float  # of the value axis, which starts at 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Timeline:
+class Timeline(Struct, frozen=True, kw_only=True, eq=False):
     """The traced windows. `focus` is (window, start_ns, dur_ns) of the step a still picture should show."""
 
     id: str
@@ -385,8 +360,7 @@ class Timeline:
 Block = Table | Chart | Topology | Note | Facts | FindingList | Timeline
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class Section(Struct, frozen=True, kw_only=True):
     id: str
     title: str
     blocks: tuple[Block, ...]
@@ -394,8 +368,7 @@ class Section:
     in_notices: bool = False  # the report's notices say all of it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyFigure:
+class KeyFigure(Struct, frozen=True, kw_only=True):
     """One tile of the strip at the top."""
 
     id: str
@@ -404,8 +377,7 @@ class KeyFigure:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """What bounds the step, in words with figures. `tone`: good, plain, caution."""
 
     headline: str
@@ -414,8 +386,7 @@ class Verdict:
     tone: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Report:
+class Report(Struct, frozen=True, kw_only=True, eq=False):
     """Everything a renderer needs. `document` is the JSON report (see document.py)."""
 
     title: str

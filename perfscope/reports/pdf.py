@@ -6,13 +6,14 @@ own copy of DejaVu Sans and those that typst brings along: the pages look the sa
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import re
 from collections.abc import Mapping
 from functools import singledispatch
 from importlib.resources import files
+
+from msgspec import structs
 
 from perfscope.errors import PerfscopeError
 from perfscope.reports.drawing import lay_out
@@ -139,7 +140,7 @@ def _(block: Counters) -> list[Json]:
     count = -(-len(block.charts) // CHARTS_PER_PIECE)
     ends = [len(block.charts) * n // count for n in range(count + 1)]
     cut = [block.charts[start:end] for start, end in itertools.pairwise(ends)]
-    pieces = [lay_out(dataclasses.replace(block, charts=charts)) for charts in cut]
+    pieces = [lay_out(structs.replace(block, charts=charts)) for charts in cut]
     found = [
         _picture(block.title if n == 0 else "", paper_svg(piece), block.caption if n == count - 1 else "")
         for n, piece in enumerate(pieces)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import BinaryIO
+
+from msgspec import Struct
 
 from perfscope.analysis.machine.results import CounterTrack
 from perfscope.reports.export_source import BATCH_ROWS, TimelinePart
@@ -48,12 +49,11 @@ _COLUMNS = (
 Row = dict[str, object]
 
 
-@dataclass(slots=True)
-class _Threads:
+class _Threads(Struct):
     """Thread numbers: a host thread and a stream may share an id, and ids may not fit 32 bits."""
 
-    numbers: dict[tuple[int, int, int], int] = field(default_factory=dict)
-    per_rank: dict[int, int] = field(default_factory=dict)
+    numbers: dict[tuple[int, int, int], int] = {}
+    per_rank: dict[int, int] = {}
 
     def number(self, rank: int, device: int, lane: int) -> tuple[int, bool]:
         """The thread's number and whether it is new."""

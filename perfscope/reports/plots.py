@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from perfscope.reports.display import path_end
 from perfscope.reports.geometry import Tick, nice_step
@@ -56,8 +57,7 @@ def value_ticks(unit: Unit, low: float, high: float, count: int) -> tuple[Tick, 
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CounterFrame:
+class CounterFrame(Struct, frozen=True, kw_only=True):
     """The value range of one counter chart, and which peaks are drawn in it (others are told)."""
 
     unit: Unit
@@ -118,8 +118,7 @@ def line_note(chart: CounterChart, line: CounterLine, frame: CounterFrame) -> st
     return ", ".join(parts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoofFrame:
+class RoofFrame(Struct, frozen=True, kw_only=True):
     """Ranges of a roofline; positions are per cent of the plot, from the left and from the bottom."""
 
     x_low: float
@@ -198,8 +197,7 @@ def radius(chart: RooflineChart, time_ns: int) -> float:
     return max(12.0 * math.sqrt(time_ns / longest), 3.0) if longest > 0 else 5.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PointLabel:
+class PointLabel(Struct, frozen=True, kw_only=True):
     """A name beside a point: per cent of the plot, then pixels right and up, and the text's anchor."""
 
     x: float
@@ -271,8 +269,7 @@ def _free_place(
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoofWords:
+class RoofWords(Struct, frozen=True, kw_only=True):
     """Where the roofs' own names end, in per cent: left of a place on the roof, where nothing can be."""
 
     peak: tuple[float, float]

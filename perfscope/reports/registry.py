@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from perfscope.reports.document import render_json
 from perfscope.reports.export_source import ExportFormat
@@ -15,8 +16,7 @@ from perfscope.reports.tables import write_csv, write_parquet
 from perfscope.reports.text import render_text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Renderer:
+class Renderer(Struct, frozen=True, kw_only=True):
     """One document format. Heavy libraries are loaded by `render`, not before."""
 
     name: str

@@ -10,7 +10,6 @@ module.
 from __future__ import annotations
 
 import ast
-import dataclasses
 import inspect
 import re
 import sys
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from perfscope.analysis.clocks.fit import ClockFit
 from perfscope.analysis.critical.results import PATH_KINDS, CriticalPath, PathEntry, PathShare
@@ -32,12 +31,13 @@ from perfscope.analysis.waits.results import WaitAnalysis, WaitCall
 from perfscope.reports.document import MOST_PATH_ENTRIES, MOST_WAIT_CALLS, REPORT_SCHEMA_VERSION
 
 _BASE: dict[type, type] = {}  # object of the document -> the result that it is made of
+_WITHOUT_SOURCE: set[type] = set()  # objects that are described here alone
 
 
-def _object(name: str, base: type, *left_out: str, **changed: Any) -> Any:
+def _object(name: str, base: type[Struct], *left_out: str, **changed: Any) -> Any:
     """The result `base` as it stands in the document: without some fields, with others changed or added."""
     hints = get_type_hints(base, include_extras=True)
-    names = [one.name for one in dataclasses.fields(base) if one.name not in left_out]
+    names = [name for name in base.__struct_fields__ if name not in left_out]
     rows = {**{one: hints[one] for one in names}, **changed}
     made = msgspec.defstruct(name, list(rows.items()), kw_only=True, forbid_unknown_fields=True)
     _BASE[made] = base
@@ -47,6 +47,7 @@ def _object(name: str, base: type, *left_out: str, **changed: Any) -> Any:
 def _struct(name: str, text: str, **fields: Any) -> Any:
     made = msgspec.defstruct(name, list(fields.items()), kw_only=True, forbid_unknown_fields=True)
     made.__doc__ = text
+    _WITHOUT_SOURCE.add(made)
     return made
 
 
@@ -253,7 +254,7 @@ def listing() -> str:
 def keys_of(kind: Any) -> dict[str, tuple[Any, str]]:
     """Key -> its type and meaning; "" where nothing says it."""
     base = _BASE.get(kind, kind)
-    texts = _texts(base) if "__dataclass_fields__" in vars(base) else {}
+    texts = {} if base in _WITHOUT_SOURCE else _texts(base)
     found = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
         own = (
@@ -320,7 +321,7 @@ def _bare(hint: Any) -> Any:
 def _objects(hint: Any, path: str) -> list[tuple[Any, str]]:
     """The objects in a value of that type, and where they stand."""
     hint = _bare(hint)
-    if dataclasses.is_dataclass(hint) or hasattr(hint, "__struct_fields__"):
+    if hasattr(hint, "__struct_fields__"):
         return [(hint, path)]
     inner = (
         f"{path}[]"

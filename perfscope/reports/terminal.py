@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import textwrap
 import unicodedata
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 COLOUR = {
     "compute": "34",
@@ -15,8 +16,7 @@ COLOUR = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Style:
+class Style(Struct, frozen=True):
     """Terminal styling, or none."""
 
     on: bool

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from perfscope.analysis.critical.results import CriticalPath, PathSegment
@@ -17,8 +16,7 @@ NO_LANE = -1  # the rank is not among those drawn
 _OWN_ROLES = ("main", "autograd", "executor")  # threads that a rank's main line runs on
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PathPiece:
+class PathPiece(Struct, frozen=True, kw_only=True):
     """A stretch of the path on one lane. Times are ns since the window's start."""
 
     lane: int  # index into WindowExtract.lanes; NO_LANE = not drawn
@@ -48,7 +46,7 @@ def path_pieces(paths: Sequence[CriticalPath], window: WindowExtract) -> tuple[P
             )
             before = pieces[-1] if len(pieces) > first else None
             if before is not None and (before.lane, before.rank) == (piece.lane, piece.rank):
-                piece = dataclasses.replace(piece, start_ns=before.start_ns)
+                piece = structs.replace(piece, start_ns=before.start_ns)
                 pieces.pop()
             pieces.append(piece)
     return tuple(pieces)

@@ -8,7 +8,8 @@ analysis, which knows how each kind of counter fails.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from perfscope.vocabulary.gpu import ThrottleBit
 
@@ -28,8 +29,7 @@ SATURATED = "saturated"  # the counter had reached its top
 QUALITIES = (EXACT, SCALED, DERIVED, MODELLED, AMBIGUOUS, SATURATED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
+class Metric(Struct, frozen=True, kw_only=True):
     """One kind of figure.
 
     Attributes:
@@ -57,12 +57,11 @@ class Metric:
     bits: tuple[ThrottleBit, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Series:
+class Series(Struct, frozen=True, eq=False):
     """A metric of one thing. Compared by identity: a collector makes each of its series once."""
 
     metric: Metric
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = {}
 
     def as_dict(self) -> dict[str, object]:
         """As it stands in samples.jsonl."""

@@ -7,12 +7,12 @@ directory that holds no run at all is an error. Files are read when asked for, o
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec import Struct
 
 from perfscope.errors import RunDirectoryError, UnreadableFileError
 from perfscope.rundir import layout, old_gpu_words, seal
@@ -40,8 +40,7 @@ _GONE = "the run had this file when it was closed; it is not there any more"
 _STEP_COLUMNS = tuple(name for name in STEPS.names if name != "rank")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadNote:
+class ReadNote(Struct, frozen=True, kw_only=True):
     """Something of a run that could not be used."""
 
     path: str  # relative to the run directory

@@ -22,13 +22,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from perfscope.rundir import old_gpu_words
@@ -44,8 +45,7 @@ _LARGEST = 1e30
 _LONGEST_LINE = 64 << 20  # bytes; a longer one is read in pieces, which are no lines
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class SampleSeries:
+class SampleSeries(Struct, frozen=True, eq=False, kw_only=True):
     """All readings of one series, in time order; readings that failed are left out.
 
     Attributes:
@@ -75,8 +75,7 @@ class SampleSeries:
     bits: tuple[ThrottleBit, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleFact:
+class SampleFact(Struct, frozen=True, kw_only=True):
     """A `fact` line: name is binding, neighbour, stopped, absent or note."""
 
     name: str
@@ -86,8 +85,7 @@ class SampleFact:
     value: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostSamples:
+class HostSamples(Struct, frozen=True, kw_only=True):
     """One host's file.
 
     Attributes:
@@ -108,7 +106,7 @@ class HostSamples:
     intervals: tuple[tuple[int, int], ...]
     ends: tuple[Mapping[str, object], ...]
     num_dropped: int
-    seal: Mapping[str, object] = field(default_factory=dict)
+    seal: Mapping[str, object] = {}
 
     def find(self, metric: str, **labels: str) -> list[SampleSeries]:
         """Series of a metric whose labels include `labels`."""
@@ -134,16 +132,15 @@ class HostSamples:
         return moved
 
 
-@dataclass(slots=True)
-class _Growing:
+class _Growing(Struct):
     definition: Mapping[str, Any]
     collector: str
     usual: int  # its quality, unless a reading has its own
-    begin: list[int] = field(default_factory=list)
-    end: list[int] = field(default_factory=list)
-    values: list[int | float] = field(default_factory=list)
-    quality: list[int] = field(default_factory=list)
-    segment: list[int] = field(default_factory=list)
+    begin: list[int] = []
+    end: list[int] = []
+    values: list[int | float] = []
+    quality: list[int] = []
+    segment: list[int] = []
 
 
 def read_samples(path: Path, host: str) -> HostSamples:

@@ -5,7 +5,6 @@ Needs Chromium and chromedriver (Debian packages chromium, chromium-driver) and 
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from perfscope import units
 from perfscope.reports.build import build_report
@@ -294,7 +294,7 @@ def span_place(browser: Browser, name: str) -> tuple[int, int]:
 @pytest.fixture(scope="module")
 def machine_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     analysis = synthetic_analysis()
-    analysis = dataclasses.replace(analysis, machine=vm_machine(analysis.layers))
+    analysis = structs.replace(analysis, machine=vm_machine(analysis.layers))
     path = tmp_path_factory.mktemp("machine") / "report.html"
     path.write_text(render_html(build_report(analysis, synthetic_timeline())), encoding="utf-8")
     return path
@@ -546,10 +546,10 @@ def test_verdict_is_painted_before_the_timeline_is_unpacked(browser: Browser, re
 def test_long_tables_fold_filter_and_unfold(browser: Browser, tmp_path: Path) -> None:
     analysis = synthetic_analysis()
     layers = tuple(
-        dataclasses.replace(analysis.layers[i % 12], layer=f"blocks.{i}.conv", order=i) for i in range(60)
+        structs.replace(analysis.layers[i % 12], layer=f"blocks.{i}.conv", order=i) for i in range(60)
     )
     path = tmp_path / "layers.html"
-    report = build_report(dataclasses.replace(analysis, layers=layers), None)
+    report = build_report(structs.replace(analysis, layers=layers), None)
     path.write_text(render_html(report), encoding="utf-8")
     browser.open(path)
     shown = "return [...document.querySelectorAll('#layers-table tbody tr')].filter(r => !r.hidden).length"
@@ -566,7 +566,7 @@ def test_the_critical_path_is_drawn_told_and_switched_off(browser: Browser, tmp_
     section = timeline_section(extract, None, timeline_paths(extract))
     sections = tuple(section if one.id == "timeline" else one for one in plain.sections)
     path = tmp_path / "path.html"
-    path.write_text(render_html(dataclasses.replace(plain, sections=sections)), encoding="utf-8")
+    path.write_text(render_html(structs.replace(plain, sections=sections)), encoding="utf-8")
     browser.open(path)
     canvas = browser.driver.find_element(By.ID, "tl-canvas")
     browser.view()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from perfscope.analysis.waits.analyse import analyse_waits
 from perfscope.analysis.waits.results import LateCause, WaitAnalysis
@@ -104,7 +104,7 @@ def _alone(call: Any) -> bool:
 
 def _plain(call: Any) -> tuple[Any, ...]:
     cause: LateCause | None = call.cause
-    known = None if cause is None else dataclasses.replace(cause, sentence="")
+    known = None if cause is None else structs.replace(cause, sentence="")
     return (call.step, call.seq, call.group, call.wait_ns, call.transfer_ns, call.late_rank, known)
 
 
@@ -113,8 +113,8 @@ def _renamed(call: Any, order: list[int]) -> tuple[Any, ...]:
     plain[5] = None if call.late_rank is None else order[call.late_rank]
     if call.cause is not None:
         hops = tuple(
-            dataclasses.replace(hop, waiting_rank=order[hop.waiting_rank], late_rank=order[hop.late_rank])
+            structs.replace(hop, waiting_rank=order[hop.waiting_rank], late_rank=order[hop.late_rank])
             for hop in call.cause.through
         )
-        plain[6] = dataclasses.replace(call.cause, rank=order[call.cause.rank], through=hops, sentence="")
+        plain[6] = structs.replace(call.cause, rank=order[call.cause.rank], through=hops, sentence="")
     return tuple(plain)

@@ -10,6 +10,8 @@ import math
 import random
 from enum import Enum
 
+from msgspec import Struct, structs
+
 from perfscope.analysis.machine.results import (
     Ceiling,
     CounterTrack,
@@ -462,7 +464,7 @@ def gpu_machine(layers: tuple[LayerResult, ...] = (), *, num_hosts: int = 2) -> 
                 numa_node=number % 2,
             )
         )
-    return dataclasses.replace(
+    return structs.replace(
         vm_machine(disturbed=False),
         hosts=hosts,
         topologies={host: gpu_topology(host) for host in hosts},
@@ -592,7 +594,7 @@ def knl_machine() -> MachineAnalysis:
         )
         for rank in range(2)
     )
-    return dataclasses.replace(
+    return structs.replace(
         base,
         hosts=("knl01",),
         topologies={"knl01": knl_topology()},
@@ -611,9 +613,9 @@ def every_string(value: object, text: str) -> object:
     if isinstance(value, Missing):
         detail = tuple((name, every_string(item, text)) for name, item in value.detail)
         return dataclasses.replace(value, detail=detail)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = dataclasses.fields(value)
-        return type(value)(**{field.name: every_string(getattr(value, field.name), text) for field in fields})
+    if isinstance(value, Struct):
+        fields = value.__struct_fields__
+        return type(value)(**{name: every_string(getattr(value, name), text) for name in fields})
     if isinstance(value, dict):
         return {key: every_string(item, text) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -624,7 +626,7 @@ def every_string(value: object, text: str) -> object:
 def hostile_machine(text: str, layers: tuple[LayerResult, ...]) -> MachineAnalysis:
     """A disturbed run on GPUs with `text` wherever a string from outside can stand."""
     guest = vm_machine(layers)
-    machine = dataclasses.replace(
+    machine = structs.replace(
         gpu_machine(layers, num_hosts=1),
         clean=False,
         disturbances=guest.disturbances,
@@ -635,7 +637,7 @@ def hostile_machine(text: str, layers: tuple[LayerResult, ...]) -> MachineAnalys
     assert isinstance(changed, MachineAnalysis)
     # Groups and units are analysis' own words; with them a few charts are drawn.
     tracks = tuple(
-        dataclasses.replace(track, group=own.group, unit=own.unit)
+        structs.replace(track, group=own.group, unit=own.unit)
         for track, own in zip(changed.tracks, machine.tracks, strict=True)
     )
-    return dataclasses.replace(changed, tracks=tracks, topologies={text: changed.topologies["gpu01"]})
+    return structs.replace(changed, tracks=tracks, topologies={text: changed.topologies["gpu01"]})

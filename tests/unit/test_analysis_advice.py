@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from perfscope.analysis import advice
 from perfscope.analysis.results import Finding, RunAnalysis
@@ -102,7 +102,7 @@ def test_no_run_of_another_framework_is_given_the_advice_of_torch(
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_no_words_of_torch_stand_in_the_tables_of_others(framework: str) -> None:
     meta = records({"framework": FRAMEWORKS[framework]})
-    words = (*dataclasses.astuple(advice.training(meta)), *dataclasses.astuple(advice.communication(meta)))
+    words = (*structs.astuple(advice.training(meta)), *structs.astuple(advice.communication(meta)))
     assert [word for word in TORCH_WORDS for text in words if word in str(text)] == []
 
 
@@ -283,6 +283,6 @@ LAYERS = (("a", 100), ("b", 300))
 
 
 def test_words_of_unknown_frameworks_are_true_of_any() -> None:
-    general = dataclasses.asdict(training_advice("never-heard-of"))
+    general = structs.asdict(training_advice("never-heard-of"))
     named = ("torch", "tf.", "Keras", "jax", "MXNet", "MPI")
     assert not any(word in str(text) for text in general.values() for word in named if text != "")

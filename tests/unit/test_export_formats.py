@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 import json
 import math
@@ -14,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec import structs
 
 from perfscope.analysis.machine.results import CounterTrack
 from perfscope.reports.export_source import LaneName, TimelinePart
@@ -133,9 +133,7 @@ def test_perfetto_has_counters_of_each_host_on_the_spans_clock() -> None:
         low=(0.25, math.nan, 0.5, 0.75),
         high=(0.25, math.nan, 0.5, 0.75),
     )
-    traffic = dataclasses.replace(
-        track, host="node02", title="eth0 sent", unit="bytes_per_s", mean=(1e6,) * 4
-    )
+    traffic = structs.replace(track, host="node02", title="eth0 sent", unit="bytes_per_s", mean=(1e6,) * 4)
     buffer = io.BytesIO()
     assert write_perfetto([part(0)], "run", buffer, [track, traffic]) == 4, "counters are no spans"
     events = json.loads(buffer.getvalue(), parse_float=Decimal)["traceEvents"]

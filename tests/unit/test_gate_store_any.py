@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,7 @@ figures = st.builds(
     composition=st.none()
     | st.builds(
         Composition,
-        **{field.name: numbers_ for field in fields(Composition) if field.name != "num_steps"},
+        **{name: numbers_ for name in Composition.__struct_fields__ if name != "num_steps"},
         num_steps=counts,
     ),
     layers=st.lists(

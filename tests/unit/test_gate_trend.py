@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from msgspec import structs
 
 from perfscope.gate.metrics import METRICS
 from perfscope.gate.records import Fingerprint, RunFigures, Surroundings
@@ -41,7 +42,7 @@ def slower(run: RunFigures, part: str, extra_ns: float) -> RunFigures:
     metrics["throughput"] *= step / (step + extra_ns)
     waits = {"input_wait": (run.phases.input_wait or 0.0) + extra_ns} if part == "input_wait" else {}
     own = run.composition
-    composition = dataclasses.replace(
+    composition = structs.replace(
         own,
         step=own.step + extra_ns,
         **{part: getattr(own, part) + extra_ns},

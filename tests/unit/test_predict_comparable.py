@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec import structs
 
 from perfscope.analysis.predict.compute import fit_compute
 from perfscope.analysis.predict.costs import LinkCost, collective_time_s
@@ -46,9 +45,9 @@ def inside_run(num_ranks: int, batch: float) -> MeasuredRun:
         for size, time in times.items()
         for _ in range(4)
     )
-    return replace(
+    return structs.replace(
         base,
-        plan=replace(base.plan, ranks=(calls_of(num_ranks, SIZES, INSIDE_HOST),)),
+        plan=structs.replace(base.plan, ranks=(calls_of(num_ranks, SIZES, INSIDE_HOST),)),
         calls=calls,
         comm_ns=sum(times.values()),
         step_ns=base.step_ns - base.comm_ns + sum(times.values()),
@@ -56,8 +55,8 @@ def inside_run(num_ranks: int, batch: float) -> MeasuredRun:
 
 
 def ring(num_ranks: int, batch: float, *, inside_too: bool) -> Plan:
-    calls = tuple(replace(call, inside_too=inside_too) for call in calls_of(num_ranks, SIZES))
-    return replace(plan("dp.ddp", num_ranks, batch, SIZES), ranks=(calls,))
+    calls = tuple(structs.replace(call, inside_too=inside_too) for call in calls_of(num_ranks, SIZES))
+    return structs.replace(plan("dp.ddp", num_ranks, batch, SIZES), ranks=(calls,))
 
 
 def the_one(runs: list[MeasuredRun], asked: Plan, **how: object) -> Prediction:
@@ -114,7 +113,10 @@ def test_work_far_from_what_was_measured_is_refused_until_asked() -> None:
 def test_more_samples_never_take_no_time_and_the_interval_says_how_little_is_known() -> None:
     """A disturbed run with half the samples took as long: a slope of 0 would make any batch free."""
     full = measured(2, 32, rng(), noise=0.0)
-    runs = [replace(measured(2, 16, rng(), noise=0.0), step_ns=full.step_ns, steps_ns=full.steps_ns), full]
+    runs = [
+        structs.replace(measured(2, 16, rng(), noise=0.0), step_ns=full.step_ns, steps_ns=full.steps_ns),
+        full,
+    ]
     curve = fit_compute(runs).curve("dp.ddp")
     assert curve.assumed
     assert curve.slope_ns > 0
@@ -128,9 +130,9 @@ def test_more_samples_never_take_no_time_and_the_interval_says_how_little_is_kno
 def test_schemes_with_one_batch_each_tell_no_curve_together() -> None:
     """One scheme is slow, and has a little more work: that is no slope, and the other keeps its own level."""
     slow, fast = measured(2, 32, rng(), scheme="easgd.x", noise=0.0), measured(2, 30, rng(), noise=0.0)
-    slow = replace(slow, step_ns=10 * slow.step_ns)
-    owt = replace(fast.plan, scheme="hy.owt", whole=30.0)
-    one = the_one([slow, fast, replace(fast, plan=owt)], owt)
+    slow = structs.replace(slow, step_ns=10 * slow.step_ns)
+    owt = structs.replace(fast.plan, scheme="hy.owt", whole=30.0)
+    one = the_one([slow, fast, structs.replace(fast, plan=owt)], owt)
     assert one.step_ns == pytest.approx(fast.step_ns, rel=0.02)
 
 
@@ -140,7 +142,9 @@ def test_runs_with_other_cores_per_rank_give_no_compute_and_no_efficiency() -> N
     for num, cores, factor in ((1, 2.0, 1.0), (2, 1.0, 2.0), (4, 0.5, 5.0)):
         base = measured(num, 64, rng(), noise=0.0)
         own = base.step_ns - base.comm_ns
-        runs.append(replace(base, step_ns=factor * own + base.comm_ns, cores_per_rank=cores, steps_ns=()))
+        runs.append(
+            structs.replace(base, step_ns=factor * own + base.comm_ns, cores_per_rank=cores, steps_ns=())
+        )
     report = predict(runs, Question(plans=[plan("dp.ddp", num, 64) for num in (4, 8)]))
     assert report.not_comparable is not None
     assert "0.5, 1 and 2 cores" in report.not_comparable
@@ -155,7 +159,7 @@ def test_runs_with_other_cores_per_rank_give_no_compute_and_no_efficiency() -> N
 
 
 def test_more_cores_than_threads_can_use_do_not_tell_runs_apart() -> None:
-    runs = [replace(measured(num, 32, rng()), cores_per_rank=64 / num) for num in (1, 2)]
+    runs = [structs.replace(measured(num, 32, rng()), cores_per_rank=64 / num) for num in (1, 2)]
     assert predict(runs, Question(plans=[plan("dp.ddp", 4, 32)])).not_comparable is None
 
 
@@ -176,7 +180,8 @@ def test_what_was_measured_stands_beside_what_is_predicted() -> None:
 
 def test_exchanges_begun_before_the_window_are_not_carried_to_another_network() -> None:
     early = [
-        replace(measured(2, batch, rng(), scheme="dp.fwd_overlap"), begun_before=True) for batch in (16, 32)
+        structs.replace(measured(2, batch, rng(), scheme="dp.fwd_overlap"), begun_before=True)
+        for batch in (16, 32)
     ]
     usual = [measured(2, batch, rng()) for batch in (16, 32)]
     plans = [plan(scheme, 4, 32) for scheme in ("dp.fwd_overlap", "dp.ddp")]
@@ -190,10 +195,16 @@ def test_exchanges_begun_before_the_window_are_not_carried_to_another_network() 
 def test_efficiency_is_relative_to_the_scheme_itself_and_the_best_run_has_a_ratio_of_its_own() -> None:
     runs = [measured(2, batch, rng(), noise=0.0) for batch in (16, 32)]
     fast = [
-        replace(run, plan=replace(run.plan, scheme="hy.owt"), step_ns=run.step_ns / 3, comm_ns=0.0)
+        structs.replace(
+            run, plan=structs.replace(run.plan, scheme="hy.owt"), step_ns=run.step_ns / 3, comm_ns=0.0
+        )
         for run in runs
     ]
-    plans = [plan("dp.ddp", 4, 32), replace(plan("hy.owt", 4, 32), ranks=()), plan("mp.filter", 4, 32)]
+    plans = [
+        plan("dp.ddp", 4, 32),
+        structs.replace(plan("hy.owt", 4, 32), ranks=()),
+        plan("mp.filter", 4, 32),
+    ]
     report = predict([*runs, *fast], Question(plans=plans))
     found = {one.scheme: one for one in report.predictions}
     for scheme in ("dp.ddp", "hy.owt"):
@@ -220,8 +231,8 @@ def test_one_scheme_asked_for_is_not_said_to_be_all_that_could_be_predicted() ->
 
 
 def test_a_problem_of_all_runs_is_one_line() -> None:
-    runs = [replace(measured(2, batch, rng()), problems=("disturbed (x)",)) for batch in (16, 24, 32)]
-    runs[0] = replace(runs[0], problems=("disturbed (x)", "only 2 traced steps"))
+    runs = [structs.replace(measured(2, batch, rng()), problems=("disturbed (x)",)) for batch in (16, 24, 32)]
+    runs[0] = structs.replace(runs[0], problems=("disturbed (x)", "only 2 traced steps"))
     warnings = predict(runs, Question(plans=[plan("dp.ddp", 4, 32)])).warnings
     assert "all 3 runs: disturbed (x)" in warnings
     assert f"{runs[0].name}: only 2 traced steps" in warnings

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec import structs
 
 from perfscope.analysis.predict.compute import fit_compute
 from perfscope.analysis.predict.costs import LinkCost, collective_time_s
@@ -184,12 +183,12 @@ def test_a_noisy_constant_does_not_blow_up() -> None:
         step = 1.05e9 * (1 + 0.03 * rng.standard_normal())
         base = measured(num, 8.0 * num, rng, noise=0.0)
         runs.append(
-            replace(
+            structs.replace(
                 base,
                 step_ns=step,
                 steps_ns=(step,) * 20,
                 comm_ns=1e6,
-                calls=tuple(replace(call, transfer_ns=1e6 / 3) for call in base.calls),
+                calls=tuple(structs.replace(call, transfer_ns=1e6 / 3) for call in base.calls),
                 fixed_share=0.1,
             )
         )
@@ -220,8 +219,11 @@ def test_the_best_scheme_is_named_and_an_open_order_is_said() -> None:
     assert report.best[0][0] == 4
     assert "hy.owt is predicted best" in report.best[0][1]
     assert "no interval overlaps" in report.best[0][1]
-    twins = [*runs, *(replace(run, plan=replace(run.plan, scheme="dp.packed")) for run in runs[:2])]
-    again = predict(twins, Question(plans=[plans[0], replace(plans[0], scheme="dp.packed")]))
+    twins = [
+        *runs,
+        *(structs.replace(run, plan=structs.replace(run.plan, scheme="dp.packed")) for run in runs[:2]),
+    ]
+    again = predict(twins, Question(plans=[plans[0], structs.replace(plans[0], scheme="dp.packed")]))
     assert "not decided" in again.best[0][1]
 
 
@@ -254,7 +256,7 @@ def test_beyond_four_times_the_largest_run_is_refused_until_asked() -> None:
 
 
 def test_a_link_that_was_never_measured_needs_a_network() -> None:
-    inside = replace(plan("dp.ddp", 4, 32), ranks=(calls_of(4, where=INSIDE_HOST),))
+    inside = structs.replace(plan("dp.ddp", 4, 32), ranks=(calls_of(4, where=INSIDE_HOST),))
     runs = runs_of(np.random.default_rng(0))
     report = predict(runs, Question(plans=[inside, plan("dp.ddp", 4, 32)]))
     assert "no run has a traced call inside a host" in report.refusals[0].reason
@@ -290,7 +292,7 @@ def test_fewer_cores_than_threads_slow_compute_down_and_are_said() -> None:
 def test_other_models_and_no_runs_are_refused() -> None:
     runs = runs_of(np.random.default_rng(0))
     with pytest.raises(UsageError, match="different models"):
-        predict([runs[0], replace(runs[1], model="another")], Question(plans=[]))
+        predict([runs[0], structs.replace(runs[1], model="another")], Question(plans=[]))
     with pytest.raises(UsageError, match="no run can serve"):
         predict([], Question(plans=[]))
 
@@ -375,7 +377,7 @@ def test_a_fit_to_scattered_runs_does_not_lie_too_low() -> None:
     for batch in (16, 32, 64):
         for factor in (0.5, 2.0):
             base = measured(2, batch, rng, noise=0.0)
-            runs.append(replace(base, step_ns=factor * (base.step_ns - base.comm_ns) + base.comm_ns))
+            runs.append(structs.replace(base, step_ns=factor * (base.step_ns - base.comm_ns) + base.comm_ns))
     curve = fit_compute(runs).curve("dp.ddp")
     assert curve.at(16) == pytest.approx((FIXED_MS + SAMPLE_MS * 16) * MS, rel=0.02)
 
@@ -405,7 +407,7 @@ def test_intervals_hold_runs_that_differ_although_none_was_repeated() -> None:
             base = measured(2, batch, rng, noise=0.01)
             factor = float(np.exp(0.15 * rng.standard_normal()))
             steps = tuple(factor * one for one in base.steps_ns)
-            runs.append(replace(base, step_ns=factor * base.step_ns, steps_ns=steps))
+            runs.append(structs.replace(base, step_ns=factor * base.step_ns, steps_ns=steps))
         span = predict(runs, Question(plans=[plan("dp.ddp", 4, 64)])).predictions[0].step_interval_ns
         held += span.low <= true_step(4, 64) * np.exp(0.15 * rng.standard_normal()) <= span.high
     assert held >= 10
@@ -414,9 +416,9 @@ def test_intervals_hold_runs_that_differ_although_none_was_repeated() -> None:
 def divided(run: MeasuredRun, whole_ms: float, batch: float) -> MeasuredRun:
     """The run of a scheme that divides layers: each sample of its group costs every rank `whole_ms` more."""
     more = whole_ms * MS * batch
-    return replace(
+    return structs.replace(
         run,
-        plan=replace(run.plan, scheme="mp.filter", whole=batch),
+        plan=structs.replace(run.plan, scheme="mp.filter", whole=batch),
         step_ns=run.step_ns + more,
         steps_ns=tuple(one + more for one in run.steps_ns),
     )
@@ -426,7 +428,7 @@ def test_what_every_rank_does_with_gathered_activations_is_not_divided_by_the_ra
     rng = np.random.default_rng(0)
     plain = [measured(2, batch, rng, noise=0.0) for batch in (32, 64)]
     runs = [*plain, *(divided(run, 0.5, run.plan.batch or 0) for run in plain)]
-    asked = replace(plan("mp.filter", 4, 64), whole=64.0)
+    asked = structs.replace(plan("mp.filter", 4, 64), whole=64.0)
     one = predict(runs, Question(plans=[asked])).predictions[0]
     assert one.step_ns == pytest.approx(true_step(4, 64) + 0.5 * MS * 64, rel=0.02)
     assert not any("layers are divided" in warning for warning in one.warnings)
@@ -440,7 +442,7 @@ def test_less_work_that_took_longer_is_said() -> None:
     runs = [measured(2, batch, rng, noise=0.0) for batch in (16, 32)]
     asked = Question(plans=[plan("dp.ddp", 4, 32)])
     assert not any("took longer" in one for one in predict(runs, asked).predictions[0].warnings)
-    slow = replace(runs[0], step_ns=1.5 * runs[1].step_ns)
+    slow = structs.replace(runs[0], step_ns=1.5 * runs[1].step_ns)
     assert any(
         "8 samples per rank took longer" in one
         for one in predict([slow, runs[1]], asked).predictions[0].warnings

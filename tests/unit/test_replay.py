@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from perfscope.analysis.efficiency.pop import efficiency
 from perfscope.analysis.efficiency.results import Efficiency
@@ -212,7 +212,7 @@ def test_ranks_that_only_their_clocks_put_apart_begin_together() -> None:
     hosts = ["node0", "node1"]
     recorded = simulate([[step], [step]], WORLD, {"a": MS}, hosts=hosts, late=[0, 6 * MS])
     sure, _ = make_replays({0: recorded.lines}, recorded.matches, recorded.clocks)
-    doubtful = replace(recorded.clocks, residual_ns={"node0": 0, "node1": 4 * MS})
+    doubtful = structs.replace(recorded.clocks, residual_ns={"node0": 0, "node1": 4 * MS})
     unsure, _ = make_replays({0: recorded.lines}, recorded.matches, doubtful)
     assert sure is not None and unsure is not None
     assert sure.step_ns(changes.equal_start) is not None

@@ -68,12 +68,12 @@ def test_json_holds_everything_the_contract_names() -> None:
 
 
 def test_json_says_null_where_a_figure_is_not_a_number() -> None:
-    import dataclasses
+    from msgspec import structs
 
     analysis = synthetic_analysis()
-    layers = (dataclasses.replace(analysis.layers[0], calls=float("nan")),)
-    ranks = (dataclasses.replace(analysis.ranks[0], overlap_ratio=float("inf"), breakdown_ns=None),)
-    broken = dataclasses.replace(
+    layers = (structs.replace(analysis.layers[0], calls=float("nan")),)
+    ranks = (structs.replace(analysis.ranks[0], overlap_ratio=float("inf"), breakdown_ns=None),)
+    broken = structs.replace(
         analysis, layers=layers, ranks=ranks, throughput_samples_per_s=float("-inf"), overhead_ratio=None
     )
     text = render_json(build_report(broken, None).document)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import hashlib
 import json
 import re
@@ -13,6 +12,7 @@ from html.parser import HTMLParser
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from perfscope.analysis.missing import missing_figure
 from perfscope.analysis.results import Finding, RunAnalysis
@@ -107,21 +107,19 @@ def hostile_analysis(text: str) -> RunAnalysis:
     finding = Finding(
         id=text, title=text, detail=text, action=text, gain_ns=1, gain_ratio=0.5, layer=text, collective=text
     )
-    return dataclasses.replace(
+    return structs.replace(
         analysis,
         run=run_record(run),
-        ranks=tuple(dataclasses.replace(rank, host=text) for rank in analysis.ranks),
-        layers=tuple(
-            dataclasses.replace(layer, layer=text, module_type=text) for layer in analysis.layers[:2]
-        ),
+        ranks=tuple(structs.replace(rank, host=text) for rank in analysis.ranks),
+        layers=tuple(structs.replace(layer, layer=text, module_type=text) for layer in analysis.layers[:2]),
         collectives=tuple(
-            dataclasses.replace(c, collective=text, group=text, dtype=text) for c in analysis.collectives
+            structs.replace(c, collective=text, group=text, dtype=text) for c in analysis.collectives
         ),
-        calls=tuple(dataclasses.replace(c, collective=text, group=text) for c in analysis.calls[:2]),
+        calls=tuple(structs.replace(c, collective=text, group=text) for c in analysis.calls[:2]),
         findings=(finding,),
         missing=(missing_figure(Figure.OTHER, Cause.PROBE_LIMIT, what=text, reason=text),),
         provenance=tuple(
-            dataclasses.replace(p, path=text, notes=(text,), unclassified=((text, 3),))
+            structs.replace(p, path=text, notes=(text,), unclassified=((text, 3),))
             for p in analysis.provenance[:2]
         ),
         machine=hostile_machine(text, analysis.layers[:2]),
@@ -131,14 +129,12 @@ def hostile_analysis(text: str) -> RunAnalysis:
 def hostile_page(text: str) -> str:
     timeline = synthetic_timeline(num_windows=1, steps=1)
     lanes = tuple(
-        dataclasses.replace(lane, host=text, label=text, role=text) for lane in timeline.windows[0].lanes
+        structs.replace(lane, host=text, label=text, role=text) for lane in timeline.windows[0].lanes
     )
-    window = dataclasses.replace(timeline.windows[0], lanes=lanes)
+    window = structs.replace(timeline.windows[0], lanes=lanes)
     strings = tuple(text for _ in timeline.strings)
     return render_html(
-        build_report(
-            hostile_analysis(text), dataclasses.replace(timeline, windows=(window,), strings=strings)
-        )
+        build_report(hostile_analysis(text), structs.replace(timeline, windows=(window,), strings=strings))
     )
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec import structs
 
 from perfscope.reports.build import build_report
 from perfscope.reports.model import StackedBars, Table
@@ -20,7 +19,7 @@ NAMES = {"7": "7 (Linear)", "0": "0 (Conv2d)", "features.3": "features.3 (Conv2d
 def test_only_bare_numbers_with_a_known_type_get_it() -> None:
     one = synthetic_analysis().layers[0]
     named = [("fc6", "Linear"), ("7", "Linear"), ("features.3", "Conv2d"), ("8", None), ("block2", "Block")]
-    layers = [dataclasses.replace(one, layer=name, module_type=kind) for name, kind in named]
+    layers = [structs.replace(one, layer=name, module_type=kind) for name, kind in named]
     assert layer_names(layers) == {"7": "7 (Linear)", "features.3": "features.3 (Conv2d)"}
 
 
@@ -60,10 +59,10 @@ def test_the_critical_path_tells_types() -> None:
 def test_a_sequential_models_layers_are_told_in_every_section() -> None:
     analysis = synthetic_analysis()
     layers = tuple(
-        dataclasses.replace(layer, layer=str(at), module_type="Linear")
+        structs.replace(layer, layer=str(at), module_type="Linear")
         for at, layer in enumerate(analysis.layers)
     )
-    report = build_report(dataclasses.replace(analysis, layers=layers), None)
+    report = build_report(structs.replace(analysis, layers=layers), None)
     section = report.section("layers")
     assert "(Linear)" in section.lead
     bars = next(block for block in section.blocks if isinstance(block, StackedBars))

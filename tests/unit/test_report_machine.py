@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from perfscope.analysis.machine.results import CounterTrack, Disturbance, MachineAnalysis
 from perfscope.analysis.results import RunAnalysis
@@ -48,7 +48,7 @@ MACHINES = {"vm": vm_machine, "gpu": gpu_machine, "knl": lambda _layers: knl_mac
 
 
 def with_machine(machine: MachineAnalysis | None) -> RunAnalysis:
-    return dataclasses.replace(synthetic_analysis(), machine=machine)
+    return structs.replace(synthetic_analysis(), machine=machine)
 
 
 def report_of(name: str) -> Report:
@@ -119,8 +119,8 @@ def test_what_cannot_be_told_is_neither_clean_nor_disturbed() -> None:
 
 def test_a_disturbance_outside_the_steps_comes_last_and_is_not_the_tiles() -> None:
     machine = vm_machine()
-    early = dataclasses.replace(machine.disturbances[0], within_steps=False)
-    machine = dataclasses.replace(machine, disturbances=(early, machine.disturbances[1]))
+    early = structs.replace(machine.disturbances[0], within_steps=False)
+    machine = structs.replace(machine, disturbances=(early, machine.disturbances[1]))
     report = build_report(with_machine(machine), None)
     block = table(report, "machine", "disturbance-table")
     assert [str(what)[:14] for what in column(block, "what")] == ["The hypervisor", "Processes that"]
@@ -138,8 +138,8 @@ def test_ceilings_keep_bandwidth_and_arithmetic_apart_and_name_their_source() ->
 def test_what_every_ceiling_was_measured_under_is_said_once() -> None:
     machine = vm_machine()
     told = "CPUs were waited for in 15 % of the time: it may be too low"
-    ceilings = tuple(dataclasses.replace(ceiling, note=told) for ceiling in machine.ceilings)
-    report = build_report(with_machine(dataclasses.replace(machine, ceilings=ceilings)), None)
+    ceilings = tuple(structs.replace(ceiling, note=told) for ceiling in machine.ceilings)
+    report = build_report(with_machine(structs.replace(machine, ceilings=ceilings)), None)
     block = table(report, "machine", "ceilings-table")
     assert f"For every row: {told}." in block.caption
     assert "note" not in [one.key for one in block.columns]
@@ -180,8 +180,8 @@ def test_wire_bytes_stand_beside_the_formulas_and_a_missing_reading_is_not_zero(
 
 def test_wire_bytes_over_the_whole_run_are_named_so() -> None:
     machine = vm_machine()
-    whole = dataclasses.replace(machine.wire[0], window=-1)
-    report = build_report(with_machine(dataclasses.replace(machine, wire=(whole, *machine.wire))), None)
+    whole = structs.replace(machine.wire[0], window=-1)
+    report = build_report(with_machine(structs.replace(machine, wire=(whole, *machine.wire))), None)
     assert column(table(report, "traffic", "wire-table"), "window") == ["all steps", "window 0", "window 1"]
 
 
@@ -218,7 +218,7 @@ def test_counter_charts_come_by_interest_with_a_unit_each() -> None:
 
 
 def test_a_chart_takes_the_largest_eight_lines_and_counts_the_rest() -> None:
-    machine = dataclasses.replace(gpu_machine(), tracks=gpu_tracks("gpu01", num_gpus=16))
+    machine = structs.replace(gpu_machine(), tracks=gpu_tracks("gpu01", num_gpus=16))
     block = counters_of(build_report(with_machine(machine), None))
     power = next(chart for chart in block.charts if chart.title == "Power")
     assert len(power.lines) == 8
@@ -230,7 +230,7 @@ def test_many_lines_of_several_kinds_get_a_chart_per_kind() -> None:
     busy = tuple(wave("h", "gpu", f"GPU {g} busy", "ratio", 0.9, 0.1, g) for g in range(8))
     tensor = tuple(wave("h", "gpu", f"GPU {g} tensor cores active", "ratio", 0.4, 0.1, g) for g in range(8))
     odd = (wave("h", "gpu", "GPU 0 throttled: power", "ratio", 0.1, 0.1, 1),)
-    machine = dataclasses.replace(gpu_machine(), tracks=(*busy, *tensor, *odd))
+    machine = structs.replace(gpu_machine(), tracks=(*busy, *tensor, *odd))
     charts = counters_of(build_report(with_machine(machine), None)).charts
     assert [chart.title for chart in charts] == [
         "GPU busy",
@@ -332,15 +332,15 @@ def test_names_on_the_roofline_do_not_touch(name: str, width: int, height: int) 
 @pytest.mark.parametrize("least", [1e3, 2e5, 4e9])
 def test_there_is_room_for_the_roofs_name_above_it(peak: float, least: float) -> None:
     block = roofline_of("vm")
-    point = dataclasses.replace(block.points[0], flops_per_s=least)
-    block = dataclasses.replace(block, peak_flops_per_s=peak, points=(point,))
+    point = structs.replace(block.points[0], flops_per_s=least)
+    block = structs.replace(block, peak_flops_per_s=peak, points=(point,))
     assert plots.roof_frame(block).y(peak) <= plots.ROOF_AIR
 
 
 def test_pressure_of_ranks_says_why_it_may_exceed_all_of_the_time() -> None:
     base = wave("h", "pressure", "rank 0 waits for a CPU", "ratio", 1.3, 0.1, 0)
     for peak, summed in ((None, True), (1.0, False)):
-        machine = dataclasses.replace(gpu_machine(), tracks=(dataclasses.replace(base, peak=peak),))
+        machine = structs.replace(gpu_machine(), tracks=(structs.replace(base, peak=peak),))
         (drawn,) = counters_of(build_report(with_machine(machine), None)).charts
         assert ("of ranks summed over threads" in drawn.title) is summed
 
@@ -354,8 +354,8 @@ def test_roofline_figures_are_marked_as_modelled() -> None:
 
 def test_a_roofline_without_a_ceiling_is_not_drawn() -> None:
     machine = vm_machine(synthetic_analysis().layers)
-    broken = dataclasses.replace(machine.rooflines[0], peak_flops_per_s=0.0)
-    report = build_report(with_machine(dataclasses.replace(machine, rooflines=(broken,))), None)
+    broken = structs.replace(machine.rooflines[0], peak_flops_per_s=0.0)
+    report = build_report(with_machine(structs.replace(machine, rooflines=(broken,))), None)
     assert "roofline" not in [section.id for section in report.sections]
 
 
@@ -399,13 +399,13 @@ def test_json_holds_everything_analysis_found_of_the_machine() -> None:
     document = json.loads(
         render_json(build_report(with_machine(machine), None).document), parse_constant=pytest.fail
     )["machine"]
-    assert set(document) == {field.name for field in dataclasses.fields(MachineAnalysis)}
+    assert set(document) == set(MachineAnalysis.__struct_fields__)
     assert document["windows"][1] == {
         "window": 1,
         "start_ns": START + 5 * SECOND,
         "end_ns": START + 5 * SECOND + 82_000_000,
     }
-    assert set(document["tracks"][0]) == {field.name for field in dataclasses.fields(CounterTrack)}
+    assert set(document["tracks"][0]) == set(CounterTrack.__struct_fields__)
     assert document["placements"][3]["memory_nodes"] == {"0": 0.08, "1": 0.92}
     assert document["topologies"]["gpu01"]["gpus"][0]["numa_node"] == 0
     assert None in next(t["mean"] for t in document["tracks"] if t["title"] == "GPU 0 power")
@@ -437,6 +437,6 @@ def test_hundreds_of_disturbances_do_not_number_on_one_another() -> None:
         )
         for n in range(250)
     )
-    report = build_report(with_machine(dataclasses.replace(machine, disturbances=many)), None)
+    report = build_report(with_machine(structs.replace(machine, disturbances=many)), None)
     html = render_html(report)
     assert html.count('class="ct-number"') <= 41

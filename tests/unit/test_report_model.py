@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from perfscope.analysis.results import RunAnalysis
 from perfscope.reports import geometry
@@ -71,15 +71,15 @@ def test_verdict_is_the_first_finding() -> None:
 
 
 def test_verdict_without_findings_names_the_largest_part() -> None:
-    report = build_report(dataclasses.replace(synthetic_analysis(), findings=()), None)
+    report = build_report(structs.replace(synthetic_analysis(), findings=()), None)
     assert report.verdict.headline == "No single cause stands out: 83 % of the step is compute."
     assert report.verdict.tone == "good"
 
 
 def test_verdict_without_windows_still_gives_the_step_time() -> None:
     analysis = synthetic_analysis()
-    ranks = tuple(dataclasses.replace(rank, breakdown_ns=None) for rank in analysis.ranks)
-    report = build_report(dataclasses.replace(analysis, findings=(), ranks=ranks), None)
+    ranks = tuple(structs.replace(rank, breakdown_ns=None) for rank in analysis.ranks)
+    report = build_report(structs.replace(analysis, findings=(), ranks=ranks), None)
     assert report.verdict.headline.startswith("A step takes 27.5 ms")
     assert "--no-trace" in report.verdict.action
 
@@ -124,7 +124,7 @@ def test_long_series_are_thinned_without_losing_extremes() -> None:
     analysis = synthetic_analysis(num_ranks=1)
     values = tuple(30_000_000 + (i * 7919) % 1000 for i in range(5000))
     values = (*values[:2500], 99_000_000, *values[2500:])
-    series = build_report(dataclasses.replace(analysis, step_series={0: values}), None).section("steps")
+    series = build_report(structs.replace(analysis, step_series={0: values}), None).section("steps")
     line = series.blocks[0].lines[0]  # type: ignore[union-attr]
     assert len(line.x) <= 400
     assert max(line.high) == 99_000_000
@@ -180,7 +180,7 @@ def test_ticks_lie_on_the_axis_and_differ(low: float, span: float, count: int) -
 
 def test_a_failed_command_is_said_before_any_figure() -> None:
     analysis = synthetic_analysis()
-    failed = dataclasses.replace(
+    failed = structs.replace(
         analysis, run=run_record({**analysis.run.document, "exit": {"code": 137, "signal": 9}})
     )
     first = build_report(failed, synthetic_timeline()).figures[0]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 from typing import Any
+
+from msgspec import structs
 
 from perfscope.analysis.critical.results import CriticalPath, PathSegment
 from perfscope.analysis.timeline_extract import TimelineExtract
@@ -109,9 +110,9 @@ def test_threads_of_one_role_stand_in_the_order_of_their_numbers_on_every_rank()
             lanes.append(lane)
             continue
         for number in (10, 2) if lane.rank % 2 else (2, 10):
-            again = dataclasses.replace(lane, lane=lane.lane + number, label=f"communication thread {number}")
+            again = structs.replace(lane, lane=lane.lane + number, label=f"communication thread {number}")
             lanes.append(again)
-    mixed = dataclasses.replace(extract, windows=(dataclasses.replace(window, lanes=tuple(lanes)),))
+    mixed = structs.replace(extract, windows=(structs.replace(window, lanes=tuple(lanes)),))
     (block,) = timeline_section(mixed).blocks
     assert isinstance(block, Timeline)
     shown: dict[int, list[str]] = {}
@@ -150,7 +151,7 @@ def test_pieces_lie_on_the_lanes_that_ran_them() -> None:
 def test_a_rank_that_is_not_drawn_has_no_lane() -> None:
     extract = synthetic_timeline(num_windows=1, num_ranks=4)
     [window] = extract.windows
-    fewer = dataclasses.replace(window, lanes=tuple(lane for lane in window.lanes if lane.rank != 3))
+    fewer = structs.replace(window, lanes=tuple(lane for lane in window.lanes if lane.rank != 3))
     lanes = [piece.lane for piece in path_pieces(timeline_paths(extract), fewer)]
     assert lanes[0] == NO_LANE
     assert NO_LANE not in lanes[1:3]
@@ -178,4 +179,4 @@ def test_the_still_picture_shows_the_path_and_its_legend() -> None:
     [timeline] = [block for block in section.blocks if isinstance(block, Timeline)]
     assert timeline.focus == focus_step(extract)
     assert "Critical path" in paper_svg(lay_out_still(timeline))
-    assert "Critical path" not in paper_svg(lay_out_still(dataclasses.replace(timeline, paths=())))
+    assert "Critical path" not in paper_svg(lay_out_still(structs.replace(timeline, paths=())))

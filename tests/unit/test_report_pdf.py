@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import zlib
@@ -10,6 +9,7 @@ from importlib.resources import files
 
 import pytest
 import typst
+from msgspec import structs
 
 from perfscope.reports.build import build_report
 from perfscope.reports.drawing import lay_out
@@ -80,7 +80,7 @@ def test_charts_are_vectors_with_live_text(report: Report) -> None:
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_names_do_not_break_or_enter_the_markup(text: str) -> None:
     timeline = synthetic_timeline(num_windows=1, steps=1)
-    timeline = dataclasses.replace(timeline, strings=tuple(text for _ in timeline.strings))
+    timeline = structs.replace(timeline, strings=tuple(text for _ in timeline.strings))
     hostile = build_report(hostile_analysis(text), timeline)
     assert typeset_headings(hostile) == [section.title for section in hostile.sections]
     assert render_pdf(hostile).startswith(b"%PDF-")
@@ -88,8 +88,8 @@ def test_hostile_names_do_not_break_or_enter_the_markup(text: str) -> None:
 
 def test_dollar_signs_in_a_layer_are_not_mathematics() -> None:
     analysis = synthetic_analysis()
-    layers = (dataclasses.replace(analysis.layers[0], layer=r"$\frac{1$ 50% #x"), analysis.layers[1])
-    chart = build_report(dataclasses.replace(analysis, layers=layers), None).section("layers").blocks[0]
+    layers = (structs.replace(analysis.layers[0], layer=r"$\frac{1$ 50% #x"), analysis.layers[1])
+    chart = build_report(structs.replace(analysis, layers=layers), None).section("layers").blocks[0]
     assert isinstance(chart, StackedBars)
     assert r"$\frac{1$ 50% #x" in paper_svg(lay_out(chart))
 
@@ -102,7 +102,7 @@ def test_long_words_may_break_and_stay_the_same_without_the_breaks() -> None:
 
 def test_a_run_without_any_figure_still_typesets() -> None:
     analysis = synthetic_analysis()
-    empty = dataclasses.replace(
+    empty = structs.replace(
         analysis, ranks=(), layers=(), collectives=(), calls=(), step_ns=None, findings=(), missing=(),
         provenance=(), step_series={}, throughput_samples_per_s=None, overhead_ratio=None,
     )  # fmt: skip

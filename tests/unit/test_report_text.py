@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from perfscope.reports.build import build_report
 from perfscope.reports.text import bar_columns, cells, fit, pad, render_text, wants_color
@@ -46,16 +46,16 @@ def test_names_cannot_drive_the_terminal() -> None:
         "name": "x\x1b]0;owned\x07",
         "command": ["a\nb", "\x1b[2J", "\u202egnp.exe"],
     }
-    layers = (dataclasses.replace(analysis.layers[3], layer="evil\x1b[31m\x9b2J"), *analysis.layers[:3])
-    text = render_text(build_report(dataclasses.replace(analysis, run=run_record(run), layers=layers), None))
+    layers = (structs.replace(analysis.layers[3], layer="evil\x1b[31m\x9b2J"), *analysis.layers[:3])
+    text = render_text(build_report(structs.replace(analysis, run=run_record(run), layers=layers), None))
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
     assert "\\x1b[31m" in text
 
 
 def test_a_layer_name_of_100_000_characters_does_not_break_the_table() -> None:
     analysis = synthetic_analysis()
-    layers = (dataclasses.replace(analysis.layers[3], layer="x" * 100_000), *analysis.layers[:3])
-    text = render_text(build_report(dataclasses.replace(analysis, layers=layers), None), width=80)
+    layers = (structs.replace(analysis.layers[3], layer="x" * 100_000), *analysis.layers[:3])
+    text = render_text(build_report(structs.replace(analysis, layers=layers), None), width=80)
     assert max(cells(line) for line in text.splitlines()) <= 80
 
 

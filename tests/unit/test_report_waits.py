@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
+
+from msgspec import structs
 
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.run import analyse_run
@@ -19,7 +20,7 @@ from tests.unit.test_waits import MS, WORLD, usual
 def report_of(path: Path, waits: WaitAnalysis | None) -> Section | None:
     run = SyntheticRun(path)
     run.rank(0)
-    analysis: RunAnalysis = dataclasses.replace(analyse_run(run.read()), waits=waits)
+    analysis: RunAnalysis = structs.replace(analyse_run(run.read()), waits=waits)
     return waits_section(analysis)
 
 
@@ -79,9 +80,9 @@ def test_nothing_to_wait_for_is_no_section(tmp_path: Path) -> None:
 
 def test_waits_of_which_nobody_is_to_blame(tmp_path: Path) -> None:
     waits = waits_of(2, num_steps=1)
-    nobody = dataclasses.replace(
+    nobody = structs.replace(
         waits,
-        ranks=tuple(dataclasses.replace(one, num_late=0, held_ns=0) for one in waits.ranks),
+        ranks=tuple(structs.replace(one, num_late=0, held_ns=0) for one in waits.ranks),
         num_uncertain=1,
     )
     section = report_of(tmp_path, nobody)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import pytest
+from msgspec import structs
 
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.results import RunAnalysis
@@ -23,7 +23,7 @@ from tests.unit.test_report_synthetic import synthetic_analysis, synthetic_timel
 
 
 def vm(**changes: object) -> MachineAnalysis:
-    return dataclasses.replace(vm_machine(synthetic_analysis().layers), **changes)  # type: ignore[arg-type]
+    return structs.replace(vm_machine(synthetic_analysis().layers), **changes)
 
 
 def text_of(analysis: RunAnalysis) -> str:
@@ -63,8 +63,8 @@ def test_the_notice_says_nothing_of_traced_steps_when_it_cannot_be_told() -> Non
 def test_slow_traced_steps_are_blamed_on_what_is_known(machine: MachineAnalysis | None, why: str) -> None:
     analysis = with_machine(machine)
     assert analysis.step_ns is not None
-    quick = dataclasses.replace(analysis.step_ns, median=analysis.step_ns.median // 2)
-    report = build_report(dataclasses.replace(analysis, step_ns=quick), None)
+    quick = structs.replace(analysis.step_ns, median=analysis.step_ns.median // 2)
+    report = build_report(structs.replace(analysis, step_ns=quick), None)
     assert f"({why}): trust the shares" in report.verdict.detail
 
 
@@ -81,7 +81,7 @@ def test_a_disturbance_stands_beside_what_it_did_to_the_steps() -> None:
 
 
 def test_the_machine_tile_is_cut_at_its_end() -> None:
-    long = dataclasses.replace(vm().disturbances[0], evidence=("python (4 processes), " * 20,))
+    long = structs.replace(vm().disturbances[0], evidence=("python (4 processes), " * 20,))
     report = build_report(with_machine(vm(disturbances=(long,))), None)
     tile = next(figure for figure in report.figures if figure.id == "machine")
     assert tile.note.startswith("other processes: 95 % for 3.00 s, python (4")
@@ -99,15 +99,15 @@ def test_a_beginning_is_never_longer_than_asked_for() -> None:
 def test_more_than_attainable_is_explained_once_and_only_where_it_is() -> None:
     roof = vm().rooflines[0]
     above = (
-        dataclasses.replace(roof.points[0], fraction=1.3),
-        dataclasses.replace(roof.points[1], fraction=0.4),
+        structs.replace(roof.points[0], fraction=1.3),
+        structs.replace(roof.points[1], fraction=0.4),
     )
-    told = notes(with_machine(vm(rooflines=(dataclasses.replace(roof, points=above),))), "roofline")
+    told = notes(with_machine(vm(rooflines=(structs.replace(roof, points=above),))), "roofline")
     assert len(told) == 1
     assert told[0].startswith("1 of 2 passes reaches more than 100 % of attainable.")
     assert "share of the host" in told[0]
-    below = tuple(dataclasses.replace(point, fraction=0.9) for point in roof.points)
-    assert notes(with_machine(vm(rooflines=(dataclasses.replace(roof, points=below),))), "roofline") == []
+    below = tuple(structs.replace(point, fraction=0.9) for point in roof.points)
+    assert notes(with_machine(vm(rooflines=(structs.replace(roof, points=below),))), "roofline") == []
 
 
 def test_rates_of_layers_stand_in_one_table_only() -> None:
@@ -131,19 +131,19 @@ def test_collectives_say_over_which_steps_their_sums_go() -> None:
 def test_text_names_exposed_communication_of_layers_where_it_is_known() -> None:
     analysis = synthetic_analysis()
     assert "Exposed comm." in text_of(analysis)
-    untied = tuple(dataclasses.replace(layer, exposed_comm_ns=None) for layer in analysis.layers)
-    loose = dataclasses.replace(analysis, layers=untied)
+    untied = tuple(structs.replace(layer, exposed_comm_ns=None) for layer in analysis.layers)
+    loose = structs.replace(analysis, layers=untied)
     assert "Exposed comm." not in text_of(loose)
     assert any("not tied to layers" in told for told in notes(loose, "layers"))
 
 
 def test_a_run_without_communication_is_not_told_about_it() -> None:
     analysis = synthetic_analysis()
-    alone = dataclasses.replace(
+    alone = structs.replace(
         analysis,
         collectives=(),
-        layers=tuple(dataclasses.replace(layer, exposed_comm_ns=None) for layer in analysis.layers),
-        ranks=tuple(dataclasses.replace(rank, comm_ns=0) for rank in analysis.ranks[:1]),
+        layers=tuple(structs.replace(layer, exposed_comm_ns=None) for layer in analysis.layers),
+        ranks=tuple(structs.replace(rank, comm_ns=0) for rank in analysis.ranks[:1]),
     )
     assert notes(alone, "layers") == []
     assert notes(alone, "collectives") == ["No collective was recorded in the traced windows."]
@@ -151,9 +151,9 @@ def test_a_run_without_communication_is_not_told_about_it() -> None:
 
 def test_a_run_without_a_window_says_so_and_does_not_repeat_its_verdict() -> None:
     analysis = synthetic_analysis()
-    first = dataclasses.replace(analysis.findings[0], detail="", gain_ns=None, gain_ratio=None)
-    ranks = tuple(dataclasses.replace(r, num_traced_steps=0, breakdown_ns=None) for r in analysis.ranks)
-    untraced = dataclasses.replace(
+    first = structs.replace(analysis.findings[0], detail="", gain_ns=None, gain_ratio=None)
+    ranks = tuple(structs.replace(r, num_traced_steps=0, breakdown_ns=None) for r in analysis.ranks)
+    untraced = structs.replace(
         analysis, collectives=(), calls=(), layers=(), provenance=(), ranks=ranks, findings=(first,)
     )
     assert notes(untraced, "collectives") == ["No window was traced."]
@@ -172,7 +172,7 @@ def test_factors_keep_their_decimals_and_loopback_has_no_peak() -> None:
     assert format_value(Unit.FACTOR, 1.0) == "1.00"
     assert format_value(Unit.FACTOR, None) == "–"
     machine = vm()
-    loopback = dataclasses.replace(
+    loopback = structs.replace(
         machine.traffic[0], link_class=LinkClass.LOOPBACK, name="lo", peak_bytes_per_s=None, peak_source=""
     )
     block = table(build_report(with_machine(vm(traffic=(loopback,))), None), "traffic", "traffic-table")
@@ -182,7 +182,7 @@ def test_factors_keep_their_decimals_and_loopback_has_no_peak() -> None:
 
 def test_a_share_is_drawn_against_100_percent_and_a_short_run_is_not_stretched() -> None:
     quiet = wave("node01", "cpu", "quiet share", "ratio", 0.006, 0.002, 11)
-    short = dataclasses.replace(quiet, **{k: getattr(quiet, k)[:4] for k in ("t_ns", "mean", "low", "high")})
+    short = structs.replace(quiet, **{k: getattr(quiet, k)[:4] for k in ("t_ns", "mean", "low", "high")})
     for track, columns in ((quiet, 36), (short, 4)):
         machine = vm(tracks=(track,), end_ns=track.t_ns[-1], start_ns=track.t_ns[0])
         text = render_text(build_report(with_machine(machine), None))
@@ -218,7 +218,7 @@ def test_disturbances_are_a_list_on_paper() -> None:
 @pytest.mark.parametrize("letter", [plots.LETTER, plots.SMALL_LETTER])
 def test_names_of_roofs_lie_inside_the_plot(letter: float) -> None:
     for bandwidth in (5e9, 58e9, 900e9):
-        roof = dataclasses.replace(vm().rooflines[0], bandwidth_bytes_per_s=bandwidth)
+        roof = structs.replace(vm().rooflines[0], bandwidth_bytes_per_s=bandwidth)
         report = build_report(with_machine(vm(rooflines=(roof,))), None)
         chart = next(b for b in report.section("roofline").blocks if isinstance(b, RooflineChart))
         words = plots.roof_words(chart, letter)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from perfscope.analysis.bench import COUNTED
 from perfscope.analysis.missing import missing_figure
@@ -24,8 +24,8 @@ def problem(study: StudyAnalysis, id_: str) -> Problem:
 
 
 def without_ranks(one: RunEntry, kept: int) -> RunEntry:
-    analysis = dataclasses.replace(one.analysis, ranks=one.analysis.ranks[:kept])
-    return dataclasses.replace(one, analysis=analysis)
+    analysis = structs.replace(one.analysis, ranks=one.analysis.ranks[:kept])
+    return structs.replace(one, analysis=analysis)
 
 
 def test_one_run_alone_is_refused() -> None:
@@ -91,8 +91,8 @@ def test_runs_without_windows_keep_their_speed_and_lack_the_rest() -> None:
 
 def test_unequal_step_counts_are_said() -> None:
     short = entry("b", scheme="b")
-    ranks = tuple(dataclasses.replace(rank, num_steps=5) for rank in short.analysis.ranks)
-    short = dataclasses.replace(short, analysis=dataclasses.replace(short.analysis, ranks=ranks))
+    ranks = tuple(structs.replace(rank, num_steps=5) for rank in short.analysis.ranks)
+    short = structs.replace(short, analysis=structs.replace(short.analysis, ranks=ranks))
     said = problem(analyse_study([entry("a", scheme="a"), short]), "step_counts")
     assert "20 steps (a); 5 steps (b)" in said.text
     assert "compare losses by samples" in said.text
@@ -150,8 +150,8 @@ def test_what_may_not_be_compared_is_loud_and_has_no_winner(
 
 
 def short(one: RunEntry, num_steps: int) -> RunEntry:
-    ranks = tuple(dataclasses.replace(rank, num_steps=num_steps) for rank in one.analysis.ranks)
-    return dataclasses.replace(one, analysis=dataclasses.replace(one.analysis, ranks=ranks))
+    ranks = tuple(structs.replace(rank, num_steps=num_steps) for rank in one.analysis.ranks)
+    return structs.replace(one, analysis=structs.replace(one.analysis, ranks=ranks))
 
 
 def test_a_run_of_far_fewer_steps_is_named() -> None:
@@ -273,7 +273,7 @@ def test_an_unknown_machine_is_said() -> None:
 
 def test_the_same_run_twice_is_no_repeat() -> None:
     first = entry("runs/a", scheme="a", speed=100)
-    again = dataclasses.replace(first, name="copy/a")
+    again = structs.replace(first, name="copy/a")
     study = analyse_study([first, again, entry("b", scheme="b", speed=90)])
     assert "stands in the study already" in problem(study, "same_run").text
     assert [row.num_repeats for row in study.schemes[0].rows] == [1, 1]

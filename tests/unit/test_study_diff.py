@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec import structs
 
 from perfscope.analysis.results import CollectiveResult, LayerResult
 from perfscope.analysis.study.analyse import analyse_study
@@ -213,7 +212,7 @@ def test_the_slower_runs_own_verdict_tells_what_to_do_and_close_runs_are_to_be_r
 
 def test_the_same_run_beside_itself_shows_no_change() -> None:
     run = entry("a")
-    found = diff(run, dataclasses.replace(run, name="b/a"))
+    found = diff(run, structs.replace(run, name="b/a"))
     assert all(not part.rows for part in found.sections)
     assert "they are one and the same run" in found.headline
 

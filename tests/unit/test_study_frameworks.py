@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from perfscope.analysis.study.analyse import analyse_study
 from perfscope.analysis.study.framework_results import FrameworkStudy
@@ -53,7 +53,7 @@ def run(
         rank: rank_record({"framework": known, "memory": {"peak_rss_bytes": (100 + rank) * MB}})
         for rank in range(ranks)
     }
-    return replace(made, metas=metas)
+    return structs.replace(made, metas=metas)
 
 
 def study(*runs: RunEntry) -> FrameworkStudy:
@@ -129,8 +129,11 @@ def test_each_model_has_a_table_of_its_own_and_keras_says_on_what_it_runs() -> N
 def test_runs_of_other_frameworks_are_told_by_what_their_ranks_say_where_no_label_does() -> None:
     labelled = [run(name) for name in ("torch", "jax")]
     plain = [
-        replace(
-            one, analysis=replace(one.analysis, run=run_record({**one.analysis.run.document, "labels": {}}))
+        structs.replace(
+            one,
+            analysis=structs.replace(
+                one.analysis, run=run_record({**one.analysis.run.document, "labels": {}})
+            ),
         )
         for one in labelled
     ]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from perfscope.analysis.study.analyse import analyse_study
 from perfscope.analysis.study.results import RunEntry, StudyAnalysis
@@ -100,7 +100,7 @@ def test_the_record_of_the_layers_counts_before_those_that_a_traced_step_ran() -
     rows = [{"layer": name, "type": kind, "params": params} for name, (kind, params) in BIG.items()]
     whole, skipped = script("a", 1, BIG), script("b", 1, {"0": BIG["0"]})
     recorded = [
-        dataclasses.replace(one, layers={0: decode_record(LayersRecord, {"layers": rows})[0]})
+        structs.replace(one, layers={0: decode_record(LayersRecord, {"layers": rows})[0]})
         for one in (whole, skipped)
     ]
     assert said(analyse_study(recorded), "other_model") == []

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 
 import pytest
+from msgspec import Struct, structs
 
 from perfscope.analysis.missing import missing_figure
 from perfscope.analysis.study.analyse import analyse_study
@@ -146,27 +147,27 @@ def test_an_order_that_rests_on_traced_steps_is_doubted_beside_the_headline() ->
     study = scheme_study()
     labels = tuple(run.label for run in study.runs)
     problem = Problem(severity=WARN, id="traced_speed", text="All 12 runs were too short.", runs=labels)
-    report = build_study_report(dataclasses.replace(study, problems=(problem,)))
+    report = build_study_report(structs.replace(study, problems=(problem,)))
     assert "Rely on this order with care: its samples/s count traced steps" in report.verdict.detail
     assert report.notices[0].text == "All 12 runs were too short."  # its runs are not listed once more
-    some = dataclasses.replace(problem, runs=labels[:1], text=f"{labels[0]} was too short.")
-    report = build_study_report(dataclasses.replace(study, problems=(some,)))
+    some = structs.replace(problem, runs=labels[:1], text=f"{labels[0]} was too short.")
+    report = build_study_report(structs.replace(study, problems=(some,)))
     assert "some of its samples/s count traced steps" in report.verdict.detail
     assert "Rely on" not in build_study_report(study).verdict.detail
 
 
 def test_exchanges_that_the_window_does_not_show_are_a_footnote_of_the_speeds() -> None:
     (schemes,) = scheme_study().schemes
-    noted = dataclasses.replace(schemes, unseen="dp.x: begun before the window.")
-    report = build_study_report(dataclasses.replace(scheme_study(), schemes=(noted,)))
+    noted = structs.replace(schemes, unseen="dp.x: begun before the window.")
+    report = build_study_report(structs.replace(scheme_study(), schemes=(noted,)))
     assert table(report, "study-schemes-table").caption.endswith("dp.x: begun before the window.")
 
 
 def test_one_ranks_factors_are_not_both_shown_and_missing() -> None:
     study = scaling_study()
     gap = missing_figure(Figure.PARALLEL_EFFICIENCY, Cause.ONE_RANK, reason="one rank was traced")
-    runs = tuple(dataclasses.replace(run, missing=(gap,)) for run in study.runs)
-    report = build_study_report(dataclasses.replace(study, runs=runs))
+    runs = tuple(structs.replace(run, missing=(gap,)) for run in study.runs)
+    report = build_study_report(structs.replace(study, runs=runs))
     told = [str(row[1]) for row in table(report, "missing-table").rows]
     assert told == ["one rank was traced (n2, n4 and n8)"]
     caption = table(report, "study-pop-table").caption
@@ -177,10 +178,10 @@ def test_one_ranks_factors_are_not_both_shown_and_missing() -> None:
 def test_what_changed_does_not_repeat_the_speeds_of_the_first_sentence() -> None:
     study = diff_study()
     assert study.diff is not None
-    diff = dataclasses.replace(study.diff, moved="Compute moved most: +1 ms in a traced step.")
+    diff = structs.replace(study.diff, moved="Compute moved most: +1 ms in a traced step.")
     shown = [section for section in made("diff").sections if section.id == "study-diff"]
     assert shown[0].lead == ""
-    told = dataclasses.replace(study, diff=diff, headline="after wins.")
+    told = structs.replace(study, diff=diff, headline="after wins.")
     lead = next(one.lead for one in build_study_report(told).sections if one.id == "study-diff")
     assert lead == "Compute moved most: +1 ms in a traced step."
 
@@ -223,7 +224,7 @@ def test_ratios_are_read_from_pairs_in_either_order() -> None:
         )
         for pair in study.schemes[0].pairs
     ]
-    other = dataclasses.replace(study, schemes=(dataclasses.replace(study.schemes[0], pairs=tuple(turned)),))
+    other = structs.replace(study, schemes=(structs.replace(study.schemes[0], pairs=tuple(turned)),))
     column = [c.key for c in table(build_study_report(study), "study-schemes-table").columns].index("ratio")
     expected = [1.0, 250 / 320, 244 / 320, 96 / 320]
     for one in (study, other):
@@ -312,9 +313,9 @@ def test_gaps_break_a_curve() -> None:
     drawn = CurveChart(id="c", title="c", x_title="n", y_title="y", curves=(curve,))
     assert [len(points) for points, _ in curve_places.strokes(drawn, curve)] == [1, 2]
     assert len(curve_places.marks(drawn, curve)) == 3
-    report = dataclasses.replace(
+    report = structs.replace(
         made("scaling"),
-        sections=(dataclasses.replace(made("scaling").sections[0], blocks=(drawn,)),),
+        sections=(structs.replace(made("scaling").sections[0], blocks=(drawn,)),),
     )
     drawing = re.sub("<script.*?</script>", "", render_html(report), flags=re.DOTALL)
     assert "nan" not in re.findall('class="cv-line data[^>]*', drawing)[1]
@@ -332,9 +333,9 @@ def test_charts_of_few_or_odd_figures_are_drawn(y: tuple[float, ...], log: bool)
 
 def test_steps_of_very_different_length_are_drawn_as_shares() -> None:
     study = scheme_study()
-    slow = dataclasses.replace(study.runs[0].composition or pytest.fail(), step=1e12, compute=1e12)
-    rows = (*study.schemes[0].rows[:3], dataclasses.replace(study.schemes[0].rows[3], composition=slow))
-    far = dataclasses.replace(study, schemes=(dataclasses.replace(study.schemes[0], rows=rows),))
+    slow = structs.replace(study.runs[0].composition or pytest.fail(), step=1e12, compute=1e12)
+    rows = (*study.schemes[0].rows[:3], structs.replace(study.schemes[0].rows[3], composition=slow))
+    far = structs.replace(study, schemes=(structs.replace(study.schemes[0], rows=rows),))
     near_bars, far_bars = (next(iter(blocks(build_study_report(one), StackedBars))) for one in (study, far))
     assert isinstance(near_bars, StackedBars)
     assert isinstance(far_bars, StackedBars)
@@ -345,9 +346,9 @@ def test_steps_of_very_different_length_are_drawn_as_shares() -> None:
 
 def test_losses_that_agree_are_drawn_once_and_others_apart() -> None:
     base = LossCurve(steps=(1, 2), samples=(32, 64), seconds=(1.0, 2.0), losses=(2.0, 1.0))
-    near = dataclasses.replace(base, losses=(2.005, 1.0))
-    far = dataclasses.replace(base, losses=(2.0, 1.2))
-    fewer = dataclasses.replace(base, samples=(16, 32))
+    near = structs.replace(base, losses=(2.005, 1.0))
+    far = structs.replace(base, losses=(2.0, 1.2))
+    fewer = structs.replace(base, samples=(16, 32))
     found = grouped([("a", base), ("b", near), ("c", far), ("d", fewer)])
     assert [names for names, _ in found] == [["a", "b"], ["c"], ["d"]]
     seconds = chart(made("schemes"), "study-loss-seconds")
@@ -370,7 +371,7 @@ def test_json_holds_what_the_report_shows(report: Report) -> None:
     document = json.loads(text, parse_constant=pytest.fail)
     assert document["schema_version"] == 1
     assert document["kind"] == "study"
-    names = {field.name for field in dataclasses.fields(StudyAnalysis)}
+    names = set(StudyAnalysis.__struct_fields__)
     assert names <= set(document)
     assert all(run["start_unix_ns"] == STARTED for run in document["runs"])
     assert report.verdict.headline.replace("\u00a0", " ") in document["headline"]
@@ -400,9 +401,9 @@ def hostile(value: object, text: str, name: str = "") -> object:
     if isinstance(value, Missing):
         detail = tuple((key, hostile(item, text, key)) for key, item in value.detail)
         return dataclasses.replace(value, detail=detail)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: hostile(getattr(value, f.name), text, f.name) for f in dataclasses.fields(value)}
-        return dataclasses.replace(value, **fields)
+    if isinstance(value, Struct):
+        fields = {name: hostile(getattr(value, name), text, name) for name in value.__struct_fields__}
+        return structs.replace(value, **fields)
     if isinstance(value, Mapping):
         return dict.fromkeys([text], hostile(next(iter(value.values()), ""), text))
     if isinstance(value, tuple):
@@ -413,7 +414,7 @@ def hostile(value: object, text: str, name: str = "") -> object:
 def everything() -> StudyAnalysis:
     """Schemes, scaling and a diff in one study."""
     schemes, scaling, diff = scheme_study(), scaling_study(), diff_study()
-    return dataclasses.replace(
+    return structs.replace(
         schemes,
         runs=(*schemes.runs, *scaling.runs, *diff.runs),
         scaling=scaling.scaling,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from perfscope.analysis.study.analyse import analyse_study
 from perfscope.analysis.study.results import RunEntry, ScalingSeries, StudyAnalysis
@@ -346,7 +346,7 @@ def test_a_run_without_samples_per_second_is_left_out_and_named() -> None:
     assert problem.text.startswith("p4 has no samples/s")
     assert study.scaling is not None
     assert [point.world_size for point in study.scaling.series[0].points] == [1, 2]
-    assert dataclasses.replace(study.run("p4")).samples_per_s is None
+    assert structs.replace(study.run("p4")).samples_per_s is None
 
 
 def found_in(*ids_: str) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def test_every_member_has_its_words(table: Mapping[Enum, str], kind: type[Enum])
 
 
 def test_a_run_has_every_factor_but_those_of_several_runs() -> None:
-    fields = set(Efficiency.__dataclass_fields__)
+    fields = set(Efficiency.__struct_fields__)
     assert {factor.value for factor in PopFactor} - fields == {"computation_scaling", "global_efficiency"}
     assert set(PopFactor) - set(POP_ROWS) == {PopFactor.COMMUNICATION}
 

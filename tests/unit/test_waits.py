@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from perfscope.analysis import breakdown as bd
 from perfscope.analysis.clocks.fit import ClockFit
@@ -273,7 +273,7 @@ def test_one_delay_of_two_calls_at_the_same_time_counts_once() -> None:
     programs[1] = [[("idle", 29 * MS), *usual()]]
     played = play(programs, WORLD)
     [one] = played.matches
-    played.matches.append(dataclasses.replace(one, key=one.key._replace(group="other")))
+    played.matches.append(structs.replace(one, key=one.key._replace(group="other")))
     result = analyse(played)
     [straggler] = result.stragglers
     assert (straggler.rank, straggler.times, straggler.held_ns) == (1, 2, 29 * MS)
@@ -461,7 +461,7 @@ def test_ranks_that_traced_different_steps_are_said() -> None:
     played = play(programs, {"world": (0, 1)})
     line = played.lines.lines[0][1]
     [span] = line.steps
-    played.lines.lines[0][1] = dataclasses.replace(line, steps=(dataclasses.replace(span, step=7),))
+    played.lines.lines[0][1] = structs.replace(line, steps=(structs.replace(span, step=7),))
     assert "traced different steps" in reasons(analyse(played).missing)
 
 

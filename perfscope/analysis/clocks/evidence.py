@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis.intervals import Int64
@@ -27,8 +27,7 @@ MOST_CALLS = 256  # per group and window; more do not make the offset surer than
 Hosts = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Samples:
+class Samples(Struct, frozen=True, kw_only=True, eq=False):
     """Calls of one window that hosts a and b shared; arrays of shape (calls,), ns."""
 
     window: int
@@ -42,8 +41,7 @@ class Samples:
     size: Int64  # bytes; -1 = unknown
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class OneWay:
+class OneWay(Struct, frozen=True, kw_only=True, eq=False):
     """Messages of one window from one host to another; arrays of shape (messages,), ns."""
 
     window: int

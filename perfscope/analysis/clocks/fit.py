@@ -10,9 +10,9 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct
 
 from perfscope.analysis.clocks.evidence import SYNCHRONISING, messages, shared_calls
 from perfscope.analysis.clocks.pairfit import PairFit, fit_shared, fit_two_way
@@ -24,8 +24,7 @@ __all__ = ["SYNCHRONISING", "UNKNOWN_NS", "ClockFit", "fit_clocks"]
 UNKNOWN_NS = 1 << 60  # doubt about a clock that nothing was compared with: 36 years; twice it fits int64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockFit:
+class ClockFit(Struct, frozen=True, kw_only=True):
     """Per host: its clock minus the reference's, how that changes, and how uncertain it is.
 
     Hosts that could not be compared with the reference are listed in `unlinked`. Those of them that could be
@@ -34,11 +33,11 @@ class ClockFit:
     """
 
     reference: str
-    offset_ns: dict[str, int] = field(default_factory=dict)  # where the host's clock shows at_ns
-    residual_ns: dict[str, int] = field(default_factory=dict)  # without the unlinked
+    offset_ns: dict[str, int] = {}  # where the host's clock shows at_ns
+    residual_ns: dict[str, int] = {}  # without the unlinked
     unlinked: tuple[str, ...] = ()  # hosts that nothing compares with the reference
-    drift_ppm: dict[str, float] = field(default_factory=dict)  # how much faster it runs; 0 = not known
-    at_ns: dict[str, int] = field(default_factory=dict)
+    drift_ppm: dict[str, float] = {}  # how much faster it runs; 0 = not known
+    at_ns: dict[str, int] = {}
     islands: tuple[ClockFit, ...] = ()  # the unlinked among themselves
 
     def to_reference(self, host: str, times_ns: Int64) -> Int64:

@@ -9,9 +9,10 @@ see `_doubt`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from perfscope.analysis.clocks.centre import NORMAL, Floats, gathered, weighted_median
@@ -30,8 +31,7 @@ _WORST_HALF = 5.0  # tightest half-widths: 3.4 standard deviations of a normal d
 _MEDIAN_ERROR = 1.2533  # of n normal values: standard deviation / sqrt(n) times this
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairFit:
+class PairFit(Struct, frozen=True, kw_only=True):
     """Clock b minus clock a = offset_ns + drift x (time on b - at_ns)."""
 
     offset_ns: int
@@ -40,8 +40,7 @@ class PairFit:
     residual_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Calls:
+class _Calls(Struct, frozen=True, kw_only=True, eq=False):
     """All windows' calls of a pair; times since `base_at`, differences since `base`. Shape (calls,)."""
 
     base: int
@@ -80,8 +79,7 @@ class _Calls:
         return replace(self, **{name: getattr(self, name)[which] for name in columns})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Stretches:
+class _Stretches(Struct, frozen=True, kw_only=True, eq=False):
     """Calls close in time, one entry per stretch: their mean time, their skew's centre, how sure that is."""
 
     where: Floats
@@ -105,8 +103,7 @@ class _Stretches:
         return float(self.where.max() - self.where.min())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Line:
+class _Line(Struct, frozen=True, kw_only=True, eq=False):
     """offset + drift x at, and by how much what is unsure of the drift may turn it, ns at either end."""
 
     stretches: _Stretches

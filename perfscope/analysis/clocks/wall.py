@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
+
+from msgspec import Struct
 
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.rundir.records import RankRecord
@@ -20,8 +21,7 @@ _SLEW_PPM = 500  # the fastest that ntpd and chrony (and adjtime) turn a clock
 _READING_NS = 1_000_000  # a rank may be put aside between reading one clock and the other
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WallStep:
+class WallStep(Struct, frozen=True, kw_only=True):
     """A jump of one host's wall clock."""
 
     host: str

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis.clocks.fit import ClockFit
@@ -14,8 +14,7 @@ from perfscope.analysis.intervals import Int64
 from perfscope.analysis.judged import JudgedCalls
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class OwnCalls:
+class OwnCalls(Struct, frozen=True, kw_only=True, eq=False):
     """One rank's calls in one window; arrays of shape (calls,), sorted by exit, on the reference clock."""
 
     enter: Int64

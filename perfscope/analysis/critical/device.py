@@ -9,10 +9,10 @@ without any operator that ends when the device has nothing left to do, or has co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis.clocks.fit import ClockFit
@@ -37,8 +37,7 @@ QUIET_NS = 20_000  # a host that shows no operator for so long may be waiting
 WAKE_NS = 100_000  # a host that waited goes on within this time
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostPiece:
+class HostPiece(Struct, frozen=True, kw_only=True):
     """What the host did; reference host's clock."""
 
     start: int

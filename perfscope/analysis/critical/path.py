@@ -8,12 +8,11 @@ back, and no call or span is taken twice: the walk ends whatever the clocks say.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from perfscope.analysis.clocks.fit import ClockFit
@@ -55,8 +54,7 @@ MOST_DEVICES = 16  # ranks' device timelines kept at a time
 _MOST_MOVES = 1_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Line:
+class _Line(Struct, frozen=True, kw_only=True, eq=False):
     """A rank's main line on the reference host's clock."""
 
     host: str
@@ -68,8 +66,7 @@ class _Line:
     phase: NDArray[np.int8]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Labels:
+class _Labels(Struct, frozen=True, kw_only=True):
     """What a segment is, apart from when."""
 
     kind: str
@@ -427,7 +424,7 @@ class _Walk:
         asked = min(int(device.launch[span]), now)
         if asked >= 0 and asked >= ready:
             self.reason = words_of.LAUNCHED_LATE
-            self._add(asked, dataclasses.replace(gap, kind="launch", name=device.words(span)[1]))
+            self._add(asked, structs.replace(gap, kind="launch", name=device.words(span)[1]))
             self.reason = words_of.LAUNCHED_LATE
             return
         self.span = other if other >= 0 else own

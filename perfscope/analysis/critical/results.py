@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 # What time on the path is spent on. `comm`: communication whose other ends were not traced or not matched, so
 # that waiting cannot be told from transfer. `host`: what the host did while a device waited for it, or beside
@@ -42,8 +43,7 @@ def waited_for(rank: int) -> str:
     return f"waited for rank {rank}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PathSegment:
+class PathSegment(Struct, frozen=True, kw_only=True):
     """One stretch of the path, on one rank. Times are ns on the reference host's clock."""
 
     rank: int
@@ -68,8 +68,7 @@ class PathSegment:
         return self.end_ns - self.start_ns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PathShare:
+class PathShare(Struct, frozen=True, kw_only=True):
     """Part of a path, or of several, that has something in common."""
 
     key: str
@@ -77,8 +76,7 @@ class PathShare:
     ratio: float  # of the path's total
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PathEntry:
+class PathEntry(Struct, frozen=True, kw_only=True):
     """All segments of several paths that are alike."""
 
     rank: int | None  # None: a transfer, which belongs to its group
@@ -92,8 +90,7 @@ class PathEntry:
     count: int  # segments
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CriticalPath:
+class CriticalPath(Struct, frozen=True, kw_only=True):
     """One step. Segments touch: from `begin_ns` to `end_ns` without gap or overlap, in time order."""
 
     window: int

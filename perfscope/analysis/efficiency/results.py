@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from perfscope.vocabulary.efficiency import PopFactor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Efficiency:
+class Efficiency(Struct, frozen=True, kw_only=True):
     """Multiplicative: parallel_efficiency = load_balance x serialization x transfer, exactly as ratios.
 
     T is the wall of the analyzed steps, T_id the same on an ideal network, U_r the useful time of rank r, all

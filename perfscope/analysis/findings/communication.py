@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from perfscope.analysis import advice
 from perfscope.analysis.findings.evidence import Evidence
@@ -63,8 +63,7 @@ SERIAL = 0.4  # of the exposed communication: an ideal network that saves less l
 _HELPS = 0.6  # of what an ideal network would bring: a remedy that brings as much is the one to name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kind:
+class _Kind(Struct, frozen=True, kw_only=True):
     """What kind of communication problem it is."""
 
     slug: str

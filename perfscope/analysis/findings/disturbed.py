@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.machine.effects import windows_in_words
@@ -21,13 +22,12 @@ SLOWER = 1.02  # steps this many times longer than the others are slower
 SEVERE = 0.1  # of a host's CPUs (or other resource): doubt about every figure
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Disturbed:
+class Disturbed(Struct, frozen=True, kw_only=True):
     """The finding that the run was disturbed, in the list that says where it belongs."""
 
-    first: list[Finding] = field(default_factory=list)  # it costs more than the verdict's cause
-    doubt: list[Finding] = field(default_factory=list)  # it may explain the figures
-    minor: list[Finding] = field(default_factory=list)
+    first: list[Finding] = []  # it costs more than the verdict's cause
+    doubt: list[Finding] = []  # it may explain the figures
+    minor: list[Finding] = []
 
 
 def disturbed(evidence: Evidence, verdict: Finding) -> Disturbed:

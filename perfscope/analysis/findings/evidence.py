@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from perfscope.analysis import advice
 from perfscope.analysis.absent import NoWindow
@@ -25,8 +26,7 @@ from perfscope.rundir.records import RankRecord, RunRecord
 from perfscope.units import format_ns, format_ratio
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Evidence(Struct, frozen=True, kw_only=True):
     """All that findings are drawn from."""
 
     run: RunRecord

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.findings.numactl import how_to_bind

@@ -10,8 +10,9 @@ stand for the gains.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from perfscope.analysis.findings import (
     causes,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct
 
 from perfscope.analysis.machine.absent_sources import absent_sources, unsampled, unwatched
 from perfscope.analysis.machine.effects import with_effects
@@ -45,8 +45,7 @@ _MOST_ROOFLINES = 4  # hosts of one run are usually alike
 KEPT_METRICS = METRICS | {THROTTLE_TIME.name, "pressure_some", "rank_runqueue_wait"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class Training(Struct, frozen=True, kw_only=True):
     """What the analysis of the training found, as far as the machine is compared with it."""
 
     steps: Mapping[int, RankSteps]
@@ -56,26 +55,25 @@ class Training:
     samples_per_step: float | None  # of the whole job
 
 
-@dataclass(slots=True)
-class _Found:
+class _Found(Struct):
     """What the hosts gave, one after the other."""
 
-    hosts: list[Host] = field(default_factory=list)
-    looks: list[Look] = field(default_factory=list)
-    tracks: list[CounterTrack] = field(default_factory=list)
-    ceilings: list[Ceiling] = field(default_factory=list)
-    rooflines: list[Roofline] = field(default_factory=list)
-    placements: list[RankPlacement] = field(default_factory=list)
-    traffic: list[LinkTraffic] = field(default_factory=list)
-    energy: list[Energy] = field(default_factory=list)
-    no_energy: list[Missing] = field(default_factory=list)
-    costs: list[SamplerCost] = field(default_factory=list)
-    stopped: list[StoppedReading] = field(default_factory=list)
-    missing: list[Missing] = field(default_factory=list)
-    spans: list[tuple[int, int]] = field(default_factory=list)  # first and last reading, Unix ns
-    stepped: list[tuple[int, int]] = field(default_factory=list)  # first step's start, last one's end
-    pressures: dict[str, float] = field(default_factory=dict)
-    sampled: list[Host] = field(default_factory=list)
+    hosts: list[Host] = []
+    looks: list[Look] = []
+    tracks: list[CounterTrack] = []
+    ceilings: list[Ceiling] = []
+    rooflines: list[Roofline] = []
+    placements: list[RankPlacement] = []
+    traffic: list[LinkTraffic] = []
+    energy: list[Energy] = []
+    no_energy: list[Missing] = []
+    costs: list[SamplerCost] = []
+    stopped: list[StoppedReading] = []
+    missing: list[Missing] = []
+    spans: list[tuple[int, int]] = []  # first and last reading, Unix ns
+    stepped: list[tuple[int, int]] = []  # first step's start, last one's end
+    pressures: dict[str, float] = {}
+    sampled: list[Host] = []
 
     def add(self, host: Host, source: RunSource, training: Training) -> None:
         """Takes in one host, and lets go of the samples that nothing more is asked of."""

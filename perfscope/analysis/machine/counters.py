@@ -11,9 +11,8 @@ Times are the middle of each reading, [t_begin, t_end]; half its length is the d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis.intervals import Int64
@@ -30,8 +29,7 @@ _MOST_GAPS = 40
 _MOST_CELLS = 2_000_000  # of a grid
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Rates:
+class Rates(Struct, frozen=True, kw_only=True, eq=False):
     """What a counter counted between its readings; arrays of shape (m,), in time order.
 
     Attributes:
@@ -130,8 +128,7 @@ def _differences(series: SampleSeries) -> tuple[NDArray[np.int64] | Float64, NDA
     return raw, raw < 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Grid:
+class Grid(Struct, frozen=True, kw_only=True, eq=False):
     """A counter's rate on equal stretches of time; arrays of shape (n,)."""
 
     start_ns: Int64
@@ -192,8 +189,7 @@ def _before(counted: Rates, points: Int64, total: Float64, each: Float64) -> Flo
     return result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Points:
+class Points(Struct, frozen=True, kw_only=True, eq=False):
     """A line thinned for drawing; arrays of shape (k,). Gaps are points of nan."""
 
     t_ns: Int64

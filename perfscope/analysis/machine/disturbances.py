@@ -8,9 +8,9 @@ job is not one (`oversubscription` says that).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from perfscope.analysis.machine.counters import Rates, middle_ns, on_grid
 from perfscope.analysis.machine.episodes import Episode, episodes
@@ -41,8 +41,7 @@ THROTTLES_PER_S = 1.0  # where the kernel counts events, but not their time
 _SECOND = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
+class _Part(Struct, frozen=True, kw_only=True):
     """A part of the run: before, in, or after the steps."""
 
     start_ns: int

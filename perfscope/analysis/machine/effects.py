@@ -8,9 +8,10 @@ slows the job.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from perfscope.analysis.intervals import Int64, union
@@ -22,8 +23,7 @@ from perfscope.units import format_ns
 FEWEST = 5  # steps of a rank on either side for a comparison
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StepTimes:
+class StepTimes(Struct, frozen=True, kw_only=True, eq=False):
     """Counted steps of one host's ranks, Unix ns; arrays of shape (n,)."""
 
     start_ns: Int64
@@ -39,8 +39,7 @@ class StepTimes:
         return int(np.unique(self.rank, return_counts=True)[1].max(initial=0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effects:
+class Effects(Struct, frozen=True, kw_only=True):
     """`lost_ns`: mean counted step less the mean one outside of all disturbances; None = not known, or no
     loss. `lost_ratio`: of the mean counted step."""
 

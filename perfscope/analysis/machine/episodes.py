@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from perfscope.analysis.intervals import Int64, union
 from perfscope.analysis.machine.counters import Float64
@@ -14,8 +13,7 @@ BRIDGE_NS = 2_000_000_000  # stretches no further apart are one
 SHORTEST_NS = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Episode:
+class Episode(Struct, frozen=True, kw_only=True):
     """One stretch of time; `mean` and `most` of the level in it."""
 
     start_ns: int

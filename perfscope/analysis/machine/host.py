@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from perfscope.analysis.intervals import Int64
@@ -22,8 +23,7 @@ _PCIE_GEN5_X16 = 63e9  # what a GPU of which the link is not known may move at m
 _MOST_WATTS = 20_000.0  # a package or GPU draws less: more is a counter that started again
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class HostRank:
+class HostRank(Struct, frozen=True, kw_only=True, eq=False):
     """One rank of the host."""
 
     rank: int
@@ -46,8 +46,7 @@ class HostRank:
         return int(index) if index.isdecimal() else 0
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Host:
+class Host(Struct, kw_only=True, eq=False):
     """What there is of one host. `samples` is empty where no sampler ran."""
 
     name: str
@@ -57,7 +56,7 @@ class Host:
     no_ceilings: str = ""  # why `ceilings` is empty
     ranks: Sequence[HostRank]
     steps_ns: tuple[int, int] | None  # first step's start, last step's end; monotonic
-    _rates: dict[int, Rates] = field(default_factory=dict)
+    _rates: dict[int, Rates] = {}
 
     @property
     def has_samples(self) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis.intervals import Int64
@@ -19,8 +19,7 @@ _SECOND = 1_000_000_000
 _SHORTEST = 0.3  # of the usual interval; shorter ones are left out of a line, not out of a sum
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Line:
+class Line(Struct, frozen=True, kw_only=True, eq=False):
     """Values at instants; arrays of shape (n,)."""
 
     t_ns: Int64  # monotonic

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from perfscope.analysis.machine.counters import counted_between
 from perfscope.analysis.machine.host import Host, HostRank
 from perfscope.analysis.machine.topology import cpu_list
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Oversubscription:
+class Oversubscription(Struct, frozen=True, kw_only=True):
     """Compute threads of some ranks against the CPUs they share."""
 
     host: str

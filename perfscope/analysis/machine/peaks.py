@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.results import Ceiling
@@ -17,8 +18,7 @@ _PRESSED = 0.1  # CPUs waited for in this share of the time: the ceiling may be 
 MEASURED = "measured"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peak:
+class Peak(Struct, frozen=True, kw_only=True):
     """A figure and where it is from."""
 
     value: float

@@ -7,15 +7,15 @@ second of base units (bytes, FLOP, joules).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from perfscope.analysis.missing import Missing
 from perfscope.vocabulary.disturbances import DisturbanceKind
 from perfscope.vocabulary.links import LinkClass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CounterTrack:
+class CounterTrack(Struct, frozen=True, kw_only=True):
     """One line of a chart over the whole run: a gauge, or a counter's rate, thinned to a few hundred points.
 
     `low` and `high` bound what each point stands for. Gaps (no reading) split a track: nan in `mean`.
@@ -35,8 +35,7 @@ class CounterTrack:
     quality: str = "exact"  # the worst of its readings: see rundir.metrics.QUALITIES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoppedReading:
+class StoppedReading(Struct, frozen=True, kw_only=True):
     """A metric that ended before the run did."""
 
     host: str
@@ -45,8 +44,7 @@ class StoppedReading:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ceiling:
+class Ceiling(Struct, frozen=True, kw_only=True):
     """A measured peak of one host, or where nothing was measured the theoretical one."""
 
     host: str
@@ -60,8 +58,7 @@ class Ceiling:
     note: str = ""  # spread over repetitions, pressure while it was measured
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RooflinePoint:
+class RooflinePoint(Struct, frozen=True, kw_only=True):
     """One layer and phase on the roofline (METRICS §5)."""
 
     layer: str
@@ -77,8 +74,7 @@ class RooflinePoint:
     bound: str  # compute, memory, neither (latency or overhead)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Roofline:
+class Roofline(Struct, frozen=True, kw_only=True):
     """Ceilings and points of one device class of one host.
 
     A CPU rank's roof is what its own number of threads reached, where that was measured and the host has a
@@ -98,8 +94,7 @@ class Roofline:
     measured_bytes_per_s: float | None = None  # a rank's part of the memory controllers' traffic
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankPlacement:
+class RankPlacement(Struct, frozen=True, kw_only=True):
     """Where one rank runs and where its memory lies."""
 
     rank: int
@@ -115,8 +110,7 @@ class RankPlacement:
     note: str = ""  # why memory elsewhere is no mistake
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkTraffic:
+class LinkTraffic(Struct, frozen=True, kw_only=True):
     """Traffic of one link or port over the run."""
 
     host: str
@@ -133,8 +127,7 @@ class LinkTraffic:
     numa_node: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WireBytes:
+class WireBytes(Struct, frozen=True, kw_only=True):
     """Collectives of one window against what the links carried meanwhile (METRICS §2)."""
 
     window: int
@@ -148,8 +141,7 @@ class WireBytes:
     reason: str = ""  # why not, or what blurs the comparison
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Energy:
+class Energy(Struct, frozen=True, kw_only=True):
     """Energy over the training's steps."""
 
     host: str
@@ -159,8 +151,7 @@ class Energy:
     source: str  # "RAPL", "NVML field 83"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Disturbance:
+class Disturbance(Struct, frozen=True, kw_only=True):
     """Another program or the hardware took part of the machine for a while."""
 
     host: str
@@ -179,8 +170,7 @@ class Disturbance:
     num_steps_during: int = 0  # such steps in it, of the rank that has most
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StackFrame:
+class StackFrame(Struct, frozen=True, kw_only=True):
     """A Python frame and how often it was on top, and anywhere, in the sampled stacks."""
 
     name: str
@@ -190,8 +180,7 @@ class StackFrame:
     total_ratio: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplerCost:
+class SamplerCost(Struct, frozen=True, kw_only=True):
     host: str
     interval_ns: int
     num_samples: int
@@ -200,8 +189,7 @@ class SamplerCost:
     ended: str  # "every rank has ended"; "" = killed, or still running
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineAnalysis:
+class MachineAnalysis(Struct, frozen=True, kw_only=True):
     """One run's machines.
 
     `clean` is True when nothing disturbed the run, False when something did, None when that is not known.
@@ -234,4 +222,4 @@ class MachineAnalysis:
     # What a mean counted step lost to all disturbances, and as a share of it; None = not known or nothing.
     disturbed_ns: int | None = None
     disturbed_ratio: float | None = None
-    pressures: Mapping[str, float] = field(default_factory=dict)  # host -> share of time CPUs were waited for
+    pressures: Mapping[str, float] = {}  # host -> share of time CPUs were waited for

@@ -13,7 +13,8 @@ reached; never more than its threads times one thread. A GPU's ceilings are its 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from perfscope.analysis.machine.counters import counted_between
 from perfscope.analysis.machine.host import Host
@@ -40,8 +41,7 @@ _BEATEN = 1.1  # a roof that layers beat by more than this is not the one they r
 _DTYPES = ("float32", "tf32", "bfloat16", "float16", "float64")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class Work(Struct, frozen=True, kw_only=True):
     """One layer and phase, per step."""
 
     layer: str
@@ -115,8 +115,7 @@ def _roofline(host: Host, work: Sequence[Work]) -> tuple[Roofline | None, str]:
     return roofline, ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Roofs:
+class _Roofs(Struct, frozen=True, kw_only=True):
     """What one rank can reach."""
 
     memory: Peak | None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from perfscope.analysis.source import Document
 from perfscope.vocabulary.links import LinkClass
@@ -13,8 +14,7 @@ _MOST_CPUS = 1 << 16  # no kernel has more: a list that names one is damaged
 _MOST_LINKS = 18  # to other GPUs, of one GPU (H100, H200, B200)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(Struct, frozen=True, kw_only=True):
     """One NUMA node."""
 
     number: int
@@ -24,8 +24,7 @@ class Node:
     package: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class Gpu(Struct, frozen=True, kw_only=True):
     index: int
     name: str
     node: int | None
@@ -36,8 +35,7 @@ class Gpu:
     visibility: tuple[tuple[str, ...], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Port:
+class Port(Struct, frozen=True, kw_only=True):
     """A network interface, or a port of a fabric adapter."""
 
     name: str
@@ -48,18 +46,17 @@ class Port:
     netdev: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
+class Topology(Struct, frozen=True, kw_only=True):
     """One host."""
 
     document: Document
     online: frozenset[int]
     cpu_limit: float | None  # CPUs that the cgroup grants
     sockets: int
-    nodes: Mapping[int, Node] = field(default_factory=dict)
-    gpus: Mapping[int, Gpu] = field(default_factory=dict)
-    nics: Mapping[str, Port] = field(default_factory=dict)
-    ports: Mapping[str, Port] = field(default_factory=dict)
+    nodes: Mapping[int, Node] = {}
+    gpus: Mapping[int, Gpu] = {}
+    nics: Mapping[str, Port] = {}
+    ports: Mapping[str, Port] = {}
     last_cache_bytes: int | None = None  # all last-level caches together
 
     @classmethod

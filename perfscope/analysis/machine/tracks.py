@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import chain
+
+from msgspec import Struct
 
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.lines import Line, gauge_line, rate_line, summed, track
@@ -29,8 +30,7 @@ _MOST_RANKS = 8  # single ranks; more are added up
 _INSTALLED, _LINK_SPEED = "installed", "link speed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Plain:
+class _Plain(Struct, frozen=True, kw_only=True):
     """A metric of which every series becomes one line, in the unit that the series was recorded in."""
 
     metric: str
@@ -38,7 +38,7 @@ class _Plain:
     title: str  # with labels in braces
     unit: str = ""  # "" = by the series, see `_unit`
     factor: float = 1.0
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = {}
     peak: float | None = None
 
 
@@ -342,8 +342,7 @@ def _gpu_links(host: Host) -> Iterator[CounterTrack]:
             yield _peaked(host, "gpu_link", title, line, key, gpu_link_peak(host, found.gpu, found.metric))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuLinkCounters:
+class GpuLinkCounters(Struct, frozen=True, kw_only=True):
     """Counters of one GPU's PCIe port, or of all its links to other GPUs, in one direction."""
 
     gpu: str

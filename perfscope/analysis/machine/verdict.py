@@ -7,7 +7,8 @@ other processes' CPU time was read over nine tenths of the steps.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from perfscope.analysis.machine.counters import counted_between
 from perfscope.analysis.machine.disturbances import disturbances
@@ -24,8 +25,7 @@ WHOLLY = 0.995  # watched in less of it is said
 COVERED = 0.9  # and clean only if read in this share of it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class Look(Struct, frozen=True, kw_only=True):
     """What there is to say of one host."""
 
     host: str
@@ -36,8 +36,7 @@ class Look:
     seen: str  # what a quiet verdict rests on
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """`clean` as in MachineAnalysis."""
 
     clean: bool | None

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from perfscope.analysis.comm_record import DEFAULT_GROUP, UNKNOWN_GROUP
 from perfscope.analysis.intervals import Int64
@@ -38,8 +38,7 @@ METRICS = frozenset({"net_tx_bytes", "fabric_tx_bytes", LINK_TX.name, PCIE_TX.na
 _SEEN = 0.5  # a link that carried less than this part of the formula's bytes did not carry the collective
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class Window(Struct, frozen=True, kw_only=True):
     """One traced window with its number of steps, on Unix time as each host's own clock has it."""
 
     window: int
@@ -53,8 +52,7 @@ class Window:
         return self.of_host.get(host, (self.start_ns, self.end_ns))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(Struct, frozen=True, kw_only=True):
     """Where the ranks are."""
 
     host_of: Mapping[int, str]
@@ -141,8 +139,7 @@ def _per_step(
     return dict(total), by_window
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Carriers:
+class _Carriers(Struct, frozen=True, kw_only=True):
     """The counters of sent bytes of one link class on one host."""
 
     link_class: LinkClass

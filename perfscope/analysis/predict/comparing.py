@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from perfscope.analysis.predict.records import BETWEEN_HOSTS, MeasuredRun, Plan
 from perfscope.analysis.predict.results import BestRun
@@ -18,8 +18,7 @@ _SAME_BATCH = 1.01
 _BESIDE_THREADS = 1  # more cores than threads help by one: the backend's own thread
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparable:
+class Comparable(Struct, frozen=True, kw_only=True):
     """Runs whose compute may be put together.
 
     Attributes:

@@ -23,9 +23,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from perfscope.analysis.predict.fitting import Floats, expected_maximum, non_negative
 from perfscope.analysis.predict.records import MeasuredRun
@@ -38,8 +39,7 @@ _LEAST_GROWING = 0.1  # of M, in draws
 _DIFFERENT = 1.05  # amounts of work
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkCurve:
+class WorkCurve(Struct, frozen=True, kw_only=True):
     """M = fixed_ns + slope_ns * work + whole_ns * whole."""
 
     fixed_ns: float
@@ -51,8 +51,7 @@ class WorkCurve:
         return self.fixed_ns + self.slope_ns * work + self.whole_ns * (whole or 0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComputeModel:
+class ComputeModel(Struct, frozen=True, kw_only=True):
     """Curves and spreads of the ranks' times (relative to M) by scheme, and for all runs together."""
 
     curves: Mapping[str, WorkCurve]

@@ -13,8 +13,9 @@ IJPP 17(1), 1988 (dissemination barrier). The bytes are those of `perfscope.volu
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import ceil, isfinite, log2
+
+from msgspec import Struct
 
 from perfscope.volumes import backend_factor, bus_factor
 
@@ -25,8 +26,7 @@ LINEAR = "linear"
 DISSEMINATION = "dissemination"
 
 
-@dataclass(frozen=True, slots=True)
-class LinkCost:
+class LinkCost(Struct, frozen=True):
     """What one message over one link costs: alpha_s + bytes * beta_s_per_byte, and gamma per byte reduced.
 
     Raises:
@@ -58,8 +58,7 @@ class LinkCost:
         return LinkCost(self.alpha_s, self.beta_s_per_byte * num_senders, self.gamma_s_per_byte)
 
 
-@dataclass(frozen=True, slots=True)
-class _Terms:
+class _Terms(Struct, frozen=True):
     """How often each of alpha, beta and gamma is paid: messages, bytes and reduced bytes, per byte of S."""
 
     num_messages: float

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from perfscope.analysis.predict.comparing import (
     best_run,
@@ -56,8 +57,7 @@ _SAME_WORK = 1.01
 _MORE_FIXED = 0.3  # of the layers' time, at most, that draws take as not growing with the samples
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Question(Struct, frozen=True, kw_only=True):
     """What is to be predicted.
 
     Attributes:
@@ -81,8 +81,7 @@ class Question:
     seed: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Fits:
+class _Fits(Struct, frozen=True, kw_only=True, eq=False):
     """Everything fitted once, and its draws."""
 
     runs: Sequence[MeasuredRun]
@@ -377,8 +376,7 @@ def _point(target: Mapping[str, FittedLink]) -> dict[str, Link]:
     return {name: (one.used.cost.alpha_s, one.used.cost.beta_s_per_byte) for name, one in target.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Base:
+class _Base(Struct, frozen=True, kw_only=True, eq=False):
     """What a scheme's efficiency is relative to, and its samples/s in the draws. Shape (NUM_DRAWS,)."""
 
     reference: Reference

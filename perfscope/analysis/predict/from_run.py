@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from perfscope.analysis.predict.costs import algorithms
 from perfscope.analysis.predict.crossings import uses_inside
@@ -35,8 +35,7 @@ class NotUsable(Exception):
     """The run cannot serve for predictions; the reason is one line that says what to do."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _CallKind:
+class _CallKind(Struct, frozen=True, kw_only=True):
     """Matched calls of one kind in the traced windows."""
 
     collective: str

@@ -13,9 +13,9 @@ One size on one group size tells a sum, not its parts. Then the sum is taken as 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from perfscope.analysis.predict.costs import LinkCost, collective_time_s
 from perfscope.analysis.predict.fitting import Floats, interval, non_negative
@@ -30,8 +30,7 @@ _APART = 1.5  # bytes per message must differ by this much between calls
 _ONE_MESSAGE, _ONE_BYTE = LinkCost(1.0, 0.0), LinkCost(0.0, 1.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class FittedLink:
+class FittedLink(Struct, frozen=True, kw_only=True, eq=False):
     """A link and its bootstrap draws: shape (draws, 2), (alpha s, beta s/byte)."""
 
     used: LinkUsed

@@ -8,7 +8,8 @@ measured link before they decide anything.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from perfscope.analysis.predict.costs import LinkCost
 from perfscope.errors import UsageError
@@ -23,8 +24,7 @@ GIVEN = "given"
 _TCP_PAYLOAD = 1448 / 1538
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
+class Network(Struct, frozen=True, kw_only=True):
     """One kind of network: name as typed, its link, where its two figures are from (READ, DERIVED, ...)."""
 
     name: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct
 
 from perfscope.vocabulary.links import LinkClass
 
@@ -11,8 +11,7 @@ BETWEEN_HOSTS: str = LinkClass.ETHERNET
 INSIDE_HOST: str = LinkClass.LOOPBACK
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedCall:
+class PlannedCall(Struct, frozen=True, kw_only=True):
     """Calls of one kind that one rank takes part in.
 
     Attributes:
@@ -37,8 +36,7 @@ class PlannedCall:
     inside_too: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """A scheme on so many ranks, before it is run.
 
     Attributes:
@@ -64,8 +62,7 @@ class Plan:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class Refusal(Struct, frozen=True, kw_only=True):
     """A (scheme, world size) that is not predicted, and why: one line that says what to do."""
 
     scheme: str
@@ -73,8 +70,7 @@ class Refusal:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredCall:
+class MeasuredCall(Struct, frozen=True, kw_only=True):
     """One matched collective of a traced window; its transfer, without waiting for the last rank, ns."""
 
     collective: str
@@ -85,8 +81,7 @@ class MeasuredCall:
     sharing: float = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerTime:
+class LayerTime(Struct, frozen=True, kw_only=True):
     """One layer's operators in a mean traced step, ns, mean over ranks."""
 
     layer: str
@@ -94,8 +89,7 @@ class LayerTime:
     backward_ns: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredRun:
+class MeasuredRun(Struct, frozen=True, kw_only=True):
     """One run, as far as predictions need it. Times in ns.
 
     Attributes:
@@ -136,7 +130,7 @@ class MeasuredRun:
     layers: tuple[LayerTime, ...]
     calls: tuple[MeasuredCall, ...] = ()
     begun_before: bool = False
-    problems: tuple[str, ...] = field(default=())
+    problems: tuple[str, ...] = ()
 
     @property
     def cell(self) -> tuple[str, int, float]:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from perfscope.analysis.predict.costs import LinkCost
 from perfscope.analysis.predict.records import Refusal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
+class Interval(Struct, frozen=True, kw_only=True):
     """95 % of the bootstrap draws lie in it, the point always does."""
 
     low: float
     high: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkUsed:
+class LinkUsed(Struct, frozen=True, kw_only=True):
     """What one message over one class of links costs here.
 
     Attributes:
@@ -40,8 +38,7 @@ class LinkUsed:
     separable: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class Prediction(Struct, frozen=True, kw_only=True):
     """One scheme on one number of ranks. compute + stragglers + exposed_comm = step exactly."""
 
     scheme: str
@@ -70,8 +67,7 @@ class Prediction:
     warnings: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reference:
+class Reference(Struct, frozen=True, kw_only=True):
     """What a scheme's efficiency is relative to: its own smallest run, or serial's if it did not run."""
 
     scheme: str
@@ -81,8 +77,7 @@ class Reference:
     measured: bool  # False: predicted, as no run had this batch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BestRun:
+class BestRun(Struct, frozen=True, kw_only=True):
     """The measured run with most samples/s."""
 
     scheme: str
@@ -91,8 +86,7 @@ class BestRun:
     samples_per_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FittedRun:
+class FittedRun(Struct, frozen=True, kw_only=True):
     """A run that the fit is made from, and what the model says of it."""
 
     name: str
@@ -108,8 +102,7 @@ class FittedRun:
         return self.modelled_step_ns / self.measured_step_ns - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PredictionReport:
+class PredictionReport(Struct, frozen=True, kw_only=True):
     """Everything `perfscope predict` prints."""
 
     model: str

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from perfscope.analysis.predict.crossings import uses_inside
 from perfscope.analysis.predict.from_run import link_class

@@ -16,9 +16,9 @@ h: the share of communication that was hidden in the scheme's own runs, else in 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from perfscope.analysis.predict.compute import ComputeModel
 from perfscope.analysis.predict.fitting import expected_maximum
@@ -31,8 +31,7 @@ Stages = Mapping[str, Link]  # link class -> (messages, bytes); the slowest clas
 RankTerms = tuple[Stages, ...]  # of one rank's step, one after the other
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traits:
+class Traits(Struct, frozen=True, kw_only=True):
     """What a scheme's own runs say about its communication.
 
     Attributes:
@@ -54,8 +53,7 @@ class Traits:
     overlap_from: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepParts:
+class StepParts(Struct, frozen=True, kw_only=True):
     """Of one draw, ns."""
 
     compute: float

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from perfscope.analysis.clocks.fit import ClockFit
@@ -37,8 +37,7 @@ _QUEUED_NS = 50_000  # how soon after its lane became free a queued call begins
 _MARK = -1
 
 
-@dataclass(slots=True, eq=False)
-class _RankCalls:
+class _RankCalls(Struct, eq=False):
     """One rank's calls on the reference clock, in order of entry; arrays of shape (calls,)."""
 
     enter: Int64
@@ -49,8 +48,7 @@ class _RankCalls:
     transfer: Int64
 
 
-@dataclass(slots=True, eq=False)
-class _Parts:
+class _Parts(Struct, eq=False):
     """Columns of the program, gathered rank by rank."""
 
     cells: dict[str, list[NDArray[Any]]] = field(default_factory=lambda: defaultdict(list))
@@ -60,14 +58,13 @@ class _Parts:
     num_stretches: int = 0
     num_slots: int = 0
     num_events: int = 0
-    marks: list[int] = field(default_factory=list)  # key of each mark, in order
-    ends: list[list[int]] = field(default_factory=list)  # per rank: number of the mark of each step's end
-    measured: list[list[int]] = field(default_factory=list)
-    begins: list[int] = field(default_factory=list)  # per rank, reference clock
+    marks: list[int] = []  # key of each mark, in order
+    ends: list[list[int]] = []  # per rank: number of the mark of each step's end
+    measured: list[list[int]] = []
+    begins: list[int] = []  # per rank, reference clock
 
 
-@dataclass(slots=True, eq=False)
-class _Calls:
+class _Calls(Struct, eq=False):
     """All calls of a window; arrays of shape (calls,)."""
 
     key: Int64  # latest entry: calls are run in this order
@@ -126,7 +123,7 @@ def _gather(matches: Sequence[JudgedCalls], lines: Mapping[int, MainLine], clock
             ready = lines[rank].ready(one.launch[row])  # for a host, the launch itself
             launch = np.where(one.launch[row] >= 0, clocks.to_reference(lines[rank].host, ready), -1)
             values = (one.enter[row], one.exit[row], launch, one.lane[row], numbers[row], transfer[row])
-            for name, column in zip(_RankCalls.__slots__, values, strict=True):
+            for name, column in zip(_RankCalls.__struct_fields__, values, strict=True):
                 columns[rank][name].append(column)
         total += num + len(eager)
     return _Calls(
@@ -141,13 +138,12 @@ def _gather(matches: Sequence[JudgedCalls], lines: Mapping[int, MainLine], clock
 
 def _in_order(parts: Mapping[str, list[Int64]]) -> _RankCalls:
     none = [np.empty(0, dtype=np.int64)]
-    arrays = {name: np.concatenate(parts.get(name) or none) for name in _RankCalls.__slots__}
+    arrays = {name: np.concatenate(parts.get(name) or none) for name in _RankCalls.__struct_fields__}
     order = np.argsort(arrays["enter"], kind="stable")
     return _RankCalls(**{name: values[order] for name, values in arrays.items()})
 
 
-@dataclass(slots=True, eq=False)
-class _Pieces:
+class _Pieces(Struct, eq=False):
     """A rank's line, cut where it waits; arrays of shape (cells,) but for the waits'."""
 
     start: Int64  # reference clock
@@ -343,8 +339,7 @@ def _ends_it(a: Int64, b: Int64, asked: Int64, leave: Int64) -> Index:
     return best
 
 
-@dataclass(slots=True, eq=False)
-class _Marks:
+class _Marks(Struct, eq=False):
     key: Int64
     stretch: Int64  # of its rank, from 0
     cell: Int64

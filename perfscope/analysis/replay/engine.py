@@ -7,17 +7,16 @@ is changed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis.replay.program import Change, Float, Index, Program
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Schedule:
+class Schedule(Struct, frozen=True, kw_only=True, eq=False):
     """Events in the order of levels.
 
     Attributes:
@@ -97,8 +96,7 @@ def _ranges(first: Index, last: Index) -> Index:
     return result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Replayed:
+class Replayed(Struct, frozen=True, kw_only=True, eq=False):
     """Times of one replay, ns since the window's beginning.
 
     Attributes:
@@ -156,8 +154,7 @@ def replay(program: Program, plan: Schedule, change: Change | None = None) -> Re
     return Replayed(ready=run.ready, end=end, step_ends=step_ends)
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Run:
+class _Run(Struct, kw_only=True, eq=False):
     """Arrays of one replay; shapes as in Program. `order` None: levels follow the events as they stand."""
 
     order: Index | None

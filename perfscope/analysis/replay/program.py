@@ -19,9 +19,9 @@ Positions and times are float64 ns relative to the window's beginning: exact for
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from perfscope.analysis.mainline import LINE_EXPOSED
@@ -30,8 +30,7 @@ Float = NDArray[np.float64]
 Index = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Cells:
+class Cells(Struct, frozen=True, kw_only=True, eq=False):
     """Local work of all ranks, one rank after the other; arrays of shape (cells,)."""
 
     first: Index  # shape (ranks + 1,): rank i has cells first[i] to first[i + 1]
@@ -47,8 +46,7 @@ class Cells:
         return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Events:
+class Events(Struct, frozen=True, kw_only=True, eq=False):
     """One rank's part in one call; arrays of shape (events,), sorted by call.
 
     Marks (the end of a step, a stretch without a call) are calls of one rank without a transfer.
@@ -64,8 +62,7 @@ class Events:
     transfer: Float  # between the last member's beginning and this one's end
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Stretches:
+class Stretches(Struct, frozen=True, kw_only=True, eq=False):
     """Shape (stretches,), one rank after the other; each rank's first one waits for nothing."""
 
     rank: Index
@@ -74,8 +71,7 @@ class Stretches:
     early: Float  # ns by which the line went on before the recorded end of what it awaited
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Program:
+class Program(Struct, frozen=True, kw_only=True, eq=False):
     """One window of a run.
 
     Attributes:
@@ -126,8 +122,7 @@ class Program:
         return np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(counts)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Change:
+class Change(Struct, frozen=True, kw_only=True, eq=False):
     """What is different in a replay; None = as measured. Shapes as in Cells and Events."""
 
     local: Float | None = None

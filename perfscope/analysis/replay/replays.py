@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from perfscope.analysis.clocks.fit import ClockFit
 from perfscope.analysis.judged import JudgedCalls
@@ -22,8 +24,7 @@ UNEXPLAINED = 0.15  # of the ranks' time in communication that is laid at no cal
 CLOSE = 0.05  # of the measured time by which a replay may be off
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Window:
+class Window(Struct, frozen=True, kw_only=True, eq=False):
     """One window's program, how to run it, and what it gives unchanged."""
 
     program: Program
@@ -45,8 +46,7 @@ class Window:
         return abs(self.base.wall_ns - self.measured_ns)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Replays:
+class Replays(Struct, frozen=True, kw_only=True, eq=False):
     """Windows that all traced ranks share; at least one."""
 
     windows: tuple[Window, ...]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis.scaling.speedup import Interval
@@ -25,8 +26,7 @@ class Prediction(NamedTuple):
     high: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Term:
+class Term(Struct, frozen=True, kw_only=True):
     """One term p^i log2(p)^j of a PMNF model."""
 
     power: float

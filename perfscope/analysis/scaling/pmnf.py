@@ -13,11 +13,11 @@ nothing lives off one noisy point at the end.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import permutations
 from math import factorial
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis.scaling.fit import (
@@ -49,8 +49,7 @@ _DRIFT = Term(power=0.0, log_power=1)
 _TINY = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class _Terms:
+class _Terms(Struct, frozen=True):
     """Every hypothesis: its term and its column, (hypotheses, points), over num_ranks (points,)."""
 
     num_ranks: Floats

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.vocabulary.causes import Cause
@@ -21,8 +21,7 @@ def is_measurement(value: float) -> bool:
     return _LEAST <= value <= _MOST
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalePoint:
+class ScalePoint(Struct, frozen=True, kw_only=True):
     """One number of ranks.
 
     num_ranks: N. throughputs: samples/s of all ranks together, one figure per repeat. samples_per_rank: of
@@ -39,8 +38,7 @@ class ScalePoint:
         return float(np.median(self.throughputs)) if self.throughputs else float("nan")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanPoints:
+class CleanPoints(Struct, frozen=True, kw_only=True):
     """Points by ascending N, each N once, every figure finite and above 0; what was left out or merged."""
 
     points: tuple[ScalePoint, ...]

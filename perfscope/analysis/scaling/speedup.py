@@ -9,11 +9,11 @@ Flatt, CACM 33(5), 1990.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from math import isfinite
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis.missing import Missing, missing_figure
@@ -31,16 +31,14 @@ _RISE = 1.25  # Karp-Flatt at the largest N over its smallest: above this it ris
 _KF_NOISE = 0.005  # ... but a fraction this small says nothing about a trend
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
+class Interval(Struct, frozen=True, kw_only=True):
     """95 % interval."""
 
     low: float
     high: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingRow:
+class ScalingRow(Struct, frozen=True, kw_only=True):
     """One N. throughput: median, samples/s. An interval is None where `Scaling.missing` says why."""
 
     num_ranks: int
@@ -56,8 +54,7 @@ class ScalingRow:
     karp_flatt_interval: Interval | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scaling:
+class Scaling(Struct, frozen=True, kw_only=True):
     """The whole series by ascending N.
 
     reference_ranks: N_0, None without a usable point. mode: strong or weak, None if it cannot be told.
@@ -70,7 +67,7 @@ class Scaling:
     rows: tuple[ScalingRow, ...]
     karp_flatt_reading: str | None
     missing: tuple[Missing, ...]
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
 
 def speedup_of(throughput: float, reference: float) -> float:

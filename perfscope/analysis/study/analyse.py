@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.study.comparable import (
@@ -73,18 +75,17 @@ _ASKED = (Figure.SCALING, Figure.WINNER)
 _SAID = 3  # of the runs left out, with their reasons
 
 
-@dataclass(slots=True)
-class _Views:
+class _Views(Struct):
     """What has been built so far."""
 
     scaling: ScalingStudy | None = None
     schemes: tuple[SchemeStudy, ...] = ()
     diff: RunDiff | None = None
     frameworks: tuple[FrameworkStudy, ...] = ()
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[Problem] = []
     explained: frozenset[str] = frozenset()  # what the user has the runs compared by, and may differ
     by: str = ""
-    missing: list[Missing] = field(default_factory=list)
+    missing: list[Missing] = []
 
 
 def analyse_study(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from perfscope.analysis.results import CollectiveResult, RunAnalysis
 from perfscope.analysis.study.causes import cause_of

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiffRow:
+class DiffRow(Struct, frozen=True, kw_only=True):
     """One thing before and after. Figures: base units of `unit`; else text.
 
     `unit`: time, bytes, count, ratio, rate (per second), text. `change` = after - before; `ratio` = after /
@@ -27,8 +26,7 @@ class DiffRow:
     only: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiffSection:
+class DiffSection(Struct, frozen=True, kw_only=True):
     """`id`: step, parts, layers, collectives, machine, packages, environment, options, command, scheme."""
 
     id: str
@@ -38,8 +36,7 @@ class DiffSection:
     reason: str = ""  # why there is nothing to compare; "" = there is
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunDiff:
+class RunDiff(Struct, frozen=True, kw_only=True):
     """Exactly two runs. `before` is the first given, or the reference."""
 
     before: str  # label

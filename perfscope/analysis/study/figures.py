@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
+class Interval(Struct, frozen=True, kw_only=True):
     """95 % interval of a median over repeats, or of a ratio of two such."""
 
     low: float
@@ -14,8 +13,7 @@ class Interval:
     num_repeats: int  # of the side with fewer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Composition:
+class Composition(Struct, frozen=True, kw_only=True):
     """Where the mean traced step went, mean over ranks (METRICS §1). The parts add up to `step`."""
 
     step: float

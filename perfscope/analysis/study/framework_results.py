@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from perfscope.analysis.missing import Missing
 from perfscope.analysis.study.figures import Composition, Interval
 from perfscope.analysis.study.parity import Parity
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameworkPoint:
+class FrameworkPoint(Struct, frozen=True, kw_only=True):
     """A framework on one number of ranks: medians over its repeats, the composition a mean.
 
     Attributes:
@@ -40,8 +40,7 @@ class FrameworkPoint:
     traced_ratio: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameworkRow:
+class FrameworkRow(Struct, frozen=True, kw_only=True):
     """One framework.
 
     Attributes:
@@ -57,7 +56,7 @@ class FrameworkRow:
     remark: str
     is_reference: bool
     points: tuple[FrameworkPoint, ...]
-    parity: Mapping[int, Parity] = field(default_factory=dict)
+    parity: Mapping[int, Parity] = {}
     how: str = ""
 
     def agrees(self, world_size: int) -> bool:
@@ -76,8 +75,7 @@ class FrameworkRow:
         return found.samples_per_s if found else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameworkStudy:
+class FrameworkStudy(Struct, frozen=True, kw_only=True):
     """One model in several frameworks; fastest on the fewest ranks first.
 
     Attributes:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.study.averages import known_centre, mean_composition

@@ -6,8 +6,9 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from perfscope.analysis.absent import why_cut_short
 from perfscope.analysis.missing import Missing, missing_figure

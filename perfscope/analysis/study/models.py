@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
+
+from msgspec import Struct
 
 from perfscope.analysis.study.results import WARN, Problem, RunEntry, StudyRun
 from perfscope.messages.study import crowd
@@ -22,8 +23,7 @@ _SHARDED = ("FullyShardedDataParallel", "FSDP", "DeepSpeedEngine")  # how their 
 Layers = Mapping[str, tuple[str, int]]  # name -> type, own parameters
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class Model(Struct, frozen=True, kw_only=True):
     """`layers`: those with parameters, over all ranks; empty: not known. `is_whole`: every rank has all."""
 
     name: str

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from perfscope.messages.lists import counted
 
@@ -25,8 +27,7 @@ EARLY_TOLERANCE = 1e-5  # over EARLY_STEPS steps: forty times that
 _SMALLEST = 1e-3  # a loss below is compared as if it were this: near 0 only rounding is left
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parity:
+class Parity(Struct, frozen=True, kw_only=True):
     """What came of comparing two loss curves. Differences are relative.
 
     Attributes:

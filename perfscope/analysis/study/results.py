@@ -11,8 +11,9 @@ one run share its placement, its cache and its neighbours).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from perfscope.analysis.bench_bytes import LinkBytes
 from perfscope.analysis.efficiency.results import Efficiency
@@ -38,8 +39,7 @@ PARTS = ("compute", "exposed_comm", "copy", "input_wait", "optimizer", "idle")
 POP_ROWS = tuple(factor for factor in PopFactor if factor is not PopFactor.COMMUNICATION)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RunEntry:
+class RunEntry(Struct, frozen=True, kw_only=True, eq=False):
     """One run as it goes in: its analysis under a name, usually its path as the user gave it.
 
     Attributes:
@@ -51,21 +51,19 @@ class RunEntry:
 
     name: str
     analysis: RunAnalysis
-    bench_records: Mapping[int, Document] = field(default_factory=dict)
-    metas: Mapping[int, RankRecord] = field(default_factory=dict)
-    layers: Mapping[int, LayersRecord] = field(default_factory=dict)
+    bench_records: Mapping[int, Document] = {}
+    metas: Mapping[int, RankRecord] = {}
+    layers: Mapping[int, LayersRecord] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
+class LeftOut(Struct, frozen=True, kw_only=True):
     """A run that was named and cannot be read, or a cell of a study that was not run."""
 
     name: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class Problem(Struct, frozen=True, kw_only=True):
     """Why a comparison is refused, or must be read with care. Loud: shown before any figure.
 
     Attributes:
@@ -87,8 +85,7 @@ class Problem:
     affects: str = "everything"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossCurve:
+class LossCurve(Struct, frozen=True, kw_only=True):
     """Training loss after each step, mean over the ranks that know theirs; the four are equally long.
 
     `samples`: seen until then by all ranks; `seconds`: since the first step's start. Empty: not known.
@@ -100,8 +97,7 @@ class LossCurve:
     losses: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineFacts:
+class MachineFacts(Struct, frozen=True, kw_only=True):
     """What the runs' machines are, as far as comparison goes. "" or None: not recorded."""
 
     hosts: tuple[str, ...]
@@ -123,8 +119,7 @@ class MachineFacts:
         return ", ".join(part for part in parts if part)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyRun:
+class StudyRun(Struct, frozen=True, kw_only=True):
     """One run of the study."""
 
     label: str  # unique within the study, short: what tables and charts call it
@@ -179,7 +174,7 @@ class StudyRun:
     framework: str = ""  # "torch", "keras-jax"; "" = not known
     framework_version: str = ""
     backend: str = ""  # of collectives, "gloo", "nccl"; "" = not known
-    settings: Mapping[str, str] = field(default_factory=dict)  # options of the run and of its bench, as text
+    settings: Mapping[str, str] = {}  # options of the run and of its bench, as text
     losses: tuple[float | None, ...] = ()  # by step, mean over ranks; None where one of them knows no number
 
     @property
@@ -194,8 +189,7 @@ class StudyRun:
         return self.batch / self.world_size if self.batch and self.world_size else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingPoint:
+class ScalingPoint(Struct, frozen=True, kw_only=True):
     """One number of ranks: median over its repeats (composition: mean).
 
     `is_reference` has speedup and efficiency exactly 1. `ideal_speedup` is N / N_0 for both modes (weak:
@@ -220,8 +214,7 @@ class ScalingPoint:
     disturbed: int = 0  # of its runs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FitParameter:
+class FitParameter(Struct, frozen=True, kw_only=True):
     name: str  # "f", "alpha", "beta"
     meaning: str  # "serial part"
     value: float
@@ -229,8 +222,7 @@ class FitParameter:
     high: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FitCurvePoint:
+class FitCurvePoint(Struct, frozen=True, kw_only=True):
     """Predicted speedup at `world_size`; `extrapolated` = beyond the largest measured."""
 
     world_size: float
@@ -240,8 +232,7 @@ class FitCurvePoint:
     extrapolated: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingFit:
+class ScalingFit(Struct, frozen=True, kw_only=True):
     """One law fitted to a series' points. `refused`: why it is not drawn, with no parameters; "" = it is."""
 
     law: str  # "amdahl", "gustafson", "usl", "pmnf"
@@ -254,8 +245,7 @@ class ScalingFit:
     refused: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PopRow:
+class PopRow(Struct, frozen=True, kw_only=True):
     """One factor of the POP hierarchy; `values` are in the order of PopTree.world_sizes, None = missing."""
 
     factor: PopFactor  # of POP_ROWS
@@ -264,16 +254,14 @@ class PopRow:
     reasons: tuple[str, ...]  # why a value is missing, in the same order; "" = it is there
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PopTree:
+class PopTree(Struct, frozen=True, kw_only=True):
     """The heat table: factors by number of ranks (METRICS §3). Acceptable: >= ACCEPTABLE."""
 
     world_sizes: tuple[int, ...]
     rows: tuple[PopRow, ...]  # in the order of POP_ROWS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Growth:
+class Growth(Struct, frozen=True, kw_only=True):
     """One part of the step between the reference and the largest N. Times per step, mean over ranks.
 
     `expected_ns`: what ideal scaling would leave (strong: before x N_0 / N; weak: before);
@@ -290,8 +278,7 @@ class Growth:
     sentence: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingSeries:
+class ScalingSeries(Struct, frozen=True, kw_only=True):
     """Runs that differ in the number of ranks alone, and what follows from the mode.
 
     Where `refused` is not "", it says why there is no scaling figure: points is () and nothing was guessed.
@@ -317,13 +304,11 @@ class ScalingSeries:
     reference_stated: bool = False  # by --reference
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingStudy:
+class ScalingStudy(Struct, frozen=True, kw_only=True):
     series: tuple[ScalingSeries, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchemeRow:
+class SchemeRow(Struct, frozen=True, kw_only=True):
     """One setting (scheme, or label value): medians over its repeats, composition and bytes means.
 
     Fastest first.
@@ -355,8 +340,7 @@ class SchemeRow:
     missing: tuple[Missing, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class Pair(Struct, frozen=True, kw_only=True):
     """Samples/s of `a` over those of `b` (row titles). Antisymmetric: the pair (b, a) has 1 / ratio.
 
     `level`: the interval holds 1, so that neither is faster for certain; None: no interval.
@@ -371,8 +355,7 @@ class Pair:
     reason: str  # why there is no interval; "" = there is
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class Turn(Struct, frozen=True, kw_only=True):
     """Where the winner would change, as modelled: exposed communication goes as 1 / bandwidth, nothing else.
 
     Either `bandwidth_factor` and the rest, or None and `reason`. `challenger` overtakes the winner once the
@@ -388,8 +371,7 @@ class Turn:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchTurn:
+class BatchTurn(Struct, frozen=True, kw_only=True):
     """Where the winner would change with the batch, as modelled (see turning.py); only those that would.
 
     `challenger` overtakes the winner at about `batch` samples per step, `batch_factor` times those of now.
@@ -402,8 +384,7 @@ class BatchTurn:
     sentence: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchemeVerdict:
+class SchemeVerdict(Struct, frozen=True, kw_only=True):
     """Which wins, by how much, why, and where the order would turn: four plain sentences."""
 
     winner: str  # row title; "" = none
@@ -417,8 +398,7 @@ class SchemeVerdict:
     action: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchemeStudy:
+class SchemeStudy(Struct, frozen=True, kw_only=True):
     """Settings that may be compared: same model, batch, machine and number of ranks, or what `by` names.
 
     `title` names what they share. `refused`: why no winner is named; rows stand all the same.
@@ -435,8 +415,7 @@ class SchemeStudy:
     unseen: str = ""  # of which rows the exposed share leaves out what was under way before the window
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StudyAnalysis:
+class StudyAnalysis(Struct, frozen=True, kw_only=True, eq=False):
     """The study. Show `problems` first; a refusal there explains what is missing further down."""
 
     by: str  # "world_size", "scheme", "label:K", "batch,backend": what --by takes; "" = nothing to group by

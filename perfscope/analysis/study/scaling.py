@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from perfscope.analysis.scaling.points import ScalePoint
 from perfscope.analysis.scaling.speedup import efficiency_of, karp_flatt_of, speedup_of
@@ -45,8 +46,7 @@ def scaling_study(
     return ScalingStudy(series=tuple(found)), _problems(found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Line:
+class _Line(Struct, frozen=True, kw_only=True):
     series: Series
     asked: StudyRun | None  # --reference
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from perfscope.analysis.scaling.speedup import detect_mode
 from perfscope.analysis.study.gather import SEPARATOR
@@ -16,8 +18,7 @@ SERIAL = "serial"
 UNLIKE_SERIAL = "; the runs of serial have other batches and are left out"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class Series(Struct, frozen=True, kw_only=True):
     """Runs of one line: `refused` says why it is none. `borrowed`: its one-rank runs are of `serial`.
 
     `mixed`: refused, for runs of one number of ranks are no repeats of each other.

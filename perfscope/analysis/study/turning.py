@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from perfscope.analysis.study.results import BatchTurn, SchemeRow, StudyRun, Turn
 from perfscope.messages.study import times
@@ -26,8 +26,7 @@ from perfscope.vocabulary.links import BETWEEN_HOSTS
 FARTHEST = 16.0  # times the bandwidth, either way: farther off the model says nothing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Modelled:
+class Modelled(Struct, frozen=True, kw_only=True):
     """One row's batch; ns. `link_class` "" = its bytes between hosts are not known."""
 
     title: str

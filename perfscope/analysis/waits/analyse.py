@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from perfscope.analysis import intervals as iv
 from perfscope.analysis.buckets import LayerParams
@@ -161,8 +161,7 @@ def _of_match(window: int, one: JudgedCalls, late: Late) -> list[WaitCall]:
     ]
 
 
-@dataclass(slots=True, eq=False)
-class _Share:
+class _Share(Struct, eq=False):
     """One reason so far."""
 
     num_calls: int = 0
@@ -172,11 +171,10 @@ class _Share:
     meanwhile: str = ""
 
 
-@dataclass(slots=True, eq=False)
-class _Group:
+class _Group(Struct, eq=False):
     """One collective on one group so far."""
 
-    ranks: set[int] = field(default_factory=set)
+    ranks: set[int] = set()
     num_calls: int = 0
     rank_wait: int = 0  # summed over ranks and calls
     transfer: int = 0  # likewise

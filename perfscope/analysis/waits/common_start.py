@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis.clocks.fit import SYNCHRONISING
@@ -23,16 +23,14 @@ _STEPS_BACK = 8  # earlier calls looked at, should some member not have left the
 SEND = "send"  # key of matched messages
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CommonStart:
+class CommonStart(Struct, frozen=True, kw_only=True, eq=False):
     """Per call of one match."""
 
     at: Int64  # shape (ranks, calls), reference clock
     source: NDArray[np.int64]  # shape (calls,): index of the match it is an exit of; -1 = start of the step
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Earlier:
+class _Earlier(Struct, frozen=True, kw_only=True, eq=False):
     """Calls that all members of a group took part in, by last entry."""
 
     last_entry: Int64

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis.intervals import Int64
@@ -25,8 +25,7 @@ _ALIKE = 0.8  # share of the computation that must be slower ...
 _ALIKE_PART = 0.5  # ... by at least so much of what all of it is
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Excess:
+class Excess(Struct, frozen=True, kw_only=True, eq=False):
     """Per call of one match, against the lower median of the other members."""
 
     lateness: Int64  # shape (calls,), ns behind the others' entries
@@ -37,8 +36,7 @@ class Excess:
     source: Places  # as CommonStart.source
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerExcess:
+class LayerExcess(Struct, frozen=True, kw_only=True):
     """Of one call whose late rank computed longer."""
 
     layer: int  # -1 = operators outside every layer
@@ -50,8 +48,7 @@ class LayerExcess:
     is_own_layer: bool  # most of the excess is in layers that most of the others do not have
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Computing:
+class Computing(Struct, frozen=True, kw_only=True, eq=False):
     """The computation in a table of lines."""
 
     mask: NDArray[np.bool_]  # shape (segments,)

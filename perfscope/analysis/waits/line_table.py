@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis.intervals import Int64
@@ -22,8 +22,7 @@ class Clocks(Protocol):
     def to_reference(self, host: str, times_ns: Int64) -> Int64: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LineTable:
+class LineTable(Struct, frozen=True, kw_only=True, eq=False):
     """One window; columns of shape (segments of all ranks,), rank by rank, in time order."""
 
     row_of: Mapping[int, int]  # rank -> its row

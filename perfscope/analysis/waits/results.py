@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from perfscope.analysis.missing import Missing
 from perfscope.vocabulary.lateness import LateReason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hop:
+class Hop(Struct, frozen=True, kw_only=True):
     """A call in which one rank waited for another, on the way to a cause."""
 
     collective: str
@@ -18,8 +17,7 @@ class Hop:
     late_rank: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LateCause:
+class LateCause(Struct, frozen=True, kw_only=True):
     """Why a rank was late.
 
     Attributes:
@@ -44,8 +42,7 @@ class LateCause:
     meanwhile: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitCall:
+class WaitCall(Struct, frozen=True, kw_only=True):
     """One matched collective, or one message (its sends and receives)."""
 
     window: int
@@ -64,8 +61,7 @@ class WaitCall:
     uncertain: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReasonShare:
+class ReasonShare(Struct, frozen=True, kw_only=True):
     """One reason of the waiting in one group's calls."""
 
     reason: LateReason
@@ -79,8 +75,7 @@ class ReasonShare:
     meanwhile: str = ""  # likewise
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupWait:
+class GroupWait(Struct, frozen=True, kw_only=True):
     """All calls of one collective on one group, per step, on the mean member rank."""
 
     collective: str
@@ -95,8 +90,7 @@ class GroupWait:
     reasons: tuple[ReasonShare, ...]  # most waiting first
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankWait:
+class RankWait(Struct, frozen=True, kw_only=True):
     """One rank, per traced step."""
 
     rank: int
@@ -106,8 +100,7 @@ class RankWait:
     held_ns: int  # time in which the others had entered one of these and it had not (union), per step
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepStraggler:
+class StepStraggler(Struct, frozen=True, kw_only=True):
     """Who delayed one traced step's collectives most."""
 
     window: int
@@ -120,8 +113,7 @@ class StepStraggler:
     sentence: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlwaysOn:
+class AlwaysOn(Struct, frozen=True, kw_only=True):
     """What the untraced steps say of one rank."""
 
     rank: int
@@ -132,8 +124,7 @@ class AlwaysOn:
     p_value: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PersistentStraggler:
+class PersistentStraggler(Struct, frozen=True, kw_only=True):
     """A rank that delays more steps than chance would have it do."""
 
     rank: int
@@ -145,8 +136,7 @@ class PersistentStraggler:
     sentence: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitRow:
+class SplitRow(Struct, frozen=True, kw_only=True):
     """Per step, mean member rank of a group.
 
     Computation is its layer's and is in the row of every group that has calls behind that layer, so it
@@ -163,8 +153,7 @@ class SplitRow:
     transfer_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitAnalysis:
+class WaitAnalysis(Struct, frozen=True, kw_only=True):
     """Every wait state of one run."""
 
     num_steps: int  # traced, of the rank with most

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from perfscope.analysis import intervals as iv
@@ -25,21 +25,19 @@ from perfscope.analysis.waits.results import SplitRow
 from perfscope.rundir.schema import PHASES
 
 
-@dataclass(slots=True, eq=False)
-class GroupSums:
+class GroupSums(Struct, eq=False):
     """One process group so far."""
 
     sums: Int64  # shape (3, codes): exposed, wait, transfer over all ranks and calls; code 0 = no layer
-    ranks: set[int] = field(default_factory=set)
+    ranks: set[int] = set()
 
 
-@dataclass(slots=True, eq=False)
-class Sums:
+class Sums(Struct, eq=False):
     """All windows so far. A code is 1 + layer x phases + phase; 0 = not known."""
 
     num_codes: int
-    groups: dict[str, GroupSums] = field(default_factory=dict)
-    compute: dict[int, Int64] = field(default_factory=dict)  # rank -> shape (codes,)
+    groups: dict[str, GroupSums] = {}
+    compute: dict[int, Int64] = {}  # rank -> shape (codes,)
     wait: dict[int, int] = field(default_factory=lambda: defaultdict(int))  # rank -> union
     exposed_wait: dict[int, int] = field(default_factory=lambda: defaultdict(int))
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis import intervals as iv
@@ -35,8 +35,7 @@ _CONFIRMS = 0.25  # of the lateness in a traced step; a smaller excess in the un
 _OUTSIDE, _INPUT = "outside the backward pass", "waiting for input"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StepTimes:
+class StepTimes(Struct, frozen=True, kw_only=True, eq=False):
     """One rank's always-on figures; arrays of shape (steps,)."""
 
     step: Int64
@@ -67,12 +66,11 @@ def input_waits(times: Mapping[int, StepTimes], steps: Set[int]) -> dict[int, di
     return result
 
 
-@dataclass(slots=True, eq=False)
-class _Tally:
+class _Tally(Struct, eq=False):
     """One rank in one step's collectives."""
 
-    since: list[int] = field(default_factory=list)  # the others' entries of each call it came last to ...
-    until: list[int] = field(default_factory=list)  # ... and its own
+    since: list[int] = []  # the others' entries of each call it came last to ...
+    until: list[int] = []  # ... and its own
     worst: int = -1
     cause: LateCause | None = None
 
@@ -188,8 +186,7 @@ def _at(values: Int64, steps: Int64, wanted: Int64) -> Int64:
     return result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pattern:
+class Pattern(Struct, frozen=True, kw_only=True):
     """Whether it is always the same rank."""
 
     persistent: tuple[PersistentStraggler, ...]

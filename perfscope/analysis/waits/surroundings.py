@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.oversubscription import oversubscriptions
@@ -12,13 +13,12 @@ from perfscope.analysis.machine.results import MachineAnalysis, RankPlacement
 from perfscope.vocabulary.disturbances import SLOW_COMPUTATION
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True, kw_only=True):
     """Empty where nothing of the machine was recorded: then none of these is ever named as a reason."""
 
-    remote: Mapping[int, str] = field(default_factory=dict)  # rank -> where its memory lies, in words
-    disturbed: Mapping[tuple[str, int], str] = field(default_factory=dict)  # (host, window) -> by what
-    crowded: Mapping[int, str] = field(default_factory=dict)  # rank -> how many threads share which CPUs
+    remote: Mapping[int, str] = {}  # rank -> where its memory lies, in words
+    disturbed: Mapping[tuple[str, int], str] = {}  # (host, window) -> by what
+    crowded: Mapping[int, str] = {}  # rank -> how many threads share which CPUs
     is_known: bool = False
 
 

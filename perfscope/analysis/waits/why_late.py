@@ -9,12 +9,11 @@ else, in which the rank waited itself, the reason is that other rank's, and so o
 
 from __future__ import annotations
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from perfscope.analysis.intervals import Int64
@@ -60,8 +59,7 @@ _SIMPLE = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Late:
+class Late(Struct, frozen=True, kw_only=True, eq=False):
     """Who was late to the calls of one match, and why; arrays of shape (calls,)."""
 
     is_late: NDArray[np.bool_]  # somebody was, and it is known who
@@ -70,8 +68,7 @@ class Late:
     causes: Mapping[int, LateCause]  # call -> why; without those whose members are not all traced
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Scene:
+class _Scene(Struct, kw_only=True, eq=False):
     """One window, and everything there is to know about it."""
 
     window: int
@@ -86,7 +83,7 @@ class _Scene:
     starts: Mapping[int, CommonStart]
     excess: Mapping[int, Excess]
     singled_out: frozenset[int] = frozenset()
-    own: dict[tuple[int, int], LateCause] = field(default_factory=dict)
+    own: dict[tuple[int, int], LateCause] = {}
 
 
 def why_late(
@@ -326,7 +323,7 @@ def _follow(scene: _Scene) -> list[dict[int, LateCause]]:
             other, is_wait = before[at]
             one = scene.matches[other[0]]
             if not is_wait or other not in scene.own:
-                cause = dataclasses.replace(cause, group=one.key.group, sentence=_busy(cause, one))
+                cause = structs.replace(cause, group=one.key.group, sentence=_busy(cause, one))
                 break
             next_cause = scene.own[other]
             late_rank = one.ranks[int(one.late_row[other[1]])]
@@ -344,7 +341,7 @@ def _follow(scene: _Scene) -> list[dict[int, LateCause]]:
                 f"rank {hop.late_rank} in {hop.collective} on group {hop.group}" for hop in hops
             )
             text = f"Rank {own.rank} had waited for {way}: {in_sentence(cause.sentence)}"
-            cause = dataclasses.replace(cause, through=tuple(hops), group=hops[0].group, sentence=text)
+            cause = structs.replace(cause, through=tuple(hops), group=hops[0].group, sentence=text)
         result[index][call] = cause
     return result
 
@@ -387,8 +384,7 @@ def _calls_before(scene: _Scene) -> dict[_At, tuple[_At, bool]]:
     return result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _RankCalls:
+class _RankCalls(Struct, frozen=True, kw_only=True, eq=False):
     """All matched calls of one rank; arrays of shape (calls,), reference clock."""
 
     enter: Int64

@@ -8,8 +8,9 @@ network), unless the traced steps were quite unlike the usual ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from perfscope.analysis.machine.results import Roofline
 from perfscope.analysis.mainline import LINE_IDLE, LINE_INPUT
@@ -33,8 +34,7 @@ TOP_LAYERS = 3
 NAMED_RANKS = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WhatIfs:
+class WhatIfs(Struct, frozen=True, kw_only=True):
     """What-ifs with what findings need beside them."""
 
     what_ifs: tuple[WhatIf, ...]  # largest gain first
@@ -113,8 +113,7 @@ def analyse_what_ifs(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _Asked(Struct, frozen=True, kw_only=True):
     """Asks one question of the replay."""
 
     replays: Replays

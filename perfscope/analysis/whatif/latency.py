@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from perfscope.analysis.replay.program import Float
 from perfscope.analysis.replay.replays import Replays
@@ -14,8 +14,7 @@ MIN_RATIO = 2.0  # largest over smallest size from which a line through them say
 NO_LOAD_BYTES = 4096  # a call of no more is all latency
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallCost:
+class CallCost(Struct, frozen=True, kw_only=True):
     """transfer = latency_ns + ns_per_byte x size, in the median."""
 
     latency_ns: float = 0.0

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis.mainline import (
@@ -33,8 +33,7 @@ NEARLY_EACH = 0.75  # of the traced steps in which it must be so
 _FEW = 0.5  # of the layers of two ranks that must be the same for them to be peers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slow:
+class Slow(Struct, frozen=True, kw_only=True):
     """A rank that takes longer for its own work than its peers.
 
     `where` is (part, layer, phase) of the largest part of the excess; layer and phase None: not a layer's.
@@ -50,8 +49,7 @@ class Slow:
     has_layers: bool = True  # the traces name layers at all
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Work:
+class Work(Struct, frozen=True, kw_only=True, eq=False):
     """Own time by rank and kind of work, summed over windows; `total` has shape (ranks, kinds)."""
 
     ranks: tuple[int, ...]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WhatIf:
+class WhatIf(Struct, frozen=True, kw_only=True):
     """One changed thing and the step time it would give.
 
     Attributes:
@@ -31,8 +30,7 @@ class WhatIf:
     rank: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayCheck:
+class ReplayCheck(Struct, frozen=True, kw_only=True):
     """How well the replay without any change gives the measured steps: what what-ifs can be trusted to."""
 
     num_steps: int

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from msgspec import to_builtins
 
 from perfscope.errors import RunDirectoryError
 from perfscope.rundir import layout
@@ -57,7 +58,7 @@ def compare_losses(reference: Mapping[str, Any], other: Mapping[str, Any]) -> di
     from perfscope.analysis.study.parity import parity
 
     found = parity(reference["losses"], other["losses"])
-    return {"verdict": found.verdict, **asdict(found)}
+    return {"verdict": found.verdict, **to_builtins(found)}
 
 
 def keep_parity(run_dir: Path, reference: str, found: Mapping[str, Any]) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import lcm
 
+from msgspec import structs
+
 from perfscope.analysis.predict.crossings import sharing, uses_inside
 from perfscope.analysis.predict.from_run import link_class
 from perfscope.analysis.predict.records import BETWEEN_HOSTS, Plan, PlannedCall, Refusal
@@ -158,7 +160,7 @@ def bench_plans(
     batch = batch_of[refused[0].num_ranks]
     found = None if weak else _batch_for_all(configs, refused, sizes, ranks_per_host, batch)
     for number, batch_error in cut.items():
-        refusals[number] = replace(refusals[number], reason=_say_batch(batch_error, found, weak))
+        refusals[number] = structs.replace(refusals[number], reason=_say_batch(batch_error, found, weak))
     return plans, refusals
 
 

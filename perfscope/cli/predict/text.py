@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict
 from statistics import median
+
+from msgspec import to_builtins
 
 from perfscope import __version__
 from perfscope.analysis.predict.records import Refusal
@@ -26,7 +27,7 @@ def prediction_document(report: PredictionReport, ranks_per_host: int, notes: Se
         "schema_version": SCHEMA_VERSION,
         "perfscope_version": __version__,
         "ranks_per_host": ranks_per_host,
-        **asdict(report),
+        **to_builtins(report),
         "notes": list(notes),
     }
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"

@@ -11,7 +11,9 @@ IB query with flits, unconverted). Software devices count no bytes: theirs are t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from perfscope.collectors.base import (
     FAST_NS,

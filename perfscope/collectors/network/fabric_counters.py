@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from perfscope.collectors.context import Context
 from perfscope.rundir.metrics import COUNTER, DERIVED, EXACT, SATURATING, Metric

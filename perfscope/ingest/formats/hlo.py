@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from math import prod
+
+from msgspec import Struct
 
 from perfscope.ingest.formats.op_names import Place, place_of
 
@@ -33,8 +34,7 @@ _TYPES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """An array, or a tuple of them in `parts`."""
 
     dtype: str | None = None
@@ -56,8 +56,7 @@ class Shape:
         return sum(one.elements * one.bits // 8 for one in self.arrays)
 
 
-@dataclass(frozen=True, slots=True)
-class Instruction:
+class Instruction(Struct, frozen=True):
     """One instruction.
 
     Attributes:
@@ -82,8 +81,7 @@ class Instruction:
     whole: bool = False
 
 
-@dataclass(slots=True)
-class Module:
+class Module(Struct):
     """A compiled module.
 
     Attributes:
@@ -92,7 +90,7 @@ class Module:
     """
 
     name: str
-    instructions: dict[str, Instruction] = field(default_factory=dict)
+    instructions: dict[str, Instruction] = {}
     devices: tuple[int, ...] = ()
 
 

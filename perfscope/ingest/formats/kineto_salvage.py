@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from perfscope.ingest.events import Event, TooDeepError, decode_event
 
@@ -19,12 +20,11 @@ _MOST_OF_TOO_DEEP = 1 << 22  # bytes that are searched for the end of what is ne
 _BACKSLASH = ord("\\")
 
 
-@dataclass(slots=True)
-class Salvaged:
+class Salvaged(Struct):
     """What a stretch of damaged text held."""
 
     upto: int  # the text before this has been dealt with
-    events: list[Event] = field(default_factory=list)
+    events: list[Event] = []
     dropped: int = 0  # events that could not be read
     num_mended: int = 0  # events that are no valid JSON and were read all the same
     too_deep: bool = False  # one of those dropped is nested deeper than can be read

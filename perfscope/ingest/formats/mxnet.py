@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from perfscope.errors import TraceError
 from perfscope.ingest.collectives import Collective, canonical
@@ -61,15 +62,14 @@ class _Span(NamedTuple):
     thread: int  # tid
 
 
-@dataclass(slots=True)
-class _Marks:
+class _Marks(Struct):
     """What the probe says in the trace."""
 
-    steps: list[tuple[int, int, int]] = field(default_factory=list)
+    steps: list[tuple[int, int, int]] = []
     main: tuple[int, int] | None = None  # (hash, thread id)
     num_cpus: int | None = None
-    traffic: list[tuple[int, Collective]] = field(default_factory=list)  # (when, what)
-    inputs: list[tuple[int, int]] = field(default_factory=list)  # waits for a batch
+    traffic: list[tuple[int, Collective]] = []  # (when, what)
+    inputs: list[tuple[int, int]] = []  # waits for a batch
 
 
 def read_mxnet(path: Path) -> FrameworkTrace:

@@ -20,11 +20,11 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from perfscope.errors import TraceError, UnreadableFileError
 from perfscope.ingest.collectives import Collective, from_kernel_name
@@ -83,14 +83,13 @@ def read_tensorflow(path: Path) -> FrameworkTrace:
     return reader.trace
 
 
-@dataclass(frozen=True, slots=True)
-class _RankFacts:
+class _RankFacts(Struct, frozen=True):
     """What the probe wrote beside the trace; empty for a file that lies by itself."""
 
     layers: tuple[str, ...] = ()
     root: str | None = None
     optimizers: tuple[str, ...] = ()
-    collectives: dict[str, dict[str, Any]] = field(default_factory=dict)
+    collectives: dict[str, dict[str, Any]] = {}
     groups: tuple[dict[str, Any], ...] = ()
     main_tid: int | None = None
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from perfscope.rundir.schema import PHASES
 
@@ -40,8 +41,7 @@ _UPDATE_SCOPE = re.compile(r"^update_\d+$")  # of an optimizer under tf.distribu
 _UPDATES = re.compile(r"^Resource(?:Sparse)?Apply|^(?:Sparse)?Apply[A-Z]")
 
 
-@dataclass(frozen=True, slots=True)
-class Op:
+class Op(Struct, frozen=True):
     """One operator. `phase` is an index into schema.PHASES."""
 
     node: str

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.ingest.collectives import Collective
@@ -26,8 +26,7 @@ UNKNOWN = -1  # of flops and bytes
 _STEPS_BY_MARK, WHOLE_FILE = "perfscope", "whole file"  # as ingest.steps
 
 
-@dataclass(slots=True)
-class FrameworkTrace:
+class FrameworkTrace(Struct):
     """One window of one rank. Add spans with `add` or, many at once, `extend`; order does not matter.
 
     Attributes:
@@ -40,19 +39,19 @@ class FrameworkTrace:
         notes: one line each of what is lacking, for the report.
     """
 
-    lanes: list[Lane] = field(default_factory=list)
-    steps: list[tuple[int, int, int]] = field(default_factory=list)
-    groups: list[dict[str, Any]] = field(default_factory=list)
+    lanes: list[Lane] = []
+    steps: list[tuple[int, int, int]] = []
+    groups: list[dict[str, Any]] = []
     world_size: int | None = None
     backend: str | None = None
     device_name: str | None = None
     num_read: int = 0
     num_dropped: int = 0
-    notes: list[str] = field(default_factory=list)
-    _parts: list[tuple[Ints, ...]] = field(default_factory=list)
-    _layers: list[str | None] = field(default_factory=list)
-    _names: list[str] = field(default_factory=list)
-    _collectives: dict[int, Collective] = field(default_factory=dict)
+    notes: list[str] = []
+    _parts: list[tuple[Ints, ...]] = []
+    _layers: list[str | None] = []
+    _names: list[str] = []
+    _collectives: dict[int, Collective] = {}
 
     def lane(self, lane: int, role: str, label: str, device: int = -1) -> int:
         """The index of a new lane."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct
 
 from perfscope.errors import TraceError
 from perfscope.ingest.inflate import read_whole
@@ -23,8 +24,7 @@ _DOUBLE = struct.Struct("<d")
 _WORD = (1 << 64) - 1
 
 
-@dataclass(slots=True)
-class XEvent:
+class XEvent(Struct):
     """One event. `offset_ps` counts from the line's `timestamp_ns`."""
 
     name: str
@@ -33,8 +33,7 @@ class XEvent:
     stats: dict[str, Stat]
 
 
-@dataclass(slots=True)
-class XLine:
+class XLine(Struct):
     """A thread or stream. `id` is the profiler's own number of it, no thread id of the system."""
 
     id: int
@@ -46,13 +45,12 @@ class XLine:
         return self.timestamp_ns + event.offset_ps // 1000
 
 
-@dataclass(slots=True)
-class XPlane:
+class XPlane(Struct):
     """`/host:CPU`, `/device:GPU:0`, `Task Environment`, ..."""
 
     name: str
     lines: list[XLine]
-    stats: dict[str, Stat] = field(default_factory=dict)
+    stats: dict[str, Stat] = {}
 
 
 def read_xspace(path: Path) -> list[XPlane]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import singledispatch
+
+from msgspec import Struct
 
 from perfscope.reports.chart import Chart
 from perfscope.reports.drawing.patterns import pattern
@@ -15,8 +16,7 @@ Json = dict[str, object]
 AXIS_HEIGHT, TICK = 20.0, 4.0  # pixels
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(Struct, frozen=True, kw_only=True):
     """One entry of a legend. `sample` is drawn in pixels, `width` wide and 12 high; () for words alone."""
 
     title: str
@@ -26,8 +26,7 @@ class Entry:
     hint: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Box:
+class Box(Struct, frozen=True, kw_only=True):
     """A rectangle of a plot with axes of its own; its shapes lie in per cent of it.
 
     `axis` is what stands left of it, at the same height. `height` in pixels, from `top` on; None: all of the
@@ -41,8 +40,7 @@ class Box:
     ground: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Panel:
+class Panel(Struct, frozen=True, kw_only=True):
     """One row: words, axis, plot, words. `plot`: the plot's class on the page, which knows its height there.
 
     `height`: of the plot on paper, in pixels. `title`, `note` and `entries` stand above it. `summary` says
@@ -65,8 +63,7 @@ class Panel:
     cursor: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
+class Picture(Struct, frozen=True, kw_only=True):
     """`look`: classes of the whole on the page. `hook`: which part of the page's script serves it.
 
     `keys` tells what the arrow keys do. `data` makes what that script needs. `sheets`: style sheets that not

@@ -7,14 +7,14 @@ so. Sizes of marks, and the offsets `dx` and `dy` of texts, are pixels in either
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 Point = tuple[float, float]
 Data = tuple[tuple[str, str], ...]  # (name, value): what the page's script reads as element.dataset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rect:
+class Rect(Struct, frozen=True, kw_only=True):
     """`pattern` names a pattern of `patterns.PATTERNS` that is laid over it, "" for none."""
 
     x: float
@@ -27,8 +27,7 @@ class Rect:
     data: Data = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Line(Struct, frozen=True, kw_only=True):
     x1: float
     y1: float
     x2: float
@@ -36,8 +35,7 @@ class Line:
     look: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Path:
+class Path(Struct, frozen=True, kw_only=True):
     """Runs of points joined by straight lines. In per cent, what leaves the box is cut off at its edge."""
 
     runs: Sequence[Sequence[Point]]
@@ -46,8 +44,7 @@ class Path:
     pattern: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Text:
+class Text(Struct, frozen=True, kw_only=True):
     """`anchor`: start, middle or end. `dy` moves the baseline down."""
 
     x: float
@@ -59,8 +56,7 @@ class Text:
     dy: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class Mark(Struct, frozen=True, kw_only=True):
     """A circle, square, diamond, triangle (point up) or arrow (point down), `size` pixels in radius."""
 
     x: float
@@ -70,8 +66,7 @@ class Mark:
     look: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Group(Struct, frozen=True, kw_only=True):
     """Shapes that belong together for the pointer."""
 
     shapes: tuple[Shape, ...]

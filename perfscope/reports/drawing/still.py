@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from perfscope import units
@@ -45,8 +44,7 @@ LEGEND = (
 _KIND_KEYS = {"comm": "exposed_comm", "copy": "copy", "input": "input_wait", "optimizer": "optimizer"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PictureLane:
+class PictureLane(Struct, frozen=True, kw_only=True, eq=False):
     """One lane: per legend key an array of (left ns, right ns, row, is a layer's mark)."""
 
     index: int  # of WindowExtract.lanes
@@ -261,7 +259,7 @@ def picture_path(block: Timeline) -> list[PathPiece]:
     number, start, duration = block.focus
     window = next(w for w in block.extract.windows if w.window == number)
     pieces = [
-        dataclasses.replace(
+        structs.replace(
             piece, start_ns=max(piece.start_ns, start), end_ns=min(piece.end_ns, start + duration)
         )
         for piece in path_pieces(block.paths, window)
@@ -301,7 +299,7 @@ def _at_depth(lane: LaneExtract, depth: int) -> LaneExtract:
     kept = lane.depth == depth
     columns = ("start_ns", "dur_ns", "name", "layer", "kind", "phase", "depth", "step", "count")
     cut = {name: getattr(lane, name)[kept] for name in (*columns, "flops", "bytes")}
-    return dataclasses.replace(lane, **cut)
+    return structs.replace(lane, **cut)
 
 
 def _inside(lane: LaneExtract, start: int, duration: int) -> tuple[NDArray[np.intp], dict[int, int]]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import singledispatch
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from perfscope.reports.drawing.patterns import PATTERNS
 from perfscope.reports.drawing.shapes import Data, Group, Line, Mark, Path, Point, Rect, Shape, Text
@@ -36,8 +38,7 @@ def _per_cent(value: float) -> str:
     return f"{value:.3f}".rstrip("0").rstrip(".") + "%"
 
 
-@dataclass(frozen=True, slots=True)
-class Canvas:
+class Canvas(Struct, frozen=True):
     """Where a box lies. Without `per_cent` a place is `left` + x · `wide`, `top` + y · `tall`."""
 
     paint: Paint

@@ -8,7 +8,8 @@ row line up across the picture. Groups of GPU links hang on rails below.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from perfscope.reports.display import path_end
 from perfscope.reports.drawing.metrics import FONT
@@ -31,15 +32,14 @@ RAIL = 27.0
 MARGIN = 4.0  # where rails of several rows are joined
 
 
-@dataclass(slots=True)
-class Drawing:
+class Drawing(Struct):
     """Shapes in painting order."""
 
     width: float
     height: float = 0.0
-    links: list[Path] = field(default_factory=list)  # under the boxes
-    shapes: list[Shape] = field(default_factory=list)
-    places: dict[str, Rect] = field(default_factory=dict)  # device id -> its box
+    links: list[Path] = []  # under the boxes
+    shapes: list[Shape] = []
+    places: dict[str, Rect] = {}  # device id -> its box
 
     @property
     def all(self) -> list[Shape]:
@@ -48,8 +48,7 @@ class Drawing:
         return [*frames, *self.links, *rest]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Heights:
+class _Heights(Struct, frozen=True, kw_only=True):
     """What the columns of one row of sockets have in common."""
 
     node: float

@@ -47,6 +47,8 @@ import math
 import re
 from collections.abc import Mapping
 
+from msgspec import Struct
+
 from perfscope import __version__
 from perfscope.gate.records import Fingerprint
 from perfscope.gate.results import CheckResult, MetricVerdict, Moved
@@ -94,6 +96,8 @@ def _plain(value: object) -> object:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    if isinstance(value, Struct):  # what the analysis found
+        return {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _record(value)
     if isinstance(value, Mapping):

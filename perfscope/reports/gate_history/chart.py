@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from perfscope.reports.chart import Chart
 from perfscope.reports.values import Unit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SingleRun:
+class SingleRun(Struct, frozen=True, kw_only=True):
     """One run of a session, in the chart's unit. `doubtful`: something disturbed it."""
 
     value: float
     doubtful: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunPoint:
+class RunPoint(Struct, frozen=True, kw_only=True):
     """One session; `value` is nan where it was not measured.
 
     `parts`: one figure per entry of HistoryChart.parts, () where nothing is known. `doubtful`: something
@@ -34,8 +32,7 @@ class RunPoint:
     runs: tuple[SingleRun, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class Level(Struct, frozen=True, kw_only=True):
     """The sessions `first` to `last`, both included, lie around `value`."""
 
     first: int
@@ -43,8 +40,7 @@ class Level:
     value: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Break:
+class Break(Struct, frozen=True, kw_only=True):
     """The level is another one from session `number` on. `text`: "+8.2 %"; `label`: its commit."""
 
     number: int
@@ -53,16 +49,14 @@ class Break:
     is_worse: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnPart:
+class ColumnPart(Struct, frozen=True, kw_only=True):
     """One colour of the columns. `key`: as of model.Part; `title` for the legend."""
 
     key: str
     title: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryChart(Chart):
+class HistoryChart(Chart, Struct, frozen=True, kw_only=True):
     """Points over the sessions' numbers, and below them columns made of `parts` (of unit TIME).
 
     `small`: without words on the breaks, for charts that stand below one that has them.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from perfscope.messages.lists import first_of
 from perfscope.reports.gate_history.chart import Break, HistoryChart, RunPoint
@@ -22,8 +23,7 @@ MOST_GAPS = 90  # with more columns they touch
 SPREAD = 0.6  # of a column's width, over which a session's single runs lie
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
+class Frame(Struct, frozen=True, kw_only=True):
     """`first` to `last`: sessions' numbers; `low`, `high`: of the points; `top`: of the columns, from 0."""
 
     first: int
@@ -68,8 +68,7 @@ def _tallest(totals: list[float]) -> float:
     return min(ordered[-1], (1 + FAR) * ordered[int(0.95 * (len(ordered) - 1))])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spot:
+class Spot(Struct, frozen=True, kw_only=True):
     """Where a session's mark is. `above`: its value lies above the axis."""
 
     point: RunPoint
@@ -87,8 +86,7 @@ def spots(chart: HistoryChart) -> list[Spot]:
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dot:
+class Dot(Struct, frozen=True, kw_only=True):
     """Where the small mark of a single run is; one beyond the axis lies at its edge."""
 
     x: float
@@ -111,8 +109,7 @@ def dots(chart: HistoryChart) -> list[Dot]:
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Rule(Struct, frozen=True, kw_only=True):
     """Where a break's line stands, and in which of LABEL_ROWS rows its words, left or right of it.
 
     `row` None: there is no room for words, the line begins at the points.
@@ -165,8 +162,7 @@ def label_rows(chart: HistoryChart) -> int:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class Piece(Struct, frozen=True, kw_only=True):
     """One part of one column; `bottom`, `height` of the columns' own axis."""
 
     key: str

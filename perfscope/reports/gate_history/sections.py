@@ -6,6 +6,8 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from msgspec import structs
+
 from perfscope.gate.explain.steady import TITLES
 from perfscope.gate.metrics import DECIDES, METRICS
 from perfscope.gate.records import PARTS
@@ -72,10 +74,10 @@ def main_chart(trend: Trend, prefix: str) -> HistoryChart:
     """The deciding figure with its levels, above where the step went."""
     keys = [key for key in _COLUMN_PARTS if any(parts.get(key, 0.0) > 0 for parts in trend.parts)]
     chart = _chart(trend, trend.metric.id, f"{prefix}-series", keys)
-    return dataclasses.replace(
+    return structs.replace(
         chart,
         points=tuple(
-            dataclasses.replace(point, runs=_single_runs(session, trend.metric.id))
+            structs.replace(point, runs=_single_runs(session, trend.metric.id))
             for point, session in zip(chart.points, trend.sessions[-MOST_SHOWN:], strict=True)
         ),
         levels=_levels(trend, chart.points[0].number if chart.points else 1),
@@ -309,7 +311,7 @@ def _other_charts(trend: Trend, prefix: str) -> list[Block]:
         if metric.id == trend.metric.id or len(values) < FEWEST_FOR_CHART or not any(values):
             continue
         chart = _chart(trend, metric.id, f"{prefix}-{metric.id}")
-        found.append(dataclasses.replace(chart, small=True, caption="" if found else told))
+        found.append(structs.replace(chart, small=True, caption="" if found else told))
     return found
 
 

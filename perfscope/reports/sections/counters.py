@@ -6,7 +6,8 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from perfscope.analysis.machine.results import CounterTrack, MachineAnalysis
 from perfscope.analysis.results import RunAnalysis
@@ -145,8 +146,7 @@ def _label(track: CounterTrack, several: bool) -> str:
     return f"{host}{visible(track.title, LONGEST_LABEL)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Family:
+class _Family(Struct, frozen=True, kw_only=True):
     """Tracks that share a chart."""
 
     title: str

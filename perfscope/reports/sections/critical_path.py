@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+
+from msgspec import structs
 
 from perfscope import units
 from perfscope.analysis.critical.results import (
@@ -99,7 +100,7 @@ def _largest(paths: Sequence[CriticalPath], names: Mapping[str, str] | None) -> 
 def _named(paths: Sequence[CriticalPath], names: Mapping[str, str] | None) -> list[PathEntry]:
     told = names or {}
     return [
-        dataclasses.replace(one, layer=told.get(one.layer, one.layer)) if one.layer else one
+        structs.replace(one, layer=told.get(one.layer, one.layer)) if one.layer else one
         for one in entries(paths)
     ]
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from perfscope import units
 from perfscope.analysis.results import Breakdown, DeviceBreakdown, RankResult, RunAnalysis
@@ -50,8 +52,7 @@ DEVICE_PARTS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class Scope(Struct, frozen=True, kw_only=True):
     """What a breakdown is a breakdown of, in words: a step, or a whole trace that has no step marks."""
 
     whole: str  # "mean traced step"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Sequence
+
+from msgspec import structs
 
 from perfscope import units
 from perfscope.analysis.critical.results import CriticalPath
@@ -26,7 +27,7 @@ def timeline_section(
     if extract is None or not any(window.lanes for window in extract.windows):
         note = Note(text="No window was traced, so there is no timeline to draw.", tone="caution")
         return Section(id="timeline", title="Timeline", blocks=(note,))
-    extract = dataclasses.replace(extract, windows=tuple(_in_order(window) for window in extract.windows))
+    extract = structs.replace(extract, windows=tuple(_in_order(window) for window in extract.windows))
     timeline = Timeline(
         id="timeline-chart",
         title="Traced windows, one row per rank and thread or stream",
@@ -57,7 +58,7 @@ def _in_order(window: WindowExtract) -> WindowExtract:
         number = [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in pieces]
         return groups[lane.rank, lane.device, lane.role], number
 
-    return dataclasses.replace(window, lanes=tuple(sorted(window.lanes, key=key)))
+    return structs.replace(window, lanes=tuple(sorted(window.lanes, key=key)))
 
 
 def span_title(name: str) -> str:

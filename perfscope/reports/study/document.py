@@ -1,4 +1,4 @@
-"""The JSON of a comparison: the study's own dataclasses, raw, in base units.
+"""The JSON of a comparison: the study's own records, raw, in base units.
 
 Fields and units are those of `analysis/study/results.py`. Missing figures are null, never NaN and never 0;
 the reason stands in a field beside them or in `missing`. Fields are only ever added within a
@@ -7,8 +7,9 @@ the reason stands in a field beside them or in `missing`. Fields are only ever a
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
+
+from msgspec import Struct
 
 from perfscope import __version__
 from perfscope.analysis.study.results import StudyAnalysis
@@ -31,8 +32,8 @@ def build_study_document(study: StudyAnalysis, started: Mapping[str, int]) -> Js
         "kind": "study",
         "perfscope_version": __version__,
     }
-    for field in dataclasses.fields(study):
-        document[field.name] = plain(getattr(study, field.name))
+    for name in study.__struct_fields__:
+        document[name] = plain(getattr(study, name))
     runs = document["runs"]
     assert isinstance(runs, list)
     for run in runs:
@@ -43,11 +44,11 @@ def build_study_document(study: StudyAnalysis, started: Mapping[str, int]) -> Js
 
 
 def plain(value: object) -> object:
-    """Dataclasses as dicts and mappings of any kind as dicts, all the way down."""
+    """Records as dicts and mappings of any kind as dicts, all the way down."""
     if isinstance(value, Missing):
         return missing_document(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Struct):
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
