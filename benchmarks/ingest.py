@@ -51,7 +51,7 @@ for path in glob.glob(sys.argv[2] + "/derived/timeline/*.parquet"):
 PERFSCOPE_INGEST = """
 import sys
 from pathlib import Path
-from perfscope.ingest import ingest_run, lean_process
+from perfscope.ingest.run import ingest_run, lean_process
 lean_process()
 print(ingest_run(Path(sys.argv[2]), jobs=1)[0].events_kept)
 """

@@ -16,7 +16,7 @@ import msgspec
 
 from perfscope.gate.measure import measure_run
 from perfscope.gate.records import RunFigures
-from perfscope.ingest import ingest_run
+from perfscope.ingest.run import ingest_run
 
 TRAIN = Path(__file__).parent / "train.py"
 PERFSCOPE = (sys.executable, "-m", "perfscope")

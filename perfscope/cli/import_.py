@@ -17,7 +17,7 @@ from perfscope.cli.lazy_group import HELP
 from perfscope.errors import UsageError
 
 if TYPE_CHECKING:
-    from perfscope.ingest import ImportResult
+    from perfscope.ingest.importing import ImportResult
 
 JSON_SCHEMA_VERSION = 1
 
@@ -84,7 +84,8 @@ def command(
     if name is not None and not name.strip():
         raise UsageError("--name is empty")
     named = parse_labels(labels)
-    from perfscope.ingest import RunFacts, import_traces, lean_process
+    from perfscope.ingest.importing import RunFacts, import_traces
+    from perfscope.ingest.run import lean_process
 
     lean_process()
     facts = RunFacts(name=name, labels=named, samples_per_step=samples_per_step)

@@ -100,7 +100,7 @@ def ingest(path: Path) -> Path:
         Where the run can be read with its derived tables: `path`, or a temporary stand-in of links for a run
         that cannot be written to. The stand-in lives as long as the command.
     """
-    from perfscope.ingest import ingest_run
+    from perfscope.ingest.run import ingest_run
 
     progress = _progress_line if sys.stderr.isatty() else None
     try:

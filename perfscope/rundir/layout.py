@@ -31,6 +31,7 @@ need not be installed), so nothing here may import perfscope by that name.
 import socket
 
 SCHEMA_VERSION = 1
+HIDDEN = "<redacted>"  # in place of a secret
 
 RUN_JSON = "run.json"
 PLAN_JSON = "plan.json"

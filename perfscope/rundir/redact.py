@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterable, Mapping
 
 from perfscope.rundir.environment_names import ALLOWED_NAMES
+from perfscope.rundir.layout import HIDDEN
 from perfscope.rundir.secret_names import announces, hides, is_strong
 from perfscope.rundir.secret_shapes import (
-    HIDDEN,
     PRIVATE_KEY,
     hide_piped,
     hide_random,
@@ -24,7 +24,6 @@ from perfscope.rundir.secret_shapes import (
 )
 
 __all__ = [
-    "HIDDEN",
     "MAX_ARGUMENT",
     "allowed_environment",
     "plain_argv",

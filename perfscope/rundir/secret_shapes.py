@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-HIDDEN = "<redacted>"
+from perfscope.rundir.layout import HIDDEN
 
 
 def words(text: str) -> frozenset[str]:

@@ -25,7 +25,8 @@ from perfscope.errors import PerfscopeError
 from perfscope.gate.records import RunFigures
 from perfscope.gate.store import open_store
 from perfscope.gate.store.shareable import shareable
-from perfscope.ingest import import_traces, ingest_run
+from perfscope.ingest.importing import import_traces
+from perfscope.ingest.run import ingest_run
 from perfscope.rundir.layout import CALL_COLUMNS
 from perfscope.rundir.reader import RunReader
 from perfscope.rundir.writer import write_json

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from perfscope.ingest import ingest_run
+from perfscope.ingest.run import ingest_run
 from tests.probe.conftest import Train
 
 LOOP = """

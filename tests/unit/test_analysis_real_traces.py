@@ -24,7 +24,7 @@ from perfscope.analysis.intervals import Int64
 from perfscope.analysis.results import Breakdown, DeviceBreakdown
 from perfscope.analysis.run import analyse_run
 from perfscope.analysis.spans import StepSpan, whole_numbers, window_facts
-from perfscope.ingest import import_traces
+from perfscope.ingest.importing import import_traces
 from perfscope.messages.missing import cause_text, figure_text
 from perfscope.rundir.reader import RunReader
 

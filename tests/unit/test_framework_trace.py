@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfscope.errors import TraceError
-from perfscope.ingest import ingest_run
 from perfscope.ingest.collectives import Collective
 from perfscope.ingest.files import window_files
 from perfscope.ingest.formats.calls import read_calls
 from perfscope.ingest.formats.trace import FrameworkTrace, depths
+from perfscope.ingest.run import ingest_run
 from perfscope.rundir import layout
 from perfscope.rundir.schema import TIMELINE
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from perfscope.errors import TraceError
-from perfscope.ingest import import_traces
 from perfscope.ingest.formats.registry import (
     FORMATS,
     format_of_file,
@@ -20,6 +19,7 @@ from perfscope.ingest.formats.registry import (
     is_trace_name,
     trace_stem,
 )
+from perfscope.ingest.importing import import_traces
 from perfscope.rundir import layout
 
 DATA = Path(__file__).parents[1] / "data" / "frameworks"

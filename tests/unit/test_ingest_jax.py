@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from perfscope.errors import TraceError
-from perfscope.ingest import ingest_run
 from perfscope.ingest.formats.frameworks import reader_of
 from perfscope.ingest.formats.hlo import Modules
 from perfscope.ingest.formats.jax import read_jax
 from perfscope.ingest.formats.op_names import place_of
 from perfscope.ingest.formats.trace import FrameworkTrace
+from perfscope.ingest.run import ingest_run
 from perfscope.rundir import layout
 
 PROFILE = Path(__file__).parents[1] / "data" / "frameworks" / "jax-two-processes.jax.xplane.pb.gz"

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from perfscope.errors import TraceError
-from perfscope.ingest import ImportResult, import_traces
+from perfscope.ingest.importing import ImportResult, import_traces
 from tests.unit.ingest_traces import Ingested, Json
 from tests.unit.nsys_database import (
     EPOCH_NS,

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfscope.rundir.redact import HIDDEN, MAX_ARGUMENT, allowed_environment, redact_argv, redact_text
+from perfscope.rundir.layout import HIDDEN
+from perfscope.rundir.redact import MAX_ARGUMENT, allowed_environment, redact_argv, redact_text
 
 SECRET = "Zq9!x,y;w&v/u"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import perfscope as package
-from perfscope.ingest import import_traces
+from perfscope.ingest.importing import import_traces
 
 
 def kineto(rank: int) -> dict[str, object]:

@@ -21,7 +21,7 @@ from perfscope.analysis.waits.analyse import analyse_waits
 from perfscope.analysis.waits.results import LateCause, WaitAnalysis
 from perfscope.analysis.waits.stragglers import StepTimes, always_on, binomial_tail
 from perfscope.analysis.waits.surroundings import Surroundings
-from perfscope.ingest import import_traces
+from perfscope.ingest.importing import import_traces
 from perfscope.messages.missing import cause_text, figure_text
 from perfscope.rundir.reader import RunReader
 from perfscope.vocabulary.lateness import LateReason

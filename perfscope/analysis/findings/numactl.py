@@ -11,8 +11,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from perfscope.analysis.machine.host import Host
+from perfscope.rundir.layout import HIDDEN
 from perfscope.rundir.records import RunRecord
-from perfscope.rundir.redact import HIDDEN
 
 _MOST_RANKS = 4
 # torchrun's options without a value; every other one takes the next word.

@@ -55,7 +55,7 @@ def finished_run(run_dir: Path) -> Finished:
         RunDirectoryError: the run cannot be read, or holds no result of a bench run.
     """
     from perfscope.analysis.run import analyse_run
-    from perfscope.ingest import ingest_run
+    from perfscope.ingest.run import ingest_run
     from perfscope.rundir.reader import RunReader
 
     ingest_run(run_dir)

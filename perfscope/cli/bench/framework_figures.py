@@ -25,7 +25,7 @@ def figures_of_run(run_dir: Path) -> dict[str, Any]:
     """
     from perfscope.analysis.run import analyse_run
     from perfscope.analysis.study.parity import mean_losses
-    from perfscope.ingest import ingest_run
+    from perfscope.ingest.run import ingest_run
     from perfscope.messages.missing import cause_text, figure_text
     from perfscope.rundir.reader import RunReader
 

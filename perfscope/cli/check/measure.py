@@ -121,7 +121,7 @@ def _failed(name: str, problem: str) -> RunFigures:
 
 def _read_back(place: Path, name: str) -> RunFigures:
     from perfscope.gate.measure import measure_run
-    from perfscope.ingest import ingest_run
+    from perfscope.ingest.run import ingest_run
 
     try:
         ingest_run(place, jobs=1)

@@ -129,7 +129,7 @@ def _up_to_date(path: Path) -> Path:
     Raises:
         RunDirectoryError: it cannot be brought up to date.
     """
-    from perfscope.ingest import ingest_run
+    from perfscope.ingest.run import ingest_run
 
     ranks = path / "ranks"
     num_bytes = sum(file.stat().st_size for file in ranks.rglob("*") if file.is_file())
