@@ -64,13 +64,13 @@ class CommRecord(Struct, eq=False):
         if (is_comm & (device >= 0)).any():
             is_comm &= device >= 0  # the host side of a device collective is the same call again
         launch = launch_times(table, is_comm)
-        table = table.filter(pa.array(is_comm))
-        collective, collectives = words(table, "collective")
-        group, names = words(table, "group")
-        dtype, dtypes = words(table, "dtype")
+        (collective, collectives), (group, names), (dtype, dtypes) = (
+            words(table, column) for column in ("collective", "group", "dtype")
+        )
+        collective, group, dtype = collective[is_comm], group[is_comm], dtype[is_comm]
         self.num_nameless += int((collective < 0).sum())
-        numbers = {name: whole_numbers(table, name) for name in _NUMBERS} | {"step": owning_step(table)}
-        numbers["launch"] = launch
+        numbers = {name: whole_numbers(table, name)[is_comm] for name in _NUMBERS}
+        numbers |= {"step": owning_step(table, is_comm), "launch": launch}
         order = np.lexsort((numbers["start_ns"], numbers["seq"]))
         present = np.unique(np.stack((collective, group), axis=1), axis=0)
         for which, name in present.tolist():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -52,21 +52,42 @@ def spans_of(table: pa.Table) -> Spans:
 
 def whole_numbers(table: pa.Table, column: str, *, null: int = -1) -> Int64:
     """An integer column as int64, shape (n,); `null` where the table has none."""
-    array = table.column(column).cast(pa.int64())
-    if array.null_count:
-        array = array.fill_null(null)
-    values: Int64 = array.to_numpy()
+    array = table.column(column)
+    if not pa.types.is_integer(array.type):
+        array = array.cast(pa.int64())
+    parts = [_filled(chunk, null).astype(np.int64, copy=False) for chunk in array.chunks]
+    values: Int64 = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int64), *parts])
     return values
 
 
-def owning_step(table: pa.Table) -> Int64:
+def _filled(array: pa.Array, null: int) -> NDArray[np.integer[Any]]:
+    """An array of integers, `null` where it has none.
+
+    Read from its buffers: pyarrow.compute, which has a function for it, takes longer to import than a report
+    of many runs takes to read.
+    """
+    if not array.null_count:
+        plain: NDArray[np.integer[Any]] = array.to_numpy(zero_copy_only=False)
+        return plain
+    validity, data = array.buffers()
+    begin, end = array.offset, array.offset + len(array)
+    is_known = np.unpackbits(np.frombuffer(validity, np.uint8), count=end, bitorder="little")[begin:]
+    numbers = np.frombuffer(data, array.type.to_pandas_dtype())[begin:end]
+    return np.where(is_known.view(np.bool_), numbers, null)
+
+
+def owning_step(table: pa.Table, of: NDArray[np.bool_] | slice = slice(None)) -> Int64:
     """The step each span belongs to, shape (n,); -1 = none.
 
     Host spans: the step they start in. Device spans: the step that launched them, however late the device
     gets to it, none if their launch is not in the file; without any launch in the file, as host spans.
+
+    Args:
+        table: columns step, launch_step and device of schema.TIMELINE.
+        of: spans that are asked for.
     """
-    step, launch = whole_numbers(table, "step"), whole_numbers(table, "launch_step", null=-2)
-    device = whole_numbers(table, "device") >= 0
+    step, launch = whole_numbers(table, "step")[of], whole_numbers(table, "launch_step", null=-2)[of]
+    device = whole_numbers(table, "device")[of] >= 0
     if not (device & (launch != -2)).any():
         return step
     result: Int64 = np.where(device, np.maximum(launch, -1), step)
@@ -83,7 +104,7 @@ def words(table: pa.Table, column: str) -> tuple[NDArray[np.int32], list[str]]:
         if chunk.num_chunks == 0:
             return np.empty(0, dtype=np.int32), []
         chunk = chunk.chunk(0)
-    codes: NDArray[np.int32] = chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
+    codes: NDArray[np.int32] = _filled(chunk.indices, -1).astype(np.int32, copy=False)
     return codes, chunk.dictionary.to_pylist()
 
 
