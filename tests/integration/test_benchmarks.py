@@ -61,3 +61,21 @@ def test_replay_benchmark_runs_every_rank_and_call_of_both_jobs() -> None:
     assert everyone["events"] == mesh["events"] == 16 * 51
     for row in (everyone, mesh):
         assert 0 < row["transfer_efficiency"] < 1
+
+
+@pytest.mark.slow
+def test_report_cost_benchmark_times_every_format(tmp_path: Path) -> None:
+    from tests.unit.synthetic_run import SyntheticRun, span
+
+    run = SyntheticRun(tmp_path / "run", world_size=1)
+    run.rank(0)
+    run.window(0, [span(0, 1_000_000, "compute")], [(0, 0, 1_000_000)])
+    command = [str(BENCHMARKS / "report_cost.py"), str(tmp_path / "run"), "--repeats", "2", "--json"]
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=250)
+        [sys.executable, *command], capture_output=True, text=True, timeout=250, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    seconds = json.loads(done.stdout)
+    assert list(seconds) == [sys.executable, f"{sys.executable} (A/A)"]
+    for figures in seconds.values():
+        assert len(figures) == 5 and all(len(values) == 2 and min(values) > 0 for values in figures.values())
