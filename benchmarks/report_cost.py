@@ -33,13 +33,17 @@ def command(python: str, run: Path, kind: str, folder: Path) -> list[str]:
     return [python, "-m", "perfscope", "report", str(run), *words]
 
 
-def cpu_s(words: list[str], environment: dict[str, str]) -> float:
+def cpu_s(words: list[str], environment: dict[str, str], folder: Path) -> float:
     """User and system time of a process and its children, seconds.
+
+    It runs in `folder`: `python -m` would import a perfscope of the current directory.
 
     Raises:
         subprocess.CalledProcessError: it failed.
     """
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
+    process = subprocess.Popen(
+        words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment, cwd=folder
+    )
     assert process.stderr is not None
     errors = process.stderr.read()
     _, status, usage = os.wait4(process.pid, 0)
@@ -62,7 +66,7 @@ def measure(run: Path, pythons: list[str], repeats: int) -> dict[str, dict[str, 
             for kind in FORMATS:
                 for name in names if number % 2 else reversed(names):
                     words = command(name.removesuffix(" (A/A)"), run, kind, Path(folder))
-                    value = cpu_s(words, environment)
+                    value = cpu_s(words, environment, Path(folder))
                     if number >= 0:
                         seconds[name][kind].append(value)
     print(file=sys.stderr)
@@ -86,11 +90,11 @@ def main() -> None:
     args = parser.parse_args()
     if args.repeats < 2:
         parser.error("--repeats: at least 2")
-    seconds = measure(args.run, args.python, args.repeats)
+    seconds = measure(args.run.resolve(), [str(Path(one).absolute()) for one in args.python], args.repeats)
     if args.json:
         print(json.dumps(seconds, indent=1))
         return
-    first = seconds[args.python[0]]
+    first = next(iter(seconds.values()))
     for name, figures in seconds.items():
         print(name)
         for kind, values in figures.items():
