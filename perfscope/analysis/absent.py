@@ -15,6 +15,7 @@ from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.rank_facts import framework_of, is_torch
 from perfscope.analysis.results import RankResult
 from perfscope.analysis.source import Document, DroppedInput, RunSource
+from perfscope.messages import files
 from perfscope.messages.missing import cause_text
 from perfscope.messages.windows import no_window_cure, no_window_reason, probe_error
 from perfscope.rundir import layout
@@ -67,8 +68,7 @@ def why_cut_short(run: RunRecord) -> str:
     if run.attach_notes and (of_step or run.collected):
         return _short(run.attach_notes[0])
     number = run.exit.signal if run.exit is not None else None
-    how = f"signal {number}" if number is not None else "a signal"
-    return f"{how} ended it inside its Slurm job: scancel, the time limit, a requeue or a failed task"
+    return files.ended_by_signal(number)
 
 
 def run_in_progress(run: RunRecord) -> list[Missing]:
@@ -91,13 +91,12 @@ def dropped_parts(notes: Sequence[DroppedInput]) -> list[Missing]:
 
 
 def _dropped(path: str, notes: Sequence[DroppedInput], affected: Affected) -> Missing:
-    of = f" (affects {affected.words})" if affected.words else ""
     figure, detail = _figure_of(path, notes)
     return missing_figure(
         figure,
         Cause.INPUT_DROPPED,
         affects=affected.paths,
-        reason=_short(f"{_reasons(notes)}{of}"),
+        reason=_short(f"{_reasons(notes)}{files.affects(affected.words)}"),
         **detail,
     )
 
@@ -110,7 +109,6 @@ def empty_windows(summaries: Sequence[Document], ranks: Sequence[int]) -> list[M
             continue
         notes = summary.get("notes")
         said = "; ".join(str(note) for note in notes) if isinstance(notes, list) else ""
-        reason = f"its trace holds no event that can be used{': ' if said else ''}{said}"
         affected = affected_by(f"{layout.RANKS}/{summary.get('rank')}/{layout.WINDOWS}/")
         entry = missing_figure(
             Figure.WINDOW,
@@ -118,7 +116,7 @@ def empty_windows(summaries: Sequence[Document], ranks: Sequence[int]) -> list[M
             affects=affected.paths,
             window=str(summary.get("window")),
             rank=str(summary.get("rank")),
-            reason=_short(reason),
+            reason=_short(files.no_event(said)),
         )
         missing.append(entry)
     return missing
@@ -207,7 +205,7 @@ def remarks_of_windows(source: RunSource, metas: Mapping[int, RankRecord]) -> li
         return []
     alike: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for summary in source.summaries():
-        where = f"window {summary.get('window')} of rank {summary.get('rank')}"
+        where = files.window_of(summary.get("window"), summary.get("rank"))
         for note in _list(summary.get("notes")) if summary.get("events_kept") else ():
             if note_kind(None, str(note)) is not NoteKind.NO_STEP_MARKS:  # said as what is missing
                 alike[_FIGURES.sub("#", str(note))].append((str(note), where))
@@ -215,7 +213,7 @@ def remarks_of_windows(source: RunSource, metas: Mapping[int, RankRecord]) -> li
     for same in alike.values():
         (text, where), others = same[0], len(same) - 1
         alone = len({note for note, _ in same}) == 1
-        found.append(text if alone else f"{text} ({where}; much the same in {others} more)")
+        found.append(text if alone else files.same_elsewhere(text, where, others))
     return found
 
 

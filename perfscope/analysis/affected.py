@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from perfscope.messages import files
 from perfscope.rundir import layout
 
 RANKS = "ranks"  # key of the report
@@ -32,14 +33,14 @@ class Affected(Struct, frozen=True, kw_only=True):
     words: str
 
 
-_TRAINING = Affected(paths=_OF_TRAINING, words="every figure of the training")
-_RUN = Affected(paths=("run", *_OF_TRAINING), words="every figure")
+_TRAINING = Affected(paths=_OF_TRAINING, words=files.TRAINING)
+_RUN = Affected(paths=("run", *_OF_TRAINING), words=files.EVERYTHING)
 _OF_HOST = {
-    layout.TOPOLOGY_JSON: Affected(paths=_OF_MACHINE, words="what the machine is, its load and placement"),
-    layout.CEILINGS_JSON: Affected(paths=_OF_MACHINE, words="measured peaks and rooflines"),
-    layout.SAMPLES_JSONL: Affected(paths=_OF_MACHINE, words="hardware counters and disturbances"),
-    layout.SAMPLES_SEAL: Affected(paths=_OF_MACHINE, words="hardware counters and disturbances"),
-    layout.STACKS_JSON: Affected(paths=_OF_MACHINE, words="sampled stacks"),
+    layout.TOPOLOGY_JSON: Affected(paths=_OF_MACHINE, words=files.MACHINE),
+    layout.CEILINGS_JSON: Affected(paths=_OF_MACHINE, words=files.PEAKS),
+    layout.SAMPLES_JSONL: Affected(paths=_OF_MACHINE, words=files.COUNTERS),
+    layout.SAMPLES_SEAL: Affected(paths=_OF_MACHINE, words=files.COUNTERS),
+    layout.STACKS_JSON: Affected(paths=_OF_MACHINE, words=files.STACKS),
 }
 
 
@@ -47,7 +48,7 @@ def affected_by(path: str) -> Affected:
     """What comes from the file at `path`, relative to the run directory."""
     parts = path.split("/")
     if parts[0] == layout.HOSTS:
-        return _OF_HOST.get(parts[-1], Affected(paths=_OF_MACHINE, words="the host's figures"))
+        return _OF_HOST.get(parts[-1], Affected(paths=_OF_MACHINE, words=files.HOST))
     if parts[0] != layout.RANKS:
         return _RUN if parts[0] == layout.RUN_JSON else _TRAINING
     if len(parts) == 2:  # an attempt that is not shown
@@ -55,18 +56,16 @@ def affected_by(path: str) -> Affected:
     rank = parts[1].partition(".")[0]
     own, name = f"{RANKS}.{rank}", parts[2]
     if name == layout.STEPS_JSONL:
-        return Affected(paths=(own, *_OF_STEPS), words="step times and throughput")
+        return Affected(paths=(own, *_OF_STEPS), words=files.STEPS)
     if name == layout.LAYERS_JSON:
-        return Affected(
-            paths=("layers", "machine", "findings", *_CAUSES), words="types and parameters of layers"
-        )
+        return Affected(paths=("layers", "machine", "findings", *_CAUSES), words=files.LAYERS)
     if name in (layout.WINDOWS, layout.WINDOWS_JSONL):
-        return Affected(paths=(own, *_OF_WINDOWS), words="step breakdown, layers and collectives")
+        return Affected(paths=(own, *_OF_WINDOWS), words=files.WINDOWS)
     if name == layout.ERRORS_JSONL:
-        return Affected(paths=("findings", "remarks"), words="what the probe met")
+        return Affected(paths=("findings", "remarks"), words=files.ERRORS)
     if name == layout.BENCH_JSON:
         return Affected(
             paths=("bench", "findings", "machine", *_SPEED),
-            words="losses, calls and throughput of the bench run",
+            words=files.BENCH,
         )
     return _TRAINING

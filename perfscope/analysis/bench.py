@@ -36,6 +36,7 @@ from perfscope.analysis.bench_bytes import (
 from perfscope.analysis.bench_bytes import LinkBytes as LinkBytes
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.missing import Missing, missing_figure
+from perfscope.messages import bench as why
 from perfscope.vocabulary.axes import LAYOUT, OLD_MEANINGS, OLD_NAMES
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
@@ -44,7 +45,6 @@ WARM_UP_STEPS = 2
 MIN_UNTRACED = 3
 KEPT_LOSSES = 3
 NONE_TRACED, LEFT_OUT, COUNTED = "none", "left out", "counted"
-NO_MPI_IN_TRACES = "no call of MPI was traced: what MPI does counts as compute or idle time"
 _UNREADABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError, ZeroDivisionError)
 
 
@@ -64,7 +64,7 @@ class Traced(Struct, frozen=True, kw_only=True):
     bytes: Mapping[str, float] | None = None
     exposed_comm_ns: float | None = None
     exposed_comm_ratio: float | None = None
-    reason: str = "no window was traced"
+    reason: str = why.NO_WINDOW
 
 
 class BenchResult(Struct, frozen=True, kw_only=True):
@@ -111,7 +111,7 @@ def bench_result(
     try:
         found = _figures(scheme, records, traced or Traced())
     except _UNREADABLE as error:  # edited, or by another version
-        reason = f"its record cannot be understood ({type(error).__name__}: {error})"
+        reason = why.not_understood(error)
         return None, (missing_figure(Figure.SCHEME, Cause.UNREADABLE, reason=reason),)
     missing = []
     lost = found.num_ranks - found.num_ranks_recorded
@@ -119,7 +119,7 @@ def bench_result(
         total = found.num_ranks
         missing.append(missing_figure(Figure.RANK_RECORDS, Cause.RANKS_DIED, count=lost, total=total))
     if _is_unseen(scheme, traced or Traced()):
-        missing.append(missing_figure(Figure.EXPOSED_COMM, Cause.MPI_NOT_TRACED, reason=NO_MPI_IN_TRACES))
+        missing.append(missing_figure(Figure.EXPOSED_COMM, Cause.MPI_NOT_TRACED, reason=why.NO_MPI_IN_TRACES))
     return found, tuple(missing)
 
 
@@ -163,12 +163,12 @@ def _figures(scheme: Document, records: Mapping[int, Document], traced: Traced) 
         "exposed_comm_ratio": None if unseen else traced.exposed_comm_ratio,
     }
     reasons = {
-        **dict.fromkeys(("samples_per_s", "step_p10_ns", "step_median_ns"), "no step was recorded"),
-        **dict.fromkeys(("first_loss", "last_loss"), "no rank recorded a loss that is a number"),
-        "held_out_loss": "rank 0 wrote none, or it is not a number",
-        "peak_rss_bytes": "no rank has left its record",
+        **dict.fromkeys(("samples_per_s", "step_p10_ns", "step_median_ns"), why.NO_STEP),
+        **dict.fromkeys(("first_loss", "last_loss"), why.NO_LOSS),
+        "held_out_loss": why.NO_HELD_OUT_LOSS,
+        "peak_rss_bytes": why.NO_RECORD,
         **dict.fromkeys(
-            ("exposed_comm_ns", "exposed_comm_ratio"), NO_MPI_IN_TRACES if unseen else traced.reason
+            ("exposed_comm_ns", "exposed_comm_ratio"), why.NO_MPI_IN_TRACES if unseen else traced.reason
         ),
     }
     missing = {name: reasons[name] for name, value in values.items() if value is None}

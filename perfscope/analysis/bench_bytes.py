@@ -20,6 +20,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from perfscope.messages import bench as why
 from perfscope.vocabulary.links import LinkClass
 
 # A trace shows what a backend does, not what it was asked: (backend, asked) -> seen. S is the same.
@@ -85,9 +86,9 @@ def recorded_bytes(
     """
     predicted: _Rows = scheme["predicted"]["calls_of_rank"]
     if not num_steps or not records:
-        return Recorded(links=None, reason="no rank has left its record")
+        return Recorded(links=None, reason=why.NO_RECORD)
     if unlisted := [rank for rank in records if str(rank) not in predicted]:
-        reason = f"run.json does not list the calls of {len(unlisted)} of {len(records)} ranks"
+        reason = why.calls_not_listed(len(unlisted), len(records))
         return Recorded(links=None, reason=reason)
     scales, reason = _library_scales(scheme, records, num_steps, traced_bytes)
     if scales is None:
@@ -111,7 +112,7 @@ def recorded_bytes(
             whole = sum(_per_step(row) for row in rows)
             for row in rows:
                 _add(found, row, _per_step(row) / whole * count / num_steps)
-    reason = f"{strange} calls that no formula foresaw are left out" if strange else ""
+    reason = why.calls_left_out(strange) if strange else ""
     return Recorded(links=dict(found), unexpected=unexpected, reason=reason)
 
 
@@ -128,7 +129,7 @@ def _library_scales(
             if row["by_library"]:
                 wanted[_seen_as(scheme, str(row["collective"]))] += int(row["bytes"]) * _per_step(row)
     if wanted and traced_bytes is None:
-        return None, "a library makes these calls itself: only traces show them, and no window was traced"
+        return None, why.LIBRARY_NOT_TRACED
     own: dict[str, float] = defaultdict(float)
     for record in records.values():
         for key, count in _ledger(record).items():
@@ -138,7 +139,7 @@ def _library_scales(
         seen[_seen_as(scheme, name)] += amount
     unseen = sorted(set(wanted) - set(seen))
     if unseen:
-        return None, f"a library makes these calls itself, and no {unseen[0]} with a size is in the trace"
+        return None, why.library_not_sized(unseen[0])
     return {
         name: max(0.0, seen[name] - own[name]) / amount if amount else 0.0 for name, amount in wanted.items()
     }, ""

@@ -27,6 +27,7 @@ from perfscope.analysis.matching import MatchedCalls, match_calls
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.pairs import RECV, SEND, match_pairs
 from perfscope.analysis.results import CollectiveCall, CollectiveResult
+from perfscope.messages import collectives as why
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
 from perfscope.volumes import bus_factor
@@ -145,20 +146,19 @@ def _match_group(
 ) -> tuple[_Matched | None, str | None]:
     """The matched calls, or None and why there are none."""
     if key.collective in {SEND, RECV}:
-        return None, "the other end was not traced, or the trace does not name the peers"
+        return None, why.OTHER_END
     if key.collective in ONE_SIDED:
-        return None, "one rank makes these calls by itself: nobody enters them with it"
+        return None, why.ONE_SIDED
     if key.group == UNKNOWN_GROUP:
-        return None, "the trace does not say which of several process groups they are on"
+        return None, why.GROUP_NOT_KNOWN
     size = group.size or world_size or len(group.ranks)
     if len(group.ranks) < size <= sum(devices.get(rank, 1) for rank in group.ranks):
-        whose = "one process" if len(group.ranks) == 1 else f"{len(group.ranks)} processes"
-        return None, f"its {size} devices are of {whose}: the calls of single devices are not matched"
+        return None, why.single_devices(size, len(group.ranks))
     if len(group.ranks) < size:
-        return None, f"{len(group.ranks)} of the group's {size} ranks were traced"
+        return None, why.ranks_traced(len(group.ranks), size)
     whole = {window: calls for window, calls in group.windows.items() if len(calls) >= size}
     if not whole:
-        return None, f"no window was traced by all {size} ranks of the group"
+        return None, why.no_common_window(size)
     return [(window, match_calls(calls, key.collective)) for window, calls in sorted(whole.items())], None
 
 

@@ -25,6 +25,7 @@ from perfscope.analysis.intervals import Int64
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.results import LayerComm
 from perfscope.analysis.spans import COMM, Mask, Spans, StepSpan, owning_step, whole_numbers, words
+from perfscope.messages import collectives as reasons_of
 from perfscope.messages.lists import joined
 from perfscope.units import format_ns
 from perfscope.vocabulary.causes import Cause
@@ -36,13 +37,7 @@ _ELEMENT_BYTES = (
     (1, ("float8", "int8", "char", "byte", "bool")),
     (4, ("float", "int")),
 )
-_NO_REDUCE = "gradients are not all-reduced (only the layers of DistributedDataParallel's buckets are known)"
-_NO_PARAMS = "the run does not list the model's parameters"
-_NO_SIZES = "the trace does not give the sizes of the all-reduces"
-_NO_FIT = "the sizes of the all-reduces do not add up to the parameters of consecutive layers"
 _EARLY = -1
-_BEGAN_EARLY = "the layers of calls that begin outside the traced steps are not known"
-_OTHERS = "only all-reduces of gradients can be given to layers by their sizes"
 
 
 class CommShares(Struct):
@@ -127,7 +122,7 @@ def add_window(
         model: of the rank.
     """
     calls = _calls(table, spans, act, steps, in_steps)
-    _leave(shares, calls.at(np.flatnonzero(calls.step == _EARLY)), _BEGAN_EARLY)
+    _leave(shares, calls.at(np.flatnonzero(calls.step == _EARLY)), reasons_of.BEGAN_EARLY)
     for step in np.unique(calls.step[calls.step != _EARLY]).tolist():
         at = np.flatnonzero(calls.step == step)
         _divide(shares, calls.at(at[np.argsort(calls.start[at], kind="stable")]), model)
@@ -139,14 +134,14 @@ def _divide(shares: CommShares, calls: _Calls, model: ModelParams) -> None:
     sizes = calls.elements[reduces]
     buckets = None
     if not len(reduces):
-        reason = _NO_REDUCE
+        reason = reasons_of.NO_REDUCE
     elif (sizes < 0).any():
-        reason = _NO_SIZES
+        reason = reasons_of.NO_SIZES
     elif not model.orders[0]:
-        reason = _NO_PARAMS
+        reason = reasons_of.NO_PARAMS
     else:
         buckets = match_buckets(model.orders, sizes.tolist())
-        reason = _OTHERS if buckets is not None else _NO_FIT
+        reason = reasons_of.OTHER_CALLS if buckets is not None else reasons_of.NO_FIT
     left = np.ones(len(calls.name), dtype=bool)
     for row, bucket in zip(reduces.tolist(), buckets or (), strict=False):
         if bucket is not None:

@@ -67,6 +67,7 @@ from perfscope.analysis.waits.stragglers import step_times
 from perfscope.analysis.why import Traced, Why, analyse_why
 from perfscope.errors import RunDirectoryError
 from perfscope.messages.advice import TrainingAdvice
+from perfscope.messages.files import HANDED_OVER, NO_TRACED_STEP
 from perfscope.rundir import layout
 from perfscope.rundir.records import RankRecord
 from perfscope.vocabulary.causes import Cause
@@ -306,7 +307,7 @@ def _bench(
     scheme = source.run.scheme
     if scheme is None:
         return None, ()
-    reason = "no traced step can be used" if no_window is None else no_window.reason
+    reason = NO_TRACED_STEP if no_window is None else no_window.reason
     traced = traced_figures(run.ranks, comm.collectives, run.steps, reason)
     return bench_result(scheme, source.bench_records(), traced)
 
@@ -314,11 +315,7 @@ def _bench(
 def _shared(run: _Run) -> list[str]:
     if all(steps.shared is None for steps in run.steps.values()):
         return []
-    return [
-        "The program hands its steps over and runs ahead of their work: single steps are times of handing "
-        "over, so each stretch of untraced steps is shown as equal steps of the same sum. How they differ is "
-        "not known."
-    ]
+    return [HANDED_OVER]
 
 
 def _no_window(source: RunSource, run: _Run, framework: str) -> NoWindow | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfscope.collectors.context import Context
-from perfscope.collectors.kernel_text import parse_cpulist
+from perfscope.kernel_text import parse_cpulist
 
 NODES = "/sys/devices/system/node"
 

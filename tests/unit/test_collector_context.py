@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfscope.collectors.context import Context, KeptFile, captured_context, live_context
-from perfscope.collectors.kernel_text import format_cpulist, parse_cpulist, parse_pairs
 from perfscope.collectors.library import LibraryAbsent
 from perfscope.collectors.registry import own_collectors
+from perfscope.kernel_text import format_cpulist, parse_cpulist, parse_pairs
 from perfscope.units import parse_ns
 
 

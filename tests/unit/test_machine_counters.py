@@ -9,7 +9,7 @@ import pytest
 
 from perfscope.analysis.machine.counters import Rates, rates, thin
 from perfscope.analysis.machine.lines import rate_line
-from perfscope.analysis.machine.topology import cpu_list, cpu_set
+from perfscope.kernel_text import cpu_set, format_cpulist
 from tests.unit.synthetic_samples import BOOT, READ_NS, SECOND, SampleFile, ticks
 
 
@@ -112,4 +112,4 @@ def test_a_gap_in_the_readings_is_a_gap_in_the_line() -> None:
 def test_lists_of_cpus_are_read_as_the_kernel_writes_them() -> None:
     assert cpu_set("0-3,8,10-11") == {0, 1, 2, 3, 8, 10, 11}
     assert cpu_set("") == frozenset() and cpu_set("none") == frozenset()
-    assert cpu_list([3, 1, 2, 8, 0]) == "0-3,8"
+    assert format_cpulist([3, 1, 2, 8, 0]) == "0-3,8"

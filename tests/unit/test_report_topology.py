@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from perfscope.kernel_text import cpu_set
 from perfscope.reports.drawing.page import paint
 from perfscope.reports.drawing.shapes import Path, Rect, Text
 from perfscope.reports.drawing.style import font_size, properties
@@ -26,7 +27,7 @@ from perfscope.reports.drawing.topology import (
 )
 from perfscope.reports.model import Machine, Rail, Topology
 from perfscope.reports.sections.links import paths_table
-from perfscope.reports.sections.topology import cpu_set, topology_block
+from perfscope.reports.sections.topology import topology_block
 from perfscope.vocabulary.links import LinkClass
 from tests.unit.synthetic_topology import GIB, gpu_topology, knl_topology, vm_topology
 

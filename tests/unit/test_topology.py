@@ -15,9 +15,9 @@ import pytest
 
 from perfscope.collectors.context import Context, captured_context, live_context
 from perfscope.collectors.gpu.nvidia import devices as nvml_devices
-from perfscope.collectors.kernel_text import parse_cpulist
 from perfscope.collectors.machine.pci import lane_bytes_per_s, normal_address, path_between, place_of
 from perfscope.collectors.machine.topology import read_topology
+from perfscope.kernel_text import parse_cpulist
 from tests import hardware
 
 Topology = dict[str, Any]

@@ -36,6 +36,7 @@ from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import COMM, COPY, INPUT, OPTIMIZER_PHASE
 from perfscope.errors import RunDirectoryError
+from perfscope.messages import critical_path as messages
 from perfscope.rundir.schema import PHASES
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
@@ -164,7 +165,7 @@ class _Window:
             marks = np.array([[step.start_ns, step.end_ns] for step in one.steps], dtype=np.int64).ravel()
             index = DeviceIndex(table, one.host, self.clocks, marks)
         except RunDirectoryError as error:
-            self.untold.add(f"the timeline of rank {rank} cannot be read again ({error})")
+            self.untold.add(messages.not_read_again(rank, error))
         if index is not None and not len(index.start):
             index = None
         self._devices[rank] = index
@@ -223,7 +224,7 @@ class _Walk:
                 break
             self._move()
         else:
-            self._stop("the walk back did not come to an end")
+            self._stop(messages.NO_END)
         segments = self._segments()
         if not segments:
             return None
@@ -349,7 +350,7 @@ class _Walk:
         if self.time <= self._floor():
             return
         if late not in self.begins:
-            self._stop(f"rank {late} was late, and has no such step in its trace")
+            self._stop(messages.step_not_traced(late))
             return
         self.rank, self.reason = late, words_of.waited_for(late)
         if self.time <= self._floor():

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from perfscope.analysis.machine.counters import counted_between
 from perfscope.analysis.machine.host import Host, HostRank
-from perfscope.analysis.machine.topology import cpu_list
+from perfscope.kernel_text import format_cpulist
 
 
 class Oversubscription(Struct, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ def oversubscriptions(host: Host) -> list[Oversubscription]:
     found = [
         one
         for cpus, members in groups.items()
-        if (one := _judged(host, members, float(len(cpus)), f"CPUs {cpu_list(cpus)}")) is not None
+        if (one := _judged(host, members, float(len(cpus)), f"CPUs {format_cpulist(cpus)}")) is not None
     ]
     limit = host.topology.cpu_limit
     if limit is not None and limit < len(frozenset[int]().union(*groups)):
@@ -52,7 +52,7 @@ def oversubscriptions(host: Host) -> list[Oversubscription]:
     if found or len(groups) < 2:
         return found
     everything = frozenset[int]().union(*groups)  # overlapping, but not equal, sets of CPUs
-    whole = _judged(host, known, float(len(everything)), f"CPUs {cpu_list(everything)}")
+    whole = _judged(host, known, float(len(everything)), f"CPUs {format_cpulist(everything)}")
     return [whole] if whole is not None else []
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from perfscope.analysis.machine.counters import middle_ns
 from perfscope.analysis.machine.host import Host, HostRank
 from perfscope.analysis.machine.results import MachineAnalysis, RankPlacement
-from perfscope.analysis.machine.topology import cpu_list, cpu_set
+from perfscope.kernel_text import cpu_set, format_cpulist
 from perfscope.messages.lists import counted
 from perfscope.rundir.samples import SampleFact, SampleSeries
 
@@ -63,7 +63,7 @@ def _placed(
         rank=rank.rank,
         host=host.name,
         pid=rank.pid,
-        cpus=cpu_list(cpus),
+        cpus=format_cpulist(cpus),
         cpu_nodes=cpu_nodes,
         memory_nodes=shares,
         local_ratio=sum(share for node, share in shares.items() if node in near) if shares and near else None,

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from perfscope.analysis.source import Document
+from perfscope.kernel_text import cpu_set
 from perfscope.vocabulary.links import LinkClass
 
-_MOST_CPUS = 1 << 16  # no kernel has more: a list that names one is damaged
 _MOST_LINKS = 18  # to other GPUs, of one GPU (H100, H200, B200)
 
 
@@ -107,27 +107,6 @@ class Topology(Struct, frozen=True, kw_only=True):
     def nodes_of_package(self, package: int) -> tuple[int, ...]:
         """NUMA nodes of a socket."""
         return tuple(sorted(node.number for node in self.nodes.values() if node.package == package))
-
-
-def cpu_set(text: str) -> frozenset[int]:
-    """``0-3,8`` -> {0, 1, 2, 3, 8}; what is no list gives nothing."""
-    found: set[int] = set()
-    for part in text.split(","):
-        first, _, last = part.strip().partition("-")
-        if first.isdecimal() and (not last or last.isdecimal()) and int(last or first) < _MOST_CPUS:
-            found.update(range(int(first), int(last or first) + 1))
-    return frozenset(found)
-
-
-def cpu_list(cpus: Iterable[int]) -> str:
-    """{0, 1, 2, 3, 8} -> ``0-3,8``."""
-    parts: list[list[int]] = []
-    for cpu in sorted(set(cpus)):
-        if parts and cpu == parts[-1][1] + 1:
-            parts[-1][1] = cpu
-        else:
-            parts.append([cpu, cpu])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
 
 
 def _node(row: Document) -> Node:

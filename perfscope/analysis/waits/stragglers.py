@@ -26,7 +26,7 @@ from perfscope.analysis.waits.common_start import SEND
 from perfscope.analysis.waits.excess import others_median
 from perfscope.analysis.waits.results import AlwaysOn, LateCause, PersistentStraggler, StepStraggler
 from perfscope.analysis.waits.why_late import Late
-from perfscope.units import format_count, format_ns
+from perfscope.messages import stragglers as words
 
 LIKELY = 0.05
 _FEWEST_STEPS = 3  # below this nothing is said about persistence
@@ -205,7 +205,7 @@ def pattern_of(
         times: rank -> its untraced steps; empty where there are none.
     """
     if not stragglers:
-        return Pattern(persistent=(), pattern=None, reason="No traced step tells who came last.")
+        return Pattern(persistent=(), pattern=None, reason=words.NO_TRACED_STEP)
     counts = Counter(one.rank for one in stragglers)
     standing_out = always_on(times)
     found = []
@@ -220,17 +220,12 @@ def pattern_of(
     if found:
         return Pattern(persistent=tuple(found), pattern="persistent", reason=found[0].sentence)
     if len(stragglers) < _FEWEST_STEPS:
-        said = "1 traced step is" if len(stragglers) == 1 else f"{len(stragglers)} traced steps are"
-        reason = f"{said} too few to tell a lasting straggler from chance."
-        return Pattern(persistent=(), pattern=None, reason=reason)
+        return Pattern(persistent=(), pattern=None, reason=words.too_few_steps(len(stragglers)))
     rank, count = counts.most_common(1)[0]
     return Pattern(
         persistent=(),
         pattern="varying",
-        reason=(
-            f"No rank is late more often than by chance: {len(counts)} ranks held up {len(stragglers)} "
-            f"traced steps, rank {rank} most often ({count} times); that is noise, not one slow rank."
-        ),
+        reason=words.varying(len(counts), len(stragglers), rank, count),
     )
 
 
@@ -243,12 +238,7 @@ def _confirms(standing_out: Sequence[AlwaysOn], held: float) -> AlwaysOn | None:
 def _persistent(
     rank: int, times: int, num_steps: int, p_value: float, held: int, seen: AlwaysOn | None
 ) -> PersistentStraggler:
-    text = f"Rank {rank} held up {times} of {num_steps} traced steps, by {format_ns(held)} a step on average"
-    if seen is not None:
-        text += (
-            f"; over all {format_count(seen.num_steps)} untraced steps it spends most time {seen.what} in "
-            f"{format_count(seen.times)}, typically {format_ns(seen.excess_ns)} more than the others"
-        )
+    always = None if seen is None else (seen.num_steps, seen.what, seen.times, seen.excess_ns)
     return PersistentStraggler(
         rank=rank,
         num_steps=num_steps,
@@ -256,5 +246,5 @@ def _persistent(
         p_value=p_value,
         held_ns=held,
         always_on=seen,
-        sentence=f"{text}.",
+        sentence=words.persistent(rank, times, num_steps, held, always),
     )

@@ -10,6 +10,7 @@ from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.oversubscription import oversubscriptions
 from perfscope.analysis.machine.placement import remote_ranks
 from perfscope.analysis.machine.results import MachineAnalysis, RankPlacement
+from perfscope.messages import stragglers as words
 from perfscope.vocabulary.disturbances import SLOW_COMPUTATION
 
 
@@ -37,7 +38,7 @@ def surroundings(machine: MachineAnalysis | None, hosts: Sequence[Host]) -> Surr
             for window in one.windows:
                 disturbed.setdefault((one.host, window), one.title.removesuffix("."))
     crowded = {
-        rank: f"{found.threads} threads of {len(found.ranks)} ranks share {found.where}"
+        rank: words.crowded(found.threads, len(found.ranks), found.where)
         for host in hosts
         for found in oversubscriptions(host)
         for rank in found.ranks
@@ -54,6 +55,4 @@ def surroundings(machine: MachineAnalysis | None, hosts: Sequence[Host]) -> Surr
 def _where(one: RankPlacement) -> str:
     away = {node: share for node, share in one.memory_nodes.items() if node not in one.cpu_nodes}
     most = max(away, key=lambda node: away[node], default=None)
-    nodes = ", ".join(str(node) for node in one.cpu_nodes)
-    on = "" if most is None else f", most of it on node {most}"
-    return f"{100 * (1 - (one.local_ratio or 0.0)):.0f} % of its memory is not on its NUMA node {nodes}{on}"
+    return words.remote_memory(one.local_ratio or 0.0, one.cpu_nodes, most)

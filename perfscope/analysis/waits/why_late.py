@@ -40,7 +40,7 @@ from perfscope.analysis.waits.line_table import LineTable
 from perfscope.analysis.waits.results import Hop, LateCause
 from perfscope.analysis.waits.surroundings import Surroundings
 from perfscope.messages.lateness import Lateness, late_sentence
-from perfscope.messages.sentences import in_sentence
+from perfscope.messages.stragglers import through
 from perfscope.rundir.schema import PHASES
 from perfscope.vocabulary.lateness import LateReason
 
@@ -337,10 +337,8 @@ def _follow(scene: _Scene) -> list[dict[int, LateCause]]:
             )
             at, cause = other, next_cause
         if hops:
-            way = " which waited for ".join(
-                f"rank {hop.late_rank} in {hop.collective} on group {hop.group}" for hop in hops
-            )
-            text = f"Rank {own.rank} had waited for {way}: {in_sentence(cause.sentence)}"
+            way = [(hop.late_rank, hop.collective, hop.group) for hop in hops]
+            text = through(own.rank, way, cause.sentence)
             cause = structs.replace(cause, through=tuple(hops), group=hops[0].group, sentence=text)
         result[index][call] = cause
     return result

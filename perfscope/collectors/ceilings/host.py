@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from perfscope.collectors.context import Context
-from perfscope.collectors.kernel_text import parse_cpulist, parse_pairs
+from perfscope.kernel_text import parse_cpulist, parse_pairs
 
 _NODES = "/sys/devices/system/node"
 _CPUS = "/sys/devices/system/cpu"

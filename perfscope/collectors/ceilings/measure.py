@@ -19,7 +19,7 @@ from perfscope.collectors.ceilings.cache import Cache, default_folder
 from perfscope.collectors.ceilings.child import run_child
 from perfscope.collectors.ceilings.host import Host, last_level_bytes, read_host
 from perfscope.collectors.context import Context
-from perfscope.collectors.kernel_text import format_cpulist
+from perfscope.kernel_text import format_cpulist
 from perfscope.rundir import layout
 
 BUDGET_S = 2.0

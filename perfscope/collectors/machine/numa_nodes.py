@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from perfscope.collectors.context import Context
 from perfscope.collectors.cpu.identity import CpuIdentity
-from perfscope.collectors.kernel_text import format_cpulist, parse_cpulist
+from perfscope.kernel_text import format_cpulist, parse_cpulist
 from perfscope.units import format_bytes
 
 _CPU = "/sys/devices/system/cpu"

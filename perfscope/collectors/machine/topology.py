@@ -16,7 +16,6 @@ from typing import TypeVar
 from perfscope.collectors.context import Context
 from perfscope.collectors.cpu.identity import CpuIdentity, read_cpu_identity
 from perfscope.collectors.gpu import registry
-from perfscope.collectors.kernel_text import parse_cpulist
 from perfscope.collectors.machine.numa_nodes import (
     Processors,
     is_sub_numa,
@@ -36,6 +35,7 @@ from perfscope.collectors.machine.pci import (
     read_fabric_ports,
     read_nics,
 )
+from perfscope.kernel_text import parse_cpulist
 from perfscope.rundir import layout
 
 _PCI_DEVICES = "/sys/bus/pci/devices"

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 from perfscope.collectors.base import SECOND_NS, BaseCollector, Capability, Fact, Reading, reason_of
 from perfscope.collectors.context import Context
-from perfscope.collectors.kernel_text import parse_cpulist
 from perfscope.collectors.memory.numa_maps import Mappings, NumaMaps, parse_numa_maps, status_fields
 from perfscope.collectors.nodes import node_cpus, online_nodes
+from perfscope.kernel_text import parse_cpulist
 from perfscope.rundir.metrics import DERIVED, GAUGE, Metric, Series
 
 PAGES_PER_SAMPLE = 512  # 0.1 ms; the share of a node is known to within 4 % (2 sigma)

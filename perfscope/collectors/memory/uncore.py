@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from perfscope.collectors.context import Context
 from perfscope.collectors.cpu.identity import CpuIdentity, read_cpu_identity
-from perfscope.collectors.kernel_text import parse_cpulist
+from perfscope.kernel_text import parse_cpulist
 
 PMUS = "/sys/bus/event_source/devices"
 READ, WRITE, TOTAL = "dram_read_bytes", "dram_write_bytes", "dram_total_bytes"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from perfscope.collectors.base import BaseCollector, Capability, Reading, reason_of, words_of
 from perfscope.collectors.context import Context
-from perfscope.collectors.kernel_text import parse_cpulist
 from perfscope.collectors.power.rapl import DESCRIPTION, PERF_POWER, rapl_readable
+from perfscope.kernel_text import parse_cpulist
 from perfscope.rundir.metrics import COUNTER, Metric, Series
 
 _READ_BYTES = 24  # value, time enabled, time running

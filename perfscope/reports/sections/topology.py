@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from perfscope import units
+from perfscope.kernel_text import cpu_set
 from perfscope.messages.lists import counted
 from perfscope.reports.display import visible
 from perfscope.reports.model import Device, Machine, MemoryNode, Socket, Topology
@@ -231,16 +232,6 @@ def _last_cache(topology: Json, package: object) -> str:
         return ""
     size = units.format_bytes(number(mine[0], "size_bytes"))
     return f"L{level:.0f} {len(mine)} × {size}" if len(mine) > 1 else f"L{level:.0f} {size}"
-
-
-def cpu_set(ranges: str) -> set[int]:
-    """``0-3,8`` -> {0, 1, 2, 3, 8}; what is not a range of numbers is left out."""
-    found: set[int] = set()
-    for piece in ranges.split(","):
-        first, _, last = piece.strip().partition("-")
-        if first.isdecimal() and (last.isdecimal() or not last) and len(first) < 7 and len(last) < 7:
-            found.update(range(int(first), int(last or first) + 1))
-    return found
 
 
 def _devices(topology: Json) -> tuple[dict[int, list[Device]], tuple[Device, ...]]:

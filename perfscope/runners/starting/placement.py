@@ -20,13 +20,13 @@ from typing import TypeVar
 
 from perfscope.collectors.context import Context
 from perfscope.collectors.gpu.registry import visible_devices
+from perfscope.kernel_text import cpu_set, format_cpulist
 from perfscope.runners.cluster.ranks import ENV_CLUSTER
 from perfscope.runners.config import BenchConfig, BenchError
 from perfscope.runners.starting import kernel
 from perfscope.runners.starting.launching import ENV_BOUND
 
 _ROOT = Path("/")
-_MAX_CPUS = 1 << 16
 _T = TypeVar("_T")
 
 
@@ -93,14 +93,14 @@ def read_topology(
         environment: variables that select GPUs (CUDA_VISIBLE_DEVICES and its like); {} = all of them.
     """
     nodes = _nodes(root)
-    online = _cpulist(_text(root / "sys/devices/system/cpu/online")) or sorted(nodes)
+    online = sorted(cpu_set(_text(root / "sys/devices/system/cpu/online"))) or sorted(nodes)
     usable = (
         sorted(set(online) & set(allowed)) if allowed is not None and online else sorted(allowed or online)
     )
     cores: dict[tuple[int, ...], Core] = {}
     for cpu in sorted(usable):
-        siblings = _cpulist(_text(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"))
-        mine = tuple(one for one in siblings or [cpu] if one in usable) or (cpu,)
+        siblings = cpu_set(_text(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"))
+        mine = tuple(one for one in sorted(siblings) if one in usable) or (cpu,)
         cores.setdefault(mine, Core(mine, nodes.get(cpu)))
     ordered = sorted(cores.values(), key=lambda core: (-1 if core.node is None else core.node, core.cpus))
     return Topology(tuple(ordered), _gpu_nodes(root, environment))
@@ -193,7 +193,7 @@ def bind_this_process(
         return done | {"notes": [f"the kernel refused to bind this rank to CPUs: {error.strerror}"]}
     done |= {"cpus": list(slot.cpus), "numa": slot.node}
     if slot.shared:
-        notes.append(f"CPUs {_ranges(slot.cpus)} are shared by several ranks: there are too few cores")
+        notes.append(f"CPUs {format_cpulist(slot.cpus)} are shared by several ranks: there are too few cores")
     if slot.node is not None and len(_nodes_with_memory(root)) > 1:
         try:
             kernel.prefer_memory_of(slot.node)
@@ -260,13 +260,13 @@ def _nodes(root: Path) -> dict[int, int]:
     """CPU -> NUMA domain."""
     found: dict[int, int] = {}
     for folder in (root / "sys/devices/system/node").glob("node[0-9]*"):
-        for cpu in _cpulist(_text(folder / "cpulist")):
+        for cpu in sorted(cpu_set(_text(folder / "cpulist"))):
             found[cpu] = int(folder.name.removeprefix("node"))
     return found
 
 
 def _nodes_with_memory(root: Path) -> list[int]:
-    return _cpulist(_text(root / "sys/devices/system/node/has_memory"))
+    return sorted(cpu_set(_text(root / "sys/devices/system/node/has_memory")))
 
 
 def _gpu_nodes(root: Path, environment: Mapping[str, str]) -> tuple[int | None, ...]:
@@ -281,25 +281,3 @@ def _text(path: Path) -> str:
         return path.read_text(errors="replace").strip()
     except OSError:
         return ""
-
-
-def _cpulist(text: str) -> list[int]:
-    """`0-3,8` as numbers; nothing where it is none."""
-    found: list[int] = []
-    for part in filter(None, text.split(",")):
-        low, dash, high = part.strip().partition("-")
-        if not low.isdigit() or (dash and not high.isdigit()) or int(high or low) - int(low) > _MAX_CPUS:
-            return []
-        found += range(int(low), int(high or low) + 1)
-    return found
-
-
-def _ranges(cpus: Sequence[int]) -> str:
-    """CPUs as `0-3,8`."""
-    parts: list[list[int]] = []
-    for cpu in cpus:
-        if parts and parts[-1][-1] == cpu - 1:
-            parts[-1].append(cpu)
-        else:
-            parts.append([cpu])
-    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)

@@ -10,7 +10,7 @@ from typing import Any
 
 from perfscope.collectors.context import Context
 from perfscope.collectors.gpu.base import PCIE
-from perfscope.collectors.kernel_text import format_cpulist
+from perfscope.kernel_text import format_cpulist
 from perfscope.vocabulary.links import LinkClass
 
 LINK_NAME = "NVLink"

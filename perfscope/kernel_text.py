@@ -1,4 +1,4 @@
-"""The few text formats that /sys and /proc share."""
+"""Text formats of /sys and /proc: lists of CPUs and NUMA nodes, named values."""
 
 from __future__ import annotations
 
@@ -23,6 +23,16 @@ def parse_cpulist(text: str) -> list[int]:
             raise ValueError(f"{part!r} is no CPU or node")
         found.extend(range(first, last + 1))
     return found
+
+
+def cpu_set(text: str) -> frozenset[int]:
+    """As parse_cpulist, of recorded text; parts that are no CPUs are left out."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if first.isdecimal() and (not last or last.isdecimal()) and int(last or first) < _MOST:
+            found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
 
 
 def format_cpulist(cpus: Iterable[int]) -> str:

@@ -1,0 +1,27 @@
+"""Figures of a bench run that are missing."""
+
+from __future__ import annotations
+
+NO_MPI_IN_TRACES = "no call of MPI was traced: what MPI does counts as compute or idle time"
+NO_WINDOW = "no window was traced"
+NO_STEP = "no step was recorded"
+NO_LOSS = "no rank recorded a loss that is a number"
+NO_HELD_OUT_LOSS = "rank 0 wrote none, or it is not a number"
+NO_RECORD = "no rank has left its record"
+LIBRARY_NOT_TRACED = "a library makes these calls itself: only traces show them, and no window was traced"
+
+
+def not_understood(error: Exception) -> str:
+    return f"its record cannot be understood ({type(error).__name__}: {error})"
+
+
+def calls_not_listed(num: int, num_ranks: int) -> str:
+    return f"run.json does not list the calls of {num} of {num_ranks} ranks"
+
+
+def calls_left_out(num: int) -> str:
+    return f"{num} calls that no formula foresaw are left out"
+
+
+def library_not_sized(collective: str) -> str:
+    return f"a library makes these calls itself, and no {collective} with a size is in the trace"

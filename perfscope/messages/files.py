@@ -1,0 +1,46 @@
+"""Figures that come from a file of a run, and what of a run was cut short."""
+
+from __future__ import annotations
+
+TRAINING = "every figure of the training"
+EVERYTHING = "every figure"
+MACHINE = "what the machine is, its load and placement"
+PEAKS = "measured peaks and rooflines"
+COUNTERS = "hardware counters and disturbances"
+STACKS = "sampled stacks"
+HOST = "the host's figures"
+NO_TRACED_STEP = "no traced step can be used"
+STEPS = "step times and throughput"
+LAYERS = "types and parameters of layers"
+WINDOWS = "step breakdown, layers and collectives"
+ERRORS = "what the probe met"
+BENCH = "losses, calls and throughput of the bench run"
+HANDED_OVER = (
+    "The program hands its steps over and runs ahead of their work: single steps are times of handing over, "
+    "so each stretch of untraced steps is shown as equal steps of the same sum. How they differ is not known."
+)
+
+
+def affects(words: str) -> str:
+    """`words`: of the above; "" = nothing."""
+    return f" (affects {words})" if words else ""
+
+
+def ended_by_signal(number: int | str | None) -> str:
+    """A run inside a Slurm job that a signal ended, of which the number may not be known."""
+    how = f"signal {number}" if number is not None else "a signal"
+    return f"{how} ended it inside its Slurm job: scancel, the time limit, a requeue or a failed task"
+
+
+def no_event(notes: str) -> str:
+    """A trace that gave nothing; `notes`: of its reader."""
+    return f"its trace holds no event that can be used{': ' if notes else ''}{notes}"
+
+
+def window_of(window: object, rank: object) -> str:
+    return f"window {window} of rank {rank}"
+
+
+def same_elsewhere(note: str, where: str, num_others: int) -> str:
+    """A note on a window that differs from others' in figures only."""
+    return f"{note} ({where}; much the same in {num_others} more)"
