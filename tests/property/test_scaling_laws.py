@@ -17,7 +17,6 @@ from perfscope.analysis.scaling.points import ScalePoint
 from perfscope.analysis.scaling.speedup import (
     efficiency_of,
     karp_flatt_of,
-    measure_scaling,
     speedup_of,
 )
 from perfscope.volumes import bus_factor
@@ -89,22 +88,6 @@ def test_strong_efficiency_is_the_ratio_of_per_rank_throughputs(
 ) -> None:
     strong = efficiency_of(speedup_of(own, base), num, reference)
     assert strong == pytest.approx((own / num) / (base / reference), rel=1e-9)
-
-
-@settings(deadline=None, max_examples=60)
-@given(
-    series=st.dictionaries(
-        st.integers(-2, 40), st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=4), max_size=7
-    )
-)
-def test_any_figures_give_sorted_rows_or_words(series: dict[int, list[float]]) -> None:
-    points = [ScalePoint(num_ranks=num, throughputs=tuple(each)) for num, each in series.items()]
-    scaling = measure_scaling(points)
-    ranks = [row.num_ranks for row in scaling.rows]
-    assert ranks == sorted(set(ranks)) and all(num >= 1 for num in ranks)
-    for row in scaling.rows:
-        assert row.throughput > 0 and row.speedup is not None and row.speedup >= 0
-    assert scaling.rows or scaling.missing
 
 
 @settings(deadline=None, max_examples=80)

@@ -9,13 +9,19 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from perfscope.analysis.scaling.speedup import Interval
 from perfscope.vocabulary.scaling import Fitted
 
 Floats = NDArray[np.float64]
 
 EXTRAPOLATION_LIMIT = 4
 GUARD_RATIO = 1.3
+
+
+class Interval(Struct, frozen=True, kw_only=True):
+    """95 % interval."""
+
+    low: float
+    high: float
 
 
 class Prediction(NamedTuple):

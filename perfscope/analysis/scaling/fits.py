@@ -14,11 +14,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from perfscope.analysis.scaling.fit import GUARD_RATIO, Fit, basis, percentiles, refused_fit
+from perfscope.analysis.scaling.fit import GUARD_RATIO, Fit, Interval, basis, percentiles, refused_fit
 from perfscope.analysis.scaling.least_squares import bounded_fit, resampled_targets, smape_of
 from perfscope.analysis.scaling.pmnf import fit_pmnf
 from perfscope.analysis.scaling.points import ScalePoint, clean_points
-from perfscope.analysis.scaling.speedup import Interval
 from perfscope.vocabulary.scaling import Fitted
 
 Floats = NDArray[np.float64]
@@ -53,7 +52,7 @@ def fit_usl(points: Iterable[ScalePoint]) -> Fit:
 
 def fit_all(points: Iterable[ScalePoint]) -> tuple[Fit, ...]:
     """Amdahl, Gustafson, USL of throughput, PMNF of the time per step (per sample if steps are not known)."""
-    clean = clean_points(points).points
+    clean = clean_points(points)
     per_step = bool(clean) and all(point.samples_per_rank for point in clean)
     times = {
         point.num_ranks: tuple(
@@ -67,7 +66,7 @@ def fit_all(points: Iterable[ScalePoint]) -> tuple[Fit, ...]:
 
 
 def _fit(law: _Law, points: Iterable[ScalePoint]) -> Fit:
-    clean = clean_points(points).points
+    clean = clean_points(points)
     measured = tuple(point.num_ranks for point in clean)
     if len(clean) < law.num_points:
         return refused_fit(
