@@ -19,7 +19,7 @@ input, not compute. It cannot see work of threads that the trace does not show.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
@@ -44,7 +44,6 @@ from perfscope.analysis.spans import (
     WindowFacts,
     spans_of,
     whole_numbers,
-    words,
 )
 
 DEVICE_COLUMNS = ("start_ns", "dur_ns", "device", "lane", "kind", "phase", "launch_ns", "launch_step")
@@ -197,32 +196,12 @@ def every_gpu_event(table: pa.Table) -> Mask:
     return result
 
 
-def hta_selection(table: pa.Table, steps: Sequence[StepSpan]) -> Mask:
-    """As HolisticTraceAnalysis selects: without device work launched from the start of the last profiler step
-    on, and without device work whose launch is not in the file.
-
-    The last step is the last mark in the file, and a device's own copy of a mark counts as one: where the
-    device lags behind, nothing was launched that late. A file with fewer than two marks is taken whole.
-
-    Args:
-        table: DEVICE_COLUMNS and `name` of one rank and window.
-        steps: the profiler steps of the host.
-    """
-    code, names = words(table, "name")
-    is_mark = np.array([*(name.startswith("ProfilerStep#") for name in names), False])[code]
-    marks = {step.start_ns for step in steps} | set(whole_numbers(table, "start_ns")[is_mark].tolist())
-    if len(marks) < 2:
-        return every_gpu_event(table)
-    launch = whole_numbers(table, "launch_ns")
-    return every_gpu_event(table) & (launch >= 0) & (launch < max(marks))
-
-
 def device_breakdown(table: pa.Table, mask: Mask) -> DeviceBreakdown | None:
     """What the devices of one rank did over the selected events; None when nothing is selected.
 
     Args:
         table: DEVICE_COLUMNS of one rank and window.
-        mask: shape (n,), from `every_gpu_event` or `hta_selection`.
+        mask: shape (n,), as `every_gpu_event` gives it.
     """
     if not mask.any():
         return None

@@ -63,13 +63,6 @@ def merge(*sets: Intervals) -> Intervals:
     return union(stacked[:, 0], stacked[:, 1])
 
 
-def complement(intervals: Intervals, start: int, end: int) -> Intervals:
-    """The gaps of `intervals` within [start, end)."""
-    if end <= start:
-        return empty()
-    return subtract(np.array([[start, end]], dtype=np.int64), intervals)
-
-
 def covered_before(intervals: Intervals, points: Int64) -> Int64:
     """For each point, how many nanoseconds of `intervals` lie before it. Shape like `points`."""
     if not len(intervals):

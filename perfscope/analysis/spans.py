@@ -19,9 +19,6 @@ Mask: TypeAlias = NDArray[np.bool_]
 COMPUTE, COMM, COPY, INPUT, OPTIMIZER, HOST, ANNOTATION = range(len(KINDS))
 FORWARD, BACKWARD, OPTIMIZER_PHASE, OTHER = range(len(PHASES))
 
-# The columns `Spans` is made of: reading no others keeps a rank's memory small.
-SPAN_COLUMNS = ("start_ns", "dur_ns", "device", "lane", "kind", "phase")
-
 
 class Spans(Struct, frozen=True, kw_only=True, eq=False):
     """One rank and window's spans; arrays of shape (n,), in the table's order."""
@@ -39,7 +36,7 @@ class Spans(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def spans_of(table: pa.Table) -> Spans:
-    """The columns of `SPAN_COLUMNS`, as numpy."""
+    """Start, duration, device, lane, kind and phase of the rows, as numpy."""
     start = whole_numbers(table, "start_ns")
     return Spans(
         start=start,

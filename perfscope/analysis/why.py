@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from perfscope.analysis import advice
-from perfscope.analysis.buckets import LayerParams
 from perfscope.analysis.collectives import CommAnalysis
 from perfscope.analysis.critical.path import analyse_critical
 from perfscope.analysis.critical.results import CriticalPath
@@ -16,14 +15,13 @@ from perfscope.analysis.efficiency.results import Efficiency
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.placement import remote_ranks
 from perfscope.analysis.machine.results import MachineAnalysis
-from perfscope.analysis.mainline import LineRecord
 from perfscope.analysis.missing import Missing
 from perfscope.analysis.rank_facts import world_size
+from perfscope.analysis.ranks import Ranks
 from perfscope.analysis.replay.replays import make_replays
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.waits.analyse import analyse_waits
 from perfscope.analysis.waits.results import WaitAnalysis
-from perfscope.analysis.waits.stragglers import StepTimes
 from perfscope.analysis.waits.surroundings import surroundings
 from perfscope.analysis.whatif.analyse import NOTHING, WhatIfs, analyse_what_ifs
 
@@ -38,23 +36,9 @@ class Why(Struct, frozen=True, kw_only=True):
     missing: tuple[Missing, ...] = ()
 
 
-class Traced(Struct):
-    """What the ranks' windows and steps say, gathered rank by rank.
-
-    Attributes:
-        lines: every rank's main lines.
-        times: rank -> its always-on step times.
-        parameters: layers of the model with their parameters' sizes, in order of registration.
-    """
-
-    lines: LineRecord = field(default_factory=LineRecord)
-    times: dict[int, StepTimes] = {}
-    parameters: tuple[LayerParams, ...] = ()
-
-
 def analyse_why(
     source: RunSource,
-    traced: Traced,
+    ranks: Ranks,
     comm: CommAnalysis,
     usual_ns: float | None,
     machine: tuple[MachineAnalysis | None, Sequence[Host]],
@@ -63,12 +47,12 @@ def analyse_why(
 
     Args:
         source: the run.
-        traced: of every rank.
+        ranks: their main lines, step times and parameters.
         comm: matched calls and clocks.
         usual_ns: the usual (untraced) step; None: only traced ones are known.
         machine: what is known of the hosts.
     """
-    lines = traced.lines
+    lines = ranks.traces.lines
     if not lines.lines:
         return Why()
     words = advice.training(source.rank_records)
@@ -90,9 +74,9 @@ def analyse_why(
         comm.clocks,
         hosts,
         around=surroundings(analysed, machines),
-        times=traced.times,
+        times=ranks.times,
         world_size=world_size(source.run, source.rank_records),
-        parameters=traced.parameters,
+        parameters=ranks.parameters,
         loader=words.loader,
     )
     paths, no_path = analyse_critical(lines, comm.matches, comm.clocks, source)

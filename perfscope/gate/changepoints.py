@@ -96,18 +96,6 @@ class Search:
         return ""
 
 
-def change_points(
-    values: Sequence[float] | Float64,
-    *,
-    min_segment: int = MIN_SEGMENT,
-    alpha: float = ALPHA,
-    permutations: int = PERMUTATIONS,
-    seed: int = 0,
-) -> tuple[ChangePoint, ...]:
-    """The changes that `search` finds; () where there are too few points, too."""
-    return search(values, min_segment=min_segment, alpha=alpha, permutations=permutations, seed=seed).changes
-
-
 def search(
     values: Sequence[float] | Float64,
     *,

@@ -19,8 +19,9 @@ from pathlib import Path
 
 from perfscope import __version__
 from perfscope.errors import EXIT_OWN_FAILURE, RunDirectoryError
-from perfscope.launch import attachment, finish, joining, machine, mpi, step_closing, step_tasks
+from perfscope.launch import attachment, finish, joining, mpi, step_closing, step_tasks
 from perfscope.launch.environment import Injection, ProbeOptions, is_nested, make_injection
+from perfscope.launch.git_state import read_git_state
 from perfscope.launch.launchers import plan_command
 from perfscope.launch.plan import Context, LaunchPlan
 from perfscope.launch.process import (
@@ -259,7 +260,7 @@ class _Facts(threading.Thread):
     def run(self) -> None:
         self._do(self._host.describe)
         if self._wants_git:
-            self.git = machine.read_git_state(Path.cwd(), self._environment)
+            self.git = read_git_state(Path.cwd(), self._environment)
 
     def _do(self, duty: Callable[[Path], None]) -> None:
         try:

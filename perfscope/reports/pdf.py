@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Mapping
 from functools import singledispatch
 from importlib.resources import files
 
@@ -227,10 +226,3 @@ def _widths(columns: list[Column], rows: list[list[str]]) -> list[int]:
         (3 if column.primary else 2) if text and size > SHORT_TEXT else 0
         for column, text, size in zip(columns, texts, longest, strict=True)
     ]
-
-
-def section_titles(data: Mapping[str, object]) -> list[tuple[str, str]]:
-    """(id, title) of the sections in `pdf_data`'s result, for the parity test."""
-    sections = data["sections"]
-    assert isinstance(sections, list)
-    return [(section["id"], section["title"]) for section in sections]

@@ -13,9 +13,8 @@ from perfscope.reports.geometry import Tick, nice_step
 from perfscope.reports.model import PREFIXED, CounterChart, CounterLine, RooflineChart, Unit, format_value
 from perfscope.units import BINARY_UNITS, DECIMAL_PREFIXES, TIME_UNITS
 
-# Lines of a chart: a colour of the palette and a dash each, so that no two differ by colour alone.
+# Colours of the palette for the lines of a chart.
 LINE_COLOURS = ("compute", "exposed_comm", "optimizer", "copy", "input_wait", "host", "forward", "backward")
-LINE_DASHES = ("", "6 3", "2 2", "9 3 2 3", "", "6 3", "2 2", "9 3 2 3")
 MOST_BANDS = 4  # beyond so many lines their bands would only blur one another
 ROOF_AIR = 90.0  # per cent of the height that the roof may reach: its name stands above it
 PEAK_ROOM = 1.7  # a peak higher than this times the largest value is told, not drawn

@@ -17,7 +17,6 @@ from perfscope.vocabulary.gpu import ThrottleBit
 GAUGE = "gauge"  # a level: any value may follow any other
 COUNTER = "counter"  # only grows; with `limit`, starts again at 0 there (32-bit PCIe bytes, RAPL)
 SATURATING = "saturating"  # only grows; sticks at `limit` (InfiniBand without the extended counters)
-KINDS = (GAUGE, COUNTER, SATURATING)
 
 # How far a value can be trusted.
 EXACT = "exact"

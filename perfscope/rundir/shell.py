@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 
@@ -16,12 +15,6 @@ def quote(word: str) -> str:
     if not _HIDDEN.search(word):
         return shlex.quote(word)
     return f"$'{''.join(map(_escaped, word))}'"
-
-
-def shown(path: os.PathLike[str] | str) -> str:
-    """A path for a sentence: as it is, or as bash takes it where a terminal would not show it as it is."""
-    text = os.fspath(path)
-    return quote(text) if _HIDDEN.search(text) else text
 
 
 def _escaped(letter: str) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from perfscope.vocabulary.traffic import ScalesWith
@@ -44,17 +42,3 @@ class Traffic:
     def calls_in(self, steps: int) -> int:
         """How many such calls this rank makes in so many steps."""
         return self.count * (steps // self.every) + (self.at_end if steps % self.every else 0)
-
-
-def expected_calls(traffic: Iterable[Traffic], steps: int) -> Counter[tuple[str, str, int, int]]:
-    """(collective, axis, number of ranks, bytes) -> calls in so many steps, as a ledger would hold them.
-
-    Calls that a library makes are left out: no ledger sees them.
-    """
-    found: Counter[tuple[str, str, int, int]] = Counter()
-    for one in traffic:
-        calls = one.calls_in(steps)
-        size = one.group_size or len(one.members)
-        if calls and not one.by_library and len(one.members) > 1:
-            found[one.collective, one.axis, size, one.bytes] += calls
-    return found

@@ -13,13 +13,11 @@ from typing import Any
 import torch
 
 from perfscope.runners.comm import Call
-from perfscope.runners.config import BenchConfig
 from perfscope.runners.data.loader import LoadedFeed
 from perfscope.runners.data.registry import held_out, input_workers, open_feed
 from perfscope.runners.data.seeds import mixed_seed
 from perfscope.runners.job import Job
 from perfscope.runners.models.registry import build_model
-from perfscope.runners.planning import plan
 from perfscope.runners.schemes.base import Batch, Note, Scheme
 from perfscope.runners.schemes.local import loss_of
 from perfscope.runners.schemes.registry import find_scheme
@@ -83,11 +81,6 @@ class _Notes(Note):
     def losses(self) -> list[float | None]:
         """As numbers."""
         return [None if loss is None else float(loss) for loss in self._losses]
-
-
-def train_here(world: World, config: BenchConfig) -> Outcome:
-    """Plans and trains on an open world; see `train`."""
-    return train(plan(config), world)
 
 
 def train(job: Job, world: World) -> Outcome:

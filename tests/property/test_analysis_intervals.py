@@ -54,13 +54,6 @@ def test_intersection_and_difference(a: list[tuple[int, int]], b: list[tuple[int
     assert (drawn(iv.merge(left, right)) == (bitmap(a) | bitmap(b))).all()
 
 
-@given(spans, st.integers(0, SIZE), st.integers(0, SIZE))
-def test_complement_is_the_gaps(pairs: list[tuple[int, int]], lo: int, hi: int) -> None:
-    gaps = iv.complement(iv.union(*columns(pairs)), lo + BASE, hi + BASE)
-    assert is_canonical(gaps)
-    assert (drawn(gaps) == (~bitmap(pairs) & bitmap([(lo, hi)]))).all()
-
-
 @given(spans, spans)
 def test_overlap_of_each_span(cover: list[tuple[int, int]], queries: list[tuple[int, int]]) -> None:
     start, end = columns(queries)

@@ -31,11 +31,11 @@ from perfscope.runners.schemes.local import loss_of
 from perfscope.runners.schemes.ps_async import PsAsyncSgd
 from perfscope.runners.schemes.registry import find_scheme
 from perfscope.runners.schemes.shared_memory import map_shared
-from perfscope.runners.traffic import expected_calls
-from perfscope.runners.train import train, train_here
+from perfscope.runners.train import train
 from perfscope.runners.transport import GlooTransport, PeerLostError, Transport
 from perfscope.runners.world import Alone, World, open_world
 from tests.runners.ranks import run_ranks
+from tests.runners.training import expected_calls, train_here
 
 BASE = BenchConfig(
     scheme="serial",

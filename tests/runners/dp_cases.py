@@ -26,9 +26,9 @@ from perfscope.runners.schemes import dp_senders
 from perfscope.runners.schemes.base import Scheme
 from perfscope.runners.schemes.local import loss_of
 from perfscope.runners.schemes.registry import find_scheme
-from perfscope.runners.traffic import Traffic, expected_calls
-from perfscope.runners.train import train_here
+from perfscope.runners.traffic import Traffic
 from perfscope.runners.world import Alone, World
+from tests.runners.training import expected_calls, train_here
 
 State = dict[str, torch.Tensor]
 _SIZES = {"float": 4, "double": 8, "long int": 8, "unsigned char": 1, "c10::BFloat16": 2, "c10::Half": 2}

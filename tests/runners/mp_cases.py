@@ -21,9 +21,9 @@ from perfscope.runners.models.registry import ModelInfo
 from perfscope.runners.models.stack import Stack
 from perfscope.runners.planning import plan
 from perfscope.runners.schemes.registry import find_scheme
-from perfscope.runners.traffic import expected_calls
-from perfscope.runners.train import train, train_here
+from perfscope.runners.train import train
 from perfscope.runners.world import Alone, World
+from tests.runners.training import expected_calls, train_here
 
 
 def _way(stack: Stack, *layers: tuple[str, int, int]) -> Stack:

@@ -16,9 +16,10 @@ from perfscope.runners.mesh import Mesh
 from perfscope.runners.models.registry import build_model
 from perfscope.runners.planning import plan
 from perfscope.runners.schemes.registry import find_scheme
-from perfscope.runners.train import Outcome, train_here
+from perfscope.runners.train import Outcome
 from perfscope.runners.world import Alone, World
 from tests.runners.ranks import run_ranks
+from tests.runners.training import train_here
 
 STEPS = 6
 Sends = Counter[tuple[str, int]]

@@ -24,7 +24,6 @@ from hypothesis import strategies as st  # noqa: E402
 
 from perfscope.runners import comm  # noqa: E402
 from perfscope.runners.comm import Call, Group, Ledger  # noqa: E402
-from perfscope.runners.compression.casts import SMALLEST_HALF, UNIT_ROUNDOFF  # noqa: E402
 from perfscope.runners.compression.int8 import BLOCK, Int8Exchange  # noqa: E402
 from perfscope.runners.compression.powersgd import PowerSgdExchange, squarest  # noqa: E402
 from perfscope.runners.compression.registry import (  # noqa: E402
@@ -44,6 +43,11 @@ from perfscope.runners.config import BenchConfig, BenchError, Modifier, parse_sc
 from perfscope.runners.exchange import DenseExchange, Exchange  # noqa: E402
 from tests.runners.compression_cases import SIZES, config_for, gradient, residual_of  # noqa: E402
 from tests.runners.ranks import run_ranks  # noqa: E402
+
+# Half a unit in the last place of 1.0: the largest relative error of one rounding.
+UNIT_ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+# Half the distance of the smallest numbers: what one rounding loses of a value too small to be normal.
+SMALLEST_HALF = {torch.float16: 2.0**-25, torch.bfloat16: 2.0**-134}
 
 CODECS = ["fp16", "bf16", "int8", "topk(0.05)", "mstopk(0.05)", "powersgd(2)"]
 WITH_FEEDBACK = [one for one in CODECS if one not in ("fp16", "bf16")]

@@ -22,8 +22,8 @@ from perfscope.runners.data.registry import check_data, held_out, open_feed
 from perfscope.runners.data.scale import scaled_bytes
 from perfscope.runners.models.registry import find_model
 from perfscope.runners.schemes.base import Batch, Feed
-from perfscope.runners.train import train_here
 from perfscope.runners.world import Alone, World
+from tests.runners.training import train_here
 
 CLASSES, PER_CLASS, SIDE = 3, 20, 12
 

@@ -20,9 +20,10 @@ from perfscope.runners.schemes.dp_gradients import gradients_of
 from perfscope.runners.schemes.dp_senders import NewestFirst
 from perfscope.runners.schemes.dp_update import owned
 from perfscope.runners.schemes.registry import find_scheme
-from perfscope.runners.train import _draws_of, train_here
+from perfscope.runners.train import _draws_of
 from perfscope.runners.world import Alone, World
 from tests.runners.ranks import run_ranks
+from tests.runners.training import train_here
 
 EXACT = (
     "dp.ddp",

@@ -16,8 +16,9 @@ from perfscope.runners.schemes.hy_auto import Auto
 from perfscope.runners.schemes.hy_numa_replica import NumaReplica, children, parent
 from perfscope.runners.schemes.hy_owt import HybridChain, OneWeirdTrick
 from perfscope.runners.schemes.registry import find_scheme
-from perfscope.runners.traffic import Traffic, expected_calls
+from perfscope.runners.traffic import Traffic
 from tests.runners.pp_cases import TRAINED, configure, trained
+from tests.runners.training import expected_calls
 
 HYBRIDS = [
     (num_ranks, name)

@@ -14,12 +14,12 @@ from perfscope.runners.mesh import Mesh
 from perfscope.runners.models.registry import build_model
 from perfscope.runners.planning import describe_model, plan
 from perfscope.runners.schemes.registry import find_scheme
-from perfscope.runners.train import train_here
 from perfscope.runners.world import Alone, World
 from perfscope.vocabulary.axes import Axis
 from tests.runners.mp_cases import config_of
 from tests.runners.pp_cases import traced_step
 from tests.runners.ranks import run_ranks
+from tests.runners.training import train_here
 
 TOKENS: dict[str, Any] = {"model": "transformer", "input_shape": (12,), "learning_rate": 0.1, "steps": 3}
 TABLE: dict[str, Any] = {"model": "table_mlp", "input_shape": (24,), "steps": 3}

@@ -23,8 +23,8 @@ from perfscope.runners.pipeline.partition import (
 from perfscope.runners.planning import plan
 from perfscope.runners.schemes.pp_schedules import GPipe, Interleaved, OneForwardOneBackward, Pipeline
 from perfscope.runners.schemes.registry import find_scheme
-from perfscope.runners.traffic import expected_calls
 from tests.runners.pp_cases import TRACED, TRAINED, configure, trained
+from tests.runners.training import expected_calls
 
 PIPELINES = [
     (num_ranks, name)

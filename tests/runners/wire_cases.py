@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from perfscope.runners.config import BenchConfig
-from perfscope.runners.train import train_here
 from perfscope.runners.world import open_world
+from tests.runners.training import train_here
 
 
 def main(out: Path, configs: list[BenchConfig]) -> None:

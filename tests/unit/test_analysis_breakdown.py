@@ -10,7 +10,6 @@ import pytest
 from perfscope.analysis import breakdown as bd
 from perfscope.analysis.results import Breakdown, RankResult
 from perfscope.analysis.run import analyse_run
-from perfscope.analysis.spans import StepSpan
 from perfscope.messages.missing import figure_text
 from tests.unit.synthetic_run import AUTOGRAD, BACKEND, EPOCH, MAIN, SyntheticRun, comm, span
 
@@ -162,20 +161,6 @@ def test_device_gaps_are_told_apart_and_add_up(tmp_path: Path) -> None:
     assert device.idle == device.idle_host_wait + device.idle_kernel_wait + device.idle_other
     [rank] = analyse_run(run.read()).ranks
     assert rank.idle_host_wait_ns == 100_000
-
-
-def test_hta_selection_leaves_out_the_last_step_and_unlaunched_work(tmp_path: Path) -> None:
-    run = SyntheticRun(tmp_path)
-    run.rank(0)
-    spans = [kernel(50, 10, launch=20), kernel(150, 10, launch=120), kernel(70, 10, launch=None)]
-    run.window(0, spans, [(0, 0, 100), (1, 100, 200)])
-    table = run.read().timeline(0, 0)
-    steps = (
-        StepSpan(step=0, start_ns=EPOCH, end_ns=EPOCH + 100),
-        StepSpan(step=1, start_ns=EPOCH + 100, end_ns=EPOCH + 200),
-    )
-    assert bd.hta_selection(table, steps).tolist() == [True, False, False]
-    assert bd.hta_selection(table, steps[:1]).tolist() == [True, True, True]
 
 
 def test_a_trace_without_step_marks_is_taken_whole_and_says_so(tmp_path: Path) -> None:

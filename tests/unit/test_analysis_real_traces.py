@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from perfscope.analysis import breakdown as bd
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.results import Breakdown, DeviceBreakdown
 from perfscope.analysis.run import analyse_run
-from perfscope.analysis.spans import StepSpan, whole_numbers, window_facts
+from perfscope.analysis.spans import Mask, StepSpan, whole_numbers, window_facts, words
 from perfscope.ingest.importing import import_traces
 from perfscope.messages.missing import cause_text, figure_text
 from perfscope.rundir.reader import RunReader
@@ -54,8 +55,28 @@ def steps_of(reader: RunReader, rank: int) -> tuple[StepSpan, ...]:
     return next(window_facts(summary).steps for summary in reader.summaries() if summary["rank"] == rank)
 
 
+def hta_selection(table: pa.Table, steps: Sequence[StepSpan]) -> Mask:
+    """As HolisticTraceAnalysis selects: without device work launched from the start of the last profiler step
+    on, and without device work whose launch is not in the file.
+
+    The last step is the last mark in the file, and a device's own copy of a mark counts as one: where the
+    device lags behind, nothing was launched that late. A file with fewer than two marks is taken whole.
+
+    Args:
+        table: DEVICE_COLUMNS and `name` of one rank and window.
+        steps: the profiler steps of the host.
+    """
+    code, names = words(table, "name")
+    is_mark = np.array([*(name.startswith("ProfilerStep#") for name in names), False])[code]
+    marks = {step.start_ns for step in steps} | set(whole_numbers(table, "start_ns")[is_mark].tolist())
+    if len(marks) < 2:
+        return bd.every_gpu_event(table)
+    launch = whole_numbers(table, "launch_ns")
+    return bd.every_gpu_event(table) & (launch >= 0) & (launch < max(marks))
+
+
 def device_of(table: pa.Table, steps: tuple[StepSpan, ...], selection: str) -> DeviceBreakdown:
-    mask = bd.every_gpu_event(table) if selection == "every_gpu_event" else bd.hta_selection(table, steps)
+    mask = bd.every_gpu_event(table) if selection == "every_gpu_event" else hta_selection(table, steps)
     device = bd.device_breakdown(table, mask)
     assert device is not None
     assert device.idle == device.idle_host_wait + device.idle_kernel_wait + device.idle_other

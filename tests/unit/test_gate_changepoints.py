@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,11 +19,14 @@ from perfscope.gate.changepoints import (
     ChangePoint,
     Float64,
     best_cuts,
-    change_points,
     search,
 )
 
 REAL = Path(__file__).parents[1] / "data" / "gate" / "nothing-p10.json"
+
+
+def change_points(values: Sequence[float] | Float64, **settings: Any) -> tuple[ChangePoint, ...]:
+    return search(values, **settings).changes
 
 
 def noisy(seed: int, num: int = 40, spread: float = 0.03) -> Float64:

@@ -33,8 +33,9 @@ from perfscope.reports.gate_history.build import build_history_report
 from perfscope.reports.gate_history.chart import Break, HistoryChart, Level, RunPoint
 from perfscope.reports.html import render_html, script_text
 from perfscope.reports.model import Report, Table, Unit
-from perfscope.reports.pdf import pdf_data, render_pdf, section_titles
+from perfscope.reports.pdf import render_pdf
 from perfscope.reports.text import render_text
+from tests.unit.pdf_sections import section_titles
 from tests.unit.test_compare_command import recorded
 from tests.unit.test_gate_trend import made_history, of, slower
 from tests.unit.test_report_command import perfscope
@@ -188,7 +189,7 @@ def test_all_renderers_tell_the_same(usual: Report, usual_html: str) -> None:
     report, html, text = usual, usual_html, render_text(usual)
     page = Page(html)
     assert page.sections == [(section.id, section.title) for section in report.sections]
-    assert section_titles(pdf_data(report)) == page.sections
+    assert section_titles(report) == page.sections
     for said in ("1b1b1b1", "29 Oct 2026"):
         assert said in html and said in text
     assert page.counts["circle"] >= 40

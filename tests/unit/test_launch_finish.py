@@ -11,7 +11,7 @@ import pytest
 
 from perfscope.launch.attachment import explain, num_attached, packages, read_ranks, verdict
 from perfscope.launch.finish import compress_windows
-from perfscope.launch.machine import read_git_state
+from perfscope.launch.git_state import read_git_state
 from perfscope.launch.plan import LaunchPlan
 from perfscope.launch.process import Ending
 from perfscope.rundir.layout import host_name

@@ -12,9 +12,6 @@ from perfscope.analysis.predict.costs import (
     LinkCost,
     algorithms,
     collective_time_s,
-    fastest_algorithm,
-    parameter_server_round_s,
-    two_level_all_reduce_s,
 )
 from perfscope.analysis.predict.networks import READ, REMEMBERED, named_networks, parse_network
 from perfscope.errors import UsageError
@@ -60,49 +57,12 @@ def test_gloo_moves_an_all_reduce_for_a_reduce_scatter() -> None:
     )
 
 
-def test_small_messages_take_few_rounds_and_large_ones_few_bytes() -> None:
-    link = LinkCost(1e-5, 1e-10)
-    assert fastest_algorithm("all_reduce", 64, 64, link)[0] in {HALVING_DOUBLING, TREE}
-    assert fastest_algorithm("broadcast", 8, 1e9, link)[0] == RING
-    assert fastest_algorithm("broadcast", 8, 8, link)[0] == TREE
-
-
-def test_two_levels_beat_a_flat_ring_over_a_slow_network_only_in_latency() -> None:
-    inside, across = LinkCost(1e-6, 1e-11), LinkCost(5e-5, 1e-9)
-    both = two_level_all_reduce_s(8, 16, SIZE, inside, across)
-    flat = collective_time_s("all_reduce", 128, SIZE, across)
-    assert both < flat
-    # all r ranks share the host's link: S bytes cross it per direction, as in one ring among the hosts
-    alone = collective_time_s("all_reduce", 16, SIZE, across)
-    assert both == pytest.approx(alone + 2 * (7e-6 + 7 / 8 * SIZE * 1e-11))
-    assert two_level_all_reduce_s(1, 16, SIZE, inside, across) == pytest.approx(alone)
-    assert two_level_all_reduce_s(8, 1, SIZE, inside, across) == pytest.approx(
-        2 * (7e-6 + 7 / 8 * SIZE * 1e-11)
-    )
-
-
-def test_leaders_only_reduce_talk_and_broadcast() -> None:
-    inside, across = LinkCost(1e-6, 1e-11), LinkCost(5e-5, 1e-9)
-    expected = 2 * 2 * (1e-6 + SIZE * 1e-11) + collective_time_s("all_reduce", 3, SIZE, across)
-    assert two_level_all_reduce_s(4, 3, SIZE, inside, across, leaders_only=True) == pytest.approx(expected)
-
-
-def test_a_parameter_server_serves_its_workers_one_by_one() -> None:
-    link = LinkCost(1e-6, 1e-9)
-    assert parameter_server_round_s(4, SIZE, link) == pytest.approx(8 * (1e-6 + 8e-3))
-    assert parameter_server_round_s(4, SIZE, link, one_way=True) == pytest.approx(4 * (1e-6 + 8e-3))
-    assert parameter_server_round_s(4, SIZE, link, num_servers=2) == pytest.approx(8 * (1e-6 + 4e-3))
-    assert parameter_server_round_s(2, SIZE, link, num_servers=64) == pytest.approx(2 * (64e-6 + 8e-3))
-
-
 @pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf")])
 def test_impossible_figures_are_refused(bad: float) -> None:
     with pytest.raises(ValueError, match="latency"):
         LinkCost(bad, 1e-9)
     with pytest.raises(ValueError, match="payload"):
         collective_time_s("all_reduce", 4, bad, LINK)
-    with pytest.raises(ValueError, match="payload"):
-        parameter_server_round_s(4, bad, LINK)
 
 
 def test_unknown_collectives_and_algorithms_are_named() -> None:

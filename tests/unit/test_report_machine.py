@@ -28,9 +28,10 @@ from perfscope.reports.model import (
     Timeline,
     Unit,
 )
-from perfscope.reports.pdf import pdf_data, render_pdf, section_titles
+from perfscope.reports.pdf import pdf_data, render_pdf
 from perfscope.reports.text import cells, render_text
 from perfscope.vocabulary.disturbances import DisturbanceKind
+from tests.unit.pdf_sections import section_titles
 from tests.unit.synthetic_machine import (
     SECOND,
     START,
@@ -381,7 +382,7 @@ def test_the_timeline_shows_counters_of_its_own_hosts_only() -> None:
 def test_every_renderer_has_every_section_of_the_machine(name: str) -> None:
     report = report_of(name)
     on_screen = Page(render_html(report)).sections
-    assert section_titles(pdf_data(report)) == on_screen
+    assert section_titles(report) == on_screen
     text = render_text(report, width=80)
     assert max(cells(row) for row in text.splitlines()) <= 80
     for section in ("Machine", "Counters over the run", "Memory, links and energy"):

@@ -18,7 +18,8 @@ from perfscope.reports.drawing.paper import paper_svg
 from perfscope.reports.drawing.still import lay_out_still
 from perfscope.reports.html import render_html
 from perfscope.reports.model import Report, Series, StackedBars, Timeline
-from perfscope.reports.pdf import BREAK, pdf_data, render_pdf, section_titles, soft
+from perfscope.reports.pdf import BREAK, pdf_data, render_pdf, soft
+from tests.unit.pdf_sections import section_titles
 from tests.unit.test_report_html import HOSTILE, Page, hostile_analysis
 from tests.unit.test_report_synthetic import synthetic_analysis, synthetic_timeline
 
@@ -42,7 +43,7 @@ def report() -> Report:
 
 def test_pdf_and_html_have_the_same_sections(report: Report) -> None:
     on_screen = Page(render_html(report)).sections
-    assert section_titles(pdf_data(report)) == on_screen
+    assert section_titles(report) == on_screen
     assert typeset_headings(report) == [title for _, title in on_screen]
 
 

@@ -39,7 +39,7 @@ from perfscope.reports.model import (
     format_value,
 )
 from perfscope.reports.palette import theme_blocks
-from perfscope.reports.pdf import pdf_data, render_pdf, section_titles
+from perfscope.reports.pdf import render_pdf
 from perfscope.reports.study.build import build_study_report, first_sentence
 from perfscope.reports.study.losses import grouped
 from perfscope.reports.study.words import efficiency_tone, ratio_tone, times
@@ -48,6 +48,7 @@ from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.comparison import ProblemKind
 from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.missing import Missing
+from tests.unit.pdf_sections import section_titles
 from tests.unit.study_entries import entry
 from tests.unit.synthetic_study import COUNTS, SPEEDUPS, diff_study, scaling_study, scheme_study
 from tests.unit.test_report_golden import check, scrub
@@ -102,7 +103,7 @@ def test_text_fits_its_width(report: Report, width: int) -> None:
 def test_pdf_and_html_have_the_same_sections() -> None:
     report = build_study_report(everything())
     page = Page(render_html(report))
-    assert section_titles(pdf_data(report)) == page.sections
+    assert section_titles(report) == page.sections
     assert typeset_headings(report) == [title for _, title in page.sections]
 
 

@@ -54,10 +54,6 @@ class ClockFit(Struct, frozen=True, kw_only=True):
         moved: Int64 = shifted - np.rint(since * (drift * 1e-6)).astype(np.int64)
         return moved
 
-    def offsets(self, hosts: Iterable[str]) -> Int64:
-        """Shape (len(hosts),), ns, each where its clock shows at_ns; 0 for a host never compared."""
-        return np.array([self._of(host).offset_ns.get(host, 0) for host in hosts], dtype=np.int64)
-
     def residuals(self, hosts: Iterable[str]) -> Int64:
         """Doubt about each host's clock in a comparison among `hosts`, shape (len(hosts),), ns.
 

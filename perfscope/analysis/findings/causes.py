@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from perfscope.analysis.findings.evidence import Evidence
-from perfscope.analysis.findings.preempted import explains_idle
+from perfscope.analysis.machine.counters import counted_between
+from perfscope.analysis.machine.host import Host, HostRank
 from perfscope.analysis.results import Finding
 from perfscope.units import format_count, format_ns, format_ratio
 
 LARGE = 0.1  # of the computation that a layer must have to be the one to look at
+_EXPLAINS = 0.5  # of the idle time that waiting for a CPU must account for
+_WAITED = "rank_runqueue_wait"
 
 
 def compute(evidence: Evidence, verdict: bool) -> Finding:
@@ -110,7 +113,7 @@ def idle(evidence: Evidence, verdict: bool) -> Finding:
             gain_ratio=min(launch / evidence.step, gain_ratio),
         )
     where = "the device runs nothing" if waits else "no operator runs and nothing is sent"
-    waited = explains_idle(evidence, cost)
+    waited = _explained_by_cpu_wait(evidence, cost)
     if waited is not None:
         lead = "A shortage of CPUs bounds the step" if verdict else "Ranks wait for a CPU"
         return Finding(
@@ -185,3 +188,36 @@ def untraced(evidence: Evidence) -> Finding:
         gain_ns=None,
         gain_ratio=None,
     )
+
+
+def _waited_for_cpu(evidence: Evidence) -> float | None:
+    """Share of the steps' time in which a compute thread of the mean traced rank waited for a CPU.
+
+    The kernel counts it for each thread; threads that sleep wait for nothing. None where it was not read.
+    """
+    traced = {rank.rank for rank, _ in evidence.traced}
+    found = [
+        share
+        for host in evidence.hosts
+        for rank in host.ranks
+        if rank.rank in traced and (share := _cpu_wait(host, rank)) is not None
+    ]
+    return sum(found) / len(found) if found else None
+
+
+def _cpu_wait(host: Host, rank: HostRank) -> float | None:
+    if host.steps_ns is None:
+        return None
+    for series, counted in host.counters(_WAITED):
+        if series.labels.get("pid") == str(rank.pid):
+            waited, covered = counted_between(counted, *host.steps_ns)
+            return waited / covered / max(rank.num_threads or 1, 1) if covered else None
+    return None
+
+
+def _explained_by_cpu_wait(evidence: Evidence, idle_ns: float) -> float | None:
+    """The share, where it accounts for most of so much idle time per step; else None."""
+    share = _waited_for_cpu(evidence)
+    if share is None or not idle_ns or share * evidence.step < _EXPLAINS * idle_ns:
+        return None
+    return min(share, 1.0)

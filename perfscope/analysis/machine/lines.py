@@ -15,7 +15,6 @@ from perfscope.analysis.machine.results import CounterTrack
 from perfscope.rundir.metrics import QUALITIES
 from perfscope.rundir.samples import SampleSeries
 
-_SECOND = 1_000_000_000
 _SHORTEST = 0.3  # of the usual interval; shorter ones are left out of a line, not out of a sum
 
 
@@ -116,11 +115,3 @@ def track(
         peak_source=peak_source,
         quality=line.quality,
     )
-
-
-def coarse(
-    counted: Rates, start_ns: int, end_ns: int, width_ns: int = _SECOND
-) -> tuple[Int64, Int64, Float64]:
-    """Starts, ends and rates of stretches of about a second that fit into [start, end]; nan where unread."""
-    grid = on_grid(counted, start_ns, end_ns, width_ns)
-    return grid.start_ns, grid.end_ns, grid.per_s

@@ -51,12 +51,6 @@ class LinkCost(Struct, frozen=True):
         """1/beta; None for a link that charges nothing per byte."""
         return 1 / self.beta_s_per_byte if self.beta_s_per_byte else None
 
-    def shared_by(self, num_senders: float) -> LinkCost:
-        """The link as one of `num_senders` that send at once sees it: its latency, its share of bandwidth."""
-        if not isfinite(num_senders) or num_senders < 1:
-            raise ValueError(f"a link is shared by at least one sender, not {num_senders}")
-        return LinkCost(self.alpha_s, self.beta_s_per_byte * num_senders, self.gamma_s_per_byte)
-
 
 class _Terms(Struct, frozen=True):
     """How often each of alpha, beta and gamma is paid: messages, bytes and reduced bytes, per byte of S."""
@@ -226,90 +220,3 @@ def collective_time_s(
         + terms.bytes_sent * more * num_bytes * link.beta_s_per_byte
         + terms.bytes_reduced * num_bytes * link.gamma_s_per_byte
     )
-
-
-def fastest_algorithm(collective: str, num_ranks: int, num_bytes: float, link: LinkCost) -> tuple[str, float]:
-    """(algorithm, seconds) of the cheapest formula: what a library that switches by size would take.
-
-    Ties go to the first of `algorithms`. Raises ValueError as `collective_time_s` does.
-    """
-    known = algorithms(collective)
-    if not known:
-        raise ValueError(f"no cost formula for the collective {collective!r}")
-    times = [(name, collective_time_s(collective, num_ranks, num_bytes, link, name)) for name in known]
-    return min(times, key=lambda pair: pair[1])
-
-
-def two_level_all_reduce_s(
-    ranks_per_host: int,
-    num_hosts: int,
-    num_bytes: float,
-    inside: LinkCost,
-    across: LinkCost,
-    *,
-    across_algorithm: str = RING,
-    leaders_only: bool = False,
-) -> float:
-    """Seconds of an all_reduce that knows which ranks share a host.
-
-    Sharded (default): reduce_scatter inside each host, an all_reduce of S/r per rank across the hosts, all r
-    ranks of a host sharing its one network link, all_gather inside. leaders_only: reduce to one rank per
-    host, all_reduce of S among the leaders, broadcast inside.
-
-    Args:
-        ranks_per_host: r.
-        num_hosts: h.
-        num_bytes: S.
-        inside: link between ranks of one host.
-        across: the network link of a whole host.
-        across_algorithm: formula between the hosts.
-        leaders_only: whether one rank per host does all the talking.
-
-    Raises:
-        ValueError: as `collective_time_s`.
-    """
-    if leaders_only:
-        return (
-            collective_time_s("reduce", ranks_per_host, num_bytes, inside)
-            + collective_time_s("all_reduce", num_hosts, num_bytes, across, across_algorithm)
-            + collective_time_s("broadcast", ranks_per_host, num_bytes, inside)
-        )
-    scatter = collective_time_s("reduce_scatter", ranks_per_host, num_bytes, inside)
-    gather = collective_time_s("all_gather", ranks_per_host, num_bytes, inside)
-    middle = collective_time_s(
-        "all_reduce",
-        num_hosts,
-        num_bytes / ranks_per_host,
-        across.shared_by(ranks_per_host),
-        across_algorithm,
-    )
-    return scatter + middle + gather
-
-
-def parameter_server_round_s(
-    num_workers: int, num_bytes: float, link: LinkCost, *, num_servers: int = 1, one_way: bool = False
-) -> float:
-    """Seconds of one round with parameter servers: every worker pushes S and pulls S.
-
-    A server holds S/k and serves its W workers one after the other: 2 W (alpha + S/k beta) + W S/k gamma.
-    With more servers than workers the worker's own link sets the pace: 2 (k alpha + S beta).
-
-    Args:
-        num_workers: W.
-        num_bytes: S, all parameters.
-        link: of a server and of a worker alike.
-        num_servers: k, the parameters cut evenly over them.
-        one_way: count one direction only, as You, Buluc, Demmel (SC'17) do.
-
-    Raises:
-        ValueError: no worker or no server, or S < 0 or undefined.
-    """
-    if num_workers < 1 or num_servers < 1:
-        raise ValueError("a parameter-server round needs at least one worker and one server")
-    if not isfinite(num_bytes) or num_bytes < 0:
-        raise ValueError(f"a payload is a finite number of bytes >= 0, not {num_bytes}")
-    directions = 1 if one_way else 2
-    part = num_bytes / num_servers
-    server = directions * num_workers * (link.alpha_s + part * link.beta_s_per_byte)
-    worker = directions * (num_servers * link.alpha_s + num_bytes * link.beta_s_per_byte)
-    return max(server, worker) + num_workers * part * link.gamma_s_per_byte

@@ -28,7 +28,6 @@ _LEFT_OUT = 3  # first steps
 _MOST_WAITING = 0.7  # of the time in calls: the skews are of other calls than those that last
 _MUCH_IDLE = 0.2  # of a step
 _BEGIN_EARLY = ("dp.fwd_overlap", "easgd.sync_ar")  # whose steps wait for what the step before them sent
-Document = Mapping[str, object]
 
 
 class NotUsable(Exception):

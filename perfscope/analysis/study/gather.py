@@ -177,11 +177,6 @@ def sequence(value: object) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else ()
 
 
-def texts(value: object) -> dict[str, str]:
-    """A mapping's values as text, without those that are None."""
-    return {str(name): str(one) for name, one in mapping(value).items() if one is not None}
-
-
 def _whole(value: object) -> int | None:
     """A count above 0; an integer that was decoded as a float counts."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0 or value % 1:

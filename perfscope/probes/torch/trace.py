@@ -17,7 +17,6 @@ from typing import Any, Callable, Dict, Optional
 
 from ..files import check_process_name, check_writable
 from ..frames import around
-from .c_exit import exit_without_destructors
 from .c_stderr import without_cerr, without_line
 
 _IMPORTER = threading.get_ident()  # this is imported with torch
@@ -187,7 +186,7 @@ class TorchTrace:
         """In a forked child: the session is the parent's."""
         self._profile = self._left = None
         if self._used_by not in (None, os.getpid()):
-            exit_without_destructors()
+            _exit_without_destructors()
 
 
 def _check_whole(path: str) -> None:
@@ -214,3 +213,18 @@ def _disabled() -> Any:
     if hasattr(autograd.profiler, "_run_on_profiler_stop"):
         autograd.profiler._run_on_profiler_stop()  # else compiled code would go on to mark what it runs
     return results
+
+
+def _exit_without_destructors() -> None:
+    """When this forked child exits, leave once Python is done and C's streams are flushed; keep the status.
+
+    Kineto keeps threads. A child has none of them, but it has their owners: when it exits, their destructors
+    wait for the threads without end, or abort the process. Handlers that are registered from now on still
+    run. Does nothing where the C library has no `on_exit`.
+    """
+    import ctypes  # not at the top: few trainings fork
+
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "on_exit") and hasattr(libc, "__cxa_atexit"):
+        libc.on_exit(libc._exit, None)  # glibc hands the status on
+        libc["__cxa_atexit"](libc.fflush, None, None)

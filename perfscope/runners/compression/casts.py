@@ -11,11 +11,6 @@ from perfscope.runners.comm import Group
 from perfscope.runners.compression.state import Later
 from perfscope.runners.exchange import Exchange, Pending, Sent
 
-# Half a unit in the last place of 1.0: the largest relative error of one rounding.
-UNIT_ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
-# Half the distance of the smallest numbers: what one rounding loses of a value too small to be normal.
-SMALLEST_HALF = {torch.float16: 2.0**-25, torch.bfloat16: 2.0**-134}
-
 
 class CastExchange(Exchange):
     """Divides by P, rounds to `dtype`, sums there, and widens again. Keeps nothing between steps.

@@ -1,4 +1,4 @@
-"""From torch's layout of weights to another framework's, and back. numpy only, Python >= 3.8.
+"""From torch's layout of weights to other frameworks'. numpy only, Python >= 3.8.
 
 torch: images (N, C, H, W); convolutions (out, in, height, width); linear layers (out, in), behind a flatten
 with inputs in the order (C, H, W).
@@ -17,11 +17,6 @@ def conv_to_hwio(weight: Any) -> Any:
     return np.ascontiguousarray(np.transpose(weight, (2, 3, 1, 0)))
 
 
-def conv_from_hwio(weight: Any) -> Any:
-    """(height, width, in, out) to (out, in, height, width)."""
-    return np.ascontiguousarray(np.transpose(weight, (3, 2, 0, 1)))
-
-
 def linear_to_in_out(weight: Any, flattened: Sequence[int] | None = None) -> Any:
     """(out, in) to (in, out).
 
@@ -35,16 +30,6 @@ def linear_to_in_out(weight: Any, flattened: Sequence[int] | None = None) -> Any
         maps = np.reshape(weight, (len(weight), channels, height, width))
         weight = np.reshape(np.transpose(maps, (0, 2, 3, 1)), (len(weight), -1))
     return np.ascontiguousarray(np.transpose(weight))
-
-
-def linear_from_in_out(weight: Any, flattened: Sequence[int] | None = None) -> Any:
-    """(in, out) to (out, in); the inverse of `linear_to_in_out`."""
-    weight = np.transpose(weight)
-    if flattened is not None:
-        channels, height, width = flattened
-        maps = np.reshape(weight, (len(weight), height, width, channels))
-        weight = np.reshape(np.transpose(maps, (0, 3, 1, 2)), (len(weight), -1))
-    return np.ascontiguousarray(weight)
 
 
 def images_to_nhwc(images: Any) -> Any:

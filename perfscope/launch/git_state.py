@@ -1,4 +1,4 @@
-"""Facts about where a run happens: the host's name and the git state. Hardware is the collectors' part."""
+"""The git state of the training's code: commit, and whether tracked files differ from it."""
 
 from __future__ import annotations
 
