@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -18,6 +19,7 @@ from perfscope.errors import RunDirectoryError, UnreadableFileError
 from perfscope.rundir import layout, old_gpu_words, seal
 from perfscope.rundir.attempts import Attempt, all_attempts, choose
 from perfscope.rundir.documents import Document, is_too_deep, parse_document, seal_of_file
+from perfscope.rundir.host_records import CeilingsRecord, StacksRecord
 from perfscope.rundir.inventory import INVENTORY, mark_of
 from perfscope.rundir.links import refuse_links
 from perfscope.rundir.migrations import migrate
@@ -33,6 +35,8 @@ from perfscope.rundir.rows import Row, decode_lines, is_step, step_columns, with
 from perfscope.rundir.samples import HostSamples, read_samples
 from perfscope.rundir.schema import STEPS, TIMELINE
 from perfscope.vocabulary.steps import StepSource
+
+_T = TypeVar("_T", bound=Struct)
 
 _UNVERIFIED = "carries no checksum, which it should: whether it is as it was written is not known"
 _GONE = "the run had this file when it was closed; it is not there any more"
@@ -177,13 +181,15 @@ class RunReader:
         found = self._document(self._host_file(host, layout.TOPOLOGY_JSON))
         return old_gpu_words.topology(found) if found is not None else None
 
-    def ceilings(self, host: str) -> Document | None:
+    def ceilings(self, host: str) -> CeilingsRecord | None:
         """ceilings.json of a host, or None."""
-        return self._document(self._host_file(host, layout.CEILINGS_JSON))
+        path = self._host_file(host, layout.CEILINGS_JSON)
+        return self._record(CeilingsRecord, path, self._document(path))
 
-    def stacks(self, host: str) -> Document | None:
+    def stacks(self, host: str) -> StacksRecord | None:
         """The speedscope file of a host, or None."""
-        return self._document(self._host_file(host, layout.STACKS_JSON))
+        path = self._host_file(host, layout.STACKS_JSON)
+        return self._record(StacksRecord, path, self._document(path))
 
     def samples(self, host: str) -> HostSamples | None:
         """Hardware counters of a host; None when none were recorded."""
@@ -301,6 +307,14 @@ class RunReader:
             self._note(
                 path, 0, f"entries of a wrong type or an impossible value are left out: {', '.join(entries)}"
             )
+
+    def _record(self, kind: type[_T], path: Path, document: Document | None) -> _T | None:
+        """The document of `path` as a record, with a note of the entries that are not in it."""
+        if document is None:
+            return None
+        record, damaged = decode_record(kind, document)
+        self._note_damaged(path, damaged)
+        return record
 
     def _seal(self, rank: int, name: str) -> object:
         """What rank.json says of a file beside it; None while the rank trains, and where it was killed."""

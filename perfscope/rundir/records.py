@@ -30,6 +30,17 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all: a key that is absent has its default."""
 
 
+class WholeLists(Record, frozen=True):
+    """A record whose lists and mappings are read whole or not at all: what is in them belongs together."""
+
+
+class PartialRow(WholeLists, frozen=True):
+    """A row of a list that is kept without the entries that cannot be read; any other row is left out whole.
+
+    Every field has a default.
+    """
+
+
 class Framework(Record, frozen=True):
     """What trained; `backend` is Keras's."""
 
@@ -319,25 +330,39 @@ def run_record(document: Document) -> RunRecord:
 
 def rank_record(document: Mapping[str, object]) -> RankRecord:
     """rank.json, where a wrong type is of no account to the caller."""
-    return decode_record(RankRecord, document)[0]
+    return read_as(RankRecord, document)
+
+
+def read_as(kind: type[_T], document: Mapping[str, object]) -> _T:
+    """A document as a record, where a wrong type is of no account to the caller."""
+    return decode_record(kind, document)[0]
 
 
 def _lenient_struct(kind: type[_T], document: Document, where: str, damaged: dict[str, None]) -> _T:
     values: dict[str, Any] = {}
+    in_part = not issubclass(kind, WholeLists)
     for field in msgspec.structs.fields(kind):
         if field.encode_name not in document:
             continue
         value = document[field.encode_name]
         try:
-            values[field.name] = _lenient(field.type, value, where + field.encode_name, damaged)
+            place = where + field.encode_name
+            values[field.name] = _lenient(field.type, value, place, damaged, in_part=in_part)
         except msgspec.ValidationError:
             if value is not None:
                 damaged[where + field.encode_name] = None
     return kind(**values)
 
 
-def _lenient(kind: Any, value: object, where: str, damaged: dict[str, None]) -> Any:
-    """`value` as `kind`, without what does not fit in it; ValidationError where nothing of it does."""
+def _lenient(kind: Any, value: object, where: str, damaged: dict[str, None], *, in_part: bool) -> Any:
+    """`value` as `kind`, without what does not fit in it; ValidationError where nothing of it does.
+
+    Args:
+        kind, value: the type wanted and what the document has.
+        where: dotted path of `value` in the document.
+        damaged: what is left out is added, by its path.
+        in_part: whether a list or a mapping may lose some of its values.
+    """
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError:
@@ -345,17 +370,32 @@ def _lenient(kind: Any, value: object, where: str, damaged: dict[str, None]) -> 
         inner = kinds[0]
         if isinstance(value, dict) and isinstance(inner, type) and issubclass(inner, Record):
             return _lenient_struct(inner, value, f"{where}.", damaged)
-        if isinstance(value, list) and get_origin(inner) is tuple and get_args(inner)[-1] is ...:
-            damaged[where] = None
-            return tuple(_those_that_fit(get_args(inner)[0], value))
-        if isinstance(value, dict) and get_origin(inner) is dict:
-            damaged[where] = None
-            pairs = ([name, *_those_that_fit(get_args(inner)[1], [one])] for name, one in value.items())
-            return {pair[0]: pair[1] for pair in pairs if len(pair) > 1}
+        if in_part and isinstance(value, list) and get_origin(inner) is tuple and get_args(inner)[-1] is ...:
+            return tuple(_those_that_fit(get_args(inner)[0], value, where, damaged))
+        if in_part and isinstance(value, dict) and get_origin(inner) is dict:
+            of = get_args(inner)[1]
+            pairs = (
+                (name, found)
+                for name, one in value.items()
+                for found in _those_that_fit(of, [one], where, damaged)
+            )
+            return dict(pairs)
         raise
 
 
-def _those_that_fit(kind: Any, values: Iterable[object]) -> Iterator[Any]:
+def _those_that_fit(
+    kind: Any, values: Iterable[object], where: str, damaged: dict[str, None]
+) -> Iterator[Any]:
     for value in values:
         with contextlib.suppress(msgspec.ValidationError):
-            yield msgspec.convert(value, kind)
+            yield _element(kind, value, where, damaged)
+
+
+def _element(kind: Any, value: object, where: str, damaged: dict[str, None]) -> Any:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        if isinstance(value, dict) and isinstance(kind, type) and issubclass(kind, PartialRow):
+            return _lenient_struct(kind, value, f"{where}.", damaged)
+        damaged[where] = None
+        raise

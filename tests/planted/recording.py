@@ -100,10 +100,10 @@ class EmulatedRun:
     def errors(self, rank: int) -> Sequence[Document]:
         return []
 
-    def stacks(self, host: str) -> Document | None:
+    def stacks(self, host: str) -> None:
         return None
 
-    def ceilings(self, host: str) -> Document | None:
+    def ceilings(self, host: str) -> None:
         return None
 
     def topology(self, host: str) -> Document | None:

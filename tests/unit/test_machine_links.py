@@ -13,6 +13,8 @@ from perfscope.analysis.machine.stacks import top_frames
 from perfscope.analysis.machine.wire import Job, algorithmic
 from perfscope.analysis.run import analyse_run
 from perfscope.messages.missing import cause_text, figure_text
+from perfscope.rundir.host_records import StacksRecord
+from perfscope.rundir.records import read_as
 from perfscope.vocabulary.links import LinkClass
 from tests.unit.synthetic_run import comm, span
 from tests.unit.synthetic_samples import HOST, SampledRun, SampleFile, ticks, two_nodes
@@ -279,7 +281,10 @@ def test_top_frames_come_from_all_hosts_and_count_recursion_once() -> None:
         "shared": {"frames": frames[:2]},
         "profiles": [{"type": "sampled", "samples": [[0, 1]], "weights": [4.0]}],
     }
-    found = {frame.name: frame for frame in top_frames([one, other, {}])}
+    found = {
+        frame.name: frame
+        for frame in top_frames([read_as(StacksRecord, document) for document in (one, other, {})])
+    }
     assert list(found) == ["step", "copy", "main"]
     assert (found["step"].self_ratio, found["step"].total_ratio, found["step"].line) == (7 / 8, 7 / 8, 10)
     assert (found["main"].self_ratio, found["main"].total_ratio, found["main"].line) == (0.0, 1.0, None)

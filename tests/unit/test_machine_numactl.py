@@ -13,6 +13,7 @@ import pytest
 from perfscope.analysis.findings.numactl import how_to_bind
 from perfscope.analysis.machine.host import Host, HostRank
 from perfscope.analysis.machine.topology import Topology
+from perfscope.rundir.host_records import CeilingsRecord
 from perfscope.rundir.records import run_record
 from perfscope.rundir.samples import HostSamples
 
@@ -24,7 +25,14 @@ def host(num_ranks: int) -> Host:
     more = {"num_threads": 1, "affinity": frozenset[int](), "device": "cpu", "starts": none, "ends": none}
     ranks = [HostRank(rank=k, pid=100 + k, local_rank=k, **more) for k in range(num_ranks)]  # type: ignore[arg-type]
     empty = HostSamples(host="h", series=(), facts=(), anchors=(), intervals=(), ends=(), num_dropped=0)
-    return Host(name="h", samples=empty, topology=Topology.of(None), ceilings={}, ranks=ranks, steps_ns=None)
+    return Host(
+        name="h",
+        samples=empty,
+        topology=Topology.of(None),
+        ceilings=CeilingsRecord(),
+        ranks=ranks,
+        steps_ns=None,
+    )
 
 
 def told(command: str, launcher: str, *nodes: tuple[int, ...]) -> str:

@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 
-from perfscope.rundir.records import RankRecord, RunRecord, decode_record, decode_run, rank_record, run_record
+from perfscope.rundir.host_records import CeilingsRecord, StacksRecord
+from perfscope.rundir.records import (
+    RankRecord,
+    Record,
+    RunRecord,
+    decode_record,
+    decode_run,
+    rank_record,
+    read_as,
+    run_record,
+)
 from tests.unit.synthetic_run import SyntheticRun
 
 RANK: dict[str, Any] = {
@@ -50,6 +60,24 @@ WRONG: tuple[object, ...] = (
 )
 
 
+CEILINGS: dict[str, Any] = {
+    "entries": [
+        {"kind": "stream_triad", "device": "cpu", "node": 0, "threads": 4, "value": 5e10},
+        {"kind": "gemm", "device": "cuda:0", "node": None, "dtype": "float32", "value": 1e12, "runs": 3},
+    ],
+    "theoretical": [{"what": "DRAM", "where": "socket 0", "value": 1e11, "source": "s"}],
+    "missing": [{"what": "device GEMM", "reason": "no torch"}],
+    "pressure": {"cpu_some_ratio": 0.5},
+    "how": "numpy",
+    "measured_unix_ns": 5,
+    "cached": True,
+}
+STACKS: dict[str, Any] = {
+    "shared": {"frames": [{"name": "main", "file": "a.py", "line": 3}, {"name": "step"}]},
+    "profiles": [{"type": "sampled", "samples": [[0, 1], [0]], "weights": [1.0, 2]}],
+}
+
+
 def test_what_is_absent_or_null_has_its_default() -> None:
     assert rank_record({}) == RankRecord() == rank_record(dict.fromkeys(RANK))
     assert decode_run({})[0] == RunRecord()
@@ -71,9 +99,11 @@ def test_a_record_has_what_was_written() -> None:
     assert not run_record({"status": "incomplete", "incomplete": "time limit"}).is_open
 
 
-@pytest.mark.parametrize("kind", [RankRecord, RunRecord])
-def test_an_entry_of_a_wrong_type_loses_no_other(kind: type[RankRecord] | type[RunRecord]) -> None:
-    document = RANK if kind is RankRecord else RUN
+@pytest.mark.parametrize(
+    ("kind", "document"),
+    [(RankRecord, RANK), (RunRecord, RUN), (CeilingsRecord, CEILINGS), (StacksRecord, STACKS)],
+)
+def test_an_entry_of_a_wrong_type_loses_no_other(kind: type[Record], document: dict[str, Any]) -> None:
     whole, _ = decode_record(kind, document)
     for name in document:
         for value in WRONG:
@@ -144,3 +174,24 @@ def test_an_impossible_value_is_left_out_and_named(
     synthetic.write(name, {**document, **entry})
     (note,) = synthetic.read().notes
     assert (note.path, note.reason.rpartition(": ")[2]) == (name, left_out)
+
+
+def test_a_measured_ceiling_that_cannot_be_read_is_left_out_whole() -> None:
+    """Without its node or its device it would be the ceiling of something else."""
+    entries = CEILINGS["entries"]
+    for name, value in (("node", "0"), ("device", 3), ("threads", -0.5), ("value", "5e10")):
+        record, damaged = decode_record(
+            CeilingsRecord, {**CEILINGS, "entries": [{**entries[0], name: value}, entries[1]]}
+        )
+        assert [one.kind for one in record.entries] == ["gemm"] and damaged == ("entries",)
+        assert record.missing[0].reason == "no torch"
+
+
+def test_a_stack_that_cannot_be_read_takes_those_beside_it_along() -> None:
+    """Samples name frames by their position, and weights name samples so: none may move."""
+    shared = {"frames": [5, *STACKS["shared"]["frames"]]}
+    record, damaged = decode_record(StacksRecord, {**STACKS, "shared": shared})
+    assert record.shared.frames == () and damaged == ("shared.frames",)
+    record, damaged = decode_record(StacksRecord, {**STACKS, "profiles": [{"samples": [[0], ["x"]]}]})
+    assert record.profiles == () and damaged == ("profiles",)
+    assert read_as(StacksRecord, STACKS).profiles[0].weights == (1.0, 2.0)

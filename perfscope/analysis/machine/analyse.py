@@ -123,8 +123,8 @@ def analyse_machine(source: RunSource, training: Training) -> tuple[MachineAnaly
     found = _Found()
     for host in open_hosts(source, training.steps):
         found.add(host, source, training)
-    stacks = [document for name in source.hosts if (document := source.stacks(name)) is not None]
-    known = any(host.topology.document or host.ceilings for host in found.hosts)
+    stacks = [one for name in source.hosts if (one := source.stacks(name)) is not None]
+    known = any(host.topology.document or not host.ceilings.is_empty for host in found.hosts)
     if not (found.sampled or known or stacks):
         return None, []
     windows = _windows(training.windows)
@@ -271,7 +271,7 @@ def _no_ceilings(hosts: Sequence[Host]) -> list[Missing]:
     """Hosts of ranks without ceilings.json, by reason."""
     by_reason: dict[str, list[str]] = {}
     for host in hosts:
-        if host.ranks and not host.ceilings:
+        if host.ranks and host.ceilings.is_empty:
             by_reason.setdefault(host.no_ceilings, []).append(host.name)
     return [
         missing_figure(Figure.CEILINGS, Cause.NO_CEILINGS, hosts=tuple(names), reason=reason)

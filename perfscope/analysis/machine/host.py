@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.machine.counters import Rates, rates
 from perfscope.analysis.machine.topology import Topology
-from perfscope.analysis.source import Document, RunSource
+from perfscope.analysis.source import RunSource
 from perfscope.analysis.steps import RankSteps
+from perfscope.rundir.host_records import CeilingsRecord
 from perfscope.rundir.metrics import GAUGE
 from perfscope.rundir.records import RankRecord, RunRecord
 from perfscope.rundir.samples import HostSamples, SampleSeries
@@ -52,8 +53,8 @@ class Host(Struct, kw_only=True, eq=False):
     name: str
     samples: HostSamples
     topology: Topology
-    ceilings: Document
-    no_ceilings: str = ""  # why `ceilings` is empty
+    ceilings: CeilingsRecord
+    no_ceilings: str = ""  # why nothing is in `ceilings`
     ranks: Sequence[HostRank]
     steps_ns: tuple[int, int] | None  # first step's start, last step's end; monotonic
     _rates: dict[int, Rates] = {}
@@ -123,7 +124,7 @@ def open_hosts(source: RunSource, steps: Mapping[int, RankSteps]) -> Iterator[Ho
             name=name,
             samples=samples if samples is not None else _no_samples(name),
             topology=Topology.of(source.topology(name)),
-            ceilings=source.ceilings(name) or {},
+            ceilings=source.ceilings(name) or CeilingsRecord(),
             no_ceilings=_why_no_ceilings(source.run, name),
             ranks=ranks,
             steps_ns=_steps_span(ranks),

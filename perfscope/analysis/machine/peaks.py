@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.results import Ceiling
-from perfscope.analysis.source import Document
+from perfscope.rundir.host_records import CeilingsRecord, MeasuredCeiling, TheoreticalCeiling
 from perfscope.units import format_ratio
 
 TRIAD, GEMM, DEVICE_COPY, DEVICE_GEMM = "stream_triad", "gemm", "device_copy", "device_gemm"
@@ -29,8 +29,8 @@ class Peak(Struct, frozen=True, kw_only=True):
 def ceilings(host: Host) -> list[Ceiling]:
     """Every ceiling of one host: measured ones first, then theoretical ones."""
     pressed = _pressure(host.ceilings)
-    found = [_measured(host.name, row, pressed) for row in _rows(host.ceilings, "entries")]
-    found += [_theoretical(host.name, row) for row in _rows(host.ceilings, "theoretical")]
+    found = [_measured(host.name, row, pressed) for row in host.ceilings.entries]
+    found += [_theoretical(host.name, row) for row in host.ceilings.theoretical]
     return found
 
 
@@ -38,11 +38,11 @@ def thread_memory_peak(host: Host, threads: int) -> Peak | None:
     """The best triad measured with so many threads, on nodes with CPUs."""
     with_cpus = {node.number for node in host.topology.nodes.values() if node.cpus}
     values = [
-        _value(row)
-        for row in _rows(host.ceilings, "entries")
-        if row.get("kind") == TRIAD
-        and row.get("threads") == threads
-        and (_node(row) is None or not with_cpus or _node(row) in with_cpus)
+        row.value
+        for row in host.ceilings.entries
+        if row.kind == TRIAD
+        and row.threads == threads
+        and (row.node is None or not with_cpus or row.node in with_cpus)
     ]
     return Peak(value=max(values), source=MEASURED) if any(values) else None
 
@@ -52,19 +52,19 @@ def memory_peak(host: Host, nodes: Iterable[int] | None = None) -> Peak | None:
 
     The triad's figure counts 24 bytes per element; with reads for ownership counters see a third more.
     """
-    triads = [row for row in _rows(host.ceilings, "entries") if row.get("kind") == TRIAD]
+    triads = [row for row in host.ceilings.entries if row.kind == TRIAD]
     if nodes is None:
-        whole = [_value(row) for row in triads if _node(row) is None]
+        whole = [row.value for row in triads if row.node is None]
         if any(whole):
             return Peak(value=max(whole), source=MEASURED)
-        wanted = {_node(row) for row in triads}
+        wanted = {row.node for row in triads}
     else:
         wanted = set(nodes)
-    best = {node: max((_value(row) for row in triads if _node(row) == node), default=0.0) for node in wanted}
+    best = {node: max((row.value for row in triads if row.node == node), default=0.0) for node in wanted}
     if best and all(best.values()):
         return Peak(value=sum(best.values()), source=MEASURED)
     if nodes is None or len(host.topology.nodes) <= len(wanted):
-        whole = [_value(row) for row in triads]
+        whole = [row.value for row in triads]
         if any(whole):
             return Peak(value=max(whole), source=MEASURED)
         return _sheet(host, "bytes_per_s")
@@ -75,12 +75,12 @@ def flops_peaks(host: Host, gpu: int | None, threads: int | None = None) -> dict
     """dtype -> the best measured GEMM of the host's CPUs (with so many threads), or of one GPU."""
     kind = GEMM if gpu is None else DEVICE_GEMM
     best: dict[str, Peak] = {}
-    for row in _rows(host.ceilings, "entries"):
-        if row.get("kind") != kind or (gpu is not None and row.get("device") != f"cuda:{gpu}"):
+    for row in host.ceilings.entries:
+        if row.kind != kind or (gpu is not None and row.device != f"cuda:{gpu}"):
             continue
-        if threads is not None and row.get("threads") != threads:
+        if threads is not None and row.threads != threads:
             continue
-        dtype, value = str(row.get("dtype") or ""), _value(row)
+        dtype, value = row.dtype or "", row.value
         if value > 0 and (dtype not in best or value > best[dtype].value):
             best[dtype] = Peak(value=value, source=MEASURED)
     return best
@@ -88,97 +88,76 @@ def flops_peaks(host: Host, gpu: int | None, threads: int | None = None) -> dict
 
 def most_threads(host: Host) -> int | None:
     """Threads of the widest measurement on the host's CPUs."""
-    rows = [row for row in _rows(host.ceilings, "entries") if row.get("kind") in (TRIAD, GEMM)]
-    counts = [threads for row in rows if isinstance(threads := row.get("threads"), int)]
-    return max(counts, default=None)
+    rows = [row for row in host.ceilings.entries if row.kind in (TRIAD, GEMM)]
+    return max((row.threads for row in rows if row.threads is not None), default=None)
 
 
 def device_memory_peak(host: Host, gpu: int) -> Peak | None:
     """The best measured copy on one GPU, bytes read and written together."""
     values = [
-        _value(row)
-        for row in _rows(host.ceilings, "entries")
-        if row.get("kind") == DEVICE_COPY and row.get("device") == f"cuda:{gpu}"
+        row.value for row in host.ceilings.entries if row.kind == DEVICE_COPY and row.device == f"cuda:{gpu}"
     ]
     return Peak(value=max(values), source=MEASURED) if any(values) else None
 
 
 def why_missing(host: Host, what: str) -> str:
     """Why ceilings.json has no such entry, in its own words."""
-    for row in _rows(host.ceilings, "missing"):
-        if what.lower() in str(row.get("what", "")).lower():
-            return str(row.get("reason") or "not measured")
-    if not host.ceilings:
+    for row in host.ceilings.missing:
+        if what.lower() in row.what.lower():
+            return row.reason or "not measured"
+    if host.ceilings.is_empty:
         return host.no_ceilings or "its ceilings were not measured"
     return "it was not measured on this host"
 
 
 def _sheet(host: Host, unit: str) -> Peak | None:
     """What the theoretical peaks add up to, of one unit; DRAM of several sockets is added."""
-    rows = [row for row in _rows(host.ceilings, "theoretical") if row.get("unit") == unit]
-    rows = [row for row in rows if "dram" in str(row.get("what", "")).lower()]
-    rows = [row for row in rows if "gpu" not in str(row.get("where", "")).lower()]
-    total = sum(_value(row) for row in rows)
-    return Peak(value=total, source=f"theoretical: {rows[0].get('source') or 'not named'}") if total else None
+    rows = [row for row in host.ceilings.theoretical if row.unit == unit]
+    rows = [row for row in rows if "dram" in row.what.lower()]
+    rows = [row for row in rows if "gpu" not in row.where.lower()]
+    total = sum(row.value for row in rows)
+    return Peak(value=total, source=f"theoretical: {rows[0].source or 'not named'}") if total else None
 
 
-def _node(row: Document) -> int | None:
-    node = row.get("node")
-    return node if isinstance(node, int) else None
-
-
-def _measured(host: str, row: Document, pressed: str) -> Ceiling:
-    node, device, spread = _node(row), str(row.get("device") or "cpu"), row.get("spread_ratio")
-    where = "all nodes" if node is None else f"node {node}"
-    if device != "cpu":
-        where = f"GPU {device.partition(':')[2] or 0}"
+def _measured(host: str, row: MeasuredCeiling, pressed: str) -> Ceiling:
+    spread, dtype = row.spread_ratio, row.dtype or None
+    where = "all nodes" if row.node is None else f"node {row.node}"
+    if not row.is_of_cpus:
+        where = f"GPU {(row.device or '').partition(':')[2] or 0}"
     notes = []
-    if isinstance(spread, (int, float)) and spread > _WIDE_SPREAD:
+    if spread is not None and spread > _WIDE_SPREAD:
         notes.append(f"repetitions differ by {format_ratio(spread, 0)}")
-    if pressed and device == "cpu":
+    if pressed and row.is_of_cpus:
         notes.append(pressed)
-    threads = row.get("threads")
-    dtype = str(row["dtype"]) if row.get("dtype") else None
-    word = _WORDS.get(str(row.get("kind")), str(row.get("kind")))
+    word = _WORDS.get(row.kind, row.kind)
     return Ceiling(
         host=host,
         what=f"{word} {dtype}" if dtype and word.endswith("GEMM") else word,
         where=where,
-        threads=threads if isinstance(threads, int) else None,
-        value=_value(row),
-        unit=str(row.get("unit") or ""),
+        threads=row.threads,
+        value=row.value,
+        unit=row.unit,
         dtype=dtype,
         source=MEASURED,
         note="; ".join(notes),
     )
 
 
-def _theoretical(host: str, row: Document) -> Ceiling:
+def _theoretical(host: str, row: TheoreticalCeiling) -> Ceiling:
     return Ceiling(
         host=host,
-        what=str(row.get("what") or ""),
-        where=str(row.get("where") or ""),
+        what=row.what,
+        where=row.where,
         threads=None,
-        value=_value(row),
-        unit=str(row.get("unit") or ""),
-        dtype=str(row["dtype"]) if row.get("dtype") else None,
-        source=f"theoretical: {row.get('source') or 'not named'}",
+        value=row.value,
+        unit=row.unit,
+        dtype=row.dtype or None,
+        source=f"theoretical: {row.source or 'not named'}",
     )
 
 
-def _pressure(document: Document) -> str:
-    pressure = document.get("pressure")
-    ratio = pressure.get("cpu_some_ratio") if isinstance(pressure, dict) else None
-    if not isinstance(ratio, (int, float)) or ratio < _PRESSED:
+def _pressure(record: CeilingsRecord) -> str:
+    ratio = record.pressure.cpu_some_ratio
+    if ratio is None or ratio < _PRESSED:
         return ""
     return f"CPUs were waited for in {format_ratio(ratio, 0)} of the time: it may be too low"
-
-
-def _rows(document: Document, key: str) -> list[Document]:
-    rows = document.get(key)
-    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-
-
-def _value(row: Document) -> float:
-    value = row.get("value")
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0

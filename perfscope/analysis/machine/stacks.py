@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from perfscope.analysis.machine.results import StackFrame
-from perfscope.analysis.source import Document
+from perfscope.rundir.host_records import Frame, Profile, StacksRecord
 
 _MOST_FRAMES = 25
 
@@ -17,7 +17,7 @@ class _Place(NamedTuple):
     file: str
 
 
-def top_frames(documents: Iterable[Document]) -> tuple[StackFrame, ...]:
+def top_frames(records: Iterable[StacksRecord]) -> tuple[StackFrame, ...]:
     """Frames of all hosts together, those longest on top first.
 
     A frame's lines are one entry; `line` is the one that was on top most often. A recursive function counts
@@ -27,18 +27,17 @@ def top_frames(documents: Iterable[Document]) -> tuple[StackFrame, ...]:
     anywhere: dict[_Place, float] = defaultdict(float)
     lines: dict[_Place, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     total = 0.0
-    for document in documents:
-        shared = document.get("shared")
-        frames = _dicts(shared.get("frames")) if isinstance(shared, dict) else []
-        for profile in _dicts(document.get("profiles")):
+    for record in records:
+        frames = record.shared.frames
+        for profile in record.profiles:
             for stack, weight in _samples(profile, len(frames)):
                 total += weight
                 places = [_place(frames[index]) for index in stack]
                 on_top[places[-1]] += weight
                 for place in set(places):
                     anywhere[place] += weight
-                line = frames[stack[-1]].get("line")
-                if isinstance(line, int):
+                line = frames[stack[-1]].line
+                if line is not None:
                     lines[places[-1]][line] += weight
     if not total:
         return ()
@@ -55,22 +54,16 @@ def top_frames(documents: Iterable[Document]) -> tuple[StackFrame, ...]:
     )
 
 
-def _place(frame: Document) -> _Place:
-    return _Place(str(frame.get("name") or "?"), str(frame.get("file") or ""))
+def _place(frame: Frame) -> _Place:
+    return _Place(frame.name or "?", frame.file)
 
 
-def _samples(profile: Document, num_frames: int) -> Iterable[tuple[Sequence[int], float]]:
+def _samples(profile: Profile, num_frames: int) -> Iterable[tuple[Sequence[int], float]]:
     """Stacks (outermost frame first) with their weights; what points beyond the frames is passed over."""
-    stacks, weights = profile.get("samples"), profile.get("weights")
-    if profile.get("type") != "sampled" or not isinstance(stacks, list):
+    if profile.type != "sampled":
         return
-    given = weights if isinstance(weights, list) and len(weights) == len(stacks) else [1.0] * len(stacks)
-    for stack, weight in zip(stacks, given, strict=True):
-        if not isinstance(stack, list) or not stack or not isinstance(weight, (int, float)):
-            continue
-        if all(isinstance(index, int) and 0 <= index < num_frames for index in stack):
-            yield stack, float(weight)
-
-
-def _dicts(value: object) -> list[Document]:
-    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
+    has_weights = len(profile.weights) == len(profile.samples)
+    weights = profile.weights if has_weights else (1.0,) * len(profile.samples)
+    for stack, weight in zip(profile.samples, weights, strict=True):
+        if stack and all(0 <= index < num_frames for index in stack):
+            yield stack, weight

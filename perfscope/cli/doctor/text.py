@@ -13,6 +13,8 @@ from perfscope.collectors.survey import Source, Survey
 from perfscope.collectors.trial import Trial
 from perfscope.messages.lists import counted, joined
 from perfscope.reports.text import NARROWEST, WIDEST, Style, cells, pad
+from perfscope.rundir.host_records import CeilingsRecord, MeasuredCeiling, TheoreticalCeiling
+from perfscope.rundir.records import read_as
 
 # The first part of a collector's name -> a heading, and the same inside a sentence; in the table's order.
 GROUPS = {
@@ -256,79 +258,64 @@ def _machine(survey: Survey, width: int) -> Iterator[str]:
 
 
 def _ceilings(survey: Survey, width: int) -> Iterator[str]:
-    ceilings = survey.ceilings
-    if ceilings is None:
+    if survey.ceilings is None:
         if not survey.captured:
             yield "  Not measured yet: perfscope doctor --ceilings, or any run, measures them."
         return
-    for entry in sorted(_entries(ceilings, "entries"), key=_ceiling_order):
+    ceilings = read_as(CeilingsRecord, survey.ceilings)
+    for entry in sorted(ceilings.entries, key=_ceiling_order):
         value = pad(_ceiling_value(entry), 14, right=True)
         first = f"  {pad(_ceiling_name(entry), 24)} {value}  "
         yield from _wrapped(_ceiling_note(entry), width, " " * cells(first), first)
-    for entry in _entries(ceilings, "theoretical"):
-        value = _ceiling_value(entry)
+    for peak in ceilings.theoretical:
+        value = _ceiling_value(peak)
         yield from _wrapped(
-            f"{entry.get('what')}, {entry.get('where')}: {value} at most ({entry.get('source')})",
-            width,
-            "    ",
-            "  ",
+            f"{peak.what}, {peak.where}: {value} at most ({peak.source})", width, "    ", "  "
         )
-    for entry in _entries(ceilings, "missing"):
-        yield from _wrapped(f"{entry.get('what')}: {entry.get('reason')}", width, "    ", f"  {MISSING} ")
-    how = str(ceilings.get("how") or "")
-    cached = _kept_since(ceilings.get("measured_unix_ns")) if ceilings.get("cached") else "measured now"
-    yield from _wrapped(f"{cached}{'; ' if how else ''}{how}", width)
+    for gap in ceilings.missing:
+        yield from _wrapped(f"{gap.what}: {gap.reason}", width, "    ", f"  {MISSING} ")
+    cached = _kept_since(ceilings.measured_unix_ns) if ceilings.cached else "measured now"
+    yield from _wrapped(f"{cached}{'; ' if ceilings.how else ''}{ceilings.how}", width)
 
 
-def _kept_since(measured_unix_ns: object) -> str:
-    if not isinstance(measured_unix_ns, int):
+def _kept_since(measured_unix_ns: int | None) -> str:
+    if measured_unix_ns is None:
         return "measured before and kept"
     at = datetime.fromtimestamp(measured_unix_ns // 10**9, tz=timezone.utc)
     return f"measured on {at:%Y-%m-%d at %H:%M} UTC and kept; --ceilings measures afresh"
 
 
-def _ceiling_order(entry: dict[str, object]) -> tuple[bool, str, bool, str, int]:
+def _ceiling_order(entry: MeasuredCeiling) -> tuple[bool, str, bool, str, int]:
     """Processor before GPUs, kinds together, the whole machine before its nodes, many threads first."""
-    threads, node = entry.get("threads"), entry.get("node")
-    count = threads if isinstance(threads, int) else 0
-    on_gpu = str(entry.get("device") or "cpu") != "cpu"
-    return on_gpu, _ceiling_name(entry), node is not None, str(node), -count
+    name = _ceiling_name(entry)
+    return not entry.is_of_cpus, name, entry.node is not None, str(entry.node), -(entry.threads or 0)
 
 
-def _ceiling_name(entry: dict[str, object]) -> str:
+def _ceiling_name(entry: MeasuredCeiling) -> str:
     names = {
         "stream_triad": "STREAM triad",
         "gemm": "GEMM",
         "device_copy": "Device copy",
         "device_gemm": "Device GEMM",
     }
-    name = names.get(str(entry.get("kind")), str(entry.get("kind")))
-    return f"{name} {entry['dtype']}" if entry.get("dtype") and "GEMM" in name else name
+    name = names.get(entry.kind, entry.kind)
+    return f"{name} {entry.dtype}" if entry.dtype and "GEMM" in name else name
 
 
-def _ceiling_value(entry: dict[str, object]) -> str:
-    value = entry.get("value")
-    number = float(value) if isinstance(value, int | float) else None
-    return units.format_si(number, "FLOP/s" if entry.get("unit") == "flops_per_s" else "B/s")
+def _ceiling_value(entry: MeasuredCeiling | TheoreticalCeiling) -> str:
+    return units.format_si(entry.value, "FLOP/s" if entry.unit == "flops_per_s" else "B/s")
 
 
-def _ceiling_note(entry: dict[str, object]) -> str:
-    node, device = entry.get("node"), str(entry.get("device") or "cpu")
-    where = device if device != "cpu" else "all nodes" if node is None else f"node {node}"
-    parts = [where]
-    if isinstance(entry.get("threads"), int):
-        parts.append(counted(int(str(entry["threads"])), "thread"))
-    spread = entry.get("spread_ratio")
-    if entry.get("runs") == 1:
+def _ceiling_note(entry: MeasuredCeiling) -> str:
+    on_cpus = "all nodes" if entry.node is None else f"node {entry.node}"
+    parts = [on_cpus if entry.is_of_cpus else str(entry.device)]
+    if entry.threads is not None:
+        parts.append(counted(entry.threads, "thread"))
+    if entry.runs == 1:
         parts.append("1 run, spread not known")
-    elif isinstance(spread, int | float):
-        parts.append(f"{units.format_ratio(float(spread), 0)} apart in {entry.get('runs')} runs")
+    elif entry.spread_ratio is not None:
+        parts.append(f"{units.format_ratio(entry.spread_ratio, 0)} apart in {entry.runs} runs")
     return ", ".join(parts)
-
-
-def _entries(document: dict[str, object], key: str) -> list[dict[str, object]]:
-    found = document.get(key)
-    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
 
 
 def _several(names: Sequence[str]) -> str:
