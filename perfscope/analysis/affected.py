@@ -53,15 +53,15 @@ def affected_by(path: str) -> Affected:
     if len(parts) == 2:  # an attempt that is not shown
         return Affected(paths=(), words="")
     rank = parts[1].partition(".")[0]
-    own, name = f"{RANKS}.{rank}", parts[2]
+    rank_path, name = f"{RANKS}.{rank}", parts[2]
     if name == layout.STEPS_JSONL:
-        return Affected(paths=(own, *_OF_STEPS), words="step times and throughput")
+        return Affected(paths=(rank_path, *_OF_STEPS), words="step times and throughput")
     if name == layout.LAYERS_JSON:
         return Affected(
             paths=("layers", "machine", "findings", *_CAUSES), words="types and parameters of layers"
         )
     if name in (layout.WINDOWS, layout.WINDOWS_JSONL):
-        return Affected(paths=(own, *_OF_WINDOWS), words="step breakdown, layers and collectives")
+        return Affected(paths=(rank_path, *_OF_WINDOWS), words="step breakdown, layers and collectives")
     if name == layout.ERRORS_JSONL:
         return Affected(paths=("findings", "remarks"), words="what the probe met")
     if name == layout.BENCH_JSON:

@@ -109,18 +109,18 @@ def bench_result(
     if not isinstance(scheme, Mapping):
         return None, ()
     try:
-        found = _figures(scheme, records, traced or Traced())
+        result = _figures(scheme, records, traced or Traced())
     except _UNREADABLE as error:  # edited, or by another version
         reason = f"its record cannot be understood ({type(error).__name__}: {error})"
         return None, (missing_figure(Figure.SCHEME, Cause.UNREADABLE, reason=reason),)
     missing = []
-    lost = found.num_ranks - found.num_ranks_recorded
+    lost = result.num_ranks - result.num_ranks_recorded
     if lost:
-        total = found.num_ranks
+        total = result.num_ranks
         missing.append(missing_figure(Figure.RANK_RECORDS, Cause.RANKS_DIED, count=lost, total=total))
     if _is_unseen(scheme, traced or Traced()):
         missing.append(missing_figure(Figure.EXPOSED_COMM, Cause.MPI_NOT_TRACED, reason=NO_MPI_IN_TRACES))
-    return found, tuple(missing)
+    return result, tuple(missing)
 
 
 def _is_unseen(scheme: Document, traced: Traced) -> bool:
@@ -139,12 +139,12 @@ class _Pace(Struct, frozen=True, kw_only=True, eq=False):
 def _figures(scheme: Document, records: Mapping[int, Document], traced: Traced) -> BenchResult:
     cycle = _cycle(scheme)
     paces = {
-        rank: _pace(one, traced.spans_ns.get(rank, ()), cycle)
-        for rank, one in _workers(scheme, records).items()
+        rank: _pace(record, traced.spans_ns.get(rank, ()), cycle)
+        for rank, record in _workers(scheme, records).items()
     }
     slowest = max(paces.values(), key=lambda pace: pace.typical_ns, default=None)
     counted = slowest.counted if slowest else np.empty(0, dtype=np.int64)
-    num_steps = max((_durations(one).size for one in records.values()), default=0)
+    num_steps = max((_durations(record).size for record in records.values()), default=0)
     first, last = _losses(records)
     recorded = recorded_bytes(scheme, records, num_steps, traced.bytes)
     unseen = _is_unseen(scheme, traced)
@@ -156,7 +156,7 @@ def _figures(scheme: Document, records: Mapping[int, Document], traced: Traced) 
         "last_loss": last,
         "held_out_loss": records.get(0, {}).get("held_out_loss"),
         "peak_rss_bytes": max(
-            (int(one["peak_rss_bytes"]) for one in records.values() if one.get("peak_rss_bytes")),
+            (int(record["peak_rss_bytes"]) for record in records.values() if record.get("peak_rss_bytes")),
             default=None,
         ),
         "exposed_comm_ns": None if unseen else traced.exposed_comm_ns,
@@ -189,7 +189,7 @@ def _figures(scheme: Document, records: Mapping[int, Document], traced: Traced) 
         unexpected_bytes=recorded.unexpected,
         calls=call_counts(scheme, records, num_steps),
         num_ranks_recorded=len(records),
-        details=next((one["details"] for one in records.values() if one.get("details")), {}),
+        details=next((record["details"] for record in records.values() if record.get("details")), {}),
         missing=missing,
     )
 
@@ -229,19 +229,19 @@ def _pace(record: Document, traced_ns: Sequence[tuple[int, int]], cycle: int) ->
     touched = np.zeros(durations.size, dtype=bool)
     for start, end in traced_ns:
         touched |= (ends[:-1] < end) & (ends[1:] > start)
-    told = NONE_TRACED
+    treatment = NONE_TRACED
     if (mask & touched).any():
         enough = int((mask & ~touched).sum()) >= MIN_UNTRACED
-        told = LEFT_OUT if enough else COUNTED
+        treatment = LEFT_OUT if enough else COUNTED
         mask = mask & ~touched if enough else mask
-    return _Pace(counted=durations[mask], typical_ns=_typical(durations, mask, cycle), traced_steps=told)
+    return _Pace(counted=durations[mask], typical_ns=_typical(durations, mask, cycle), traced_steps=treatment)
 
 
 def _typical(durations: Int64, counted: NDArray[np.bool_], cycle: int) -> float:
     """The rank's typical step, ns."""
-    place = np.flatnonzero(counted) % cycle
+    position = np.flatnonzero(counted) % cycle
     values = durations[counted]
-    kinds = [values[place == one] for one in range(min(cycle, values.size + 1))]
+    kinds = [values[position == phase] for phase in range(min(cycle, values.size + 1))]
     if any(not kind.size for kind in kinds):
         return float(values.mean())
     return float(np.mean([np.median(kind) for kind in kinds]))
@@ -254,13 +254,15 @@ def _is_asynchronous(scheme: Document) -> bool:
 
 def _workers(scheme: Document, records: Mapping[int, Document]) -> dict[int, Document]:
     """Ranks whose steps tell the speed."""
-    found = {rank: one for rank, one in records.items() if _durations(one).size}
+    trained = {rank: record for rank, record in records.items() if _durations(record).size}
     if not _is_asynchronous(scheme):
-        return found
+        return trained
     learning = {
-        rank: one for rank, one in found.items() if any(loss is not None for loss in one.get("losses") or ())
+        rank: record
+        for rank, record in trained.items()
+        if any(loss is not None for loss in record.get("losses") or ())
     }
-    return learning or found  # none has a loss where all are no numbers
+    return learning or trained  # none has a loss where all are no numbers
 
 
 def _samples_per_s(scheme: Document, paces: Mapping[int, _Pace]) -> float | None:
@@ -276,12 +278,12 @@ def _samples_per_s(scheme: Document, paces: Mapping[int, _Pace]) -> float | None
 
 def _losses(records: Mapping[int, Document]) -> tuple[float | None, float | None]:
     """Training loss of the run's beginning and end."""
-    rows = [one.get("losses") or [] for _, one in sorted(records.items())]
+    rows = [record.get("losses") or [] for _, record in sorted(records.items())]
     by_step = []
     for step in range(max(map(len, rows), default=0)):
-        known = [row[step] for row in rows if step < len(row) and row[step] is not None]
-        if known:
-            by_step.append(math.fsum(known) / len(known))
+        recorded = [row[step] for row in rows if step < len(row) and row[step] is not None]
+        if recorded:
+            by_step.append(math.fsum(recorded) / len(recorded))
     if not by_step:
         return None, None
     num = max(1, min(KEPT_LOSSES, len(by_step) // 2))

@@ -92,27 +92,27 @@ def recorded_bytes(
     scales, reason = _library_scales(scheme, records, num_steps, traced_bytes)
     if scales is None:
         return Recorded(links=None, reason=reason)
-    found: dict[str, float] = defaultdict(float)
+    by_class: dict[str, float] = defaultdict(float)
     strange, unexpected = 0, 0.0
     for rank, record in records.items():
         entries: dict[_CallKey, list[Mapping[str, Any]]] = defaultdict(list)
         for row in predicted.get(str(rank), ()):
             if row["by_library"]:
-                _add(found, row, _per_step(row) * scales[_seen_as(scheme, str(row["collective"]))])
+                _add(by_class, row, _per_step(row) * scales[_seen_as(scheme, str(row["collective"]))])
             else:
                 entries[_key(row)].append(row)
-                _add(found, row, 0.0)  # a link whose calls were never made carried 0 bytes
+                _add(by_class, row, 0.0)  # a link whose calls were never made carried 0 bytes
         for key, count in _ledger(record).items():
             rows = entries.get(key)
             if not rows:
                 strange += count
                 unexpected += key[3] * count / num_steps
                 continue
-            whole = sum(_per_step(row) for row in rows)
+            total_calls = sum(_per_step(row) for row in rows)
             for row in rows:
-                _add(found, row, _per_step(row) / whole * count / num_steps)
+                _add(by_class, row, _per_step(row) / total_calls * count / num_steps)
     reason = f"{strange} calls that no formula foresaw are left out" if strange else ""
-    return Recorded(links=dict(found), unexpected=unexpected, reason=reason)
+    return Recorded(links=dict(by_class), unexpected=unexpected, reason=reason)
 
 
 def _library_scales(
@@ -129,10 +129,10 @@ def _library_scales(
                 wanted[_seen_as(scheme, str(row["collective"]))] += int(row["bytes"]) * _per_step(row)
     if wanted and traced_bytes is None:
         return None, "a library makes these calls itself: only traces show them, and no window was traced"
-    own: dict[str, float] = defaultdict(float)
+    payload: dict[str, float] = defaultdict(float)
     for record in records.values():
         for key, count in _ledger(record).items():
-            own[_seen_as(scheme, key[0])] += key[3] * count / num_steps
+            payload[_seen_as(scheme, key[0])] += key[3] * count / num_steps
     seen: dict[str, float] = defaultdict(float)
     for name, amount in (traced_bytes or {}).items():
         seen[_seen_as(scheme, name)] += amount
@@ -140,7 +140,8 @@ def _library_scales(
     if unseen:
         return None, f"a library makes these calls itself, and no {unseen[0]} with a size is in the trace"
     return {
-        name: max(0.0, seen[name] - own[name]) / amount if amount else 0.0 for name, amount in wanted.items()
+        name: max(0.0, seen[name] - payload[name]) / amount if amount else 0.0
+        for name, amount in wanted.items()
     }, ""
 
 
@@ -153,9 +154,9 @@ def _per_step(row: Mapping[str, Any]) -> float:
     return int(row["count"]) / int(row["every"])
 
 
-def _add(found: dict[str, float], row: Mapping[str, Any], calls: float) -> None:
+def _add(by_class: dict[str, float], row: Mapping[str, Any], calls: float) -> None:
     for link_class, amount in row["links"].items():
-        found[link_class] += calls * amount
+        by_class[link_class] += calls * amount
 
 
 def link_bytes(
@@ -185,31 +186,31 @@ def wire_bytes(scheme: Document, records: Mapping[int, Document], num_steps: int
 
     One rank of each host tells. On one host other interfaces carry somebody else's bytes: they are left out.
     """
-    hosts = {int(place["rank"]): str(place["host"]) for place in scheme.get("places") or ()}
+    hosts = {int(placement["rank"]): str(placement["host"]) for placement in scheme.get("places") or ()}
     by_host: dict[str, Mapping[str, Mapping[str, int]]] = {}
     for rank in sorted(records):
         by_host.setdefault(hosts.get(rank, "?"), records[rank].get("interfaces") or {})
-    found: dict[str, float] = defaultdict(float)
+    by_class: dict[str, float] = defaultdict(float)
     for interfaces in by_host.values() if num_steps else ():
         for name, counters in interfaces.items():
-            found[LinkClass.LOOPBACK if name == "lo" else LinkClass.ETHERNET] += (
+            by_class[LinkClass.LOOPBACK if name == "lo" else LinkClass.ETHERNET] += (
                 counters["tx_bytes"] / num_steps
             )
     if len(set(hosts.values())) < 2:
-        found.pop(LinkClass.ETHERNET, None)
-    return dict(found)
+        by_class.pop(LinkClass.ETHERNET, None)
+    return dict(by_class)
 
 
 def call_counts(scheme: Document, records: Mapping[int, Document], num_steps: int) -> tuple[CallCount, ...]:
     """Every kind of call, summed over ranks; those that only the ledger knows say `not predicted`."""
     foreseen: dict[_CallKey, int] = defaultdict(int)
-    words: dict[_CallKey, str] = {}
+    purposes: dict[_CallKey, str] = {}
     by_library: set[_CallKey] = set()
     for rows in scheme["predicted"]["calls_of_rank"].values():
         for row in rows:
             planned = int(row["count"]) * (num_steps // int(row["every"]))
             foreseen[_key(row)] += int(row.get("calls", planned)) if num_steps else 0
-            words.setdefault(_key(row), str(row["what"]))
+            purposes.setdefault(_key(row), str(row["what"]))
             if row["by_library"]:
                 by_library.add(_key(row))
     made: dict[_CallKey, int] = defaultdict(int)
@@ -223,7 +224,7 @@ def call_counts(scheme: Document, records: Mapping[int, Document], num_steps: in
             axis=key[1],
             num_ranks=key[2],
             bytes=key[3],
-            what=words.get(key, "not predicted"),
+            what=purposes.get(key, "not predicted"),
             predicted=foreseen[key],
             recorded=None if key in by_library else made[key],
         )
@@ -232,10 +233,10 @@ def call_counts(scheme: Document, records: Mapping[int, Document], num_steps: in
 
 
 def _ledger(record: Document) -> dict[_CallKey, int]:
-    found: dict[_CallKey, int] = defaultdict(int)
+    calls: dict[_CallKey, int] = defaultdict(int)
     for call in record.get("calls") or ():
-        found[_key(call)] += int(call["count"])
-    return found
+        calls[_key(call)] += int(call["count"])
+    return calls
 
 
 def _key(row: Mapping[str, Any]) -> _CallKey:

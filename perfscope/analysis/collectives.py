@@ -70,16 +70,21 @@ def analyse_collectives(
     matched: dict[GroupKey, _Matched] = {}
     reasons: dict[GroupKey, str] = {}
     for key, group in sorted(record.groups.items()):
-        found, reason = _match_group(key, group, world_size, devices or {})
-        if found is not None:
-            matched[key] = found
+        group_matches, reason = _match_group(key, group, world_size, devices or {})
+        if group_matches is not None:
+            matched[key] = group_matches
         if reason:
             reasons[key] = reason
-    together = [one for key, found in matched.items() if key.collective in SYNCHRONISING for one in found]
+    together = [
+        match
+        for key, group_matches in matched.items()
+        if key.collective in SYNCHRONISING
+        for match in group_matches
+    ]
     clocks = fit_clocks(together, hosts)
     pairs = match_pairs(record.groups, hosts, clocks)
     if pairs:  # they speak for hosts that no collective joins
-        clocks = fit_clocks(together, hosts, [one for found in pairs.values() for one in found])
+        clocks = fit_clocks(together, hosts, [pair for of_group in pairs.values() for pair in of_group])
     matched |= pairs
     for key, reason in reasons.items():
         if not (key.collective in {SEND, RECV} and key._replace(collective=SEND) in matched):
@@ -100,13 +105,17 @@ def analyse_collectives(
     matches: list[JudgedCalls] = []
     for key, group in sorted(record.groups.items()):
         # A receive's partner is a send: both ends share one match, each looks at its own row.
-        found = matched.get(key._replace(collective=SEND) if key.collective == RECV else key)
-        judged = None if found is None else [judge(key, window, one, hosts, clocks) for window, one in found]
+        group_matches = matched.get(key._replace(collective=SEND) if key.collective == RECV else key)
+        judged = (
+            None
+            if group_matches is None
+            else [judge(key, window, match, hosts, clocks) for window, match in group_matches]
+        )
         results.append(_sum_up(key, group, judged, world_size))
         missing.extend(_unsized(results[-1]))
         if judged and key.collective != RECV:
             matches.extend(judged)
-            calls.extend(call for one in judged for call in one.calls())
+            calls.extend(call for calls_judged in judged for call in calls_judged.calls())
             missing.extend(_unmatched(key, group, judged))
     in_calls, waiting = _union_means(matches)
     return CommAnalysis(
@@ -126,10 +135,10 @@ def _union_means(matches: Sequence[JudgedCalls]) -> tuple[int | None, int | None
     Both are unions: calls of two groups, or of two threads of the backend, overlap.
     """
     spans: dict[int, list[tuple[Int64, Int64, Int64]]] = defaultdict(list)
-    for one in matches:
-        for row, rank in enumerate(one.ranks):
-            enter = one.last_entry - one.lead[row]
-            spans[rank].append((enter, enter + one.wait[row], enter + one.duration[row]))
+    for match in matches:
+        for row, rank in enumerate(match.ranks):
+            enter = match.last_entry - match.lead[row]
+            spans[rank].append((enter, enter + match.wait[row], enter + match.duration[row]))
     if not spans:
         return None, None
     in_calls = waiting = 0
@@ -156,10 +165,10 @@ def _match_group(
         return None, f"its {size} devices are of {whose}: the calls of single devices are not matched"
     if len(group.ranks) < size:
         return None, f"{len(group.ranks)} of the group's {size} ranks were traced"
-    whole = {window: calls for window, calls in group.windows.items() if len(calls) >= size}
-    if not whole:
+    complete = {window: calls for window, calls in group.windows.items() if len(calls) >= size}
+    if not complete:
         return None, f"no window was traced by all {size} ranks of the group"
-    return [(window, match_calls(calls, key.collective)) for window, calls in sorted(whole.items())], None
+    return [(window, match_calls(calls, key.collective)) for window, calls in sorted(complete.items())], None
 
 
 def _sum_up(
@@ -170,8 +179,8 @@ def _sum_up(
     sizes = np.concatenate([calls.size for calls in every])
     duration = round(sum(int((calls.exit - calls.enter).sum()) for calls in every) / num_ranks)
     size = group.size or world_size or num_ranks
-    told = sizes >= 0
-    total_bytes = round(int(sizes[told].sum()) / num_ranks) if told.any() else None
+    sized = sizes >= 0
+    total_bytes = round(int(sizes[sized].sum()) / num_ranks) if sized.any() else None
     in_told = round(
         sum(int((calls.exit - calls.enter)[calls.size >= 0].sum()) for calls in every) / num_ranks
     )
@@ -196,7 +205,7 @@ def _sum_up(
         late_counts=transfer.late_counts if transfer else (),
         num_matched=transfer.num_matched if transfer else 0,
         num_waits_uncertain=transfer.num_uncertain if transfer else None,
-        num_unsized=round(int((~told).sum()) / num_ranks),
+        num_unsized=round(int((~sized).sum()) / num_ranks),
     )
 
 
@@ -213,26 +222,26 @@ class _Transfer(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, key: GroupKey, judged: Sequence[JudgedCalls], num_ranks: int) -> _Transfer | None:
-        own = {SEND: slice(0, 1), RECV: slice(1, 2)}.get(key.collective, slice(None))
-        num_calls = sum(len(one.seq) for one in judged)
+        rows = {SEND: slice(0, 1), RECV: slice(1, 2)}.get(key.collective, slice(None))
+        num_calls = sum(len(match.seq) for match in judged)
         if num_calls == 0:
             return None
-        total = sum(int(one.transfer.sum()) for one in judged)
+        total = sum(int(match.transfer.sum()) for match in judged)
         late: Counter[int] = Counter()
-        for one in judged:
-            late.update(one.ranks[row] for row in one.late_row.tolist())
+        for match in judged:
+            late.update(match.ranks[row] for row in match.late_row.tolist())
         # A pair has one rank of each side per call; a collective has all of its ranks.
-        wait = sum(int(one.wait[own].sum()) for one in judged) / num_ranks
-        moved = sum(int(one.size[one.size >= 0].sum()) for one in judged)
-        in_told = sum(int(one.transfer[one.size >= 0].sum()) for one in judged)
+        wait = sum(int(match.wait[rows].sum()) for match in judged) / num_ranks
+        moved = sum(int(match.size[match.size >= 0].sum()) for match in judged)
+        in_told = sum(int(match.transfer[match.size >= 0].sum()) for match in judged)
         return cls(
-            total_ns=total if own == slice(None) else round(total / num_ranks),
+            total_ns=total if rows == slice(None) else round(total / num_ranks),
             wait_ns=round(wait),
-            max_wait_ns=max(int(one.wait[own].max(initial=0)) for one in judged),
+            max_wait_ns=max(int(match.wait[rows].max(initial=0)) for match in judged),
             bytes_per_s=moved * 1e9 / in_told if moved and in_told else None,
             late_counts=tuple(sorted(late.items(), key=lambda item: (-item[1], item[0]))),
-            num_matched=num_calls if own == slice(None) else round(num_calls / num_ranks),
-            num_uncertain=sum(int(one.uncertain[own].sum()) for one in judged),
+            num_matched=num_calls if rows == slice(None) else round(num_calls / num_ranks),
+            num_uncertain=sum(int(match.uncertain[rows].sum()) for match in judged),
         )
 
 
@@ -252,7 +261,7 @@ def _unsized(result: CollectiveResult) -> list[Missing]:
 
 
 def _unmatched(key: GroupKey, group: GroupCalls, judged: Sequence[JudgedCalls]) -> list[Missing]:
-    number = sum(one.num_unmatched for one in judged)
+    number = sum(match.num_unmatched for match in judged)
     if not number:
         return []
     total = sum(len(calls.enter) for window in group.windows.values() for calls in window)

@@ -35,9 +35,9 @@ def launch_times(table: pa.Table, is_comm: Mask) -> Int64:
     is_operator = np.array([*(name.startswith(_OPERATOR) for name in names), False])[code] & ~is_comm
     start, step = whole_numbers(table, "start_ns"), whole_numbers(table, "step")
     queued = np.flatnonzero(is_operator)
-    for one in np.unique(step[rows[on_host]]).tolist():
-        asked = np.sort(start[queued[step[queued] == one]])
-        at = np.flatnonzero(on_host & (step[rows] == one))
+    for step_number in np.unique(step[rows[on_host]]).tolist():
+        asked = np.sort(start[queued[step[queued] == step_number]])
+        at = np.flatnonzero(on_host & (step[rows] == step_number))
         at = at[np.argsort(start[rows[at]], kind="stable")]
         began = start[rows[at]]
         if len(asked) == len(began) and (asked <= began + _CLOCK_STEP_NS).all():

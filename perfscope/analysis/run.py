@@ -103,9 +103,9 @@ def analyse_run(source: RunSource) -> RunAnalysis:
         run.ranks.append(_analyse_rank(source, rank, windows.get(rank, []), run))
     no_window = _no_window(source, run, framework_of(metas))
     comm = analyse_collectives(run.comm, _hosts(run), world_size(source.run, metas), num_devices(metas))
-    words = advice.training(metas)
-    _leave_out_untold(run, words)
-    layers, layers_missing = layer_results(run.layers, words.no_layers)
+    wording = advice.training(metas)
+    _leave_out_untold(run, wording)
+    layers, layers_missing = layer_results(run.layers, wording.no_layers)
     counted = [steps.counted for steps in run.steps.values()]
     step_ns = quantiles(np.concatenate(counted)) if counted else None
     speed = _throughput(source, run, step_ns)
@@ -113,7 +113,7 @@ def analyse_run(source: RunSource) -> RunAnalysis:
     breakdown_of = "file" if run.whole_files and run.whole_files == run.windows else "step"
     training = Training(
         steps=run.steps,
-        windows=[one for of_rank in windows.values() for one in of_rank],
+        windows=[facts for of_rank in windows.values() for facts in of_rank],
         layers=layers,
         calls=comm.calls,
         samples_per_step=speed.mean_samples,
@@ -335,17 +335,17 @@ def _no_window(source: RunSource, run: _Run, framework: str) -> NoWindow | None:
     return NoWindow(cause=Cause.NO_PROFILER)
 
 
-def _leave_out_untold(run: _Run, words: TrainingAdvice) -> None:
+def _leave_out_untold(run: _Run, wording: TrainingAdvice) -> None:
     """Parts of the step that are 0 only because the framework's trace cannot tell them are no figures."""
-    known = [rank.breakdown_ns for rank in run.ranks if rank.breakdown_ns is not None]
-    untold = tuple(part for part in words.untold if not any(getattr(one, part) for one in known))
-    if not known or not untold:
+    breakdowns = [rank.breakdown_ns for rank in run.ranks if rank.breakdown_ns is not None]
+    untold = tuple(part for part in wording.untold if not any(getattr(parts, part) for parts in breakdowns))
+    if not breakdowns or not untold:
         return
     run.ranks = [rank if rank.breakdown_ns is None else replace(rank, untold=untold) for rank in run.ranks]
     run.missing += [
-        missing_figure(Figure.STEP_PART, Cause.NOT_IN_TRACE_FORMAT, part=part, reason=words.untold[part])
+        missing_figure(Figure.STEP_PART, Cause.NOT_IN_TRACE_FORMAT, part=part, reason=wording.untold[part])
         for part in untold
-        if words.untold[part]
+        if wording.untold[part]
     ]
 
 
@@ -356,14 +356,14 @@ def _missing_of_run(
     layers_missing: Sequence[Missing],
     no_window: NoWindow | None,
 ) -> list[Missing]:
-    told = told_by_probes(source.rank_records)
+    reported = told_by_probes(source.rank_records)
     missing = [*run_in_progress(source.run), *run.missing]
     if not source.ranks:
-        words = "".join(f" {note}" for note in source.run.attach_notes)
-        missing.append(missing_figure(Figure.TRAINING, Cause.NO_RANK_ATTACHED, notes=words.rstrip()))
+        notes = "".join(f" {note}" for note in source.run.attach_notes)
+        missing.append(missing_figure(Figure.TRAINING, Cause.NO_RANK_ATTACHED, notes=notes.rstrip()))
     if source.ranks and no_window is not None:
-        missing.append(of_windows(told, no_window))
-        told = without_windows(told)
+        missing.append(of_windows(reported, no_window))
+        reported = without_windows(reported)
     missing.extend(dropped_parts(source.notes))
     missing.extend(empty_windows(source.summaries(), source.ranks))
     missing.extend(_ranks_without(run))
@@ -371,17 +371,17 @@ def _missing_of_run(
     if run.whole_files:
         missing.append(missing_figure(Figure.STEP_BOUNDARIES, Cause.NO_STEP_MARKS))
     if run.windows:
-        named = {entry.figure for entry in told if not entry.ranks}
+        named = {entry.figure for entry in reported if not entry.ranks}
         missing.extend(entry for entry in layers_missing if entry.figure not in named)
         if any(entry.figure is Figure.LAYERS for entry in missing):  # then there are none of some operators
-            told = [entry for entry in told if not _is_of_some_layers(entry)]
+            reported = [entry for entry in reported if not _is_of_some_layers(entry)]
         if not comm.collectives:
             missing.append(missing_figure(Figure.COLLECTIVES, Cause.NO_COMMUNICATION))
     missing.extend(comm.missing)
     if comm.clocks.unlinked:
         hosts = tuple(comm.clocks.unlinked)
         missing.append(missing_figure(Figure.CLOCKS, Cause.CLOCKS_UNLINKED, hosts=hosts))
-    missing.extend(told)
+    missing.extend(reported)
     missing.extend(step_notes(source.rank_records))
     if source.ranks and all(rank.overhead_ns is None for rank in run.ranks):
         cause = Cause.IMPORTED if source.run.is_imported else Cause.NO_RANK_FINISHED

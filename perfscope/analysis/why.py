@@ -71,7 +71,7 @@ def analyse_why(
     lines = traced.lines
     if not lines.lines:
         return Why()
-    words = advice.training(source.rank_records)
+    wording = advice.training(source.rank_records)
     hosts = {line.rank: line.host for ranks in lines.lines.values() for line in ranks.values()}
     replays, no_replay = make_replays(lines.lines, comm.matches, comm.clocks)
     analysed, machines = machine
@@ -81,7 +81,7 @@ def analyse_why(
         lines.layers,
         analysed.rooflines if analysed is not None else (),
         remote_ranks(analysed, machines),
-        words=words,
+        wording=wording,
     )
     pop, no_pop = efficiency(replays, hosts, communicates=bool(comm.collectives))
     waits = analyse_waits(
@@ -93,7 +93,7 @@ def analyse_why(
         times=traced.times,
         world_size=world_size(source.run, source.rank_records),
         parameters=traced.parameters,
-        loader=words.loader,
+        loader=wording.loader,
     )
     paths, no_path = analyse_critical(lines, comm.matches, comm.clocks, source)
     return Why(

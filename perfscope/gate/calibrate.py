@@ -100,7 +100,7 @@ def calibrate(
     suggestion = _suggestion(trials)
     length = len(logs) - 1
     residuals = logs - slope * np.arange(len(logs))
-    found = Calibration(
+    result = Calibration(
         num_runs=len(usable),
         left_out=left_out,
         fingerprint=usable[0].fingerprint,
@@ -119,7 +119,11 @@ def calibrate(
         suggestion=suggestion,
         sees_target=suggestion is not None and _keeps_to_both(suggestion),
     )
-    return replace(found, headline=_headline(found), sentences=tuple(_sentences(found, settings, residuals)))
+    return replace(
+        result,
+        headline=_headline(result),
+        sentences=tuple(_sentences(result, settings, residuals)),
+    )
 
 
 def _keeps_to_both(trial: Trial) -> bool:
@@ -130,16 +134,23 @@ def _suggestion(trials: Sequence[Trial]) -> Trial | None:
     """The fewest pairs that do; of their thresholds the quietest (by half per cents), then the smallest."""
     good = [trial for trial in trials if _keeps_to_both(trial)]
     if good:
-        return min(good, key=lambda one: (one.pairs, math.floor(one.false_alarms / 0.005), one.threshold))
+        return min(
+            good,
+            key=lambda trial_row: (
+                trial_row.pairs,
+                math.floor(trial_row.false_alarms / 0.005),
+                trial_row.threshold,
+            ),
+        )
     quiet = [trial for trial in trials if trial.false_alarms <= MOST_FALSE_ALARMS] or trials
     # Half a per cent more that is seen is not worth another pair.
     return min(
         quiet,
-        key=lambda one: (
-            math.ceil(one.visible / 0.005) if one.visible is not None else math.inf,
-            one.false_alarms if one.visible is None else 0.0,
-            one.pairs,
-            one.threshold,
+        key=lambda trial_row: (
+            math.ceil(trial_row.visible / 0.005) if trial_row.visible is not None else math.inf,
+            trial_row.false_alarms if trial_row.visible is None else 0.0,
+            trial_row.pairs,
+            trial_row.threshold,
         ),
         default=None,
     )
@@ -161,15 +172,17 @@ def _usable(
             fit.append(run)
     prints = Counter(run.fingerprint for run in fit)
     alike = {
-        one: sum(num for two, num in prints.items() if not one.differences(two, settings.allow))
-        for one in prints
+        fingerprint: sum(
+            num for two, num in prints.items() if not fingerprint.differences(two, settings.allow)
+        )
+        for fingerprint in prints
     }
-    common = max(alike, key=lambda one: alike[one], default=Fingerprint())
+    common = max(alike, key=lambda fingerprint: alike[fingerprint], default=Fingerprint())
     kept = []
     for run in fit:
-        others = common.differences(run.fingerprint, settings.allow)
-        if others:
-            named = ", ".join(FIELDS[field] for field, _, _ in others)
+        differing = common.differences(run.fingerprint, settings.allow)
+        if differing:
+            named = ", ".join(FIELDS[field] for field, _, _ in differing)
             lost.append(LeftOut(name=run.name, side="", reason=f"not of the same kind: {named} differs"))
         else:
             kept.append(run)
@@ -215,18 +228,18 @@ def _too_few(num: int, left_out: tuple[LeftOut, ...], settings: Settings) -> Cal
     )
 
 
-def _headline(found: Calibration) -> str:
-    best = found.suggestion
+def _headline(result: Calibration) -> str:
+    best = result.suggestion
     if best is None:
         return "Not calibrated: no number of pairs that the settings allow could be tried."
     check = f"{best.pairs} pairs at {_percent(best.threshold)}"
     wrong = _wrong(best)
-    if found.sees_target:
+    if result.sees_target:
         finds = " and ".join(
             f"+{_percent(effect)} in {_percent(best.finds(effect), 0)}" for effect in (TARGET, 2 * TARGET)
         )
         return f"Use {check}: a check is {wrong} and finds {finds}."
-    most = max(trial.pairs for trial in found.trials)
+    most = max(trial.pairs for trial in result.trials)
     sight = "not even +30 %" if best.visible is None else f"+{_percent(best.visible)}"
     if best.false_alarms > MOST_FALSE_ALARMS:
         return (
@@ -239,58 +252,60 @@ def _headline(found: Calibration) -> str:
     )
 
 
-def _sentences(found: Calibration, settings: Settings, logs: Floats) -> list[str]:
+def _sentences(result: Calibration, settings: Settings, logs: Floats) -> list[str]:
     """What else there is to know.
 
     Args:
         logs: log step_p10 without the drift, shape (runs,).
     """
-    said = []
-    best = found.suggestion
+    sentences = []
+    best = result.suggestion
     if best:
-        said.append(_cost(best))
-    if best and found.sees_target and best.visible is not None and best.sure is not None:
-        said.append(
+        sentences.append(_cost(best))
+    if best and result.sees_target and best.visible is not None and best.sure is not None:
+        sentences.append(
             f"The smallest slow-down that it finds four times out of five is +{_percent(best.visible)}; "
             f"+{_percent(best.sure)} it finds nearly always (97 %)."
         )
-    own = settings.metrics[DECIDES].threshold
-    said += _as_configured(found, settings, len(logs))
-    most = max((trial.pairs for trial in found.trials), default=0)
-    if found.suggestion and not found.sees_target and most < PAIRS[-1]:
-        said.append(f"With more runs more pairs could be tried: {2 * PAIRS[-1]} runs for {PAIRS[-1]} pairs.")
-    if found.drift is not None and found.drift_low is not None and found.drift_high is not None:
-        drifts = found.drift_low > 0 or found.drift_high < 0
-        if drifts and abs(found.drift) > own / 2:
-            slower = "slower" if found.drift > 0 else "faster"
-            said.append(
-                f"The machine became {_percent(abs(found.drift))} {slower} over the session: interleaved "
+    configured = settings.metrics[DECIDES].threshold
+    sentences += _as_configured(result, settings, len(logs))
+    most = max((trial.pairs for trial in result.trials), default=0)
+    if result.suggestion and not result.sees_target and most < PAIRS[-1]:
+        sentences.append(
+            f"With more runs more pairs could be tried: {2 * PAIRS[-1]} runs for {PAIRS[-1]} pairs."
+        )
+    if result.drift is not None and result.drift_low is not None and result.drift_high is not None:
+        drifts = result.drift_low > 0 or result.drift_high < 0
+        if drifts and abs(result.drift) > configured / 2:
+            slower = "slower" if result.drift > 0 else "faster"
+            sentences.append(
+                f"The machine became {_percent(abs(result.drift))} {slower} over the session: interleaved "
                 "pairs bear that, runs against a stored baseline do not."
             )
     wild = _wild(logs)
     if wild:
-        said.append(
+        sentences.append(
             f"{wild} of {len(logs)} runs {'lie' if wild > 1 else 'lies'} far from the others "
             "(more than 4 standard deviations): "
             "something disturbs this machine now and then."
         )
-    trial = found.suggestion
+    trial = result.suggestion
     if trial and trial.num_apart < 5:
         apart = counted(trial.num_apart, "check")
-        said.append(
+        sentences.append(
             f"The {len(logs)} runs make {apart} of {trial.most} pairs without using a run twice, so the "
             "shares are estimates; more runs, at other times of the day, make them better."
         )
-    return said
+    return sentences
 
 
-def _as_configured(found: Calibration, settings: Settings, num_runs: int) -> list[str]:
-    asked, least = f"A check of {settings.pairs} pairs as configured", fewest_pairs(found.alpha)
+def _as_configured(result: Calibration, settings: Settings, num_runs: int) -> list[str]:
+    asked, least = f"A check of {settings.pairs} pairs as configured", fewest_pairs(result.alpha)
     if settings.pairs < least:
-        return [f"{asked} can prove nothing at alpha {found.alpha:g}: give it {least} or more."]
-    if found.current is None:
+        return [f"{asked} can prove nothing at alpha {result.alpha:g}: give it {least} or more."]
+    if result.current is None:
         return [f"{asked} needs {2 * settings.pairs} runs to be tried; there are {num_runs}."]
-    return [] if found.current is found.suggestion else [f"As configured, {describe(found.current)}."]
+    return [] if result.current is result.suggestion else [f"As configured, {describe(result.current)}."]
 
 
 def _cost(trial: Trial) -> str:

@@ -75,7 +75,7 @@ def judge(
         stopped=stopped,
         alpha=settings.alpha,
         left_out=tuple(lost),
-        fingerprint=next((one.fingerprint for one in (*head.runs, *base.runs)), None),
+        fingerprint=next((run.fingerprint for run in (*head.runs, *base.runs)), None),
         settings=_as_written(settings),
     )
     refused = failed or _why_failed(base, head, lost)
@@ -127,7 +127,7 @@ def _per_sample(base: Side, head: Side) -> tuple[Side, Side, tuple[str, ...]]:
     if not first or not second or first == second:
         return base, head, ()
     factor = first / second
-    times = {one.id for one in METRICS.values() if one.unit in ("ns", "joules")}
+    times = {item.id for item in METRICS.values() if item.unit in ("ns", "joules")}
     runs = tuple(
         replace(
             run,
@@ -135,16 +135,22 @@ def _per_sample(base: Side, head: Side) -> tuple[Side, Side, tuple[str, ...]]:
         )
         for run in head.runs
     )
-    said = f"Steps of {head.label} have {second:,} samples, those of {base.label} {first:,}: its times are"
-    return base, replace(head, runs=runs), (f"{said} given for {first:,} samples.",)
+    sizes_text = (
+        f"Steps of {head.label} have {second:,} samples, those of {base.label} {first:,}: its times are"
+    )
+    return base, replace(head, runs=runs), (f"{sizes_text} given for {first:,} samples.",)
 
 
 def _doubts_about_time(base: Side, head: Side, pairs: Sequence[Pair]) -> tuple[str, ...]:
     """Runs that were not interleaved, and of which the base was made in one go, at another time."""
     starts = [[run.surroundings.start_unix_ns for run in side.runs] for side in (base, head)]
-    if pairs or not all(starts) or any(start is None for own in starts for start in own):
+    if (
+        pairs
+        or not all(starts)
+        or any(start is None for starts_of_side in starts for start in starts_of_side)
+    ):
         return ()
-    first, second = ([start for start in own if start is not None] for own in starts)
+    first, second = ([start for start in starts_of_side if start is not None] for starts_of_side in starts)
     apart = max(min(second) - max(first), min(first) - max(second))
     if max(first) - min(first) > ONE_GO_NS or apart <= ONE_GO_NS:
         return ()
@@ -166,11 +172,13 @@ def _unwatched(runs: Sequence[RunFigures]) -> tuple[str, ...]:
 def _unlike(base: Side, head: Side, lost: Sequence[LeftOut]) -> list[str]:
     """Why runs that are left speak for less than they seem to."""
     reasons = []
-    for side, own in ((BASE, base), (HEAD, head)):
-        failures = [one for one in lost if one.side == side and not one.disturbed]
+    for side, side_runs in ((BASE, base), (HEAD, head)):
+        failures = [
+            left_out_run for left_out_run in lost if left_out_run.side == side and not left_out_run.disturbed
+        ]
         if failures:
-            of = len(own.runs) + len(failures)
-            reasons.append(f"{len(failures)} of {of} runs of {own.label} failed: {failures[0].reason}.")
+            of = len(side_runs.runs) + len(failures)
+            reasons.append(f"{len(failures)} of {of} runs of {side_runs.label} failed: {failures[0].reason}.")
     steps = [float(np.median([run.num_steps for run in side.runs])) for side in (base, head)]
     if max(steps) > UNLIKE_STEPS * min(steps):
         counted = f"{steps[0]:,.0f} steps in the base, {steps[1]:,.0f} in the head"
@@ -231,11 +239,15 @@ def _usable(
 
 def _why_failed(base: Side, head: Side, lost: Sequence[LeftOut]) -> str:
     """A side of which nothing is left but failures has not been measured."""
-    for side, own in ((BASE, base), (HEAD, head)):
-        failures = [one for one in lost if one.side == side and not one.disturbed]
-        if not own.runs and failures:
+    for side, side_runs in ((BASE, base), (HEAD, head)):
+        failures = [
+            left_out_run for left_out_run in lost if left_out_run.side == side and not left_out_run.disturbed
+        ]
+        if not side_runs.runs and failures:
             more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
-            return f"Nothing was measured of {own.label}: {failures[0].name}: {failures[0].reason}{more}."
+            return (
+                f"Nothing was measured of {side_runs.label}: {failures[0].name}: {failures[0].reason}{more}."
+            )
     return ""
 
 
@@ -257,13 +269,13 @@ def _verdict(
     step = float(np.median([run.metrics[DECIDES] for run in base.runs]))
     if pairs:
         changes = [
-            _change(metric, one.metrics[metric.id], other.metrics[metric.id], one.metrics[DECIDES])
-            for one, other in pairs
-            if metric.id in one.metrics and metric.id in other.metrics
+            _change(metric, base_run.metrics[metric.id], other.metrics[metric.id], base_run.metrics[DECIDES])
+            for base_run, other in pairs
+            if metric.id in base_run.metrics and metric.id in other.metrics
         ]
         if None in changes:
             return replace(verdict, reason="some of its values are zero, so there is no ratio")
-        return _paired(verdict, [one for one in changes if one is not None], settings)
+        return _paired(verdict, [change for change in changes if change is not None], settings)
     return _unpaired(verdict, first, second, step, settings)
 
 
@@ -290,13 +302,13 @@ def _paired(verdict: MetricVerdict, changes: Sequence[float], settings: Settings
         return replace(verdict, paired=True, reason=f"known of {len(changes)} pairs only")
     metric = verdict.metric
     interval = walsh_interval(changes)
-    shares = [_share(metric, one) for one in changes]
+    shares = [_share(metric, change) for change in changes]
     return _stated(
         replace(verdict, paired=True),
         worse=float(np.median(shares)),
         interval=interval,
         p=signed_rank_p(changes),
-        p_better=signed_rank_p([-one for one in changes]),
+        p_better=signed_rank_p([-change for change in changes]),
         needed=metric.threshold,
         alpha=settings.alpha,
     )
@@ -316,7 +328,7 @@ def _unpaired(
     placed = [_change(metric, centre, value, step) for value in (*first, *second)]
     if None in placed:
         return replace(verdict, reason="some of its values are zero, so there is no ratio")
-    values = [one for one in placed if one is not None]
+    values = [number for number in placed if number is not None]
     mine, theirs = values[: len(first)], values[len(first) :]
     spread = robust_spread(mine)  # not the head's: what makes it slower may make it restless, too
     return _stated(
@@ -377,17 +389,17 @@ def _noise(base: Side, head: Side, pairs: Sequence[Pair], settings: Settings) ->
 
 def _outcome(verdicts: Sequence[MetricVerdict], unlike: Sequence[str]) -> tuple[Outcome, list[str]]:
     """The outcome, and why it is inconclusive where it is."""
-    if any(one.fails for one in verdicts):
+    if any(verdict_row.fails for verdict_row in verdicts):
         return Outcome.REGRESSION, list(unlike)
     open_ones = [
-        f"{one.metric.title} is not known: {one.reason}."
-        for one in verdicts
-        if one.metric.severity == "error" and one.state == "unknown"
+        f"{verdict_row.metric.title} is not known: {verdict_row.reason}."
+        for verdict_row in verdicts
+        if verdict_row.metric.severity == "error" and verdict_row.state == "unknown"
     ]
     open_ones += [
-        f"{one.metric.title}: {one.reason}."
-        for one in verdicts
-        if one.metric.severity == "error" and one.state == "unproven"
+        f"{verdict_row.metric.title}: {verdict_row.reason}."
+        for verdict_row in verdicts
+        if verdict_row.metric.severity == "error" and verdict_row.state == "unproven"
     ]
     reasons = [*open_ones, *unlike]
     return (Outcome.INCONCLUSIVE if reasons else Outcome.PASS), reasons

@@ -46,8 +46,8 @@ class SettledRun(RunReader):
 
     def summaries(self) -> tuple[Document, ...]:
         every = super().summaries()
-        first = min((_whole(one["window"]) for one in every), default=0)
-        later = tuple(one for one in every if _whole(one["window"]) > first)
+        first = min((_whole(window_summary["window"]) for window_summary in every), default=0)
+        later = tuple(window_summary for window_summary in every if _whole(window_summary["window"]) > first)
         return later or every
 
 
@@ -74,17 +74,17 @@ def measure_run(path: Path, name: str) -> RunFigures:
         fingerprint=_fingerprint(study, analysis),
         metrics=metrics,
         absent=absent,
-        num_steps=min((len(own.counted) for own in steps.values()), default=0),
+        num_steps=min((len(steps_of_rank.counted) for steps_of_rank in steps.values()), default=0),
         phases=_phases(tables, steps),
         composition=study.composition,
         layers=tuple(
             LayerTime(
-                layer=one.layer,
-                forward_ns=one.forward_ns,
-                backward_ns=one.backward_ns,
-                module_type=one.module_type or "",
+                layer=layer.layer,
+                forward_ns=layer.forward_ns,
+                backward_ns=layer.backward_ns,
+                module_type=layer.module_type or "",
             )
-            for one in analysis.layers
+            for layer in analysis.layers
         ),
         collectives=_collectives(analysis),
         surroundings=surroundings(reader, study, analysis, steps),
@@ -99,13 +99,13 @@ def measure_run(path: Path, name: str) -> RunFigures:
 
 def step_metrics(steps: Sequence[Int64]) -> dict[str, float]:
     """step_p10 (mean over ranks), step_mean and stalls of counted steps; one array of ns per rank."""
-    steps = [own for own in steps if len(own)]
+    steps = [durations for durations in steps if len(durations)]
     every = np.concatenate(steps) if steps else np.empty(0, dtype=np.int64)
     if not len(every) or every.sum() <= 0:
         return {}
     excess = np.maximum(every - STALL * np.median(every), 0.0).sum()
     return {
-        "step_p10": float(np.mean([np.percentile(own, 10) for own in steps])),
+        "step_p10": float(np.mean([np.percentile(durations, 10) for durations in steps])),
         "step_mean": float(every.mean()),
         "stalls": float(excess / every.sum()),
     }
@@ -117,11 +117,11 @@ def disturbed_share(machine: MachineAnalysis) -> float:
     if start is None or end is None or end <= start:
         return 0.0
     shares = []
-    for host in {one.host for one in machine.disturbances}:
+    for host in {disturbance.host for disturbance in machine.disturbances}:
         inside = sorted(
-            (max(one.start_ns, start), min(one.end_ns, end))
-            for one in machine.disturbances
-            if one.host == host and one.within_steps
+            (max(disturbance.start_ns, start), min(disturbance.end_ns, end))
+            for disturbance in machine.disturbances
+            if disturbance.host == host and disturbance.within_steps
         )
         covered, reach = 0, start
         for begin, stop in inside:
@@ -145,14 +145,14 @@ def _metrics(
     steps: Mapping[int, RankSteps],
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Metrics by id, and why others are absent."""
-    found = step_metrics([own.counted for own in steps.values()])
-    absent = dict.fromkeys({"step_p10", "step_mean", "stalls"} - set(found), "no step was timed")
-    waits = [one.input_wait_ns for one in analysis.ranks if one.input_wait_ns is not None]
+    metrics = step_metrics([steps_of_rank.counted for steps_of_rank in steps.values()])
+    absent = dict.fromkeys({"step_p10", "step_mean", "stalls"} - set(metrics), "no step was timed")
+    waits = [rank.input_wait_ns for rank in analysis.ranks if rank.input_wait_ns is not None]
     memory = [meta.memory.peak_rss_bytes for meta in metas.values()]
     device = [meta.memory.peak_device_bytes for meta in metas.values()]
-    joules = math.fsum(one.joules for one in analysis.machine.energy) if analysis.machine else 0.0
-    num_steps = max((len(own.durations) for own in steps.values()), default=0)
-    no_speed = [cause_text(one) for one in analysis.missing if one.figure is Figure.THROUGHPUT]
+    joules = math.fsum(energy.joules for energy in analysis.machine.energy) if analysis.machine else 0.0
+    num_steps = max((len(steps_of_rank.durations) for steps_of_rank in steps.values()), default=0)
+    no_speed = [cause_text(entry) for entry in analysis.missing if entry.figure is Figure.THROUGHPUT]
     for id_, value, reason in (
         ("throughput", study.samples_per_s, next(iter(no_speed), "the batch size is not known")),
         ("input_wait", math.fsum(waits) / len(waits) if waits else None, "no data loader was seen"),
@@ -168,8 +168,8 @@ def _metrics(
         if value is None:
             absent[id_] = reason
         else:
-            found[id_] = float(value)
-    return found, absent
+            metrics[id_] = float(value)
+    return metrics, absent
 
 
 def _largest(values: Sequence[int | None]) -> int | None:
@@ -192,9 +192,9 @@ def _fingerprint(study: StudyRun, analysis: RunAnalysis) -> Fingerprint:
 
 
 def _phases(tables: Mapping[int, pa.Table], steps: Mapping[int, RankSteps]) -> Phases | None:
-    found: dict[str, list[float]] = defaultdict(list)
-    for rank, own in steps.items():
-        if not own.is_counted.any():
+    by_phase: dict[str, list[float]] = defaultdict(list)
+    for rank, steps_of_rank in steps.items():
+        if not steps_of_rank.is_counted.any():
             continue
         table = tables[rank]
         for name, column in (
@@ -203,13 +203,15 @@ def _phases(tables: Mapping[int, pa.Table], steps: Mapping[int, RankSteps]) -> P
             ("backward", "backward_ns"),
             ("optimizer", "optimizer_ns"),
         ):
-            values = table.column(column).to_numpy(zero_copy_only=False).astype(float)[own.is_counted]
-            known = values[np.isfinite(values)]
-            if len(known):
-                found[name].append(float(np.median(known)))
-    if not found["step"]:
+            values = (
+                table.column(column).to_numpy(zero_copy_only=False).astype(float)[steps_of_rank.is_counted]
+            )
+            finite = values[np.isfinite(values)]
+            if len(finite):
+                by_phase[name].append(float(np.median(finite)))
+    if not by_phase["step"]:
         return None
-    means = {name: math.fsum(values) / len(values) if values else None for name, values in found.items()}
+    means = {name: math.fsum(values) / len(values) if values else None for name, values in by_phase.items()}
     return Phases(
         step=means["step"] or 0.0,
         input_wait=means.get("input_wait"),
@@ -221,9 +223,11 @@ def _phases(tables: Mapping[int, pa.Table], steps: Mapping[int, RankSteps]) -> P
 def _collectives(analysis: RunAnalysis) -> tuple[CollectiveUse, ...]:
     steps = max((rank.num_traced_steps for rank in analysis.ranks), default=0)
     groups: dict[str, list[tuple[float, float | None, float, float | None]]] = defaultdict(list)
-    for one in analysis.collectives if steps else ():
-        name = f"{one.collective} over {one.group_size} {plural('rank', one.group_size)}"
-        groups[name].append((one.count, one.bytes, one.duration_ns, one.transfer_ns))
+    for collective in analysis.collectives if steps else ():
+        name = f"{collective.collective} over {collective.group_size} {plural('rank', collective.group_size)}"
+        groups[name].append(
+            (collective.count, collective.bytes, collective.duration_ns, collective.transfer_ns)
+        )
     return tuple(
         CollectiveUse(
             name=name,
@@ -237,8 +241,8 @@ def _collectives(analysis: RunAnalysis) -> tuple[CollectiveUse, ...]:
 
 
 def _sum(values: Sequence[float | None], steps: int) -> float | None:
-    known = [value for value in values if value is not None]
-    return math.fsum(known) / steps if len(known) == len(values) else None
+    present = [value for value in values if value is not None]
+    return math.fsum(present) / steps if len(present) == len(values) else None
 
 
 def _problem(study: StudyRun, analysis: RunAnalysis) -> str:
@@ -256,7 +260,7 @@ def _problem(study: StudyRun, analysis: RunAnalysis) -> str:
         return "no rank was recorded"
     if expected and seen < expected:
         return f"only {seen} of {expected} ranks were recorded"
-    unfinished = [one.rank for one in analysis.ranks if one.finished is False]
+    unfinished = [rank.rank for rank in analysis.ranks if rank.finished is False]
     if unfinished:
         return f"rank {unfinished[0]} did not end its training"
     return ""

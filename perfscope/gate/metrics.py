@@ -41,8 +41,8 @@ class Metric:
 
 
 METRICS: Mapping[str, Metric] = {
-    one.id: one
-    for one in (
+    metric.id: metric
+    for metric in (
         Metric(
             id="step_p10",
             title="Step time, p10",

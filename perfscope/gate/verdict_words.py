@@ -75,8 +75,8 @@ def too_few_sentence(
     have = f"{counted(len(base.runs), 'run')} of {base.label} and {len(head.runs)} of {head.label}"
     if pairs:
         have = counted(len(pairs), "pair")
-    sides = {one.side for one in lost if one.disturbed}
-    disturbed = sum(one.disturbed for one in lost)
+    sides = {left_out_run.side for left_out_run in lost if left_out_run.disturbed}
+    disturbed = sum(left_out_run.disturbed for left_out_run in lost)
     why = f" ({counted(disturbed, 'disturbed run')} left out)" if disturbed else ""
     unit = "pairs" if pairs else "a side"
     advice = "make more runs"
@@ -84,11 +84,11 @@ def too_few_sentence(
         advice += ", on a quieter machine"
     if disturbed and planned:
         advice = "find a quieter machine, or raise `repeats`"
-    others = [run for side in (base, head) for run in side.runs if run.side not in sides]
+    other_runs = [run for side in (base, head) for run in side.runs if run.side not in sides]
     if (
         len(sides) == 1
         and disturbed >= MANY_OF_ONE_SIDE
-        and sum(run.clean is True for run in others) >= ENOUGH
+        and sum(run.clean is True for run in other_runs) >= ENOUGH
     ):
         advice = f"only runs of {sides.pop()} were disturbed: perhaps its own code starts what disturbs them"
     return f"Inconclusive: {have}{why}, at least {needed} {unit} are needed: {advice}."
@@ -110,15 +110,17 @@ def headline(result: CheckResult) -> str:
     assert deciding is not None
     if result.outcome is Outcome.INCONCLUSIVE:
         return f"Inconclusive: {result.reasons[0]}" if result.reasons else "Inconclusive."
-    failing = [one for one in result.metrics if one.fails]
+    failing = [verdict for verdict in result.metrics if verdict.fails]
     if failing and deciding not in failing:
-        one = failing[0]
-        return f"Regression: {one.metric.title.lower()} is worse by {_percent(one.worse)}{_proof(one)}."
+        worst = failing[0]
+        return f"Regression: {worst.metric.title.lower()} is worse by {_percent(worst.worse)}{_proof(worst)}."
     if deciding.worse is None or deciding.base is None or deciding.head is None:
         return "Pass."
     steps = f"{format_ns(deciding.base)} → {format_ns(deciding.head)}"
     if failing:
-        slower = f", {sum(one > 0 for one in result.pairs)} of {counted(len(result.pairs), 'pair')} slower"
+        slower = (
+            f", {sum(ratio > 0 for ratio in result.pairs)} of {counted(len(result.pairs), 'pair')} slower"
+        )
         proof = _proof(deciding) + (slower if result.pairs else "")
         return f"Regression: a step takes {_percent(deciding.worse)} longer ({steps}){proof}."
     if deciding.state == "better":

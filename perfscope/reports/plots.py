@@ -106,15 +106,15 @@ def _doubt(line: CounterLine) -> str:
 def chart_note(chart: CounterChart, frame: CounterFrame) -> str:
     """What holds for every line of a chart, said once: a peak above the axis, a doubt."""
     shared = [{_far_peak(line, frame) for line in chart.lines}, {_doubt(line) for line in chart.lines}]
-    return ", ".join(next(iter(words)) for words in shared if len(words) == 1 and words != {""})
+    return ", ".join(next(iter(texts)) for texts in shared if len(texts) == 1 and texts != {""})
 
 
 def line_note(chart: CounterChart, line: CounterLine, frame: CounterFrame) -> str:
     """Beside a line's name: its mean, and what of peak and doubts is its own."""
-    known = [value for value in line.mean if math.isfinite(value)]
-    parts = [f"mean {format_value(frame.unit, sum(known) / len(known))}"] if known else []
-    said = chart_note(chart, frame)
-    parts += [words for words in (_far_peak(line, frame), _doubt(line)) if words and words not in said]
+    finite = [value for value in line.mean if math.isfinite(value)]
+    parts = [f"mean {format_value(frame.unit, sum(finite) / len(finite))}"] if finite else []
+    shared_note = chart_note(chart, frame)
+    parts += [text for text in (_far_peak(line, frame), _doubt(line)) if text and text not in shared_note]
     return ", ".join(parts)
 
 
@@ -168,8 +168,8 @@ def log_ticks(unit: Unit, low: float, high: float) -> tuple[Tick, ...]:
         for factor in factors:
             value = factor * 10.0**power
             if low * (1 - 1e-9) <= value <= high * (1 + 1e-9):
-                place = 100 * math.log(value / low) / math.log(high / low)
-                ticks.append(Tick(position=place, text=_log_text(unit, value)))
+                position = 100 * math.log(value / low) / math.log(high / low)
+                ticks.append(Tick(position=position, text=_log_text(unit, value)))
     return tuple(ticks)
 
 
@@ -224,22 +224,22 @@ def roof_labels(
     taken = [(x - r, y - r, x + r, y + r) for (x, y), r in zip(spots, sizes, strict=True)]
     corners = [(x * width / 100, y * height / 100) for x, y in roof_line(chart, frame)]
     taken += _along(corners) + _word_boxes(chart, width, height, letter * 1.15)
-    found: list[PointLabel] = []
+    labels: list[PointLabel] = []
     named: list[tuple[str, float, float]] = []
     for index, point in enumerate(chart.points):
         x, y = spots[index]
         twin = any(name == point.label and abs(x - u) + abs(y - v) < 90 for name, u, v in named)
-        if len(found) >= most or twin:
+        if len(labels) >= most or twin:
             continue
         text = path_end(point.label, letters)
-        place = _free_place((x, y), sizes[index], len(text) * letter, (width, height), taken)
-        if place is not None:
-            right, up, anchor, box = place
+        location = _free_place((x, y), sizes[index], len(text) * letter, (width, height), taken)
+        if location is not None:
+            right, up, anchor, box = location
             taken.append(box)
             named.append((point.label, x, y))
             at = {"x": 100 * x / width, "y": 100 * y / height, "right": right, "up": up}
-            found.append(PointLabel(**at, anchor=anchor, text=text))
-    return found
+            labels.append(PointLabel(**at, anchor=anchor, text=text))
+    return labels
 
 
 def _free_place(
@@ -251,7 +251,7 @@ def _free_place(
 ) -> tuple[float, float, str, Rectangle] | None:
     """(pixels right, pixels up, anchor, box) of the first place around a point that is free."""
     (x, y), r = spot, size + 5
-    own = (x - size, y - size, x + size, y + size)
+    own_box = (x - size, y - size, x + size, y + size)
     for anchor, right, up, left in (
         ("start", r, -4.0, 0.0),
         ("end", -r, -4.0, -length),
@@ -264,7 +264,7 @@ def _free_place(
     ):
         box = (x + right + left - 2, y + up - 3, x + right + left + length + 2, y + up + 11)
         inside = box[0] >= 2 and box[2] <= plot[0] - 2 and box[1] >= 2 and box[3] <= plot[1] - 2
-        if inside and not any(_touch(box, other) for other in taken if other != own):
+        if inside and not any(_touch(box, other) for other in taken if other != own_box):
             return right, up, anchor, box
     return None
 
@@ -311,13 +311,13 @@ def roof_words(chart: RooflineChart, letter: float = LETTER) -> RoofWords:
 
 
 def _word_boxes(chart: RooflineChart, width: float, height: float, letter: float) -> list[Rectangle]:
-    words = roof_words(chart, 100 * letter / width)
+    labels = roof_words(chart, 100 * letter / width)
     boxes = []
-    for (x, y), text in ((words.peak, chart.peak_text), (words.memory, chart.bandwidth_text)):
+    for (x, y), text in ((labels.peak, chart.peak_text), (labels.memory, chart.bandwidth_text)):
         right, up = x * width / 100 - 4, y * height / 100
         boxes.append((right - len(text) * letter - 10, up - 4, right, up + 20))
-    if words.below:
-        left, down = words.memory[0] * width / 100 + 8, words.memory[1] * height / 100
+    if labels.below:
+        left, down = labels.memory[0] * width / 100 + 8, labels.memory[1] * height / 100
         boxes[1] = (left, down - 20, left + len(chart.bandwidth_text) * letter + 6, down + 4)
     return boxes
 
@@ -333,5 +333,5 @@ def _along(corners: list[tuple[float, float]]) -> list[Rectangle]:
     return squares
 
 
-def _touch(one: Rectangle, other: Rectangle) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+def _touch(first: Rectangle, other: Rectangle) -> bool:
+    return first[0] < other[2] and other[0] < first[2] and first[1] < other[3] and other[1] < first[3]

@@ -82,8 +82,8 @@ class Overhead(Record, frozen=True):
     @property
     def total_ns(self) -> int | None:
         """None: the rank does not say (killed early)."""
-        known = [part for part in (self.windows_ns, self.always_on_ns) if part is not None]
-        return sum(known) if known else None
+        parts = [part for part in (self.windows_ns, self.always_on_ns) if part is not None]
+        return sum(parts) if parts else None
 
 
 class Memory(Record, frozen=True):
@@ -350,7 +350,7 @@ def _lenient(kind: Any, value: object, where: str, damaged: dict[str, None]) -> 
             return tuple(_those_that_fit(get_args(inner)[0], value))
         if isinstance(value, dict) and get_origin(inner) is dict:
             damaged[where] = None
-            pairs = ([name, *_those_that_fit(get_args(inner)[1], [one])] for name, one in value.items())
+            pairs = ([name, *_those_that_fit(get_args(inner)[1], [item])] for name, item in value.items())
             return {pair[0]: pair[1] for pair in pairs if len(pair) > 1}
         raise
 

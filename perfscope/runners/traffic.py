@@ -51,10 +51,10 @@ def expected_calls(traffic: Iterable[Traffic], steps: int) -> Counter[tuple[str,
 
     Calls that a library makes are left out: no ledger sees them.
     """
-    found: Counter[tuple[str, str, int, int]] = Counter()
-    for one in traffic:
-        calls = one.calls_in(steps)
-        size = one.group_size or len(one.members)
-        if calls and not one.by_library and len(one.members) > 1:
-            found[one.collective, one.axis, size, one.bytes] += calls
-    return found
+    counts: Counter[tuple[str, str, int, int]] = Counter()
+    for call in traffic:
+        calls = call.calls_in(steps)
+        size = call.group_size or len(call.members)
+        if calls and not call.by_library and len(call.members) > 1:
+            counts[call.collective, call.axis, size, call.bytes] += calls
+    return counts

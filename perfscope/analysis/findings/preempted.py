@@ -16,13 +16,13 @@ def waited_for_cpu(evidence: Evidence) -> float | None:
     The kernel counts it for each thread; threads that sleep wait for nothing. None where it was not read.
     """
     traced = {rank.rank for rank, _ in evidence.traced}
-    found = [
+    shares = [
         share
         for host in evidence.hosts
         for rank in host.ranks
         if rank.rank in traced and (share := _share(host, rank)) is not None
     ]
-    return sum(found) / len(found) if found else None
+    return sum(shares) / len(shares) if shares else None
 
 
 def _share(host: Host, rank: HostRank) -> float | None:

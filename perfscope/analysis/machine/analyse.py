@@ -120,89 +120,90 @@ def analyse_machine(source: RunSource, training: Training) -> tuple[MachineAnaly
     Returns:
         None where nothing of any machine was recorded (imports), and the hosts for the findings.
     """
-    found = _Found()
+    gathered = _Found()
     for host in open_hosts(source, training.steps):
-        found.add(host, source, training)
+        gathered.add(host, source, training)
     stacks = [document for name in source.hosts if (document := source.stacks(name)) is not None]
-    known = any(host.topology.document or host.ceilings for host in found.hosts)
-    if not (found.sampled or known or stacks):
+    has_documents = any(host.topology.document or host.ceilings for host in gathered.hosts)
+    if not (gathered.sampled or has_documents or stacks):
         return None, []
     windows = _windows(training.windows)
-    bounds = tuple((one.window, one.start_ns, one.end_ns) for one in windows)
+    bounds = tuple((window.window, window.start_ns, window.end_ns) for window in windows)
     own_bounds = {
-        host.name: tuple((one.window, *one.on(host.name)) for one in windows) for host in found.hosts
+        host.name: tuple((window.window, *window.on(host.name)) for window in windows)
+        for host in gathered.hosts
     }
-    disturbances = [one for own in found.looks for one in own.disturbances]
-    effects = with_effects(disturbances, found.sampled, own_bounds)
-    verdict = judge(found.looks, effects.disturbances, len(windows))
+    disturbances = [disturbance for look in gathered.looks for disturbance in look.disturbances]
+    effects = with_effects(disturbances, gathered.sampled, own_bounds)
+    verdict = judge(gathered.looks, effects.disturbances, len(windows))
     num_hosts = len({record.host for record in source.rank_records.values()})
-    energy = tuple(found.energy)
+    energy = tuple(gathered.energy)
     per_sample, no_energy = joules_per_sample(
-        energy, max(num_hosts, 1), _num_samples(training), found.no_energy
+        energy, max(num_hosts, 1), _num_samples(training), gathered.no_energy
     )
-    on_wire = wire(found.sampled, training.calls, windows, _job(source))
-    missing = [*found.missing, *_missing(source, found, no_energy)]
-    if training.calls and found.sampled and not on_wire:
+    on_wire = wire(gathered.sampled, training.calls, windows, _job(source))
+    missing = [*gathered.missing, *_missing(source, gathered, no_energy)]
+    if training.calls and gathered.sampled and not on_wire:
         missing.append(missing_figure(Figure.WIRE_BYTES, Cause.NOTHING_ON_WIRE, reason=NOTHING_TO_COMPARE))
     if not training.layers:  # else the rooflines say it
-        missing += _no_ceilings(found.hosts)
+        missing += _no_ceilings(gathered.hosts)
     machine = MachineAnalysis(
-        hosts=tuple(host.name for host in found.hosts),
-        topologies={host.name: host.topology.document for host in found.hosts if host.topology.document},
+        hosts=tuple(host.name for host in gathered.hosts),
+        topologies={host.name: host.topology.document for host in gathered.hosts if host.topology.document},
         clean=verdict.clean,
         clean_reason=verdict.reason,
         disturbances=verdict.disturbances,
-        tracks=tuple(found.tracks),
-        ceilings=tuple(found.ceilings),
-        rooflines=tuple(found.rooflines),
-        placements=tuple(found.placements),
-        traffic=tuple(found.traffic),
+        tracks=tuple(gathered.tracks),
+        ceilings=tuple(gathered.ceilings),
+        rooflines=tuple(gathered.rooflines),
+        placements=tuple(gathered.placements),
+        traffic=tuple(gathered.traffic),
         wire=on_wire,
         energy=energy,
         joules_per_sample=per_sample,
         stacks=top_frames(stacks),
-        costs=tuple(found.costs),
-        stopped=tuple(found.stopped),
+        costs=tuple(gathered.costs),
+        stopped=tuple(gathered.stopped),
         missing=tuple(dict.fromkeys(missing)),
-        start_ns=min((start for start, _ in found.spans), default=None),
-        end_ns=max((end for _, end in found.spans), default=None),
+        start_ns=min((start for start, _ in gathered.spans), default=None),
+        end_ns=max((end for _, end in gathered.spans), default=None),
         windows=bounds,
-        steps_start_ns=min((start for start, _ in found.stepped), default=None),
-        steps_end_ns=max((end for _, end in found.stepped), default=None),
+        steps_start_ns=min((start for start, _ in gathered.stepped), default=None),
+        steps_end_ns=max((end for _, end in gathered.stepped), default=None),
         traced_disturbed=verdict.traced_disturbed,
         disturbed_ns=effects.lost_ns,
         disturbed_ratio=effects.lost_ratio,
-        pressures=found.pressures,
+        pressures=gathered.pressures,
     )
-    return machine, found.hosts
+    return machine, gathered.hosts
 
 
 def _windows(facts: Sequence[WindowFacts]) -> tuple[Window, ...]:
     """Each traced window over all ranks."""
-    found: dict[int, list[WindowFacts]] = {}
-    for one in facts:
-        if one.steps and not one.whole_file:
-            found.setdefault(one.window, []).append(one)
+    by_number: dict[int, list[WindowFacts]] = {}
+    for facts_of_rank in facts:
+        if facts_of_rank.steps and not facts_of_rank.whole_file:
+            by_number.setdefault(facts_of_rank.window, []).append(facts_of_rank)
     return tuple(
         Window(
             window=number,
-            start_ns=min(one.steps[0].start_ns for one in members),
-            end_ns=max(one.steps[-1].end_ns for one in members),
-            num_steps=max(len(one.steps) for one in members),
+            start_ns=min(member.steps[0].start_ns for member in members),
+            end_ns=max(member.steps[-1].end_ns for member in members),
+            num_steps=max(len(member.steps) for member in members),
             of_host={
                 host: (
-                    min(one.steps[0].start_ns for one in members if one.host == host),
-                    max(one.steps[-1].end_ns for one in members if one.host == host),
+                    min(member.steps[0].start_ns for member in members if member.host == host),
+                    max(member.steps[-1].end_ns for member in members if member.host == host),
                 )
-                for host in {one.host for one in members}
+                for host in {member.host for member in members}
             },
         )
-        for number, members in sorted(found.items())
+        for number, members in sorted(by_number.items())
     )
 
 
 def _num_samples(training: Training) -> float | None:
-    steps = max((len(one.durations) for one in training.steps.values()), default=0)
+    steps = max((len(rank_steps.durations) for rank_steps in training.steps.values()), default=0)
     return training.samples_per_step * steps if training.samples_per_step and steps else None
 
 
@@ -223,9 +224,9 @@ def _cost(host: Host) -> SamplerCost:
     """What sampling cost, by the sampler's own account; what can be counted where it was killed."""
     end = host.samples.ends[-1] if host.samples.ends else {}
     cost = end.get("cost")
-    told = cost if isinstance(cost, dict) else {}
-    cpu, wall = _number(told.get("cpu_ns")), _number(told.get("wall_ns"))
-    ticks, late = _number(told.get("ticks")), _number(told.get("late_ticks"))
+    recorded = cost if isinstance(cost, dict) else {}
+    cpu, wall = _number(recorded.get("cpu_ns")), _number(recorded.get("wall_ns"))
+    ticks, late = _number(recorded.get("ticks")), _number(recorded.get("late_ticks"))
     counted = max((len(series.values) for series in host.samples.series), default=0)
     return SamplerCost(
         host=host.name,
@@ -255,14 +256,16 @@ def _what(what: object, labels: Mapping[str, str]) -> str:
     return f"{what or 'a reading'} ({of})" if of else str(what or "a reading")
 
 
-def _missing(source: RunSource, found: _Found, no_energy: Sequence[Missing]) -> list[Missing]:
+def _missing(source: RunSource, gathered: _Found, no_energy: Sequence[Missing]) -> list[Missing]:
     """What of the machine is not known, with the reason."""
-    missing = unsampled(source, [host.name for host in found.hosts], [host.name for host in found.sampled])
-    sizeless = [host.name for host in found.sampled if not host.topology.num_cpus]
+    missing = unsampled(
+        source, [host.name for host in gathered.hosts], [host.name for host in gathered.sampled]
+    )
+    sizeless = [host.name for host in gathered.sampled if not host.topology.num_cpus]
     if sizeless:
         entry = missing_figure(Figure.OTHERS_CPU_TIME, Cause.CPU_COUNT_NOT_KNOWN, hosts=tuple(sizeless))
         missing.append(entry)
-    if found.sampled:
+    if gathered.sampled:
         missing += no_energy
     return missing
 

@@ -34,26 +34,26 @@ def oversubscriptions(host: Host) -> list[Oversubscription]:
 
     Ranks whose device is a GPU compute little on the CPU and are left out.
     """
-    known = [rank for rank in host.ranks if rank.num_threads is not None and rank.gpu is None]
-    if not known:
+    pinned = [rank for rank in host.ranks if rank.num_threads is not None and rank.gpu is None]
+    if not pinned:
         return []
     groups: dict[frozenset[int], list[HostRank]] = defaultdict(list)
-    for rank in known:
+    for rank in pinned:
         groups[rank.affinity or host.topology.online].append(rank)
-    found = [
-        one
+    shared_sets = [
+        sharing
         for cpus, members in groups.items()
-        if (one := _judged(host, members, float(len(cpus)), f"CPUs {cpu_list(cpus)}")) is not None
+        if (sharing := _judged(host, members, float(len(cpus)), f"CPUs {cpu_list(cpus)}")) is not None
     ]
     limit = host.topology.cpu_limit
     if limit is not None and limit < len(frozenset[int]().union(*groups)):
-        quota = _judged(host, known, limit, f"a quota of {limit:g} CPUs")
-        return [quota] if quota is not None else found
-    if found or len(groups) < 2:
-        return found
+        quota = _judged(host, pinned, limit, f"a quota of {limit:g} CPUs")
+        return [quota] if quota is not None else shared_sets
+    if shared_sets or len(groups) < 2:
+        return shared_sets
     everything = frozenset[int]().union(*groups)  # overlapping, but not equal, sets of CPUs
-    whole = _judged(host, known, float(len(everything)), f"CPUs {cpu_list(everything)}")
-    return [whole] if whole is not None else []
+    all_ranks = _judged(host, pinned, float(len(everything)), f"CPUs {cpu_list(everything)}")
+    return [all_ranks] if all_ranks is not None else []
 
 
 def _judged(host: Host, ranks: list[HostRank], cpus: float, where: str) -> Oversubscription | None:
@@ -74,8 +74,8 @@ def waited_ratio(host: Host) -> float | None:
     """Share of the steps' time in which some task waited for a CPU (the job's, else anybody's)."""
     if host.counted_ns is None:
         return None
-    own = host.counters("pressure_some", resource="cpu", scope="job")
-    for _, counted in own or host.counters("pressure_some", resource="cpu"):
+    of_job = host.counters("pressure_some", resource="cpu", scope="job")
+    for _, counted in of_job or host.counters("pressure_some", resource="cpu"):
         waited, covered = counted_between(counted, *host.counted_ns)
         if covered:
             return min(1.0, waited / covered)

@@ -29,9 +29,9 @@ class Peak(Struct, frozen=True, kw_only=True):
 def ceilings(host: Host) -> list[Ceiling]:
     """Every ceiling of one host: measured ones first, then theoretical ones."""
     pressed = _pressure(host.ceilings)
-    found = [_measured(host.name, row, pressed) for row in _rows(host.ceilings, "entries")]
-    found += [_theoretical(host.name, row) for row in _rows(host.ceilings, "theoretical")]
-    return found
+    ceilings_found = [_measured(host.name, row, pressed) for row in _rows(host.ceilings, "entries")]
+    ceilings_found += [_theoretical(host.name, row) for row in _rows(host.ceilings, "theoretical")]
+    return ceilings_found
 
 
 def thread_memory_peak(host: Host, threads: int) -> Peak | None:
@@ -54,9 +54,9 @@ def memory_peak(host: Host, nodes: Iterable[int] | None = None) -> Peak | None:
     """
     triads = [row for row in _rows(host.ceilings, "entries") if row.get("kind") == TRIAD]
     if nodes is None:
-        whole = [_value(row) for row in triads if _node(row) is None]
-        if any(whole):
-            return Peak(value=max(whole), source=MEASURED)
+        of_host = [_value(row) for row in triads if _node(row) is None]
+        if any(of_host):
+            return Peak(value=max(of_host), source=MEASURED)
         wanted = {_node(row) for row in triads}
     else:
         wanted = set(nodes)
@@ -64,9 +64,9 @@ def memory_peak(host: Host, nodes: Iterable[int] | None = None) -> Peak | None:
     if best and all(best.values()):
         return Peak(value=sum(best.values()), source=MEASURED)
     if nodes is None or len(host.topology.nodes) <= len(wanted):
-        whole = [_value(row) for row in triads]
-        if any(whole):
-            return Peak(value=max(whole), source=MEASURED)
+        of_host = [_value(row) for row in triads]
+        if any(of_host):
+            return Peak(value=max(of_host), source=MEASURED)
         return _sheet(host, "bytes_per_s")
     return None
 

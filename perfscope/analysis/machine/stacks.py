@@ -33,25 +33,25 @@ def top_frames(documents: Iterable[Document]) -> tuple[StackFrame, ...]:
         for profile in _dicts(document.get("profiles")):
             for stack, weight in _samples(profile, len(frames)):
                 total += weight
-                places = [_place(frames[index]) for index in stack]
-                on_top[places[-1]] += weight
-                for place in set(places):
-                    anywhere[place] += weight
+                stack_frames = [_place(frames[index]) for index in stack]
+                on_top[stack_frames[-1]] += weight
+                for frame in set(stack_frames):
+                    anywhere[frame] += weight
                 line = frames[stack[-1]].get("line")
                 if isinstance(line, int):
-                    lines[places[-1]][line] += weight
+                    lines[stack_frames[-1]][line] += weight
     if not total:
         return ()
-    ranked = sorted(anywhere, key=lambda place: (-on_top[place], -anywhere[place], place))
+    ranked = sorted(anywhere, key=lambda frame: (-on_top[frame], -anywhere[frame], frame))
     return tuple(
         StackFrame(
-            name=place.name,
-            file=place.file,
-            line=max(lines[place], key=lambda line: lines[place][line]) if lines[place] else None,
-            self_ratio=on_top[place] / total,
-            total_ratio=anywhere[place] / total,
+            name=frame.name,
+            file=frame.file,
+            line=max(lines[frame], key=lambda line: lines[frame][line]) if lines[frame] else None,
+            self_ratio=on_top[frame] / total,
+            total_ratio=anywhere[frame] / total,
         )
-        for place in ranked[:_MOST_FRAMES]
+        for frame in ranked[:_MOST_FRAMES]
     )
 
 

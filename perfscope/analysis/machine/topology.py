@@ -62,20 +62,23 @@ class Topology(Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, document: Document | None) -> Topology:
         """Types a topology.json, also one of an older perfscope; None gives an empty one."""
-        known = document or {}
-        links = _link_peaks(_dicts(known.get("links")))
-        online = known.get("online_cpus")
-        sockets = known.get("sockets")
+        recorded = document or {}
+        links = _link_peaks(_dicts(recorded.get("links")))
+        online = recorded.get("online_cpus")
+        sockets = recorded.get("sockets")
         return cls(
-            document=known,
+            document=recorded,
             online=cpu_set(online) if isinstance(online, str) else frozenset(),
-            cpu_limit=_number(known.get("cpu_limit")) or None,
+            cpu_limit=_number(recorded.get("cpu_limit")) or None,
             sockets=sockets if isinstance(sockets, int) and sockets > 0 else 1,
-            nodes={one.number: one for one in map(_node, _dicts(known.get("numa_nodes")))},
-            gpus={one.index: one for one in (_gpu(row, links) for row in _dicts(known.get("gpus")))},
-            nics={one.name: one for one in map(_nic, _dicts(known.get("nics")))},
-            ports={one.name: one for one in map(_port, _dicts(known.get("fabric_ports")))},
-            last_cache_bytes=_last_cache(_dicts(known.get("caches"))),
+            nodes={node.number: node for node in map(_node, _dicts(recorded.get("numa_nodes")))},
+            gpus={
+                gpu_facts.index: gpu_facts
+                for gpu_facts in (_gpu(row, links) for row in _dicts(recorded.get("gpus")))
+            },
+            nics={nic.name: nic for nic in map(_nic, _dicts(recorded.get("nics")))},
+            ports={port.name: port for port in map(_port, _dicts(recorded.get("fabric_ports")))},
+            last_cache_bytes=_last_cache(_dicts(recorded.get("caches"))),
         )
 
     @property
@@ -94,7 +97,7 @@ class Topology(Struct, frozen=True, kw_only=True):
         ordered = sorted(self.gpus.values(), key=lambda gpu: gpu.index)
         vendors = list(dict.fromkeys(gpu.vendor for gpu in ordered))
         name = device.partition(" ")[2]
-        named = [one for one in vendors if one and one.lower() in name.lower().split()]
+        named = [vendor for vendor in vendors if vendor and vendor.lower() in name.lower().split()]
         named = named or [gpu.vendor for gpu in ordered if name and gpu.name == name]
         chosen = vendors if len(vendors) == 1 else named
         return [gpu for gpu in ordered if chosen and gpu.vendor == chosen[0]]
@@ -111,12 +114,12 @@ class Topology(Struct, frozen=True, kw_only=True):
 
 def cpu_set(text: str) -> frozenset[int]:
     """``0-3,8`` -> {0, 1, 2, 3, 8}; what is no list gives nothing."""
-    found: set[int] = set()
+    cpus: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
         if first.isdecimal() and (not last or last.isdecimal()) and int(last or first) < _MOST_CPUS:
-            found.update(range(int(first), int(last or first) + 1))
-    return frozenset(found)
+            cpus.update(range(int(first), int(last or first) + 1))
+    return frozenset(cpus)
 
 
 def cpu_list(cpus: Iterable[int]) -> str:
@@ -132,11 +135,11 @@ def cpu_list(cpus: Iterable[int]) -> str:
 
 def _node(row: Document) -> Node:
     cpus = row.get("cpus")
-    own = cpu_set(cpus) if isinstance(cpus, str) else frozenset()
+    cpus_of_node = cpu_set(cpus) if isinstance(cpus, str) else frozenset()
     return Node(
         number=_whole(row.get("node")),
-        cpus=own,
-        kind=str(row.get("kind") or ("cpu" if own else "memory_only")),
+        cpus=cpus_of_node,
+        kind=str(row.get("kind") or ("cpu" if cpus_of_node else "memory_only")),
         memory_bytes=_maybe_whole(row.get("memory_bytes")),
         package=_maybe_whole(row.get("package")),
     )
@@ -205,10 +208,10 @@ def _link_peaks(rows: Iterable[Document]) -> dict[str, float]:
             if row.get("switch") is True:
                 switched.add(end)
     return {
-        end: max(peak for _, peak in found)
-        if end in switched or sum(count for count, _ in found) > _MOST_LINKS
-        else sum(peak for _, peak in found)
-        for end, found in peaks.items()
+        end: max(peak for _, peak in link)
+        if end in switched or sum(count for count, _ in link) > _MOST_LINKS
+        else sum(peak for _, peak in link)
+        for end, link in peaks.items()
     }
 
 

@@ -59,9 +59,11 @@ def step_times(table: pa.Table) -> StepTimes:
 def input_waits(times: Mapping[int, StepTimes], steps: Set[int]) -> dict[int, dict[int, int]]:
     """step -> rank -> its wait for input, where that was measured."""
     result: dict[int, dict[int, int]] = {step: {} for step in steps}
-    for rank, one in times.items():
-        known = (one.input_wait >= 0) & np.isin(one.step, list(steps))
-        for step, waited in zip(one.step[known].tolist(), one.input_wait[known].tolist(), strict=True):
+    for rank, rank_times in times.items():
+        recorded = (rank_times.input_wait >= 0) & np.isin(rank_times.step, list(steps))
+        for step, waited in zip(
+            rank_times.step[recorded].tolist(), rank_times.input_wait[recorded].tolist(), strict=True
+        ):
             result[step][rank] = waited
     return result
 
@@ -92,39 +94,46 @@ def step_stragglers(
     for window, matches, judged in windows:
         tallies: dict[int, dict[int, _Tally]] = defaultdict(lambda: defaultdict(_Tally))
         num_calls: Counter[int] = Counter()
-        for one, late in zip(matches, judged, strict=True):
-            if one.key.collective != SEND:
-                _count(one, late, tallies, num_calls)
+        for match, late in zip(matches, judged, strict=True):
+            if match.key.collective != SEND:
+                _count(match, late, tallies, num_calls)
         for step in sorted(tallies):
             held = {rank: tally.held for rank, tally in tallies[step].items()}
-            rank = max(held, key=lambda one: (held[one], len(tallies[step][one].since), -one))
-            own = tallies[step][rank]
+            rank = max(
+                held,
+                key=lambda rank_number: (
+                    held[rank_number],
+                    len(tallies[step][rank_number].since),
+                    -rank_number,
+                ),
+            )
+            of_rank = tallies[step][rank]
             result.append(
                 StepStraggler(
                     window=window,
                     step=step,
                     rank=rank,
-                    times=len(own.since),
+                    times=len(of_rank.since),
                     num_calls=num_calls[step],
                     held_ns=held[rank],
-                    reason=own.cause.reason if own.cause else None,
-                    sentence=own.cause.sentence if own.cause else "",
+                    reason=of_rank.cause.reason if of_rank.cause else None,
+                    sentence=of_rank.cause.sentence if of_rank.cause else "",
                 )
             )
     return tuple(result)
 
 
 def _count(
-    one: JudgedCalls, late: Late, tallies: dict[int, dict[int, _Tally]], num_calls: Counter[int]
+    match: JudgedCalls, late: Late, tallies: dict[int, dict[int, _Tally]], num_calls: Counter[int]
 ) -> None:
     calls = np.flatnonzero(late.is_late)
-    rows = one.late_row[calls]
-    steps = one.step[rows, calls]
+    rows = match.late_row[calls]
+    steps = match.step[rows, calls]
     for call, row, step in zip(calls.tolist(), rows.tolist(), steps.tolist(), strict=True):
-        tally, behind = tallies[step][one.ranks[row]], int(late.lateness[call])
+        tally, behind = tallies[step][match.ranks[row]], int(late.lateness[call])
         num_calls[step] += 1
-        tally.since.append(int(one.last_entry[call]) - behind)
-        tally.until.append(int(one.last_entry[call]))
+        tally.since.append(int(match.last_entry[call]) - behind)
+        tally.until.append(int(match.last_entry[call]))
         if behind > tally.worst:
             tally.worst, tally.cause = behind, late.causes.get(call)
 
@@ -148,7 +157,9 @@ def always_on(times: Mapping[int, StepTimes]) -> dict[int, list[AlwaysOn]]:
     """Ranks that stand out over the untraced steps that all ranks have."""
     if len(times) < 2:
         return {}
-    common = set.intersection(*(set(one.step[one.is_usual].tolist()) for one in times.values()))
+    common = set.intersection(
+        *(set(rank_times.step[rank_times.is_usual].tolist()) for rank_times in times.values())
+    )
     ranks = sorted(times)
     if len(common) < _FEWEST_UNTRACED:
         return {}
@@ -156,8 +167,8 @@ def always_on(times: Mapping[int, StepTimes]) -> dict[int, list[AlwaysOn]]:
     result: dict[int, list[AlwaysOn]] = defaultdict(list)
     for what, column in ((_OUTSIDE, "outside_backward"), (_INPUT, "input_wait")):
         values = np.stack([_at(getattr(times[rank], column), times[rank].step, kept) for rank in ranks])
-        whole = (values >= 0).all(axis=0)
-        values = values[:, whole]
+        complete = (values >= 0).all(axis=0)
+        values = values[:, complete]
         if values.shape[1] < _FEWEST_UNTRACED:
             continue
         late_row = values.argmax(axis=0)
@@ -165,15 +176,15 @@ def always_on(times: Mapping[int, StepTimes]) -> dict[int, list[AlwaysOn]]:
         counts = np.bincount(late_row, minlength=len(ranks))
         row = int(counts.argmax())
         p_value = min(1.0, len(ranks) * binomial_tail(int(counts[row]), values.shape[1], 1 / len(ranks)))
-        own = excess[late_row == row]
-        if p_value < LIKELY and 2 * counts[row] > values.shape[1] and np.median(own) > 0:
+        of_rank = excess[late_row == row]
+        if p_value < LIKELY and 2 * counts[row] > values.shape[1] and np.median(of_rank) > 0:
             result[ranks[row]].append(
                 AlwaysOn(
                     rank=ranks[row],
                     what=what,
                     num_steps=values.shape[1],
                     times=int(counts[row]),
-                    excess_ns=round(float(np.median(own))),
+                    excess_ns=round(float(np.median(of_rank))),
                     p_value=p_value,
                 )
             )
@@ -206,22 +217,22 @@ def pattern_of(
     """
     if not stragglers:
         return Pattern(persistent=(), pattern=None, reason="No traced step tells who came last.")
-    counts = Counter(one.rank for one in stragglers)
+    counts = Counter(straggler.rank for straggler in stragglers)
     standing_out = always_on(times)
-    found = []
+    patterns = []
     for rank, count in counts.most_common():
         p_value = min(1.0, num_ranks * binomial_tail(count, len(stragglers), 1 / num_ranks))
-        held = sum(one.held_ns for one in stragglers if one.rank == rank)
+        held = sum(straggler.held_ns for straggler in stragglers if straggler.rank == rank)
         seen = _confirms(standing_out.get(rank, ()), held / count)
         often = 2 * count > len(stragglers)
         if not ((p_value < LIKELY and len(stragglers) >= _FEWEST_STEPS) or (often and seen is not None)):
             continue
-        found.append(_persistent(rank, count, len(stragglers), p_value, held // len(stragglers), seen))
-    if found:
-        return Pattern(persistent=tuple(found), pattern="persistent", reason=found[0].sentence)
+        patterns.append(_persistent(rank, count, len(stragglers), p_value, held // len(stragglers), seen))
+    if patterns:
+        return Pattern(persistent=tuple(patterns), pattern="persistent", reason=patterns[0].sentence)
     if len(stragglers) < _FEWEST_STEPS:
-        said = "1 traced step is" if len(stragglers) == 1 else f"{len(stragglers)} traced steps are"
-        reason = f"{said} too few to tell a lasting straggler from chance."
+        steps_text = "1 traced step is" if len(stragglers) == 1 else f"{len(stragglers)} traced steps are"
+        reason = f"{steps_text} too few to tell a lasting straggler from chance."
         return Pattern(persistent=(), pattern=None, reason=reason)
     rank, count = counts.most_common(1)[0]
     return Pattern(
@@ -236,8 +247,8 @@ def pattern_of(
 
 def _confirms(standing_out: Sequence[AlwaysOn], held: float) -> AlwaysOn | None:
     """What stands out by an amount that can be the lateness of a traced step."""
-    enough = [one for one in standing_out if one.excess_ns >= _CONFIRMS * held]
-    return max(enough, key=lambda one: one.excess_ns, default=None)
+    enough = [candidate for candidate in standing_out if candidate.excess_ns >= _CONFIRMS * held]
+    return max(enough, key=lambda candidate: candidate.excess_ns, default=None)
 
 
 def _persistent(

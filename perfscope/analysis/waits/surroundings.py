@@ -32,28 +32,31 @@ def surroundings(machine: MachineAnalysis | None, hosts: Sequence[Host]) -> Surr
     if machine is None:
         return Surroundings()
     disturbed: dict[tuple[str, int], str] = {}
-    for one in sorted(machine.disturbances, key=lambda found: -found.severity):
-        if one.within_steps and one.kind in SLOW_COMPUTATION:
-            for window in one.windows:
-                disturbed.setdefault((one.host, window), one.title.removesuffix("."))
+    for disturbance in sorted(machine.disturbances, key=lambda entry: -entry.severity):
+        if disturbance.within_steps and disturbance.kind in SLOW_COMPUTATION:
+            for window in disturbance.windows:
+                disturbed.setdefault((disturbance.host, window), disturbance.title.removesuffix("."))
     crowded = {
-        rank: f"{found.threads} threads of {len(found.ranks)} ranks share {found.where}"
+        rank: f"{sharing.threads} threads of {len(sharing.ranks)} ranks share {sharing.where}"
         for host in hosts
-        for found in oversubscriptions(host)
-        for rank in found.ranks
+        for sharing in oversubscriptions(host)
+        for rank in sharing.ranks
     }
     remote = remote_ranks(machine, hosts)
     return Surroundings(
-        remote={one.rank: _where(one) for one in machine.placements if one.rank in remote},
+        remote={
+            placement.rank: _where(placement) for placement in machine.placements if placement.rank in remote
+        },
         disturbed=disturbed,
         crowded=crowded,
         is_known=True,
     )
 
 
-def _where(one: RankPlacement) -> str:
-    away = {node: share for node, share in one.memory_nodes.items() if node not in one.cpu_nodes}
+def _where(placement: RankPlacement) -> str:
+    away = {node: share for node, share in placement.memory_nodes.items() if node not in placement.cpu_nodes}
     most = max(away, key=lambda node: away[node], default=None)
-    nodes = ", ".join(str(node) for node in one.cpu_nodes)
+    nodes = ", ".join(str(node) for node in placement.cpu_nodes)
     on = "" if most is None else f", most of it on node {most}"
-    return f"{100 * (1 - (one.local_ratio or 0.0)):.0f} % of its memory is not on its NUMA node {nodes}{on}"
+    share = 100 * (1 - (placement.local_ratio or 0.0))
+    return f"{share:.0f} % of its memory is not on its NUMA node {nodes}{on}"

@@ -58,7 +58,7 @@ def layer_evidence(sides: Sides, step_ns: float, slowdown: float) -> LayerEviden
         paired=sides.paired and all(run.layers for run in sides.runs),
     )
     phases = {"forward": _times(used, "forward_ns"), "backward": _times(used, "backward_ns")}
-    names = list(dict.fromkeys(one.layer for run in used.runs for one in run.layers))
+    names = list(dict.fromkeys(layer.layer for run in used.runs for layer in run.layers))
     if not names or not used.base or not used.head:
         return LayerEvidence()
     total = phases["forward"] + phases["backward"]  # (runs, layers)
@@ -77,9 +77,11 @@ def layer_evidence(sides: Sides, step_ns: float, slowdown: float) -> LayerEviden
         excess += shift.change
         variance += shift.deviation**2
         moves.append(
-            _moved(name, shift, {key: (own * scale)[:, at] for key, own in phases.items()}, num_base, used)
+            _moved(
+                name, shift, {key: (times * scale)[:, at] for key, times in phases.items()}, num_base, used
+            )
         )
-    moves.sort(key=lambda one: -abs(one.change_ns))
+    moves.sort(key=lambda move: -abs(move.change_ns))
     return LayerEvidence(
         moves=tuple(moves[:_MOST]),
         excess_ns=excess,
@@ -91,11 +93,11 @@ def layer_evidence(sides: Sides, step_ns: float, slowdown: float) -> LayerEviden
 
 def _times(sides: Sides, field: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     """Shape (runs, layers), base runs first; a layer that a run does not have takes no time in it."""
-    names = list(dict.fromkeys(one.layer for run in sides.runs for one in run.layers))
+    names = list(dict.fromkeys(layer.layer for run in sides.runs for layer in run.layers))
     rows = []
     for run in sides.runs:
-        own = {one.layer: float(getattr(one, field)) for one in run.layers}
-        rows.append([own.get(name, 0.0) for name in names])
+        by_layer = {layer.layer: float(getattr(layer, field)) for layer in run.layers}
+        rows.append([by_layer.get(name, 0.0) for name in names])
     return np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
 
 
@@ -128,15 +130,15 @@ def _moved(
     num_base: int,
     sides: Sides,
 ) -> Moved:
-    told = []
+    phase_notes = []
     for phase, column in phases.items():
-        own = _shift(column, num_base, sides.paired)
-        if own is not None and abs(own.change) >= 0.1 * abs(shift.change):
-            told.append(f"{phase} {signed(own.change)}")
+        phase_shift = _shift(column, num_base, sides.paired)
+        if phase_shift is not None and abs(phase_shift.change) >= 0.1 * abs(shift.change):
+            phase_notes.append(f"{phase} {signed(phase_shift.change)}")
     if not _present(sides.base, name):
-        told.append("not in the base")
+        phase_notes.append("not in the base")
     if not _present(sides.head, name):
-        told.append("no longer there")
+        phase_notes.append("no longer there")
     return Moved(
         kind="layer",
         what=name,
@@ -146,7 +148,7 @@ def _moved(
         change_ns=shift.change,
         low_ns=shift.low,
         high_ns=shift.high,
-        note=", ".join(told),
+        note=", ".join(phase_notes),
     )
 
 
@@ -154,12 +156,12 @@ def _titled(name: str, runs: Sequence[RunFigures]) -> str:
     """`features.3 (Conv2d)`: a number of nn.Sequential alone says nothing of what the layer does."""
     if not name.rpartition(".")[2].isdecimal():
         return name
-    types = {one.module_type for run in runs for one in run.layers if one.layer == name}
+    types = {layer.module_type for run in runs for layer in run.layers if layer.layer == name}
     return f"{name} ({', '.join(sorted(types))})" if types and all(types) else name
 
 
 def _present(runs: tuple[RunFigures, ...], name: str) -> bool:
-    return any(one.layer == name for run in runs for one in run.layers)
+    return any(layer.layer == name for run in runs for layer in run.layers)
 
 
 def signed(ns: float) -> str:

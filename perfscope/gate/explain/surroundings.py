@@ -64,28 +64,28 @@ class _Quantity:
 
 def around(sides: Sides) -> Around:
     """What differed between the two sides."""
-    found: list[Difference] = []
+    differences: list[Difference] = []
     explained = 0.0
     pressed_by_others = _pressed_by_others(sides)
-    for one in _quantities(sides):
-        shift = sides.shift(one.figure)
+    for quantity in _quantities(sides):
+        shift = sides.shift(quantity.figure)
         if shift is None:
             continue
-        cost = one.cost(shift)
-        if not shift.is_certain or abs(cost) < one.least:
+        cost = quantity.cost(shift)
+        if not shift.is_certain or abs(cost) < quantity.least:
             continue
-        weighty = cost > 0 and (one.what != "pressure" or pressed_by_others)
+        weighty = cost > 0 and (quantity.what != "pressure" or pressed_by_others)
         if (
-            weighty and one.what != "pressure"
+            weighty and quantity.what != "pressure"
         ):  # pressure tells of what neighbours and throttling are counted for
             explained += cost
-        found.append(_measured(one, shift, weighty))
+        differences.append(_measured(quantity, shift, weighty))
     settings = _settings(sides)
-    found += settings
+    differences += settings
     return Around(
-        differences=tuple(sorted(found, key=lambda one: not one.weighty)),
+        differences=tuple(sorted(differences, key=lambda difference: not difference.weighty)),
         explained=explained,
-        settings=tuple(one for one in settings if one.weighty),
+        settings=tuple(difference for difference in settings if difference.weighty),
     )
 
 
@@ -155,18 +155,18 @@ def _pressed_by_others(sides: Sides) -> bool:
     """Waiting for a CPU may be the training's own doing (more threads), unless others took CPUs."""
     neighbours = sides.shift(lambda run: run.surroundings.neighbour_cpus)
     steal = sides.shift(lambda run: run.surroundings.steal_ratio)
-    return any(one is not None and one.low > 0 for one in (neighbours, steal))
+    return any(shift is not None and shift.low > 0 for shift in (neighbours, steal))
 
 
-def _measured(one: _Quantity, shift: Shift, weighty: bool) -> Difference:
-    base, head = one.shown(shift.base), one.shown(shift.head)
+def _measured(quantity: _Quantity, shift: Shift, weighty: bool) -> Difference:
+    base, head = quantity.shown(shift.base), quantity.shown(shift.head)
     return Difference(
-        what=one.what, base=base, head=head, weighty=weighty, text=f"{one.title}: {base} → {head}."
+        what=quantity.what, base=base, head=head, weighty=weighty, text=f"{quantity.title}: {base} → {head}."
     )
 
 
 def _settings(sides: Sides) -> list[Difference]:
-    found = [
+    settings_found = [
         _setting(sides, "hosts", "Hosts", lambda run: ", ".join(run.surroundings.hosts), one_each=True),
         _setting(sides, "kernel", "Kernel", lambda run: run.surroundings.kernel),
         _command(sides),
@@ -181,7 +181,7 @@ def _settings(sides: Sides) -> list[Difference]:
         for name in _names(sides, of):
             if kind == "environment" and name in _NO_SETTING:
                 continue
-            found.append(
+            settings_found.append(
                 _setting(
                     sides,
                     f"{kind} {name}",
@@ -190,7 +190,7 @@ def _settings(sides: Sides) -> list[Difference]:
                     heavy=name in _HEAVY_OPTIONS if kind == "option" else name not in _LIGHT_SETTINGS,
                 )
             )
-    return [one for one in found if one is not None]
+    return [difference for difference in settings_found if difference is not None]
 
 
 def _names(sides: Sides, of: Callable[[RunFigures], Mapping[str, object]]) -> list[str]:
@@ -212,8 +212,8 @@ def _setting(
         heavy: it decides speed.
         one_each: weighty only where each side has a single value: of several, the noise of a side tells.
     """
-    base = {one for run in sides.base if (one := value(run))}
-    head = {one for run in sides.head if (one := value(run))}
+    base = {text for run in sides.base if (text := value(run))}
+    head = {text for run in sides.head if (text := value(run))}
     if not base or not head or base == head:
         return None
     weighty = heavy and not base & head and (not one_each or len(base) == len(head) == 1)
@@ -251,7 +251,7 @@ def _command(sides: Sides) -> Difference | None:
         tail += 1
     # The word before tells whose value it is: `--amount 0` says more than `0`.
     start = max(0, same - 1) if same and first[same - 1].startswith("-") else same
-    before, after = (shlex.join(one[start : len(one) - tail]) or "nothing" for one in (first, second))
+    before, after = (shlex.join(argv[start : len(argv) - tail]) or "nothing" for argv in (first, second))
     before, after = _listed([before]), _listed([after])
     return Difference(
         what="command", base=before, head=after, weighty=False, text=f"Command: {before} → {after}."

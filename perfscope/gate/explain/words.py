@@ -45,7 +45,7 @@ class Story:
     waits_for: str
 
     def part(self, what: str) -> Moved | None:
-        return next((one for one in self.parts if one.what == what), None)
+        return next((part for part in self.parts if part.what == what), None)
 
 
 def headline(story: Story) -> str:
@@ -57,32 +57,32 @@ def headline(story: Story) -> str:
     part = story.part(story.cause)
     if part is None:
         return _unknown_headline(story)
-    said = (
+    start = (
         f"{_takes(part.title, part.change_ns)} per step ({_share(part.change_ns, story.step.base)} of a step)"
     )
     waiting = story.part("exposed_comm")
-    told = [said, _details(story)]
+    parts = [start, _details(story)]
     if story.waits_for and waiting is not None and waiting.change_ns >= _MOST * part.change_ns:
-        told.append(f"and late ranks make others wait in communication ({signed(waiting.change_ns)})")
-    return f"{', '.join(one for one in told if one)}."
+        parts.append(f"and late ranks make others wait in communication ({signed(waiting.change_ns)})")
+    return f"{', '.join(clause for clause in parts if clause)}."
 
 
 def _still_headline(story: Story) -> str:
     """The step is as it was; parts of it need not be."""
     moved = [
-        f"{in_sentence(one.title)} {signed(one.change_ns)}"
-        for one in story.parts
-        if _is_plain(one, story.step.base)
+        f"{in_sentence(move.title)} {signed(move.change_ns)}"
+        for move in story.parts
+        if _is_plain(move, story.step.base)
     ]
     moved += [
-        f"{one.title} {signed(one.change_ns)}"
-        for one in story.layers.moves[:_FEW]
-        if _is_plain(one, story.step.base)
+        f"{move.title} {signed(move.change_ns)}"
+        for move in story.layers.moves[:_FEW]
+        if _is_plain(move, story.step.base)
     ]
     moved += [
-        f"{one.title} ({one.note})"
-        for one in story.collectives.moves[:_FEW]
-        if one.what in story.collectives.changed
+        f"{move.title} ({move.note})"
+        for move in story.collectives.moves[:_FEW]
+        if move.what in story.collectives.changed
     ]
     if not moved and story.step.is_certain:
         return f"The {story.step_name} changed by {_change(story)}, which the check lets pass."
@@ -114,31 +114,31 @@ def _details(story: Story) -> str:
 
 
 def _layer_words(story: Story) -> str:
-    along = [one for one in story.layers.moves if one.change_ns * story.direction > 0]
+    along = [move for move in story.layers.moves if move.change_ns * story.direction > 0]
     part = story.part("compute")
     if not story.layers.known or part is None:
         return ""
     if not along:
         return "in no layer more than in the others"
-    share = sum(one.change_ns for one in along) / (part.change_ns or 1.0)
+    share = sum(move.change_ns for move in along) / (part.change_ns or 1.0)
     how = "nearly all of it" if share >= _NEARLY_ALL else "most of it" if share >= _MOST else "some of it"
     return f"{how} {_where(along)}"
 
 
 def _where(moves: Sequence[Moved]) -> str:
-    total = sum(abs(one.change_ns) for one in moves)
-    named = [one for one in moves[:_FEW] if abs(one.change_ns) >= 0.15 * total] or list(moves[:1])
-    listed = ", ".join(f"{one.title} ({one.note or signed(one.change_ns)})" for one in named)
-    rest = len(moves) - len(named)
-    return f"in {listed}" + (f" and {counted(rest, 'more layer')}" if rest else "")
+    total = sum(abs(move.change_ns) for move in moves)
+    named = [move for move in moves[:_FEW] if abs(move.change_ns) >= 0.15 * total] or list(moves[:1])
+    listed = ", ".join(f"{move.title} ({move.note or signed(move.change_ns)})" for move in named)
+    num_more = len(moves) - len(named)
+    return f"in {listed}" + (f" and {counted(num_more, 'more layer')}" if num_more else "")
 
 
 def _collective_words(story: Story) -> str:
-    along = [one for one in story.collectives.moves if one.what in story.collectives.changed] or [
-        one for one in story.collectives.moves if one.change_ns * story.direction > 0
+    along = [move for move in story.collectives.moves if move.what in story.collectives.changed] or [
+        move for move in story.collectives.moves if move.change_ns * story.direction > 0
     ]
     if along:
-        return "; ".join(f"{one.title}: {one.note}" for one in along[:_FEW])
+        return "; ".join(f"{move.title}: {move.note}" for move in along[:_FEW])
     return (
         "with the same calls and bytes: waiting for other ranks, or a slower link"
         if story.direction > 0
@@ -147,8 +147,8 @@ def _collective_words(story: Story) -> str:
 
 
 def _surroundings_headline(story: Story) -> str:
-    weighty = [one for one in story.around.differences if one.weighty]
-    listed = "; ".join(one.text.rstrip(".") for one in weighty[:_FEW])
+    weighty = [difference for difference in story.around.differences if difference.weighty]
+    listed = "; ".join(difference.text.rstrip(".") for difference in weighty[:_FEW])
     return (
         f"The {story.step_name} takes {_change(story)}, and the surroundings differ: {listed}. "
         "Look at these before blaming code."
@@ -156,26 +156,26 @@ def _surroundings_headline(story: Story) -> str:
 
 
 def _unknown_headline(story: Story) -> str:
-    moved = [one for one in story.parts if one.change_ns * story.direction > 0][:2]
-    seen = " and ".join(f"{in_sentence(one.title)} {signed(one.change_ns)}" for one in moved)
-    said = f"The {story.step_name} moved by {_change(story)}"
+    moved = [move for move in story.parts if move.change_ns * story.direction > 0][:2]
+    seen = " and ".join(f"{in_sentence(move.title)} {signed(move.change_ns)}" for move in moved)
+    lead = f"The {story.step_name} moved by {_change(story)}"
     if not story.parts:
-        return f"{said}; the runs do not say where in the step."
-    if not any(one.what == "compute" for one in story.parts):
-        return f"{said}: {seen}. No window was traced, so computation and communication cannot be told apart."
-    return f"{said}; which part did is not certain (most likely {seen})."
+        return f"{lead}; the runs do not say where in the step."
+    if not any(part.what == "compute" for part in story.parts):
+        return f"{lead}: {seen}. No window was traced, so computation and communication cannot be told apart."
+    return f"{lead}; which part did is not certain (most likely {seen})."
 
 
 def action(story: Story) -> str:
     """What to do next, one sentence; "" where there is nothing to do."""
     if story.direction <= 0:
         return ""
-    weighty = [one for one in story.around.differences if one.weighty]
+    weighty = [difference for difference in story.around.differences if difference.weighty]
     if story.cause == "surroundings":
         return "Make both sides alike in this, or run them interleaved (`--pairs`), and check again."
     also = f" Mind also: {weighty[0].text}" if weighty else ""
     if story.cause == "unknown":
-        traced = any(one.what == "compute" for one in story.parts)
+        traced = any(part.what == "compute" for part in story.parts)
         more = "more windows (`--windows 8`)" if traced else "tracing (without `--no-trace`)"
         return f"Check again with {more} and more pairs (`--pairs 12`).{also}"
     return _NEXT[story.cause].format(where=_first(story)) + also
@@ -183,7 +183,7 @@ def action(story: Story) -> str:
 
 def _first(story: Story) -> str:
     moves = story.layers.moves if story.cause == "compute" else story.collectives.moves
-    return next((one.title for one in moves if one.change_ns * story.direction > 0), "the changed code")
+    return next((move.title for move in moves if move.change_ns * story.direction > 0), "the changed code")
 
 
 _NEXT = {
@@ -198,46 +198,48 @@ _NEXT = {
 
 def notes(story: Story, sides: Sides, verdicts: Sequence[MetricVerdict]) -> tuple[str, ...]:
     """What else a reader must know: what could not be seen, and where figures come from."""
-    found = [_phases_note(story, sides) if story.direction else "", _code_note(story)]
+    notes_found = [_phases_note(story, sides) if story.direction else "", _code_note(story)]
     if (story.layers.moves or story.collectives.moves) and story.slowdown > 1.05:
-        found.append(
+        notes_found.append(
             "Layers and collectives are timed in traced steps, which took "
             f"{story.slowdown:.2f} times as long as the others; their times here are divided by that."
         )
     pace = story.layers.pace
     if story.direction and pace is not None and pace.is_certain and abs(pace.change) > 0.05:
-        found.append(
+        notes_found.append(
             f"In traced steps all layers ran {format_ratio(abs(pace.change), 0)} "
             f"{'slower' if pace.change > 0 else 'faster'} alike; single layers are told apart from that."
         )
-    found += [_missing(sides), *_others(verdicts)]
-    return tuple(one for one in found if one)
+    notes_found += [_missing(sides), *_others(verdicts)]
+    return tuple(note for note in notes_found if note)
 
 
 def _code_note(story: Story) -> str:
     """What points to the code though the surroundings explain more."""
     if story.cause != "surroundings":
         return ""
-    told = [
-        f"{in_sentence(one.title)} {signed(one.change_ns)}"
-        for one in story.parts
-        if one.what in EXACT and one.is_certain and one.change_ns >= _WORTH * story.step.base
+    details = [
+        f"{in_sentence(move.title)} {signed(move.change_ns)}"
+        for move in story.parts
+        if move.what in EXACT and move.is_certain and move.change_ns >= _WORTH * story.step.base
     ]
-    along = [one for one in story.layers.moves if one.change_ns > 0]
-    told += [f"{one.title} {signed(one.change_ns)}" for one in along[:_FEW]]
-    told += [
-        f"{one.title}: {one.note}" for one in story.collectives.moves if one.what in story.collectives.changed
+    along = [move for move in story.layers.moves if move.change_ns > 0]
+    details += [f"{move.title} {signed(move.change_ns)}" for move in along[:_FEW]]
+    details += [
+        f"{move.title}: {move.note}"
+        for move in story.collectives.moves
+        if move.what in story.collectives.changed
     ]
-    return f"Beside the surroundings this moved by itself: {'; '.join(told)}." if told else ""
+    return f"Beside the surroundings this moved by itself: {'; '.join(details)}." if details else ""
 
 
 def _phases_note(story: Story, sides: Sides) -> str:
-    told = []
+    shifts = []
     for name in ("input_wait", "backward", "optimizer", "rest"):
         shift = phase_shift(sides, name)
         if shift is not None:
-            told.append(f"{TITLES[name].lower()} {signed(shift.change)}")
-    return f"Median untraced step: {', '.join(told)}." if len(told) > 1 else ""
+            shifts.append(f"{TITLES[name].lower()} {signed(shift.change)}")
+    return f"Median untraced step: {', '.join(shifts)}." if len(shifts) > 1 else ""
 
 
 def _missing(sides: Sides) -> str:
@@ -247,26 +249,26 @@ def _missing(sides: Sides) -> str:
     traced = [run for run in sides.runs if run.composition]
     timed = [run for run in sides.runs if run.phases and run.phases.backward is not None]
     layered = [run for run in sides.runs if run.layers]
-    told = []
+    reasons = []
     if len(traced) < len(sides.runs):
-        told.append(
+        reasons.append(
             f"{lacking(traced)} have no traced window: computation and communication cannot be told apart"
         )
     elif len(layered) < len(sides.runs):
-        told.append(f"{lacking(layered)} do not name layers")
+        reasons.append(f"{lacking(layered)} do not name layers")
     if len(timed) < len(sides.runs):
-        told.append(f"{lacking(timed)} do not time the backward pass")
-    text = "; ".join(told)
+        reasons.append(f"{lacking(timed)} do not time the backward pass")
+    text = "; ".join(reasons)
     return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
 def _others(verdicts: Sequence[MetricVerdict]) -> list[str]:
     """What is worse though no part of the median step shows it."""
     return [
-        f"Stalls are worse by {format_ratio(one.worse)}: single slow steps, which the median step "
+        f"Stalls are worse by {format_ratio(verdict.worse)}: single slow steps, which the median step "
         "does not show."
-        for one in verdicts
-        if one.metric.id == "stalls" and one.state == "worse"
+        for verdict in verdicts
+        if verdict.metric.id == "stalls" and verdict.state == "worse"
     ]
 
 

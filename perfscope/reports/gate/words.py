@@ -80,63 +80,65 @@ def verdict_line(result: CheckResult) -> str:
 
 def is_doubtful(result: CheckResult) -> bool:
     """A pass although a metric that decides seems worse: it is only not proven."""
-    unproven = any(one.state == "unproven" and one.metric.severity == "error" for one in result.metrics)
+    unproven = any(
+        verdict.state == "unproven" and verdict.metric.severity == "error" for verdict in result.metrics
+    )
     return result.outcome is Outcome.PASS and unproven
 
 
 def subtitle(result: CheckResult) -> str:
     """What was compared: ``small-cnn: head against base, 8 of 8 pairs in 6 min 12 s``."""
     sides = f"{shown(result.head.label)} against {shown(result.base.label)}"
-    words = [sides]
+    parts = [sides]
     if result.pairs:
         planned = f" of {result.planned}" if result.planned else ""
-        words.append(f"{len(result.pairs)}{planned} pairs")
+        parts.append(f"{len(result.pairs)}{planned} pairs")
     elif result.base.runs or result.head.runs:
-        words.append(f"{counted(len(result.head.runs), 'run')} against {len(result.base.runs)}")
-    text = f"{shown(result.name)}: {', '.join(words)}"
+        parts.append(f"{counted(len(result.head.runs), 'run')} against {len(result.base.runs)}")
+    text = f"{shown(result.name)}: {', '.join(parts)}"
     elapsed = finite(result.elapsed_s)
     return f"{text} in {duration(elapsed)}" if elapsed is not None else text
 
 
 def duration(seconds: float) -> str:
     """Seconds as a person says them: ``6 min 12 s``."""
-    whole = round(seconds)
-    if whole < 60:
+    total_s = round(seconds)
+    if total_s < 60:
         return units.format_ns(seconds * 1e9)
-    hours, rest = divmod(whole, 3600)
-    minutes, left = divmod(rest, 60)
+    hours, remainder = divmod(total_s, 3600)
+    minutes, left = divmod(remainder, 60)
     return f"{hours:,} h {minutes} min" if hours else f"{minutes} min {left} s"
 
 
 def figure(unit: str, value: float | None) -> str:
     """A metric's value with its unit; an en dash where there is none."""
-    known = finite(value)
-    if known is None:
+    number = finite(value)
+    if number is None:
         return units.MISSING
-    if abs(known) >= _ENORMOUS:
-        return f"{known / 1e9 if unit == 'ns' else known:.3g} {_SYMBOL.get(unit, '')}".rstrip()
+    if abs(number) >= _ENORMOUS:
+        return f"{number / 1e9 if unit == 'ns' else number:.3g} {_SYMBOL.get(unit, '')}".rstrip()
     if unit == "ns":
-        return units.format_ns(known)
+        return units.format_ns(number)
     if unit == "bytes":
-        return units.format_bytes(known)
+        return units.format_bytes(number)
     if unit == "ratio":
-        return units.format_ratio(known)
+        return units.format_ratio(number)
     if unit == "joules":
-        return units.format_si(known * 1e3, "mJ") if abs(known) < 1 else units.format_si(known, "J")
-    return f"{known:,.0f} /s" if abs(known) >= 100 else f"{known:.3g} /s"
+        return units.format_si(number * 1e3, "mJ") if abs(number) < 1 else units.format_si(number, "J")
+    return f"{number:,.0f} /s" if abs(number) >= 100 else f"{number:.3g} /s"
 
 
 def share(value: float | None, digits: int = 1) -> str:
     """A signed share: ``+10.3 %``; what rounds to nothing has no sign."""
-    known = finite(value)
-    if known is None:
+    number = finite(value)
+    if number is None:
         return units.MISSING
-    if abs(known) >= 1e4:
-        return f"{_sign(known)}{100 * abs(known):.2e} %"
-    if abs(known) >= 10:
-        return f"{_sign(known)}{100 * abs(known):,.0f} %"
-    text = units.format_ratio(abs(known), digits)
-    return f"{_sign(known)}{text}" if float(text.split()[0]) else text
+    if abs(number) >= 1e4:
+        return f"{_sign(number)}{100 * abs(number):.2e} %"
+    if abs(number) >= 10:
+        return f"{_sign(number)}{100 * abs(number):,.0f} %"
+    text = units.format_ratio(abs(number), digits)
+    return f"{_sign(number)}{text}" if float(text.split()[0]) else text
 
 
 def by_how_much(verdict: MetricVerdict) -> str:
@@ -153,8 +155,8 @@ def interval(low: float | None, high: float | None) -> str:
 
 def limit(metric: Metric) -> str:
     """From when on a metric counts as worse."""
-    known = finite(metric.threshold)
-    return units.MISSING if known is None else f"{100 * known:.3g} %"
+    number = finite(metric.threshold)
+    return units.MISSING if number is None else f"{100 * number:.3g} %"
 
 
 def state_words(verdict: MetricVerdict) -> str:
@@ -167,9 +169,9 @@ def state_words(verdict: MetricVerdict) -> str:
 def judged(result: CheckResult) -> tuple[MetricVerdict, ...]:
     """Verdicts to show, step_p10 first, each metric once; not those of severity off, nor unmeasured ones."""
     seen: dict[str, MetricVerdict] = {}
-    for one in sorted(result.metrics, key=lambda one: one.metric.id != DECIDES):
-        if one.metric.severity != "off" and not is_unmeasured(one):
-            seen.setdefault(one.metric.id, one)
+    for verdict in sorted(result.metrics, key=lambda verdict: verdict.metric.id != DECIDES):
+        if verdict.metric.severity != "off" and not is_unmeasured(verdict):
+            seen.setdefault(verdict.metric.id, verdict)
     return tuple(seen.values())
 
 
@@ -180,12 +182,12 @@ def is_unmeasured(verdict: MetricVerdict) -> bool:
 
 def unmeasured_sentence(result: CheckResult) -> str:
     """``Not measured: energy per step (no counter was readable).``; "" if all is measured."""
-    words = [
-        f"{shown(one.metric.title).lower()}{f', {reason}' if (reason := sentence(one.reason)) else ''}"
-        for one in result.metrics
-        if is_unmeasured(one) and one.metric.severity != "off"
+    parts = [
+        shown(verdict.metric.title).lower() + (f", {reason}" if (reason := sentence(verdict.reason)) else "")
+        for verdict in result.metrics
+        if is_unmeasured(verdict) and verdict.metric.severity != "off"
     ]
-    return f"Not measured: {'; '.join(words)}." if words else ""
+    return f"Not measured: {'; '.join(parts)}." if parts else ""
 
 
 def warnings_of(result: CheckResult) -> list[str]:
@@ -195,39 +197,42 @@ def warnings_of(result: CheckResult) -> list[str]:
     table.
     """
     deciding = result.deciding
-    told = _RESTATE if deciding is not None and deciding.state == "worse" else ()
+    restated = _RESTATE if deciding is not None and deciding.state == "worse" else ()
     worse = [
-        one
-        for one in judged(result)
-        if one.state == "worse" and not one.fails and one.worse is not None and one.metric.id not in told
+        verdict
+        for verdict in judged(result)
+        if verdict.state == "worse"
+        and not verdict.fails
+        and verdict.worse is not None
+        and verdict.metric.id not in restated
     ]
-    said = [
-        f"{shown(one.metric.title)} is worse by {by_how_much(one)}"
-        f"{' of the step' if one.metric.scale == 'step' else ''} "
-        f"({figure(one.metric.unit, one.base)} → {figure(one.metric.unit, one.head)}); "
+    warnings = [
+        f"{shown(verdict.metric.title)} is worse by {by_how_much(verdict)}"
+        f"{' of the step' if verdict.metric.scale == 'step' else ''} "
+        f"({figure(verdict.metric.unit, verdict.base)} → {figure(verdict.metric.unit, verdict.head)}); "
         "it does not fail the check."
-        for one in worse
+        for verdict in worse
     ]
-    return (said + [sentence(text) for text in result.warnings])[:MOST_SENTENCES]
+    return (warnings + [sentence(text) for text in result.warnings])[:MOST_SENTENCES]
 
 
 def reasons_of(result: CheckResult) -> list[str]:
-    return [text for one in result.reasons if (text := sentence(one)) and text not in result.headline][
+    return [text for reason in result.reasons if (text := sentence(reason)) and text not in result.headline][
         :MOST_SENTENCES
     ]
 
 
 def remarks_of(result: CheckResult) -> list[str]:
     """What the verdicts of single metrics add: ``Input wait: known of 4 pairs only.``"""
-    told = " ".join((result.headline, *result.reasons))
-    said: dict[str, list[str]] = {}
+    shown_text = " ".join((result.headline, *result.reasons))
+    titles_of: dict[str, list[str]] = {}
     verdicts = judged(result)
-    for one in verdicts:
-        if one.reason and one.reason not in told:
-            said.setdefault(sentence(one.reason).rstrip("."), []).append(shown(one.metric.title))
+    for verdict in verdicts:
+        if verdict.reason and verdict.reason not in shown_text:
+            titles_of.setdefault(sentence(verdict.reason).rstrip("."), []).append(shown(verdict.metric.title))
     return [
         f"{'Every metric' if len(titles) == len(verdicts) > 1 else '; '.join(titles)}: {reason}."
-        for reason, titles in said.items()
+        for reason, titles in titles_of.items()
     ]
 
 
@@ -235,7 +240,9 @@ def tells(result: CheckResult) -> Explanation | None:
     """The explanation, unless everything is as it was: then there is nothing to explain."""
     if result.explanation is None:
         return None
-    quiet = result.outcome is Outcome.PASS and all(one.state in ("ok", "unknown") for one in judged(result))
+    quiet = result.outcome is Outcome.PASS and all(
+        verdict.state in ("ok", "unknown") for verdict in judged(result)
+    )
     return None if quiet else result.explanation
 
 
@@ -249,29 +256,33 @@ def other_differences(result: CheckResult) -> list[str]:
 
 
 def _differences(result: CheckResult, is_weighty: bool) -> list[str]:
-    found = result.explanation.surroundings if result.explanation else ()
-    return [difference_words(one) for one in found if one.weighty is is_weighty][:MOST_SENTENCES]
+    differences = result.explanation.surroundings if result.explanation else ()
+    return [difference_words(difference) for difference in differences if difference.weighty is is_weighty][
+        :MOST_SENTENCES
+    ]
 
 
-def difference_words(one: Difference) -> str:
+def difference_words(difference: Difference) -> str:
     """The sentence, else the two values."""
-    return sentence(one.text) or capital(f"{shown(one.what)}: {shown(one.base)} → {shown(one.head)}")
+    return sentence(difference.text) or capital(
+        f"{shown(difference.what)}: {shown(difference.base)} → {shown(difference.head)}"
+    )
 
 
 def certain(moved: Sequence[Moved], most: int) -> list[Moved]:
     """What certainly moved, the largest change first."""
-    known = [one for one in moved if one.is_certain and finite(one.change_ns) is not None]
-    return sorted(known, key=lambda one: -abs(one.change_ns))[:most]
+    certain_moves = [move for move in moved if move.is_certain and finite(move.change_ns) is not None]
+    return sorted(certain_moves, key=lambda move: -abs(move.change_ns))[:most]
 
 
-def moved_name(one: Moved) -> str:
-    return shown(one.title or one.what, 80)
+def moved_name(move: Moved) -> str:
+    return shown(move.title or move.what, 80)
 
 
 def change_ns(value: float | None) -> str:
     """A signed time: ``+2.41 ms``."""
-    known = finite(value)
-    return figure("ns", known) if not known else f"{_sign(known)}{figure('ns', abs(known))}"
+    number = finite(value)
+    return figure("ns", number) if not number else f"{_sign(number)}{figure('ns', abs(number))}"
 
 
 def _sign(value: float) -> str:
@@ -279,11 +290,11 @@ def _sign(value: float) -> str:
 
 
 def pairs_words(result: CheckResult) -> list[str]:
-    return [share(one).removesuffix(" %") for one in result.pairs]
+    return [share(ratio).removesuffix(" %") for ratio in result.pairs]
 
 
 def slower(result: CheckResult) -> int:
-    return sum(one > 0 for one in result.pairs)
+    return sum(ratio > 0 for ratio in result.pairs)
 
 
 def noise_sentence(result: CheckResult) -> str:
@@ -303,15 +314,15 @@ def noise_sentence(result: CheckResult) -> str:
 def rule_sentence(result: CheckResult) -> str:
     """What it takes to fail, and why there are fewer runs than planned."""
     metric = result.deciding.metric if result.deciding else None
-    words = []
+    parts = []
     if metric is not None and metric.severity != "off":
-        words.append(
+        parts.append(
             f"To count, “{shown(metric.title)}” must be worse by more than {limit(metric)} in the median, "
             f"with p below {result.alpha:g}."
         )
     if result.stopped:
-        words.append(f"Stopped early: {sentence(result.stopped).rstrip('.')}.")
-    return " ".join(words)
+        parts.append(f"Stopped early: {sentence(result.stopped).rstrip('.')}.")
+    return " ".join(parts)
 
 
 def left_out_lines(result: CheckResult, most: int) -> list[str]:
@@ -319,12 +330,12 @@ def left_out_lines(result: CheckResult, most: int) -> list[str]:
     told together: what disturbed one is mostly what disturbed the others.
     """
     groups: dict[tuple[str, int], list[LeftOut]] = {}
-    for at, one in enumerate(result.left_out):
-        groups.setdefault((one.side, -1 if one.disturbed else at), []).append(one)
+    for at, left_out_run in enumerate(result.left_out):
+        groups.setdefault((left_out_run.side, -1 if left_out_run.disturbed else at), []).append(left_out_run)
     lines = [_left_out_line(group) for group in groups.values()]
     if len(lines) > most:
-        rest = sum(len(group) for group in list(groups.values())[most:])
-        lines[most:] = [f"Left out: {rest:,} more"]
+        num_more = sum(len(group) for group in list(groups.values())[most:])
+        lines[most:] = [f"Left out: {num_more:,} more"]
     return lines
 
 
@@ -333,7 +344,7 @@ def _left_out_line(group: Sequence[LeftOut]) -> str:
     side = f" ({shown(first.side)})" if first.side else ""
     if len(group) == 1:
         return f"Left out: {shown(first.name)}{side}: {sentence(first.reason)}"
-    named = first_of((shown(one.name) for one in group), MOST_SENTENCES)
+    named = first_of((shown(left_out_run.name) for left_out_run in group), MOST_SENTENCES)
     of = f" of {shown(first.side)}" if first.side else ""
     return f"Left out: {len(group):,} disturbed runs{of}: {named}. The first: {sentence(first.reason)}"
 
@@ -359,5 +370,5 @@ def machine_sentence(result: CheckResult) -> str:
 
 def commit_of(result: CheckResult) -> str:
     """The head's commit as git knows it; "" = not recorded, or several."""
-    found = {run.surroundings.commit for run in result.head.runs}
-    return found.pop() if len(found) == 1 else ""
+    commits = {run.surroundings.commit for run in result.head.runs}
+    return commits.pop() if len(commits) == 1 else ""

@@ -31,12 +31,12 @@ def findings_section(analysis: RunAnalysis) -> Section:
 
 
 def _card(finding: Finding, short: str) -> FindingCard:
-    places = (
+    locations = (
         ("layer", finding.layer),
         ("rank", finding.rank),
         ("collective", finding.collective),
     )
-    where = " · ".join(f"{word} {visible(value)}" for word, value in places if value is not None)
+    where = " · ".join(f"{word} {visible(value)}" for word, value in locations if value is not None)
     return FindingCard(
         slug=visible(finding.id),
         title=visible(finding.title, LONGEST_SENTENCE),

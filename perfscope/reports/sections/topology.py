@@ -126,24 +126,24 @@ def _summary(topology: Json, num_sockets: int) -> str:
     if memory is not None:
         parts.append(units.format_bytes(memory))
     for key, noun in (("gpus", "GPU"), ("fabric_ports", "fabric port")):
-        found = rows(topology, key)
-        if found:
-            parts.append(counted(len(found), noun))
+        devices = rows(topology, key)
+        if devices:
+            parts.append(counted(len(devices), noun))
     cards = [device for _, device in _network(topology) if device.kind == "nic"]
     if cards:
         parts.append(counted(len(cards), "network interface"))
     model = text(topology, "cpu_model")
-    said = f"{model}: {', '.join(parts)}." if model else f"{', '.join(parts)}."
+    model_text = f"{model}: {', '.join(parts)}." if model else f"{', '.join(parts)}."
     limit = number(topology, "cpu_limit")
-    return f"{said} The job may use {limit:g} CPUs." if limit is not None else said
+    return f"{model_text} The job may use {limit:g} CPUs." if limit is not None else model_text
 
 
 def _distances(row: Json) -> dict[int | str, float]:
     """How far the other nodes are by the firmware's table: 10 is a node's own memory."""
-    others, distances = row.get("distance_nodes"), row.get("distances")
-    if not isinstance(others, list) or not isinstance(distances, list):
+    node_numbers, distances = row.get("distance_nodes"), row.get("distances")
+    if not isinstance(node_numbers, list) or not isinstance(distances, list):
         return {}
-    pairs = ((other, _figure(distance)) for other, distance in zip(others, distances, strict=False))
+    pairs = ((other, _figure(distance)) for other, distance in zip(node_numbers, distances, strict=False))
     return {other: figure for other, figure in pairs if isinstance(other, (int, str)) and figure is not None}
 
 
@@ -183,8 +183,8 @@ def _has_cpus(row: Json) -> bool:
 
 
 def _nearest(row: Json, homes: Sequence[Json]) -> int | str | None:
-    known = _distances(row)
-    nearest = min(homes, key=lambda home: known.get(name(home, "node") or 0, 255))
+    distances = _distances(row)
+    nearest = min(homes, key=lambda home: distances.get(name(home, "node") or 0, 255))
     return name(nearest, "node")
 
 
@@ -221,12 +221,16 @@ def _last_cache(topology: Json, package: object) -> str:
     cpus = next(
         (row.get("cpus") for row in rows(topology, "packages") if name(row, "package") == package), None
     )
-    found = [row for row in rows(topology, "caches") if number(row, "size_bytes") and number(row, "level")]
-    if not found or not isinstance(cpus, str):
+    caches = [row for row in rows(topology, "caches") if number(row, "size_bytes") and number(row, "level")]
+    if not caches or not isinstance(cpus, str):
         return ""
-    level = max(number(row, "level") or 0 for row in found)
-    own = cpu_set(cpus)
-    mine = [row for row in found if number(row, "level") == level and cpu_set(str(row.get("cpus"))) & own]
+    level = max(number(row, "level") or 0 for row in caches)
+    package_cpus = cpu_set(cpus)
+    mine = [
+        row
+        for row in caches
+        if number(row, "level") == level and cpu_set(str(row.get("cpus"))) & package_cpus
+    ]
     if not mine:
         return ""
     size = units.format_bytes(number(mine[0], "size_bytes"))
@@ -235,12 +239,12 @@ def _last_cache(topology: Json, package: object) -> str:
 
 def cpu_set(ranges: str) -> set[int]:
     """``0-3,8`` -> {0, 1, 2, 3, 8}; what is not a range of numbers is left out."""
-    found: set[int] = set()
+    cpus: set[int] = set()
     for piece in ranges.split(","):
         first, _, last = piece.strip().partition("-")
         if first.isdecimal() and (last.isdecimal() or not last) and len(first) < 7 and len(last) < 7:
-            found.update(range(int(first), int(last or first) + 1))
-    return found
+            cpus.update(range(int(first), int(last or first) + 1))
+    return cpus
 
 
 def _devices(topology: Json) -> tuple[dict[int, list[Device]], tuple[Device, ...]]:
@@ -263,7 +267,7 @@ def _devices(topology: Json) -> tuple[dict[int, list[Device]], tuple[Device, ...
 
 
 def _gpus(topology: Json) -> list[tuple[Json, Device]]:
-    found = []
+    devices = []
     for row in rows(topology, "gpus"):
         lines = [_gpu_name(text(row, "name", 60), text(row, "vendor", 20))]
         memory = number(row, "memory_bytes")
@@ -276,13 +280,13 @@ def _gpus(topology: Json) -> list[tuple[Json, Device]]:
             title=f"GPU {text(row, 'index')}",
             lines=tuple(filter(None, lines)),
         )
-        found.append((row, device))
-    return found
+        devices.append((row, device))
+    return devices
 
 
-def _gpu_name(whole: str, vendor: str) -> str:
+def _gpu_name(full_name: str, vendor: str) -> str:
     """A GPU's name without its vendor's and without the memory, which stands below: ``H100 HBM3``."""
-    return " ".join(word for word in whole.split() if word != vendor and not word.upper().endswith("GB"))
+    return " ".join(word for word in full_name.split() if word != vendor and not word.upper().endswith("GB"))
 
 
 def _pcie(pcie: object) -> list[str]:
@@ -302,7 +306,7 @@ def _pcie(pcie: object) -> list[str]:
 
 
 def _network(topology: Json) -> list[tuple[Json, Device]]:
-    found = []
+    devices = []
     behind = set()
     for row in rows(topology, "fabric_ports"):
         behind.add(name(row, "netdev"))
@@ -312,7 +316,7 @@ def _network(topology: Json) -> list[tuple[Json, Device]]:
         state = text(row, "state", 20)
         if state and not state.upper().endswith("ACTIVE"):
             lines.append(state.lower())
-        found.append(
+        devices.append(
             (row, Device(id=text(row, "id"), kind="port", title=device, lines=tuple(filter(None, lines))))
         )
     for row in rows(topology, "nics"):
@@ -320,9 +324,11 @@ def _network(topology: Json) -> list[tuple[Json, Device]]:
             continue
         speed = _bits(number(row, "speed_bits_per_s")) or "speed not known"
         down = "" if text(row, "state") in ("up", "unknown", "") else text(row, "state", 20)
-        told = tuple(filter(None, ("Ethernet", speed, down)))
-        found.append((row, Device(id=text(row, "id"), kind="nic", title=text(row, "name", 40), lines=told)))
-    return found
+        details = tuple(filter(None, ("Ethernet", speed, down)))
+        devices.append(
+            (row, Device(id=text(row, "id"), kind="nic", title=text(row, "name", 40), lines=details))
+        )
+    return devices
 
 
 def _bits(rate: float | None) -> str:

@@ -78,15 +78,15 @@ def _subtitle(study: StudyAnalysis) -> str:
         return visible(study.schemes[0].title, LONGEST)
     models = list(dict.fromkeys(run.model for run in study.runs if run.model))
     machines = list(dict.fromkeys(run.machine.text for run in study.runs if run.machine.text))
-    return visible(", ".join(one[0] for one in (models, machines) if len(one) == 1), LONGEST)
+    return visible(", ".join(names[0] for names in (models, machines) if len(names) == 1), LONGEST)
 
 
 def _verdict(study: StudyAnalysis) -> Verdict:
     refused = any(problem.severity == REFUSE for problem in study.problems)
-    first, rest = first_sentence(study.headline)
+    first, remainder = first_sentence(study.headline)
     return Verdict(
         headline=together(visible(first, LONGEST)),
-        detail=visible(" ".join([*([rest] if rest else []), *_details(study)]), 2 * LONGEST),
+        detail=visible(" ".join([*([remainder] if remainder else []), *_details(study)]), 2 * LONGEST),
         action=visible(study.action, LONGEST),
         tone="caution" if refused else "plain",
     )
@@ -94,8 +94,8 @@ def _verdict(study: StudyAnalysis) -> Verdict:
 
 def first_sentence(text: str) -> tuple[str, str]:
     """The sentence that becomes the title, and the rest."""
-    found = _SENTENCE.search(text)
-    return (text, "") if found is None else (text[: found.start() + 1], text[found.end() :])
+    match = _SENTENCE.search(text)
+    return (text, "") if match is None else (text[: match.start() + 1], text[match.end() :])
 
 
 def together(text: str) -> str:
@@ -105,10 +105,10 @@ def together(text: str) -> str:
 
 def _details(study: StudyAnalysis) -> Iterator[str]:
     """Why, and where it would turn; what the headline says already is not said again."""
-    said = [study.headline]
+    stated = [study.headline]
     for text in _sentences(study):
-        if text and text not in said:
-            said.append(text)
+        if text and text not in stated:
+            stated.append(text)
             yield f"{text[0].upper()}{text[1:]}" if _is_lower_word(text) else text
 
 
@@ -126,21 +126,21 @@ def _sentences(study: StudyAnalysis) -> Iterator[str]:
     for series in study.scaling.series[:1] if study.scaling else ():
         yield series.sentence
         yield series.verdict
-        yield from (one.sentence for one in series.what_grew[:1])
+        yield from (growth.sentence for growth in series.what_grew[:1])
     if study.diff is not None and not study.schemes and study.scaling is None:
         yield study.diff.headline
 
 
 def _undermined(study: StudyAnalysis) -> Iterator[str]:
     """What takes the ground from under the speeds that the headline is about."""
-    traced = {label for one in study.problems if one.id == "traced_speed" for label in one.runs}
+    traced = {label for problem in study.problems if problem.id == "traced_speed" for label in problem.runs}
     points = [
         point for series in (study.scaling.series[:1] if study.scaling else ()) for point in series.points
     ]
     rows = [row for schemes in study.schemes[:1] if schemes.verdict for row in schemes.rows]
-    told = {label for one in points or rows for label in one.runs}
-    if traced & told:
-        which = "its samples/s" if told <= traced else "some of its samples/s"
+    labels = {label for item in points or rows for label in item.runs}
+    if traced & labels:
+        which = "its samples/s" if labels <= traced else "some of its samples/s"
         yield f"Rely on this order with care: {which} count traced steps, which tracing slows unequally."
 
 
@@ -156,17 +156,17 @@ def _notices(study: StudyAnalysis) -> Iterator[Note]:
         yield Note(text=_problem(problem), tone="caution")
     if len(warnings) > MOST_WARNINGS:
         yield Note(text=f"{len(warnings) - MOST_WARNINGS} more to mind: see “{where}”.")
-    told = " ".join(problem.text for problem in study.problems)
-    cautions = [one.verdict.caution for one in study.schemes if one.verdict]
-    cautions = [text for text in cautions if text and text not in told]
+    stated = " ".join(problem.text for problem in study.problems)
+    cautions = [scheme_study.verdict.caution for scheme_study in study.schemes if scheme_study.verdict]
+    cautions = [text for text in cautions if text and text not in stated]
     yield from (Note(text=visible(text, LONGEST), tone="caution") for text in dict.fromkeys(cautions))
 
 
 def _problem(problem: Problem) -> str:
     everyone = f"ll {len(problem.runs):,} runs" in problem.text  # "all", "All"
-    told = everyone or any(run in problem.text for run in problem.runs)
+    is_named = everyone or any(run in problem.text for run in problem.runs)
     return visible(problem.text, LONGEST) + (
-        f" ({listed(problem.runs)})" if problem.runs and not told else ""
+        f" ({listed(problem.runs)})" if problem.runs and not is_named else ""
     )
 
 
@@ -218,7 +218,7 @@ def _scaling_figures(series: ScalingSeries) -> Iterator[KeyFigure]:
 
 def _scheme_figures(schemes: SchemeStudy) -> Iterator[KeyFigure]:
     verdict = schemes.verdict
-    row = next((one for one in schemes.rows if verdict and one.title == verdict.winner), None)
+    row = next((row_ for row_ in schemes.rows if verdict and row_.title == verdict.winner), None)
     if verdict is None or row is None:
         return
     yield KeyFigure(

@@ -100,7 +100,7 @@ def read_topology(
     cores: dict[tuple[int, ...], Core] = {}
     for cpu in sorted(usable):
         siblings = _cpulist(_text(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"))
-        mine = tuple(one for one in siblings or [cpu] if one in usable) or (cpu,)
+        mine = tuple(sibling for sibling in siblings or [cpu] if sibling in usable) or (cpu,)
         cores.setdefault(mine, Core(mine, nodes.get(cpu)))
     ordered = sorted(cores.values(), key=lambda core: (-1 if core.node is None else core.node, core.cpus))
     return Topology(tuple(ordered), _gpu_nodes(root, environment))
@@ -170,16 +170,16 @@ def bind_this_process(
         topology = replace(topology, gpu_nodes=())
     done: dict[str, object] = {"bind": config.bind, "cpus": [], "numa": None, "memory": None}
     if ENV_BOUND in env:
-        own = _slot(topology.cores)
+        own_slot = _slot(topology.cores)
         note = (
             "the launcher had bound this rank already; --bind was left out" if config.bind != "none" else ""
         )
         return done | {
             "bind": "launcher",
-            "cpus": list(own.cpus),
-            "numa": own.node,
+            "cpus": list(own_slot.cpus),
+            "numa": own_slot.node,
             "gpu": None,
-            "threads": own.num_cores,
+            "threads": own_slot.num_cores,
             "notes": [note] if config.bind != "none" else [],
         }
     slot = plan_placement(num_ranks, topology, config.bind)[rank]
@@ -208,7 +208,7 @@ def _fill_domains(domains: Sequence[Sequence[Core]], num_ranks: int) -> list[Slo
     if num_ranks <= len(domains):  # a rank has whole domains: all of the machine is used
         return [_slot([core for domain in part for core in domain]) for part in _split(domains, num_ranks)]
     slots: list[Slot] = []
-    for domain, count in zip(domains, _apportion([len(one) for one in domains], num_ranks), strict=True):
+    for domain, count in zip(domains, _apportion([len(cores) for cores in domains], num_ranks), strict=True):
         slots += _share(domain, count)
     return slots
 
@@ -217,7 +217,7 @@ def _beside_gpus(topology: Topology, gpus: Sequence[int | None]) -> list[Slot]:
     """Each rank in the domain of its GPU; ranks of one domain split it."""
     slots: dict[int, Slot] = {}
     for node in dict.fromkeys(gpus):
-        ranks = [rank for rank, one in enumerate(gpus) if one == node]
+        ranks = [rank for rank, gpu_node in enumerate(gpus) if gpu_node == node]
         cores = [core for core in topology.cores if core.node == node]
         slots |= dict(zip(ranks, _share(cores, len(ranks)), strict=True))
     return [slots[rank] for rank in range(len(gpus))]
@@ -249,7 +249,7 @@ def _apportion(weights: Sequence[int], total: int) -> list[int]:
     """`total` in proportion to `weights`, at least one each; what is left goes to the largest remainders."""
     spare = total - len(weights)
     exact = [spare * weight / sum(weights) for weight in weights]
-    counts = [int(one) for one in exact]
+    counts = [int(quota) for quota in exact]
     order = sorted(range(len(weights)), key=lambda index: (counts[index] - exact[index], index))
     for index in order[: spare - sum(counts)]:
         counts[index] += 1
@@ -258,11 +258,11 @@ def _apportion(weights: Sequence[int], total: int) -> list[int]:
 
 def _nodes(root: Path) -> dict[int, int]:
     """CPU -> NUMA domain."""
-    found: dict[int, int] = {}
+    node_of: dict[int, int] = {}
     for folder in (root / "sys/devices/system/node").glob("node[0-9]*"):
         for cpu in _cpulist(_text(folder / "cpulist")):
-            found[cpu] = int(folder.name.removeprefix("node"))
-    return found
+            node_of[cpu] = int(folder.name.removeprefix("node"))
+    return node_of
 
 
 def _nodes_with_memory(root: Path) -> list[int]:
@@ -271,8 +271,8 @@ def _nodes_with_memory(root: Path) -> list[int]:
 
 def _gpu_nodes(root: Path, environment: Mapping[str, str]) -> tuple[int | None, ...]:
     """Of the visible GPUs, in the order of the framework."""
-    found = visible_devices(Context(root=root), environment)
-    nodes = (_text(root / f"sys/bus/pci/devices/{gpu.get('pci')}/numa_node") for gpu in found)
+    gpus = visible_devices(Context(root=root), environment)
+    nodes = (_text(root / f"sys/bus/pci/devices/{gpu.get('pci')}/numa_node") for gpu in gpus)
     return tuple(int(node) if node.isdigit() else None for node in nodes)  # -1: the firmware does not say
 
 
@@ -285,13 +285,13 @@ def _text(path: Path) -> str:
 
 def _cpulist(text: str) -> list[int]:
     """`0-3,8` as numbers; nothing where it is none."""
-    found: list[int] = []
+    cpus: list[int] = []
     for part in filter(None, text.split(",")):
         low, dash, high = part.strip().partition("-")
         if not low.isdigit() or (dash and not high.isdigit()) or int(high or low) - int(low) > _MAX_CPUS:
             return []
-        found += range(int(low), int(high or low) + 1)
-    return found
+        cpus += range(int(low), int(high or low) + 1)
+    return cpus
 
 
 def _ranges(cpus: Sequence[int]) -> str:
