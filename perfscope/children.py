@@ -63,14 +63,16 @@ class Tree:
     def look(self) -> list[int]:
         """Remembers what is there now; returns the pids of all that was ever seen and has not ended."""
         alive = _processes()
-        layer = {pid for pid, one in alive.items() if pid == self.pid or one.session == self.pid}
+        layer = {pid for pid, process in alive.items() if pid == self.pid or process.session == self.pid}
         if self._seen and self.pid in alive and alive[self.pid].started != self._seen.get(self.pid):
             layer = set()  # another process has got the number
-        layer |= {pid for pid, one in alive.items() if self._seen.get(pid) == one.started}
+        layer |= {pid for pid, process in alive.items() if self._seen.get(pid) == process.started}
         while layer:
             self._seen |= {pid: alive[pid].started for pid in layer}
-            layer = {pid for pid, one in alive.items() if one.parent in layer and pid not in self._seen}
-        return [pid for pid, one in alive.items() if self._seen.get(pid) == one.started]
+            layer = {
+                pid for pid, process in alive.items() if process.parent in layer and pid not in self._seen
+            }
+        return [pid for pid, process in alive.items() if self._seen.get(pid) == process.started]
 
     def kill(self, patience_s: float = 0.0) -> None:
         """Everything that has not ended by itself after a while."""
@@ -94,15 +96,15 @@ class _Process(NamedTuple):
 
 def _processes() -> dict[int, _Process]:
     """Every process that has not ended, by pid; nothing where there is no /proc."""
-    found = {}
+    processes = {}
     with suppress(OSError):
         for folder in Path("/proc").iterdir():
             if folder.name.isdigit():
                 with suppress(OSError, IndexError):
                     fields = (folder / "stat").read_text("ascii", "replace").rpartition(")")[2].split()
                     if fields[0] not in ("Z", "X"):
-                        found[int(folder.name)] = _Process(int(fields[1]), int(fields[3]), fields[19])
-    return found
+                        processes[int(folder.name)] = _Process(int(fields[1]), int(fields[3]), fields[19])
+    return processes
 
 
 class Signals:

@@ -13,7 +13,7 @@ def parse_cpulist(text: str) -> list[int]:
     Raises:
         ValueError: something else, or CPUs and nodes beyond any kernel's (a damaged capture).
     """
-    found: list[int] = []
+    numbers: list[int] = []
     for part in text.strip().split(","):
         if not part:
             continue
@@ -21,8 +21,8 @@ def parse_cpulist(text: str) -> list[int]:
         first, last = int(low), int(high if dash else low)
         if last > _MOST:
             raise ValueError(f"{part!r} is no CPU or node")
-        found.extend(range(first, last + 1))
-    return found
+        numbers.extend(range(first, last + 1))
+    return numbers
 
 
 def cpu_set(text: str) -> frozenset[int]:
@@ -53,7 +53,7 @@ def parse_pairs(text: str) -> dict[str, int]:
     """Lines ``name value`` or ``name: value kB`` -> {name: value} in the file's unit; others are skipped."""
     pairs: dict[str, int] = {}
     for line in text.splitlines():
-        words = line.split()
-        if len(words) >= 2 and words[1].isdigit():
-            pairs[words[0].rstrip(":")] = int(words[1])
+        fields = line.split()
+        if len(fields) >= 2 and fields[1].isdigit():
+            pairs[fields[0].rstrip(":")] = int(fields[1])
     return pairs

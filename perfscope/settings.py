@@ -48,8 +48,8 @@ def read_toml(file: Path, error: type[UsageError] = UsageError) -> dict[str, Any
         raise error(f"{one_line(file)}: is not TOML: line {line} is not UTF-8") from cause
     except ValueError as cause:  # tomllib.TOMLDecodeError, or int() of thousands of digits
         end = f"at line {len(content.splitlines())}, the end of the file"
-        said = " ".join(str(cause).split()).replace("at end of document", end)
-        raise error(f"{one_line(file)}: is not TOML: {said}") from cause
+        problem_text = " ".join(str(cause).split()).replace("at end of document", end)
+        raise error(f"{one_line(file)}: is not TOML: {problem_text}") from cause
     except RecursionError as cause:
         raise error(f"{one_line(file)}: is not TOML that can be read: nested too deeply") from cause
 
@@ -79,33 +79,33 @@ def converted(
     def convert(value: Any, hint: Any) -> Any:
         return msgspec.convert(value, hint, strict=strict, dec_hook=_parsed)
 
-    said = []
+    problems = []
     for key, text in _problems(value, kind, "", convert):
         named = (prefix + (spelled or {}).get(key, key)).rstrip(".")
-        said.append(f"{named}: {text}" if named else text)
-    if said:
-        raise error(f"{one_line(file)}: {'; '.join(said)}" if file else "; ".join(said))
-    found: _T = convert(value, kind)
-    return found
+        problems.append(f"{named}: {text}" if named else text)
+    if problems:
+        raise error(f"{one_line(file)}: {'; '.join(problems)}" if file else "; ".join(problems))
+    result: _T = convert(value, kind)
+    return result
 
 
 def given(table: Any) -> dict[str, Any]:
     """What was not left out of a table, by key."""
-    return {one.name: value for one in fields(table) if (value := getattr(table, one.name)) is not None}
+    return {item.name: value for item in fields(table) if (value := getattr(table, item.name)) is not None}
 
 
-def meant(value: object, known: Collection[str]) -> str:
-    """(did you mean "…"?), where the value is nearly one of `known`; else ""."""
+def meant(value: object, allowed: Collection[str]) -> str:
+    """(did you mean "…"?), where the value is nearly one of `allowed`; else ""."""
     if not isinstance(value, str):
         return ""
-    near = get_close_matches(value.strip().lower().replace("-", "_"), known, n=1)
+    near = get_close_matches(value.strip().lower().replace("-", "_"), allowed, n=1)
     return f' (did you mean "{near[0]}"?)' if near else ""
 
 
-def nearest(word: str, known: Collection[str]) -> str:
+def nearest(word: str, allowed: Collection[str]) -> str:
     """`; did you mean 'batch'?`, or the list of what there is."""
-    near = get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
+    near = get_close_matches(word, allowed, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(allowed)}"
 
 
 def one_line(name: object) -> str:
@@ -127,9 +127,9 @@ def shown(value: object) -> str:
     return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 1] + "…"
 
 
-def unknown_key(key: str, known: Collection[str]) -> str:
+def unknown_key(key: str, allowed: Collection[str]) -> str:
     """What is wrong with a table that holds `key`."""
-    return f"has no key {shown(key)}{meant(key, known)}; it knows {', '.join(known)}"
+    return f"has no key {shown(key)}{meant(key, allowed)}; it knows {', '.join(allowed)}"
 
 
 def _parsed(kind: Any, value: object) -> Any:
@@ -179,17 +179,19 @@ def _table_problems(value: Mapping[str, object], kind: Any, key: str, convert: C
     for name in value:
         if name not in hints:
             yield key, unknown_key(name, tuple(hints))
-    for one in fields(kind):
-        if one.name in value:
-            yield from _problems(value[one.name], hints[one.name], f"{key}.{one.name}".lstrip("."), convert)
-        elif one.default is one.default_factory is MISSING:
-            yield key, f'needs "{one.name}": {_wanted(hints[one.name])}'
+    for item in fields(kind):
+        if item.name in value:
+            yield from _problems(
+                value[item.name], hints[item.name], f"{key}.{item.name}".lstrip("."), convert
+            )
+        elif item.default is item.default_factory is MISSING:
+            yield key, f'needs "{item.name}": {_wanted(hints[item.name])}'
 
 
 def _bare(hint: Any) -> tuple[Any, tuple[Any, ...]]:
     """The type without `| None` and annotations, and these annotations."""
     if get_origin(hint) in (Union, types.UnionType):
-        kept = [one for one in get_args(hint) if one is not type(None)]
+        kept = [argument for argument in get_args(hint) if argument is not type(None)]
         return _bare(kept[0]) if len(kept) == 1 else (hint, ())
     if get_origin(hint) is Annotated:
         bare, inner = _bare(get_args(hint)[0])
@@ -212,8 +214,8 @@ def _wanted(hint: Any) -> str:
         return f"one of {', '.join(choices)}"
     if get_origin(kind) in (Union, types.UnionType):
         return " or ".join(map(_wanted, get_args(kind)))
-    words = _WORDS.get(get_origin(kind) or kind, "a table")
-    return words + "".join(map(_range, annotations))
+    wanted = _WORDS.get(get_origin(kind) or kind, "a table")
+    return wanted + "".join(map(_range, annotations))
 
 
 def _range(meta: msgspec.Meta) -> str:
@@ -221,5 +223,5 @@ def _range(meta: msgspec.Meta) -> str:
     if meta.ge is not None and meta.le is not None:
         return f" from {meta.ge:,} to {meta.le:,}"
     ends = {"above": meta.gt, "of at least": meta.ge, "below": meta.lt, "at most": meta.le}
-    said = [f"{word} {end:,}" for word, end in ends.items() if end is not None]
-    return f" {' and '.join(said)}" if said else ""
+    limits = [f"{word} {end:,}" for word, end in ends.items() if end is not None]
+    return f" {' and '.join(limits)}" if limits else ""

@@ -90,8 +90,8 @@ def parse_ns(text: str) -> int:
     Raises:
         ValueError: not a time, or negative.
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s|min)?\s*", text)
-    if found is None:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s|min)?\s*", text)
+    if match is None:
         raise ValueError(f"{text!r} is not a time")
     sizes = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "min": 60_000_000_000}
-    return round(float(found[1]) * sizes[found[2] or "s"])
+    return round(float(match[1]) * sizes[match[2] or "s"])

@@ -71,7 +71,7 @@ def edges_from(collective: str, members: Sequence[int], index: int) -> Iterator[
         if index + 1 < num:
             yield members[index + 1], 1.0
     elif collective == "all_to_all" or (collective == "scatter" and index == 0):
-        yield from ((other, 1 / num) for place, other in enumerate(members) if place != index)
+        yield from ((other, 1 / num) for position, other in enumerate(members) if position != index)
     elif collective == "gather":
         if index:
             yield members[0], 1 / num
@@ -100,6 +100,6 @@ def backend_factor(backend: str, collective: str, num_ranks: int, num_bytes: flo
         return 2.0
     if collective == "reduce":
         segments = max(2, ceil(num_bytes / (num_ranks * _GLOO_SEGMENT)))
-        others = num_ranks - 1
-        return 1 + 1 / num_ranks + (segments - 2) / segments / others
+        num_other = num_ranks - 1
+        return 1 + 1 / num_ranks + (segments - 2) / segments / num_other
     return 1.0

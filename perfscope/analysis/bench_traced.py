@@ -28,15 +28,21 @@ def traced_figures(
     """
     spans = {rank: _spans(of_rank) for rank, of_rank in steps.items()}
     breakdowns = [rank.breakdown_ns for rank in ranks if rank.breakdown_ns is not None]
-    total = sum(one.step for one in breakdowns)
+    total = sum(parts.step for parts in breakdowns)
     if not total:
         return Traced(spans_ns=spans, reason=reason)
-    exposed = sum(one.exposed_comm for one in breakdowns)
+    exposed = sum(parts.exposed_comm for parts in breakdowns)
     sizes: dict[str, float] = defaultdict(float)
-    for one in collectives:
+    for collective in collectives:
         # a result holds the mean member's bytes; in a pipeline every stage is a sender
-        sizes[one.collective] += (one.bytes or 0) * one.group_size / breakdowns[0].num_steps
-    unknown = {one.collective for one in collectives if one.bytes is None or one.num_unsized}
+        sizes[collective.collective] += (
+            (collective.bytes or 0) * collective.group_size / breakdowns[0].num_steps
+        )
+    unknown = {
+        collective.collective
+        for collective in collectives
+        if collective.bytes is None or collective.num_unsized
+    }
     return Traced(
         spans_ns=spans,
         bytes={name: amount for name, amount in sizes.items() if name not in unknown},

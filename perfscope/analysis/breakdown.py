@@ -113,9 +113,9 @@ def activity(spans: Spans, facts: WindowFacts) -> Activity:
         copy = on_device & (spans.kind == COPY)
         executor = np.zeros_like(compute)
     else:
-        own = host_compute & _in_lanes(spans, facts.lanes_with("main", "autograd", "executor"))
-        optimizer_ops = own & (spans.phase == OPTIMIZER_PHASE)
-        compute = own & ~optimizer_ops
+        model_compute = host_compute & _in_lanes(spans, facts.lanes_with("main", "autograd", "executor"))
+        optimizer_ops = model_compute & (spans.phase == OPTIMIZER_PHASE)
+        compute = model_compute & ~optimizer_ops
         comm = spans.kind == COMM
         executor = np.isin(spans.lane, facts.lanes_with("executor"))
         copy = (spans.kind == COPY) & (main | executor)
@@ -137,14 +137,14 @@ def _own_optimizer(spans: Spans, on_main: Mask) -> Intervals:
     Args:
         on_main: which spans are of the main thread.
     """
-    own = spans.union(on_main & (spans.kind == OPTIMIZER))
-    if not len(own):
-        return own
+    optimizer_spans = spans.union(on_main & (spans.kind == OPTIMIZER))
+    if not len(optimizer_spans):
+        return optimizer_spans
     of_model = on_main & (spans.kind == ANNOTATION) & np.isin(spans.phase, (FORWARD, BACKWARD))
     # The mark of the whole step is around the optimizer, not in it.
-    place = np.searchsorted(own[:, 0], spans.start, side="right") - 1
-    of_model &= (place >= 0) & (spans.start < own[np.maximum(place, 0), 1])
-    return iv.subtract(own, spans.union(of_model))
+    index = np.searchsorted(optimizer_spans[:, 0], spans.start, side="right") - 1
+    of_model &= (index >= 0) & (spans.start < optimizer_spans[np.maximum(index, 0), 1])
+    return iv.subtract(optimizer_spans, spans.union(of_model))
 
 
 def step_totals(act: Activity, steps: tuple[StepSpan, ...], host_wait: Intervals | None) -> StepTotals:
@@ -160,9 +160,9 @@ def step_totals(act: Activity, steps: tuple[StepSpan, ...], host_wait: Intervals
     comm = iv.length(iv.intersect(act.comm, left))
     taken: list[int] = []
     for _, part in act.by_precedence():
-        rest = iv.subtract(left, part)
-        taken.append(iv.length(left) - iv.length(rest))
-        left = rest
+        uncovered = iv.subtract(left, part)
+        taken.append(iv.length(left) - iv.length(uncovered))
+        left = uncovered
     compute, optimizer_ops, exposed_comm, copy, input_wait, optimizer = taken
     return StepTotals(
         num_steps=len(steps),

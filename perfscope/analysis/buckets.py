@@ -29,43 +29,43 @@ def match_buckets(
         One entry per size, None for an all-reduce that is no bucket; or None when no order fits exactly.
     """
     for order in orders:
-        found = _fit(order, sizes)
-        if found is not None:
-            return found
+        buckets = _fit(order, sizes)
+        if buckets is not None:
+            return buckets
     return None
 
 
 def _fit(order: Sequence[LayerParams], sizes: Sequence[int]) -> list[Bucket | None] | None:
-    rest = [(layer, counts) for layer, counts in order if counts]
+    unassigned = [(layer, counts) for layer, counts in order if counts]
     buckets: list[Bucket | None] = []
     for size in sizes:
-        taken = _take(rest, size)
+        taken = _take(unassigned, size)
         if taken is None:
             buckets.append(None)
             continue
-        bucket, rest = taken
+        bucket, unassigned = taken
         buckets.append(bucket)
-    return buckets if not rest else None
+    return buckets if not unassigned else None
 
 
-def _take(rest: list[LayerParams], size: int) -> tuple[Bucket, list[LayerParams]] | None:
-    """Cuts `size` elements off the front of `rest`, or None when no cut falls there."""
+def _take(unassigned: list[LayerParams], size: int) -> tuple[Bucket, list[LayerParams]] | None:
+    """Cuts `size` elements off the front of `unassigned`, or None when no cut falls there."""
     bucket: Bucket = {}
     if size <= 0:
         return None
-    for position, (layer, counts) in enumerate(rest):
-        whole = sum(counts)
-        if whole > size:
+    for position, (layer, counts) in enumerate(unassigned):
+        num_elements = sum(counts)
+        if num_elements > size:
             part = _subset(counts, size)
             if part is None:
                 return None
             bucket[layer] = size
             left = tuple(count for index, count in enumerate(counts) if index not in part)
-            return bucket, [(layer, left), *rest[position + 1 :]]
-        bucket[layer] = whole
-        size -= whole
+            return bucket, [(layer, left), *unassigned[position + 1 :]]
+        bucket[layer] = num_elements
+        size -= num_elements
         if size == 0:
-            return bucket, rest[position + 1 :]
+            return bucket, unassigned[position + 1 :]
     return None
 
 

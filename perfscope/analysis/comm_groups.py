@@ -38,8 +38,8 @@ def name_groups(record: CommRecord, hosts: Mapping[int, str]) -> None:
     for window, ranks in _unnamed(record).items():
         named = {name: _named(record, window, name) for name in record.listed}
         lanes: _Lanes = {}
-        for rank, own in ranks.items():
-            for lane in np.unique(np.concatenate([calls.lane for calls in own.values()])).tolist():
+        for rank, by_collective in ranks.items():
+            for lane in np.unique(np.concatenate([calls.lane for calls in by_collective.values()])).tolist():
                 possible = _possible(record.listed, hosts, rank, lane, ranks, named)
                 if len(possible) == 1:
                     lanes[rank, lane] = possible[0]
@@ -82,12 +82,12 @@ def _possible(
 
 def _named(record: CommRecord, window: int, name: str) -> dict[int, _Own]:
     """rank -> kind -> calls that the trace itself puts on a group."""
-    found: dict[int, _Own] = defaultdict(dict)
+    by_rank: dict[int, _Own] = defaultdict(dict)
     for key, group in record.groups.items():
         if key.group == name:
             for calls in group.windows.get(window, ()):
-                found[calls.rank][key.collective] = calls
-    return found
+                by_rank[calls.rank][key.collective] = calls
+    return by_rank
 
 
 def _impossible(
@@ -101,17 +101,17 @@ def _impossible(
     for kind, calls in ranks[rank].items():
         mine = np.flatnonzero(calls.lane == lane).tolist()
         for other in members:
-            theirs = [own[other][kind] for own in (ranks, named) if kind in own.get(other, {})]
-            if other != rank and not all(any(_met(kind, calls, one, t) for t in theirs) for one in mine):
+            theirs = [source[other][kind] for source in (ranks, named) if kind in source.get(other, {})]
+            if other != rank and not all(any(_met(kind, calls, call, t) for t in theirs) for call in mine):
                 return True
     return len(members) < 2
 
 
-def _met(kind: str, calls: RankCalls, one: int, theirs: RankCalls) -> bool:
+def _met(kind: str, calls: RankCalls, call: int, theirs: RankCalls) -> bool:
     # The size of a call on a group that is known is of the whole group.
-    alike = np.ones(len(theirs.size), np.bool_) if kind in _PER_RANK else theirs.size == calls.size[one]
+    alike = np.ones(len(theirs.size), np.bool_) if kind in _PER_RANK else theirs.size == calls.size[call]
     if kind in _WAITS_FOR_ALL:
-        alike = alike & (theirs.enter <= calls.exit[one]) & (theirs.exit >= calls.enter[one])
+        alike = alike & (theirs.enter <= calls.exit[call]) & (theirs.exit >= calls.enter[call])
     return bool(alike.any())
 
 
@@ -136,8 +136,8 @@ def _even(
 def _on(calls: RankCalls, chosen: set[tuple[int, int]]) -> Int64:
     """Places of the calls on chosen threads."""
     lanes = [lane for rank, lane in chosen if rank == calls.rank]
-    places: Int64 = np.flatnonzero(np.isin(calls.lane, lanes))
-    return places
+    rows: Int64 = np.flatnonzero(np.isin(calls.lane, lanes))
+    return rows
 
 
 def _move(
@@ -148,23 +148,27 @@ def _move(
     for rank in members:
         for kind in list(ranks[rank]):
             unnamed = GroupKey(kind, UNKNOWN_GROUP, ())
-            source, whole = record.groups[unnamed], ranks[rank][kind]
-            places = _on(whole, chosen)
-            if not len(places):
+            source, all_calls = record.groups[unnamed], ranks[rank][kind]
+            rows = _on(all_calls, chosen)
+            if not len(rows):
                 continue
-            left = [one for one in source.windows.pop(window) if one.rank != rank]
-            rest = np.setdiff1d(np.arange(len(whole.enter)), places)
-            if len(rest):
-                ranks[rank][kind] = _picked(whole, rest)
+            left = [
+                calls_of_rank for calls_of_rank in source.windows.pop(window) if calls_of_rank.rank != rank
+            ]
+            remaining = np.setdiff1d(np.arange(len(all_calls.enter)), rows)
+            if len(remaining):
+                ranks[rank][kind] = _picked(all_calls, remaining)
                 left.append(ranks[rank][kind])
             else:
                 del ranks[rank][kind]
             if left:
                 source.windows[window] = left
-            source.ranks = {one.rank for every in source.windows.values() for one in every}
+            source.ranks = {
+                calls_of_rank.rank for every in source.windows.values() for calls_of_rank in every
+            }
             if not source.windows:
                 del record.groups[unnamed]
-            _add(record, GroupKey(kind, name, members), window, _picked(whole, places), source.dtypes)
+            _add(record, GroupKey(kind, name, members), window, _picked(all_calls, rows), source.dtypes)
 
 
 def _add(record: CommRecord, key: GroupKey, window: int, calls: RankCalls, dtypes: set[str]) -> None:
@@ -175,14 +179,14 @@ def _add(record: CommRecord, key: GroupKey, window: int, calls: RankCalls, dtype
     group.size = max(group.size, len(key.members))
     group.dtypes |= dtypes
     group.ranks.add(calls.rank)
-    named = [one for one in group.windows[window] if one.rank == calls.rank]
-    others = [one for one in group.windows[window] if one.rank != calls.rank]
-    group.windows[window] = [*others, _together([*named, calls])]
+    named = [rank_calls for rank_calls in group.windows[window] if rank_calls.rank == calls.rank]
+    of_others = [rank_calls for rank_calls in group.windows[window] if rank_calls.rank != calls.rank]
+    group.windows[window] = [*of_others, _together([*named, calls])]
 
 
-def _picked(calls: RankCalls, places: Int64) -> RankCalls:
+def _picked(calls: RankCalls, rows: Int64) -> RankCalls:
     columns = {name: getattr(calls, name) for name in RankCalls.__struct_fields__}
-    return RankCalls(**{name: value if name == "rank" else value[places] for name, value in columns.items()})
+    return RankCalls(**{name: value if name == "rank" else value[rows] for name, value in columns.items()})
 
 
 def _together(parts: list[RankCalls]) -> RankCalls:

@@ -56,12 +56,12 @@ class CommShares(Struct):
 
     def take(self, other: CommShares, num_steps: int) -> None:
         """Adds another rank's mean per step."""
-        for mine, others in (
+        for mine, their_times in (
             (self.given, other.given),
             (self.outside, other.outside),
             (self.unassigned, other.unassigned),
         ):
-            for key, time in others.items():
+            for key, time in their_times.items():
                 mine[key] += time / num_steps
         self.reasons |= other.reasons
         self.num_buckets += other.num_buckets
@@ -246,7 +246,7 @@ def comm_of_layers(shares: CommShares, num_ranks: int) -> LayerComm:
 
 def missing_of(comm: LayerComm, reasons: set[str]) -> tuple[Missing, ...]:
     """What could not be given to layers, named with its time, and why."""
-    found = []
+    missing = []
     if comm.unassigned:
         entry = missing_figure(
             Figure.LAYER_COMM,
@@ -256,11 +256,11 @@ def missing_of(comm: LayerComm, reasons: set[str]) -> tuple[Missing, ...]:
             total_ns=comm.total_ns,
             reasons="; ".join(sorted(reasons)),
         )
-        found.append(entry)
+        missing.append(entry)
     if comm.outside:
         calls = _listed(comm.outside)
-        found.append(missing_figure(Figure.COMM_OUTSIDE_LAYERS, Cause.NO_LAYER_TENSORS, calls=calls))
-    return tuple(found)
+        missing.append(missing_figure(Figure.COMM_OUTSIDE_LAYERS, Cause.NO_LAYER_TENSORS, calls=calls))
+    return tuple(missing)
 
 
 def _listed(times: Mapping[str, float]) -> str:

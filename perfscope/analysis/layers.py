@@ -138,36 +138,36 @@ class RankLayers(Struct):
         """
         self.num_steps += len(steps)
         code, names = words(table, "layer")
-        known = in_steps & (code >= 0)
-        if known.any():
-            self._add_times(table, spans, known, code, names)
-            self._add_work(table, spans, known, code, names)
+        in_layer = in_steps & (code >= 0)
+        if in_layer.any():
+            self._add_times(table, spans, in_layer, code, names)
+            self._add_work(table, spans, in_layer, code, names)
         add_window(self.comm, table, spans, act, steps, in_steps, self._params())
 
     def _add_times(
-        self, table: pa.Table, spans: Spans, known: Mask, code: NDArray[np.int32], names: list[str]
+        self, table: pa.Table, spans: Spans, in_layer: Mask, code: NDArray[np.int32], names: list[str]
     ) -> None:
         on_device = (spans.device >= 0) & (spans.kind == COMPUTE)
         side = on_device if on_device.any() else (spans.device < 0) & (spans.kind == COMPUTE)
-        timed = known & side & np.isin(spans.phase, (FORWARD, BACKWARD))
+        timed = in_layer & side & np.isin(spans.phase, (FORWARD, BACKWARD))
         group = code[timed].astype(np.int64) * 2 + (spans.phase[timed] == BACKWARD)
         lengths = iv.grouped_length(group, spans.start[timed], spans.end[timed], 2 * len(names))
-        called = known & (spans.kind == ANNOTATION) & (spans.device < 0) & (spans.phase == FORWARD)
+        called = in_layer & (spans.kind == ANNOTATION) & (spans.device < 0) & (spans.phase == FORWARD)
         called &= _is_own_mark(table, code, names)
         calls = np.bincount(code[called], minlength=len(names))
         first = np.full(len(names), np.iinfo(np.int64).max)
-        np.minimum.at(first, code[known], spans.start[known])
-        present = np.unique(code[known])
+        np.minimum.at(first, code[in_layer], spans.start[in_layer])
+        present = np.unique(code[in_layer])
         base = len(self.first_seen)
-        for place, index in enumerate(present[np.argsort(first[present], kind="stable")].tolist()):
+        for position, index in enumerate(present[np.argsort(first[present], kind="stable")].tolist()):
             sums = self.sums[names[index]]
             sums.forward += int(lengths[2 * index])
             sums.backward += int(lengths[2 * index + 1])
             sums.calls += int(calls[index])
-            self.first_seen.setdefault(names[index], base + place)
+            self.first_seen.setdefault(names[index], base + position)
 
     def _add_work(
-        self, table: pa.Table, spans: Spans, known: Mask, code: NDArray[np.int32], names: list[str]
+        self, table: pa.Table, spans: Spans, in_layer: Mask, code: NDArray[np.int32], names: list[str]
     ) -> None:
         read, written = whole_numbers(table, "bytes_read"), whole_numbers(table, "bytes_written")
         columns = {
@@ -176,7 +176,7 @@ class RankLayers(Struct):
         }
         passes = np.isin(spans.phase, (FORWARD, BACKWARD))
         for what, values in columns.items():
-            has = known & passes & (values >= 0)
+            has = in_layer & passes & (values >= 0)
             if (has & (spans.device < 0)).any():
                 has &= spans.device < 0  # shapes stand on the operator; a kernel may repeat its operator's
             total = np.zeros((len(names), 2), dtype=np.int64)
@@ -213,8 +213,8 @@ class RankLayers(Struct):
             record.means[layer].append(tuple(value / self.num_steps for value in values))
             flops, moved = record.knows.get(layer, (False, False))
             record.knows[layer] = (flops or sums.knows_flops, moved or sums.knows_bytes)
-            place = (record.num_ranks, self.first_seen.get(layer, len(self.first_seen)))
-            record.first_seen.setdefault(layer, place)
+            sort_key = (record.num_ranks, self.first_seen.get(layer, len(self.first_seen)))
+            record.first_seen.setdefault(layer, sort_key)
         for layer, params in self.model.params.items():
             record.held[layer][rank] = params
         record.types.update(self.model.types)
@@ -240,15 +240,15 @@ def uneven_layer(record: LayerRecord, least_ratio: float) -> UnevenLayer | None:
         record: of all ranks.
         least_ratio: what does not count as unequal.
     """
-    found = []
+    layers = []
     for layer, held in record.held.items():
         most, least = max(held, key=lambda rank: held[rank]), min(held, key=lambda rank: held[rank])
         if held[least] > 0 and held[most] > (1 + least_ratio) * held[least]:
-            one = UnevenLayer(
+            candidate = UnevenLayer(
                 layer=layer, most=held[most], most_rank=most, least=held[least], least_rank=least
             )
-            found.append(one)
-    return max(found, key=lambda one: one.most - one.least, default=None)
+            layers.append(candidate)
+    return max(layers, key=lambda candidate: candidate.most - candidate.least, default=None)
 
 
 def _is_own_mark(table: pa.Table, code: NDArray[np.int32], names: list[str]) -> Mask:
@@ -257,12 +257,12 @@ def _is_own_mark(table: pa.Table, code: NDArray[np.int32], names: list[str]) -> 
     A mark is called as its layer (`features.3.conv`), a Python frame as the last part of it (`Conv2d_3`).
     """
     name, texts = words(table, "name")
-    pairs, place = np.unique(np.stack((name, code), axis=1), axis=0, return_inverse=True)
-    own = [
+    pairs, pair_of = np.unique(np.stack((name, code), axis=1), axis=0, return_inverse=True)
+    is_mark = [
         text >= 0 and layer >= 0 and (names[layer] == texts[text] or names[layer].endswith("." + texts[text]))
         for text, layer in pairs.tolist()
     ]
-    result: Mask = np.array(own, dtype=bool)[place.ravel()]
+    result: Mask = np.array(is_mark, dtype=bool)[pair_of.ravel()]
     return result
 
 

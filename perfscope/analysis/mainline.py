@@ -55,8 +55,8 @@ class MainLine(Struct, frozen=True, kw_only=True, eq=False):
         """
         if not len(self.kernel_launch):
             return launch
-        place = np.searchsorted(self.kernel_launch, launch, side="left") - 1
-        behind = np.where(place >= 0, self.kernel_end[np.maximum(place, 0)], launch)
+        index = np.searchsorted(self.kernel_launch, launch, side="left") - 1
+        behind = np.where(index >= 0, self.kernel_end[np.maximum(index, 0)], launch)
         result: Int64 = np.maximum(launch, behind)
         return result
 
@@ -81,7 +81,7 @@ class LineRecord(Struct):
         spans: Spans,
         act: Activity,
         steps: Sequence[StepSpan],
-        who: tuple[int, int, str],
+        source: tuple[int, int, str],
     ) -> None:
         """Takes in one window.
 
@@ -90,10 +90,10 @@ class LineRecord(Struct):
             spans: the same rows.
             act: what they were spent on.
             steps: the window's analysed steps, in order; touching or apart.
-            who: (rank, window, host).
+            source: (rank, window, host).
         """
         if steps:
-            line = _line(table, spans, act, tuple(steps), who, self.codes)
+            line = _line(table, spans, act, tuple(steps), source, self.codes)
             self.lines.setdefault(line.window, {})[line.rank] = line
 
 
@@ -102,14 +102,16 @@ def _line(
     spans: Spans,
     act: Activity,
     steps: tuple[StepSpan, ...],
-    who: tuple[int, int, str],
+    source: tuple[int, int, str],
     codes: dict[str, int],
 ) -> MainLine:
     within = iv.union(np.array([step.start_ns for step in steps]), np.array([step.end_ns for step in steps]))
     begins = np.array([step.start_ns for step in steps], dtype=np.int64)
-    ordered = [(LINE_PARTS.index(name), iv.intersect(one, within)) for name, one in act.by_precedence()]
+    ordered = [
+        (LINE_PARTS.index(name), iv.intersect(intervals, within)) for name, intervals in act.by_precedence()
+    ]
     works = _works(spans)
-    cuts = [within.ravel(), begins, *(one.ravel() for _, one in ordered)]
+    cuts = [within.ravel(), begins, *(intervals.ravel() for _, intervals in ordered)]
     cuts += [np.concatenate((spans.start[rows], spans.end[rows])) for rows in works]
     edges = np.unique(np.concatenate(cuts))
     edges = edges[(edges >= within[0, 0]) & (edges <= within[-1, 1])]
@@ -117,13 +119,13 @@ def _line(
     keep = _inside(within, start)
     start, end = start[keep], end[keep]
     part = np.full(len(start), LINE_IDLE, dtype=np.int8)
-    for what, one in reversed(ordered):
-        part[_inside(one, start)] = what
+    for what, intervals in reversed(ordered):
+        part[_inside(intervals, start)] = what
     layer, phase = _labels(table, spans, works, start, codes)
     working = (part == LINE_COMPUTE) | (part == LINE_OPTIMIZER)
     layer, phase = np.where(working, layer, NO_LAYER), np.where(working, phase, -1)
-    place = np.searchsorted(begins, start, side="right") - 1
-    step = np.array([one.step for one in steps], dtype=np.int64)[place]
+    index = np.searchsorted(begins, start, side="right") - 1
+    step = np.array([span.step for span in steps], dtype=np.int64)[index]
     first = np.ones(len(start), dtype=bool)
     if len(start):
         same = (part[1:] == part[:-1]) & (layer[1:] == layer[:-1]) & (phase[1:] == phase[:-1])
@@ -131,7 +133,7 @@ def _line(
     at = np.flatnonzero(first)
     last = np.append(at[1:] - 1, len(start) - 1) if len(at) else at
     launch, reach = _kernels(table, spans)
-    rank, window, host = who
+    rank, window, host = source
     return MainLine(
         rank=rank,
         window=window,
@@ -157,12 +159,12 @@ def _works(spans: Spans) -> list[NDArray[np.int64]]:
     result = []
     lanes = np.stack((spans.device[rows], spans.lane[rows]), axis=1)
     for key in np.unique(lanes, axis=0):
-        own = rows[(lanes == key).all(axis=1)]
-        own = own[np.lexsort((-spans.end[own], spans.start[own]))]
-        reach = np.maximum.accumulate(spans.end[own])
-        outer = np.ones(len(own), dtype=bool)
-        outer[1:] = spans.start[own][1:] >= reach[:-1]
-        result.append(own[outer])
+        lane_rows = rows[(lanes == key).all(axis=1)]
+        lane_rows = lane_rows[np.lexsort((-spans.end[lane_rows], spans.start[lane_rows]))]
+        reach = np.maximum.accumulate(spans.end[lane_rows])
+        outer = np.ones(len(lane_rows), dtype=bool)
+        outer[1:] = spans.start[lane_rows][1:] >= reach[:-1]
+        result.append(lane_rows[outer])
     return sorted(result, key=len, reverse=True)
 
 
@@ -175,15 +177,17 @@ def _labels(
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Layer and phase of the operator that runs from each point on, of the busiest lane that runs one."""
     code, names = words(table, "layer")
-    own = np.array([*(codes.setdefault(name, len(codes)) for name in names), NO_LAYER], dtype=np.int32)[code]
+    layer_codes = np.array(
+        [*(codes.setdefault(name, len(codes)) for name in names), NO_LAYER], dtype=np.int32
+    )[code]
     layer = np.full(len(points), NO_LAYER, dtype=np.int32)
     phase = np.full(len(points), -1, dtype=np.int32)
     free = np.ones(len(points), dtype=bool)
     for rows in works:
-        place = np.searchsorted(spans.start[rows], points, side="right") - 1
-        row = rows[np.maximum(place, 0)]
-        covers = free & (place >= 0) & (spans.end[row] > points)
-        layer[covers], phase[covers] = own[row[covers]], spans.phase[row[covers]]
+        index = np.searchsorted(spans.start[rows], points, side="right") - 1
+        row = rows[np.maximum(index, 0)]
+        covers = free & (index >= 0) & (spans.end[row] > points)
+        layer[covers], phase[covers] = layer_codes[row[covers]], spans.phase[row[covers]]
         free &= ~covers
     return layer, phase
 
@@ -192,8 +196,8 @@ def _inside(intervals: Intervals, points: Int64) -> Mask:
     """Whether each point lies in one of the intervals. Shape like `points`."""
     if not len(intervals):
         return np.zeros(len(points), dtype=bool)
-    place = np.searchsorted(intervals[:, 0], points, side="right") - 1
-    result: Mask = (place >= 0) & (intervals[np.maximum(place, 0), 1] > points)
+    index = np.searchsorted(intervals[:, 0], points, side="right") - 1
+    result: Mask = (index >= 0) & (intervals[np.maximum(index, 0), 1] > points)
     return result
 
 

@@ -81,8 +81,8 @@ def match_calls(members: Sequence[RankCalls], collective: str) -> MatchedCalls:
 
 
 def _mean_size(sizes: Int64) -> Int64:
-    known = (sizes >= 0).all(axis=0)
-    result: Int64 = np.where(known, np.rint(sizes.mean(axis=0)).astype(np.int64), -1)
+    sized = (sizes >= 0).all(axis=0)
+    result: Int64 = np.where(sized, np.rint(sizes.mean(axis=0)).astype(np.int64), -1)
     return result
 
 
@@ -100,14 +100,16 @@ def _by_step(members: Sequence[RankCalls], *, check_size: bool) -> NDArray[np.in
     Sizes keep apart what two threads of a backend start at the same moment, in another order on each rank.
     """
     keys = [np.stack((m.step, m.size if check_size else np.zeros_like(m.size)), axis=1) for m in members]
-    kinds, place = np.unique(np.concatenate(keys), axis=0, return_inverse=True)
-    places = np.split(place.ravel(), np.cumsum([len(key) for key in keys])[:-1])
-    counts = np.stack([np.bincount(own, minlength=len(kinds)) for own in places])
+    kinds, kind_of = np.unique(np.concatenate(keys), axis=0, return_inverse=True)
+    kinds_of_members = np.split(kind_of.ravel(), np.cumsum([len(key) for key in keys])[:-1])
+    counts = np.stack(
+        [np.bincount(kinds_of_member, minlength=len(kinds)) for kinds_of_member in kinds_of_members]
+    )
     even = (counts == counts[0]).all(axis=0) & (kinds[:, 0] >= 0)
     rows = []
-    for own in places:
-        at = np.flatnonzero(even[own])
-        rows.append(at[np.argsort(own[at], kind="stable")])
+    for kinds_of_member in kinds_of_members:
+        at = np.flatnonzero(even[kinds_of_member])
+        rows.append(at[np.argsort(kinds_of_member[at], kind="stable")])
     index = np.stack(rows).astype(np.int64)
     return index[:, np.argsort(index[0], kind="stable")]
 

@@ -87,7 +87,7 @@ def _shift(
     if doubt > _DOUBT_NS or not len(out) or not len(back):
         return 0
     sent = clocks.to_reference(hosts[0], sender.enter[out])
-    got, leave = (clocks.to_reference(hosts[1], one[back]) for one in (receiver.enter, receiver.exit))
+    got, leave = (clocks.to_reference(hosts[1], times[back]) for times in (receiver.enter, receiver.exit))
     costs: dict[int, float] = {}
     for shift in range(-MOST_SHIFT, MOST_SHIFT + 1):
         s, r = max(shift, 0), max(-shift, 0)

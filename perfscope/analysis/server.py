@@ -64,23 +64,26 @@ def server_load(
     if len(serving) != 1 or not workers or not serving <= parts.keys():
         return None
     [server] = serving
-    own = parts[server]
-    traced_ns = own.step * own.num_steps
+    server_parts = parts[server]
+    traced_ns = server_parts.step * server_parts.num_steps
     step_ns = sum(parts[rank].step for rank in workers) / len(workers)
     if not traced_ns or not step_ns:
         return None
-    pairs = [one for one in matches if one.key.collective == SEND and server in one.ranks]
-    transfer = sum(int(one.transfer.sum()) for one in pairs) / own.num_steps
+    pairs = [match for match in matches if match.key.collective == SEND and server in match.ranks]
+    transfer = sum(int(match.transfer.sum()) for match in pairs) / server_parts.num_steps
     waits = []
     for rank in workers:
-        mine = sum(int(one.transfer.sum()) for one in pairs if rank in one.ranks) / parts[rank].num_steps
+        mine = (
+            sum(int(match.transfer.sum()) for match in pairs if rank in match.ranks) / parts[rank].num_steps
+        )
         waits.append(max(parts[rank].exposed_comm - mine, 0.0))
-    requests = [one for one in pairs if one.ranks[1] == server]
-    sizes = np.concatenate([one.size for one in requests]) if requests else np.empty(0, dtype=np.int64)
+    requests = [match for match in pairs if match.ranks[1] == server]
+    sizes = np.concatenate([match.size for match in requests]) if requests else np.empty(0, dtype=np.int64)
     return ServerLoad(
         rank=server,
         workers=workers,
-        busy_ratio=(own.step - own.exposed_comm + min(transfer, own.exposed_comm)) / own.step,
+        busy_ratio=(server_parts.step - server_parts.exposed_comm + min(transfer, server_parts.exposed_comm))
+        / server_parts.step,
         step_ns=step_ns,
         wait_ns=sum(waits) / len(waits),
         requests_per_s=len(sizes) / traced_ns * 1e9 if len(sizes) else None,

@@ -108,9 +108,9 @@ def words(table: pa.Table, column: str) -> tuple[NDArray[np.int32], list[str]]:
 
 def known_words(table: pa.Table, column: str, vocabulary: Sequence[str]) -> NDArray[np.int32]:
     """A text column as indices into `vocabulary`; -1 for null and for words it does not have."""
-    codes, found = words(table, column)
+    codes, texts = words(table, column)
     position = {word: index for index, word in enumerate(vocabulary)}
-    lookup = np.array([*(position.get(word, -1) for word in found), -1], dtype=np.int32)
+    lookup = np.array([*(position.get(word, -1) for word in texts), -1], dtype=np.int32)
     result: NDArray[np.int32] = lookup[codes]  # code -1 takes the last entry
     return result
 

@@ -138,14 +138,14 @@ def _median_known(
     table: pa.Table, column: str, mask: np.ndarray[tuple[int], np.dtype[np.bool_]]
 ) -> int | None:
     values = whole_numbers(table, column)[mask]
-    known = values[values >= 0]
-    return round(float(np.median(known))) if len(known) else None
+    recorded = values[values >= 0]
+    return round(float(np.median(recorded))) if len(recorded) else None
 
 
 def _batch_sizes(table: pa.Table, column: str, mask: NDArray[np.bool_]) -> BatchSizes | None:
     values = whole_numbers(table, column)
-    known = mask & (values >= 0)
-    sizes, elapsed_ns = values[known], int(whole_numbers(table, "dur_ns")[known].sum())
+    has_size = mask & (values >= 0)
+    sizes, elapsed_ns = values[has_size], int(whole_numbers(table, "dur_ns")[has_size].sum())
     if not len(sizes) or elapsed_ns <= 0:
         return None
     median, low, high = float(np.median(sizes)), int(sizes.min()), int(sizes.max())
@@ -192,8 +192,8 @@ def throughput(
     if step is None or step.median <= 0:
         return _no_throughput(Cause.NO_STEP_TIMED)
     width = _data_parallel_width(records)
-    samples = [one.samples for one in steps.values() if one.samples is not None]
-    tokens = [one.tokens for one in steps.values() if one.tokens is not None]
+    samples = [rank_steps.samples for rank_steps in steps.values() if rank_steps.samples is not None]
+    tokens = [rank_steps.tokens for rank_steps in steps.values() if rank_steps.tokens is not None]
     vary = any(sizes.vary for sizes in (*samples, *tokens))
     token_rate = tokens_per_step = batch_range = None
     if tokens and width is not None:
@@ -227,8 +227,10 @@ def throughput(
 
 def _rate(sizes: Sequence[BatchSizes], width: int, step: Quantiles, *, vary: bool) -> tuple[float, float]:
     """Of `width` ranks that have batches of their own: per second, and per mean step."""
-    per_step = _mean_of([one.mean for one in sizes]) * width
-    return _mean_of([one.per_s for one in sizes]) * width if vary else per_step * 1e9 / step.median, per_step
+    per_step = _mean_of([batch_sizes.mean for batch_sizes in sizes]) * width
+    return _mean_of(
+        [batch_sizes.per_s for batch_sizes in sizes]
+    ) * width if vary else per_step * 1e9 / step.median, per_step
 
 
 def _mean_of(values: Sequence[float]) -> float:
@@ -278,6 +280,6 @@ def overhead_ratio(costs: Sequence[tuple[int | None, int | None]]) -> float | No
     Args:
         costs: (overhead_ns, elapsed_ns) per rank.
     """
-    known = [(cost, elapsed) for cost, elapsed in costs if cost is not None and elapsed]
-    total = sum(elapsed for _, elapsed in known)
-    return sum(cost for cost, _ in known) / total if total else None
+    recorded = [(cost, elapsed) for cost, elapsed in costs if cost is not None and elapsed]
+    total = sum(elapsed for _, elapsed in recorded)
+    return sum(cost for cost, _ in recorded) / total if total else None

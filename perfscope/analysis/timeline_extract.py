@@ -117,15 +117,17 @@ def extract_timeline(
     """
     facts = [window_facts(summary) for summary in source.summaries()]
     kept = {(f.rank, f.window): s.get("events_kept") for f, s in zip(facts, source.summaries(), strict=True)}
-    facts = [one for one in facts if one.rank in source.ranks]
-    drawn = _spaced(sorted({one.rank for one in facts}), max_ranks)
-    facts = [one for one in facts if one.rank in drawn]
-    wanted = [count if isinstance(count := kept[one.rank, one.window], int) else span_budget for one in facts]
+    facts = [fact for fact in facts if fact.rank in source.ranks]
+    drawn = _spaced(sorted({fact.rank for fact in facts}), max_ranks)
+    facts = [fact for fact in facts if fact.rank in drawn]
+    wanted = [
+        count if isinstance(count := kept[fact.rank, fact.window], int) else span_budget for fact in facts
+    ]
     shares = fill(wanted, span_budget)
     build = _Build(names={MERGED: 0})
     by_window: dict[int, list[tuple[WindowFacts, int]]] = defaultdict(list)
-    for one, share in zip(facts, shares, strict=True):
-        by_window[one.window].append((one, share))
+    for fact, share in zip(facts, shares, strict=True):
+        by_window[fact.window].append((fact, share))
     clocks = clocks or ClockFit(reference="")
     left_out = tuple(rank for rank in source.ranks if rank not in drawn)
     windows = tuple(
@@ -229,11 +231,11 @@ class _Build(Struct):
 
     def _strings(self, table: pa.Table, column: str) -> Int64:
         """Indices into the string table; -1 = null."""
-        code, found = words(table, column)
+        code, texts = words(table, column)
         used = np.unique(code[code >= 0]).tolist()
-        lookup = np.full(len(found) + 1, -1, dtype=np.int64)
+        lookup = np.full(len(texts) + 1, -1, dtype=np.int64)
         for index in used:
-            lookup[index] = self.names.setdefault(found[index], len(self.names))
+            lookup[index] = self.names.setdefault(texts[index], len(self.names))
         result: Int64 = lookup[code]
         return result
 
@@ -269,7 +271,7 @@ def _lanes(
         role, label = facts.roles.get((device, lane), ("stream" if device >= 0 else "worker", ""))
         at = np.flatnonzero((rows.device == device) & (rows.lane == lane))
         at = at[np.lexsort((rows.depth[at], rows.start[at]))]
-        own = rows.take(at)
+        lane_rows = rows.take(at)
         lanes.append(
             LaneExtract(
                 rank=facts.rank,
@@ -278,20 +280,23 @@ def _lanes(
                 lane=lane,
                 role=role,
                 label=label or (f"stream {lane}" if device >= 0 else f"thread {lane}"),
-                start_ns=own.start - origin,
-                dur_ns=own.end - own.start,
-                name=own.name.astype(np.int32),
-                layer=own.layer.astype(np.int32),
-                kind=own.kind.astype(np.int8),
-                phase=own.phase.astype(np.int8),
-                depth=own.depth.astype(np.int16),
-                step=own.step.astype(np.int32),
-                count=own.count.astype(np.int32),
-                flops=own.flops,
-                bytes=own.bytes,
+                start_ns=lane_rows.start - origin,
+                dur_ns=lane_rows.end - lane_rows.start,
+                name=lane_rows.name.astype(np.int32),
+                layer=lane_rows.layer.astype(np.int32),
+                kind=lane_rows.kind.astype(np.int8),
+                phase=lane_rows.phase.astype(np.int8),
+                depth=lane_rows.depth.astype(np.int16),
+                step=lane_rows.step.astype(np.int32),
+                count=lane_rows.count.astype(np.int32),
+                flops=lane_rows.flops,
+                bytes=lane_rows.bytes,
                 num_recorded=num_recorded,
-                num_left_out=num_recorded - int(own.count.sum()),
+                num_left_out=num_recorded - int(lane_rows.count.sum()),
             )
         )
-    rank_of = {role: place for place, role in enumerate(_ROLES)}
-    return sorted(lanes, key=lambda one: (one.device >= 0, one.device, rank_of.get(one.role, 9), one.lane))
+    rank_of = {role: position for position, role in enumerate(_ROLES)}
+    return sorted(
+        lanes,
+        key=lambda extract: (extract.device >= 0, extract.device, rank_of.get(extract.role, 9), extract.lane),
+    )

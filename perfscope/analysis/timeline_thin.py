@@ -122,7 +122,7 @@ def fill(wanted: list[int], budget: int) -> list[int]:
     """Shares of a budget: nobody gets more than wanted, and what is left over goes to the others evenly."""
     shares = [0] * len(wanted)
     left = budget
-    for place, index in enumerate(sorted(range(len(wanted)), key=lambda i: (wanted[i], i))):
-        shares[index] = min(wanted[index], left // (len(wanted) - place))
+    for num_served, index in enumerate(sorted(range(len(wanted)), key=lambda i: (wanted[i], i))):
+        shares[index] = min(wanted[index], left // (len(wanted) - num_served))
         left -= shares[index]
     return shares

@@ -65,7 +65,7 @@ def analyse_why(
         lines.layers,
         analysed.rooflines if analysed is not None else (),
         remote_ranks(analysed, machines),
-        words=words,
+        wording=words,
     )
     pop, no_pop = efficiency(replays, hosts, communicates=bool(comm.collectives))
     waits = analyse_waits(

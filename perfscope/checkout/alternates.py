@@ -39,11 +39,11 @@ def borrow(source: Git, objects: Path, shallow: Path, tree: Path, commit: str) -
     Raises:
         CheckoutError: git cannot check the commit out.
     """
-    own = source.at(tree)
+    new_git = source.at(tree)
     tree.mkdir(parents=True, exist_ok=True)
     kind = source.ask("rev-parse", "--show-object-format") or "sha1"
     format_ = () if kind == "sha1" else (f"--object-format={kind}",)
-    made = own.run("init", "--quiet", "--template=", *format_)
+    made = new_git.run("init", "--quiet", "--template=", *format_)
     if made.code != 0:
         raise CheckoutError(f"git cannot make a repository in {tree}: {made.reason}")
     alternates = tree / ".git" / "objects" / "info" / "alternates"
@@ -51,7 +51,7 @@ def borrow(source: Git, objects: Path, shallow: Path, tree: Path, commit: str) -
     alternates.write_bytes(os.fsencode(objects) + b"\n")
     if shallow.is_file():
         shutil.copyfile(shallow, tree / ".git" / "shallow")
-    checkout(own, "checkout", "--quiet", "--detach", commit)
+    checkout(new_git, "checkout", "--quiet", "--detach", commit)
 
 
 def checkout(git: Git, *arguments: str) -> str:
@@ -84,18 +84,18 @@ def fill_submodules(git: Git, top: Path, tree: Path, commit: str, depth: int = 0
                 f"git submodule update --init {path}"
             )
             continue
-        own = git.at(there)
-        common = own.ask("rev-parse", "--git-common-dir")
-        if common is None or own.ask("cat-file", "-e", f"{wanted}^{{commit}}") is None:
+        submodule = git.at(there)
+        common = submodule.ask("rev-parse", "--git-common-dir")
+        if common is None or submodule.ask("cat-file", "-e", f"{wanted}^{{commit}}") is None:
             yield (
                 f"The submodule {path} is empty in the base, which wants its commit {wanted[:12]}: "
                 f"git -C {path} fetch origin {wanted}"
             )
             continue
         base = (there / common).resolve()
-        borrow(own, base / "objects", base / "shallow", tree / path, wanted)
+        borrow(submodule, base / "objects", base / "shallow", tree / path, wanted)
         if depth < _DEEPEST:
-            for sentence in fill_submodules(own, there, tree / path, wanted, depth + 1):
+            for sentence in fill_submodules(submodule, there, tree / path, wanted, depth + 1):
                 yield f"In {path}: {sentence}"
 
 

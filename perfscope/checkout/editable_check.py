@@ -51,9 +51,9 @@ def own_imports(base: Worktree, command: Sequence[str], environment: Mapping[str
         environment: as it would be there.
     """
     changed = base.environment(environment)
-    words = base.command(command)
-    python = interpreter(words, changed, base.folder)
-    first = _script_folder(words, base)
+    argv = base.command(command)
+    python = interpreter(argv, changed, base.folder)
+    first = _script_folder(argv, base)
     before = _ask(python, base, first, changed) if python else None
     if before is None:
         return Imports(environment=changed, python=python, notes=_unasked(base, python))
@@ -76,15 +76,15 @@ def own_imports(base: Worktree, command: Sequence[str], environment: Mapping[str
     )
 
 
-def interpreter(words: Sequence[str], environment: Mapping[str, str], folder: Path) -> str:
+def interpreter(argv: Sequence[str], environment: Mapping[str, str], folder: Path) -> str:
     """The Python that a command starts: named in it (mpirun python x.py), or in its script's first line."""
-    for word in words:
+    for word in argv:
         if _PYTHON.fullmatch(Path(word).name):
             return _program(word, environment, folder)
-    for word in words:
+    for word in argv:
         program = "" if word.startswith("-") else _program(word, environment, folder)
-        if program and (found := _from_first_lines(Path(program), environment, folder)):
-            return found
+        if program and (interpreter_path := _from_first_lines(Path(program), environment, folder)):
+            return interpreter_path
     return ""
 
 
@@ -115,9 +115,9 @@ def _from_first_lines(script: Path, environment: Mapping[str, str], folder: Path
     return ""
 
 
-def _script_folder(words: Sequence[str], base: Worktree) -> Path:
+def _script_folder(argv: Sequence[str], base: Worktree) -> Path:
     """What Python puts first on sys.path: the script's folder, or with -m the current one."""
-    for word in words:
+    for word in argv:
         if word.endswith(".py") and (base.folder / word).is_file():
             return (base.folder / word).parent
     return base.folder
@@ -137,10 +137,10 @@ def _ask(python: str, base: Worktree, first: Path, environment: Mapping[str, str
             timeout=_ASK_S,
             check=True,
         )
-        found = json.loads(answer.stdout.decode("utf-8", "surrogateescape").rstrip().rpartition("\n")[2])
+        origins = json.loads(answer.stdout.decode("utf-8", "surrogateescape").rstrip().rpartition("\n")[2])
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return origins if isinstance(origins, dict) else None
 
 
 def _may_matter(base: Worktree, name: str, root: Path) -> bool:
@@ -162,21 +162,21 @@ def _unasked(base: Worktree, python: str) -> tuple[str, ...]:
 
 
 def _sentences(shadowed: Mapping[str, str], redirected: Sequence[str], python: str) -> list[str]:
-    said = []
+    sentences = []
     if shadowed:
-        one = next(iter(sorted(shadowed)))
-        said.append(
+        name = next(iter(sorted(shadowed)))
+        sentences.append(
             f"Base and head would both import {_listed(sorted(shadowed))} from the working tree "
-            f"({shadowed[one]}), because {python} has it installed from there (pip install -e): the check "
+            f"({shadowed[name]}), because {python} has it installed from there (pip install -e): the check "
             "would compare the head with itself. Give the base an environment of its own with --base-cmd, or "
             "uninstall the editable install."
         )
     if redirected:
-        said.append(
+        sentences.append(
             f"The base imports its own {_listed(redirected)} by PYTHONPATH, because {python} has it "
             "installed from the working tree; what it compiles must be built in the checkout."
         )
-    return said
+    return sentences
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -197,9 +197,9 @@ def resolve_commit(git: Git, reference: str, repository: Repository) -> str:
         )
     # In two steps: what is appended to `:/words of a subject` would be searched for, too.
     answer = git.run("rev-parse", "--verify", reference)
-    found = answer.out.strip()
-    if answer.code == 0 and re.fullmatch("[0-9a-f]{40,64}", found):
-        commit = git.ask("rev-parse", "--verify", f"{found}^{{commit}}")
+    object_id = answer.out.strip()
+    if answer.code == 0 and re.fullmatch("[0-9a-f]{40,64}", object_id):
+        commit = git.ask("rev-parse", "--verify", f"{object_id}^{{commit}}")
         if commit:
             return commit
     raise UsageError(_why_unknown(git, reference, repository, answer))
@@ -213,11 +213,11 @@ def named(reference: str) -> str:
 
 def _why_none(answer: Answer, directory: Path) -> PerfscopeError:
     if "dubious ownership" in answer.err or "unsafe repository" in answer.err:
-        found = re.search(r"repository at '(.+)'", answer.err) or re.search(r"\('(.+)' is owned", answer.err)
-        place = found[1] if found else str(directory)
+        match = re.search(r"repository at '(.+)'", answer.err) or re.search(r"\('(.+)' is owned", answer.err)
+        directory_name = match[1] if match else str(directory)
         return CheckoutError(
-            f"git refuses {place} because it belongs to another user: "
-            f"git config --global --add safe.directory {shlex.quote(place)}"
+            f"git refuses {directory_name} because it belongs to another user: "
+            f"git config --global --add safe.directory {shlex.quote(directory_name)}"
         )
     if "not a git repository" in answer.err:
         return UsageError(

@@ -45,7 +45,7 @@ def modules(folder: Path) -> Iterator[str]:
     for entry in entries(folder):
         name, dot, _ = entry.name.partition(".")
         inside = entries(entry) if not dot and entry.is_dir() else [entry]
-        if name.isidentifier() and any(one.suffix in SUFFIXES for one in inside):
+        if name.isidentifier() and any(path.suffix in SUFFIXES for path in inside):
             yield name
 
 
@@ -64,8 +64,8 @@ def by_paths(top: Path, tree: Path) -> Iterator[str]:
 def by_finders() -> Iterator[str]:
     """From the finders of editable installs: of setuptools, scikit-build-core and meson-python."""
     for finder in sys.meta_path:
-        own = finder if isinstance(finder, type) else type(finder)
-        module = sys.modules.get(own.__module__)
+        finder_type = finder if isinstance(finder, type) else type(finder)
+        module = sys.modules.get(finder_type.__module__)
         for kept in (
             getattr(module, "MAPPING", None),
             getattr(module, "NAMESPACES", None),
@@ -82,8 +82,8 @@ def by_records(top: Path, tree: Path) -> Iterator[str]:
     for distribution in importlib.metadata.distributions():
         try:
             origin = json.loads(distribution.read_text("direct_url.json") or "{}")
-            place = unquote(str(origin.get("url", "")).replace("file://", "", 1))
-            if not origin.get("dir_info", {}).get("editable") or not of_head(Path(place), top, tree):
+            origin_dir = unquote(str(origin.get("url", "")).replace("file://", "", 1))
+            if not origin.get("dir_info", {}).get("editable") or not of_head(Path(origin_dir), top, tree):
                 continue
             names = distribution.read_text("top_level.txt") or str(distribution.metadata["Name"])
         except Exception:  # noqa: BLE001 - what is broken about somebody's package is not the question
@@ -102,8 +102,8 @@ def place_of(name: str) -> Path | None:
     if spec.origin and spec.has_location:
         folder = Path(spec.origin).resolve().parent
         return folder.parent if spec.submodule_search_locations is not None else folder
-    places = list(spec.submodule_search_locations or [])
-    return Path(places[0]).resolve().parent if places else None
+    locations = list(spec.submodule_search_locations or [])
+    return Path(locations[0]).resolve().parent if locations else None
 
 
 def main() -> None:
@@ -111,12 +111,12 @@ def main() -> None:
     names = {*by_paths(top, tree), *by_finders(), *by_records(top, tree)}
     if sys.path and sys.path[0] == "":  # what -c puts there; the command's script has its own folder
         sys.path[0] = str(first)
-    found = {}
+    origins = {}
     for name in sorted(names)[:MOST_NAMES]:
-        place = place_of(name)
-        if place is not None and of_head(place / name, top, tree):
-            found[name] = str(place)
-    print("\n" + json.dumps(found))
+        origin_dir = place_of(name)
+        if origin_dir is not None and of_head(origin_dir / name, top, tree):
+            origins[name] = str(origin_dir)
+    print("\n" + json.dumps(origins))
 
 
 if __name__ == "__main__":

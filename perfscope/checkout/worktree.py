@@ -66,10 +66,10 @@ class Worktree:
 
     def counterpart(self, path: Path) -> Path | None:
         """What `path` of the working tree is in the checkout, existing or not; None outside of it."""
-        own = Path(os.path.abspath(self.started_in / path))  # noqa: PTH100 - resolve() would follow links out
-        for place in (own, own.parent.resolve() / own.name):
-            if place.is_relative_to(self.repository) and not place.is_relative_to(self.path):
-                return self.path / place.relative_to(self.repository)
+        absolute = Path(os.path.abspath(self.started_in / path))  # noqa: PTH100 - resolve() would follow links out
+        for candidate in (absolute, absolute.parent.resolve() / absolute.name):
+            if candidate.is_relative_to(self.repository) and not candidate.is_relative_to(self.path):
+                return self.path / candidate.relative_to(self.repository)
         return None
 
     def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
@@ -82,26 +82,26 @@ class Worktree:
             changed[PYTHONPATH] = os.pathsep.join(self._python_entry(entry) for entry in entries)
         return changed
 
-    def command(self, words: Sequence[str]) -> tuple[str, ...]:
+    def command(self, argv: Sequence[str]) -> tuple[str, ...]:
         """The same command for the checkout.
 
         Absolute paths into the working tree become those of the checkout where it has them; programs that
         only the working tree has, as those of a virtual environment in it, are named where they are, and so
         is what relative paths find outside of the working tree.
         """
-        return tuple(self._word(word) for word in words)
+        return tuple(self._word(word) for word in argv)
 
-    def missing(self, words: Sequence[str]) -> tuple[str, ...]:
+    def missing(self, argv: Sequence[str]) -> tuple[str, ...]:
         """Paths in the command that the working tree has and the checkout has not: git does not keep them."""
-        found = []
-        for word in self.command(words):
+        missing = []
+        for word in self.command(argv):
             _, path = _split(word)
             if path and path.is_absolute() and self._is_program(path):
                 continue
             there = self.counterpart(path) if path else None
             if path and there and not os.path.lexists(there) and _exists(self.started_in / path):
-                found.append(str(path))
-        return tuple(dict.fromkeys(found))
+                missing.append(str(path))
+        return tuple(dict.fromkeys(missing))
 
     def _python_entry(self, entry: str) -> str:
         if not entry:  # Python takes it for the current folder, which already is the checkout's
@@ -125,8 +125,13 @@ class Worktree:
         return str(self.started_in / path) if not start and self._is_program(path) else word
 
     def _is_program(self, path: Path) -> bool:
-        own = self.started_in / path
-        return len(path.parts) > 1 and _exists(own) and own.is_file() and os.access(own, os.X_OK)
+        started_path = self.started_in / path
+        return (
+            len(path.parts) > 1
+            and _exists(started_path)
+            and started_path.is_file()
+            and os.access(started_path, os.X_OK)
+        )
 
 
 @contextlib.contextmanager
@@ -187,18 +192,20 @@ def checked_out(
 
 def _check_out(git: Git, repo: Repository, tree: Path, commit: str) -> list[str]:
     """Fills `tree`; sentences about what it lacks."""
-    said = []
+    warnings = []
     try:
-        said.append(checkout(git, "worktree", "add", "--quiet", "--detach", str(tree), commit))
+        warnings.append(checkout(git, "worktree", "add", "--quiet", "--detach", str(tree), commit))
     except CheckoutError:
         if os.access(repo.common, os.W_OK) and _can_make_folders(repo.common):
             raise
         shutil.rmtree(tree, ignore_errors=True)
         borrow(git, repo.common / "objects", repo.common / "shallow", tree, commit)
-        said.append("The repository cannot be written to; the base is a checkout that borrows its objects.")
-    said += fill_submodules(git, repo.top, tree, commit)
-    said.append(lfs_pointers(git, tree))
-    return [sentence for sentence in said if sentence]
+        warnings.append(
+            "The repository cannot be written to; the base is a checkout that borrows its objects."
+        )
+    warnings += fill_submodules(git, repo.top, tree, commit)
+    warnings.append(lfs_pointers(git, tree))
+    return [sentence for sentence in warnings if sentence]
 
 
 def _compared(base: Worktree, git: Git, notes: Sequence[str]) -> Worktree:
@@ -207,18 +214,18 @@ def _compared(base: Worktree, git: Git, notes: Sequence[str]) -> Worktree:
     status = git.ask("status", "--porcelain", "--untracked-files=no")
     changed = None if status is None else len(status.splitlines())
     same = git.run("diff", "--quiet", "--no-ext-diff", "--no-textconv", base.commit, "--").code
-    said = []
+    warnings = []
     if same == 0:
-        said.append(
+        warnings.append(
             f"{named(base.reference)} has the same tracked files as the working tree: both sides run the "
             "same code, so there is nothing to compare."
         )
     elif changed:
-        said.append(
+        warnings.append(
             f"The head is the working tree as it is: {counted(changed, 'tracked file')} "
             f"with changes on top of {head[:12] or 'no commit'}."
         )
-    return replace(base, identical={0: True, 1: False}.get(same), notes=(*said, *notes))
+    return replace(base, identical={0: True, 1: False}.get(same), notes=(*warnings, *notes))
 
 
 def _link(base: Worktree, repo: Repository, link: Sequence[str]) -> None:
@@ -319,16 +326,16 @@ def _make_private(parent: Path) -> None:
     for attempt in range(_ATTEMPTS):
         parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
-            known = parent.lstat()
+            status = parent.lstat()
             break
         except FileNotFoundError:  # another check's end has just taken it away
             if attempt == _ATTEMPTS - 1:
                 raise
-    if not stat.S_ISDIR(known.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         raise PermissionError(1, "it is a link", str(parent))
-    if known.st_uid != os.geteuid():
+    if status.st_uid != os.geteuid():
         raise PermissionError(1, "it belongs to another user", str(parent))
-    if stat.S_IMODE(known.st_mode) & 0o077:
+    if stat.S_IMODE(status.st_mode) & 0o077:
         raise PermissionError(1, "others may enter it, which they must not (mode 0700)", str(parent))
 
 
@@ -382,10 +389,10 @@ def _remove_left_overs(parent: Path) -> None:
 
 def _common_of(folder: Path) -> Path | None:
     """The git directory that a left-over checkout belongs to."""
-    for own in folder.glob("*/.git"):
+    for git_file in folder.glob("*/.git"):
         with contextlib.suppress(OSError):  # a folder: it borrowed its objects, nobody remembers it
-            place = Path(own.read_text(errors="surrogateescape").strip().removeprefix("gitdir: "))
-            return place.parent.parent if place.parent.name == "worktrees" else None
+            git_dir = Path(git_file.read_text(errors="surrogateescape").strip().removeprefix("gitdir: "))
+            return git_dir.parent.parent if git_dir.parent.name == "worktrees" else None
     return None
 
 
@@ -409,19 +416,19 @@ def _remove(folder: Path, common: Path | None) -> None:
     remembered = common / "worktrees" if common else None
     if remembered is None or not remembered.is_dir() or folder.exists():
         return
-    for own in remembered.iterdir():
+    for entry in remembered.iterdir():
         with contextlib.suppress(OSError):
-            if Path((own / "gitdir").read_text(errors="surrogateescape")).is_relative_to(folder):
-                shutil.rmtree(own)
+            if Path((entry / "gitdir").read_text(errors="surrogateescape")).is_relative_to(folder):
+                shutil.rmtree(entry)
     with contextlib.suppress(OSError):  # the user has worktrees, too
         remembered.rmdir()
 
 
 def _allow_removal(folder: Path) -> None:
     """A command may have left folders that nothing can be taken out of."""
-    for place, folders, _ in os.walk(folder):  # does not follow links
+    for parent_dir, folders, _ in os.walk(folder):  # does not follow links
         for name in folders:
-            inner = Path(place, name)
+            inner = Path(parent_dir, name)
             if not inner.is_symlink():
                 with contextlib.suppress(OSError):
                     inner.chmod(stat.S_IRWXU)

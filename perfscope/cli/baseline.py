@@ -98,8 +98,8 @@ def update(
     if not groups:
         raise PerfscopeError(f"no run was kept, {file} is as it was; the reasons stand above")
     lines = [
-        _put(store, own, members, settings, keep=keep, replacing=replacing)
-        for (own, _), members in groups.items()
+        _put(store, key, members, settings, keep=keep, replacing=replacing)
+        for (key, _), members in groups.items()
     ]
     print_result("\n".join(lines) + "\n")
 
@@ -129,11 +129,11 @@ def _measured(
             if reason:
                 _leave_out(run.name, reason)
                 continue
-            own = name or read.name
-            if not own:
+            benchmark = name or read.name
+            if not benchmark:
                 raise UsageError(f"{path} does not say what was trained; name the benchmark with --name")
             kept = replace(shareable(run), side="", pair=None)  # of which pair it was says nothing here
-            groups.setdefault((own, kept.fingerprint.key), []).append(kept)
+            groups.setdefault((benchmark, kept.fingerprint.key), []).append(kept)
     return groups
 
 

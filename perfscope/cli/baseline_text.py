@@ -57,11 +57,11 @@ class Series:
 
 def update_lines(path: Path, entry: Entry, before: Sequence[RunFigures], after: Sequence[RunFigures]) -> str:
     """What `update` says of one entry."""
-    known = {identity(run) for run in before}
+    known_before = {identity(run) for run in before}
     now = {identity(run) for run in after}
-    facts = [_runs(entry.num_runs), f"{len(now - known)} new"]
-    if known - now:
-        facts.append(f"{len(known - now)} dropped")
+    facts = [_runs(entry.num_runs), f"{len(now - known_before)} new"]
+    if known_before - now:
+        facts.append(f"{len(known_before - now)} dropped")
     facts.append(f"step p10 {_middle(_series(after))}")
     return (
         f"{visible(path)}: {visible(entry.name, _LONGEST_NAME)}: {', '.join(facts)}\n"
@@ -110,18 +110,20 @@ def _entry_text(entry: Entry, runs: Sequence[RunFigures]) -> str:
         ("commits", _commits(entry)),
     ]
     lines = [visible(entry.name), *(f"  {title:11}  {text or MISSING}" for title, text in facts), ""]
-    found = _series(runs)
-    width = max((len(one.metric.title) for one in found), default=0)
-    for one in found:
-        line = f"  {one.metric.title:{width}}  {_shown(one.metric, one.median):>12}"
-        if len(one.values) > 1:
-            low, high = (_shown(one.metric, value) for value in (min(one.values), max(one.values)))
-            spread = f"±{format_ratio(one.spread)}" if one.spread is not None else ""
+    series_list = _series(runs)
+    width = max((len(series.metric.title) for series in series_list), default=0)
+    for series in series_list:
+        line = f"  {series.metric.title:{width}}  {_shown(series.metric, series.median):>12}"
+        if len(series.values) > 1:
+            low, high = (_shown(series.metric, value) for value in (min(series.values), max(series.values)))
+            spread = f"±{format_ratio(series.spread)}" if series.spread is not None else ""
             line += f"  {spread:>8}  {low} to {high}"
-        if len(one.values) < len(runs):
-            line += f"  (of {_runs(len(one.values))})"
+        if len(series.values) < len(runs):
+            line += f"  (of {_runs(len(series.values))})"
         lines.append(line)
-    absent = [METRICS[id_].title for id_ in METRICS if id_ not in {one.metric.id for one in found}]
+    absent = [
+        METRICS[id_].title for id_ in METRICS if id_ not in {series.metric.id for series in series_list}
+    ]
     if absent:
         lines.append(f"  not measured: {', '.join(absent)}")
     return "\n".join(lines) + "\n"
@@ -134,18 +136,18 @@ def list_document(path: Path, entries: Sequence[Entry]) -> str:
 
 def show_document(path: Path, entries: Sequence[tuple[Entry, Sequence[RunFigures]]]) -> str:
     """Everything about each entry as JSON; the runs themselves are in the file."""
-    found = [
+    entries_shown = [
         {
             **_entry_document(entry),
             "num_disturbed": sum(run.clean is False for run in runs),
             "hosts": list(dict.fromkeys(host for run in runs for host in run.surroundings.hosts)),
-            "metrics": {one.metric.id: _series_document(one) for one in _series(runs)},
+            "metrics": {series.metric.id: _series_document(series) for series in _series(runs)},
             "absent": {key: text for run in runs for key, text in run.absent.items()},
             "runs": [{"name": run.name, "start_unix_ns": run.surroundings.start_unix_ns} for run in runs],
         }
         for entry, runs in entries
     ]
-    return _json({"file": str(path), "entries": found})
+    return _json({"file": str(path), "entries": entries_shown})
 
 
 def _entry_document(entry: Entry) -> dict[str, Any]:
@@ -161,15 +163,15 @@ def _entry_document(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _series_document(one: Series) -> dict[str, Any]:
+def _series_document(series: Series) -> dict[str, Any]:
     return {
-        "title": one.metric.title,
-        "unit": one.metric.unit,
-        "median": one.median,
-        "spread_ratio": one.spread,
-        "low": min(one.values),
-        "high": max(one.values),
-        "num_runs": len(one.values),
+        "title": series.metric.title,
+        "unit": series.metric.unit,
+        "median": series.median,
+        "spread_ratio": series.spread,
+        "low": min(series.values),
+        "high": max(series.values),
+        "num_runs": len(series.values),
     }
 
 
@@ -180,11 +182,15 @@ def _json(document: dict[str, Any]) -> str:
 def _series(runs: Sequence[RunFigures]) -> list[Series]:
     """The metrics that any run has, in their order."""
     values = {id_: tuple(run.metrics[id_] for run in runs if id_ in run.metrics) for id_ in METRICS}
-    return [Series(metric=METRICS[id_], values=own) for id_, own in values.items() if own]
+    return [
+        Series(metric=METRICS[id_], values=values_of_metric)
+        for id_, values_of_metric in values.items()
+        if values_of_metric
+    ]
 
 
-def _middle(found: Sequence[Series]) -> str:
-    deciding = next((one for one in found if one.metric.id == "step_p10"), None)
+def _middle(series_list: Sequence[Series]) -> str:
+    deciding = next((series for series in series_list if series.metric.id == "step_p10"), None)
     if deciding is None:
         return MISSING
     text = format_ns(deciding.median)

@@ -21,7 +21,7 @@ _MOST_NAMED = 16
 
 
 @click.command("collect", context_settings=HELP)
-@click.argument("places", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DIR...")
+@click.argument("run_dirs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DIR...")
 @click.option(
     "-o",
     "--output",
@@ -31,7 +31,7 @@ _MOST_NAMED = 16
     help="Run directory to make, or one collected before, to add to.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what was gathered as JSON.")
-def command(places: tuple[Path, ...], output: Path, as_json: bool) -> None:
+def command(run_dirs: tuple[Path, ...], output: Path, as_json: bool) -> None:
     """Make one run of the directories that the nodes of a job wrote each for itself.
 
     Where nodes share no file system, every node has a run directory of its own, of the same run. Copy them
@@ -52,20 +52,20 @@ def command(places: tuple[Path, ...], output: Path, as_json: bool) -> None:
     """
     from perfscope.launch.merging import collect
 
-    found = collect(places, output)
+    collected = collect(run_dirs, output)
     if as_json:
-        print_result(json.dumps(_document(found), indent=1, ensure_ascii=False) + "\n")
+        print_result(json.dumps(_document(collected), indent=1, ensure_ascii=False) + "\n")
     else:
-        print_result(_text(found))
-    for note in found.notes:
+        print_result(_text(collected))
+    for note in collected.notes:
         click.echo(f"perfscope: {note}", err=True)
-    if found.missing:
+    if collected.missing:
         click.get_current_context().exit(EXIT_RANKS_MISSING)
 
 
-def _text(found: Collected) -> str:
+def _text(collected: Collected) -> str:
     lines = []
-    for tally in found.tallies:
+    for tally in collected.tallies:
         done = [
             f"{count} {word}"
             for count, word in (
@@ -77,20 +77,20 @@ def _text(found: Collected) -> str:
         ]
         ranks = f"ranks {_listed(tally.ranks)}" if tally.ranks else "no rank"
         lines.append(f"{tally.path}: {ranks}{': ' if done else ''}{', '.join(done)}")
-    of = f" of {found.expected}" if found.expected is not None else ""
-    state = "" if found.changed else ", unchanged"
-    lines.append(f"{found.run_dir}: {len(found.attached)}{of} ranks{state}")
+    of = f" of {collected.expected}" if collected.expected is not None else ""
+    state = "" if collected.changed else ", unchanged"
+    lines.append(f"{collected.run_dir}: {len(collected.attached)}{of} ranks{state}")
     return "\n".join(lines) + "\n"
 
 
-def _document(found: Collected) -> dict[str, object]:
+def _document(collected: Collected) -> dict[str, object]:
     return {
         "schema_version": JSON_SCHEMA_VERSION,
-        "run": str(found.run_dir),
-        "expected_ranks": found.expected,
-        "ranks": list(found.attached),
-        "missing": list(found.missing),
-        "changed": found.changed,
+        "run": str(collected.run_dir),
+        "expected_ranks": collected.expected,
+        "ranks": list(collected.attached),
+        "missing": list(collected.missing),
+        "changed": collected.changed,
         "sources": [
             {
                 "path": str(tally.path),
@@ -99,9 +99,9 @@ def _document(found: Collected) -> dict[str, object]:
                 "replaced": tally.num_replaced,
                 "kept": tally.num_kept,
             }
-            for tally in found.tallies
+            for tally in collected.tallies
         ],
-        "notes": list(found.notes),
+        "notes": list(collected.notes),
     }
 
 

@@ -90,11 +90,11 @@ def command(
         _check_names(by)
     check_outputs(html_file, pdf_file)
     lost: list[tuple[str, str]] = []
-    places = find_runs(runs, lost)
-    wanted = _reference_name(reference, places)
-    entries, started = _read(places, lost)
+    places_found = find_runs(runs, lost)
+    wanted = _reference_name(reference, places_found)
+    entries, started = _read(places_found, lost)
     if len(entries) < 2:
-        raise RunDirectoryError(_too_few(len(entries), len(places)))
+        raise RunDirectoryError(_too_few(len(entries), len(places_found)))
     study = analyse(entries, by=by, mode=mode, reference=wanted, lost=lost)
     del entries
     gc.collect()
@@ -152,13 +152,13 @@ def find_runs(named: Sequence[Path], lost: list[tuple[str, str]]) -> list[Place]
     What of a study has not been run is said in a line each on stderr, and added to `lost`, (name, reason).
     Raises RunDirectoryError: a study that cannot be read.
     """
-    found: dict[Path, Place] = {}
+    by_path: dict[Path, Place] = {}
     for path in named:
         # Another run's by tomorrow: `latest`.
         name = str(path.parent / path.readlink() if path.is_symlink() else path)
-        for place in _of_study(path, lost) if _is_study(path) else (Place(name=name, path=path),):
-            found.setdefault(place.path.resolve(), place)
-    return list(found.values())
+        for located in _of_study(path, lost) if _is_study(path) else (Place(name=name, path=path),):
+            by_path.setdefault(located.path.resolve(), located)
+    return list(by_path.values())
 
 
 def _is_study(path: Path) -> bool:
@@ -203,12 +203,12 @@ def _leave_out(lost: list[tuple[str, str]], name: str | Path, reason: str) -> No
     lost.append((str(name), reason))
 
 
-def _reference_name(reference: str | None, places: Sequence[Place]) -> str | None:
+def _reference_name(reference: str | None, located_runs: Sequence[Place]) -> str | None:
     """The reference as the study knows it. Raises UsageError: it is none of the runs."""
     if reference is None:
         return None
-    same = [p for p in places if p.path.resolve() == Path(reference).resolve()]
-    same = same or [place for place in places if reference in (place.name, place.path.name)]
+    same = [p for p in located_runs if p.path.resolve() == Path(reference).resolve()]
+    same = same or [located for located in located_runs if reference in (located.name, located.path.name)]
     if len(same) == 1:
         return same[0].name
     if same:
@@ -216,39 +216,41 @@ def _reference_name(reference: str | None, places: Sequence[Place]) -> str | Non
     raise UsageError(f"--reference {reference} is none of the runs named; name it among them, too")
 
 
-def _read(places: Sequence[Place], lost: list[tuple[str, str]]) -> tuple[list[RunEntry], dict[str, int]]:
+def _read(
+    located_runs: Sequence[Place], lost: list[tuple[str, str]]
+) -> tuple[list[RunEntry], dict[str, int]]:
     """The runs that can be read, one after the other, and when each started (Unix ns, by name)."""
-    shown = sys.stderr.isatty()
+    show_progress = sys.stderr.isatty()
     entries: list[RunEntry] = []
     started: dict[str, int] = {}
-    for number, place in enumerate(places, 1):
-        if shown:
-            click.echo(f"\r\x1b[Kreading run {number} of {len(places)}", nl=False, err=True)
+    for number, located in enumerate(located_runs, 1):
+        if show_progress:
+            click.echo(f"\r\x1b[Kreading run {number} of {len(located_runs)}", nl=False, err=True)
         try:
-            entry = _entry(place)
+            entry = _entry(located)
         except PerfscopeError as error:
-            _clear(shown)
-            _leave_out(lost, place.name, str(error))
+            _clear(show_progress)
+            _leave_out(lost, located.name, str(error))
             continue
         start = entry.analysis.run.start_unix_ns
         if start is not None:
-            started[place.name] = start
+            started[located.name] = start
         entries.append(entry)
         gc.collect()
-    _clear(shown)
+    _clear(show_progress)
     return entries, started
 
 
-def _entry(place: Place) -> RunEntry:
+def _entry(located: Place) -> RunEntry:
     """Reads and analyses one run. Raises RunDirectoryError, TraceError."""
     from perfscope.analysis.run import analyse_run
     from perfscope.analysis.study.results import RunEntry
     from perfscope.rundir.reader import RunReader
 
-    path = RunReader(place.path).path
+    path = RunReader(located.path).path
     reader = RunReader(ingest(path))
     return RunEntry(
-        name=place.name,
+        name=located.name,
         analysis=analyse_run(reader),
         bench_records=reader.bench_records(),
         metas=reader.rank_records,
@@ -256,8 +258,8 @@ def _entry(place: Place) -> RunEntry:
     )
 
 
-def _clear(shown: bool) -> None:
-    if shown:
+def _clear(is_terminal: bool) -> None:
+    if is_terminal:
         click.echo("\r\x1b[K", nl=False, err=True)
 
 

@@ -96,14 +96,14 @@ def timeline_parts(path: Path) -> tuple[TimelinePart, ...]:
 def _lane_names(lanes: object) -> tuple[LaneName, ...]:
     from perfscope.reports.export_source import LaneName
 
-    found = [lane for lane in lanes if isinstance(lane, dict)] if isinstance(lanes, list) else []
+    lane_records = [lane for lane in lanes if isinstance(lane, dict)] if isinstance(lanes, list) else []
     return tuple(
         LaneName(
             device=_whole(lane.get("device", -1)),
             lane=_whole(lane.get("lane", 0)),
             label=str(lane.get("label") or lane.get("role") or ""),
         )
-        for lane in found
+        for lane in lane_records
     )
 
 

@@ -129,8 +129,8 @@ def command(
     from perfscope.reports.document import render_json
     from perfscope.reports.gate_history.build import build_history_report
 
-    found = trends(store, metric, name=name, newest=newest)
-    report = build_history_report(found, str(path))
+    histories = trends(store, metric, name=name, newest=newest)
+    report = build_history_report(histories, str(path))
     if as_json:
         print_result(render_json(report.document))
     if as_text or not (html_file or pdf_file or as_json):
@@ -140,17 +140,17 @@ def command(
             write_document(report, kind, target)
             click.echo(f"perfscope: {kind.upper()} report in {target}", err=True)
     if fail_on_change:
-        _fail(found)
+        _fail(histories)
 
 
-def _fail(found: Sequence[Trend]) -> None:
+def _fail(histories: Sequence[Trend]) -> None:
     """Names the benchmarks that became worse and ends with EXIT_WORSE; returns where none did."""
     from perfscope.reports.display import visible
     from perfscope.reports.gate_history.words import headline
 
-    failing = [one for one in found if one.failing is not None]
-    for one in failing:
-        click.echo(f"perfscope: {visible(one.name, 60)}: {visible(headline(one), 300)}", err=True)
+    failing = [trend for trend in histories if trend.failing is not None]
+    for trend in failing:
+        click.echo(f"perfscope: {visible(trend.name, 60)}: {visible(headline(trend), 300)}", err=True)
     if failing:
         raise click.exceptions.Exit(EXIT_WORSE)
 
@@ -169,7 +169,9 @@ def _check_name(name: str | None, entries: Sequence[Entry], path: Path) -> None:
         return
     from perfscope.reports.display import visible
 
-    there = f"it has {', '.join(visible(one, 60) for one in names[:8])}" if names else "it is empty"
+    there = (
+        f"it has {', '.join(visible(entry_name, 60) for entry_name in names[:8])}" if names else "it is empty"
+    )
     raise UsageError(f"{path} has no runs of {visible(name, 60)!r}; {there}")
 
 

@@ -25,14 +25,14 @@ def host_duties(ceilings: str, *, tell: bool) -> HostDuties:
         if tell and (ceilings == "refresh" or not is_cached(ctx, host_name())):
             time = "2 s and, for torch and the GPUs, up to 20 s more" if gpus else "2 s"
             say(f"measuring this host's peaks first: {time}, once (--ceilings off skips it)")
-        found = read_or_measure(
+        measured = read_or_measure(
             ctx,
             host_name(),
             refresh=ceilings == "refresh",
             torch_python=torch_python(),
             torch_budget_s=GPU_BUDGET_S if gpus else 0.0,
         )
-        write_json(folder / layout.CEILINGS_JSON, found)
+        write_json(folder / layout.CEILINGS_JSON, measured)
 
     def describe(folder: Path) -> None:
         from perfscope.collectors.context import live_context

@@ -30,7 +30,13 @@ class _Import(click.Command):
 
         with formatter.section("Formats"):
             formatter.write_dl(
-                [(one.name, f"{one.title}: {' '.join(f'*{end}' for end in one.endings)}") for one in FORMATS]
+                [
+                    (
+                        trace_format.name,
+                        f"{trace_format.title}: {' '.join(f'*{end}' for end in trace_format.endings)}",
+                    )
+                    for trace_format in FORMATS
+                ]
             )
 
 

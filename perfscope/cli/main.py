@@ -72,8 +72,8 @@ def main() -> None:
         if debug:
             traceback.print_exc()
         discard_stdout()
-        place = f"{error.filename}: " if error.filename else "cannot write the output: "
-        click.echo(f"perfscope: {place}{error.strerror or error}", err=True)
+        file_prefix = f"{error.filename}: " if error.filename else "cannot write the output: "
+        click.echo(f"perfscope: {file_prefix}{error.strerror or error}", err=True)
         code = EXIT_OWN_FAILURE if "run" in sys.argv[1:3] else EXIT_USER
     except Exception as error:  # noqa: BLE001 - the outermost boundary: say it is ours, keep the exit code
         if debug:

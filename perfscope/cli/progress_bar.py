@@ -26,5 +26,5 @@ def new_bar() -> Progress:
 
 def minutes(seconds: float) -> str:
     """`4:05`."""
-    whole = max(0, round(seconds))
-    return f"{whole // 60}:{whole % 60:02d}"
+    total_s = max(0, round(seconds))
+    return f"{total_s // 60}:{total_s % 60:02d}"

@@ -151,11 +151,11 @@ def print_text(report: Report, *, err: bool) -> None:
     width = shutil.get_terminal_size((100, 24)).columns
     text = render_text(report, width=width, color=wants_color(stream))
     encoding = stream.encoding or "utf-8"
-    shown = text.encode(encoding, "replace").decode(encoding)
+    printable = text.encode(encoding, "replace").decode(encoding)
     if err:
-        click.echo(shown, nl=False, err=True)
+        click.echo(printable, nl=False, err=True)
     else:
-        print_result(shown)
+        print_result(printable)
 
 
 def write_document(report: Report, name: str, path: Path, *, in_run: bool = False) -> None:
@@ -186,8 +186,8 @@ def _write_into_run(report: Report, path: Path) -> None:
         else:
             refused.append(reason)
     if written:
-        places = (f"  {title:4}  {place}\n" for title, place in written)
-        print_result("".join(("\nFiles\n", *places)))
+        file_lines = (f"  {title:4}  {file_path}\n" for title, file_path in written)
+        print_result("".join(("\nFiles\n", *file_lines)))
     if refused:
         raise PerfscopeError(f"{'; '.join(refused)}. Use --html FILE and --pdf FILE to write elsewhere")
 

@@ -147,8 +147,8 @@ class BaseCollector:
         )
 
     def facts(self) -> Sequence[Fact]:
-        told, self._facts = self._facts, []
-        return told
+        pending, self._facts = self._facts, []
+        return pending
 
     def stopped(self, what: str, labels: dict[str, str], reason: str) -> None:
         """Note that `what` gives no more readings from now on. The caller says it once only."""

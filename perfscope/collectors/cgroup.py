@@ -149,8 +149,8 @@ def _memberships(ctx: Context, pid: int | str) -> dict[str, str]:
     """/proc/PID/cgroup: controller -> path; "" is the unified hierarchy."""
     paths: dict[str, str] = {}
     for line in ctx.read_or(f"/proc/{pid}/cgroup").splitlines():
-        _, _, rest = line.partition(":")
-        controllers, colon, path = rest.partition(":")
+        _, _, remainder = line.partition(":")
+        controllers, colon, path = remainder.partition(":")
         if not colon or "/.." in path:  # above the root of our cgroup namespace: not to be seen from here
             continue
         for controller in controllers.split(","):
@@ -158,10 +158,10 @@ def _memberships(ctx: Context, pid: int | str) -> dict[str, str]:
     return paths
 
 
-def _shared(one: str, other: str) -> str:
+def _shared(path: str, other: str) -> str:
     """The nearest common ancestor of two paths."""
     shared = []
-    for mine, theirs in zip(one.split("/"), other.split("/"), strict=False):
+    for mine, theirs in zip(path.split("/"), other.split("/"), strict=False):
         if mine != theirs:
             break
         shared.append(mine)

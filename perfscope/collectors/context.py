@@ -107,8 +107,8 @@ class Context:
     def glob(self, pattern: str) -> list[str]:
         """Absolute names below root that match, numbers in numeric order (node2 before node10)."""
         try:
-            found = self.root.glob(pattern.lstrip("/"))
-            names = ["/" + path.relative_to(self.root).as_posix() for path in found]
+            matches = self.root.glob(pattern.lstrip("/"))
+            names = ["/" + path.relative_to(self.root).as_posix() for path in matches]
         except OSError:
             return []
         return sorted(names, key=natural)

@@ -10,12 +10,12 @@ NODES = "/sys/devices/system/node"
 
 def online_nodes(ctx: Context) -> list[int]:
     """Ids of the nodes that are there, with the holes that nodes taken offline leave; [] = no NUMA here."""
-    found = [int(name[len(NODES) + 5 :]) for name in ctx.glob(f"{NODES}/node[0-9]*")]
+    nodes = [int(name[len(NODES) + 5 :]) for name in ctx.glob(f"{NODES}/node[0-9]*")]
     try:
         online = set(parse_cpulist(ctx.read_or(f"{NODES}/online")))
     except ValueError:
         online = set()
-    return [node for node in found if not online or node in online]
+    return [node for node in nodes if not online or node in online]
 
 
 def node_cpus(ctx: Context, node: int) -> list[int]:

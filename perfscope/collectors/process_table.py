@@ -86,21 +86,21 @@ class ProcessTable:
 
     def scan(self) -> dict[Key, Process]:
         """The processes of now. Raises OSError when /proc cannot be listed."""
-        found: dict[Key, Process] = {}
+        processes: dict[Key, Process] = {}
         kept = self._kept
         names = [name for name in os.listdir(self._base) if name.isdigit()]  # noqa: PTH208 - no objects
         for name in names:
             process = self._read(name, kept.get(name))
             if process is not None:
-                found[process.pid, process.start] = process
-        if len(kept) > len(found):
+                processes[process.pid, process.start] = process
+        if len(kept) > len(processes):
             for name in kept.keys() - set(names):
                 os.close(kept.pop(name)[0])
-        return found
+        return processes
 
-    def _read(self, name: str, known: tuple[int, bytes, Process | None] | None) -> Process | None:
-        if known is not None:
-            descriptor, before, process = known
+    def _read(self, name: str, cached: tuple[int, bytes, Process | None] | None) -> Process | None:
+        if cached is not None:
+            descriptor, before, process = cached
             try:
                 text = os.pread(descriptor, _LINE, 0)
             except OSError:  # it has ended; the name may be another's by now
@@ -200,10 +200,10 @@ def unclaimed(before: Mapping[Key, Process], now: Mapping[Key, Process], mine: S
 
 def run_marks(ctx: Context) -> set[bytes]:
     """Entries of an environment that mark a process as this run's."""
-    found = {os.environ.get(layout.ENV_RUN_DIR, "")} if ctx.live else set()
+    marks = {os.environ.get(layout.ENV_RUN_DIR, "")} if ctx.live else set()
     if ctx.out_dir is not None and len(ctx.out_dir.parents) > 1:  # <run>/hosts/<host>
-        found |= {str(ctx.out_dir.parents[1]), str(ctx.out_dir.absolute().parents[1])}
-    return {f"{layout.ENV_RUN_DIR}={name}".encode() for name in found if name}
+        marks |= {str(ctx.out_dir.parents[1]), str(ctx.out_dir.absolute().parents[1])}
+    return {f"{layout.ENV_RUN_DIR}={name}".encode() for name in marks if name}
 
 
 def is_marked(ctx: Context, pid: int, marks: set[bytes]) -> bool:

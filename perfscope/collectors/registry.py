@@ -42,22 +42,22 @@ COLLECTORS: tuple[str, ...] = (
 
 def own_collectors() -> list[Collector]:
     """One new instance of each built-in collector."""
-    return [_make(place) for place in COLLECTORS]
+    return [_make(import_path) for import_path in COLLECTORS]
 
 
 def foreign_collectors() -> tuple[list[Collector], list[str]]:
     """Collectors of other packages, and one line for each that cannot be loaded."""
-    found: list[Collector] = []
+    collectors: list[Collector] = []
     problems: list[str] = []
     for point in entry_points(group=GROUP):
         try:
-            found.append(point.load()())
+            collectors.append(point.load()())
         except Exception as error:  # noqa: BLE001, PERF203 - someone else's code: name it, go on without
             problems.append(f"collector {point.name} ({point.value}): {type(error).__name__}: {error}")
-    return found, problems
+    return collectors, problems
 
 
-def _make(place: str) -> Collector:
-    module, _, name = place.partition(":")
+def _make(import_path: str) -> Collector:
+    module, _, name = import_path.partition(":")
     collector: Collector = getattr(import_module(module), name)()
     return collector

@@ -76,7 +76,7 @@ class SampleLog:
             number = self._ids.get(key)
             if number is None:
                 number = self._ids[key] = len(self._ids)
-                series = [one.as_dict() for one in key]
+                series = [item.as_dict() for item in key]
                 self._pending.append(_encode({"id": number, "collector": collector, "series": series}))
             # By hand, not by json: ten times a second, and the values are numbers.
             self._pending.append(f"[{number},{begin},{end},[{values}]{tail}]")

@@ -279,7 +279,9 @@ def main(arguments: Sequence[str]) -> int:
     log = SampleLog(folder / layout.SAMPLES_JSONL, host, interval_ns)
     for problem in problems:
         log.fact("registry", Fact("note", {}, {"text": problem}), time.monotonic_ns())
-    wanted = [one for one in (*own_collectors(), *foreign) if ctx.options.get(one.name, True)]
+    wanted = [
+        collector for collector in (*own_collectors(), *foreign) if ctx.options.get(collector.name, True)
+    ]
     sampler = Sampler(ctx, ranks, log, wanted, interval_ns)
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, lambda *_: sampler.stop("asked to end"))

@@ -65,10 +65,15 @@ class IoCounters(BaseCollector):
         path, _ = _job_path(ctx, group)
         if not path:
             reason = group.lacks("io.stat")
-            absent += [Absent(what=one.name, reason=reason, remedy=group.remedy(ctx)) for one in JOB.values()]
+            absent += [
+                Absent(what=metric_kind.name, reason=reason, remedy=group.remedy(ctx))
+                for metric_kind in JOB.values()
+            ]
         why, remedy = _rank_refused(ctx)
         if why:
-            absent += [Absent(what=one.name, reason=why, remedy=remedy) for one in RANK.values()]
+            absent += [
+                Absent(what=metric_kind.name, reason=why, remedy=remedy) for metric_kind in RANK.values()
+            ]
         metrics = (*(JOB.values() if path else ()), *(() if why else RANK.values()))
         return self.capability(
             metrics=metrics,
@@ -132,8 +137,8 @@ class IoCounters(BaseCollector):
     def _sample_rank(self, pid: int, rank: _Rank) -> list[Reading]:
         begin = self._ctx.clock()
         try:
-            words = rank.file.read().split()
-            values = [(series, int(words[words.index(key) + 1])) for key, series in rank.series]
+            fields = rank.file.read().split()
+            values = [(series, int(fields[fields.index(key) + 1])) for key, series in rank.series]
         except (OSError, ValueError, IndexError) as error:
             self._ranks.pop(pid).file.close()
             self._refuse(pid, rank.labels, error)
@@ -154,14 +159,14 @@ class IoCounters(BaseCollector):
         begin = self._ctx.clock()
         try:
             text = job.read().decode("ascii", "replace")
-            found = parse_io_stat(text) if self._version == 2 else parse_blkio(text)
+            by_device = parse_io_stat(text) if self._version == 2 else parse_blkio(text)
         except (OSError, ValueError) as error:
             job.close()
             self._job = None
             self.stopped("io.stat", {}, words_of(error))
             return []
         end = self._ctx.clock()
-        flat = {f"{device} {what}": value for device, row in found.items() for what, value in row.items()}
+        flat = {f"{device} {what}": value for device, row in by_device.items() for what, value in row.items()}
         values = job.spliced(flat.items())
         return [Reading(self._series_of(key), value, begin, end) for key, value in values.items()]
 
@@ -182,25 +187,25 @@ def parse_io_stat(text: str) -> dict[str, dict[str, int]]:
         ValueError: text where a number belongs.
     """
     names = {"rbytes": "read", "wbytes": "written"}
-    found: dict[str, dict[str, int]] = {}
+    by_device: dict[str, dict[str, int]] = {}
     for line in text.splitlines():
         device, *pairs = line.split()
         split = (pair.partition("=") for pair in pairs)
         row = {names[name]: int(value) for name, _, value in split if name in names}
         if row:
-            found[device] = row
-    return found
+            by_device[device] = row
+    return by_device
 
 
 def parse_blkio(text: str) -> dict[str, dict[str, int]]:
     """``8:0 Read 1`` / ``8:0 Write 2`` / ``Total 3`` -> as parse_io_stat. Raises ValueError."""
     names = {"Read": "read", "Write": "written"}
-    found: dict[str, dict[str, int]] = {}
+    by_device: dict[str, dict[str, int]] = {}
     for line in text.splitlines():
-        words = line.split()
-        if len(words) == 3 and words[1] in names:
-            found.setdefault(words[0], {})[names[words[1]]] = int(words[2])
-    return found
+        fields = line.split()
+        if len(fields) == 3 and fields[1] in names:
+            by_device.setdefault(fields[0], {})[names[fields[1]]] = int(fields[2])
+    return by_device
 
 
 def device_name(ctx: Context, number: str) -> str:
@@ -209,9 +214,9 @@ def device_name(ctx: Context, number: str) -> str:
     if ctx.exists(link):
         return ctx.real(link).rpartition("/")[2]
     for line in ctx.read_or("/proc/partitions").splitlines():
-        words = line.split()
-        if len(words) == 4 and f"{words[0]}:{words[1]}" == number:
-            return words[3]
+        fields = line.split()
+        if len(fields) == 4 and f"{fields[0]}:{fields[1]}" == number:
+            return fields[3]
     return number
 
 
@@ -222,11 +227,11 @@ def _job_path(ctx: Context, group: JobCgroup) -> tuple[str, int]:
 def _rank_refused(ctx: Context) -> tuple[str, str]:
     """Why /proc/PID/io cannot be read, and what to do; two empty strings when it can."""
     pids = ctx.pids()
-    place = f"/proc/{pids[0]}/io" if pids else "/proc/self/io"
+    io_file = f"/proc/{pids[0]}/io" if pids else "/proc/self/io"
     if not pids and not ctx.live:
         return "no training process is known", ""
     try:
-        ctx.read(place)
+        ctx.read(io_file)
     except OSError as error:
-        return f"{place}: {words_of(error)}", _SAME_USER if isinstance(error, PermissionError) else ""
+        return f"{io_file}: {words_of(error)}", _SAME_USER if isinstance(error, PermissionError) else ""
     return "", ""

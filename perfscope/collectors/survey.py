@@ -90,8 +90,8 @@ def survey(ctx: Context, host: str, *, captured: str = "", measure_ceilings: boo
     TORCH_BUDGET_S) only for `measure_ceilings`, and never for a captured tree.
     """
     problems: list[str] = []
-    own, foreign = all_collectors(problems)
-    answers = [_ask(collector, ctx, False) for collector in own]
+    host_collectors, foreign = all_collectors(problems)
+    answers = [_ask(collector, ctx, False) for collector in host_collectors]
     answers += [_ask(collector, ctx, True) for collector in foreign]
     return Survey(
         host=host,
@@ -107,10 +107,10 @@ def survey(ctx: Context, host: str, *, captured: str = "", measure_ceilings: boo
 
 def all_collectors(problems: list[str]) -> tuple[Sequence[Collector], Sequence[Collector]]:
     """Our collectors and those of other packages; what cannot be loaded goes into `problems`."""
-    own = _try("the collectors", registry.own_collectors, problems) or []
+    host_collectors = _try("the collectors", registry.own_collectors, problems) or []
     foreign, refused = registry.foreign_collectors()
     problems += refused
-    return own, foreign
+    return host_collectors, foreign
 
 
 def _ask(collector: Collector, ctx: Context, foreign: bool) -> Source:

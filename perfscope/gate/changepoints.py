@@ -120,19 +120,19 @@ def search(
     if 1 / (permutations + 1) > alpha:
         raise ValueError(f"{permutations} permutations cannot show p <= {alpha:g}")
     every = np.asarray(values, dtype=np.float64)
-    places = np.flatnonzero(np.isfinite(every))
-    left_out = max(len(places) - MOST_POINTS, 0)
-    places = places[left_out:]
-    if len(places) < FEWEST_POINTS:
-        return Search(num_points=len(places), lacking=FEWEST_POINTS - len(places))
-    known = every[places]
-    cuts = _divide(_levels(known), min_segment, alpha, permutations, seed)
-    edges = [0, *sorted(cuts), len(known)]
+    positions = np.flatnonzero(np.isfinite(every))
+    left_out = max(len(positions) - MOST_POINTS, 0)
+    positions = positions[left_out:]
+    if len(positions) < FEWEST_POINTS:
+        return Search(num_points=len(positions), lacking=FEWEST_POINTS - len(positions))
+    finite = every[positions]
+    cuts = _divide(_levels(finite), min_segment, alpha, permutations, seed)
+    edges = [0, *sorted(cuts), len(finite)]
     changes = tuple(
-        _described(known, edges[number - 1 : number + 2], cuts[edges[number]], places)
+        _described(finite, edges[number - 1 : number + 2], cuts[edges[number]], positions)
         for number in range(1, len(edges) - 1)
     )
-    return Search(changes=changes, num_points=len(known), left_out=left_out)
+    return Search(changes=changes, num_points=len(finite), left_out=left_out)
 
 
 def _levels(values: Float64) -> Float64:
@@ -182,12 +182,12 @@ def _divide(
     cuts: dict[int, float] = {}
     segments = examined(0, len(levels))
     while segments:
-        leading = max(segments, key=lambda one: one.best)
+        leading = max(segments, key=lambda segment: segment.best)
         p = _p(leading.best, segments, alpha, permutations)
         if leading.best <= 0 or p > alpha:
             break
         cuts[leading.cut] = p
-        segments = [one for one in segments if one is not leading]
+        segments = [segment for segment in segments if segment is not leading]
         segments += examined(leading.start, leading.cut) + examined(leading.cut, leading.end)
     return cuts
 
@@ -197,7 +197,7 @@ def _p(best: float, segments: Sequence[_Segment], alpha: float, permutations: in
     as_good = 0
     for number, start in enumerate(range(0, permutations, ROUND)):
         count = min(ROUND, permutations - start)
-        reached = np.max([one.permuted(number, count) for one in segments], axis=0)
+        reached = np.max([segment.permuted(number, count) for segment in segments], axis=0)
         # Sums in another order differ in their last digits; a tie counts against the change.
         as_good += int(np.count_nonzero(reached >= best * (1 - 1e-9)))
         if (1 + as_good) / (1 + permutations) > alpha:
@@ -222,10 +222,10 @@ def best_cuts(series: Float64, min_segment: int) -> tuple[Float64, NDArray[np.in
     where = np.empty(len(series), dtype=np.int64)
     weights = _weights(num_points, edges, min_segment)
     for start in range(0, len(series), rows):
-        some = slice(start, start + rows)
-        q = _energies(series[some], edges, weights).max(axis=2)
-        where[some] = q.argmax(axis=1)
-        best[some] = np.take_along_axis(q, where[some, None], axis=1)[:, 0]
+        rows_slice = slice(start, start + rows)
+        q = _energies(series[rows_slice], edges, weights).max(axis=2)
+        where[rows_slice] = q.argmax(axis=1)
+        best[rows_slice] = np.take_along_axis(q, where[rows_slice, None], axis=1)[:, 0]
     return best, where
 
 
@@ -288,11 +288,11 @@ def _energies(series: Float64, edges: NDArray[np.int64], weights: tuple[_Weights
     right_ends = from_start.q(upto - within, within, at_edges - 2 * upto + within)
     across = to_all - to_all[:, edges, 0][:, None, :] - (within - upto)
     left_begins = to_end.q(across, within - 2 * upto + at_edges, total - 2 * to_all + within)
-    found = np.concatenate([right_ends, left_begins], axis=2)
-    return np.where(np.isnan(found), -np.inf, found)
+    energies = np.concatenate([right_ends, left_begins], axis=2)
+    return np.where(np.isnan(energies), -np.inf, energies)
 
 
-def _described(values: Float64, edges: Sequence[int], p: float, places: NDArray[np.int64]) -> ChangePoint:
+def _described(values: Float64, edges: Sequence[int], p: float, positions: NDArray[np.int64]) -> ChangePoint:
     """The change at edges[1] between the segments edges[0]..edges[1] and edges[1]..edges[2] of `values`."""
     first, cut, end = edges
     old, new = values[first:cut], values[cut:end]
@@ -305,13 +305,13 @@ def _described(values: Float64, edges: Sequence[int], p: float, places: NDArray[
         # The ratio of medians is not the interval's middle, and seldom beyond its ends.
         low, high = min(float(np.expm1(shift[0])), change), max(float(np.expm1(shift[1])), change)
     return ChangePoint(
-        index=int(places[cut]),
+        index=int(positions[cut]),
         before=before,
         after=after,
         change=change,
         low=low,
         high=high,
         p=p,
-        first=int(places[first]),
-        end=int(places[end - 1]) + 1,
+        first=int(positions[first]),
+        end=int(positions[end - 1]) + 1,
     )

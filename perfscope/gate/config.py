@@ -53,8 +53,8 @@ class Share(float):
         """
         bare = _number(value)
         if bare is not None and 1 <= bare <= 100 * LARGEST_THRESHOLD:
-            said = str(value).strip()
-            raise ValueError(f'a share: "{said}%" for {said} per cent, or a number below 1')
+            number_text = str(value).strip()
+            raise ValueError(f'a share: "{number_text}%" for {number_text} per cent, or a number below 1')
         share = bare if bare is not None else _per_cent(value)
         if share is None or not 0 < share <= LARGEST_THRESHOLD:
             most = f"{100 * LARGEST_THRESHOLD:.0f} %"
@@ -140,7 +140,7 @@ class ToolTable:
     check: CheckTable | None = None
 
 
-KEYS, METRIC_KEYS = (tuple(one.name for one in fields(table)) for table in (CheckTable, MetricTable))
+KEYS, METRIC_KEYS = (tuple(item.name for item in fields(table)) for table in (CheckTable, MetricTable))
 
 
 def load_settings(folder: Path, file: Path | None = None) -> Settings:
@@ -161,12 +161,12 @@ def load_settings(folder: Path, file: Path | None = None) -> Settings:
         UsageError: a file cannot be read, or says something that cannot be; one line with file and key.
     """
     if file is not None:
-        found = _table_of(file, is_required=True)
-        return _settings(file, *found) if found else Settings()
+        table = _table_of(file, is_required=True)
+        return _settings(file, *table) if table else Settings()
     for candidate in _candidates(folder):
-        found = _table_of(candidate, is_required=False)
-        if found is not None:
-            return _settings(candidate, *found)
+        table = _table_of(candidate, is_required=False)
+        if table is not None:
+            return _settings(candidate, *table)
     return Settings()
 
 
@@ -226,11 +226,11 @@ def with_overrides(
 
 def _candidates(folder: Path) -> Iterator[Path]:
     here = folder.resolve()
-    for place in (here, *here.parents):
-        yield place / OWN_FILE
-        yield place / PROJECT_FILE
+    for folder_tried in (here, *here.parents):
+        yield folder_tried / OWN_FILE
+        yield folder_tried / PROJECT_FILE
         try:
-            if (place / ".git").exists():  # a file in worktrees and submodules
+            if (folder_tried / ".git").exists():  # a file in worktrees and submodules
                 return
         except OSError:
             return  # a folder that may not be searched: nothing above it is this project's
@@ -246,13 +246,13 @@ def _table_of(file: Path, *, is_required: bool) -> tuple[str, CheckTable] | None
             return None
         raise
     # Everything in perfscope.toml is ours, so nothing in it can be somebody else's.
-    own = converted(document, OwnFile, file=file) if file.name != PROJECT_FILE else OwnFile()
+    own_file = converted(document, OwnFile, file=file) if file.name != PROJECT_FILE else OwnFile()
     tool = document.get("tool")
     inside = tool.get("perfscope", {}) if isinstance(tool, Mapping) else {}
     long = converted(inside, ToolTable, file=file, prefix="tool.perfscope.")
-    if own.check is not None and long.check is not None:
+    if own_file.check is not None and long.check is not None:
         raise UsageError(f"{one_line(file)}: has both [{SHORT}] and [{LONG}]; keep one of them")
-    for name, table in ((SHORT, own.check), (LONG, long.check)):
+    for name, table in ((SHORT, own_file.check), (LONG, long.check)):
         if table is not None:
             return name, table
     if is_required:
@@ -262,16 +262,16 @@ def _table_of(file: Path, *, is_required: bool) -> tuple[str, CheckTable] | None
 
 
 def _settings(file: Path, prefix: str, table: CheckTable) -> Settings:
-    shown = one_line(file)
+    file_text = one_line(file)
     metrics = dict(METRICS)
     if table.threshold is not None:
         metrics[DECIDES] = replace(metrics[DECIDES], threshold=float(table.threshold))
     for id_, changed in (table.metrics or {}).items():
         if id_ not in METRICS:
-            raise UsageError(f"{shown}: {prefix}.metrics: {unknown_key(id_, METRICS)}")
+            raise UsageError(f"{file_text}: {prefix}.metrics: {unknown_key(id_, METRICS)}")
         if id_ == DECIDES and changed.threshold is not None and table.threshold is not None:
             raise UsageError(
-                f"{shown}: {prefix}.threshold and {prefix}.metrics.{DECIDES}.threshold are the same;"
+                f"{file_text}: {prefix}.threshold and {prefix}.metrics.{DECIDES}.threshold are the same;"
                 " keep one of them"
             )
         metrics[id_] = changed.applied(metrics[id_])
@@ -284,15 +284,15 @@ def _settings(file: Path, prefix: str, table: CheckTable) -> Settings:
     if settings.pairs < settings.fewest:
         wanted = f"must be at least {prefix}.fewest, which is {settings.fewest}"
         raise UsageError(
-            f"{shown}: {prefix}.pairs: {wanted}, or nothing is ever judged; not {settings.pairs}"
+            f"{file_text}: {prefix}.pairs: {wanted}, or nothing is ever judged; not {settings.pairs}"
         )
     if settings.most_pairs is not None and settings.most_pairs < settings.pairs:
         raise UsageError(
-            f"{shown}: {prefix}.most_pairs: must be at least {prefix}.pairs, which is {settings.pairs};"
+            f"{file_text}: {prefix}.most_pairs: must be at least {prefix}.pairs, which is {settings.pairs};"
             f" not {settings.most_pairs}"
         )
-    _require_reachable(f"{shown}: {prefix}.pairs", settings)
-    _require_deciding(f"{shown}: {prefix}.metrics", settings)
+    _require_reachable(f"{file_text}: {prefix}.pairs", settings)
+    _require_deciding(f"{file_text}: {prefix}.metrics", settings)
     return settings
 
 
@@ -311,7 +311,7 @@ def _require_reachable(where: str, settings: Settings) -> None:
 
 
 def _require_deciding(where: str, settings: Settings) -> None:
-    if not any(one.severity == "error" for one in settings.metrics.values()):
+    if not any(metric.severity == "error" for metric in settings.metrics.values()):
         raise UsageError(
             f'{where}: no metric has severity "error", so this check could never fail;'
             f" give it to one, such as {DECIDES}"
@@ -321,7 +321,7 @@ def _require_deciding(where: str, settings: Settings) -> None:
 def _metric_word(word: str) -> tuple[str, MetricTable]:
     """`peak_memory=error:15%` -> its id and what of `Metric` it changes."""
     where = f"--metric {word if word.isprintable() else shown(word)}"
-    id_, equals, said = word.partition("=")
+    id_, equals, values_text = word.partition("=")
     if not equals:
         raise UsageError(
             f"{where}: must be ID=SEVERITY, ID=THRESHOLD or ID=SEVERITY:THRESHOLD, as in {DECIDES}=8%"
@@ -330,7 +330,7 @@ def _metric_word(word: str) -> tuple[str, MetricTable]:
         raise UsageError(
             f"{where}: there is no such metric{meant(id_, METRICS)}; there are {', '.join(METRICS)}"
         )
-    first, colon, second = said.partition(":")
+    first, colon, second = values_text.partition(":")
     values = {"severity": first, "threshold": second}
     if not colon:
         is_threshold = any(character.isdigit() for character in first)

@@ -43,8 +43,8 @@ class Metric:
 
 
 METRICS: Mapping[str, Metric] = {
-    one.id: one
-    for one in (
+    metric.id: metric
+    for metric in (
         Metric(
             id="step_p10",
             title=TITLES["step_p10"],

@@ -94,13 +94,13 @@ def judged_ratios(pairs: Sequence[Pair], settings: Settings) -> list[tuple[list[
         if metric.severity != "error":
             continue
         worse = [
-            worse_by(metric, one.metrics[metric.id], other.metrics[metric.id], one.metrics[DECIDES])
-            for one, other in pairs
-            if metric.id in one.metrics and metric.id in other.metrics
+            worse_by(metric, first.metrics[metric.id], other.metrics[metric.id], first.metrics[DECIDES])
+            for first, other in pairs
+            if metric.id in first.metrics and metric.id in other.metrics
         ]
-        known = [1 + share for share in worse if share is not None and share > -1]
-        if len(known) == len(pairs):
-            judged.append((known, metric.threshold))
+        ratios = [1 + share for share in worse if share is not None and share > -1]
+        if len(ratios) == len(pairs):
+            judged.append((ratios, metric.threshold))
     return judged
 
 

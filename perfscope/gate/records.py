@@ -46,10 +46,10 @@ class Fingerprint:
     ) -> tuple[tuple[str, object, object], ...]:
         """(field, own value, other's) of what differs, but for fields that are `allowed` to."""
         return tuple(
-            (one.name, mine, theirs)
-            for one in fields(self)
-            if (mine := getattr(self, one.name)) != (theirs := getattr(other, one.name))
-            and one.name not in allowed
+            (item.name, mine, theirs)
+            for item in fields(self)
+            if (mine := getattr(self, item.name)) != (theirs := getattr(other, item.name))
+            and item.name not in allowed
         )
 
 

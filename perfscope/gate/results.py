@@ -201,4 +201,4 @@ class CheckResult:
     @property
     def deciding(self) -> MetricVerdict | None:
         """The verdict on step_p10."""
-        return next((one for one in self.metrics if one.metric.id == "step_p10"), None)
+        return next((verdict for verdict in self.metrics if verdict.metric.id == "step_p10"), None)

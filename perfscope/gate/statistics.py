@@ -142,10 +142,10 @@ def shift_interval(
 
 def robust_spread(values: Sequence[float] | Floats) -> float:
     """Standard deviation by the median absolute deviation, in the values' own unit; 0 of fewer than 2."""
-    known = np.asarray(values, dtype=np.float64)
-    if len(known) < 2:
+    numbers = np.asarray(values, dtype=np.float64)
+    if len(numbers) < 2:
         return 0.0
-    return float(_MAD_TO_SD * np.median(np.abs(known - np.median(known))))
+    return float(_MAD_TO_SD * np.median(np.abs(numbers - np.median(numbers))))
 
 
 def visible_change(spread: float, looks: Sequence[int], threshold: float, alpha: float) -> float:

@@ -79,7 +79,7 @@ def sequential_rule(
             proven = large & (signed_rank_p_of(np.log(so_far)) < alpha)
             ends = np.asarray(proven | ~large | (done == at[-1]))
         else:
-            look = next(one for one in at if one > done)
+            look = next(count for count in at if count > done)
             ends = (~slower[:, :done]).sum(axis=1) > look // 2
             proven = np.zeros(checks, dtype=bool)
             if FIRST_OBVIOUS <= done < at[0] and 0.5**done < alpha:

@@ -25,7 +25,11 @@ def surroundings(
     source: RunSource, study: StudyRun, analysis: RunAnalysis, steps: Mapping[int, RankSteps]
 ) -> Surroundings:
     """Means over the steps' time; of several hosts the worst one counts (clocks: the slowest)."""
-    hosts = [one for one in open_hosts(source, steps) if one.steps_ns is not None and one.has_samples]
+    hosts = [
+        candidate
+        for candidate in open_hosts(source, steps)
+        if candidate.steps_ns is not None and candidate.has_samples
+    ]
     git = analysis.run.git or Git()
     pressures = list(analysis.machine.pressures.values()) if analysis.machine else []
     return Surroundings(
@@ -52,8 +56,8 @@ def _over(
     of: Callable[[Host], float | None],
     choose: Callable[[Sequence[float]], float],
 ) -> float | None:
-    known = [value for host in hosts if (value := of(host)) is not None]
-    return choose(known) if known else None
+    present = [value for host in hosts if (value := of(host)) is not None]
+    return choose(present) if present else None
 
 
 def _gauge(host: Host, metric: str) -> float | None:
@@ -79,8 +83,8 @@ def _share(host: Host, metric: str, **labels: str) -> float | None:
 
 
 def _throttled(host: Host) -> float | None:
-    known = [value for metric in _THROTTLES if (value := _share(host, metric)) is not None]
-    return max(known, default=None)
+    shares = [value for metric in _THROTTLES if (value := _share(host, metric)) is not None]
+    return max(shares, default=None)
 
 
 def _neighbours(host: Host) -> float | None:

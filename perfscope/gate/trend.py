@@ -72,19 +72,19 @@ class Session:
 
     def value(self, metric_id: str) -> float:
         """The median over `counted`, in the metric's unit; nan = not measured."""
-        known = [run.metrics[metric_id] for run in self._with(metric_id)]
-        return statistics.median(known) if known else math.nan
+        values = [run.metrics[metric_id] for run in self._with(metric_id)]
+        return statistics.median(values) if values else math.nan
 
     def middle(self, metric_id: str) -> RunFigures:
         """The run whose value is the median, of two the lower. IndexError: none has the metric."""
-        known = sorted(self._with(metric_id), key=lambda run: run.metrics[metric_id])
-        return known[(len(known) - 1) // 2]
+        by_value = sorted(self._with(metric_id), key=lambda run: run.metrics[metric_id])
+        return by_value[(len(by_value) - 1) // 2]
 
     def parts(self) -> Mapping[str, float]:
         """Where the step goes, ns, mean over `counted`; {} = not known."""
-        known = [parts for parts in map(parts_of, self.counted) if parts]
-        keys = dict.fromkeys(key for parts in known for key in parts)
-        return {key: statistics.fmean(parts.get(key, 0.0) for parts in known) for key in keys}
+        parts_of_runs = [parts for parts in map(parts_of, self.counted) if parts]
+        keys = dict.fromkeys(key for parts in parts_of_runs for key in parts)
+        return {key: statistics.fmean(parts.get(key, 0.0) for parts in parts_of_runs) for key in keys}
 
     def _with(self, metric_id: str) -> list[RunFigures]:
         return [run for run in self.counted if math.isfinite(run.metrics.get(metric_id, math.nan))]
@@ -96,21 +96,21 @@ def sessions_of(runs: Sequence[RunFigures]) -> tuple[Session, ...]:
     Runs that do not say when they began belong together where they are of one known commit; without a commit
     either, each stands for itself.
     """
-    found: list[list[RunFigures]] = []
+    groups: list[list[RunFigures]] = []
     for run in runs:
-        if found and _same_session(found[-1][-1], run):
-            found[-1].append(run)
+        if groups and _same_session(groups[-1][-1], run):
+            groups[-1].append(run)
         else:
-            found.append([run])
+            groups.append([run])
     sessions, first = [], 0
-    for own in found:
-        sessions.append(Session(runs=tuple(own), first=first))
-        first += len(own)
+    for members in groups:
+        sessions.append(Session(runs=tuple(members), first=first))
+        first += len(members)
     return tuple(sessions)
 
 
-def _same_session(one: RunFigures, following: RunFigures) -> bool:
-    old, new = one.surroundings, following.surroundings
+def _same_session(previous: RunFigures, following: RunFigures) -> bool:
+    old, new = previous.surroundings, following.surroundings
     if old.commit != new.commit:
         return False
     if old.start_unix_ns is None or new.start_unix_ns is None:
@@ -162,9 +162,9 @@ class Change:
     def moved(self) -> Moved | None:
         """The part of the step that `cause` names; else the one that certainly moved most, if any did."""
         parts = self.explanation.parts
-        named = next((one for one in parts if one.what == self.cause), None)
-        certain = [one for one in parts if one.is_certain]
-        return named or max(certain, key=lambda one: abs(one.change_ns), default=None)
+        named = next((part for part in parts if part.what == self.cause), None)
+        certain = [part for part in parts if part.is_certain]
+        return named or max(certain, key=lambda part: abs(part.change_ns), default=None)
 
     @property
     def between(self) -> str:
@@ -280,7 +280,7 @@ def trends(
         alpha: of the search for changes; None = its default.
         newest: sessions within which a change makes a series fail.
     """
-    found = [
+    results = [
         trend(
             entry.name,
             entry.fingerprint,
@@ -292,7 +292,9 @@ def trends(
         for entry in history.entries()
         if name is None or entry.name == name
     ]
-    return tuple(sorted(found, key=lambda one: (-one.last_start_unix_ns, one.name, one.fingerprint.key)))
+    return tuple(
+        sorted(results, key=lambda item: (-item.last_start_unix_ns, item.name, item.fingerprint.key))
+    )
 
 
 def trend(
@@ -311,7 +313,7 @@ def trend(
     searched = tuple(
         math.nan if session.is_disturbed else value for session, value in zip(sessions, values, strict=True)
     )
-    found = search(searched) if alpha is None else search(searched, alpha=alpha)
+    result = search(searched) if alpha is None else search(searched, alpha=alpha)
     return Trend(
         name=name,
         fingerprint=fingerprint,
@@ -320,8 +322,8 @@ def trend(
         sessions=sessions,
         values=values,
         searched=searched,
-        search=found,
-        changes=tuple(_change(point, sessions, metric) for point in found.changes),
+        search=result,
+        changes=tuple(_change(point, sessions, metric) for point in result.changes),
         left_out=tuple(LeftOut(name=run.name, side="", reason=run.problem) for run in runs if run.problem),
         parts=tuple(session.parts() for session in sessions),
         newest=newest,
@@ -354,7 +356,11 @@ def _change(point: ChangePoint, sessions: Sequence[Session], metric: Metric) -> 
 
 def _judged(sessions: Sequence[Session], metric: Metric) -> list[Session]:
     """Those of a level that its figures come from."""
-    return [one for one in sessions if not one.is_disturbed and math.isfinite(one.value(metric.id))]
+    return [
+        session
+        for session in sessions
+        if not session.is_disturbed and math.isfinite(session.value(metric.id))
+    ]
 
 
 def _worse(point: ChangePoint, metric: Metric) -> float | None:

@@ -114,8 +114,8 @@ def draw_pairs(logs: Floats, pairs: int, draws: int, rng: np.random.Generator) -
     width = min(len(logs), 2 * pairs + int(_REACH))
     order = np.argsort(np.arange(width) + rng.uniform(0.0, _REACH, (draws, width)), axis=1)
     skipped = rng.integers(0, width - 2 * pairs + 1, (draws, 1))
-    places = np.take_along_axis(order, skipped + np.arange(2 * pairs), axis=1)
-    chosen = logs[rng.integers(0, len(logs) - width + 1, (draws, 1)) + places]
+    positions = np.take_along_axis(order, skipped + np.arange(2 * pairs), axis=1)
+    chosen = logs[rng.integers(0, len(logs) - width + 1, (draws, 1)) + positions]
     coin = rng.integers(0, 2, (draws, pairs)) * 2 - 1
     turned = (rng.integers(0, pairs, (draws, 1)) + np.arange(pairs)) % pairs
     result: Floats = np.take_along_axis((chosen[:, 1::2] - chosen[:, ::2]) * coin, turned, axis=1)
@@ -160,8 +160,8 @@ def _trial(
     wrong = int(is_wrong.sum())
     low, high = wilson(wrong, draws)
     counts = np.bincount(smallest, minlength=len(EFFECTS) + 1)[: len(EFFECTS)]
-    found = tuple(float(share) for share in np.cumsum(counts) / draws)
-    curve = (wrong / draws, *found)
+    power = tuple(float(share) for share in np.cumsum(counts) / draws)
+    curve = (wrong / draws, *power)
     return Trial(
         pairs=pairs,
         most=most,
@@ -172,7 +172,7 @@ def _trial(
         false_alarms=wrong / draws,
         low=low,
         high=high,
-        found=found,
+        found=power,
         visible=_reaches(curve, TARGET_POWER),
         sure=_reaches(curve, SURE_POWER),
         num_apart=num_runs // (2 * most),
@@ -194,20 +194,20 @@ def _smallest(
     low, high = least.copy(), np.full(len(ratios), len(slower), dtype=np.int64)
     middle = np.clip(guess, low, len(slower) - 1)
     while len(rows := np.flatnonzero(low < high)):
-        place = middle[rows]
-        is_found, _ = judge(ratios[rows] * slower[place][:, None], threshold)
-        high[rows[is_found]] = place[is_found]
-        low[rows[~is_found]] = place[~is_found] + 1
+        effect = middle[rows]
+        is_found, _ = judge(ratios[rows] * slower[effect][:, None], threshold)
+        high[rows[is_found]] = effect[is_found]
+        low[rows[~is_found]] = effect[~is_found] + 1
         middle = (low + high) // 2
     return low
 
 
-def _grown(places: NDArray[np.int64], threshold: float, before: float) -> NDArray[np.int64]:
-    """Where in EFFECTS checks are that found `places` at the threshold `before`, if the median decides."""
+def _grown(effect_indices: NDArray[np.int64], threshold: float, before: float) -> NDArray[np.int64]:
+    """Indices into EFFECTS of checks that found `effect_indices` at threshold `before`, by the median."""
     if threshold == before:
-        return np.full(len(places), len(EFFECTS) // 2, dtype=np.int64)
+        return np.full(len(effect_indices), len(EFFECTS) // 2, dtype=np.int64)
     effects = np.asarray((*EFFECTS, math.inf))
-    return np.searchsorted(EFFECTS, (1 + effects[places]) * (1 + threshold) / (1 + before) - 1)
+    return np.searchsorted(EFFECTS, (1 + effects[effect_indices]) * (1 + threshold) / (1 + before) - 1)
 
 
 def _reaches(curve: Sequence[float], power: float) -> float | None:

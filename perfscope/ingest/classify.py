@@ -161,9 +161,9 @@ def host_class(category: str, name: str) -> Host:
     """The class of a host span of any category."""
     if category == FRAME_CATEGORY:
         return Host.MODULE if name.startswith(MODULE_PREFIX) else Host.OTHER
-    for prefix, found in _PREFIXES:
+    for prefix, host_kind in _PREFIXES:
         if name.startswith(prefix):
-            return found
+            return host_kind
     if name == layout.MARK_INPUT:
         return Host.INPUT
     if name == layout.MARK_CLOSURE:

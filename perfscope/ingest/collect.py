@@ -168,18 +168,18 @@ class Collector:
             for name, arg in zip(names, args, strict=True)
         ]
 
-    def _detail(self, words: Words, name: int, args: Args) -> int:
+    def _detail(self, strings: Words, name: int, args: Args) -> int:
         """Number of the cost or collective an event's arguments describe."""
-        if words.uses[name] == _USES_COLLECTIVE:
-            found = from_args(words.texts[name], args)
-            number = self._collective_numbers.setdefault(found, len(self.collectives))
+        if strings.uses[name] == _USES_COLLECTIVE:
+            collective = from_args(strings.texts[name], args)
+            number = self._collective_numbers.setdefault(collective, len(self.collectives))
             if number == len(self.collectives):
-                self.collectives.append(found)
+                self.collectives.append(collective)
             return number
         key = (name, b"\n".join((args.dims, args.types, args.concrete)))
         cached = self._cost_numbers.get(key)
         if cached is None:
-            cached = self._cost_numbers[key] = self._new_cost(words.texts[name], args)
+            cached = self._cost_numbers[key] = self._new_cost(strings.texts[name], args)
         return cached
 
     def _new_cost(self, name: str, args: Args) -> int:
@@ -188,10 +188,10 @@ class Collector:
             values = msgspec.json.decode(args.concrete) if bytes(args.concrete) else []
         except (ValueError, RecursionError):
             return -1  # recorded without shapes
-        found = cost(name, shapes, kinds, values)
-        if found is None:
+        new_cost = cost(name, shapes, kinds, values)
+        if new_cost is None:
             return -1
-        self.costs.append(found)
+        self.costs.append(new_cost)
         return len(self.costs) - 1
 
     def _pair(self, events: list[Event]) -> None:
@@ -233,9 +233,9 @@ class Collector:
         self._spill.add(HOST_ROWS, rows)
 
     def _keep_calls(self, rows: Rows) -> None:
-        words, known = self.host_words, len(self._are_calls)
+        strings, num_known = self.host_words, len(self._are_calls)
         self._are_calls += [
-            is_call(*word) for word in zip(words.codes[known:], words.texts[known:], strict=True)
+            is_call(*word) for word in zip(strings.codes[num_known:], strings.texts[num_known:], strict=True)
         ]
         chosen = np.array(self._are_calls, np.bool_)[rows["name"]]
         if chosen.any():

@@ -103,46 +103,46 @@ def canonical(name: str) -> str | None:
 
 def from_kernel_name(name: str) -> str | None:
     """The collective a kernel's name tells of; None for generic kernels and `SendRecv`."""
-    found = _KERNEL.search(name)
-    return canonical(found[1] or found[2]) if found else None
+    match = _KERNEL.search(name)
+    return canonical(match[1] or match[2]) if match else None
 
 
 def from_args(name: str, args: Args) -> Collective:
     """A collective from an event's name and arguments (host annotation or device kernel)."""
     if name.startswith(layout.MARK_GROUP):
         return _from_mark(name[len(layout.MARK_GROUP) :])
-    told = _text(args.collective)
+    recorded_name = _text(args.collective)
     dtype = _dtype(_text(args.dtype))
     size = _SIZES.get(dtype or "")
     elements_in, elements_out = _int(args.in_elements), _int(args.out_elements)
-    found = Collective(
-        name=canonical(told) if told else (canonical(name) or from_kernel_name(name)),
+    collective = Collective(
+        name=canonical(recorded_name) if recorded_name else (canonical(name) or from_kernel_name(name)),
         group=_text(args.group),
         group_size=_int(args.group_size),
         in_bytes=elements_in * size if size and elements_in is not None else None,
         out_bytes=elements_out * size if size and elements_out is not None else None,
         dtype=dtype,
     )
-    if found.name in ("send", "recv"):
-        peer = _int(args.target_rank if found.name == "send" else args.source_rank)
-        found = replace(found, peer=peer if peer is not None and peer >= 0 else None)
-        found = replace(found, group_peer=_group_peer(name, args))
+    if collective.name in ("send", "recv"):
+        peer = _int(args.target_rank if collective.name == "send" else args.source_rank)
+        collective = replace(collective, peer=peer if peer is not None and peer >= 0 else None)
+        collective = replace(collective, group_peer=_group_peer(name, args))
     if name.startswith(_NCCL_CALLS):
-        found = _sized_by_message(found, args)
-    if found.in_bytes is None and not told:
-        found = _sized_by_shapes(found, args)
+        collective = _sized_by_message(collective, args)
+    if collective.in_bytes is None and not recorded_name:
+        collective = _sized_by_shapes(collective, args)
     if name in _INPUT or name.startswith(_SPANS):
-        found = replace(found, elements=_elements(name, args))
-    return found
+        collective = replace(collective, elements=_elements(name, args))
+    return collective
 
 
-def _sized_by_message(found: Collective, args: Args) -> Collective:
+def _sized_by_message(collective: Collective, args: Args) -> Collective:
     """NCCL's size of a message: of one rank's input, of a reduce_scatter or receive of its output."""
     size = _int(args.num_bytes)
-    if size is None or found.in_bytes is not None or found.out_bytes is not None:
-        return found
-    is_output = found.name in ("reduce_scatter", "recv")
-    return replace(found, out_bytes=size) if is_output else replace(found, in_bytes=size)
+    if size is None or collective.in_bytes is not None or collective.out_bytes is not None:
+        return collective
+    is_output = collective.name in ("reduce_scatter", "recv")
+    return replace(collective, out_bytes=size) if is_output else replace(collective, in_bytes=size)
 
 
 def _from_mark(text: str) -> Collective:
@@ -164,23 +164,23 @@ def _group_peer(name: str, args: Args) -> int | None:
     return peer if peer >= 0 else None
 
 
-def _sized_by_shapes(found: Collective, args: Args) -> Collective:
+def _sized_by_shapes(collective: Collective, args: Args) -> Collective:
     """Input bytes from `Input Dims` and `Input type` of an annotation such as `gloo:all_reduce`."""
     try:
         dims = msgspec.json.decode(bytes(args.dims))
         types = msgspec.json.decode(bytes(args.types))
     except (ValueError, RecursionError):
-        return found
+        return collective
     total, dtype = 0, None
     for shape, kind in zip(dims, types, strict=False):
-        known = _dtype(kind) if isinstance(kind, str) else None
-        if known is None or not _is_shape(shape):
+        recorded_dtype = _dtype(kind) if isinstance(kind, str) else None
+        if recorded_dtype is None or not _is_shape(shape):
             continue
-        total += prod(shape) * _SIZES[known]
-        dtype = dtype or known
+        total += prod(shape) * _SIZES[recorded_dtype]
+        dtype = dtype or recorded_dtype
     if dtype is None:
-        return found
-    return replace(found, in_bytes=total, dtype=dtype)
+        return collective
+    return replace(collective, in_bytes=total, dtype=dtype)
 
 
 # Which argument of an operator holds what gloo's span will show as its input.
@@ -249,18 +249,20 @@ class ProcessGroups:
         """Group -> number of its ranks."""
         return dict(self._sizes)
 
-    def complete(self, found: Collective, group: str | None = None, source: int | None = None) -> Collective:
-        """`found` with group, group size, peer and the sizes that follow.
+    def complete(
+        self, collective: Collective, group: str | None = None, source: int | None = None
+    ) -> Collective:
+        """`collective` with group, group size, peer and the sizes that follow.
 
         Args:
-            found: what the event and those around it tell.
+            collective: what the event and those around it tell.
             group: what is known of its thread.
             source: the sender, as a rank within the group, of a receive from anybody.
 
         Where the event names no group: the only group there is; "default" with the world's size if
         the file lists none; "unknown" without a size if there are several.
         """
-        name, size = found.group if found.group is not None else group, found.group_size
+        name, size = collective.group if collective.group is not None else group, collective.group_size
         if name is None and len(self._sizes) == 1:
             name = next(iter(self._sizes))
         if name is None:
@@ -268,11 +270,11 @@ class ProcessGroups:
             size = size if size is not None or self._sizes else self._world_size
         elif size is None:
             size = self._sizes.get(name)
-        peer, inside = found.peer, found.group_peer if found.group_peer is not None else source
+        peer, inside = collective.peer, collective.group_peer if collective.group_peer is not None else source
         ranks = self._ranks.get(name, ())
         if peer is None and inside is not None and inside < len(ranks):
             peer = ranks[inside]
-        return replace(found, group=name, group_size=size, peer=peer).completed()
+        return replace(collective, group=name, group_size=size, peer=peer).completed()
 
 
 def _size_of(group: dict[str, Any]) -> int | None:

@@ -59,9 +59,9 @@ def window_files(run_dir: Path) -> Iterator[WindowFile]:
             if match and match[2] in _SUFFIXES and path.is_file():  # a pipe would never end
                 windows.setdefault(int(match[1]), {})[match[2]] = path
         for window in sorted(windows):
-            found = windows[window]
-            suffix = next(one for one in _SUFFIXES if one in found)
-            yield WindowFile(run_dir, found[suffix], rank, window, suffix, found.get(layout.CALLS))
+            files = windows[window]
+            suffix = next(suffix_ for suffix_ in _SUFFIXES if suffix_ in files)
+            yield WindowFile(run_dir, files[suffix], rank, window, suffix, files.get(layout.CALLS))
 
 
 def source_of(file: WindowFile) -> dict[str, Any]:

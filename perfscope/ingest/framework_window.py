@@ -36,8 +36,8 @@ def add_calls(file: WindowFile, summary: IngestSummary) -> IngestSummary:
     calls.steps = []
     _join_main(calls, summary)
     added = merge_calls(file.table, calls, list(summary.steps))
-    known = {(lane.device, lane.lane) for lane in summary.lanes}
-    lanes = [lane for lane in calls.lanes if (lane.device, lane.lane) not in known]
+    recorded = {(lane.device, lane.lane) for lane in summary.lanes}
+    lanes = [lane for lane in calls.lanes if (lane.device, lane.lane) not in recorded]
     names = {group.get("name", group.get("pg_name")) for group in summary.groups}
     return replace(
         summary,

@@ -133,9 +133,9 @@ class _Calls:
         if code == Host.GROUP:
             thread.mark = (end, self._collectives[detail].group)
         elif code == Host.SOURCE:
-            told = text[len(layout.MARK_SOURCE) :]
-            if len(thread.anybody) == 1 and told.isdigit():  # of several it could be any
-                self.sources[lane, thread.anybody[0]] = int(told)
+            rank_text = text[len(layout.MARK_SOURCE) :]
+            if len(thread.anybody) == 1 and rank_text.isdigit():  # of several it could be any
+                self.sources[lane, thread.anybody[0]] = int(rank_text)
             thread.anybody.clear()
         elif code == Host.FUNCTIONAL:
             thread.functional = end
@@ -207,15 +207,15 @@ def _narrow(events: Sequence[_Event], possible: dict[int, set[str]]) -> None:
         open_groups = {group for group, left in waiting.items() if left > 0}
         if not open_groups:
             continue  # its operator is not in the file
-        known = {group for group in open_groups if group is not None}
+        open_known = {group for group in open_groups if group is not None}
         if None not in open_groups:
-            possible[which] = possible.get(which, known) & known
-        own = possible.get(which, known)
-        one = next(iter(own)) if len(own) == 1 else None
+            possible[which] = possible.get(which, open_known) & open_known
+        candidates = possible.get(which, open_known)
+        only = next(iter(candidates)) if len(candidates) == 1 else None
         if len(open_groups) == 1:
             waiting[next(iter(open_groups))] -= 1
-        elif one is not None and one in known and None not in open_groups:
-            waiting[one] -= 1
+        elif only is not None and only in open_known and None not in open_groups:
+            waiting[only] -= 1
         else:
             doubtful += 1
         if sum(waiting.values()) <= doubtful:

@@ -24,14 +24,14 @@ def describe_lanes(
         main: number of the main thread's lane.
         device_rows, comm_rows: per lane, its device rows and those of them that communicate.
     """
-    found = []
+    lanes_found = []
     num_backends = num_autograd = 0
     for number, (owner, lane) in enumerate(lanes.keys):
         if lanes.is_device[number]:
             if number < len(device_rows) and device_rows[number]:
                 comm = 2 * comm_rows[number] > device_rows[number]
                 label = f"stream {lane}" + (" (communication)" if comm else "")
-                found.append(Lane(device=owner, lane=lane, role="stream", label=label))
+                lanes_found.append(Lane(device=owner, lane=lane, role="stream", label=label))
             continue
         counts = facts.host_codes[number] if number < len(facts.host_codes) else np.zeros(len(Host))
         if not counts.any():
@@ -46,5 +46,5 @@ def describe_lanes(
             role, label = "autograd", f"autograd thread {num_autograd}"
         else:
             role, label = "worker", lanes.labels.get(number, f"thread {lane}")
-        found.append(Lane(device=-1, lane=lane, role=role, label=label))
-    return sorted(found, key=lambda entry: (entry.device >= 0, entry.role != "main", entry.device))
+        lanes_found.append(Lane(device=-1, lane=lane, role=role, label=label))
+    return sorted(lanes_found, key=lambda entry: (entry.device >= 0, entry.role != "main", entry.device))

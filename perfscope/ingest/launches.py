@@ -62,12 +62,12 @@ class Launches:
             )  # fmt: skip
         index = np.searchsorted(self._table[:, 0], correlations, side="right") - 1
         rows = self._table[np.maximum(index, 0)]
-        known = (index >= 0) & (rows[:, 0] == correlations) & (correlations > 0)
+        is_match = (index >= 0) & (rows[:, 0] == correlations) & (correlations > 0)
         return Found(
-            known,
+            is_match,
             rows[:, 1],
             rows[:, 2],
-            np.where(known, rows[:, 3], OTHER),
-            np.where(known, rows[:, 4], NO_LAYER),
-            np.where(known, rows[:, 5], -1),
+            np.where(is_match, rows[:, 3], OTHER),
+            np.where(is_match, rows[:, 4], NO_LAYER),
+            np.where(is_match, rows[:, 5], -1),
         )

@@ -70,9 +70,9 @@ def complete_wrappers(rows: Rows, codes: npt.NDArray[np.int64]) -> tuple[Rows, n
     nodes, wrappers = np.flatnonzero(bare), np.flatnonzero(is_wrapper)
     if not len(nodes) or not len(wrappers):
         return rows, bare
-    place = np.searchsorted(wrappers, nodes) - 1
-    around = wrappers[place]
-    inside = (place >= 0) & (rows["start"][nodes] < rows["start"][around] + rows["dur"][around])
+    index = np.searchsorted(wrappers, nodes) - 1
+    around = wrappers[index]
+    inside = (index >= 0) & (rows["start"][nodes] < rows["start"][around] + rows["dur"][around])
     lacking = inside & numbered[nodes] & ~numbered[around]
     if lacking.any():
         rows = rows.copy()
@@ -99,8 +99,8 @@ class Changes(Struct):
         """(phase, layer, collective) at each start, shape (n, 3)."""
         flat = np.fromiter(chain.from_iterable(self.contexts), np.int32, 3 * len(self.contexts))
         index = np.searchsorted(np.array(self.times, np.int64), starts, side="right") - 1
-        found: npt.NDArray[np.int32] = flat.reshape(-1, 3)[index]
-        return found
+        layers: npt.NDArray[np.int32] = flat.reshape(-1, 3)[index]
+        return layers
 
 
 class Scopes:
@@ -238,10 +238,10 @@ class Scopes:
         `Conv2d_7` numbers instances, so the path learned in the forward pass also names the frame when
         activation checkpointing runs it again on a thread where the frames around it are missing.
         """
-        known = self._module_paths.get(name, "")
+        module_path = self._module_paths.get(name, "")
         path = f"{outer}.{name}" if outer else name
-        if path.count(".") < known.count("."):
-            return known
+        if path.count(".") < module_path.count("."):
+            return module_path
         self._module_paths[name] = path
         return path
 
@@ -285,8 +285,8 @@ class Scopes:
         return resolved
 
     def _answer(self, keys: tuple[tuple[int, int], tuple[int, int]]) -> int:
-        found = self._layer_of.get(keys[0])
-        return found if found is not None else self._layer_of.get(keys[1], NO_LAYER)
+        layer = self._layer_of.get(keys[0])
+        return layer if layer is not None else self._layer_of.get(keys[1], NO_LAYER)
 
     def end_slice(self) -> None:
         """The slice is done: contexts that stay open get their layer for good."""

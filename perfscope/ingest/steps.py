@@ -70,14 +70,14 @@ class Steps:
 def _spans(marks: list[tuple[int, int, int, int]], texts: Sequence[str]) -> list[tuple[int, int, int]]:
     busiest = Counter(lane for *_, lane in marks).most_common()
     lane = min(lane for lane, count in busiest if count == busiest[0][1])
-    found = []
+    spans = []
     for start, end, word, mark_lane in sorted(marks):
         number = step_number(texts[word])
         if mark_lane == lane and number is not None:
-            found.append((number, start, end))
+            spans.append((number, start, end))
     return [
-        (number, start, found[i + 1][1] if i + 1 < len(found) else end)
-        for i, (number, start, end) in enumerate(found)
+        (number, start, spans[i + 1][1] if i + 1 < len(spans) else end)
+        for i, (number, start, end) in enumerate(spans)
     ]
 
 

@@ -35,7 +35,7 @@ class TimelineFile:
         path: of the Parquet file.
         rank, window: constant columns.
         base_ns: added to every time.
-        words: text per `Table.word`, before the layers.
+        strings: text per `Table.word`, before the layers.
         layers: layer number -> name; may grow while slices are written.
         lanes: (device, lane) per `Table.lane`.
         collectives: may grow while slices are written.
@@ -50,7 +50,7 @@ class TimelineFile:
         rank: int,
         window: int,
         base_ns: int,
-        words: Sequence[str],
+        strings: Sequence[str],
         layers: Sequence[str],
         lanes: Sequence[tuple[int, int]],
         costs: Sequence[Cost],
@@ -60,7 +60,7 @@ class TimelineFile:
     ) -> None:
         self.num_rows = 0
         self._constants = (rank, window, base_ns)
-        self._words = words
+        self._words = strings
         self._layers = layers
         self._lanes = np.array(lanes, np.int64).reshape(-1, 2)
         self._costs = np.array([(c.flops, c.read, c.written) for c in costs] or [(0, 0, 0)], np.int64)
@@ -142,37 +142,50 @@ class TimelineFile:
 
     def _comm_columns(self, rows: Table) -> dict[str, pa.Array]:
         """Columns only communication has. Counts `seq`, so each slice must come exactly once."""
-        places = np.flatnonzero(rows.collective >= 0)
-        told: list[tuple[Any, ...]] = []
-        lanes, starts = rows.lane[places].tolist(), rows.start[places].tolist()
-        known = self._call_groups
-        for number, lane, start in zip(rows.collective[places].tolist(), lanes, starts, strict=True):
-            found = self._groups.complete(
-                self._collectives[number], known.of_lane.get(lane), known.sources.get((lane, start))
+        rows_with = np.flatnonzero(rows.collective >= 0)
+        descriptions: list[tuple[Any, ...]] = []
+        lanes, starts = rows.lane[rows_with].tolist(), rows.start[rows_with].tolist()
+        call_groups = self._call_groups
+        for number, lane, start in zip(rows.collective[rows_with].tolist(), lanes, starts, strict=True):
+            collective = self._groups.complete(
+                self._collectives[number],
+                call_groups.of_lane.get(lane),
+                call_groups.sources.get((lane, start)),
             )
-            key = (found.group, found.name)
-            sizes = (found.group_size, found.in_bytes, found.out_bytes)
-            told.append((found.name, found.group, *sizes, found.dtype, found.peer, self._counts[key]))
+            key = (collective.group, collective.name)
+            sizes = (collective.group_size, collective.in_bytes, collective.out_bytes)
+            descriptions.append(
+                (
+                    collective.name,
+                    collective.group,
+                    *sizes,
+                    collective.dtype,
+                    collective.peer,
+                    self._counts[key],
+                )
+            )
             self._counts[key] += 1
         return {
-            name: _sparse([values[column] for values in told], places, len(rows), TIMELINE.field(name).type)
+            name: _sparse(
+                [values[column] for values in descriptions], rows_with, len(rows), TIMELINE.field(name).type
+            )
             for column, name in enumerate(_COMM_COLUMNS)
         }
 
 
-def _sparse(values: list[Any], places: Ints, length: int, kind: pa.DataType) -> pa.Array:
-    """`values` at `places`, null elsewhere and where a value is None."""
+def _sparse(values: list[Any], rows_with: Ints, length: int, kind: pa.DataType) -> pa.Array:
+    """`values` at `rows_with`, null elsewhere and where a value is None."""
     if all(value is None for value in values):
         return pa.nulls(length, kind)
-    words: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     if pa.types.is_dictionary(kind):
-        values = [value if value is None else words.setdefault(value, len(words)) for value in values]
+        values = [value if value is None else numbers.setdefault(value, len(numbers)) for value in values]
     column = np.full(length, -1, np.int64)
-    column[places] = [-1 if value is None else value for value in values]
-    if not words:
+    column[rows_with] = [-1 if value is None else value for value in values]
+    if not numbers:
         return _ints(column, kind, column < 0)
     return pa.DictionaryArray.from_arrays(
-        _ints(column, pa.int32(), column < 0), pa.array(list(words), pa.string())
+        _ints(column, pa.int32(), column < 0), pa.array(list(numbers), pa.string())
     )
 
 
@@ -190,9 +203,9 @@ def _words(numbers: Small, texts: Sequence[str]) -> pa.Array:
     present[numbers] = True  # -1 marks the spare last place
     used = np.flatnonzero(present[:-1])
     codes = np.full(len(texts) + 1, -1, np.int32)
-    found: dict[str, int] = {}
-    codes[used] = [found.setdefault(texts[number], len(found)) for number in used.tolist()]
+    numbers_of: dict[str, int] = {}
+    codes[used] = [numbers_of.setdefault(texts[number], len(numbers_of)) for number in used.tolist()]
     indices = codes[numbers]
     return pa.DictionaryArray.from_arrays(
-        pa.array(indices, pa.int32(), mask=indices < 0), pa.array(list(found), pa.string())
+        pa.array(indices, pa.int32(), mask=indices < 0), pa.array(list(numbers_of), pa.string())
     )

@@ -131,14 +131,14 @@ class Timeline:
         is_scope = self._is_scope[codes] | bare
         changes, inside = self._scopes.walk(lane, rows[is_scope], until)
         # One look-up for all moments: rows first, then launches.
-        found = changes.at(np.concatenate([rows["start"], calls]))
-        context = found[: len(rows)]
+        contexts = changes.at(np.concatenate([rows["start"], calls]))
+        context = contexts[: len(rows)]
         context[is_scope] = inside
         forward = ~is_scope & (rows["sequence"] >= 0) & (rows["forward_thread"] <= 0)
         forward &= context[:, 1] >= NO_LAYER
         if forward.any():
             self._scopes.remember(lane, context[forward, 0], rows["sequence"][forward], context[forward, 1])
-        return context, found[len(rows) :]
+        return context, contexts[len(rows) :]
 
     def _outermost(
         self, lane: int, rows: Rows, codes: Ints
@@ -150,15 +150,15 @@ class Timeline:
         """
         starts, ends = rows["start"], rows["start"] + rows["dur"]
         operator = codes == Host.OPERATOR
-        known = operator & (rows["detail"] >= 0)
+        is_costed = operator & (rows["detail"] >= 0)
         nested = starts < self._enclosing_end(lane, False, operator, ends)
-        nested_known = starts < self._enclosing_end(lane, True, known, ends)
-        costed = self._innermost_of_transforms(rows, known, known & ~nested_known)
+        nested_known = starts < self._enclosing_end(lane, True, is_costed, ends)
+        costed = self._innermost_of_transforms(rows, is_costed, is_costed & ~nested_known)
         kept = self._has_row[codes] & ((codes >= FIRST_SCOPE) | ~nested | costed)
         return kept, costed
 
     def _innermost_of_transforms(
-        self, rows: Rows, known: npt.NDArray[np.bool_], costed: npt.NDArray[np.bool_]
+        self, rows: Rows, is_costed: npt.NDArray[np.bool_], costed: npt.NDArray[np.bool_]
     ) -> npt.NDArray[np.bool_]:
         """`costed`, moved to the innermost known operators where these do more than the outermost says.
 
@@ -168,13 +168,16 @@ class Timeline:
         starts, ends = rows["start"], rows["start"] + rows["dur"]
         again = np.zeros(len(rows), np.bool_)
         again[1:] = (
-            (rows["name"][1:] == rows["name"][:-1]) & (starts[1:] < ends[:-1]) & known[1:] & known[:-1]
+            (rows["name"][1:] == rows["name"][:-1])
+            & (starts[1:] < ends[:-1])
+            & is_costed[1:]
+            & is_costed[:-1]
         )
         if not again.any():
             return costed
         flops = np.array([cost.flops for cost in self._costs])
         outer = np.flatnonzero(costed)
-        inside = np.flatnonzero(known)
+        inside = np.flatnonzero(is_costed)
         region = np.searchsorted(outer, inside, side="right") - 1
         within = (region >= 0) & (starts[inside] < ends[outer][region])
         following = np.append(starts[inside][1:], np.iinfo(np.int64).max)
@@ -187,13 +190,13 @@ class Timeline:
         costed[inside[is_leaf & moved[region]]] = True
         return costed
 
-    def _enclosing_end(self, lane: int, known: bool, chosen: npt.NDArray[np.bool_], ends: Ints) -> Ints:
+    def _enclosing_end(self, lane: int, is_costed: bool, chosen: npt.NDArray[np.bool_], ends: Ints) -> Ints:
         """For each row the latest end of the chosen rows that started before it."""
         latest = np.empty(len(ends) + 1, np.int64)
-        latest[0] = self._operator_ends.get((lane, known), -ABSENT)
+        latest[0] = self._operator_ends.get((lane, is_costed), -ABSENT)
         latest[1:] = np.where(chosen, ends, -ABSENT)
         np.maximum.accumulate(latest, out=latest)
-        self._operator_ends[lane, known] = int(latest[-1])
+        self._operator_ends[lane, is_costed] = int(latest[-1])
         return latest[:-1]
 
     def _depth(self, lane: int, starts: Ints, durs: Ints, until: int) -> Ints:
@@ -237,10 +240,10 @@ class Timeline:
 
     def _device_slice(self, rows: Rows, until: int) -> Table:
         codes = self._device_codes[rows["name"]] if len(rows) else np.zeros(0, np.int64)
-        found = self._launches.find(rows["correlation"])
+        launches = self._launches.find(rows["correlation"])
         is_work = codes != Device.ANNOTATION
-        launched = found.known & is_work
-        launch = np.where(launched, found.start, ABSENT)
+        launched = launches.known & is_work
+        launch = np.where(launched, launches.start, ABSENT)
         if self._can_be_cut:
             early = ~launched | (launch < self._steps.first_ns)
             self.num_cut += int(np.count_nonzero(early & is_work))
@@ -252,7 +255,7 @@ class Timeline:
         kinds = _DEVICE_KINDS[codes]
         collective = np.full(len(rows), -1, np.int32)
         for row in np.flatnonzero(kinds == COMM).tolist():
-            collective[row] = self._scopes.merge(int(rows["detail"][row]), int(found.collective[row]))
+            collective[row] = self._scopes.merge(int(rows["detail"][row]), int(launches.collective[row]))
         return Table(
             lane=rows["lane"],
             start=rows["start"],
@@ -260,12 +263,12 @@ class Timeline:
             step=self._steps.of(rows["start"]),
             depth=depth,
             kind=kinds,
-            phase=found.phase.astype(np.int32),
-            layer=found.layer.astype(np.int32),
+            phase=launches.phase.astype(np.int32),
+            layer=launches.layer.astype(np.int32),
             word=rows["name"] + np.int32(self._first_device_word),
             correlation=np.where(is_work & (rows["correlation"] > 0), rows["correlation"], -1),
             launch=launch,
-            launch_step=np.where(launched, found.step, OUTSIDE).astype(np.int32),
+            launch_step=np.where(launched, launches.step, OUTSIDE).astype(np.int32),
             cost=np.full(len(rows), -1, np.int32),
             moved=np.where(kinds == COPY, rows["bytes"], -1),
             collective=collective,

@@ -76,15 +76,15 @@ class _Window:
         self._counts = counts
         self._collector = collector
         self._metadata = metadata
-        words = collector.host_words
+        strings = collector.host_words
         self._facts = collector.facts
         marked = bool(self._facts.host_codes[:, Host.LAYER].any())
         self._use_modules = not marked and bool(self._facts.host_codes[:, Host.MODULE].any())
-        self._steps = Steps(self._facts, words.texts, words.codes)
+        self._steps = Steps(self._facts, strings.texts, strings.codes)
         self._renamed = _renamed_layers(file)
         self._scopes = Scopes(
-            words.texts,
-            words.codes,
+            strings.texts,
+            strings.codes,
             collector.collectives,
             use_modules=self._use_modules,
             renamed=self._renamed,
@@ -96,17 +96,17 @@ class _Window:
         timeline = Timeline(collector, self._scopes, self._steps, main=main, use_modules=self._use_modules)
         groups = ProcessGroups(self._metadata.groups, self._metadata.world_size)
         host_words = collector.host_words
-        words = [
+        texts = [
             self._word(Host(code), text)
             for code, text in zip(host_words.codes, host_words.texts, strict=True)
         ]
-        words += collector.device_words.texts
+        texts += collector.device_words.texts
         with TimelineFile(
             self._file.table,
             rank=self._file.rank,
             window=self._file.window,
             base_ns=self._metadata.base_ns,
-            words=words,
+            strings=texts,
             layers=self._scopes.layers,
             lanes=[
                 (owner if is_device else -1, lane)
@@ -128,14 +128,14 @@ class _Window:
         return self._renamed.get(word, word) if code == Host.LAYER else word
 
     def _call_groups(self, groups: ProcessGroups) -> CallGroups:
-        words = self._collector.host_words
+        strings = self._collector.host_words
         if not self._facts.calls:
             return CallGroups()
         calls = np.concatenate(self._facts.calls)
         self._facts.calls.clear()
-        codes = np.array(words.codes, np.int64)[calls["name"]]
+        codes = np.array(strings.codes, np.int64)[calls["name"]]
         return find_groups(
-            calls, codes, words.texts, self._collector.collectives, groups.sizes, self._metadata.reducers
+            calls, codes, strings.texts, self._collector.collectives, groups.sizes, self._metadata.reducers
         )
 
     def _summary(self, num_rows: int, timeline: Timeline, main: int | None) -> IngestSummary:

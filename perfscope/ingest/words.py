@@ -47,9 +47,9 @@ class Words:
 class _Numbers(dict[str, int]):
     """text -> number within one category; asking for a new text enters it."""
 
-    def __init__(self, words: Words, category: str) -> None:
+    def __init__(self, strings: Words, category: str) -> None:
         super().__init__()
-        self._words = words
+        self._words = strings
         self._category = category
 
     def __missing__(self, text: str) -> int:
@@ -77,14 +77,14 @@ class Lanes:
             first, second = np.array(owners, np.int64), np.array(lanes, np.int64)
         except (ValueError, TypeError, OverflowError):
             first, second = self._as_ints(owners), self._as_ints(lanes)
-        found = np.empty(len(first), np.int64)
-        rest = np.arange(len(first))
-        while len(rest):  # once per lane; there are few
-            owner, lane = int(first[rest[0]]), int(second[rest[0]])
-            same = (first[rest] == owner) & (second[rest] == lane)
-            found[rest[same]] = self._number(device, owner, lane)
-            rest = rest[~same]
-        return found
+        numbers = np.empty(len(first), np.int64)
+        remaining = np.arange(len(first))
+        while len(remaining):  # once per lane; there are few
+            owner, lane = int(first[remaining[0]]), int(second[remaining[0]])
+            same = (first[remaining] == owner) & (second[remaining] == lane)
+            numbers[remaining[same]] = self._number(device, owner, lane)
+            remaining = remaining[~same]
+        return numbers
 
     def _number(self, device: bool, owner: int, lane: int) -> int:
         key = (device, owner, lane)

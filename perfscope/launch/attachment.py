@@ -64,24 +64,24 @@ def read_ranks(run_dir: Path) -> list[AttachedRank]:
         ranks.append(
             AttachedRank(rank=rank, directory=path.parent, record=record, running=_is_running(record))
         )
-    return sorted(ranks, key=lambda one: (one.rank, one.directory.name))
+    return sorted(ranks, key=lambda attached: (attached.rank, attached.directory.name))
 
 
 def await_end(run_dir: Path, *, limit_s: float = 2.0) -> None:
     """Wait a moment for ranks of this host to end: a command that a signal ended may be gone before them."""
     end = time.monotonic() + limit_s
-    while any(one.running and not one.closed for one in read_ranks(run_dir)) and time.monotonic() < end:
+    while any(rank.running and not rank.closed for rank in read_ranks(run_dir)) and time.monotonic() < end:
         time.sleep(0.05)
 
 
 def num_attached(ranks: Sequence[AttachedRank]) -> int:
     """Distinct ranks: a restart makes no rank more."""
-    return len({one.rank for one in ranks})
+    return len({rank.rank for rank in ranks})
 
 
 def world_size(ranks: Sequence[AttachedRank]) -> int | None:
     """The largest world size a rank reported."""
-    return max((one.record.world_size for one in ranks if one.record.world_size), default=None)
+    return max((rank.record.world_size for rank in ranks if rank.record.world_size), default=None)
 
 
 def without_helpers(ranks: Sequence[AttachedRank], expected: int | None) -> int | None:
@@ -91,7 +91,7 @@ def without_helpers(ranks: Sequence[AttachedRank], expected: int | None) -> int 
     tells its workers how many of those there are.
     """
     workers = world_size(ranks)
-    stores = [one.record.backend.startswith("kvstore dist") for one in ranks]
+    stores = [rank.record.backend.startswith("kvstore dist") for rank in ranks]
     if expected is None or workers is None or not stores or not all(stores):
         return expected
     return min(expected, workers)
@@ -99,14 +99,14 @@ def without_helpers(ranks: Sequence[AttachedRank], expected: int | None) -> int 
 
 def packages(ranks: Sequence[AttachedRank]) -> dict[str, str]:
     """Versions the ranks ran with: python and the framework."""
-    found: dict[str, str] = {}
-    for one in ranks:
-        framework = one.record.framework
+    versions: dict[str, str] = {}
+    for rank in ranks:
+        framework = rank.record.framework
         if framework.name:
-            found.setdefault(framework.name, framework.version)
-        if one.record.python:
-            found.setdefault("python", one.record.python)
-    return dict(sorted(found.items()))
+            versions.setdefault(framework.name, framework.version)
+        if rank.record.python:
+            versions.setdefault("python", rank.record.python)
+    return dict(sorted(versions.items()))
 
 
 def verdict(num_attached: int, expected: int | None) -> str:
@@ -141,7 +141,7 @@ def explain(
         if plan.hosts:
             notes.append(f"ranks on other hosts are recorded only if they share the directory {run_dir}")
     notes.extend(_restarts(ranks))
-    running = sorted({one.rank for one in ranks if one.running and not one.record.finished})
+    running = sorted({rank.rank for rank in ranks if rank.running and not rank.record.finished})
     if running:
         notes.append(
             f"{ranks_of(running)} still running; what is recorded from now on is not in this summary"
@@ -149,17 +149,17 @@ def explain(
     boot_error = _first_line(run_dir / layout.BOOT_ERRORS)
     if boot_error:
         notes.append(f"the probe failed to start in a process: {boot_error} (all in {layout.BOOT_ERRORS})")
-    for one in ranks:
-        switched_off = _switched_off(one.directory / layout.ERRORS_JSONL)
+    for rank in ranks:
+        switched_off = _switched_off(rank.directory / layout.ERRORS_JSONL)
         if switched_off:
-            notes.append(f"rank {one.rank}: the probe switched off {', '.join(switched_off)} after errors")
+            notes.append(f"rank {rank.rank}: the probe switched off {', '.join(switched_off)} after errors")
     return list(dict.fromkeys(notes))
 
 
 def _restarts(ranks: Sequence[AttachedRank]) -> list[str]:
     """Ranks that several processes claimed one after another, those that did so equally often in one line."""
     alike: dict[int, list[int]] = defaultdict(list)
-    for rank, times in Counter(one.rank for one in ranks).items():
+    for rank, times in Counter(attached.rank for attached in ranks).items():
         alike[times - 1].append(rank)
     return [
         f"{ranks_of(alike[times])} {'was' if len(alike[times]) == 1 else 'were'} restarted {times} "
@@ -175,7 +175,7 @@ def _missing(ranks: Sequence[AttachedRank], expected: int | None) -> list[int]:
     attached = num_attached(ranks)
     if expected is None or not ranks or attached >= expected:
         return []
-    absent = sorted({*range(max(expected, world_size(ranks) or 0))} - {one.rank for one in ranks})
+    absent = sorted({*range(max(expected, world_size(ranks) or 0))} - {rank.rank for rank in ranks})
     return absent if len(absent) == expected - attached else []
 
 
@@ -186,10 +186,10 @@ def _unwritten(seen: Sightings) -> list[str]:
         alike[number].append(pid)
     lines = []
     for number, pids in alike.items():
-        who = f"process {pids[0]}" if len(pids) == 1 else f"{len(pids)} processes"
+        processes_text = f"process {pids[0]}" if len(pids) == 1 else f"{len(pids)} processes"
         why = os.strerror(number) if number else "an error of input or output"
         whose = "its" if len(pids) == 1 else "their"
-        lines.append(f"{who} could not write {whose} record: {why}")
+        lines.append(f"{processes_text} could not write {whose} record: {why}")
     return lines
 
 

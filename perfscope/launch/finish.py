@@ -42,7 +42,7 @@ def compress_windows(
     def give_up() -> bool:
         return stop() or time.monotonic() > end
 
-    sources = [path for one in ranks for path in _complete_windows(one)]
+    sources = [path for rank in ranks for path in _complete_windows(rank)]
     if not sources:
         return []
     # Threads: zlib releases the interpreter lock. Largest first, so that no thread ends late.
@@ -56,12 +56,12 @@ def compress_windows(
     ]
 
 
-def _complete_windows(one: AttachedRank) -> Iterable[Path]:
-    folder = one.directory / layout.WINDOWS
+def _complete_windows(rank: AttachedRank) -> Iterable[Path]:
+    folder = rank.directory / layout.WINDOWS
     paths = sorted(path for ending in ("json", "pb") for path in folder.glob(f"[0-9]*.{ending}"))
-    if one.closed or not paths:
+    if rank.closed or not paths:
         return paths
-    listed = {str(entry.get("window")) for entry in read_json_lines(one.directory / layout.WINDOWS_JSONL)}
+    listed = {str(entry.get("window")) for entry in read_json_lines(rank.directory / layout.WINDOWS_JSONL)}
     return [path for path in paths if path.name.partition(".")[0] in listed]
 
 

@@ -101,9 +101,9 @@ def announce(run_dir: Path, num_ranks: int | None) -> None:
             write_json(run_dir / layout.RUN_JSON, {**manifest, "expected_ranks": expected + num_ranks})
 
 
-def newest(run_dir: Path, own: dict[str, object]) -> dict[str, object]:
+def newest(run_dir: Path, manifest: dict[str, object]) -> dict[str, object]:
     """run.json as it is now (others may have joined); our own version where it cannot be read."""
-    return _read(run_dir) or own
+    return _read(run_dir) or manifest
 
 
 def expected_ranks(manifest: dict[str, object], planned: int | None, reported: int | None) -> int | None:

@@ -115,8 +115,8 @@ def plan_emulated_cluster(argv: tuple[str, ...], context: Context) -> LaunchPlan
     if kind != "m" or argv[module] != _CLUSTER_MODULE:
         return None
     start = module + 1 + (argv[module + 1 : module + 2] == ("--quiet",))
-    found = _CLUSTER.fullmatch(argv[start]) if start < len(argv) else None
-    num_ranks = int(found[1]) * int(found[2]) if found else None
+    match = _CLUSTER.fullmatch(argv[start]) if start < len(argv) else None
+    num_ranks = int(match[1]) * int(match[2]) if match else None
     start += 1 + (argv[start + 1 : start + 2] == ("--",))
     inner = recognise(argv[start:], context) if start < len(argv) else None
     return LaunchPlan(
@@ -229,10 +229,10 @@ def plan_env(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
 
 def plan_prefix(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
     """Commands that only change how another command runs (`numactl`, `timeout`, ...)."""
-    known = _PREFIXES.get(words.base(argv[0]))
-    if known is None:
+    planner = _PREFIXES.get(words.base(argv[0]))
+    if planner is None:
         return None
-    with_value, own_words = known
+    with_value, own_words = planner
     return _behind(argv, words.end_of_options(argv, with_value) + own_words, context, "other")
 
 
@@ -299,7 +299,7 @@ def _python_target(argv: tuple[str, ...]) -> tuple[str, int]:
 
 def _shutting_letters(options: tuple[str, ...]) -> str:
     """Those of `options` that keep sitecustomize on PYTHONPATH from being imported, as text."""
-    found = []
+    options_found = []
     for index, word in enumerate(options):
         if (
             not word.startswith("-")
@@ -309,8 +309,10 @@ def _shutting_letters(options: tuple[str, ...]) -> str:
             continue
         if word[1:2] in ("W", "X"):
             continue
-        found += [option for letter, option in _PYTHON_LETTERS_THAT_SHUT_OUT.items() if letter in word[1:]]
-    return " ".join(dict.fromkeys(found))
+        options_found += [
+            option for letter, option in _PYTHON_LETTERS_THAT_SHUT_OUT.items() if letter in word[1:]
+        ]
+    return " ".join(dict.fromkeys(options_found))
 
 
 LAUNCHERS: tuple[Launcher, ...] = (

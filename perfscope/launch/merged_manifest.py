@@ -61,18 +61,18 @@ class Part:
 
 def read_parts(run_dir: Path) -> tuple[Part, ...]:
     """The parts of a collected run, by key; empty for other directories."""
-    found = [
+    parts = [
         _read_part(path, str(run_dir)) for path in sorted((run_dir / layout.OWNER / PARTS).glob("*.json"))
     ]
-    return tuple(part for part in found if part is not None)
+    return tuple(part for part in parts if part is not None)
 
 
 def _read_part(path: Path, origin: str) -> Part | None:
     """None where whoever copied the run tore the file: its source can be collected again."""
     try:
-        found: dict[str, Any] = read_document(path)
-        ranks = tuple(map(int, found["ranks"]))
-        return Part(manifest=dict(found["manifest"]), ranks=ranks, origin=origin)
+        document: dict[str, Any] = read_document(path)
+        ranks = tuple(map(int, document["ranks"]))
+        return Part(manifest=dict(document["manifest"]), ranks=ranks, origin=origin)
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
@@ -112,7 +112,7 @@ def merge(run_dir: Path, parts: Sequence[Part]) -> dict[str, object]:
     ending = _ending(manifests)
     ends = [part.end_ns for part in ordered]
     is_whole = expected is None or attached >= expected
-    finished = is_whole and all(one.get("status") == "finished" for one in manifests)
+    finished = is_whole and all(manifest.get("status") == "finished" for manifest in manifests)
     return {
         **base,
         "start_unix_ns": min(part.start_ns for part in ordered),
@@ -124,13 +124,13 @@ def merge(run_dir: Path, parts: Sequence[Part]) -> dict[str, object]:
         "attach_notes": _notes(run_dir, manifests, ranks, expected, ending),
         "world_size": attachment.world_size(ranks) or base.get("world_size"),
         "packages": attachment.packages(ranks),
-        "git": next((one["git"] for one in manifests if one.get("git")), None),
+        "git": next((manifest["git"] for manifest in manifests if manifest.get("git")), None),
         "slurm": _slurm(manifests),
         "collected": [
             {"host": part.manifest.get("host"), "start_unix_ns": part.start_ns, "ranks": list(part.ranks)}
             for part in ordered
         ],
-        seal.SEALS: None if any(seal.SEALS not in one for one in manifests) else seal.SEALS_VERSION,
+        seal.SEALS: None if any(seal.SEALS not in manifest for manifest in manifests) else seal.SEALS_VERSION,
     }
 
 
@@ -140,8 +140,8 @@ def keep_later_facts(manifest: dict[str, object], before: Mapping[str, object]) 
     Args:
         before: the run's run.json as it is; empty where there is none.
     """
-    slurm, known = as_mapping(manifest.get("slurm")), as_mapping(before.get("slurm"))
-    later = {name: known[name] for name in ("job", "neighbours") if name in known and name not in slurm}
+    slurm, earlier = as_mapping(manifest.get("slurm")), as_mapping(before.get("slurm"))
+    later = {name: earlier[name] for name in ("job", "neighbours") if name in earlier and name not in slurm}
     if later:
         manifest = {**manifest, "slurm": {**slurm, **later}}
     reason = before.get("incomplete")
@@ -153,22 +153,22 @@ def keep_later_facts(manifest: dict[str, object], before: Mapping[str, object]) 
 
 def _expected(manifests: Sequence[Mapping[str, object]], reported: int | None) -> int | None:
     """Tasks of the step, which every part knows; else what ranks said; else the sum of what was started."""
-    counts = [as_whole(one.get("expected_ranks")) for one in manifests]
-    known = [count for count in counts if count is not None]
-    if any(as_mapping(one.get("slurm")).get("step_id") is not None for one in manifests):
-        return max(known, default=reported)
+    counts = [as_whole(manifest.get("expected_ranks")) for manifest in manifests]
+    present = [count for count in counts if count is not None]
+    if any(as_mapping(manifest.get("slurm")).get("step_id") is not None for manifest in manifests):
+        return max(present, default=reported)
     if reported is not None:
         return reported
-    return sum(known) if known and None not in counts else None
+    return sum(present) if present and None not in counts else None
 
 
 def _ending(manifests: Sequence[Mapping[str, object]]) -> Ending | None:
     """The highest code of all parts; None = nobody failed, but not everybody's end is known."""
-    endings = [as_mapping(one.get("exit")) for one in manifests]
+    endings = [as_mapping(manifest.get("exit")) for manifest in manifests]
     codes = [
-        (code, as_whole(one.get("signal")))
-        for one in endings
-        if (code := as_whole(one.get("code"))) is not None
+        (code, as_whole(ending.get("signal")))
+        for ending in endings
+        if (code := as_whole(ending.get("code"))) is not None
     ]
     worst = max(codes, key=lambda pair: pair[0], default=None)
     if worst is not None and (worst[0] or len(codes) == len(endings)):
@@ -183,9 +183,9 @@ def _notes(
     expected: int | None,
     ending: Ending | None,
 ) -> list[str]:
-    notes = [str(note) for one in manifests for note in as_list(one.get("attach_notes"))]
+    notes = [str(note) for manifest in manifests for note in as_list(manifest.get("attach_notes"))]
     notes = [note for note in notes if not note.startswith(_OF_ONE_PART)]
-    absent = sorted(set(range(expected or 0)) - {one.rank for one in ranks})
+    absent = sorted(set(range(expected or 0)) - {attached.rank for attached in ranks})
     half = [rank for rank in absent if (run_dir / layout.RANKS / str(rank)).is_dir()]
     absent = [rank for rank in absent if rank not in half]
     if absent:
@@ -200,7 +200,7 @@ def _notes(
 
 
 def _slurm(manifests: Sequence[Mapping[str, object]]) -> dict[str, object] | None:
-    jobs = [as_mapping(one.get("slurm")) for one in manifests]
+    jobs = [as_mapping(manifest.get("slurm")) for manifest in manifests]
     if not jobs[0]:
         return None
     failed: list[object] = []

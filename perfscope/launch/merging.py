@@ -84,8 +84,8 @@ class Collected:
     notes: tuple[str, ...]
 
 
-def collect(places: Sequence[Path], target: Path) -> Collected:
-    """Merge the runs in `places` into `target`.
+def collect(run_dirs: Sequence[Path], target: Path) -> Collected:
+    """Merge the runs in `run_dirs` into `target`.
 
     Raises:
         UsageError: `target` is one of the places, or lies in one.
@@ -93,8 +93,8 @@ def collect(places: Sequence[Path], target: Path) -> Collected:
             holds another run or cannot be written.
     """
     target = Path(os.path.abspath(target))  # noqa: PTH100 - links in the user's path are kept
-    _require_apart(places, target)
-    sources = [_read_source(place) for place in places]
+    _require_apart(run_dirs, target)
+    sources = [_read_source(run_dir) for run_dir in run_dirs]
     present = _present(target)
     if present:
         refuse_links(target)
@@ -132,12 +132,14 @@ def _collect(sources: Sequence[Source], target: Path, parts: Sequence[Part]) -> 
     before = _read_json(target / layout.RUN_JSON)
     manifest = keep_later_facts(merge(target, read_parts(target)), before or {})
     noted = (part.manifest.get(INVENTORY) for part in parts)
-    known = {path: None for one in noted if isinstance(one, dict) for path in one}  # what a source has lost
-    manifest |= {INVENTORY: {**known, **take_inventory(target)}}
+    lost_before = {
+        path: None for entry in noted if isinstance(entry, dict) for path in entry
+    }  # what a source has lost
+    manifest |= {INVENTORY: {**lost_before, **take_inventory(target)}}
     if before != manifest:
         write_json(target / layout.RUN_JSON, manifest)
         changed = True
-    attached = tuple(sorted({one.rank for one in _processes(target) if one.meta is not None}))
+    attached = tuple(sorted({process.rank for process in _processes(target) if process.meta is not None}))
     expected = manifest.get("expected_ranks")
     notes = manifest.get("attach_notes")
     wanted = expected if isinstance(expected, int) else 0
@@ -152,38 +154,38 @@ def _collect(sources: Sequence[Source], target: Path, parts: Sequence[Part]) -> 
     )
 
 
-def _require_apart(places: Sequence[Path], target: Path) -> None:
+def _require_apart(run_dirs: Sequence[Path], target: Path) -> None:
     to = target.resolve()
-    for place in places:
-        source = place.resolve()
+    for run_dir in run_dirs:
+        source = run_dir.resolve()
         if to == source or source in to.parents or to in source.parents:
             raise UsageError(
-                f"-o {target} and the source {place} are in each other; sources stay as they are"
+                f"-o {target} and the source {run_dir} are in each other; sources stay as they are"
             )
 
 
-def _read_source(place: Path) -> Source:
-    folder = place.resolve()
+def _read_source(run_dir: Path) -> Source:
+    folder = run_dir.resolve()
     if not folder.is_dir():
-        raise RunDirectoryError(f"{place} {'is not there' if not folder.exists() else 'is no directory'}")
+        raise RunDirectoryError(f"{run_dir} {'is not there' if not folder.exists() else 'is no directory'}")
     refuse_links(folder)
-    with _one_line(place):
+    with _one_line(run_dir):
         processes = _processes(folder)
     parts = read_parts(folder)
     if not parts and (folder / layout.RUN_JSON).exists():
         manifest = _read_json(folder / layout.RUN_JSON)
         if manifest is None:
-            raise RunDirectoryError(f"{place / layout.RUN_JSON} is broken or cannot be read")
-        ranks = sorted({one.rank for one in processes})
-        parts = (Part(manifest=migrate(manifest, str(place)), ranks=tuple(ranks), origin=str(place)),)
+            raise RunDirectoryError(f"{run_dir / layout.RUN_JSON} is broken or cannot be read")
+        ranks = sorted({process.rank for process in processes})
+        parts = (Part(manifest=migrate(manifest, str(run_dir)), ranks=tuple(ranks), origin=str(run_dir)),)
     if not parts and not processes:
-        raise RunDirectoryError(f"{place} is no part of a run: it holds neither run.json nor ranks")
+        raise RunDirectoryError(f"{run_dir} is no part of a run: it holds neither run.json nor ranks")
     return Source(path=folder, parts=parts, processes=processes)
 
 
 def _present(target: Path) -> bool:
     """Whether `target` is a run that was collected before."""
-    if not target.exists() or (target.is_dir() and all(one.name == LOCK for one in target.iterdir())):
+    if not target.exists() or (target.is_dir() and all(entry.name == LOCK for entry in target.iterdir())):
         return False
     if (target / layout.OWNER / PARTS).is_dir():
         return True
@@ -192,15 +194,17 @@ def _present(target: Path) -> bool:
 
 
 def _processes(folder: Path) -> tuple[RankProcess, ...]:
-    attempts = [one for tried in all_attempts(folder).values() for one in tried]
-    return tuple(RankProcess(attempt=one, meta=_read_json(one.path / layout.RANK_JSON)) for one in attempts)
+    attempts = [attempt for tried in all_attempts(folder).values() for attempt in tried]
+    return tuple(
+        RankProcess(attempt=attempt, meta=_read_json(attempt.path / layout.RANK_JSON)) for attempt in attempts
+    )
 
 
 def _copy_ranks(source: Source, target: Path) -> Tally:
     copied = replaced = kept = 0
     for process in source.processes:
         there = _processes(target)
-        same = next((one for one in there if process.is_same(one)), None)
+        same = next((other for other in there if process.is_same(other)), None)
         if same is None:
             _put(process.attempt.path, _free_place(process.attempt, target, there), target)
             copied += 1
@@ -223,7 +227,7 @@ def _free_place(attempt: Attempt, target: Path, there: Sequence[RankProcess]) ->
     wanted = target / layout.RANKS / attempt.path.name
     if not wanted.exists():
         return wanted
-    numbers = [one.attempt.number for one in there if one.rank == attempt.rank]
+    numbers = [process.attempt.number for process in there if process.rank == attempt.rank]
     return target / layout.RANKS / f"{attempt.rank}.{max(numbers, default=0) + 1}"
 
 
@@ -243,16 +247,16 @@ def _fullness(process: RankProcess) -> tuple[bool, bool, int, int, int, int]:
     )
 
 
-def _put(source: Path, place: Path, target: Path) -> None:
+def _put(source: Path, destination: Path, target: Path) -> None:
     """Copy a folder aside and rename it into place: a reader never sees half of it."""
     staging = target / layout.OWNER / _STAGING
     staging.mkdir(parents=True, exist_ok=True)
-    place.parent.mkdir(exist_ok=True)
-    new, old = (staging / f"{place.name}-{secrets.token_hex(4)}" for _ in range(2))
+    destination.parent.mkdir(exist_ok=True)
+    new, old = (staging / f"{destination.name}-{secrets.token_hex(4)}" for _ in range(2))
     shutil.copytree(source, new, ignore=_not_plain)
-    if place.exists():
-        place.rename(old)
-    new.rename(place)
+    if destination.exists():
+        destination.rename(old)
+    new.rename(destination)
 
 
 def _not_plain(folder: str, names: list[str]) -> set[str]:
@@ -271,12 +275,14 @@ def _copy_hosts(source: Path, target: Path) -> bool:
         for path in sorted(host.iterdir()):
             if path.name in _OF_THE_HOST_ALONE or path.name == layout.SAMPLES_SEAL:
                 continue
-            place = target / layout.HOSTS / host.name / path.name
-            if _copy_if_larger(path, place):
+            destination = target / layout.HOSTS / host.name / path.name
+            if _copy_if_larger(path, destination):
                 changed = True
                 if path.name == layout.SAMPLES_JSONL:  # another seal of the same size belongs to it
-                    place.with_name(layout.SAMPLES_SEAL).unlink(missing_ok=True)
-                    _copy_if_larger(path.with_name(layout.SAMPLES_SEAL), place.with_name(layout.SAMPLES_SEAL))
+                    destination.with_name(layout.SAMPLES_SEAL).unlink(missing_ok=True)
+                    _copy_if_larger(
+                        path.with_name(layout.SAMPLES_SEAL), destination.with_name(layout.SAMPLES_SEAL)
+                    )
     return changed
 
 
@@ -290,33 +296,33 @@ def _copy_rest(source: Path, target: Path) -> bool:
     return changed
 
 
-def _copy_if_larger(source: Path, place: Path) -> bool:
+def _copy_if_larger(source: Path, destination: Path) -> bool:
     """Files of a run only grow: the larger copy is the later one."""
     if source.is_symlink() or not source.is_file():
         return False
-    if place.exists() and place.stat().st_size >= source.stat().st_size:
+    if destination.exists() and destination.stat().st_size >= source.stat().st_size:
         return False
-    place.parent.mkdir(parents=True, exist_ok=True)
-    aside = place.with_name(f".{place.name}.{secrets.token_hex(4)}.part")
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    aside = destination.with_name(f".{destination.name}.{secrets.token_hex(4)}.part")
     try:
         shutil.copy2(source, aside)
-        aside.replace(place)
+        aside.replace(destination)
     finally:
         with suppress(OSError):
             aside.unlink(missing_ok=True)
     return True
 
 
-def _add_lines(source: Path, place: Path) -> bool:
-    """Lines of `source` that `place` does not have yet, appended."""
+def _add_lines(source: Path, destination: Path) -> bool:
+    """Lines of `source` that `destination` does not have yet, appended."""
     try:
         lines = read_bounded(source, MAX_LINES_BYTES).splitlines()
     except (OSError, UnreadableFileError):
         return False
-    have = set(place.read_bytes().splitlines()) if place.exists() else set()
+    have = set(destination.read_bytes().splitlines()) if destination.exists() else set()
     new = [line for line in dict.fromkeys(lines) if line not in have]
     if new:
-        with place.open("ab") as file:
+        with destination.open("ab") as file:
             file.write(b"\n".join(new) + b"\n")
     return bool(new)
 
@@ -329,7 +335,7 @@ def _read_json(path: Path) -> dict[str, object] | None:
 
 
 @contextmanager
-def _one_line(place: Path) -> Iterator[None]:
+def _one_line(destination: Path) -> Iterator[None]:
     """What the file system refuses, as one line.
 
     Raises:
@@ -338,7 +344,7 @@ def _one_line(place: Path) -> Iterator[None]:
     try:
         yield
     except shutil.Error as error:  # a list of (source, target, reason)
-        first = error.args[0][0] if error.args and error.args[0] else ("", str(place), str(error))
+        first = error.args[0][0] if error.args and error.args[0] else ("", str(destination), str(error))
         raise RunDirectoryError(f"cannot copy {first[0]}: {first[2]}") from error
     except OSError as error:
-        raise RunDirectoryError(f"{error.filename or place}: {error.strerror or error}") from error
+        raise RunDirectoryError(f"{error.filename or destination}: {error.strerror or error}") from error

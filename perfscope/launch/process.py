@@ -199,8 +199,8 @@ def _stopped_again(pid: int) -> bool:
 def _reap(pid: int) -> Ending | None:
     """Take every state change of the command; its ending, if it has ended."""
     while True:
-        found, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
-        if found == 0:
+        reaped, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+        if reaped == 0:
             return None
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)

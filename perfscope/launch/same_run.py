@@ -45,12 +45,12 @@ class RankProcess:
     def times(self) -> tuple[int, int] | None:
         """First and last moment its clock was read, unix ns."""
         anchors = (self.meta or {}).get("anchors")
-        found = [
+        times = [
             pair[1]
             for pair in (anchors if isinstance(anchors, list) else [])
             if isinstance(pair, list) and len(pair) == 2 and isinstance(pair[1], int)
         ]
-        return (min(found), max(found)) if found else None
+        return (min(times), max(times)) if times else None
 
     def is_same(self, other: RankProcess) -> bool:
         """Whether both are copies of what one process left; a copy without rank.json goes by its folder."""
@@ -61,12 +61,12 @@ class RankProcess:
         return self.name == other.name
 
 
-def require_one_run(parts: Sequence[Part], places: Sequence[tuple[Path, Sequence[RankProcess]]]) -> None:
+def require_one_run(parts: Sequence[Part], run_dirs: Sequence[tuple[Path, Sequence[RankProcess]]]) -> None:
     """Refuse what is not one run.
 
     Args:
         parts: run.json of every directory that has one, those already collected first.
-        places: every directory and the processes in it.
+        run_dirs: every directory and the processes in it.
 
     Raises:
         RunDirectoryError: nothing says what the run was, or something speaks against its being one.
@@ -80,33 +80,33 @@ def require_one_run(parts: Sequence[Part], places: Sequence[tuple[Path, Sequence
         reason = _difference(first, other)
         if reason:
             raise RunDirectoryError(f"{first.origin} and {other.origin} are different runs: {reason}")
-    for one, another in combinations(places, 2):
-        for clash in _clashes(one, another):
+    for one_run, another in combinations(run_dirs, 2):
+        for clash in _clashes(one_run, another):
             raise RunDirectoryError(f"these are different runs: {clash}")
-    _require_time_of(parts, places)
+    _require_time_of(parts, run_dirs)
 
 
-def _difference(one: Part, other: Part) -> str:
+def _difference(this: Part, other: Part) -> str:
     """Why two manifests are not of one run; '' if nothing says so."""
-    jobs = [as_mapping(part.manifest.get("slurm")) for part in (one, other)]
+    jobs = [as_mapping(part.manifest.get("slurm")) for part in (this, other)]
     for name in _STEP:
         if jobs[0].get(name) != jobs[1].get(name):
             return _unlike(name, jobs[0], jobs[1])
-    if one.manifest.get("name") != other.manifest.get("name"):
-        return _unlike("name", one.manifest, other.manifest)
-    if _command(one) != _command(other):
-        return _unlike("command", one.manifest, other.manifest)
-    apart_s = abs(one.start_ns - other.start_ns) / 1e9
+    if this.manifest.get("name") != other.manifest.get("name"):
+        return _unlike("name", this.manifest, other.manifest)
+    if _command(this) != _command(other):
+        return _unlike("command", this.manifest, other.manifest)
+    apart_s = abs(this.start_ns - other.start_ns) / 1e9
     if apart_s * 1e9 > _LONGEST_START_NS:
         return f"they began {apart_s:,.0f} s apart"
-    first, second = sorted((one, other), key=lambda part: part.start_ns)
+    first, second = sorted((this, other), key=lambda part: part.start_ns)
     if first.end_ns is not None and first.end_ns + _SLACK_NS < second.start_ns:
         return f"one began {(second.start_ns - first.end_ns) / 1e9:,.0f} s after the other ended"
     return ""
 
 
-def _unlike(name: str, one: Mapping[str, object], other: Mapping[str, object]) -> str:
-    return f"{name} is {_word(one.get(name))} and {_word(other.get(name))}"
+def _unlike(name: str, first: Mapping[str, object], other: Mapping[str, object]) -> str:
+    return f"{name} is {_word(first.get(name))} and {_word(other.get(name))}"
 
 
 def _command(part: Part) -> list[str]:
@@ -116,35 +116,42 @@ def _command(part: Part) -> list[str]:
 
 
 def _clashes(
-    one: tuple[Path, Sequence[RankProcess]], another: tuple[Path, Sequence[RankProcess]]
+    first: tuple[Path, Sequence[RankProcess]], another: tuple[Path, Sequence[RankProcess]]
 ) -> Iterator[str]:
     """What two directories cannot both say of one run."""
     by_rank: dict[int, list[RankProcess]] = {}
     for process in another[1]:
         by_rank.setdefault(process.rank, []).append(process)
-    sizes = {size for _, found in (one, another) for p in found if (size := (p.meta or {}).get("world_size"))}
+    sizes = {
+        size
+        for _, processes in (first, another)
+        for p in processes
+        if (size := (p.meta or {}).get("world_size"))
+    }
     if len(sizes) > 1:
-        words = " and ".join(str(size) for size in sorted(map(str, sizes)))
-        yield f"the ranks of {one[0]} and {another[0]} are of worlds of {words} ranks"
-    for process in one[1]:
+        sizes_text = " and ".join(str(size) for size in sorted(map(str, sizes)))
+        yield f"the ranks of {first[0]} and {another[0]} are of worlds of {sizes_text} ranks"
+    for process in first[1]:
         for other in by_rank.get(process.rank, []):
             if process.meta is None or other.meta is None or process.is_same(other):
                 continue
             if _BY_ORDER in (process.meta.get("rank_source"), other.meta.get("rank_source")):
                 yield (
-                    f"nothing told their processes which rank they are, so both {one[0]} and {another[0]} "
+                    f"nothing told their processes which rank they are, so both {first[0]} and {another[0]} "
                     f"count from rank {process.rank}"
                 )
             elif _overlap(process.times, other.times):
-                yield f"two processes were rank {process.rank} at the same time, in {one[0]} and {another[0]}"
+                yield (
+                    f"two processes were rank {process.rank} at the same time, in {first[0]} and {another[0]}"
+                )
 
 
-def _require_time_of(parts: Sequence[Part], places: Sequence[tuple[Path, Sequence[RankProcess]]]) -> None:
+def _require_time_of(parts: Sequence[Part], run_dirs: Sequence[tuple[Path, Sequence[RankProcess]]]) -> None:
     """Ranks without a run.json beside them must have run while the run did."""
     start = min(part.start_ns for part in parts) - _SLACK_NS
     ends = [part.end_ns for part in parts]
-    end = max((known for known in ends if known is not None), default=None)
-    for place, processes in places:
+    end = max((known_end for known_end in ends if known_end is not None), default=None)
+    for run_dir, processes in run_dirs:
         for process in processes:
             times = process.times
             if times is None:
@@ -152,13 +159,13 @@ def _require_time_of(parts: Sequence[Part], places: Sequence[tuple[Path, Sequenc
             late = None not in ends and end is not None and times[0] > end + _SLACK_NS
             if times[1] < start or late:
                 raise RunDirectoryError(
-                    f"these are different runs: rank {process.rank} of {place} did not train while the "
+                    f"these are different runs: rank {process.rank} of {run_dir} did not train while the "
                     "run went on"
                 )
 
 
-def _overlap(one: tuple[int, int] | None, other: tuple[int, int] | None) -> bool:
-    return one is not None and other is not None and one[0] < other[1] and other[0] < one[1]
+def _overlap(first: tuple[int, int] | None, other: tuple[int, int] | None) -> bool:
+    return first is not None and other is not None and first[0] < other[1] and other[0] < first[1]
 
 
 def _word(value: object) -> str:

@@ -75,8 +75,8 @@ class SamplerKeeper(threading.Thread):
         failures = 0
         while failures < _MOST_FAILURES and not self._done.wait(_LOOK_S):
             if self._sampler is not None:
-                found, status = _ended(self._sampler)
-                if not found:
+                has_ended, status = _ended(self._sampler)
+                if not has_ended:
                     continue
                 failures += status != 0  # killed, or broken: another one goes on in the same file
                 self._sampler = None
@@ -109,7 +109,7 @@ class SamplerKeeper(threading.Thread):
 def _ended(pid: int) -> tuple[bool, int]:
     """Whether our child has ended, and its wait status."""
     try:
-        found, status = os.waitpid(pid, os.WNOHANG)
+        has_ended, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
         return True, 0
-    return found != 0, status
+    return has_ended != 0, status

@@ -139,30 +139,30 @@ def run_command(request: RunRequest, environment: Mapping[str, str]) -> int:
             for warning in plan.warnings:
                 say(f"warning: {warning}")
         try:
-            place = _open_run_dir(request, plan, environment, task)
+            location = _open_run_dir(request, plan, environment, task)
         except RunDirectoryError:
             if task is None or task.task == task.eldest:
                 raise
             return EXIT_OWN_FAILURE  # the node's first task says why
-        return _record(request, plan, environment, place, gate)
+        return _record(request, plan, environment, location, gate)
 
 
 def _record(
-    request: RunRequest, plan: LaunchPlan, environment: Mapping[str, str], place: _Place, gate: SignalGate
+    request: RunRequest, plan: LaunchPlan, environment: Mapping[str, str], location: _Place, gate: SignalGate
 ) -> int:
-    """Start the command and record it in `place`; returns the code to exit with."""
-    run_dir = place.run_dir
+    """Start the command and record it in `location`; returns the code to exit with."""
+    run_dir = location.run_dir
     injection = make_injection(run_dir, request.probe, environment)
-    manifest = _first_manifest(request, plan, environment, place)
-    if not place.joined:
+    manifest = _first_manifest(request, plan, environment, location)
+    if not location.joined:
         write_json(run_dir / layout.RUN_JSON, manifest)
-    elif place.room is None:
+    elif location.room is None:
         joining.announce(run_dir, plan.expected_ranks)
-    facts = _Facts(place, request.host, environment)
-    _measure(facts, place, request, gate)
+    facts = _Facts(location, request.host, environment)
+    _measure(facts, location, request, gate)
     early = gate.stop_requested()
     if early is not None:  # Ctrl-C while we prepared: there is nothing to pass it on to
-        _close_early(place, manifest, plan, Ending(128 + early, early), facts, gate)
+        _close_early(location, manifest, plan, Ending(128 + early, early), facts, gate)
         return 128 + early
     child_environment = {**environment, **injection.changes(environment), **plan.environment}
     keeper = _keep_sampler(run_dir, request, child_environment)
@@ -173,7 +173,7 @@ def _record(
     except Exception:
         witness.dismiss()
         with suppress(RunDirectoryError):
-            _close_early(place, manifest, plan, Ending(EXIT_NOT_FOUND, None), facts, gate)
+            _close_early(location, manifest, plan, Ending(EXIT_NOT_FOUND, None), facts, gate)
         raise
     for begin in (facts.start, keeper.start, functools.partial(watch.begin, pid)):
         with suppress(RuntimeError):  # no thread to be had: the command's ending is what counts
@@ -184,10 +184,10 @@ def _record(
     keeper.stop()
     seen = watch.end()
     try:
-        if place.room is None:
-            _finish(run_dir, manifest, plan, ending, facts, gate, place.joined, seen)
+        if location.room is None:
+            _finish(run_dir, manifest, plan, ending, facts, gate, location.joined, seen)
         else:
-            _finish_task(place.room, manifest, plan, ending, facts, gate)
+            _finish_task(location.room, manifest, plan, ending, facts, gate)
     except Exception as error:  # noqa: BLE001 - the command has run; its exit code is all that counts now
         say(f"the record is incomplete: {error}")
     keeper.bury()
@@ -244,11 +244,11 @@ def say(message: str) -> None:
 class _Facts(threading.Thread):
     """Collects what may take a moment (topology, git) beside the running command."""
 
-    def __init__(self, place: _Place, host: HostDuties, environment: Mapping[str, str]) -> None:
+    def __init__(self, location: _Place, host: HostDuties, environment: Mapping[str, str]) -> None:
         super().__init__(name="perfscope-facts", daemon=True)
-        self._run_dir = place.run_dir
-        self._host = host if place.is_eldest else HostDuties()
-        self._wants_git = not place.joined
+        self._run_dir = location.run_dir
+        self._host = host if location.is_eldest else HostDuties()
+        self._wants_git = not location.joined
         self._environment = environment
         self.git: dict[str, object] | None = None
         self.problem: str | None = None
@@ -296,16 +296,16 @@ def _plan(request: RunRequest, environment: Mapping[str, str]) -> LaunchPlan:
     return plan_command(request.command, context)
 
 
-def _measure(facts: _Facts, place: _Place, request: RunRequest, gate: SignalGate) -> None:
+def _measure(facts: _Facts, location: _Place, request: RunRequest, gate: SignalGate) -> None:
     """Measure the idle host; of a node's tasks the eldest does, and the others wait for it."""
     facts.measure()
-    if place.room is None or request.host.measure is _nothing:
+    if location.room is None or request.host.measure is _nothing:
         return
-    if place.is_eldest:
+    if location.is_eldest:
         with suppress(OSError):  # the others go on after some time
-            place.room.say("measured")
+            location.room.say("measured")
     else:
-        place.room.await_measured(_MEASURE_LIMIT_S, lambda: gate.stop_requested() is not None)
+        location.room.await_measured(_MEASURE_LIMIT_S, lambda: gate.stop_requested() is not None)
 
 
 def _open_run_dir(
@@ -349,9 +349,9 @@ def _run_nested(request: RunRequest, environment: Mapping[str, str], task: StepT
 
 
 def _first_manifest(
-    request: RunRequest, plan: LaunchPlan, environment: Mapping[str, str], place: _Place
+    request: RunRequest, plan: LaunchPlan, environment: Mapping[str, str], location: _Place
 ) -> dict[str, object]:
-    num_tasks = place.room.task.num_tasks if place.room is not None else None
+    num_tasks = location.room.task.num_tasks if location.room is not None else None
     return {
         "schema_version": layout.SCHEMA_VERSION,
         "perfscope_version": __version__,
@@ -441,16 +441,16 @@ def _finish_task(
 
     if facts.is_alive():
         facts.join(_FACTS_TIMEOUT_S)
-    own = step_closing.OwnEnd(
+    own_end = step_closing.OwnEnd(
         ending=ending, git=facts.git, problems=(facts.problem,) if facts.problem else ()
     )
-    closed = step_closing.leave(room, manifest, plan, own, stop=lambda: gate.stop_requested() is not None)
+    closed = step_closing.leave(room, manifest, plan, own_end, stop=lambda: gate.stop_requested() is not None)
     if closed is not None:
         _tell(room.run_dir, closed.attached, closed.expected, closed.notes, closed.problems)
 
 
 def _close_early(
-    place: _Place,
+    location: _Place,
     manifest: dict[str, object],
     plan: LaunchPlan,
     ending: Ending,
@@ -458,11 +458,11 @@ def _close_early(
     gate: SignalGate,
 ) -> None:
     """The command was not started."""
-    if place.room is None:
-        _close_manifest(place.run_dir, manifest, ending, place.joined)
+    if location.room is None:
+        _close_manifest(location.run_dir, manifest, ending, location.joined)
         return
     with suppress(OSError):  # the others, or readers, find that this task left no ending
-        _finish_task(place.room, manifest, plan, ending, facts, gate)
+        _finish_task(location.room, manifest, plan, ending, facts, gate)
 
 
 def _tell(
@@ -475,10 +475,10 @@ def _tell(
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         say(f"the record is incomplete: {problems[0]}{more}")
-    place = quote(str(_short(run_dir)))
-    say(f"run directory: {place}")
+    run_text = quote(str(_short(run_dir)))
+    say(f"run directory: {run_text}")
     if attached:
-        say(f"next: perfscope report {place}")
+        say(f"next: perfscope report {run_text}")
 
 
 def _close_manifest(run_dir: Path, manifest: dict[str, object], ending: Ending, joined: bool) -> None:

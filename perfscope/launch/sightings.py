@@ -69,10 +69,10 @@ class ProcessWatch(threading.Thread):
         pause = _FIRST_LOOK_S
         while not self._done.wait(pause) and len(self._found) < _MOST_SEEN and not self._has_rank():
             for pid in _below(self._root):
-                words, reason = _why_without_agent(pid, self._site_dir)
+                argv, reason = _why_without_agent(pid, self._site_dir)
                 if reason:
                     self._found.setdefault(
-                        reason, f"`{_shown(words)}` ran without perfscope's agent: {reason}"
+                        reason, f"`{_shown(argv)}` ran without perfscope's agent: {reason}"
                     )
             pause = min(2 * pause, _LONGEST_S)
 
@@ -102,10 +102,10 @@ class ProcessWatch(threading.Thread):
         if now != self._identity:
             return "was replaced by another"
         with suppress(OSError):
-            place = os.statvfs(self._run_dir)
-            if place.f_flag & os.ST_RDONLY:
+            filesystem = os.statvfs(self._run_dir)
+            if filesystem.f_flag & os.ST_RDONLY:
                 return "became read-only"
-            if place.f_blocks and not place.f_bfree:
+            if filesystem.f_blocks and not filesystem.f_bfree:
                 return "ran out of space"
         return ""
 
@@ -135,15 +135,15 @@ def _why_without_agent(pid: int, site_dir: str) -> tuple[Sequence[str], str]:
         program = base(os.readlink(f"/proc/{pid}/exe"))  # noqa: PTH115 - not resolved further
         if not is_python(program):
             return (), ""
-        words = _strings(pid, "cmdline")
+        argv = _strings(pid, "cmdline")
         variables = dict(word.partition("=")[::2] for word in _strings(pid, "environ"))
     except OSError:  # it has ended, or is another user's
         return (), ""
-    return words, _reason(program, words, variables, site_dir)
+    return argv, _reason(program, argv, variables, site_dir)
 
 
-def _reason(program: str, words: Sequence[str], variables: Mapping[str, str], site_dir: str) -> str:
-    option = _ignoring_option(words)
+def _reason(program: str, argv: Sequence[str], variables: Mapping[str, str], site_dir: str) -> str:
+    option = _ignoring_option(argv)
     if option:
         return f"Python's option -{option} keeps it out; leave the option away"
     if _TOO_OLD.fullmatch(program):
@@ -155,18 +155,18 @@ def _reason(program: str, words: Sequence[str], variables: Mapping[str, str], si
     return ""
 
 
-def _ignoring_option(words: Sequence[str]) -> str:
+def _ignoring_option(argv: Sequence[str]) -> str:
     """The letter among Python's own options by which it ignores PYTHONPATH or sitecustomize."""
-    following = iter(words[1:])
+    following = iter(argv[1:])
     for word in following:
         if not word.startswith("-") or word in ("-", "--"):
             return ""
-        for place, letter in enumerate(word[1:], 2):
+        for position, letter in enumerate(word[1:], 2):
             if letter in "EIS":
                 return letter
             if letter in "cm":  # what follows is the program's
                 return ""
-            if letter in "WX" and len(word) == place:
+            if letter in "WX" and len(word) == position:
                 next(following, "")  # its value
             if letter in "WX-":
                 break
@@ -177,7 +177,7 @@ def _strings(pid: int, name: str) -> list[str]:
     return [os.fsdecode(word) for word in Path(f"/proc/{pid}/{name}").read_bytes().split(b"\0")[:-1]]
 
 
-def _shown(words: Sequence[str]) -> str:
-    text = " ".join(shlex.join([base(words[0]), *redact_argv(words)[1:4]] if words else ["python"]).split())
+def _shown(argv: Sequence[str]) -> str:
+    text = " ".join(shlex.join([base(argv[0]), *redact_argv(argv)[1:4]] if argv else ["python"]).split())
     printable = "".join(letter if letter.isprintable() else "?" for letter in text)
     return printable if len(printable) <= _MOST_LETTERS else f"{printable[: _MOST_LETTERS - 1]}…"

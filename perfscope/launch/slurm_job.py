@@ -168,8 +168,8 @@ def _number(environment: Mapping[str, str], *names: str) -> int | None:
 
 def _numbers(text: str) -> tuple[int, ...]:
     """`0,2,3` in order; empty where it is not written like that."""
-    words = text.split(",")
-    return tuple(sorted({int(word) for word in words})) if all(word.isdecimal() for word in words) else ()
+    parts = text.split(",")
+    return tuple(sorted({int(word) for word in parts})) if all(word.isdecimal() for word in parts) else ()
 
 
 def _text(environment: Mapping[str, str], *names: str) -> str | None:

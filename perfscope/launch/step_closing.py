@@ -45,19 +45,19 @@ class StepEnd:
     @property
     def failed(self) -> tuple[TaskState, ...]:
         """Tasks that did not end with 0, in the order of their ends."""
-        ended = [one for one in self.states.values() if one and one.ending and one.ending.code]
-        return tuple(sorted(ended, key=lambda one: (one.end_unix_ns, one.task)))
+        ended = [state for state in self.states.values() if state and state.ending and state.ending.code]
+        return tuple(sorted(ended, key=lambda state: (state.end_unix_ns, state.task)))
 
     @property
     def is_complete(self) -> bool:
         """Whether every task ended by itself."""
-        return all(one and one.ending and one.ending.signal is None for one in self.states.values())
+        return all(state and state.ending and state.ending.signal is None for state in self.states.values())
 
     @property
     def ending(self) -> Ending | None:
         """The step's: the highest code, as `srun` itself exits; None = nobody failed, but not all ended."""
         if self.failed:
-            worst = max(self.failed, key=lambda one: one.ending.code if one.ending else 0)
+            worst = max(self.failed, key=lambda state: state.ending.code if state.ending else 0)
             return worst.ending
         return Ending(0, None) if self.is_complete else None
 
@@ -68,7 +68,9 @@ class StepEnd:
     @property
     def problems(self) -> tuple[str, ...]:
         """Lines of all tasks about what could not be recorded."""
-        return tuple(dict.fromkeys(line for one in self.states.values() if one for line in one.problems))
+        return tuple(
+            dict.fromkeys(line for state in self.states.values() if state for line in state.problems)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +108,7 @@ def await_end(room: StepRoom, ending: Ending, stop: Callable[[], bool]) -> StepE
     if not all_done and ending.code == 0 and signs and _lives(signs, room.signs_of_life(tasks)):
         return None  # others train on: the last of them will say it
     states = room.states(tasks)
-    if not all_done and all(one and (one.ending or one.is_done) for one in states.values()):
+    if not all_done and all(state and (state.ending or state.is_done) for state in states.values()):
         return None  # others are at their last duties, and will say it
     if not room.claims(f"{_LAST_WORD if all_done else _FIRST_WORD}-{len(tasks)}"):
         return None
@@ -114,7 +116,12 @@ def await_end(room: StepRoom, ending: Ending, stop: Callable[[], bool]) -> StepE
 
 
 def leave(
-    room: StepRoom, manifest: dict[str, object], plan: LaunchPlan, own: OwnEnd, *, stop: Callable[[], bool]
+    room: StepRoom,
+    manifest: dict[str, object],
+    plan: LaunchPlan,
+    own_end: OwnEnd,
+    *,
+    stop: Callable[[], bool],
 ) -> Closed | None:
     """This task's last duties. What to tell the user when it is this task that closes the run, else None.
 
@@ -126,13 +133,13 @@ def leave(
         OSError, RunDirectoryError: the run directory cannot be written.
     """
     run_dir = room.run_dir
-    room.ended(own.ending)
-    problems = [*own.problems, *(_close_host(run_dir, stop) if room.is_last_here() else ())]
+    room.ended(own_end.ending)
+    problems = [*own_end.problems, *(_close_host(run_dir, stop) if room.is_last_here() else ())]
     if room.is_owner:
         with joining.exclusive(run_dir):
-            write_json(run_dir / layout.RUN_JSON, {**joining.newest(run_dir, manifest), "git": own.git})
+            write_json(run_dir / layout.RUN_JSON, {**joining.newest(run_dir, manifest), "git": own_end.git})
     room.say("closed", problems=problems)
-    end = await_end(room, own.ending, stop)
+    end = await_end(room, own_end.ending, stop)
     if end is None:
         return None
     ranks = attachment.read_ranks(run_dir)
@@ -169,7 +176,7 @@ def closed_manifest(
         **manifest,
         "status": end.status,
         "exit": None if ending is None else {"code": ending.code, "signal": ending.signal},
-        "end_unix_ns": max((one.end_unix_ns for one in end.states.values() if one), default=0) or None,
+        "end_unix_ns": max((state.end_unix_ns for state in end.states.values() if state), default=0) or None,
         "expected_ranks": expected,
         "attached_ranks": attachment.num_attached(ranks),
         "attach_notes": list(dict.fromkeys([*task_notes(end), *why])),
@@ -185,7 +192,7 @@ def _close_host(run_dir: Path, stop: Callable[[], bool]) -> list[str]:
 
     def compress() -> list[str]:
         here = layout.host_name()
-        ranks = [one for one in attachment.read_ranks(run_dir) if one.record.host == here]
+        ranks = [rank for rank in attachment.read_ranks(run_dir) if rank.record.host == here]
         return finish.compress_windows(ranks, stop=stop)
 
     # Emulated nodes share a host: what another has packed in the meantime is no trouble the second time.
@@ -197,14 +204,14 @@ def _close_host(run_dir: Path, stop: Callable[[], bool]) -> list[str]:
 def task_notes(end: StepEnd) -> list[str]:
     """One line for each kind of thing that became of the tasks."""
     notes = list(_failures(end))
-    silent = [one for one in end.states.values() if one is not None and one.ending is None]
-    killed = [one.task for one in silent if one.is_gone]
+    silent = [state for state in end.states.values() if state is not None and state.ending is None]
+    killed = [state.task for state in silent if state.is_gone]
     if killed:
         notes.append(f"{_tasks(killed)} left no ending: {_its(killed)} perfscope was killed")
-    open_ = [one.task for one in silent if not one.is_gone]
+    open_ = [state.task for state in silent if not state.is_gone]
     if open_:
         notes.append(f"{_tasks(open_)} had not ended when this was written, or {_its(open_)} node died")
-    absent = [task for task, one in end.states.items() if one is None]
+    absent = [task for task, state in end.states.items() if state is None]
     if absent:
         notes.append(
             f"{_tasks(absent)} never came, so nothing of {'it' if len(absent) == 1 else 'them'} is here"
@@ -222,7 +229,7 @@ def _failures(end: StepEnd) -> list[str]:
     if not failed or failed[0].ending is None:
         return []
     first = failed[0].ending
-    if first.signal is not None and all(one.ending == first for one in failed) and len(failed) > 1:
+    if first.signal is not None and all(ending.ending == first for ending in failed) and len(failed) > 1:
         many = "every task" if len(failed) == len(end.states) else f"{len(failed)} tasks"
         return [f"{many} ended by signal {first.signal}: cancelled, requeued or out of time"]
     how = (
@@ -236,9 +243,9 @@ def _failures(end: StepEnd) -> list[str]:
 
 def _failed_tasks(end: StepEnd) -> list[dict[str, object]]:
     return [
-        {"task": one.task, "host": one.host, "code": one.ending.code, "signal": one.ending.signal}
-        for one in end.failed[:_MOST_KEPT]
-        if one.ending
+        {"task": state.task, "host": state.host, "code": state.ending.code, "signal": state.ending.signal}
+        for state in end.failed[:_MOST_KEPT]
+        if state.ending
     ]
 
 

@@ -149,7 +149,7 @@ class StepRoom:
     def is_last_here(self) -> bool:
         """Whether this task is to close what the node's tasks share: all have ended, and it asks first."""
         states = [self.state(mate) for mate in self.task.mates]
-        if any(one is None or not (one.ending or one.is_done) for one in states):
+        if any(state is None or not (state.ending or state.is_done) for state in states):
             return False
         return self.claims(f"host-{self.task.eldest}")
 
@@ -201,14 +201,14 @@ class StepRoom:
 
     def signs_of_life(self, tasks: Sequence[int]) -> dict[str, int]:
         """Sizes of files that grow while tasks train (steps, hosts' samples), of the first that are open."""
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for task in self._some_open(tasks):
             state = self.state(task)
             paths = [self.run_dir / layout.RANKS / str(task) / layout.STEPS_JSONL]
             if state is not None:
                 paths.append(self.run_dir / layout.HOSTS / state.host / layout.SAMPLES_JSONL)
-            found |= {str(path): _size(path) for path in paths}
-        return found
+            sizes |= {str(path): _size(path) for path in paths}
+        return sizes
 
     def _some_open(self, tasks: Sequence[int]) -> list[int]:
         first = self.first_open(tasks)
@@ -375,10 +375,10 @@ def _identity(task: StepTask) -> dict[str, object]:
 
 def _claimed_by(directory: Path) -> dict[str, object] | None:
     try:
-        found = json.loads((directory / layout.OWNER / _STEP).read_bytes())
+        claim = json.loads((directory / layout.OWNER / _STEP).read_bytes())
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return claim if isinstance(claim, dict) else None
 
 
 def _what_is_in(directory: Path) -> str:
@@ -389,20 +389,20 @@ def _what_is_in(directory: Path) -> str:
 
 
 def _state(task: int, data: bytes) -> TaskState:
-    said: dict[str, dict[str, object]] = {}
+    entries: dict[str, dict[str, object]] = {}
     for line in data.splitlines():
         with suppress(ValueError):  # torn: its writer was killed, or the file system lags behind
             entry = json.loads(line)
             if isinstance(entry, dict):
-                said[str(entry.get("at"))] = entry
-    came, ended, closed = (said.get(at, {}) for at in ("came", "ended", "closed"))
+                entries[str(entry.get("at"))] = entry
+    came, ended, closed = (entries.get(at, {}) for at in ("came", "ended", "closed"))
     code, number, problems = ended.get("code"), ended.get("signal"), closed.get("problems")
     return TaskState(
         task=task,
         host=str(came.get("host", "")),
         pid=_whole(came.get("pid")),
         namespace=str(came.get("namespace", "")),
-        measured="measured" in said,
+        measured="measured" in entries,
         ending=Ending(code, number if isinstance(number, int) else None) if isinstance(code, int) else None,
         end_unix_ns=_whole(ended.get("unix_ns")),
         closed=bool(closed),

@@ -66,12 +66,12 @@ class Witness:
 
     def _listen(self) -> None:
         with suppress(BlockingIOError):
-            told = os.read(self._told, 4096)
-            if not told and self._pid:
+            data = os.read(self._told, 4096)
+            if not data and self._pid:
                 with suppress(OSError):
                     os.waitpid(self._pid, os.WNOHANG)
                 self._pid = 0
-            self._last_seen |= dict.fromkeys(told, self._clock())
+            self._last_seen |= dict.fromkeys(data, self._clock())
 
 
 def _be_witness(telling: int, gone: int) -> None:

@@ -78,7 +78,7 @@ def shebang(word: str, environment: Mapping[str, str]) -> tuple[str, ...]:
         return ()
     if not head.startswith(b"#!"):
         return ()
-    words = tuple(head[2:].split(b"\n", 1)[0].decode("utf-8", "replace").split())
-    if words and base(words[0]) == "env":
-        words = words[end_of_options(words, ("-u",)) :]
-    return words
+    argv = tuple(head[2:].split(b"\n", 1)[0].decode("utf-8", "replace").split())
+    if argv and base(argv[0]) == "env":
+        argv = argv[end_of_options(argv, ("-u",)) :]
+    return argv

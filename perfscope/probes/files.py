@@ -57,16 +57,16 @@ class Shield:
             raise
 
     def __exit__(self, *_: object) -> None:
-        others = []
+        still_open = []
         try:
             new = (signal.sigpending() & self.SIGNALS) - self._pending if self.SIGNALS else set()
             for number in new:
                 taken = signal.sigtimedwait([number], 0)
                 if taken is not None and taken.si_pid != os.getpid():
-                    others.append(number)
+                    still_open.append(number)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
-        for number in others:
+        for number in still_open:
             os.kill(os.getpid(), number)
 
 
@@ -331,8 +331,8 @@ def say(kind: str, text: str) -> None:
     """
     pid = os.getpid()
     try:
-        said = [one for one, by in _said.items() if by == pid]
-        if kind in said or len(said) >= MAX_LINES or _STDERR is None or _stderr() != _STDERR:
+        kinds = [kind_ for kind_, by in _said.items() if by == pid]
+        if kind in kinds or len(kinds) >= MAX_LINES or _STDERR is None or _stderr() != _STDERR:
             return
         _said[kind] = pid
         with Shield():

@@ -44,7 +44,7 @@ class OwnSteps(StepProbe):
     def lender(self) -> Optional[StepProbe]:
         """The framework that the program computes with; None: none that perfscope knows."""
         if self._lender is None:
-            self._lender = next((one for one in self.process.lenders if one.in_use()), None)
+            self._lender = next((probe for probe in self.process.lenders if probe.in_use()), None)
         return self._lender
 
     def profiler(self) -> Optional[Trace]:

@@ -161,15 +161,19 @@ class Process:
     def _identify(self) -> Identity:
         for ask in self._identities:
             try:
-                found = ask()
+                identity_ = ask()
             except Exception as error:  # noqa: BLE001 - the boundary: the launcher's variables are left
                 self.guard.fault("identity", error)
                 continue
-            if found is not None and found.rank is not None:
-                known = identify()
-                return found._replace(
-                    local_rank=found.local_rank if found.local_rank is not None else known.local_rank,
-                    world_size=found.world_size if found.world_size is not None else known.world_size,
+            if identity_ is not None and identity_.rank is not None:
+                default = identify()
+                return identity_._replace(
+                    local_rank=identity_.local_rank
+                    if identity_.local_rank is not None
+                    else default.local_rank,
+                    world_size=identity_.world_size
+                    if identity_.world_size is not None
+                    else default.world_size,
                 )
         return identify()
 
@@ -191,7 +195,7 @@ class Process:
         recorder = self.recorder
         if recorder is None or pid != os.getpid() or recorder.meta["finished"]:
             return
-        told: Dict[str, Any] = {}
+        facts: Dict[str, Any] = {}
         for finish in self._finishers:
-            told.update(self._told_by(finish))
-        recorder.finish(**told)
+            facts.update(self._told_by(finish))
+        recorder.finish(**facts)

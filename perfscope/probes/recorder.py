@@ -152,7 +152,7 @@ class Recorder:
         """
         self.meta.update(fields, num_steps=self.num_steps)
         if self.meta["finished"]:
-            seals = {name: sealed for name, one in self.files.items() if (sealed := one.seal())}
+            seals = {name: sealed for name, file in self.files.items() if (sealed := file.seal())}
             self.meta[seal.FILES] = {**self._documents, **seals}
         return self.write_json(layout.RANK_JSON, self.meta)
 

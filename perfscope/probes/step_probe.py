@@ -280,12 +280,12 @@ class StepProbe:
         """End the open window now: an evaluation begins, the training starts a profiler of its own."""
         self._end_window(self.started is None or self.ended > self.started)
 
-    def _end_window(self, whole: bool) -> None:
+    def _end_window(self, is_complete: bool) -> None:
         windows = self.windows
         if windows is not None and windows.active >= 0:
             self.window_closing()
             self._closed_at = _clock()
-            windows.close(whole)
+            windows.close(is_complete)
             self.window_closed()
             self._closing_ns = _clock() - self._closed_at
             if self.started is None:

@@ -235,8 +235,8 @@ class StepTracker:
     def _is_another_models(self, optimizer: int) -> bool:
         """A step of an optimizer not seen before that belongs to none of the steps so far."""
         forward = self._candidate is not None or self.fallback is not None
-        whole = bool(self._stepped) and self._stepped == self._whole and self._whole != {BY_HAND}
-        return forward and whole and optimizer not in self._ever
+        is_complete = bool(self._stepped) and self._stepped == self._whole and self._whole != {BY_HAND}
+        return forward and is_complete and optimizer not in self._ever
 
     def optimizer_ends(self, now: int) -> None:
         self._depth = max(0, self._depth - 1)

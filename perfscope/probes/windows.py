@@ -176,11 +176,11 @@ class Windows:
         self._open_step(step)
         return False
 
-    def _close_step(self, whole: bool = True) -> None:
+    def _close_step(self, is_complete: bool = True) -> None:
         if self._step is None:
             return
         step, self._step = self._step, None
-        if not whole:
+        if not is_complete:
             return  # its mark stays open until the trace is written: a profiler keeps no open span
         mark, self._mark = self._mark, None
         if mark is not None:
@@ -189,16 +189,16 @@ class Windows:
             self._calls.step(step, self._step_start, time.monotonic_ns())
         self._info["num_steps"] += 1
 
-    def close(self, whole: bool = True) -> None:
+    def close(self, is_complete: bool = True) -> None:
         """Stop tracing and write the trace. Whatever fails, the profiler is off afterwards.
 
         Args:
-            whole: the step under way has ended; else it is none of the window's.
+            is_complete: the step under way has ended; else it is none of the window's.
         """
-        self._close_step(whole)
+        self._close_step(is_complete)
         info, window, self.active = self._info, self.active, -1
         info["end_ns"] = began = time.monotonic_ns()
-        empty = not whole and not info["num_steps"]
+        empty = not is_complete and not info["num_steps"]
         reason = "it ended within its first step" if empty else ""
         try:
             with Shield():  # C++ writes traces: a limit on the size of files is not to end the training
@@ -275,10 +275,10 @@ class Windows:
         self._recorder.append(layout.WINDOWS_JSONL, info)
         self._recorder.save_meta(overhead=self.cost())
 
-    def finish(self, whole: bool = True) -> None:
-        """Training ended: close what is open and account for it. `whole`: as for `close`."""
+    def finish(self, is_complete: bool = True) -> None:
+        """Training ended: close what is open and account for it. `is_complete`: as for `close`."""
         if self.active >= 0:
-            self.close(whole)
+            self.close(is_complete)
         if self._info:
             self.settle()
 

@@ -155,9 +155,9 @@ def _where_it_goes(analysis: RunAnalysis) -> str:
         return ""
     step_ns, parts = shares
     ranked = sorted(parts.items(), key=lambda item: -item[1])
-    words = [f"{units.format_ratio(share)} {_part_words(key)}" for key, share in ranked if share >= 0.0005]
+    phrases = [f"{units.format_ratio(share)} {_part_words(key)}" for key, share in ranked if share >= 0.0005]
     return (
-        f"The {scope_of(analysis).whole} of {units.format_ns(step_ns)} is {', '.join(words)}."
+        f"The {scope_of(analysis).whole} of {units.format_ns(step_ns)} is {', '.join(phrases)}."
         f"{_against_untraced(analysis, step_ns)}"
     )
 

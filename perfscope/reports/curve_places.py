@@ -67,11 +67,11 @@ def frame(chart: CurveChart) -> Frame:
     return Frame(x_low=x_low, x_high=x_high, y_low=bottom, y_high=top, x_log=chart.x_log, y_log=chart.y_log)
 
 
-def _y_range(known: Sequence[float], chart: CurveChart) -> tuple[float, float]:
+def _y_range(values: Sequence[float], chart: CurveChart) -> tuple[float, float]:
     if chart.y_log:
-        above = [value for value in known if value > 0] or [1.0]
+        above = [value for value in values if value > 0] or [1.0]
         return _log_range(min(above), max(above))
-    low, high = (min(known), max(known)) if known else (0.0, 1.0)
+    low, high = (min(values), max(values)) if values else (0.0, 1.0)
     room = (high - low) or abs(high) or 1.0
     bottom = min(low, 0.0) if chart.y_zero else low - (HEADROOM - 1) * room
     return bottom, high + (HEADROOM - 1) * (high - bottom or room)
@@ -90,9 +90,9 @@ def x_ticks(chart: CurveChart, count: int = 8) -> tuple[Tick, ...]:
         return value_ticks(chart.x_unit, box.x_low, box.x_high, count)
     ticks: list[Tick] = []
     for value in sorted(chart.x_marks):
-        place = box.x(value)
-        if 0 <= place <= 100 and (not ticks or place - ticks[-1].position > 3.5):
-            ticks.append(Tick(position=place, text=format_value(chart.x_unit, value)))
+        position = box.x(value)
+        if 0 <= position <= 100 and (not ticks or position - ticks[-1].position > 3.5):
+            ticks.append(Tick(position=position, text=format_value(chart.x_unit, value)))
     return tuple(ticks)
 
 
@@ -119,13 +119,13 @@ def log_marks(low: float, high: float) -> tuple[float, ...]:
 
 def slots(chart: CurveChart) -> list[tuple[Curve, int | None]]:
     """Each curve with its colour; ideal lines have none."""
-    found: list[tuple[Curve, int | None]] = []
+    slots_found: list[tuple[Curve, int | None]] = []
     number = 0
     for curve in chart.curves:
         neutral = curve.kind in NEUTRAL
-        found.append((curve, None if neutral else number % MOST_CURVES))
+        slots_found.append((curve, None if neutral else number % MOST_CURVES))
         number += not neutral
-    return found
+    return slots_found
 
 
 def shape(slot: int) -> tuple[str, bool]:
@@ -137,8 +137,8 @@ def _places(box: Frame, x: Sequence[float], y: Sequence[float]) -> list[list[Poi
     """Points in per cent, in runs between gaps."""
     runs: list[list[Point]] = [[]]
     for across, up in zip(x, y, strict=True):
-        shown = (across > 0 or not box.x_log) and (up > 0 or not box.y_log)
-        if math.isfinite(up) and math.isfinite(across) and shown:
+        is_drawable = (across > 0 or not box.x_log) and (up > 0 or not box.y_log)
+        if math.isfinite(up) and math.isfinite(across) and is_drawable:
             runs[-1].append((box.x(across), box.y(up)))
         elif runs[-1]:
             runs.append([])
@@ -163,9 +163,9 @@ def strokes(chart: CurveChart, curve: Curve) -> list[tuple[list[Point], bool]]:
     return pieces
 
 
-def _between(one: Point, other: Point, x: float) -> Point:
-    share = (x - one[0]) / (other[0] - one[0]) if other[0] > one[0] else 0.0
-    return x, one[1] + share * (other[1] - one[1])
+def _between(first: Point, other: Point, x: float) -> Point:
+    share = (x - first[0]) / (other[0] - first[0]) if other[0] > first[0] else 0.0
+    return x, first[1] + share * (other[1] - first[1])
 
 
 def band(chart: CurveChart, curve: Curve) -> list[tuple[list[Point], list[Point]]]:
@@ -218,11 +218,11 @@ def bar_place(chart: IntervalBars, bar: IntervalBar) -> BarPlace:
         return None if value is None or not math.isfinite(value) else 100 * max(value, 0.0) / top
 
     low, high = share(bar.low), share(bar.high)
-    known = low is not None and high is not None and high > low
+    has_interval = low is not None and high is not None and high > low
     return BarPlace(
         end=share(bar.value),
-        low=low if known else None,
-        high=high if known else None,
+        low=low if has_interval else None,
+        high=high if has_interval else None,
         text=bar_words(chart.unit, bar),
     )
 

@@ -38,8 +38,8 @@ def visible(text: object, longest: int = LONGEST) -> str:
 
     The cut says how long the whole was: ``conv.conv … (100,000 characters) … conv``.
     """
-    whole = str(text)
-    if len(whole) > longest:
+    full = str(text)
+    if len(full) > longest:
         head, tail = longest * 2 // 3, longest // 6
-        whole = f"{whole[:head]} … ({len(whole):,} characters) … {whole[len(whole) - tail :]}"
-    return _INVISIBLE.sub(_spell, whole)
+        full = f"{full[:head]} … ({len(full):,} characters) … {full[len(full) - tail :]}"
+    return _INVISIBLE.sub(_spell, full)

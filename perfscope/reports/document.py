@@ -60,10 +60,10 @@ def build_document(analysis: RunAnalysis) -> Json:
         "layers": [_layer(layer) for layer in analysis.layers],
         "collectives": [
             {
-                **_object(one),
-                "late_counts": [{"rank": rank, "count": count} for rank, count in one.late_counts],
+                **_object(collective),
+                "late_counts": [{"rank": rank, "count": count} for rank, count in collective.late_counts],
             }
-            for one in analysis.collectives
+            for collective in analysis.collectives
         ],
         "missing": [missing_document(gap) for gap in analysis.missing],
         "machine": _machine(analysis.machine),
@@ -121,13 +121,15 @@ def _object(result: Any, *left_out: str) -> dict[str, Any]:
 
 def _rank(rank: RankResult) -> Json:
     """`breakdown_ns` has the parts alone, so that the sum of those that are known is `breakdown_step_ns`."""
-    own = rank.breakdown_ns
-    parts = {part: None if part in rank.untold else getattr(own, part, None) for part in Breakdown.PARTS}
+    breakdown = rank.breakdown_ns
+    parts = {
+        part: None if part in rank.untold else getattr(breakdown, part, None) for part in Breakdown.PARTS
+    }
     return {
         **_object(rank, "untold"),
-        "breakdown_ns": own and parts,
-        "breakdown_step_ns": own and own.step,
-        "breakdown_num_steps": own and own.num_steps,
+        "breakdown_ns": breakdown and parts,
+        "breakdown_step_ns": breakdown and breakdown.step,
+        "breakdown_num_steps": breakdown and breakdown.num_steps,
     }
 
 
@@ -172,7 +174,7 @@ def path_document(paths: Sequence[CriticalPath]) -> Json | None:
     """`steps[].kinds_ns` adds up to `steps[].total_ns`; `entries` are the longest over all steps together."""
     if not paths:
         return None
-    found = entries(paths)
+    path_entries = entries(paths)
     return {
         "steps": [
             {
@@ -187,7 +189,7 @@ def path_document(paths: Sequence[CriticalPath]) -> Json | None:
         ],
         "ranks": shares_by_rank(paths),
         "layers": shares_by_layer(paths),
-        "entries": found[:MOST_PATH_ENTRIES],
-        "num_entries": len(found),
+        "entries": path_entries[:MOST_PATH_ENTRIES],
+        "num_entries": len(path_entries),
         "never_on_path": never_on_path(paths),
     }

@@ -23,8 +23,8 @@ def render_calibration(c: Calibration, *, width: int, color: bool) -> str:
     """The suggestion first, then what it rests on, then one table; lines of at most `width` columns."""
     style = Style(color)
     lines = [style.bold(line) for line in _wrapped(sentence(c.headline), width, indent="")]
-    for one in c.sentences:
-        lines += _wrapped(sentence(one), width, indent="")
+    for text in c.sentences:
+        lines += _wrapped(sentence(text), width, indent="")
     if c.trials:
         lines += ["", *_table(c, width, style), "", *(style.quiet(line) for line in _basis(c, width))]
     lines += _left_out(c, width)
@@ -40,7 +40,9 @@ def calibration_document(c: Calibration) -> dict[str, object]:
         "reason": c.reason,
         "sentences": list(c.sentences),
         "num_runs": c.num_runs,
-        "left_out": [{"name": one.name, "reason": one.reason} for one in c.left_out],
+        "left_out": [
+            {"name": left_out_run.name, "reason": left_out_run.reason} for left_out_run in c.left_out
+        ],
         "fingerprint": asdict(c.fingerprint) | {"key": c.fingerprint.key} if c.fingerprint else None,
         "step_p10_ns": c.step_ns,
         "spread_ratio": c.spread,
@@ -57,7 +59,7 @@ def calibration_document(c: Calibration) -> dict[str, object]:
         "suggestion": _place(c.suggestion),
         "sees_target": c.sees_target,
         "current": _place(c.current),
-        "trials": [_trial(one) for one in c.trials],
+        "trials": [_trial(trial) for trial in c.trials],
     }
 
 
@@ -85,9 +87,11 @@ def _trial(trial: Trial) -> dict[str, object]:
 def _table(c: Calibration, width: int, style: Style) -> Iterator[str]:
     """A row for some numbers of pairs, a column for each threshold."""
     marked = [trial for trial in (c.suggestion, c.current) if trial is not None]
-    pairs = sorted({one.pairs for one in c.trials} & {*_SHOWN_PAIRS, *(trial.pairs for trial in marked)})
+    pairs = sorted(
+        {trial_.pairs for trial_ in c.trials} & {*_SHOWN_PAIRS, *(trial.pairs for trial in marked)}
+    )
     thresholds = _columns(c, marked, (width - _FIRST) // _CELL)
-    by_place = {(one.pairs, one.threshold): one for one in c.trials}
+    by_place = {(trial_.pairs, trial_.threshold): trial_ for trial_ in c.trials}
     shown_at = c.suggestion.threshold if c.suggestion else thresholds[0]
     head = "".join(pad(_share(threshold), _CELL, right=True) for threshold in thresholds)
     yield style.bold(fit(f"{pad('pairs', 5)}{pad('needed', _FIRST - 5, right=True)}{head}", width))
@@ -114,7 +118,7 @@ def _table(c: Calibration, width: int, style: Style) -> Iterator[str]:
 
 def _columns(c: Calibration, marked: list[Trial], room: int) -> list[float]:
     """Thresholds that fit: those of the marked trials, then every other one from below."""
-    every = sorted({one.threshold for one in c.trials})
+    every = sorted({trial_.threshold for trial_ in c.trials})
     kept = {trial.threshold for trial in marked}
     for threshold in every:
         if len(kept) < max(1, min(room, _MOST_COLUMNS)):
@@ -146,7 +150,7 @@ def _basis(c: Calibration, width: int) -> Iterator[str]:
     yield from _wrapped(text, width, indent="")
     if c.fingerprint:
         yield from _wrapped(f"Valid for {sentence(fingerprint_words(c.fingerprint))}.", width, indent="")
-    untried = [num for num in PAIRS if num not in {one.pairs for one in c.trials}]
+    untried = [num for num in PAIRS if num not in {trial_.pairs for trial_ in c.trials}]
     if untried and 2 * untried[-1] > c.num_runs:
         first = next(num for num in untried if 2 * num > c.num_runs)
         yield from _wrapped(
@@ -169,8 +173,8 @@ def _left_out(c: Calibration, width: int) -> list[str]:
     if not c.left_out:
         return []
     lines = ["", f"Left out {len(c.left_out)}:"]
-    for one in c.left_out[:_MOST_LEFT_OUT]:
-        lines += _wrapped(f"{shown(one.name, 60)}: {sentence(one.reason)}", width)
+    for left_out_run in c.left_out[:_MOST_LEFT_OUT]:
+        lines += _wrapped(f"{shown(left_out_run.name, 60)}: {sentence(left_out_run.reason)}", width)
     if len(c.left_out) > _MOST_LEFT_OUT:
         lines.append(f"  and {len(c.left_out) - _MOST_LEFT_OUT} more")
     return lines

@@ -126,11 +126,11 @@ def _environment() -> jinja2.Environment:
 
 def _data(pictures: Iterable[Picture], timelines: Sequence[Timeline]) -> Json:
     """What the scripts need: hook -> id -> data of the chart, and the timeline."""
-    found: dict[str, Json] = {"series": {}, "counters": {}, "curves": {}}
+    by_hook: dict[str, Json] = {"series": {}, "counters": {}, "curves": {}}
     for picture in pictures:
         if picture.data is not None:
-            found.setdefault(picture.hook, {})[picture.id] = picture.data()
-    return {**found, "timeline": timeline_payload(timelines[0]) if timelines else None}
+            by_hook.setdefault(picture.hook, {})[picture.id] = picture.data()
+    return {**by_hook, "timeline": timeline_payload(timelines[0]) if timelines else None}
 
 
 def _percent(value: float) -> str:

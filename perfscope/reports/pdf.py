@@ -140,14 +140,14 @@ def _(block: Counters) -> list[Json]:
     ends = [len(block.charts) * n // count for n in range(count + 1)]
     cut = [block.charts[start:end] for start, end in itertools.pairwise(ends)]
     pieces = [lay_out(structs.replace(block, charts=charts)) for charts in cut]
-    found = [
+    items = [
         _picture(block.title if n == 0 else "", paper_svg(piece), block.caption if n == count - 1 else "")
         for n, piece in enumerate(pieces)
     ]
-    told = [f"{when}, {what}{f' ({more})' if more else ''}" for when, what, more in pieces[0].details]
-    if told:
-        found.append({"kind": "list", "items": [soft(one) for one in told]})
-    return found
+    details = [f"{when}, {what}{f' ({more})' if more else ''}" for when, what, more in pieces[0].details]
+    if details:
+        items.append({"kind": "list", "items": [soft(line) for line in details]})
+    return items
 
 
 @_block.register

@@ -38,7 +38,7 @@ def _object(name: str, base: type[Struct], *left_out: str, **changed: Any) -> An
     """The result `base` as it stands in the document: without some fields, with others changed or added."""
     hints = get_type_hints(base, include_extras=True)
     names = [name for name in base.__struct_fields__ if name not in left_out]
-    rows = {**{one: hints[one] for one in names}, **changed}
+    rows = {**{item: hints[item] for item in names}, **changed}
     made = msgspec.defstruct(name, list(rows.items()), kw_only=True, forbid_unknown_fields=True)
     _BASE[made] = base
     return made
@@ -223,13 +223,13 @@ def document() -> str:
         rows = ["| key | what it holds | unit | meaning |", "|---|---|---|---|"]
         for key, (hint, text) in keys_of(kind).items():
             inner = f"{path}.{key}".lstrip(".")
-            for one, where in _objects(hint, inner):
-                if one not in seen:
-                    seen[one] = where
-                    todo.append((one, where))
+            for nested, where in _objects(hint, inner):
+                if nested not in seen:
+                    seen[nested] = where
+                    todo.append((nested, where))
             rows.append(f"| `{key}` | {_shown(hint, seen)} | {_unit(key, hint)} | {text} |")
         title = f"## `{path}`" if path else "## The document"
-        parts.append("\n\n".join(one for one in (title, _first_of(kind), "\n".join(rows)) if one))
+        parts.append("\n\n".join(part for part in (title, _first_of(kind), "\n".join(rows)) if part))
     return "\n\n".join(parts) + "\n"
 
 
@@ -245,9 +245,9 @@ def listing() -> str:
         seen.add(kind)
         for key, (hint, _) in keys_of(kind).items():
             inner = f"{path}.{key}".lstrip(".")
-            found = _objects(hint, inner)
-            todo += found
-            lines.append(f"{inner}: {_shown(hint, {one: one.__name__ for one, _ in found})}")
+            children = _objects(hint, inner)
+            todo += children
+            lines.append(f"{inner}: {_shown(hint, {nested: nested.__name__ for nested, _ in children})}")
     return "\n".join([f"schema_version {REPORT_SCHEMA_VERSION}", *sorted(lines)]) + "\n"
 
 
@@ -255,17 +255,17 @@ def keys_of(kind: Any) -> dict[str, tuple[Any, str]]:
     """Key -> its type and meaning; "" where nothing says it."""
     base = _BASE.get(kind, kind)
     texts = {} if base in _WITHOUT_SOURCE else _texts(base)
-    found = {}
+    keys = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
-        own = (
-            next((one.description for one in get_args(hint)[1:] if isinstance(one, Meta)), "")
+        stated = (
+            next((meta.description for meta in get_args(hint)[1:] if isinstance(meta, Meta)), "")
             if get_origin(hint) is Annotated
             else ""
         )
         is_null = type(None) in get_args(_bare(hint))
-        text = own or texts.get(name) or _COMMON.get(f"{name}?" if is_null else name, "")
-        found[name] = (_bare(hint), text.replace("|", "\\|"))
-    return found
+        text = stated or texts.get(name) or _COMMON.get(f"{name}?" if is_null else name, "")
+        keys[name] = (_bare(hint), text.replace("|", "\\|"))
+    return keys
 
 
 def _texts(result: type) -> dict[str, str]:
@@ -274,12 +274,12 @@ def _texts(result: type) -> dict[str, str]:
     lines = source.splitlines()
     body = ast.parse(source).body[0]
     assert isinstance(body, ast.ClassDef)
-    found: dict[str, str] = {}
+    texts_: dict[str, str] = {}
     attributes = "\n" + (ast.get_docstring(body) or "").partition("Attributes:\n")[2]
     for entry in re.split(r"\n {4}(?=[a-z_, ]+: )", attributes)[1:]:
         names, _, text = entry.partition(": ")
         for name in names.split(", "):
-            found[name.strip()] = _as_json(" ".join(text.split())).rstrip(".")
+            texts_[name.strip()] = _as_json(" ".join(text.split())).rstrip(".")
     for node in body.body:
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
             continue
@@ -291,8 +291,8 @@ def _texts(result: type) -> dict[str, str]:
             at -= 1
         text = " ".join([*above, *filter(None, trailing)])
         if text:
-            found[node.target.id] = _as_json(text).rstrip(".")
-    return found
+            texts_[node.target.id] = _as_json(text).rstrip(".")
+    return texts_
 
 
 def _as_json(text: str) -> str:
@@ -310,7 +310,7 @@ def _first_of(kind: Any) -> str:
         return ""
     paragraphs = re.split(r"\n\s*\n", _as_json(text))
     return "\n\n".join(
-        textwrap.fill(" ".join(one.split()), 100, break_on_hyphens=False) for one in paragraphs
+        textwrap.fill(" ".join(paragraph.split()), 100, break_on_hyphens=False) for paragraph in paragraphs
     )
 
 
@@ -330,7 +330,9 @@ def _objects(hint: Any, path: str) -> list[tuple[Any, str]]:
         if get_origin(hint) in (dict, Mapping)
         else path
     )
-    return [one for argument in get_args(hint) if argument is not ... for one in _objects(argument, inner)]
+    return [
+        nested for argument in get_args(hint) if argument is not ... for nested in _objects(argument, inner)
+    ]
 
 
 def _shown(hint: Any, seen: Mapping[Any, str]) -> str:
@@ -339,16 +341,18 @@ def _shown(hint: Any, seen: Mapping[Any, str]) -> str:
     if hint in seen:
         return f"object `{seen[hint]}`"
     if get_origin(hint) in (Union, types.UnionType):
-        return " or ".join("null" if one is type(None) else _shown(one, seen) for one in arguments)
+        return " or ".join(
+            "null" if argument is type(None) else _shown(argument, seen) for argument in arguments
+        )
     if get_origin(hint) is tuple:
         inner = arguments[:1] if arguments[-1] is ... else arguments
-        return f"list of {', '.join(_shown(one, seen) for one in inner)}"
+        return f"list of {', '.join(_shown(argument, seen) for argument in inner)}"
     if get_origin(hint) in (dict, Mapping):
         return f"object of {_shown(arguments[1], seen)} by key"
     if get_origin(hint) is Literal:
-        return " or ".join(str(one) for one in arguments)
+        return " or ".join(str(literal) for literal in arguments)
     if isinstance(hint, type) and issubclass(hint, Enum):
-        return " or ".join(f"`{one.value}`" for one in hint)
+        return " or ".join(f"`{member.value}`" for member in hint)
     return _NAMES.get(hint, str(hint))
 
 

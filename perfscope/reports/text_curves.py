@@ -50,8 +50,8 @@ def _course(box: places.Frame, curve: Curve, columns: int) -> str:
             bins[column].append(box.y(y))
     last = len(SPARKS) - 1
     return "".join(
-        SPARKS[min(max(round(last * sum(known) / len(known) / 100), 0), last)] if known else " "
-        for known in bins
+        SPARKS[min(max(round(last * sum(heights) / len(heights) / 100), 0), last)] if heights else " "
+        for heights in bins
     )
 
 
@@ -61,8 +61,8 @@ def interval_lines(chart: IntervalBars, width: int, style: Style) -> Iterator[st
     ends = max(cells(text) for text in texts)
     room = max(width - names - ends - 6, 8)
     for bar, text in zip(chart.bars, texts, strict=True):
-        place = places.bar_place(chart, bar)
-        drawn = "" if place.end is None else "█" * max(round(room * place.end / 100), 1)
+        location = places.bar_place(chart, bar)
+        drawn = "" if location.end is None else "█" * max(round(room * location.end / 100), 1)
         name = pad(fit(bar.label, names), names)
         painted = style.part("compute" if bar.leading else "idle", drawn) + " " * (room - cells(drawn))
         yield f"  {style.bold(name) if bar.leading else name}  {painted}  {pad(text, ends, right=True)}"

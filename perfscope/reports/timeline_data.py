@@ -24,8 +24,8 @@ def timeline_payload(timeline: Timeline) -> Json:
     extract = timeline.extract
     lanes = [lane for window in extract.windows for lane in window.lanes]
     rows = [_definition_rows(lane) for lane in lanes]
-    whole = np.concatenate(rows) if rows else np.empty((0, len(DEFINITION)), np.int64)
-    unique, inverse = np.unique(whole, axis=0, return_inverse=True)
+    all_rows = np.concatenate(rows) if rows else np.empty((0, len(DEFINITION)), np.int64)
+    unique, inverse = np.unique(all_rows, axis=0, return_inverse=True)
     ends = np.cumsum([len(block) for block in rows])
     numbers = iter(np.split(inverse.reshape(-1), ends[:-1]) if rows else [])
     return {

@@ -29,7 +29,7 @@ class PathPiece(Struct, frozen=True, kw_only=True):
 
 def path_pieces(paths: Sequence[CriticalPath], window: WindowExtract) -> tuple[PathPiece, ...]:
     """The pieces of all of a window's steps; those of one step follow one another."""
-    places = _Places(window)
+    lane_places = _Places(window)
     pieces: list[PathPiece] = []
     for path in paths:
         if path.window != window.window:
@@ -37,7 +37,7 @@ def path_pieces(paths: Sequence[CriticalPath], window: WindowExtract) -> tuple[P
         first = len(pieces)
         for segment in path.segments:
             piece = PathPiece(
-                lane=places.of(segment),
+                lane=lane_places.of(segment),
                 rank=segment.rank,
                 step=path.step,
                 start_ns=segment.start_ns - window.start_ns,
@@ -72,12 +72,12 @@ class _Places:
             exact = self.exact.get((segment.rank, segment.device, segment.lane))
             if exact is not None:
                 return exact
-        own = self.own.get(segment.rank)
-        if not own:
+        own_lanes = self.own.get(segment.rank)
+        if not own_lanes:
             return NO_LANE
         middle = (segment.start_ns + segment.end_ns) // 2 - self.start_ns
-        busy = [at for at, start, reach in own if _covers(start, reach, middle)]
-        last = self.last.get(segment.rank, own[0][0])
+        busy = [at for at, start, reach in own_lanes if _covers(start, reach, middle)]
+        last = self.last.get(segment.rank, own_lanes[0][0])
         lane = last if last in busy or not busy else busy[0]
         self.last[segment.rank] = lane
         return lane
@@ -85,12 +85,12 @@ class _Places:
 
 def _work(lane: LaneExtract) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Starts of the lane's spans, bare marks left out, and how far they reach."""
-    told = lane.kind != ANNOTATION
-    start = lane.start_ns[told]
-    end = start + lane.dur_ns[told]
+    is_work = lane.kind != ANNOTATION
+    start = lane.start_ns[is_work]
+    end = start + lane.dur_ns[is_work]
     return start, np.maximum.accumulate(end) if len(end) else end
 
 
 def _covers(start: NDArray[np.int64], reach: NDArray[np.int64], time: int) -> bool:
-    place = int(np.searchsorted(start, time, side="right")) - 1
-    return place >= 0 and int(reach[place]) > time
+    index = int(np.searchsorted(start, time, side="right")) - 1
+    return index >= 0 and int(reach[index]) > time

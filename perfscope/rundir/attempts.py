@@ -51,14 +51,14 @@ def all_attempts(run_dir: Path) -> dict[int, list[Attempt]]:
     Raises:
         OSError: the ranks cannot be listed.
     """
-    found: dict[int, list[Attempt]] = defaultdict(list)
+    by_rank: dict[int, list[Attempt]] = defaultdict(list)
     folder = run_dir / layout.RANKS
     for path in folder.iterdir() if folder.is_dir() else ():
         match = _NAME.fullmatch(path.name)
         if match and path.is_dir():
             attempt = Attempt(rank=int(match[1]), number=int(match[2] or 0), path=path)
-            found[attempt.rank].append(attempt)
-    return {rank: sorted(found[rank], key=lambda one: one.number) for rank in sorted(found)}
+            by_rank[attempt.rank].append(attempt)
+    return {rank: sorted(by_rank[rank], key=lambda tried: tried.number) for rank in sorted(by_rank)}
 
 
 def chosen_attempts(run_dir: Path) -> dict[int, Path]:
@@ -77,4 +77,4 @@ def choose(attempts: list[Attempt]) -> Attempt:
     """Of one rank's attempts, the one that is shown."""
     if len(attempts) == 1:
         return attempts[0]
-    return max(attempts, key=lambda one: (one.has_manifest(), one.count_steps(), one.number))
+    return max(attempts, key=lambda attempt: (attempt.has_manifest(), attempt.count_steps(), attempt.number))

@@ -32,18 +32,22 @@ def take_inventory(run_dir: Path, *, is_still: bool = False) -> dict[str, object
     Args:
         is_still: no process writes into the run: traces that are not compressed are whole, too.
     """
-    found: dict[str, object] = {}
+    inventory: dict[str, object] = {}
     for folder, names in ((layout.HOSTS, (*_OF_HOSTS, layout.STACKS_JSON)), (layout.RANKS, _OF_RANKS)):
-        for place in _folders(run_dir / folder):
-            found |= {f"{folder}/{place.name}/{name}": None for name in names if (place / name).is_file()}
-            for trace in _traces(place / layout.WINDOWS):
+        for folder_path in _folders(run_dir / folder):
+            inventory |= {
+                f"{folder}/{folder_path.name}/{name}": None
+                for name in names
+                if (folder_path / name).is_file()
+            }
+            for trace in _traces(folder_path / layout.WINDOWS):
                 is_whole = is_still or trace.suffix == ".gz"
-                name = f"{folder}/{place.name}/{layout.WINDOWS}/{trace.name}"
-                found[name] = mark_of(trace) if is_whole else None
+                name = f"{folder}/{folder_path.name}/{layout.WINDOWS}/{trace.name}"
+                inventory[name] = mark_of(trace) if is_whole else None
     for name in (layout.SCHEME_JSON, layout.NEIGHBOURS_JSONL):
         if (run_dir / name).is_file():
-            found[name] = None
-    return dict(sorted(found.items()))
+            inventory[name] = None
+    return dict(sorted(inventory.items()))
 
 
 def mark_of(trace: Path) -> dict[str, object] | None:
@@ -57,16 +61,16 @@ def mark_of(trace: Path) -> dict[str, object] | None:
         return None
 
 
-def _folders(place: Path) -> list[Path]:
+def _folders(folder: Path) -> list[Path]:
     try:
-        return [entry for entry in place.iterdir() if entry.is_dir()]
+        return [entry for entry in folder.iterdir() if entry.is_dir()]
     except OSError:
         return []
 
 
-def _traces(place: Path) -> Iterator[Path]:
+def _traces(folder: Path) -> Iterator[Path]:
     """Whole files alone: what another process still writes has a dot in front."""
     try:
-        yield from (path for path in place.iterdir() if path.name[:1].isdigit() and path.is_file())
+        yield from (path for path in folder.iterdir() if path.name[:1].isdigit() and path.is_file())
     except OSError:
         return

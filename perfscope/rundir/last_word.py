@@ -48,33 +48,33 @@ class Listener:
 
     def heard(self) -> List[Tuple[int, int]]:
         """(pid, errno) of each process that could not write, each once; takes the words away."""
-        words = {_parse(word) for word in (*self._received(), *self._left())}
-        return sorted(word for word in words if word is not None)
+        losses = {_parse(word) for word in (*self._received(), *self._left())}
+        return sorted(word for word in losses if word is not None)
 
     def close(self) -> None:
         if self._channel is not None:
             self._channel.close()
 
     def _received(self) -> List[str]:
-        words: List[str] = []
+        names: List[str] = []
         with suppress(OSError):  # BlockingIOError: there are no more
             while self._channel is not None:
                 word, _, run_dir = self._channel.recv(_MOST_BYTES).partition(b" ")
                 if run_dir == os.fsencode(self._run_dir):
-                    words.append(word.decode("ascii", "replace"))
-        return words
+                    names.append(word.decode("ascii", "replace"))
+        return names
 
     def _left(self) -> List[str]:
-        words: List[str] = []
+        names: List[str] = []
         with suppress(OSError):  # the run directory is gone
-            words = [name for name in os.listdir(self._run_dir) if name.startswith(_PREFIX)]
-        for name in words:
+            names = [name for name in os.listdir(self._run_dir) if name.startswith(_PREFIX)]
+        for name in names:
             with suppress(OSError):  # not ours to remove, or no directory: it does no harm
                 os.rmdir(os.path.join(self._run_dir, name))
-        return words
+        return names
 
 
 def _parse(word: str) -> Optional[Tuple[int, int]]:
     pid, _, number = word[len(_PREFIX) :].partition("-")
-    known = word.startswith(_PREFIX) and pid.isdigit() and number.isdigit()
-    return (int(pid), int(number)) if known else None
+    is_valid = word.startswith(_PREFIX) and pid.isdigit() and number.isdigit()
+    return (int(pid), int(number)) if is_valid else None

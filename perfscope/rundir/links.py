@@ -43,8 +43,8 @@ def refuse_links(run_dir: Path) -> None:
     if root in _views:
         return
     for name in _READ:
-        place = os.path.join(root, name)  # noqa: PTH118 - strings: a run may have very many files
-        for link in [place] if os.path.islink(place) else _links(place):  # noqa: PTH114
+        path = os.path.join(root, name)  # noqa: PTH118 - strings: a run may have very many files
+        for link in [path] if os.path.islink(path) else _links(path):  # noqa: PTH114
             raise RunDirectoryError(
                 f"{link} is a symbolic link, and links inside a run directory are not followed: "
                 "put what it leads to in its place, or delete it"

@@ -58,8 +58,8 @@ _BITS = (
 
 def collector(name: str) -> str:
     """A collector's name as it is now: ``nvml.links`` -> ``gpu.nvidia.links``."""
-    first, dot, rest = name.partition(".")
-    return f"gpu.nvidia{dot}{rest}" if first == "nvml" else name
+    first, dot, remainder = name.partition(".")
+    return f"gpu.nvidia{dot}{remainder}" if first == "nvml" else name
 
 
 def fact_value(value: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -41,7 +41,7 @@ def scales_with(code: object, what: object) -> ScalesWith | None:
     try:
         return ScalesWith(code)
     except ValueError:
-        parts = ((scaling, part) for scaling, words in _TRAFFIC.items() for part in words)
+        parts = ((scaling, part) for scaling, fragments in _TRAFFIC.items() for part in fragments)
         return next((scaling for scaling, part in parts if part in str(what)), None)
 
 

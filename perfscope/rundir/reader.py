@@ -101,13 +101,13 @@ class RunReader:
 
     def bench_records(self) -> dict[int, Document]:
         """bench.json of a bench run by rank, of ranks that no probe reached, too; empty for other runs."""
-        found: dict[int, Document] = {}
+        records: dict[int, Document] = {}
         for path in sorted((self.path / layout.RANKS).glob(f"*/{layout.BENCH_JSON}")):
             name = path.parent.name
             document = self._document(path) if name.isdigit() else None
             if document is not None:
-                found[int(name)] = document
-        return found
+                records[int(name)] = document
+        return records
 
     def windows(self, rank: int) -> tuple[Document, ...]:
         """Lines of windows.jsonl: one per traced window. What is listed and lost becomes a note."""
@@ -170,16 +170,18 @@ class RunReader:
         """What ingest says of each (rank, window), sorted so. Empty before ingest."""
         if self._summaries is None:
             folder = self.path / layout.DERIVED / layout.INGEST
-            found = [self._document(path) for path in sorted(folder.glob("*.json"))]
-            usable = [d for d in found if d and type(d.get("rank")) is int and type(d.get("window")) is int]
-            shown = [d for d in usable if self._is_shown(d)]
-            self._summaries = tuple(sorted(shown, key=lambda d: (_whole(d["rank"]), _whole(d["window"]))))
+            documents = [self._document(path) for path in sorted(folder.glob("*.json"))]
+            usable = [
+                d for d in documents if d and type(d.get("rank")) is int and type(d.get("window")) is int
+            ]
+            current = [d for d in usable if self._is_shown(d)]
+            self._summaries = tuple(sorted(current, key=lambda d: (_whole(d["rank"]), _whole(d["window"]))))
         return self._summaries
 
     def topology(self, host: str) -> Document | None:
         """topology.json of a host in `hosts`, or None."""
-        found = self._document(self._host_file(host, layout.TOPOLOGY_JSON))
-        return old_gpu_words.topology(found) if found is not None else None
+        document = self._document(self._host_file(host, layout.TOPOLOGY_JSON))
+        return old_gpu_words.topology(document) if document is not None else None
 
     def ceilings(self, host: str) -> CeilingsRecord | None:
         """ceilings.json of a host, or None."""
@@ -268,8 +270,8 @@ class RunReader:
             version = meta.get("schema_version") if meta is not None else None
             if meta is None:
                 self._note(file, 1, "no readable rank.json: left out")
-            elif type(own := meta.get("rank")) is int and own != rank:
-                self._note(file, 1, f"it is of rank {own}: left out")
+            elif type(recorded_rank := meta.get("rank")) is int and recorded_rank != rank:
+                self._note(file, 1, f"it is of rank {recorded_rank}: left out")
             elif isinstance(version, int) and version > layout.SCHEMA_VERSION:
                 reason = (
                     f"made by a newer perfscope (schema {version}, this one reads up to "
@@ -284,12 +286,12 @@ class RunReader:
 
     def _note_others(self, chosen: Attempt, tried: Sequence[Attempt]) -> None:
         """Attempts of a rank that nothing is shown of."""
-        place = chosen.path.relative_to(self.path).as_posix()
+        chosen_path = chosen.path.relative_to(self.path).as_posix()
         for attempt in tried:
             if attempt is not chosen:
                 num_steps = attempt.count_steps()
                 steps = f"{num_steps:,} step{'' if num_steps == 1 else 's'}"
-                self._note(attempt.path, 0, f"{steps}, not shown; {place} is")
+                self._note(attempt.path, 0, f"{steps}, not shown; {chosen_path} is")
 
     def _is_shown(self, summary: Document) -> bool:
         """Whether a summary is of the rank's chosen attempt: an earlier report may have ingested another."""
@@ -402,16 +404,16 @@ class RunReader:
 
     def _step_rows(self, path: Path, sealed: object) -> tuple[list[Row], tuple[str, ...]]:
         lines = (self._line_bytes(path, sealed) or b"").splitlines()
-        columns, rest = step_columns(lines)
+        columns, data_lines = step_columns(lines)
         if columns is None:
             if lines:
                 self._note(path, len(lines), "no header naming the columns")
             return [], ()
-        again = [line for line in rest if line.startswith(b"{")]
+        again = [line for line in data_lines if line.startswith(b"{")]
         if again:
             self._note(path, 0, f"{len(again) + 1} processes wrote steps of this rank one after another")
-            rest = [line for line in rest if not line.startswith(b"{")]
-        rows, num_bad = decode_lines(rest, msgspec.json.Decoder(Row))
+            data_lines = [line for line in data_lines if not line.startswith(b"{")]
+        rows, num_bad = decode_lines(data_lines, msgspec.json.Decoder(Row))
         usable = [row for row in rows if is_step(row, columns)]
         num_bad += len(rows) - len(usable)
         if num_bad:

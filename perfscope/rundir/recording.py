@@ -65,9 +65,9 @@ def claim(directory: Path) -> None:
 def release(directory: Path) -> None:
     """Give up the claim, if this process has it."""
     with suppress(OSError):  # the directory is gone, and the claim with it
-        found = _held.pop(_key(directory), None)
-        if found is not None:
-            _let_go(*found)
+        handle = _held.pop(_key(directory), None)
+        if handle is not None:
+            _let_go(*handle)
 
 
 def _let_go(handle: int, lock: Path) -> None:
@@ -86,8 +86,8 @@ def _release_all() -> None:
 
 
 def _key(directory: Path) -> tuple[int, int, int]:
-    found = directory.stat()
-    return os.getpid(), found.st_dev, found.st_ino
+    status = directory.stat()
+    return os.getpid(), status.st_dev, status.st_ino
 
 
 def _locked(directory: Path) -> int:
@@ -137,15 +137,15 @@ def _open(lock: Path) -> tuple[int, bool]:
 
 
 def _is_same(handle: int, lock: Path) -> bool:
-    own, there = os.fstat(handle), lock.lstat()
-    return (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino)
+    handle_stat, there = os.fstat(handle), lock.lstat()
+    return (handle_stat.st_dev, handle_stat.st_ino) == (there.st_dev, there.st_ino)
 
 
 def _holder(handle: int) -> Mapping[str, object]:
     with suppress(OSError, ValueError, RecursionError):  # being written at this moment, or not ours
-        found = json.loads(os.pread(handle, _LONGEST, 0))
-        if isinstance(found, dict):
-            return found
+        holder = json.loads(os.pread(handle, _LONGEST, 0))
+        if isinstance(holder, dict):
+            return holder
     return {}
 
 
@@ -169,12 +169,12 @@ def _start_of(pid: int) -> int | None:
 
 def _refusal(directory: Path, holder: Mapping[str, object]) -> str:
     pid, host, since = (holder.get(name) for name in ("pid", "host", "since_unix_ns"))
-    who = f"process {pid} on {host}" if type(pid) is int else "another process"
+    process = f"process {pid} on {host}" if type(pid) is int else "another process"
     when = ""
     if type(since) is int and 0 <= since < 1 << 62:
         when = time.strftime(" since %Y-%m-%d %H:%M:%S UTC", time.gmtime(since // 1_000_000_000))
     return (
-        f"{who} has been recording into {directory}{when}: wait until it has ended, or choose another -o "
+        f"{process} has been recording into {directory}{when}: wait until it has ended, or choose another -o "
         f"(if it no longer runs, delete {directory / LOCK})"
     )
 

@@ -135,10 +135,10 @@ class _Line:
     def argument(self, text: str) -> str:
         """A whole argument of argv: all after `--password=` is its value, spaces and commas too."""
         scanned = PRIVATE_KEY.sub(HIDDEN, text[:_MAX_SCANNED])
-        whole = None if _SHELLS_C.match(self._before) and " " in scanned else _WHOLE.match(scanned)
-        if whole and not self._announced and hides(whole[1], scanned[whole.end() :]):
+        match = None if _SHELLS_C.match(self._before) and " " in scanned else _WHOLE.match(scanned)
+        if match and not self._announced and hides(match[1], scanned[match.end() :]):
             self._before, self._bare = text, ""
-            return whole[0].rstrip() + HIDDEN
+            return match[0].rstrip() + HIDDEN
         return _cut(self.word(scanned), text)
 
     def word(self, text: str) -> str:
@@ -166,12 +166,12 @@ class _Line:
         """`-u user:password`."""
         option, value = self._before, text
         if option not in _USER_OPTIONS:
-            found = re.match(
+            match = re.match(
                 r"(-[uU]|--(?:user|username|proxy-user|login|http-user|basic-auth)=)(?=[^\s=])", text
             )
-            if found is None:
+            if match is None:
                 return None
-            option, value = found[1], text[found.end() :]
+            option, value = match[1], text[match.end() :]
         if option == "-a" and self._program not in ("http", "https", "xh"):
             return None
         both = _USER_AND_PASSWORD.match(value)
@@ -251,10 +251,10 @@ def _inside(word: str, depth: int) -> str:
     if depth < _DEEPEST:
         quote = word[:1] if len(word) > 1 and word[:1] in "\"'" and word.endswith(word[:1]) else ""
         inner = word[len(quote) : len(word) - len(quote)]
-        if any(one.isspace() for one in inner) and (quote or _WORD.fullmatch(word) is None):
-            whole = _WHOLE.match(inner) if quote else None
-            if whole and hides(whole[1], inner[whole.end() :]) and "=" not in whole[0]:
-                return f"{quote}{whole[0]}{HIDDEN}{quote}"  # a header: all that follows is its value
+        if any(character.isspace() for character in inner) and (quote or _WORD.fullmatch(word) is None):
+            match = _WHOLE.match(inner) if quote else None
+            if match and hides(match[1], inner[match.end() :]) and "=" not in match[0]:
+                return f"{quote}{match[0]}{HIDDEN}{quote}"  # a header: all that follows is its value
             return quote + _words(inner, depth + 1) + quote
     return hide_random(_hide_assigned(hide_shapes(word)))
 
@@ -262,20 +262,20 @@ def _inside(word: str, depth: int) -> str:
 def _hide_assigned(word: str) -> str:
     """`word` with the values of secret names in it hidden: `{"token":"X"}`, `?key=X`, `a.b.token=X`."""
     parts, end = [], 0
-    found = _INSIDE.search(word)
-    while found:
-        at = found.end()
+    match = _INSIDE.search(word)
+    while match:
+        at = match.end()
         # What comes first tells whether it is a secret: reading to the end for each name would be quadratic.
-        first = _VALUE.match(word, at, at + 512) if announces(found[1]) else None
+        first = _VALUE.match(word, at, at + 512) if announces(match[1]) else None
         # `bucket/key=image/`: a folder of a partitioned data set.
-        is_folder = word[found.start() - 1 : found.start()] == "/" and found[1].lower() in ("key", "session")
+        is_folder = word[match.start() - 1 : match.start()] == "/" and match[1].lower() in ("key", "session")
         if is_folder and first and not looks_random(first[0], shortest=12):
             first = None
-        if first and not first[0].startswith(HIDDEN) and hides(found[1], first[0]):
+        if first and not first[0].startswith(HIDDEN) and hides(match[1], first[0]):
             parts += [word[end:at], HIDDEN]
             value = _VALUE.match(word, at)
             at = end = value.end() if value else len(word)
-        found = _INSIDE.search(word, at)
+        match = _INSIDE.search(word, at)
     return "".join([*parts, word[end:]])
 
 

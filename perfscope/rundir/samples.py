@@ -222,8 +222,8 @@ class _Reader:
     def _other(self, entry: dict[str, Any]) -> None:
         if "series" in entry:
             collector = old_gpu_words.collector(str(entry.get("collector", "")))
-            series = [old_gpu_words.series(_mapping(one)) for one in entry["series"]]
-            self._rows[int(entry["id"])] = [self._column(collector, one) for one in series]
+            series = [old_gpu_words.series(_mapping(definition)) for definition in entry["series"]]
+            self._rows[int(entry["id"])] = [self._column(collector, definition) for definition in series]
         elif "fact" in entry:
             self._facts.append(
                 SampleFact(
@@ -253,14 +253,14 @@ class _Reader:
             since = int(entry.get("t_ns") or (anchor[0] if anchor else 0))
             self._intervals.append((since, int(entry["interval_ns"])))
 
-    def _column(self, collector: str, one: Mapping[str, Any]) -> _Growing:
-        labels = tuple(sorted((str(k), str(v)) for k, v in _mapping(one.get("labels")).items()))
-        if not math.isfinite(float(one.get("scale", 1.0))):
+    def _column(self, collector: str, definition: Mapping[str, Any]) -> _Growing:
+        labels = tuple(sorted((str(k), str(v)) for k, v in _mapping(definition.get("labels")).items()))
+        if not math.isfinite(float(definition.get("scale", 1.0))):
             raise ValueError("not a series")
-        key = (collector, str(one["metric"]), labels)
+        key = (collector, str(definition["metric"]), labels)
         if key not in self._series:
-            usual = QUALITIES.index(one.get("quality", EXACT))
-            self._series[key] = _Growing(definition=one, collector=collector, usual=usual)
+            usual = QUALITIES.index(definition.get("quality", EXACT))
+            self._series[key] = _Growing(definition=definition, collector=collector, usual=usual)
         return self._series[key]
 
     def result(self, host: str) -> HostSamples:
@@ -284,20 +284,20 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def _finished(column: _Growing) -> SampleSeries:
-    one = column.definition
-    limit = one.get("limit")
+    definition = column.definition
+    limit = definition.get("limit")
     if type(limit) is not int or not 0 < limit <= 1 << 62:
         limit = None  # as wide as the column: differences are right without
     return SampleSeries(
         collector=column.collector,
-        metric=str(one["metric"]),
-        labels={str(k): str(v) for k, v in _mapping(one.get("labels")).items()},
-        unit=str(one.get("unit", "")),
-        kind=str(one.get("kind", "gauge")),
-        source=str(one.get("source", "")),
+        metric=str(definition["metric"]),
+        labels={str(k): str(v) for k, v in _mapping(definition.get("labels")).items()},
+        unit=str(definition.get("unit", "")),
+        kind=str(definition.get("kind", "gauge")),
+        source=str(definition.get("source", "")),
         limit=limit,
-        scale=float(one.get("scale", 1.0)),
-        bits=_bits(one.get("bits")),
+        scale=float(definition.get("scale", 1.0)),
+        bits=_bits(definition.get("bits")),
         t_begin_ns=np.array(column.begin, np.int64),
         t_end_ns=np.array(column.end, np.int64),
         values=_column_of(column.values),
@@ -308,11 +308,11 @@ def _finished(column: _Growing) -> SampleSeries:
 
 def _bits(rows: object) -> tuple[ThrottleBit, ...]:
     """What the bits of a bitmask mean; those of a newer version's reasons are left out."""
-    known = {reason.value: reason for reason in ThrottleReason}
+    by_value = {reason.value: reason for reason in ThrottleReason}
     return tuple(
-        ThrottleBit(row[0], known[row[1]], str(row[2]))
+        ThrottleBit(row[0], by_value[row[1]], str(row[2]))
         for row in (rows if isinstance(rows, list) else ())
-        if isinstance(row, list) and len(row) == 3 and type(row[0]) is int and row[1] in known
+        if isinstance(row, list) and len(row) == 3 and type(row[0]) is int and row[1] in by_value
     )
 
 

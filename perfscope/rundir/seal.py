@@ -29,8 +29,8 @@ def sealed(text: str, name: str) -> str:
         name: of the file, without folders and without the `.gz` that it may get.
     """
     body = text.lstrip()[1:].rstrip()
-    rest = body if body.lstrip() == "}" else "," + body
-    return f'{{"{CHECKSUM}": "crc32:{_crc32(name, rest.encode()):08x}"{rest}\n'
+    remainder = body if body.lstrip() == "}" else "," + body
+    return f'{{"{CHECKSUM}": "crc32:{_crc32(name, remainder.encode()):08x}"{remainder}\n'
 
 
 def is_intact(data: bytes, name: str) -> bool | None:
@@ -73,12 +73,12 @@ def damage(seal: Any, data: bytes) -> str | None:
     return difference(seal, seal_of(data))
 
 
-def difference(seal: Any, found: Mapping[str, Any]) -> str | None:
+def difference(seal: Any, actual: Mapping[str, Any]) -> str | None:
     """As `damage`, of a file whose seal has been made while it was read."""
     if not isinstance(seal, dict) or not all(isinstance(seal.get(key), int) for key in ("bytes", "lines")):
         return "its seal cannot be read"
-    if found == {key: seal.get(key) for key in found}:
+    if actual == {key: seal.get(key) for key in actual}:
         return None
-    if found["lines"] != seal["lines"]:
-        return f"{found['lines']:,} of {seal['lines']:,} lines are there"
+    if actual["lines"] != seal["lines"]:
+        return f"{actual['lines']:,} of {seal['lines']:,} lines are there"
     return "not what was written: its checksum does not match"

@@ -92,10 +92,10 @@ _PATH = re.compile(
 
 def hides(name: str, value: str) -> bool:
     """Whether `value`, given under `name` (`--hub-token`, `DB_PASSWORD`, `a.b.token`), must not be shown."""
-    found = _kind(name[-256:])
-    if not found or value == "":
+    kind_found = _kind(name[-256:])
+    if not kind_found or value == "":
         return False
-    kind, qualified = found
+    kind, qualified = kind_found
     bare = value.strip("'\"").rstrip(")]}")
     lowered = bare.lower()
     if _PATH.match(bare) and not looks_random(bare, shortest=20):
@@ -125,8 +125,8 @@ def announces(name: str) -> bool:
 
 def is_strong(name: str) -> bool:
     """Whether a name announces a secret whatever its value (`password`, `client_secret`)."""
-    found = _kind(name[-256:])
-    return found is not None and found[0] == "strong"
+    kind = _kind(name[-256:])
+    return kind is not None and kind[0] == "strong"
 
 
 def _parts(name: str) -> list[str]:
@@ -145,26 +145,26 @@ def _kind(name: str) -> tuple[str, bool] | None:
         of_group = _parts(group)
         if any(_word(part) for part in of_group) and len(of_group) == 1 and of_group[0] != "session":
             parts = of_group + parts
-    words = {part: word for part in parts if (word := _word(part))}
-    plain = set(parts) - set(words)
-    if "sas" in words and len(parts) == 1:
+    name_words = {part: word for part in parts if (word := _word(part))}
+    plain = set(parts) - set(name_words)
+    if "sas" in name_words and len(parts) == 1:
         return None
-    if not words:
+    if not name_words:
         if _PLURALS & set(parts) and _OF_SERVICES & set(parts):
             return "token", False
         return _hinted(parts, last)
     tail = parts[-1] if parts[-1] in plain else ""
-    if "strong" in words.values():
+    if "strong" in name_words.values():
         # `--password-file X` names a place; a secret there is still hidden by its looks.
         return ("pass", True) if tail in _TAILS else ("strong", False)
     if {"key", "id"} <= set(parts) and plain & _OF_SERVICES:
         return "key", False
     qualified = bool(tail in _TAILS or tail in _WEAK_TAILS)
-    for word in words.values():
+    for word in name_words.values():
         qualified = qualified or bool(plain & _CONTEXT.get(word, frozenset()))
     if plain & _OF_SERVICES and tail not in _TAILS and tail not in _WEAK_TAILS:
         qualified = False
-    return next(iter(words.values())), qualified
+    return next(iter(name_words.values())), qualified
 
 
 def _hinted(parts: list[str], name: str) -> tuple[str, bool] | None:

@@ -145,10 +145,10 @@ def _hidden(word: str) -> str:
 
 def _is_path(word: str, before: str) -> bool:
     """Whether a run with slashes is a place: with a root, a scheme, an extension or words in it."""
-    first, *others = word.lstrip("~.").split("/")
+    first, *folders = word.lstrip("~.").split("/")
     if before.endswith(":") and word.startswith("//"):
         return True
-    if not first and others and others[0] and not _surprising(others[0]) and len(others[0]) > 2:
+    if not first and folders and folders[0] and not _surprising(folders[0]) and len(folders[0]) > 2:
         return True
     if word.startswith(("~/", "./", "../")):
         return True
@@ -164,10 +164,10 @@ def _surprising(word: str) -> bool:
 
 def _is_base64(word: str) -> bool:
     """Whether a run with slashes is one secret in base64: random, with letters of both cases and digits."""
-    whole = word.rstrip("=")
-    if len(whole) < 32 or "." in whole or "~" in whole or not _mixed(whole, 3):
+    unpadded = word.rstrip("=")
+    if len(unpadded) < 32 or "." in unpadded or "~" in unpadded or not _mixed(unpadded, 3):
         return False
-    odd, pairs = _odd_pairs(whole)
+    odd, pairs = _odd_pairs(unpadded)
     return pairs > 0 and odd / pairs >= 0.5
 
 
@@ -177,8 +177,8 @@ def _is_random(word: str, shortest: int) -> bool:
     if any(_random_chunk(chunk, shortest) for chunk in chunks):
         return True
     # URL-safe base64: cut by - and _ into pieces that no name would be made of.
-    whole = "".join(chunks)
-    if len(whole) < shortest or not _mixed(whole, 3) or "." in word or len(whole) / len(chunks) < 6:
+    joined = "".join(chunks)
+    if len(joined) < shortest or not _mixed(joined, 3) or "." in word or len(joined) / len(chunks) < 6:
         return False
     odd, pairs = _odd_pairs("-".join(chunks))
     return odd / max(pairs, 1) >= 0.6
@@ -203,7 +203,10 @@ def _random_chunk(chunk: str, shortest: int) -> bool:
 
 def _mixed(word: str, kinds: int) -> bool:
     """Whether a word has at least `kinds` of capitals, small letters and digits."""
-    return sum(any(test(one) for one in word) for test in (str.isupper, str.islower, str.isdigit)) >= kinds
+    return (
+        sum(any(test(character) for character in word) for test in (str.isupper, str.islower, str.isdigit))
+        >= kinds
+    )
 
 
 def _odd_pairs(word: str) -> tuple[int, int]:
@@ -212,12 +215,12 @@ def _odd_pairs(word: str) -> tuple[int, int]:
     A capital after a small letter begins a word and counts as neither, nor does what is beside a separator.
     """
     odd = pairs = 0
-    for one, two in pairwise(word):
-        if not (one.isalnum() and two.isalnum()) or (one.islower() and two.isupper()):
+    for character, two in pairwise(word):
+        if not (character.isalnum() and two.isalnum()) or (character.islower() and two.isupper()):
             continue
         pairs += 1
-        if one.isalpha() and two.isalpha():
-            odd += (one + two).lower() not in _PAIRS
+        if character.isalpha() and two.isalpha():
+            odd += (character + two).lower() not in _PAIRS
         else:
-            odd += not (one.isdigit() and two.isdigit())
+            odd += not (character.isdigit() and two.isdigit())
     return odd, max(pairs, 1)

@@ -26,24 +26,24 @@ class Entry:
 
 
 def collect_state(
-    layout: Mapping[str, Entry], own: Mapping[str, torch.Tensor], world: World
+    layout: Mapping[str, Entry], own_state: Mapping[str, torch.Tensor], world: World
 ) -> dict[str, torch.Tensor] | None:
     """The whole state on rank 0, None elsewhere. Every rank calls it.
 
     Args:
         layout: the same on all ranks, in the same order.
-        own: this rank's tensors or parts, by the whole model's names.
+        own_state: this rank's tensors or parts, by the whole model's names.
         world: of this rank.
     """
     group = world.groups("world", [tuple(range(world.size))])
-    found: dict[str, torch.Tensor] = {}
+    state: dict[str, torch.Tensor] = {}
     for name, entry in layout.items():
         if world.rank == 0:
-            parts = [_part(rank, name, entry, own, world, group) for rank in entry.owners]
-            found[name] = parts[0].clone() if len(parts) == 1 else torch.cat(parts)
+            parts = [_part(rank, name, entry, own_state, world, group) for rank in entry.owners]
+            state[name] = parts[0].clone() if len(parts) == 1 else torch.cat(parts)
         elif world.rank in entry.owners:
-            comm.send(own[name].detach().contiguous(), 0, group)
-    return found if world.rank == 0 else None
+            comm.send(own_state[name].detach().contiguous(), 0, group)
+    return state if world.rank == 0 else None
 
 
 def layout_of(
@@ -58,10 +58,10 @@ def layout_of(
 
 
 def _part(
-    rank: int, name: str, entry: Entry, own: Mapping[str, torch.Tensor], world: World, group: comm.Group
+    rank: int, name: str, entry: Entry, own_state: Mapping[str, torch.Tensor], world: World, group: comm.Group
 ) -> torch.Tensor:
     if rank == 0:
-        return own[name].detach()
+        return own_state[name].detach()
     shape = entry.shape
     if len(entry.owners) > 1:
         shape = (shape[0] // len(entry.owners), *shape[1:])

@@ -97,22 +97,22 @@ def all_gather(out: torch.Tensor, part: torch.Tensor, group: Group, *, async_op:
     return _all_gather_single(out, part, group=group.handle, async_op=async_op)
 
 
-def reduce_scatter(out: torch.Tensor, whole: torch.Tensor, group: Group, *, async_op: bool = False) -> Any:
-    """`out` = this rank's part (along dim 0) of the sum of every rank's `whole`; both contiguous."""
+def reduce_scatter(out: torch.Tensor, full: torch.Tensor, group: Group, *, async_op: bool = False) -> Any:
+    """`out` = this rank's part (along dim 0) of the sum of every rank's `full`; both contiguous."""
     if group.size == 1:
-        out.copy_(whole.view_as(out))
+        out.copy_(full.view_as(out))
         return None
-    group.note("reduce_scatter", num_bytes(whole))
-    return _reduce_scatter_single(out, whole, group=group.handle, async_op=async_op)
+    group.note("reduce_scatter", num_bytes(full))
+    return _reduce_scatter_single(out, full, group=group.handle, async_op=async_op)
 
 
-def all_to_all(out: torch.Tensor, whole: torch.Tensor, group: Group, *, async_op: bool = False) -> Any:
-    """Part i (along dim 0) of `whole` goes to rank i; `out` holds what came, by rank."""
+def all_to_all(out: torch.Tensor, full: torch.Tensor, group: Group, *, async_op: bool = False) -> Any:
+    """Part i (along dim 0) of `full` goes to rank i; `out` holds what came, by rank."""
     if group.size == 1:
-        out.copy_(whole.view_as(out))
+        out.copy_(full.view_as(out))
         return None
-    group.note("all_to_all", num_bytes(whole))
-    return dist.all_to_all_single(out, whole, group=group.handle, async_op=async_op)
+    group.note("all_to_all", num_bytes(full))
+    return dist.all_to_all_single(out, full, group=group.handle, async_op=async_op)
 
 
 def broadcast(tensor: torch.Tensor, root: int, group: Group, *, async_op: bool = False) -> Any:

@@ -142,7 +142,7 @@ class BenchConfig:
 
     def modifier(self, name: str) -> Modifier | None:
         """The modifier of that name, if it was given."""
-        return next((one for one in self.modifiers if one.name == name), None)
+        return next((modifier for modifier in self.modifiers if modifier.name == name), None)
 
     def to_json(self) -> str:
         """For `from_json`, on one line."""
@@ -170,21 +170,21 @@ def parse_scheme(text: str) -> tuple[str, tuple[Modifier, ...]]:
     Raises:
         BenchError: it is not written like that, or a modifier comes twice.
     """
-    name, *words = text.strip().split("+")
+    name, *modifier_texts = text.strip().split("+")
     modifiers: list[Modifier] = []
-    for word in words:
-        found = _MODIFIER.fullmatch(word.strip())
-        if not found:
+    for word in modifier_texts:
+        match = _MODIFIER.fullmatch(word.strip())
+        if not match:
             raise BenchError(f"{word!r} in {text!r} is no modifier; write +fp16 or +topk(0.01)")
         value = None
-        if found[2] is not None:
+        if match[2] is not None:
             try:
-                value = float(found[2].rstrip("%")) / (100 if found[2].endswith("%") else 1)
+                value = float(match[2].rstrip("%")) / (100 if match[2].endswith("%") else 1)
             except ValueError:
-                raise BenchError(f"+{word}: {found[2]!r} is not a number") from None
-        if any(one.name == found[1] for one in modifiers):
-            raise BenchError(f"+{found[1]} is given twice in {text!r}")
-        modifiers.append(Modifier(found[1], value))
+                raise BenchError(f"+{word}: {match[2]!r} is not a number") from None
+        if any(modifier.name == match[1] for modifier in modifiers):
+            raise BenchError(f"+{match[1]} is given twice in {text!r}")
+        modifiers.append(Modifier(match[1], value))
     if not name:
         raise BenchError(f"{text!r} names no scheme; `perfscope bench list` shows them")
     return name, tuple(modifiers)
@@ -196,7 +196,7 @@ def check_config(config: BenchConfig) -> None:
     Raises:
         BenchError: something is out of range; the line says what may be.
     """
-    values = {one.name: getattr(config, one.name) for one in fields(config)}
+    values = {item.name: getattr(config, item.name) for item in fields(config)}
     converted(values, BenchConfig, spelled=SPELLED, error=BenchError)
     _check_input(config)
     for modifier in config.modifiers:
@@ -212,9 +212,9 @@ def _check_input(config: BenchConfig) -> None:
         raise BenchError(f"an input of {size} has no elements")
     if max(config.input_shape) > MAX_SIDE:
         raise BenchError(f"an input of {size} is too large; each size must be from 1 to {MAX_SIDE:,}")
-    found = config.batch * math.prod(config.input_shape)
-    if found > MAX_ELEMENTS:
+    num_elements = config.batch * math.prod(config.input_shape)
+    if num_elements > MAX_ELEMENTS:
         raise BenchError(
-            f"a batch of {config.batch:,} samples of {size} is {found:,} numbers; "
+            f"a batch of {config.batch:,} samples of {size} is {num_elements:,} numbers; "
             f"at most {MAX_ELEMENTS:,} fit into a step"
         )

@@ -55,7 +55,7 @@ def link_class(a: Place, b: Place) -> LinkClass:
 
 def bytes_by_link(
     traffic: Mapping[int, Sequence[Traffic]],
-    places: Sequence[Place],
+    placements: Sequence[Place],
     backend: str | None = None,
     steps: int | None = None,
 ) -> dict[str, float]:
@@ -63,26 +63,26 @@ def bytes_by_link(
 
     Args:
         traffic: what each rank sends, by rank. A collective is listed by each of its members.
-        places: by rank.
+        placements: by rank.
         backend: count what this backend really moves (bytes_wire); None = bytes_algorithmic.
         steps: mean over a run of so many; None = over whole periods.
     """
-    found: dict[str, float] = defaultdict(float)
+    by_class: dict[str, float] = defaultdict(float)
     for rank, calls in traffic.items():
-        _add_bytes(found, rank, calls, places, backend, steps)
-    return dict(found)
+        _add_bytes(by_class, rank, calls, placements, backend, steps)
+    return dict(by_class)
 
 
 def _add_bytes(
-    found: dict[str, float],
+    by_class: dict[str, float],
     rank: int,
     calls: Sequence[Traffic],
-    places: Sequence[Place],
+    placements: Sequence[Place],
     backend: str | None,
     steps: int | None,
 ) -> None:
-    """What one rank sends, added to `found`; see `bytes_by_link`."""
-    place = _PlaceIn(rank)
+    """What one rank sends, added to `by_class`; see `bytes_by_link`."""
+    position = _PlaceIn(rank)
     for call in calls:
         if len(call.members) < 2:
             continue
@@ -91,8 +91,8 @@ def _add_bytes(
         if backend:
             amount *= backend_factor(backend, call.collective, len(call.members), call.bytes)
         # the receiver's own entry tells what it passes on
-        for receiver, share in edges_from(call.collective, call.members, place.of(call)):
-            found[link_class(places[rank], places[receiver])] += share * amount
+        for receiver, share in edges_from(call.collective, call.members, position.of(call)):
+            by_class[link_class(placements[rank], placements[receiver])] += share * amount
 
 
 class _PlaceIn:
@@ -116,22 +116,22 @@ def all_traffic(job: Job) -> dict[int, Sequence[Traffic]]:
     return {rank: scheme.traffic(job, rank) for rank in range(job.num_ranks)}
 
 
-def identity(job: Job, places: Sequence[Place] | None = None, backend: str = "gloo") -> dict[str, Any]:
+def identity(job: Job, placements: Sequence[Place] | None = None, backend: str = "gloo") -> dict[str, Any]:
     """The record of a bench run's scheme; JSON values.
 
     Args:
         job: planned.
-        places: of the ranks; None = as planned.
+        placements: of the ranks; None = as planned.
         backend: what carries the bytes.
     """
     config, scheme = job.config, find_scheme(job.config.scheme)
-    where = planned_places(job) if places is None else tuple(places)
+    where = planned_places(job) if placements is None else tuple(placements)
     effective = scheme.effective_batch(job)
     equal, criterion = equality(job)
     return {
         "name": config.scheme,
         "full_name": config.full_name,
-        "modifiers": [str(one) for one in config.modifiers],
+        "modifiers": [str(modifier) for modifier in config.modifiers],
         "summary": scheme.summary,
         "axes": scheme.axes._asdict(),
         "mesh": {str(axis): size for axis, size in job.mesh.axes.items()},
@@ -159,11 +159,17 @@ def identity(job: Job, places: Sequence[Place] | None = None, backend: str = "gl
         "threads": config.threads,
         "groups": _groups(job, where),
         "places": [
-            {"rank": rank, "host": place.host, "numa": place.numa, "cpus": list(place.cpus), "gpu": place.gpu}
-            for rank, place in enumerate(where[:_MAX_LISTED])
+            {
+                "rank": rank,
+                "host": placement.host,
+                "numa": placement.numa,
+                "cpus": list(placement.cpus),
+                "gpu": placement.gpu,
+            }
+            for rank, placement in enumerate(where[:_MAX_LISTED])
         ],
         "layout": dict(scheme.layout(job)),
-        "places_are": "planned" if places is None else "recorded",
+        "places_are": "planned" if placements is None else "recorded",
         "predicted": _predicted(job, where, backend),
     }
 
@@ -177,7 +183,7 @@ def equality(job: Job) -> tuple[bool, str]:
     if scheme.num_microbatches(job) > 1:
         cuts.append("microbatch")
     reasons = []
-    if squeezing := [f"+{one}" for one in config.modifiers if one.name != "prio"]:
+    if squeezing := [f"+{modifier}" for modifier in config.modifiers if modifier.name != "prio"]:
         reasons.append(f"{' and '.join(squeezing)} changes the gradients")
     if cuts and any(layer.kind == "norm" for layer in job.shape.layers):
         reasons.append(f"per-{' and per-'.join(cuts)} batch statistics")
@@ -188,7 +194,7 @@ def equality(job: Job) -> tuple[bool, str]:
     return False, f"Not the weights of serial training: {'; '.join(reasons)}."
 
 
-def _predicted(job: Job, places: Sequence[Place], backend: str) -> dict[str, Any]:
+def _predicted(job: Job, placements: Sequence[Place], backend: str) -> dict[str, Any]:
     """Rank by rank: what thousands of ranks send is not held at once."""
     scheme, steps = find_scheme(job.config.scheme), job.config.steps
     exact: dict[str, float] = defaultdict(float)
@@ -197,10 +203,10 @@ def _predicted(job: Job, places: Sequence[Place], backend: str) -> dict[str, Any
     num_calls = 0
     for rank in range(job.num_ranks):
         traffic = scheme.traffic(job, rank)
-        _add_bytes(exact, rank, traffic, places, None, steps)
-        _add_bytes(wire, rank, traffic, places, backend, steps)
+        _add_bytes(exact, rank, traffic, placements, None, steps)
+        _add_bytes(wire, rank, traffic, placements, backend, steps)
         if rank < _MAX_LISTED and num_calls < _MAX_CALLS:
-            calls_of[str(rank)] = _calls(rank, traffic, places, steps)
+            calls_of[str(rank)] = _calls(rank, traffic, placements, steps)
             num_calls += len(calls_of[str(rank)])
     return {
         "bytes_algorithmic_per_step": dict(exact),
@@ -218,25 +224,29 @@ def _learning_rate(config: BenchConfig, effective: int) -> dict[str, Any]:
     }
 
 
-def _groups(job: Job, places: Sequence[Place]) -> list[dict[str, Any]]:
-    found = []
+def _groups(job: Job, placements: Sequence[Place]) -> list[dict[str, Any]]:
+    rows = []
     for axis, groups in find_scheme(job.config.scheme).placement_groups(job).items():
         for ranks in groups[:_MAX_LISTED]:
-            own = [places[rank] for rank in ranks]
-            found.append(
+            group_placements = [placements[rank] for rank in ranks]
+            rows.append(
                 {
                     "axis": axis,
                     "ranks": list(ranks),
-                    "hosts": list(dict.fromkeys(place.host for place in own)),
-                    "numa": sorted({place.numa for place in own if place.numa is not None}),
-                    "gpus": sorted({place.gpu for place in own if place.gpu is not None}),
+                    "hosts": list(dict.fromkeys(placement.host for placement in group_placements)),
+                    "numa": sorted(
+                        {placement.numa for placement in group_placements if placement.numa is not None}
+                    ),
+                    "gpus": sorted(
+                        {placement.gpu for placement in group_placements if placement.gpu is not None}
+                    ),
                 }
             )
-    return found
+    return rows
 
 
 def _calls(
-    rank: int, traffic: Sequence[Traffic], places: Sequence[Place], steps: int
+    rank: int, traffic: Sequence[Traffic], placements: Sequence[Place], steps: int
 ) -> list[dict[str, Any]]:
     """The calls of one rank, equal ones together, with the bytes of one over each link class.
 
@@ -244,19 +254,19 @@ def _calls(
     """
     together: dict[tuple[object, ...], int] = defaultdict(int)
     in_run: dict[tuple[object, ...], int] = defaultdict(int)
-    place = _PlaceIn(rank)
+    position = _PlaceIn(rank)
     links: dict[tuple[object, ...], dict[str, float]] = {}
-    for one in traffic:
-        if len(one.members) < 2:
+    for call in traffic:
+        if len(call.members) < 2:
             continue
-        size = one.group_size or len(one.members)
+        size = call.group_size or len(call.members)
         sent: dict[str, float] = defaultdict(float)
-        for receiver, share in edges_from(one.collective, one.members, place.of(one)):
-            sent[link_class(places[rank], places[receiver])] += share * one.bytes
-        kind = (one.collective, one.axis, size, one.bytes, one.every, one.what, one.by_library)
-        key = (*kind, one.scales_with.value, *sorted(sent))
-        together[key] += one.count
-        in_run[key] += one.calls_in(steps)
+        for receiver, share in edges_from(call.collective, call.members, position.of(call)):
+            sent[link_class(placements[rank], placements[receiver])] += share * call.bytes
+        kind = (call.collective, call.axis, size, call.bytes, call.every, call.what, call.by_library)
+        key = (*kind, call.scales_with.value, *sorted(sent))
+        together[key] += call.count
+        in_run[key] += call.calls_in(steps)
         links[key] = dict(sent)
     names = ("collective", "axis", "num_ranks", "bytes", "every", "what", "by_library", "scales_with")
     return [

@@ -38,11 +38,11 @@ class Mesh:
         """
         if isinstance(value, Mapping):
             value = ",".join(f"{axis}={size}" for axis, size in value.items()) or "dp=1"
-        words = [str(word) for word in value] if isinstance(value, list | tuple) else str(value).split(",")
-        if 2 <= len(words) <= 3 and all(map(_COUNT.fullmatch, words)):
-            return cls.positional(*map(int, words))
+        sizes = [str(word) for word in value] if isinstance(value, list | tuple) else str(value).split(",")
+        if 2 <= len(sizes) <= 3 and all(map(_COUNT.fullmatch, sizes)):
+            return cls.positional(*map(int, sizes))
         axes: dict[Axis, int] = {}
-        for name, _, size in (word.partition("=") for word in words):
+        for name, _, size in (word.partition("=") for word in sizes):
             axis = _AXES.get(name.strip())
             if axis is None or axis in axes or not _COUNT.fullmatch(size):
                 raise ValueError(
@@ -95,11 +95,11 @@ class Mesh:
 
     def data_index(self, rank: int) -> int:
         """Which part of the batch a rank has, of `num_data_parts`."""
-        found = 0
+        index = 0
         for axis in LAYOUT:
             if axis in BATCH_AXES:
-                found = found * self.size(axis) + self.index(axis, rank)
-        return found
+                index = index * self.size(axis) + self.index(axis, rank)
+        return index
 
     def rank_of(self, coordinates: Mapping[Axis, int]) -> int:
         """The rank at these coordinates; those left out are 0."""

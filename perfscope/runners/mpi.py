@@ -68,8 +68,8 @@ class MpiPeers:
     def gather(self, value: Any) -> list[Any] | None:
         """Every rank's value on rank 0, None elsewhere."""
         self.barrier()  # whoever is missing is noticed here, with a timeout
-        found: list[Any] | None = self.comm.gather(value, root=0)
-        return found
+        gathered: list[Any] | None = self.comm.gather(value, root=0)
+        return gathered
 
     def transport(self, group: Group) -> Transport:
         """Messages among the ranks of `group`, which must hold all."""

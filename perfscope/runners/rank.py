@@ -72,16 +72,16 @@ def _run(config: BenchConfig, own_rank: str) -> int:
         torch.set_num_threads(threads)
     job = plan(config, writes=own_rank == "0")
     world = open_world(config, backends=find_scheme(config.scheme).backends)
-    place = {
+    placement = {
         "host": os.uname().nodename,
         "numa": binding.get("numa"),
         "cpus": binding.get("cpus") or (),
         "gpu": world.device.index if world.device.type == "cuda" else None,
     }
-    places = world.peers.gather(place)
+    placements = world.peers.gather(placement)
     run_dir = os.environ.get("PERFSCOPE_RUN_DIR")
-    if places is not None and run_dir:
-        _write_identity(Path(run_dir), job, places, world.peers.backend)
+    if placements is not None and run_dir:
+        _write_identity(Path(run_dir), job, placements, world.peers.backend)
     outcome = train(job, world)
     if run_dir:
         _write_outcome(Path(run_dir), world.rank, {**outcome.as_json(), "binding": binding})
@@ -112,13 +112,13 @@ def _save(state: dict[str, Any], file: Path) -> str | None:
     return None
 
 
-def _write_identity(run_dir: Path, job: Any, places: list[dict[str, Any]], backend: str) -> None:
+def _write_identity(run_dir: Path, job: Any, placements: list[dict[str, Any]], backend: str) -> None:
     from perfscope.rundir import layout
     from perfscope.rundir.writer import write_json
     from perfscope.runners.identity import Place, identity
 
-    found = tuple(Place(**{**place, "cpus": tuple(place["cpus"])}) for place in places)
-    write_json(run_dir / layout.SCHEME_JSON, identity(job, found, "gloo" if backend == "none" else backend))
+    located = tuple(Place(**{**placement, "cpus": tuple(placement["cpus"])}) for placement in placements)
+    write_json(run_dir / layout.SCHEME_JSON, identity(job, located, "gloo" if backend == "none" else backend))
 
 
 def _write_outcome(run_dir: Path, rank: int, outcome: dict[str, Any]) -> None:
@@ -135,8 +135,8 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if value - value == 0 else None
     if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
-    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _explain(rank: str, error: Exception) -> int:

@@ -43,10 +43,10 @@ class Transport(ABC):
             PeerLostError: that rank is gone, or nothing came in time.
         """
         host = into if into.device.type == "cpu" else torch.empty_like(into, device="cpu")
-        found = self._receive(host, source)
+        source_rank = self._receive(host, source)
         if host is not into:
             into.copy_(host)
-        return found
+        return source_rank
 
     @abstractmethod
     def _send(self, tensor: torch.Tensor, to: int) -> None: ...

@@ -104,9 +104,9 @@ class TorchPeers:
 
     def gather(self, value: Any) -> list[Any] | None:
         """Every rank's value on rank 0, None elsewhere."""
-        found: list[Any] | None = [None] * self.size if self.rank == 0 else None
-        dist.gather_object(value, found, dst=0)
-        return found
+        gathered: list[Any] | None = [None] * self.size if self.rank == 0 else None
+        dist.gather_object(value, gathered, dst=0)
+        return gathered
 
     def transport(self, group: Group) -> Transport:
         """See Peers."""
@@ -197,9 +197,9 @@ def choose_device(config: BenchConfig, local_rank: int, local_size: int) -> torc
     return torch.device("cpu")
 
 
-def _require_size(config: BenchConfig, found: int) -> None:
-    if found != config.num_ranks:
+def _require_size(config: BenchConfig, num_started: int) -> None:
+    if num_started != config.num_ranks:
         raise BenchError(
-            f"the launcher started {found} ranks, but the run is for {config.num_ranks}; "
+            f"the launcher started {num_started} ranks, but the run is for {config.num_ranks}; "
             f"start as many, or change --ranks or --mesh"
         )

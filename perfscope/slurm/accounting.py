@@ -71,8 +71,8 @@ def _rows(text: str) -> list[_Row]:
 
 def _own_row(rows: Sequence[_Row], task: Task) -> _Row | None:
     """The job's own row; of one that was requeued the last."""
-    own = [row for row in rows if row["JobIDRaw"] == str(task.job_id)]
-    return own[-1] if own else None
+    own_rows = [row for row in rows if row["JobIDRaw"] == str(task.job_id)]
+    return own_rows[-1] if own_rows else None
 
 
 def _of_accounting(facts: Facts, job: _Row, rows: Sequence[_Row]) -> Facts:
@@ -87,7 +87,7 @@ def _of_accounting(facts: Facts, job: _Row, rows: Sequence[_Row]) -> Facts:
         missing += _missing(_OF_STEPS[:1], "accounting has no memory of its steps (JobAcctGatherType)")
     if energy is None:
         missing += _missing(_OF_STEPS[1:], "the cluster does not measure it (AcctGatherEnergyType)")
-    found: Facts = {
+    values: Facts = {
         "state": state_word(job["State"]),
         "elapsed_s": _whole(job["ElapsedRaw"]),
         "submitted": _time(job["Submit"]),
@@ -106,15 +106,15 @@ def _of_accounting(facts: Facts, job: _Row, rows: Sequence[_Row]) -> Facts:
         "restarts": _restarts(facts, rows, job),
         "source": "sacct",
     }
-    return {**facts, **found, "missing": missing}
+    return {**facts, **values, "missing": missing}
 
 
 def _restarts(facts: Facts, rows: Sequence[_Row], job: _Row) -> int:
     """By the controller; where it has forgotten the job, by the attempts that accounting has."""
-    known = _whole(facts["restarts"]) or 0
+    num_restarts = _whole(facts["restarts"]) or 0
     if facts["source"] == "scontrol":  # accounting may hold an older job of the same number, too
-        return known
-    return max(known, sum(row["JobIDRaw"] == job["JobIDRaw"] for row in rows) - 1)
+        return num_restarts
+    return max(num_restarts, sum(row["JobIDRaw"] == job["JobIDRaw"] for row in rows) - 1)
 
 
 def _of_queue(task: Task) -> Facts:
@@ -141,7 +141,7 @@ def _of_controller(task: Task, ask: Caller) -> Facts:
     except SlurmError:
         return {}
     submitted, started, ended = (fields.get(name, "") for name in ("SubmitTime", "StartTime", "EndTime"))
-    found: Facts = {
+    values: Facts = {
         "submitted": _time(submitted),
         "started": _time(started),
         "ended": _time(ended),
@@ -156,7 +156,7 @@ def _of_controller(task: Task, ask: Caller) -> Facts:
         **_exit(fields.get("ExitCode", "")),
         "source": "scontrol",
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def show_job(job: str, ask: Caller = call) -> dict[str, str]:
@@ -165,20 +165,20 @@ def show_job(job: str, ask: Caller = call) -> dict[str, str]:
     Raises:
         SlurmError: see programs.call.
     """
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for line in ask(["scontrol", "show", "job", job]).splitlines():
         text = line.strip()
         if text.startswith(("Command=", "WorkDir=", "StdOut=", "StdErr=", "Comment=")):
             name, _, value = text.partition("=")
-            found.setdefault(name, value)
+            fields.setdefault(name, value)
             continue
         for name, value in re.findall(r"(?:^|\s)([A-Z][A-Za-z/:]*)=(\S*)", text):
-            found.setdefault(name, value)
-    return found
+            fields.setdefault(name, value)
+    return fields
 
 
 def _missing(what: Sequence[str], reason: str) -> list[dict[str, str]]:
-    return [{"what": one, "reason": reason} for one in what]
+    return [{"what": name, "reason": reason} for name in what]
 
 
 def _exit(text: str) -> Facts:
@@ -207,19 +207,19 @@ def _between(first: str, second: str) -> int | None:
 
 def _seconds(text: str) -> int | None:
     """`1-02:03:04` or `02:03:04` -> seconds."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
-    if not found:
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
+    if not match:
         return None
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def _bytes(text: str) -> int | None:
     """`123456K` -> bytes."""
-    found = re.fullmatch(r"([0-9.]+)([KMGT]?)", text.strip())
-    return round(float(found[1]) * _SIZES[found[2]]) if found else None
+    match = re.fullmatch(r"([0-9.]+)([KMGT]?)", text.strip())
+    return round(float(match[1]) * _SIZES[match[2]]) if match else None
 
 
 def _whole(value: object) -> int | None:
-    found = re.match(r"[0-9]+", str(value))
-    return int(found[0]) if found else None
+    match = re.match(r"[0-9]+", str(value))
+    return int(match[0]) if match else None

@@ -117,12 +117,12 @@ def forget(folder: Path, paths: Iterable[str]) -> None:
 def read_ended(path: Path, key: str) -> Ended | None:
     """How the piece at `path` ended; None while it has not, or under other settings."""
     try:
-        found = json.loads(path.with_name(f"{path.name}.ended").read_bytes())
+        document = json.loads(path.with_name(f"{path.name}.ended").read_bytes())
         ended = Ended(
-            key=str(found["key"]),
-            exit_code=int(found["exit_code"]),
-            seconds=float(found["seconds"]),
-            task=str(found["task"]),
+            key=str(document["key"]),
+            exit_code=int(document["exit_code"]),
+            seconds=float(document["seconds"]),
+            task=str(document["task"]),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -132,22 +132,22 @@ def read_ended(path: Path, key: str) -> Ended | None:
 def load_arrays(folder: Path) -> list[Array]:
     """The arrays that were submitted for a study, the oldest first; none where nothing says so."""
     try:
-        found = json.loads((folder / ARRAYS_JSON).read_bytes())
-        return [Array(job=str(one["job"]), keys=dict(one["keys"])) for one in found["arrays"]]
+        document = json.loads((folder / ARRAYS_JSON).read_bytes())
+        return [Array(job=str(array["job"]), keys=dict(array["keys"])) for array in document["arrays"]]
     except (OSError, ValueError, KeyError, TypeError):
         return []
 
 
 def save_arrays(folder: Path, arrays: Sequence[Array]) -> None:
     """Raises RunDirectoryError where they cannot be written."""
-    write_json(folder / ARRAYS_JSON, {"arrays": [asdict(one) for one in arrays]})
+    write_json(folder / ARRAYS_JSON, {"arrays": [asdict(array) for array in arrays]})
 
 
 def _case(index: int, piece: Piece) -> list[str]:
-    words = quote_all(piece.command)
+    quoted = quote_all(piece.command)
     return [
         f"  {index})",
         f"    path={quote(piece.path)} key={quote(piece.key)} limit={piece.timeout_s:g}",
-        f"    command=({words})",
+        f"    command=({quoted})",
         "    ;;",
     ]

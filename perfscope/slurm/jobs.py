@@ -99,10 +99,10 @@ def look_up(job: str, ask: Caller = call) -> tuple[Task, ...]:
 def _parse(text: str) -> tuple[Task, ...]:
     tasks = []
     for line in text.splitlines():
-        fields, place = {}, 0
+        fields, position = {}, 0
         for name, width in _COLUMNS:
-            fields[name] = _word(line[place : place + width])
-            place += width
+            fields[name] = _word(line[position : position + width])
+            position += width
         name = _own_name(fields["jobarrayid"])
         if name and fields["jobid"].isdigit():
             tasks.append(
@@ -124,9 +124,9 @@ def _parse(text: str) -> tuple[Task, ...]:
 
 def _of_accounting(job: str, ask: Caller) -> tuple[Task, ...]:
     """The job as accounting remembers it; empty where there is none."""
-    words = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job}"]
+    argv = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job}"]
     try:
-        text = ask([*words, "--format=JobID,JobIDRaw,State,Start,Elapsed,Timelimit,NodeList,NNodes"])
+        text = ask([*argv, "--format=JobID,JobIDRaw,State,Start,Elapsed,Timelimit,NodeList,NNodes"])
     except SlurmError:
         return ()
     tasks = []
@@ -169,5 +169,5 @@ def _word(text: str) -> str:
 
 
 def _whole(text: str) -> int:
-    found = re.match(r"[0-9]+", text.strip())
-    return int(found[0]) if found else 0
+    match = re.match(r"[0-9]+", text.strip())
+    return int(match[0]) if match else 0

@@ -48,10 +48,10 @@ class NotKnown(SlurmError):
 class Caller(Protocol):
     """`call`, or a stand-in for it."""
 
-    def __call__(self, words: Sequence[str], /) -> str: ...
+    def __call__(self, argv: Sequence[str], /) -> str: ...
 
 
-def call(words: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+def call(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
     """stdout of a program of Slurm.
 
     It leads a session of its own: the terminal's Ctrl-C is for perfscope, which then detaches in good order.
@@ -61,9 +61,9 @@ def call(words: Sequence[str], environment: Mapping[str, str] | None = None) -> 
         NotKnown: there is no such job.
         SlurmError: the program is not there, or refuses; the message is what it said, without its prefixes.
     """
-    done = _run(words, os.environ if environment is None else environment)
+    done = _run(argv, os.environ if environment is None else environment)
     if done.returncode != 0:
-        raise _failure(words[0], done.stderr.decode("utf-8", "replace"), done.returncode)
+        raise _failure(argv[0], done.stderr.decode("utf-8", "replace"), done.returncode)
     return done.stdout.decode("utf-8", "replace")
 
 
@@ -74,20 +74,20 @@ def mpi_types() -> set[str]:
         SlurmError: see call.
     """
     done = _run(["srun", "--mpi=list"], os.environ)  # which some versions answer on stderr
-    said = (done.stdout + done.stderr).decode("utf-8", "replace")
-    if _SAID_BY.search(said):
-        raise _failure("srun", said, done.returncode)
+    output = (done.stdout + done.stderr).decode("utf-8", "replace")
+    if _SAID_BY.search(output):
+        raise _failure("srun", output, done.returncode)
     # `pmi2`, `srun: pmi2`, `specific pmix plugin versions available: pmix_v4,pmix_v5`
-    lists = (line.rpartition(":")[2].strip().split(",") for line in said.splitlines())
-    return {word.removeprefix("mpi/") for words in lists for word in words if word.isidentifier()}
+    lists = (line.rpartition(":")[2].strip().split(",") for line in output.splitlines())
+    return {word.removeprefix("mpi/") for types in lists for word in types if word.isidentifier()}
 
 
-def _run(words: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[bytes]:
+def _run(argv: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[bytes]:
     kept = {name: value for name, value in environment.items() if not name.startswith(_FILTERS)}
-    program = words[0]
+    program = argv[0]
     try:
         return subprocess.run(
-            list(words),
+            list(argv),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             env={**kept, "SLURM_TIME_FORMAT": "standard"},
@@ -114,15 +114,15 @@ def plain(text: str) -> str:
     return "; ".join(dict.fromkeys(line for line in lines if line))[:_LONGEST]
 
 
-def _failure(program: str, said: str, code: int) -> SlurmError:
-    text = plain(said) or f"it ended with exit code {code} and said nothing"
-    if any(words in said for words in _UNREACHABLE):
+def _failure(program: str, stderr_text: str, code: int) -> SlurmError:
+    text = plain(stderr_text) or f"it ended with exit code {code} and said nothing"
+    if any(phrase in stderr_text for phrase in _UNREACHABLE):
         return Unreachable(
             f"Slurm's controller (slurmctld) does not answer ({text}); try again later, or ask who runs the "
             "cluster"
         )
-    if "Invalid job id specified" in said:
+    if "Invalid job id specified" in stderr_text:
         return NotKnown(f"Slurm does not know this job, or no longer ({text})")
-    if any(words in said for words in _NOT_SET_UP):
+    if any(phrase in stderr_text for phrase in _NOT_SET_UP):
         return SlurmError(f"Slurm is not set up on this host ({text}); go to a login node of the cluster")
     return SlurmError(f"{program}: {text}")

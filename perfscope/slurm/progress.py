@@ -23,20 +23,20 @@ class StepCounter:
     def count(self) -> int | None:
         """Steps so far of the attempt that got furthest; None = nothing is there, or to be seen from here."""
         counts = [self._of(path) for path in sorted(self._ranks.glob(f"0*/{layout.STEPS_JSONL}"))]
-        return max((one for one in counts if one is not None), default=None)
+        return max((count for count in counts if count is not None), default=None)
 
     def _of(self, path: Path) -> int | None:
         name = path.parent.name
         if name != "0" and not name.startswith("0."):
             return None
-        place, steps = self._seen.get(path, (0, 0))
+        offset, steps = self._seen.get(path, (0, 0))
         try:
             with path.open("rb") as file:
-                file.seek(place)
+                file.seek(offset)
                 while chunk := file.read(_CHUNK):
-                    place += len(chunk)
+                    offset += len(chunk)
                     steps += chunk.count(b"\n[") + (chunk[:1] == b"[")
         except OSError:
             return steps or None
-        self._seen[path] = place, steps
+        self._seen[path] = offset, steps
         return steps

@@ -12,9 +12,9 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _PLAIN_VALUE = re.compile(r"[A-Za-z0-9_./:,@%+=-]+")
 
 
-def quote_all(words: Iterable[str]) -> str:
+def quote_all(texts: Iterable[str]) -> str:
     """Words for bash, with spaces between."""
-    return " ".join(map(quote, words))
+    return " ".join(map(quote, texts))
 
 
 def directive(option: str, value: str | None = None) -> str:

@@ -49,10 +49,10 @@ def is_hopeless(reason: str) -> bool:
 def reason_text(reason: str, job: str) -> str:
     """`Resources: the nodes it asks for are in use`."""
     code = _code(reason)
-    words = _NEVER.get(code, _WAITS.get(code, "")).replace("JOB", job)
+    explanation = _NEVER.get(code, _WAITS.get(code, "")).replace("JOB", job)
     if code in ("", "None"):
-        return words
-    return f"{reason}: {words}" if words else reason
+        return explanation
+    return f"{reason}: {explanation}" if explanation else reason
 
 
 def _code(reason: str) -> str:

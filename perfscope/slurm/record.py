@@ -41,10 +41,10 @@ _WHY = {
 def read_manifest(run: Path) -> dict[str, object] | None:
     """run.json of a run; None where there is none that can be read."""
     try:
-        found = read_document(run / layout.RUN_JSON)
+        document = read_document(run / layout.RUN_JSON)
     except (OSError, ValueError):
         return None
-    return found if "schema_version" in found else None
+    return document if "schema_version" in document else None
 
 
 def close_run(run: Path, reason: str, *, unless_finished: bool = False) -> bool:
@@ -84,15 +84,15 @@ def record_job(run: Path, facts: Mapping[str, object], job_id: int | None = None
     manifest = read_manifest(run)
     if manifest is None:
         return False
-    found = manifest.get("slurm")
-    known = found if isinstance(found, dict) else {}
-    if job_id is not None and known.get("job_id") not in (None, job_id):
+    slurm_facts = manifest.get("slurm")
+    recorded = slurm_facts if isinstance(slurm_facts, dict) else {}
+    if job_id is not None and recorded.get("job_id") not in (None, job_id):
         return False
-    attempt, attempts = known.get("restart_count"), facts.get("restarts")
+    attempt, attempts = recorded.get("restart_count"), facts.get("restarts")
     if isinstance(attempt, int) and isinstance(attempts, int) and attempt < attempts:
         return close_run(run, f"job {facts.get('job')} was requeued", unless_finished=True)
     take_in_neighbours(run)
-    of_job = {**known, "job": dict(facts)}
+    of_job = {**recorded, "job": dict(facts)}
     seen = read_neighbours(run)
     if seen:
         of_job["neighbours"] = seen
@@ -104,9 +104,13 @@ def record_job(run: Path, facts: Mapping[str, object], job_id: int | None = None
 
 def whole_exit_code(run: Path, facts: Mapping[str, object]) -> object:
     """The job's exit code; Slurm shows codes from 128 on without their 128, the run has them whole."""
-    told, ended = facts.get("exit_code"), (read_manifest(run) or {}).get("exit")
-    own = ended.get("code") if isinstance(ended, dict) else None
-    return own if isinstance(own, int) and isinstance(told, int) and own == told + 128 else told
+    slurm_code, ended = facts.get("exit_code"), (read_manifest(run) or {}).get("exit")
+    run_code = ended.get("code") if isinstance(ended, dict) else None
+    return (
+        run_code
+        if isinstance(run_code, int) and isinstance(slurm_code, int) and run_code == slurm_code + 128
+        else slurm_code
+    )
 
 
 def why_incomplete(manifest: Mapping[str, object], facts: Mapping[str, object]) -> str:
@@ -154,19 +158,19 @@ def read_neighbours(run: Path) -> list[dict[str, object]]:
         lines = read_bounded(run / layout.NEIGHBOURS_JSONL).splitlines()[:_MOST_LINES]
     except (OSError, UnreadableFileError):
         return []
-    found = []
+    looks = []
     for line in lines:
         with suppress(ValueError, RecursionError):  # torn by the end of the job
             entry = json.loads(line)
             if isinstance(entry, dict):
-                found.append(entry)
-    return found
+                looks.append(entry)
+    return looks
 
 
 def _incomplete(manifest: Mapping[str, object], reason: str) -> dict[str, object]:
     end, text = manifest.get("end_unix_ns"), redact_text(reason)
     before, notes = manifest.get(INCOMPLETE), manifest.get("attach_notes")
-    notes = [one for one in notes if one not in (before, text)] if isinstance(notes, list) else []
+    notes = [note for note in notes if note not in (before, text)] if isinstance(notes, list) else []
     return {
         **manifest,
         "status": INCOMPLETE,
@@ -183,6 +187,6 @@ def _after(facts: Mapping[str, object]) -> str:
 
 def clock(seconds: int) -> str:
     """`1:02:03`, `2:03`, as Slurm writes times without leading zeros."""
-    hours, rest = divmod(max(seconds, 0), 3600)
-    minutes, seconds = divmod(rest, 60)
+    hours, remainder = divmod(max(seconds, 0), 3600)
+    minutes, seconds = divmod(remainder, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

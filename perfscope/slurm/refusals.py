@@ -14,28 +14,28 @@ def explain(error: SlurmError, asked: dict[str, str], ask: Caller) -> SlurmError
         asked: options that were asked for, by name: partition, account, qos ...
         ask: to find out what there is instead.
     """
-    said = str(error)
-    if isinstance(error, Unreachable) or not said.startswith("sbatch: "):
+    error_text = str(error)
+    if isinstance(error, Unreachable) or not error_text.startswith("sbatch: "):
         return error  # sbatch was not asked, or did not come to an answer
-    if "invalid partition" in said.lower():
-        known = _partitions(ask)
+    if "invalid partition" in error_text.lower():
+        partitions = _partitions(ask)
         name = asked.get("partition", "")
-        there = nearest(name, known) if known else "; `sinfo -s` lists what there is"
+        there = nearest(name, partitions) if partitions else "; `sinfo -s` lists what there is"
         return SlurmError(f"there is no partition {name!r}{there}")
-    if "account or account/partition combination" in said:
+    if "account or account/partition combination" in error_text:
         named = f" {asked['account']!r}" if "account" in asked else ""
         return SlurmError(
             f"the account{named} is not yours, or not for this partition: `sacctmgr show associations "
             "user=$USER format=account,partition,qos` lists what you may use (--account, --partition)"
         )
-    if "invalid qos" in said.lower():
+    if "invalid qos" in error_text.lower():
         named = f" {asked['qos']!r}" if "qos" in asked else ""
         return SlurmError(
             f"the QOS{named} does not exist or is not yours: `sacctmgr show associations user=$USER "
             "format=account,qos` lists what you may use (--qos)"
         )
-    hint = next((hint for words, hint in _HINTS.items() if words in said.lower()), "")
-    return SlurmError(f"Slurm refused the job: {said.removeprefix('sbatch: ')}{hint}")
+    hint = next((hint for phrase, hint in _HINTS.items() if phrase in error_text.lower()), "")
+    return SlurmError(f"Slurm refused the job: {error_text.removeprefix('sbatch: ')}{hint}")
 
 
 _HINTS = {
@@ -54,7 +54,7 @@ _HINTS = {
 
 def _partitions(ask: Caller) -> list[str]:
     try:
-        words = ask(["sinfo", "--noheader", "--format=%R"]).split()
+        partitions = ask(["sinfo", "--noheader", "--format=%R"]).split()
     except SlurmError:
         return []
-    return list(dict.fromkeys(words))
+    return list(dict.fromkeys(partitions))

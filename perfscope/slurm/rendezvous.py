@@ -37,29 +37,29 @@ def rendezvous(job: JobRequest) -> Rendezvous:
 
 def task_srun(job: JobRequest) -> tuple[str, ...]:
     """srun for one process per task."""
-    words = ["srun", '--ntasks="$tasks"', f"--ntasks-per-node={job.tasks_per_node}"]
-    return (*words, *_task_options(job))
+    argv = ["srun", '--ntasks="$tasks"', f"--ntasks-per-node={job.tasks_per_node}"]
+    return (*argv, *_task_options(job))
 
 
 def node_srun(job: JobRequest) -> tuple[str, ...]:
     """srun for one process per node, which starts the others itself and so needs all of the node's CPUs."""
-    words = ["srun", '--ntasks="${#nodes[@]}"', "--ntasks-per-node=1", "--kill-on-bad-exit=1"]
+    argv = ["srun", '--ntasks="${#nodes[@]}"', "--ntasks-per-node=1", "--kill-on-bad-exit=1"]
     if job.cpus_per_task:
-        words.append(f"--cpus-per-task={job.cpus_per_task * job.tasks_per_node}")
-    return tuple(words)
+        argv.append(f"--cpus-per-task={job.cpus_per_task * job.tasks_per_node}")
+    return tuple(argv)
 
 
 def _task_options(job: JobRequest) -> list[str]:
     # block: rank r runs on node r / tasks per node, which the lists of addresses below rely on.
-    words = ["--kill-on-bad-exit=1", "--distribution=block"]
+    argv = ["--kill-on-bad-exit=1", "--distribution=block"]
     if job.cpus_per_task:  # since Slurm 22.05 srun does not take it from the job by itself
-        words.append(f"--cpus-per-task={job.cpus_per_task}")
+        argv.append(f"--cpus-per-task={job.cpus_per_task}")
     cpu_bind = job.cpu_bind or ("cores" if job.cpus_per_task else None)
     bindings = (("cpu-bind", cpu_bind), ("mem-bind", job.mem_bind), ("gpu-bind", job.gpu_bind))
-    words += [f"--{name}={quote(value)}" for name, value in bindings if value]
+    argv += [f"--{name}={quote(value)}" for name, value in bindings if value]
     if job.mpi:
-        words.append(f"--mpi={quote(job.mpi)}")
-    return words
+        argv.append(f"--mpi={quote(job.mpi)}")
+    return argv
 
 
 def _exports(**variables: str) -> tuple[str, ...]:

@@ -11,8 +11,8 @@ from perfscope.vocabulary.frameworks import FrameworkName
 MPI = "mpi"  # any program of MPI
 FRAMEWORKS = (
     *(
-        one.value
-        for one in (
+        variable.value
+        for variable in (
             FrameworkName.TORCH,
             FrameworkName.TENSORFLOW,
             FrameworkName.KERAS,
@@ -91,8 +91,10 @@ def job_name(command: tuple[str, ...]) -> str:
 
     `python -m pkg.train` -> pkg.train; `python train.py` -> train.
     """
-    words = [word for word in command if not word.startswith("-")]
+    arguments = [word for word in command if not word.startswith("-")]
     module = command[command.index("-m") + 1] if "-m" in command[:-1] else None
-    script = next((word for word in words if word.endswith((".py", ".sh"))), None)
-    chosen = module or (PurePath(script).stem if script else PurePath(words[0] if words else "job").stem)
+    script = next((word for word in arguments if word.endswith((".py", ".sh"))), None)
+    chosen = module or (
+        PurePath(script).stem if script else PurePath(arguments[0] if arguments else "job").stem
+    )
     return re.sub(r"[^A-Za-z0-9._-]+", "_", chosen).strip("._-")[:64] or "job"

@@ -197,14 +197,14 @@ def _launch(job: JobRequest, how: Rendezvous) -> list[str]:
     if job.clean:
         lines.append("neighbours before")
     record = (quote_all(("--name", job.name)), *map(quote, job.record))
-    words = [*record, "--", *how.launch, '"${command[@]}"']
+    argv = [*record, "--", *how.launch, '"${command[@]}"']
     return [
         *lines,
         "# scancel, a time limit and a requeue send SIGTERM first, to perfscope, too, which closes the run.",
         "stopped=",
         "trap 'stopped=yes' TERM",
         "status=0",
-        *_wrapped(('perfscope run -o "$run"', *words, "|| status=$?")),
+        *_wrapped(('perfscope run -o "$run"', *argv, "|| status=$?")),
     ]
 
 
@@ -229,15 +229,15 @@ def quote_text(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
 
 
-def _array(name: str, words: Iterable[str]) -> list[str]:
-    one = f"{name}=({' '.join(words := list(words))})"
-    return [one] if len(one) <= _WIDTH else [f"{name}=(", *(f"  {word}" for word in words), ")"]
+def _array(name: str, texts: Iterable[str]) -> list[str]:
+    line = f"{name}=({' '.join(texts := list(texts))})"
+    return [line] if len(line) <= _WIDTH else [f"{name}=(", *(f"  {word}" for word in texts), ")"]
 
 
-def _wrapped(words: Iterable[str]) -> Iterator[str]:
+def _wrapped(texts: Iterable[str]) -> Iterator[str]:
     """One command over several lines."""
     line = ""
-    for word in words:
+    for word in texts:
         if line and len(line) + len(word) > _WIDTH:
             yield f"{line} \\"
             line = f"  {word}"

@@ -61,9 +61,9 @@ class Site:
 
 def find_site(folder: Path) -> Path | None:
     """perfscope-site.toml in `folder` or the nearest folder above it."""
-    for place in (folder, *folder.parents):
-        if (place / FILE).is_file():
-            return place / FILE
+    for directory in (folder, *folder.parents):
+        if (directory / FILE).is_file():
+            return directory / FILE
     return None
 
 
@@ -78,17 +78,17 @@ def read_site(path: Path) -> Site:
     return site
 
 
-def more_options(table: Mapping[str, Option], place: str) -> tuple[tuple[str, str | None], ...]:
+def more_options(table: Mapping[str, Option], file_text: str) -> tuple[tuple[str, str | None], ...]:
     """Further options of sbatch by name; None = without a value.
 
     Raises:
         UsageError: one that perfscope sets itself.
     """
-    found: list[tuple[str, str | None]] = []
+    options_found: list[tuple[str, str | None]] = []
     for name, value in table.items():
         option = name.lstrip("-").replace("_", "-")
         if option in _TAKEN:
-            raise UsageError(f"{place}: --{option} is set by an option of perfscope, or must not be set")
+            raise UsageError(f"{file_text}: --{option} is set by an option of perfscope, or must not be set")
         if value is not False:
-            found.append((option, None if value is True else str(value)))
-    return tuple(found)
+            options_found.append((option, None if value is True else str(value)))
+    return tuple(options_found)

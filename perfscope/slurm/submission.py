@@ -95,7 +95,7 @@ class Place:
 
 def submit(
     script: str,
-    place: Place,
+    target: Place,
     *,
     array: bool = False,
     asked: Mapping[str, str] | None = None,
@@ -113,88 +113,88 @@ def submit(
         RunDirectoryError: the run is there already, or a job that is to make it.
         SlurmError: Slurm refused it, and why.
     """
-    require_free(place, ask, array=array)
-    _reserve(place)
+    require_free(target, ask, array=array)
+    _reserve(target)
     try:
-        place.script.write_text(script, encoding="utf-8", errors="surrogateescape")
-        place.script.chmod(0o700)  # it holds the command whole, whatever is secret in it
+        target.script.write_text(script, encoding="utf-8", errors="surrogateescape")
+        target.script.chmod(0o700)  # it holds the command whole, whatever is secret in it
         with (
             undisturbed()
         ):  # by Ctrl-C: a job that is queued and of which nobody knows the number helps nobody
-            job = sbatch([str(place.script)], asked=asked, environment=environment, ask=ask)
-            write_json(place.ticket, {"job": job, "array": array, "submitted_unix_ns": time.time_ns()})
+            job = sbatch([str(target.script)], asked=asked, environment=environment, ask=ask)
+            write_json(target.ticket, {"job": job, "array": array, "submitted_unix_ns": time.time_ns()})
     except OSError as error:
-        place.ticket.unlink(missing_ok=True)
-        raise RunDirectoryError(f"cannot write {place.script}: {error.strerror}") from error
+        target.ticket.unlink(missing_ok=True)
+        raise RunDirectoryError(f"cannot write {target.script}: {error.strerror}") from error
     except SlurmError:
-        for file in (place.ticket, place.script):
+        for file in (target.ticket, target.script):
             file.unlink(missing_ok=True)
         raise
     return job
 
 
-def _reserve(place: Place) -> None:
+def _reserve(target: Place) -> None:
     """The ticket of this run for one `submit` alone: exclusive creation decides between two."""
     try:
-        place.run.parent.mkdir(parents=True, exist_ok=True)
-        if ticket_job(place) is not None:  # of a job that has ended and left no run
-            place.ticket.unlink(missing_ok=True)
-        place.ticket.open("xb").close()
+        target.run.parent.mkdir(parents=True, exist_ok=True)
+        if ticket_job(target) is not None:  # of a job that has ended and left no run
+            target.ticket.unlink(missing_ok=True)
+        target.ticket.open("xb").close()
     except FileExistsError:
         raise RunDirectoryError(
-            f"another command is submitting a job for {place.run} (else remove {place.ticket})"
+            f"another command is submitting a job for {target.run} (else remove {target.ticket})"
         ) from None
     except OSError as error:
-        raise RunDirectoryError(f"cannot write {place.ticket}: {error.strerror}") from error
+        raise RunDirectoryError(f"cannot write {target.ticket}: {error.strerror}") from error
 
 
 def sbatch(
-    words: list[str],
+    argv: list[str],
     *,
     asked: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
     ask: Caller = call,
 ) -> str:
     """`sbatch --parsable` with more words; the job's id. Raises SlurmError with the reason in plain words."""
-    command = ["sbatch", "--parsable", *words]
+    command = ["sbatch", "--parsable", *argv]
     try:
-        said = call(command, environment) if ask is call else ask(command)
+        answer = call(command, environment) if ask is call else ask(command)
     except SlurmError as error:
         raise explain(error, dict(asked or {}), ask) from error
-    job = said.strip().splitlines()[-1].partition(";")[0] if said.strip() else ""
+    job = answer.strip().splitlines()[-1].partition(";")[0] if answer.strip() else ""
     if not is_job(job):
         raise SlurmError(
-            f"sbatch gave no job id but {said.strip()[:100]!r}; look for the job with `squeue --me`"
+            f"sbatch gave no job id but {answer.strip()[:100]!r}; look for the job with `squeue --me`"
         )
     return job
 
 
-def require_free(place: Place, ask: Caller = call, *, array: bool = False) -> None:
+def require_free(target: Place, ask: Caller = call, *, array: bool = False) -> None:
     """Two jobs never write into one run directory. Raises RunDirectoryError where something is in the way."""
-    if place.run.is_dir() and any(one.name != LOCK for one in place.run.iterdir()):
-        what = "already holds a run" if read_manifest(place.run) is not None else "is not empty"
-        raise RunDirectoryError(f"{place.run} {what}; choose another -o")
-    if place.run.exists() and not place.run.is_dir():
-        raise RunDirectoryError(f"{place.run} is a file; choose another -o")
-    taken = place.run.parent.glob(f"{glob.escape(place.run.name)}-[0-9]*/run.json") if array else ()
+    if target.run.is_dir() and any(entry.name != LOCK for entry in target.run.iterdir()):
+        what = "already holds a run" if read_manifest(target.run) is not None else "is not empty"
+        raise RunDirectoryError(f"{target.run} {what}; choose another -o")
+    if target.run.exists() and not target.run.is_dir():
+        raise RunDirectoryError(f"{target.run} is a file; choose another -o")
+    taken = target.run.parent.glob(f"{glob.escape(target.run.name)}-[0-9]*/run.json") if array else ()
     for manifest in taken:
         raise RunDirectoryError(f"{manifest.parent} already holds a run; choose another -o")
-    job = ticket_job(place)
+    job = ticket_job(target)
     if job is None:
         return
     with suppress(NotKnown):
         if not all(task.has_ended for task in look_up(job, ask)):
             raise RunDirectoryError(
-                f"job {job} is queued or running for {place.run}: follow it with "
+                f"job {job} is queued or running for {target.run}: follow it with "
                 f"`perfscope slurm follow {job}`, or choose another -o"
             )
 
 
-def ticket_job(place: Place) -> str | None:
+def ticket_job(target: Place) -> str | None:
     """The job that was submitted for a run; None = none that is known."""
     try:
-        found = json.loads(place.ticket.read_bytes())
-        job = str(found["job"])
+        ticket = json.loads(target.ticket.read_bytes())
+        job = str(ticket["job"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return job if is_job(job) else None
@@ -209,11 +209,11 @@ def job_of(run: Path) -> str:
     job = ticket_job(find_place(run))
     if job is not None:
         return job
-    known = (read_manifest(run) or {}).get("slurm")
-    if isinstance(known, dict):
+    recorded = (read_manifest(run) or {}).get("slurm")
+    if isinstance(recorded, dict):
         # The last task of an array has the number of the whole array.
-        task = f"{known.get('array_job_id')}_{known.get('array_task_id')}"
-        name = task if is_job(task) else str(known.get("job_id"))
+        task = f"{recorded.get('array_job_id')}_{recorded.get('array_task_id')}"
+        name = task if is_job(task) else str(recorded.get("job_id"))
         if is_job(name):
             return name
     raise SlurmError(f"nothing says that {run} is the run of a Slurm job; give the job's id")
@@ -237,13 +237,13 @@ def place_of(job: str, ask: Caller = call) -> Place | None:
     except SlurmError:
         return None
     script = Path(fields.get("Command", ""))
-    own = script.with_name(script.name.removesuffix(SCRIPT)) if script.name.endswith(SCRIPT) else None
-    if own is not None and ticket_job(Place(run=own)) == job.partition("_")[0]:
-        return Place(run=own)
+    run_path = script.with_name(script.name.removesuffix(SCRIPT)) if script.name.endswith(SCRIPT) else None
+    if run_path is not None and ticket_job(Place(run=run_path)) == job.partition("_")[0]:
+        return Place(run=run_path)
     runs = Path(fields.get("WorkDir", "")) / RUNS
-    found = _place_by_id(runs, job.partition("_")[0], fields.get("Restarts", "0"))
+    located = _place_by_id(runs, job.partition("_")[0], fields.get("Restarts", "0"))
     # The number of an array is that of one of its tasks, too: a run named by a step is not all of it.
-    return None if found is not None and found.is_exact and "ArrayJobId" in fields else found
+    return None if located is not None and located.is_exact and "ArrayJobId" in fields else located
 
 
 def _place_by_id(runs: Path, job: str, restarts: str) -> Place | None:

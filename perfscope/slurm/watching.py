@@ -63,15 +63,15 @@ def watch(
     tasks: tuple[Task, ...] = ()
     while True:
         try:
-            found = _look(job, tasks, look)
+            tasks_now = _look(job, tasks, look)
         except Unreachable as error:
             if not tasks or clock() - answered > _PATIENCE_S:
                 raise
             yield Snapshot(tasks=tasks, trouble=str(error))
         else:
             answered = clock()
-            pause = pause if _states(found) == _states(tasks) else _FIRST_S
-            tasks = found
+            pause = pause if _states(tasks_now) == _states(tasks) else _FIRST_S
+            tasks = tasks_now
             yield Snapshot(tasks=tasks)
             if all_ended(tasks):
                 return

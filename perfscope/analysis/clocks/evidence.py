@@ -67,8 +67,8 @@ def shared_calls(
         if len(rows) < 2 or not calls.enter.shape[1]:
             continue
         names = sorted(rows, key=lambda name: (name != reference, name))
-        for place, samples in enumerate(_of_group(window, calls, [rows[name] for name in names]), 1):
-            result[names[0], names[place]].append(samples)
+        for column, samples in enumerate(_of_group(window, calls, [rows[name] for name in names]), 1):
+            result[names[0], names[column]].append(samples)
     return dict(result)
 
 
@@ -76,9 +76,9 @@ def _of_group(window: int, calls: MatchedCalls, rows: list[list[int]]) -> Iterab
     at = _fastest(calls)
     enter, leave = calls.enter[:, at], calls.exit[:, at]
     # (hosts, calls). The lower median of a host's exits: half of its ranks may leave late.
-    left = np.stack([np.sort(leave[own], axis=0)[(len(own) - 1) // 2] for own in rows])
-    first_out = np.stack([leave[own].min(axis=0) for own in rows])
-    last_in = np.stack([enter[own].max(axis=0) for own in rows])
+    left = np.stack([np.sort(leave[rank_rows], axis=0)[(len(rank_rows) - 1) // 2] for rank_rows in rows])
+    first_out = np.stack([leave[rank_rows].min(axis=0) for rank_rows in rows])
+    last_in = np.stack([enter[rank_rows].max(axis=0) for rank_rows in rows])
     skew = left - left[0]
     rough = np.sort(skew, axis=1)[:, (skew.shape[1] - 1) // 2]
     entered = last_in - rough[:, None]
@@ -105,12 +105,12 @@ def _fastest(calls: MatchedCalls) -> NDArray[np.int64]:
     if num <= MOST_CALLS:
         return np.arange(num)
     run = -(-num // MOST_CALLS)
-    whole = num - num % run
+    divisible = num - num % run
     transfer = np.full(num, np.iinfo(np.int64).max)
     for enter, leave in zip(calls.enter, calls.exit, strict=True):
         np.minimum(transfer, leave - enter, out=transfer)
-    picked = transfer[:whole].reshape(-1, run).argmin(axis=1) + np.arange(0, whole, run)
-    return np.append(picked, whole + transfer[whole:].argmin()) if whole < num else picked
+    picked = transfer[:divisible].reshape(-1, run).argmin(axis=1) + np.arange(0, divisible, run)
+    return np.append(picked, divisible + transfer[divisible:].argmin()) if divisible < num else picked
 
 
 def messages(

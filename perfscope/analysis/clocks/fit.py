@@ -45,12 +45,12 @@ class ClockFit(Struct, frozen=True, kw_only=True):
 
         Exact but for the rounding of the drift: epoch nanoseconds never become floats.
         """
-        own = self._of(host)
-        shifted = times_ns - own.offset_ns.get(host, 0)
-        drift = own.drift_ppm.get(host, 0.0)
+        fit = self._of(host)
+        shifted = times_ns - fit.offset_ns.get(host, 0)
+        drift = fit.drift_ppm.get(host, 0.0)
         if not drift:
             return shifted
-        since = (times_ns - own.at_ns[host]).astype(np.float64)
+        since = (times_ns - fit.at_ns[host]).astype(np.float64)
         moved: Int64 = shifted - np.rint(since * (drift * 1e-6)).astype(np.int64)
         return moved
 
@@ -62,7 +62,7 @@ class ClockFit(Struct, frozen=True, kw_only=True):
         hosts = list(hosts)
         if len(set(hosts)) == 1 and hosts[0] not in self.residual_ns:
             return np.zeros(len(hosts), dtype=np.int64)
-        common = next((one for one in self.islands if set(hosts) <= one.residual_ns.keys()), self)
+        common = next((fit for fit in self.islands if set(hosts) <= fit.residual_ns.keys()), self)
         return np.array([common.residual_ns.get(host, UNKNOWN_NS) for host in hosts], dtype=np.int64)
 
     @property
@@ -71,7 +71,7 @@ class ClockFit(Struct, frozen=True, kw_only=True):
         return max(self.residual_ns.values()) if len(self.residual_ns) > 1 else None
 
     def _of(self, host: str) -> ClockFit:
-        return next((one for one in self.islands if host in one.offset_ns), self)
+        return next((fit for fit in self.islands if host in fit.offset_ns), self)
 
 
 def fit_clocks(
@@ -124,45 +124,47 @@ def _turned(fit: PairFit) -> PairFit:
 
 def _string(names: Sequence[str], edges: Mapping[str, Mapping[str, PairFit]]) -> ClockFit:
     """From the first host outwards, always over the surest way; residuals add up on it."""
-    found = _reach(names[0], edges)
-    rest = tuple(name for name in names if name not in found)
+    linked = _reach(names[0], edges)
+    unlinked = tuple(name for name in names if name not in linked)
     islands: list[ClockFit] = []
-    while left := [name for name in rest if not any(name in one.offset_ns for one in islands)]:
+    while left := [name for name in unlinked if not any(name in island.offset_ns for island in islands)]:
         islands.append(_fit_of(left[0], _reach(left[0], edges)))
-    return _fit_of(names[0], found, rest, tuple(one for one in islands if len(one.offset_ns) > 1))
+    return _fit_of(
+        names[0], linked, unlinked, tuple(island for island in islands if len(island.offset_ns) > 1)
+    )
 
 
 def _fit_of(
     reference: str,
-    found: Mapping[str, PairFit],
+    linked: Mapping[str, PairFit],
     unlinked: tuple[str, ...] = (),
     islands: tuple[ClockFit, ...] = (),
 ) -> ClockFit:
     return ClockFit(
         reference=reference,
-        offset_ns={host: fit.offset_ns for host, fit in found.items()},
-        residual_ns={host: fit.residual_ns for host, fit in found.items()},
+        offset_ns={host: fit.offset_ns for host, fit in linked.items()},
+        residual_ns={host: fit.residual_ns for host, fit in linked.items()},
         unlinked=unlinked,
-        drift_ppm={host: fit.drift * 1e6 for host, fit in found.items()},
-        at_ns={host: fit.at_ns for host, fit in found.items()},
+        drift_ppm={host: fit.drift * 1e6 for host, fit in linked.items()},
+        at_ns={host: fit.at_ns for host, fit in linked.items()},
         islands=islands,
     )
 
 
 def _reach(start: str, edges: Mapping[str, Mapping[str, PairFit]]) -> dict[str, PairFit]:
     """Every host that can be compared with `start` -> its clock against that one's."""
-    found: dict[str, PairFit] = {}
+    linked: dict[str, PairFit] = {}
     queue = [(0, start, PairFit(offset_ns=0, drift=0.0, at_ns=0, residual_ns=0))]
     while queue:
         _, here, fit = heapq.heappop(queue)
-        if here in found:
+        if here in linked:
             continue
-        found[here] = fit
+        linked[here] = fit
         for there, step in edges.get(here, {}).items():
-            if there not in found:
+            if there not in linked:
                 further = step if here == start else _chained(fit, step)
                 heapq.heappush(queue, (further.residual_ns, there, further))
-    return dict(sorted(found.items()))
+    return dict(sorted(linked.items()))
 
 
 def _chained(outer: PairFit, inner: PairFit) -> PairFit:

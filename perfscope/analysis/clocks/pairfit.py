@@ -57,21 +57,21 @@ class _Calls(Struct, frozen=True, kw_only=True, eq=False):
 
     @classmethod
     def of(cls, parts: Sequence[Samples]) -> _Calls:
-        skew = np.concatenate([one.skew for one in parts])
-        at = np.concatenate([one.at for one in parts])
+        skew = np.concatenate([samples.skew for samples in parts])
+        at = np.concatenate([samples.at for samples in parts])
         base, base_at = int(skew[0]), int(at.min()) // 2 + int(at.max()) // 2
         return cls(
             base=base,
             base_at=base_at,
             at=(at - base_at).astype(np.float64),
             skew=(skew - base).astype(np.float64),
-            low=(np.concatenate([one.low for one in parts]) - base).astype(np.float64),
-            high=(np.concatenate([one.high for one in parts]) - base).astype(np.float64),
-            window=np.repeat([one.window for one in parts], [len(one.at) for one in parts]),
-            side=np.concatenate([one.side for one in parts]),
-            stay=np.concatenate([one.stay for one in parts]).astype(np.float64),
-            held=np.concatenate([one.held for one in parts]),
-            size=np.concatenate([one.size for one in parts]),
+            low=(np.concatenate([samples.low for samples in parts]) - base).astype(np.float64),
+            high=(np.concatenate([samples.high for samples in parts]) - base).astype(np.float64),
+            window=np.repeat([samples.window for samples in parts], [len(samples.at) for samples in parts]),
+            side=np.concatenate([samples.side for samples in parts]),
+            stay=np.concatenate([samples.stay for samples in parts]).astype(np.float64),
+            held=np.concatenate([samples.held for samples in parts]),
+            size=np.concatenate([samples.size for samples in parts]),
         )
 
     def take(self, which: NDArray[np.int64]) -> _Calls:
@@ -89,12 +89,12 @@ class _Stretches(Struct, frozen=True, kw_only=True, eq=False):
     @classmethod
     def of(cls, calls: _Calls) -> _Stretches:
         parts = _cut(calls.window, calls.at)
-        found = [gathered(calls.skew[own]) for own in parts]
-        number = np.array([len(own) for own in parts])
+        gathered_parts = [gathered(calls.skew[rows]) for rows in parts]
+        number = np.array([len(rows) for rows in parts])
         return cls(
-            where=np.array([calls.at[own].mean() for own in parts]),
-            level=np.array([level for level, _ in found]),
-            error=_MEDIAN_ERROR * NORMAL * np.array([half for _, half in found]) / number**0.5,
+            where=np.array([calls.at[rows].mean() for rows in parts]),
+            level=np.array([level for level, _ in gathered_parts]),
+            error=_MEDIAN_ERROR * NORMAL * np.array([half for _, half in gathered_parts]) / number**0.5,
         )
 
     @property
@@ -117,9 +117,9 @@ class _Line(Struct, frozen=True, kw_only=True, eq=False):
         stretches = _Stretches.of(calls)
         slope, error = _slope(stretches)
         wanted = _SURE if calls.window.min() < calls.window.max() else _CERTAIN
-        told = wanted * error < abs(slope) <= MAX_DRIFT
-        drift = slope if told else 0.0
-        turn = _SURE * error if told else min(_SURE * error, _USUAL_DRIFT)
+        significant = wanted * error < abs(slope) <= MAX_DRIFT
+        drift = slope if significant else 0.0
+        turn = _SURE * error if significant else min(_SURE * error, _USUAL_DRIFT)
         offset, half = gathered(calls.skew - drift * calls.at)
         return cls(
             stretches=stretches,
@@ -158,8 +158,8 @@ def _quickest(calls: _Calls) -> NDArray[np.int64]:
     size, window = calls.size[order], calls.window[order]
     changes = np.flatnonzero((np.diff(size) != 0) | (np.diff(window) != 0)) + 1
     begin, end = np.append(0, changes), np.append(changes, len(order))
-    place = np.arange(len(order)) - np.repeat(begin, end - begin)
-    return np.sort(order[place < np.repeat((end - begin + 1) // 2, end - begin)])
+    position = np.arange(len(order)) - np.repeat(begin, end - begin)
+    return np.sort(order[position < np.repeat((end - begin + 1) // 2, end - begin)])
 
 
 def _cut(window: NDArray[np.int64], at: Floats) -> list[NDArray[np.int64]]:
@@ -168,7 +168,9 @@ def _cut(window: NDArray[np.int64], at: Floats) -> list[NDArray[np.int64]]:
     windows = np.split(order, np.flatnonzero(np.diff(window[order])) + 1)
     most = max(_STRETCHES // len(windows), 1)
     return [
-        part for own in windows for part in np.array_split(own, max(min(most, len(own) // _STRETCH_CALLS), 1))
+        part
+        for of_window in windows
+        for part in np.array_split(of_window, max(min(most, len(of_window) // _STRETCH_CALLS), 1))
     ]
 
 
@@ -211,9 +213,9 @@ def _doubt(calls: _Calls, line: _Line) -> float:
         return max(causal, outside, float(stray.max())) + line.hidden
     # Of few calls the tightest half may be tight by chance, and a tenth of them are one or none.
     usual = _upper(stray) if len(stray) >= 2 * _FEW else float(stray.max())
-    shown = max(min(usual, _WORST_HALF * line.half * (1 + _FEW / len(stray))), float(stray.min()))
+    stray_ns = max(min(usual, _WORST_HALF * line.half * (1 + _FEW / len(stray))), float(stray.min()))
     bent = float(np.abs(stretches.level - line.drift * stretches.where - line.offset).max())
-    return max(min(max(shown, bent) + _unequal(calls), causal), outside) + line.hidden
+    return max(min(max(stray_ns, bent) + _unequal(calls), causal), outside) + line.hidden
 
 
 def _upper(values: Floats) -> float:
@@ -243,9 +245,9 @@ def _unequal(calls: _Calls) -> float:
         quick_a, quick_b = a[len(a) // 10], b[len(b) // 10]
         grain = (a[len(a) // 4] - a[0]) / len(a) ** 0.5 + (b[len(b) // 4] - b[0]) / len(b) ** 0.5
         apart = abs(float(quick_b - quick_a))
-        found = apart + _SURE * grain if apart > _SURE * grain else 0.0
+        unequal_ns = apart + _SURE * grain if apart > _SURE * grain else 0.0
         if best is None or min(quick_a, quick_b) < best[0]:
-            best = min(quick_a, quick_b), found
+            best = min(quick_a, quick_b), unequal_ns
     return best[1] if best else 0.0
 
 
@@ -257,19 +259,21 @@ def fit_two_way(there: Sequence[OneWay], back: Sequence[OneWay]) -> PairFit | No
         back: messages from b to a.
     """
     at, middle, half = [], [], []
-    for window in sorted({one.window for one in there} & {one.window for one in back}):
-        to_b = [one for one in there if one.window == window]
-        to_a = [one for one in back if one.window == window]
-        high = min(int((one.got - one.sent).min()) for one in to_b)  # offset + delay
-        low = -min(int((one.got - one.sent).min()) for one in to_a)  # offset - delay
-        at.append(int(np.concatenate([one.got for one in to_b]).mean(dtype=np.float64)))
+    for window in sorted(
+        {direction.window for direction in there} & {direction.window for direction in back}
+    ):
+        to_b = [message for message in there if message.window == window]
+        to_a = [message for message in back if message.window == window]
+        high = min(int((message.got - message.sent).min()) for message in to_b)  # offset + delay
+        low = -min(int((message.got - message.sent).min()) for message in to_a)  # offset - delay
+        at.append(int(np.concatenate([message.got for message in to_b]).mean(dtype=np.float64)))
         middle.append(low + (high - low) // 2)
         half.append(abs(high - low) / 2)
     if not at:
         return None
     base, base_at = middle[0], at[0] // 2 + at[-1] // 2
-    where = np.array([one - base_at for one in at], dtype=np.float64)
-    level, doubt = np.array([one - base for one in middle], dtype=np.float64), np.array(half)
+    where = np.array([time - base_at for time in at], dtype=np.float64)
+    level, doubt = np.array([value - base for value in middle], dtype=np.float64), np.array(half)
     drift = _drift_between(where, level, doubt)
     offset = weighted_median(level - drift * where, 1 / (doubt + 1))
     residual = float((np.abs(level - drift * where - offset) + doubt).max())

@@ -67,8 +67,8 @@ def step_notes(records: Mapping[int, RankRecord]) -> list[Missing]:
 def _of_host(host: str, ranks: Mapping[int, list[tuple[int, int]]]) -> list[WallStep]:
     jumps = {rank: _jumps(pairs) for rank, pairs in ranks.items()}
     shortest: dict[tuple[int, int], tuple[tuple[int, int], tuple[int, int], int]] = {}
-    for own in jumps.values():
-        for before, after, size in own:
+    for of_rank in jumps.values():
+        for before, after, size in of_rank:
             if not all(_agrees(before[0], after[0], ranks[rank], jumps[rank]) for rank in ranks):
                 continue
             # Ranks see one jump between pairs of their own: told once, by the closest pair.
@@ -87,12 +87,12 @@ _Jump = tuple[tuple[int, int], tuple[int, int], int]
 
 
 def _jumps(pairs: list[tuple[int, int]]) -> list[_Jump]:
-    found = []
+    jumps = []
     for before, after in pairwise(pairs):
         gained = (after[1] - after[0]) - (before[1] - before[0])
         if abs(gained) > _READING_NS + (after[0] - before[0]) * _SLEW_PPM // 1_000_000:
-            found.append((before, after, gained))
-    return found
+            jumps.append((before, after, gained))
+    return jumps
 
 
 def _agrees(begin: int, end: int, pairs: list[tuple[int, int]], jumps: list[_Jump]) -> bool:

@@ -29,11 +29,11 @@ class OwnCalls(Struct, frozen=True, kw_only=True, eq=False):
 
     def latest_exit(self, after: int, until: int, used: set[int], lane: int | None = None) -> int:
         """The last call left in (after, until] and not in `used`, on the lane if one is given; -1: none."""
-        place = int(np.searchsorted(self.exit, until, side="right")) - 1
-        while place >= 0 and self.exit[place] > after:
-            if place not in used and (lane is None or self.lane[place] == lane):
-                return place
-            place -= 1
+        index = int(np.searchsorted(self.exit, until, side="right")) - 1
+        while index >= 0 and self.exit[index] > after:
+            if index not in used and (lane is None or self.lane[index] == lane):
+                return index
+            index -= 1
         return -1
 
     def any_within(self, start: int, end: int) -> bool:
@@ -47,8 +47,8 @@ class OwnCalls(Struct, frozen=True, kw_only=True, eq=False):
 
     def entered_at(self, enter: int, lane: int) -> int:
         """The call that a device's span is; -1: it was not matched."""
-        found = np.flatnonzero((self.enter == enter) & (self.lane == lane))
-        return int(found[0]) if len(found) else -1
+        rows = np.flatnonzero((self.enter == enter) & (self.lane == lane))
+        return int(rows[0]) if len(rows) else -1
 
 
 class CallIndex:
@@ -57,7 +57,7 @@ class CallIndex:
     def __init__(
         self, matches: Sequence[JudgedCalls], window: int, clocks: ClockFit, hosts: Mapping[int, str]
     ) -> None:
-        self.matches = [one for one in matches if one.window == window and one.enter.shape[1]]
+        self.matches = [calls for calls in matches if calls.window == window and calls.enter.shape[1]]
         self._clocks, self._hosts = clocks, hosts
         self._rows: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for index, match in enumerate(self.matches):
@@ -65,7 +65,7 @@ class CallIndex:
                 self._rows[rank].append((index, row))
         self._own: dict[int, OwnCalls] = {}
         self._hosts_of: dict[int, tuple[str, ...]] = {}
-        self._late = [np.array(one.ranks, dtype=np.int64)[one.late_row] for one in self.matches]
+        self._late = [np.array(calls.ranks, dtype=np.int64)[calls.late_row] for calls in self.matches]
 
     def of(self, rank: int) -> OwnCalls:
         """A rank's calls."""
@@ -76,34 +76,34 @@ class CallIndex:
     def hosts_of(self, match: int) -> tuple[str, ...]:
         """The hosts whose ranks take part."""
         if match not in self._hosts_of:
-            found = {self._hosts.get(rank, "") for rank in self.matches[match].ranks}
-            self._hosts_of[match] = tuple(sorted(found))
+            hosts = {self._hosts.get(rank, "") for rank in self.matches[match].ranks}
+            self._hosts_of[match] = tuple(sorted(hosts))
         return self._hosts_of[match]
 
     def _gather(self, rank: int) -> OwnCalls:
         parts: dict[str, list[NDArray[np.int64]]] = defaultdict(list)
         for index, row in self._rows.get(rank, []):
-            one = self.matches[index]
-            num = one.enter.shape[1]
-            launch = self._clocks.to_reference(self._hosts.get(rank, ""), one.launch[row])
-            asked = np.where(one.launch[row] >= 0, np.minimum(launch, one.enter[row]), one.enter[row])
+            match = self.matches[index]
+            num = match.enter.shape[1]
+            launch = self._clocks.to_reference(self._hosts.get(rank, ""), match.launch[row])
+            asked = np.where(match.launch[row] >= 0, np.minimum(launch, match.enter[row]), match.enter[row])
             columns = {
-                "enter": one.enter[row],
-                "exit": np.maximum(one.exit[row], one.enter[row]),
+                "enter": match.enter[row],
+                "exit": np.maximum(match.exit[row], match.enter[row]),
                 "launch": asked,
-                "last_entry": one.last_entry,
+                "last_entry": match.last_entry,
                 "late_rank": self._late[index],
-                "lane": one.lane[row],
+                "lane": match.lane[row],
                 "match": np.full(num, index, dtype=np.int64),
                 "column": np.arange(num, dtype=np.int64),
-                "uncertain": one.uncertain[row].astype(np.int64),
+                "uncertain": match.uncertain[row].astype(np.int64),
             }
             for name, values in columns.items():
                 parts[name].append(values)
         empty = np.empty(0, dtype=np.int64)
-        whole = {name: np.concatenate(parts[name]) if parts[name] else empty for name in _COLUMNS}
-        order = np.argsort(whole["exit"], kind="stable")
-        ordered = {name: values[order] for name, values in whole.items()}
+        arrays = {name: np.concatenate(parts[name]) if parts[name] else empty for name in _COLUMNS}
+        order = np.argsort(arrays["exit"], kind="stable")
+        ordered = {name: values[order] for name, values in arrays.items()}
         uncertain = ordered.pop("uncertain").astype(bool)
         return OwnCalls(**ordered, uncertain=uncertain)
 

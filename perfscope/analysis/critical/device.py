@@ -66,15 +66,15 @@ class DeviceIndex:
         rows = order[on_device[order]]
         self.start: Int64 = clocks.to_reference(host, spans.start[rows])
         self.end: Int64 = np.maximum(clocks.to_reference(host, spans.end[rows]), self.start)
-        known = launch[rows] >= 0
-        self.launch: Int64 = np.where(known, clocks.to_reference(host, launch[rows]), -1)
+        has_launch = launch[rows] >= 0
+        self.launch: Int64 = np.where(has_launch, clocks.to_reference(host, launch[rows]), -1)
         self.device, self.lane = spans.device[rows], spans.lane[rows]
         self.kind, self.phase = spans.kind[rows], spans.phase[rows]
         self.layer, self.name = layer[rows], name[rows]
         self._by_end = np.argsort(self.end, kind="stable")
         self._ends = self.end[self._by_end]
         self._reach: Int64 = np.maximum.accumulate(self.end) if len(rows) else self.end
-        asked = np.flatnonzero(known)
+        asked = np.flatnonzero(has_launch)
         asked = asked[np.argsort(self.launch[asked], kind="stable")]
         self._launched = self.launch[asked]
         self._last_start = np.maximum.accumulate(self.start[asked]) if len(asked) else self._launched
@@ -85,55 +85,55 @@ class DeviceIndex:
 
     def covering(self, time: int) -> int:
         """The span that runs at a time, the last to begin of several; -1: the device has nothing to do."""
-        place = int(np.searchsorted(self.start, time, side="left")) - 1
-        while place >= 0 and self._reach[place] >= time:
-            if self.end[place] >= time:
-                return place
-            place -= 1
+        index = int(np.searchsorted(self.start, time, side="left")) - 1
+        while index >= 0 and self._reach[index] >= time:
+            if self.end[index] >= time:
+                return index
+            index -= 1
         return -1
 
     def has_queued(self, time: int) -> bool:
         """Whether something is launched by then that begins only later."""
-        place = int(np.searchsorted(self._launched, time, side="right")) - 1
-        return place >= 0 and int(self._last_start[place]) >= time
+        index = int(np.searchsorted(self._launched, time, side="right")) - 1
+        return index >= 0 and int(self._last_start[index]) >= time
 
     def before_on_stream(self, span: int, time: int) -> int:
         """The span before it on its stream that ended by then; -1: none."""
-        place = int(self._previous[span])
-        while place >= 0 and self.end[place] > time:
-            place = int(self._previous[place])
-        return place
+        index = int(self._previous[span])
+        while index >= 0 and self.end[index] > time:
+            index = int(self._previous[index])
+        return index
 
     def before_elsewhere(self, span: int, time: int, used: set[int]) -> int:
         """The span of another stream that ended last, shortly before the time; -1: none."""
-        place = int(np.searchsorted(self._ends, time, side="right")) - 1
-        while place >= 0 and self._ends[place] > time - SHORTLY_NS:
-            other = int(self._by_end[place])
+        index = int(np.searchsorted(self._ends, time, side="right")) - 1
+        while index >= 0 and self._ends[index] > time - SHORTLY_NS:
+            other = int(self._by_end[index])
             if self._stream[other] != self._stream[span] and other not in used:
                 return other
-            place -= 1
+            index -= 1
         return -1
 
     def before(self, time: int, used: set[int]) -> int:
         """The span of any stream that ended last by then; -1: none."""
-        place = int(np.searchsorted(self._ends, time, side="right")) - 1
-        while place >= 0 and int(self._by_end[place]) in used:
-            place -= 1
-        return int(self._by_end[place]) if place >= 0 else -1
+        index = int(np.searchsorted(self._ends, time, side="right")) - 1
+        while index >= 0 and int(self._by_end[index]) in used:
+            index -= 1
+        return int(self._by_end[index]) if index >= 0 else -1
 
     def release(self, time: int, used: set[int]) -> int:
         """The span whose end last let the host go on by then; -1: none."""
-        place = int(np.searchsorted(self._release, time, side="right")) - 1
-        while place >= 0 and int(self._released_by[place]) in used:
-            place -= 1
-        return int(self._released_by[place]) if place >= 0 else -1
+        index = int(np.searchsorted(self._release, time, side="right")) - 1
+        while index >= 0 and int(self._released_by[index]) in used:
+            index -= 1
+        return int(self._released_by[index]) if index >= 0 else -1
 
     def at(self, start: int, lane: int) -> int:
         """The communication span that begins then on a stream; -1: none."""
         left, right = np.searchsorted(self.start, (start, start + 1))
-        for place in range(int(left), int(right)):
-            if self.lane[place] == lane and self.kind[place] == COMM:
-                return place
+        for index in range(int(left), int(right)):
+            if self.lane[index] == lane and self.kind[index] == COMM:
+                return index
         return -1
 
     def host_pieces(self, start: int, end: int) -> Sequence[HostPiece]:
@@ -163,12 +163,12 @@ class DeviceIndex:
         # Nothing left to do: whatever was launched until then has ended.
         by_launch = np.argsort(self.launch, kind="stable")
         reach = np.maximum.accumulate(self.end[by_launch])
-        place = np.searchsorted(self.launch[by_launch], self.end, side="right") - 1
-        drained = reach[np.maximum(place, 0)] <= self.end
+        index = np.searchsorted(self.launch[by_launch], self.end, side="right") - 1
+        drained = reach[np.maximum(index, 0)] <= self.end
         copied = np.array(["DtoH" in name for name in self.names], dtype=bool)[self.name]
-        found = np.flatnonzero(quiet & (drained | ((self.kind == COPY) & copied)))
-        found = found[np.argsort(self.end[found], kind="stable")]
-        return self.end[found], found
+        released = np.flatnonzero(quiet & (drained | ((self.kind == COPY) & copied)))
+        released = released[np.argsort(self.end[released], kind="stable")]
+        return self.end[released], released
 
 
 def _previous(stream: NDArray[np.intp]) -> Int64:
@@ -186,10 +186,10 @@ def _outermost(lane: Int64, strength: NDArray[np.int64], start: Int64, end: Int6
     kept = np.ones(len(order), dtype=bool)
     inside: tuple[int, int] | None = None
     reach = 0
-    for place, at in enumerate(order.tolist()):
+    for index, at in enumerate(order.tolist()):
         of = (int(lane[at]), int(strength[at]))
-        kept[place] = of != inside or int(start[at]) >= reach
-        if kept[place]:
+        kept[index] = of != inside or int(start[at]) >= reach
+        if kept[index]:
             inside, reach = of, int(end[at])
     return order[kept]
 
@@ -206,8 +206,8 @@ class _HostLine:
         host: str,
     ) -> None:
         self.layer, self.name, self.phase = layer, name, spans.phase
-        told = (spans.device < 0) & np.isin(spans.kind, (HOST, COMPUTE, COMM, COPY, INPUT, OPTIMIZER))
-        rows = np.flatnonzero(told)
+        is_work = (spans.device < 0) & np.isin(spans.kind, (HOST, COMPUTE, COMM, COPY, INPUT, OPTIMIZER))
+        rows = np.flatnonzero(is_work)
         start = clocks.to_reference(host, spans.start[rows])
         end = clocks.to_reference(host, spans.end[rows])
         # An optimizer's mark spans its whole step: its edges say nothing of when the host is busy.
@@ -231,21 +231,21 @@ class _HostLine:
             return []
         if not len(self.start):
             return [HostPiece(start=start, end=end, kind=-1, row=-1)]
-        found: list[HostPiece] = []
+        pieces: list[HostPiece] = []
         first, last = int(self.start[0]), int(self.end[-1])
         if end > last:
-            found.append(HostPiece(start=max(last, start), end=end, kind=-1, row=-1))
-        place = int(np.searchsorted(self.start, min(end, last), side="left")) - 1
-        while place >= 0 and self.end[place] > start:
-            found.append(
+            pieces.append(HostPiece(start=max(last, start), end=end, kind=-1, row=-1))
+        index = int(np.searchsorted(self.start, min(end, last), side="left")) - 1
+        while index >= 0 and self.end[index] > start:
+            pieces.append(
                 HostPiece(
-                    start=max(int(self.start[place]), start),
-                    end=min(int(self.end[place]), end),
-                    kind=int(self.kind[place]),
-                    row=int(self.row[place]),
+                    start=max(int(self.start[index]), start),
+                    end=min(int(self.end[index]), end),
+                    kind=int(self.kind[index]),
+                    row=int(self.row[index]),
                 )
             )
-            place -= 1
+            index -= 1
         if start < first:
-            found.append(HostPiece(start=start, end=min(first, end), kind=-1, row=-1))
-        return found
+            pieces.append(HostPiece(start=start, end=min(first, end), kind=-1, row=-1))
+        return pieces

@@ -123,11 +123,11 @@ class _Window:
         clocks: ClockFit,
         source: RunSource | None,
     ) -> None:
-        linked = {rank: one for rank, one in members.items() if one.host not in clocks.unlinked}
+        linked = {rank: line for rank, line in members.items() if line.host not in clocks.unlinked}
         self.window, self.layers, self.clocks, self.source = window, layers, clocks, source
         self.members = linked or dict(members)
         self.alone = tuple(sorted(set(members) - set(self.members)))
-        self.hosts = {rank: one.host for rank, one in members.items()}
+        self.hosts = {rank: line.host for rank, line in members.items()}
         self.calls = CallIndex(matches, window, clocks, self.hosts)
         self.unmatched: dict[int, int] = defaultdict(int)  # rank -> ns of the paths
         self.untold: set[str] = set()
@@ -137,22 +137,22 @@ class _Window:
 
     def line(self, rank: int) -> _Line:
         if rank not in self._lines:
-            one = self.members[rank]
+            member = self.members[rank]
             self._lines[rank] = _Line(
-                host=one.host,
-                has_device=one.has_device,
-                start=self.clocks.to_reference(one.host, one.start),
-                end=self.clocks.to_reference(one.host, one.end),
-                part=one.part,
-                layer=one.layer,
-                phase=one.phase,
+                host=member.host,
+                has_device=member.has_device,
+                start=self.clocks.to_reference(member.host, member.start),
+                end=self.clocks.to_reference(member.host, member.end),
+                part=member.part,
+                layer=member.layer,
+                phase=member.phase,
             )
         return self._lines[rank]
 
     def device(self, rank: int) -> DeviceIndex | None:
         """The rank's device timeline, read unless it is at hand; None: it has none, or cannot be read."""
-        one = self.members[rank]
-        if not one.has_device or self.source is None:
+        member = self.members[rank]
+        if not member.has_device or self.source is None:
             return None
         if rank in self._devices:
             self._devices[rank] = self._devices.pop(rank)  # most recent last
@@ -162,8 +162,8 @@ class _Window:
         index: DeviceIndex | None = None
         try:
             table = self.source.timeline(rank, self.window, DEVICE_COLUMNS)
-            marks = np.array([[step.start_ns, step.end_ns] for step in one.steps], dtype=np.int64).ravel()
-            index = DeviceIndex(table, one.host, self.clocks, marks)
+            marks = np.array([[step.start_ns, step.end_ns] for step in member.steps], dtype=np.int64).ravel()
+            index = DeviceIndex(table, member.host, self.clocks, marks)
         except RunDirectoryError as error:
             self.untold.add(messages.not_read_again(rank, error))
         if index is not None and not len(index.start):
@@ -173,7 +173,7 @@ class _Window:
 
     def missing(self) -> list[Missing]:
         """What the walks met that cannot be told."""
-        found = [
+        missing = [
             missing_figure(Figure.CRITICAL_PATH, Cause.UNREADABLE, window=self.window, reason=reason)
             for reason in sorted(self.untold)
         ]
@@ -182,17 +182,17 @@ class _Window:
             (Figure.CRITICAL_PATH_RANKS, Cause.CLOCKS_UNLINKED, self.alone),
         ):
             if ranks:
-                found.append(missing_figure(figure, cause, ranks=ranks, window=self.window))
-        return found
+                missing.append(missing_figure(figure, cause, ranks=ranks, window=self.window))
+        return missing
 
     def _steps(self) -> tuple[dict[int, dict[int, int]], dict[int, dict[int, int]]]:
         """Step -> rank -> its begin and its end."""
         begins: dict[int, dict[int, int]] = defaultdict(dict)
         ends: dict[int, dict[int, int]] = defaultdict(dict)
-        for rank, one in self.members.items():
-            marks = np.array([[mark.start_ns, mark.end_ns] for mark in one.steps], dtype=np.int64)
-            moved = self.clocks.to_reference(one.host, marks)
-            for mark, (start, end) in zip(one.steps, moved.tolist(), strict=True):
+        for rank, line in self.members.items():
+            marks = np.array([[mark.start_ns, mark.end_ns] for mark in line.steps], dtype=np.int64)
+            moved = self.clocks.to_reference(line.host, marks)
+            for mark, (start, end) in zip(line.steps, moved.tolist(), strict=True):
                 begins[mark.step][rank], ends[mark.step][rank] = start, end
         return begins, ends
 
@@ -281,19 +281,19 @@ class _Walk:
 
     def _along_line(self) -> None:
         line = self.window.line(self.rank)
-        place = int(np.searchsorted(line.start, self.time, side="left")) - 1
-        if place < 0:
+        index = int(np.searchsorted(line.start, self.time, side="left")) - 1
+        if index < 0:
             self._add(self._floor(), _Labels(kind="idle"))
             self.done = True
             return
-        if line.end[place] < self.time:  # between two steps that do not touch
-            self._add(int(line.end[place]), _Labels(kind="idle"))
+        if line.end[index] < self.time:  # between two steps that do not touch
+            self._add(int(line.end[index]), _Labels(kind="idle"))
             return
-        start, part = int(line.start[place]), int(line.part[place])
+        start, part = int(line.start[index]), int(line.part[index])
         if part == LINE_EXPOSED:
             self._along_communication(start)
             return
-        layer, phase = int(line.layer[place]), int(line.phase[place])
+        layer, phase = int(line.layer[index]), int(line.phase[index])
         self._add(
             start,
             _Labels(
@@ -355,8 +355,8 @@ class _Walk:
         self.rank, self.reason = late, words_of.waited_for(late)
         if self.time <= self._floor():
             return
-        own = window.calls.of(late)
-        self._before_call(own.find(match, column))
+        late_calls = window.calls.of(late)
+        self._before_call(late_calls.find(match, column))
 
     def _before_call(self, call: int) -> None:
         """What the rank that entered last did before it entered."""
@@ -412,12 +412,12 @@ class _Walk:
         """Why the span began when it did: its launch, its stream, or another stream."""
         used, now = self.used_spans[self.rank], self.time
         gap = _Labels(kind="idle", device=int(device.device[span]), lane=int(device.lane[span]))
-        own = device.before_on_stream(span, now)
-        while own in used:
-            own = device.before_on_stream(own, now)
-        ended = int(device.end[own]) if own >= 0 else -1
+        previous = device.before_on_stream(span, now)
+        while previous in used:
+            previous = device.before_on_stream(previous, now)
+        ended = int(device.end[previous]) if previous >= 0 else -1
         other = -1
-        if own < 0 or now - ended > BACK_TO_BACK_NS:
+        if previous < 0 or now - ended > BACK_TO_BACK_NS:
             other = device.before_elsewhere(span, now, used)
             if other >= 0 and int(device.end[other]) <= ended:
                 other = -1
@@ -428,7 +428,7 @@ class _Walk:
             self._add(asked, structs.replace(gap, kind="launch", name=device.words(span)[1]))
             self.reason = words_of.LAUNCHED_LATE
             return
-        self.span = other if other >= 0 else own
+        self.span = other if other >= 0 else previous
         reason = words_of.EVENT_WAIT if other >= 0 else words_of.STREAM_ORDER
         if self.span < 0:  # the first of its stream, and its launch is not in the trace
             self.span, reason = device.before(now, used), words_of.PROGRAM_ORDER

@@ -130,8 +130,8 @@ def total_of(paths: Iterable[CriticalPath]) -> int:
 
 def shares_by_kind(paths: Sequence[CriticalPath]) -> tuple[PathShare, ...]:
     """By what the time is spent on, in the order of PATH_KINDS; they add up to the total exactly."""
-    found = _added(paths, lambda segment: segment.kind)
-    return _shares({kind: found[kind] for kind in PATH_KINDS if kind in found}, total_of(paths))
+    by_kind = _added(paths, lambda segment: segment.kind)
+    return _shares({kind: by_kind[kind] for kind in PATH_KINDS if kind in by_kind}, total_of(paths))
 
 
 def shares_by_rank(paths: Sequence[CriticalPath]) -> tuple[PathShare, ...]:
@@ -171,17 +171,17 @@ def entries(paths: Sequence[CriticalPath]) -> tuple[PathEntry, ...]:
         first.setdefault(key, segment)
     result = [
         PathEntry(
-            rank=None if one.kind == "transfer" else one.rank,
-            kind=one.kind,
-            what=_what(one),
-            layer=one.layer,
-            phase=_phase(one),
-            hosts=one.hosts,
+            rank=None if piece.kind == "transfer" else piece.rank,
+            kind=piece.kind,
+            what=_what(piece),
+            layer=piece.layer,
+            phase=_phase(piece),
+            hosts=piece.hosts,
             ns=times[key],
             ratio=times[key] / total if total else 0.0,
             count=counts[key],
         )
-        for key, one in first.items()
+        for key, piece in first.items()
     ]
     return tuple(sorted(result, key=lambda entry: (-entry.ns, entry.kind, entry.rank or 0, entry.what)))
 

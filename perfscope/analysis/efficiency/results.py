@@ -32,5 +32,5 @@ class Efficiency(Struct, frozen=True, kw_only=True):
         Raises:
             AttributeError: a factor of several runs.
         """
-        found: float | None = getattr(self, factor.value)
-        return found
+        factor_value: float | None = getattr(self, factor.value)
+        return factor_value

@@ -15,25 +15,26 @@ _WAITED = "rank_runqueue_wait"
 
 def compute(evidence: Evidence, verdict: bool) -> Finding:
     cost = evidence.mean("compute")
-    words = evidence.words
-    title = f"Computation bounds the step: {evidence.of_step(cost)} is spent {words.busy}"
+    advice_words = evidence.words
+    title = f"Computation bounds the step: {evidence.of_step(cost)} is spent {advice_words.busy}"
     top = max(evidence.layers, key=lambda layer: layer.forward_ns + layer.backward_ns, default=None)
-    detail, action = words.unnamed, words.heavy_unnamed
-    own = top.forward_ns + top.backward_ns if top is not None else 0
-    if top is not None and own < LARGE * cost:
+    detail, action = advice_words.unnamed, advice_words.heavy_unnamed
+    top_ns = top.forward_ns + top.backward_ns if top is not None else 0
+    if top is not None and top_ns < LARGE * cost:
         detail = (
-            f"No layer stands out: the largest, {top.layer}, has {format_ratio(own / cost)} of the "
-            f"computation ({format_ns(own)}), all of them {format_ratio(_in_layers(evidence) / cost)}."
+            f"No layer stands out: the largest, {top.layer}, has {format_ratio(top_ns / cost)} of the "
+            f"computation ({format_ns(top_ns)}), all of them {format_ratio(_in_layers(evidence) / cost)}."
         )
         top = None
     if top is not None:
-        action = words.heavy
-        title += f", most of it in layer {top.layer} ({format_ns(own)})" if own > cost / 2 else ""
-        title += f"; the largest layer is {top.layer} with {format_ns(own)}" if own <= cost / 2 else ""
+        action = advice_words.heavy
+        title += f", most of it in layer {top.layer} ({format_ns(top_ns)})" if top_ns > cost / 2 else ""
+        title += f"; the largest layer is {top.layer} with {format_ns(top_ns)}" if top_ns <= cost / 2 else ""
         kind = f" ({top.module_type})" if top.module_type else ""
         detail = (
             f"Layer {top.layer}{kind} takes {format_ns(top.forward_ns)} forward and "
-            f"{format_ns(top.backward_ns)} backward per step, {format_ratio(own / cost)} of the computation."
+            f"{format_ns(top.backward_ns)} backward per step, {format_ratio(top_ns / cost)} of "
+            "the computation."
         )
     return Finding(
         id="compute_bound",

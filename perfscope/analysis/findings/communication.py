@@ -23,8 +23,12 @@ def exposed(evidence: Evidence, verdict: bool) -> Finding | None:
     gain_ns, gain_ratio = evidence.gain("zero_transfer", cost) if evidence.calls else evidence.all_of(cost)
     if kind is not None and kind.gain_ns is not None and kind.gain_ratio is not None:
         gain_ns, gain_ratio = kind.gain_ns, kind.gain_ratio
-    top = max(evidence.collectives, key=lambda one: one.duration_ns, default=None)
-    name = top.collective if top and len({one.collective for one in evidence.collectives}) == 1 else None
+    top = max(evidence.collectives, key=lambda collective: collective.duration_ns, default=None)
+    name = (
+        top.collective
+        if top and len({collective.collective for collective in evidence.collectives}) == 1
+        else None
+    )
     what = f"exposed {name}" if name else "communication that no computation hides"
     slug = kind.slug if kind else "comm_bound"
     lead = _LEADS[slug][0 if verdict else 1]
@@ -81,9 +85,9 @@ def _kind(evidence: Evidence) -> _Kind | None:
         return None
     merged, faster = evidence.what_ifs.of("one_bucket"), evidence.what_ifs.of("double_bandwidth")
     hidden = evidence.what_ifs.of("full_overlap")
-    told = f"On an ideal network the step would take {format_ns(ideal.step_ns)}. "
+    note = f"On an ideal network the step would take {format_ns(ideal.step_ns)}. "
     if merged is not None and merged.gain_ns >= _HELPS * ideal.gain_ns:
-        small = _small_calls(evidence, merged, told)
+        small = _small_calls(evidence, merged, note)
         if small is not None:
             return small
     share = evidence.mean("exposed_comm") / evidence.step
@@ -94,7 +98,7 @@ def _kind(evidence: Evidence) -> _Kind | None:
                 f"Ranks wait for each other's work: {evidence.of_step(share * evidence.step)} is exposed "
                 f"communication, and an ideal network would save {format_ratio(ideal.gain_ratio)} of the step"
             ),
-            detail=told,
+            detail=note,
             action=(
                 "Shorten what ranks wait for: more micro-batches in a pipeline, even stages, fewer points at "
                 "which all must meet. A faster link brings little."
@@ -102,22 +106,22 @@ def _kind(evidence: Evidence) -> _Kind | None:
         )
     nothing_hidden = _hidden_share(evidence) < 0.1
     if nothing_hidden and hidden is not None and hidden.gain_ns >= 0.9 * ideal.gain_ns:
-        return _Kind(slug="no_overlap", detail=told)
+        return _Kind(slug="no_overlap", detail=note)
     # Twice the bandwidth halves what depends on it: more than a third of the whole gain is the link's.
     if faster is not None and faster.gain_ns >= 0.35 * ideal.gain_ns:
         bandwidth = f"With twice the bandwidth the step would take {format_ns(faster.step_ns)}. "
-        return _Kind(slug="slow_link", detail=told + bandwidth)
-    return _Kind(slug="comm_bound", detail=told)
+        return _Kind(slug="slow_link", detail=note + bandwidth)
+    return _Kind(slug="comm_bound", detail=note)
 
 
-def _small_calls(evidence: Evidence, merged: WhatIf, told: str) -> _Kind | None:
+def _small_calls(evidence: Evidence, merged: WhatIf, note: str) -> _Kind | None:
     """Calls too small to use the link: merged into buckets they would pay their latency once."""
     small = [call for call in evidence.calls if call.bytes is not None and call.bytes < SMALL_BYTES]
     small = [call for call in small if call.collective == "all_reduce"]
     steps = max((part.num_steps for _, part in evidence.traced), default=0)
     if not small or not steps:
         return None
-    words = advice.communication(evidence.metas, tuple({call.group for call in small}))
+    advice_of = advice.communication(evidence.metas, tuple({call.group for call in small}))
     shortest = min(call.transfer_ns for call in small)
     total_bytes = sum(call.bytes or 0 for call in small)
     return _Kind(
@@ -127,8 +131,8 @@ def _small_calls(evidence: Evidence, merged: WhatIf, told: str) -> _Kind | None:
             f"{format_bytes(total_bytes / len(small))} each; merged into buckets "
             f"the step would take {format_ns(merged.step_ns)}"
         ),
-        detail=f"The shortest of them still takes {format_ns(shortest)}: latency, not bandwidth. {told}",
-        action=words.merge,
+        detail=f"The shortest of them still takes {format_ns(shortest)}: latency, not bandwidth. {note}",
+        action=advice_of.merge,
         gain_ns=merged.gain_ns,
         gain_ratio=merged.gain_ratio,
     )
@@ -143,9 +147,9 @@ def _hidden(evidence: Evidence) -> str:
 
 def _hidden_share(evidence: Evidence) -> float:
     """Of all ranks' communication; 0 without any."""
-    known = [rank for rank, _ in evidence.traced if rank.comm_ns]
-    total = sum(rank.comm_ns or 0 for rank in known)
-    return sum((rank.comm_ns or 0) * (rank.overlap_ratio or 0) for rank in known) / total if total else 0.0
+    measured = [rank for rank, _ in evidence.traced if rank.comm_ns]
+    total = sum(rank.comm_ns or 0 for rank in measured)
+    return sum((rank.comm_ns or 0) * (rank.overlap_ratio or 0) for rank in measured) / total if total else 0.0
 
 
 def _communication_action(evidence: Evidence, late_rank: int | None, kind: str) -> str:
@@ -154,40 +158,44 @@ def _communication_action(evidence: Evidence, late_rank: int | None, kind: str) 
     if not evidence.in_calls_ns or evidence.waiting_ns is None:
         return "Trace every rank to tell waiting from transfer."
     if evidence.waiting_ns > evidence.in_calls_ns / 2 and kind != "slow_link":
-        who = f"rank {late_rank}" if late_rank is not None else "the ranks that enter last"
-        return f"The link is not the cause: find out what holds {who} up before the collective."
+        late_ranks = f"rank {late_rank}" if late_rank is not None else "the ranks that enter last"
+        return f"The link is not the cause: find out what holds {late_ranks} up before the collective."
     if not _averages_gradients(evidence):
         return (
             "Give each call more to do (a larger batch), use fewer ranks in the group, or keep the group "
             "inside a host; `perfscope bench list` tells what this scheme sends."
         )
-    words = longest_words(evidence)
-    counted = [one for one in evidence.collectives if one.collective == (words.counts or _longest(evidence))]
-    calls = sum(one.count for one in counted)
-    sent = sum(one.bytes or 0 for one in counted)
-    if calls and 0 < sent < calls * SMALL_BYTES and words.small:
-        return words.small
-    if 0 < calls <= evidence.steps_per_rank and words.one_call:
-        return words.one_call
+    advice_of = longest_words(evidence)
+    counted = [
+        collective
+        for collective in evidence.collectives
+        if collective.collective == (advice_of.counts or _longest(evidence))
+    ]
+    calls = sum(collective.count for collective in counted)
+    sent = sum(collective.bytes or 0 for collective in counted)
+    if calls and 0 < sent < calls * SMALL_BYTES and advice_of.small:
+        return advice_of.small
+    if 0 < calls <= evidence.steps_per_rank and advice_of.one_call:
+        return advice_of.one_call
     hidden, ideal = evidence.what_ifs.of("full_overlap"), evidence.what_ifs.of("zero_transfer")
     if ideal is not None and (hidden.gain_ns if hidden else 0) < 0.5 * ideal.gain_ns:
         bring = format_ratio(hidden.gain_ratio if hidden else 0.0, 0)
         return (
-            f"Send fewer bytes ({words.fewer_bytes}) or use a faster link: overlapping all of it would bring "
-            f"{bring} of the step at most."
+            f"Send fewer bytes ({advice_of.fewer_bytes}) or use a faster link: overlapping all of it would "
+            f"bring {bring} of the step at most."
         )
-    return words.overlap
+    return advice_of.overlap
 
 
 def longest_words(evidence: Evidence) -> CommAdvice:
     """The words of the library that carries the calls on which most time goes by."""
-    top = max(evidence.collectives, key=lambda one: one.duration_ns, default=None)
+    top = max(evidence.collectives, key=lambda collective: collective.duration_ns, default=None)
     return advice.communication(evidence.metas, (top.group,) if top is not None else ())
 
 
 def _longest(evidence: Evidence) -> str:
     """The kind of call that takes most time."""
-    top = max(evidence.collectives, key=lambda one: one.duration_ns, default=None)
+    top = max(evidence.collectives, key=lambda collective: collective.duration_ns, default=None)
     return top.collective if top is not None else ""
 
 

@@ -40,7 +40,7 @@ def disturbed(evidence: Evidence, verdict: Finding) -> Disturbed:
     machine = evidence.machine
     if machine is None or machine.clean is not False:
         return Disturbed()
-    inside = [one for one in machine.disturbances if one.within_steps]
+    inside = [disturbance for disturbance in machine.disturbances if disturbance.within_steps]
     ratio, gain_ns = machine.disturbed_ratio, machine.disturbed_ns
     causes_it = _causes(evidence, verdict, inside)
     if (
@@ -49,18 +49,22 @@ def disturbed(evidence: Evidence, verdict: Finding) -> Disturbed:
         ratio, gain_ns = verdict.gain_ratio, verdict.gain_ns
     first = causes_it or (ratio is not None and ratio >= DECISIVE and ratio > (verdict.gain_ratio or 0.0))
     worst = max(
-        inside, key=lambda one: (_lost(one) if first else 0, one.severity * (one.end_ns - one.start_ns))
+        inside,
+        key=lambda disturbance: (
+            _lost(disturbance) if first else 0,
+            disturbance.severity * (disturbance.end_ns - disturbance.start_ns),
+        ),
     )
     where = f"on {worst.host} " if len(evidence.hosts) > 1 else ""
-    told = f"{where}{in_sentence(worst.title.removesuffix('.'))}"
+    cause_text = f"{where}{in_sentence(worst.title.removesuffix('.'))}"
     effect = _effect(worst)
     if first and effect:
-        title = f"{WORDS[worst.kind].slows} the steps: {effect}; {told}."
+        title = f"{WORDS[worst.kind].slows} the steps: {effect}; {cause_text}."
     else:
-        title = f"Something outside the training disturbed it: {told}{'; ' if effect else ''}{effect}."
+        title = f"Something outside the training disturbed it: {cause_text}{'; ' if effect else ''}{effect}."
     rank = _hit_rank(evidence) if causes_it else None
     title = f"{title.removesuffix('.')}; rank {rank} is slowed by it." if rank is not None else title
-    hit = {number for one in inside for number in one.windows}
+    hit = {number for disturbance in inside for number in disturbance.windows}
     traced = f" {windows_in_words(sorted(hit))}." if hit or machine.traced_disturbed is False else ""
     finding = Finding(
         id="disturbed",
@@ -81,7 +85,9 @@ def _causes(evidence: Evidence, verdict: Finding, inside: Sequence[Disturbance])
     """Whether the verdict is what the disturbance does: slow computation where it was, in traced steps."""
     machine = evidence.machine
     assert machine is not None
-    severe = [one for one in inside if one.severity >= SEVERE and _slowed(one)]
+    severe = [
+        disturbance for disturbance in inside if disturbance.severity >= SEVERE and _slowed(disturbance)
+    ]
     lost = machine.disturbed_ratio
     if not severe or machine.traced_disturbed is False or (lost is not None and lost < WORTH):
         return False
@@ -91,15 +97,15 @@ def _causes(evidence: Evidence, verdict: Finding, inside: Sequence[Disturbance])
         if not slow or slow[0].part_excess_ns > ONE_PLACE * slow[0].excess_ns:
             return False
         host = next((rank.host for rank in evidence.ranks if rank.rank == verdict.rank), "")
-        return any(one.host == host for one in severe)
+        return any(disturbance.host == host for disturbance in severe)
     return verdict.id in ("imbalance", "compute_bound", "preempted")
 
 
-def _slowed(one: Disturbance) -> bool:
+def _slowed(disturbance: Disturbance) -> bool:
     """Whether steps were slower in it than otherwise, or there are no others to compare them with."""
-    if one.step_ns_during is None or one.step_ns_otherwise is None:
+    if disturbance.step_ns_during is None or disturbance.step_ns_otherwise is None:
         return True
-    return one.step_ns_during >= SLOWER * one.step_ns_otherwise
+    return disturbance.step_ns_during >= SLOWER * disturbance.step_ns_otherwise
 
 
 def _hit_rank(evidence: Evidence) -> int | None:
@@ -108,30 +114,30 @@ def _hit_rank(evidence: Evidence) -> int | None:
     return slow[0].rank if len(slow) == 1 else None
 
 
-def _lost(one: Disturbance) -> int:
+def _lost(disturbance: Disturbance) -> int:
     """Time that steps of one rank lost in it, ns."""
-    if one.step_ns_during is None or one.step_ns_otherwise is None:
+    if disturbance.step_ns_during is None or disturbance.step_ns_otherwise is None:
         return 0
-    return one.num_steps_during * max(0, one.step_ns_during - one.step_ns_otherwise)
+    return disturbance.num_steps_during * max(0, disturbance.step_ns_during - disturbance.step_ns_otherwise)
 
 
-def _effect(one: Disturbance) -> str:
+def _effect(disturbance: Disturbance) -> str:
     """``203 steps took 25.4 ms instead of 13.4 ms``; '' where that is not known."""
-    if one.step_ns_during is None or one.step_ns_otherwise is None:
+    if disturbance.step_ns_during is None or disturbance.step_ns_otherwise is None:
         return ""
-    count, during = format_count(one.num_steps_during), format_ns(one.step_ns_during)
-    if one.step_ns_during >= SLOWER * one.step_ns_otherwise:
-        return f"{count} steps took {during} instead of {format_ns(one.step_ns_otherwise)}"
-    slower = "hardly slower" if one.step_ns_during >= one.step_ns_otherwise else "not slower"
-    return f"its {count} steps were {slower} ({during}, {format_ns(one.step_ns_otherwise)} otherwise)"
+    count, during = format_count(disturbance.num_steps_during), format_ns(disturbance.step_ns_during)
+    if disturbance.step_ns_during >= SLOWER * disturbance.step_ns_otherwise:
+        return f"{count} steps took {during} instead of {format_ns(disturbance.step_ns_otherwise)}"
+    slower = "hardly slower" if disturbance.step_ns_during >= disturbance.step_ns_otherwise else "not slower"
+    return f"its {count} steps were {slower} ({during}, {format_ns(disturbance.step_ns_otherwise)} otherwise)"
 
 
 def _evidence(worst: Disturbance, inside: list[Disturbance], traced: str) -> str:
     lines = "; ".join(worst.evidence)
-    others = len(inside) - 1
+    num_others = len(inside) - 1
     more = (
-        f" {format_count(others)} other {plural('disturbance', others)} on the machine's timeline."
-        if others
+        f" {format_count(num_others)} other {plural('disturbance', num_others)} on the machine's timeline."
+        if num_others
         else ""
     )
     return f"Seen: {lines}.{traced}{more} Compare such figures with another run's only after a quiet run."

@@ -83,8 +83,8 @@ class Evidence(Struct, frozen=True, kw_only=True):
             cost: time of the mean traced step that is laid to the cause, ns.
         """
         if self.what_ifs.usable:
-            one = self.what_ifs.of(what_if)
-            return (one.gain_ns, one.gain_ratio) if one else (0, 0.0)
+            result = self.what_ifs.of(what_if)
+            return (result.gain_ns, result.gain_ratio) if result else (0, 0.0)
         return self.all_of(cost)
 
     def all_of(self, cost: float) -> tuple[int, float]:

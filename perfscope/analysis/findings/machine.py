@@ -46,8 +46,12 @@ def starved(evidence: Evidence, verdict: Finding) -> Finding | None:
     """Too few CPUs as what comes before the verdict: slow computation, and waiting for it, are its doing."""
     if evidence.machine is None or verdict.id not in _STARVED:
         return None
-    found = [one for host in evidence.hosts for one in oversubscriptions(host)]
-    severe = [one for one in found if one.threads >= CROWDED * one.cpus and (one.wait_ratio or 0) >= STARVING]
+    oversubscribed = [sharing for host in evidence.hosts for sharing in oversubscriptions(host)]
+    severe = [
+        sharing
+        for sharing in oversubscribed
+        if sharing.threads >= CROWDED * sharing.cpus and (sharing.wait_ratio or 0) >= STARVING
+    ]
     one_host = len({rank.host for rank in evidence.ranks}) == 1  # else a real link may be behind it
     if not severe or not (one_host or verdict.id in ("compute_bound", "straggler", "imbalance")):
         return None
@@ -55,11 +59,13 @@ def starved(evidence: Evidence, verdict: Finding) -> Finding | None:
 
 
 def _oversubscribed(evidence: Evidence) -> list[Finding]:
-    found = [one for host in evidence.hosts for one in oversubscriptions(host)]
-    found = [one for one in found if one.wait_ratio is None or one.wait_ratio >= WAITED]
-    if not found:
+    oversubscribed = [sharing for host in evidence.hosts for sharing in oversubscriptions(host)]
+    oversubscribed = [
+        sharing for sharing in oversubscribed if sharing.wait_ratio is None or sharing.wait_ratio >= WAITED
+    ]
+    if not oversubscribed:
         return []
-    worst = max(found, key=lambda one: one.threads / one.cpus)
+    worst = max(oversubscribed, key=lambda sharing: sharing.threads / sharing.cpus)
     num = len(worst.ranks)
     each = worst.threads / num
     waited = (
@@ -68,12 +74,12 @@ def _oversubscribed(evidence: Evidence) -> list[Finding]:
         else "How long they wait for each other was not measured."
     )
     where = f" on {worst.host}" if len(evidence.hosts) > 1 else ""
-    who = f"{counted(num, 'rank')} x {each:g} compute {plural('thread', each)}"
+    ranks_text = f"{counted(num, 'rank')} x {each:g} compute {plural('thread', each)}"
     return [
         Finding(
             id="oversubscribed",
             title=(
-                f"{who} share {worst.where}{where}: "
+                f"{ranks_text} share {worst.where}{where}: "
                 f"{format_count(worst.threads)} threads want {worst.cpus:g} CPUs."
             ),
             detail=f"{waited} This is the job's own doing, not a neighbour's.",
@@ -128,9 +134,9 @@ def _link_saturated(evidence: Evidence) -> list[Finding]:
     if not evidence.step or evidence.mean("exposed_comm") < COMM_BOUND * evidence.step:
         return []
     full = [
-        one
-        for one in evidence.machine.traffic
-        if one.link_class is not LinkClass.MEMORY and _use(one) >= SATURATED_LINK
+        link
+        for link in evidence.machine.traffic
+        if link.link_class is not LinkClass.MEMORY and _use(link) >= SATURATED_LINK
     ]
     if not full:
         return []

@@ -16,10 +16,14 @@ def uncosted(evidence: Evidence) -> list[Finding]:
     """Ranks that are kept to some nodes' CPUs while their memory lies on others."""
     assert evidence.machine is not None
     hosts = {host.name: host for host in evidence.hosts}
-    remote = [one for one in evidence.machine.placements if lies_elsewhere(one, hosts[one.host])]
+    remote = [
+        placement
+        for placement in evidence.machine.placements
+        if lies_elsewhere(placement, hosts[placement.host])
+    ]
     if not remote:
         return []
-    worst = min(remote, key=lambda one: (one.local_ratio or 0.0, one.rank))
+    worst = min(remote, key=lambda placement: (placement.local_ratio or 0.0, placement.rank))
     elsewhere = {node: share for node, share in worst.memory_nodes.items() if node not in worst.cpu_nodes}
     most = max(elsewhere, key=lambda node: elsewhere[node])
     how = how_to_bind(evidence.run, hosts[worst.host], _targets(evidence, worst.host))
@@ -46,34 +50,40 @@ def uncosted(evidence: Evidence) -> list[Finding]:
 
 def remote_memory(evidence: Evidence, verdict: bool) -> Finding | None:
     """Remote memory with what it costs, where ranks with local memory do the same work faster."""
-    one = evidence.what_ifs.of("local_memory")
-    found = uncosted(evidence) if one is not None else []
-    if one is None or not found:
+    what_if = evidence.what_ifs.of("local_memory")
+    findings = uncosted(evidence) if what_if is not None else []
+    if what_if is None or not findings:
         return None
-    told = (
-        f" Ranks with local memory do the same faster: with it the step would take {format_ns(one.step_ns)}."
+    gain = (
+        " Ranks with local memory do the same faster: with it the step would take "
+        f"{format_ns(what_if.step_ns)}."
     )
-    return replace(found[0], detail=found[0].detail + told, gain_ns=one.gain_ns, gain_ratio=one.gain_ratio)
+    return replace(
+        findings[0],
+        detail=findings[0].detail + gain,
+        gain_ns=what_if.gain_ns,
+        gain_ratio=what_if.gain_ratio,
+    )
 
 
 def all_remote(evidence: Evidence) -> Finding | None:
     """Remote memory that no rank does without: what it costs cannot be told, but nothing else comes first."""
     if evidence.machine is None or len(remote_ranks(evidence.machine, evidence.hosts)) < len(evidence.ranks):
         return None
-    found = uncosted(evidence)
-    if not found:
+    findings = uncosted(evidence)
+    if not findings:
         return None
-    told = " Every rank has it, so nothing in this run says what it costs."
-    return replace(found[0], detail=found[0].detail + told)
+    cost_note = " Every rank has it, so nothing in this run says what it costs."
+    return replace(findings[0], detail=findings[0].detail + cost_note)
 
 
 def _targets(evidence: Evidence, host: str) -> dict[int, tuple[int, ...]]:
     """Rank -> the nodes that it should have: its GPU's, else its CPUs'."""
     assert evidence.machine is not None
     return {
-        one.rank: (one.device_node,) if one.device_node is not None else one.cpu_nodes
-        for one in evidence.machine.placements
-        if one.host == host
+        placement.rank: (placement.device_node,) if placement.device_node is not None else placement.cpu_nodes
+        for placement in evidence.machine.placements
+        if placement.host == host
     }
 
 
@@ -81,13 +91,15 @@ def gpu_remote(evidence: Evidence) -> list[Finding]:
     assert evidence.machine is not None
     hosts = {host.name: host for host in evidence.hosts}
     remote = [
-        one
-        for one in evidence.machine.placements
-        if one.device_node is not None and one.cpu_nodes and one.device_node not in one.cpu_nodes
+        placement
+        for placement in evidence.machine.placements
+        if placement.device_node is not None
+        and placement.cpu_nodes
+        and placement.device_node not in placement.cpu_nodes
     ]
     if not remote:
         return []
-    first = min(remote, key=lambda one: one.rank)
+    first = min(remote, key=lambda placement: placement.rank)
     how = how_to_bind(evidence.run, hosts[first.host], _targets(evidence, first.host))
     return [
         Finding(

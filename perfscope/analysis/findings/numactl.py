@@ -37,43 +37,43 @@ def how_to_bind(run: RunRecord, host: Host, nodes: Mapping[int, tuple[int, ...]]
     sure = bool(command) and not binds and not any(HIDDEN in word for word in command)
     line = None
     if sure and launcher == "python" and len(host.ranks) == 1:
-        own = nodes.get(host.ranks[0].rank, ())
-        line = f"{_numactl(own)} {shlex.join(command)}" if own else None
+        nodes_of_first = nodes.get(host.ranks[0].rank, ())
+        line = f"{_numactl(nodes_of_first)} {shlex.join(command)}" if nodes_of_first else None
     elif sure and launcher == "torchrun":
         line = _torchrun_line(command, _by_local_rank(host, nodes))
     return f"`{line}`" if line is not None else _each_rank(nodes, replaces=binds)
 
 
 def _each_rank(nodes: Mapping[int, tuple[int, ...]], *, replaces: bool) -> str:
-    known = [(rank, own) for rank, own in sorted(nodes.items()) if own]
-    told = [f"rank {rank} under `{_numactl(own)}`" for rank, own in known[:_MOST_RANKS]]
-    more = len(known) - len(told)
+    bound = [(rank, rank_nodes) for rank, rank_nodes in sorted(nodes.items()) if rank_nodes]
+    commands = [f"rank {rank} under `{_numactl(rank_nodes)}`" for rank, rank_nodes in bound[:_MOST_RANKS]]
+    more = len(bound) - len(commands)
     if more:
-        told.append(f"the other {more} each on the node of its own CPUs or GPU")
+        commands.append(f"the other {more} each on the node of its own CPUs or GPU")
     instead = " (in place of what the command binds now)" if replaces else ""
-    return f"start {', '.join(told)}{instead}"
+    return f"start {', '.join(commands)}{instead}"
 
 
-def _numactl(own: Sequence[int]) -> str:
-    listed = ",".join(map(str, own))
+def _numactl(numa_nodes: Sequence[int]) -> str:
+    listed = ",".join(map(str, numa_nodes))
     return f"numactl --cpunodebind={listed} --membind={listed}"
 
 
 def _by_local_rank(host: Host, nodes: Mapping[int, tuple[int, ...]]) -> list[tuple[int, ...]]:
     """Nodes in the order of local ranks; empty where those of any rank are not known."""
     by_local = {
-        rank.local_rank: own
+        rank.local_rank: rank_nodes
         for rank in host.ranks
-        if rank.local_rank is not None and (own := nodes.get(rank.rank))
+        if rank.local_rank is not None and (rank_nodes := nodes.get(rank.rank))
     }
-    whole = len(by_local) == len(host.ranks) and sorted(by_local) == list(range(len(by_local)))
-    return [by_local[index] for index in range(len(by_local))] if whole else []
+    is_complete = len(by_local) == len(host.ranks) and sorted(by_local) == list(range(len(by_local)))
+    return [by_local[index] for index in range(len(by_local))] if is_complete else []
 
 
-def _torchrun_line(command: Sequence[str], own: Sequence[tuple[int, ...]]) -> str | None:
+def _torchrun_line(command: Sequence[str], nodes_by_rank: Sequence[tuple[int, ...]]) -> str | None:
     """torchrun with a shell that binds between it and the script; None where the script is not sure."""
     begin = _torchrun_begins(command)
-    if begin is None or not own:
+    if begin is None or not nodes_by_rank:
         return None
     at = begin
     while at < len(command) and command[at].startswith("-"):
@@ -84,7 +84,10 @@ def _torchrun_line(command: Sequence[str], own: Sequence[tuple[int, ...]]) -> st
     if at >= len(command) or not command[at].endswith(".py"):
         return None
     # ":?" stops where the variable is not set: an empty index would silently mean the first node.
-    table, node = " ".join(",".join(map(str, one)) for one in own), "${n[${LOCAL_RANK:?}]:?}"
+    table, node = (
+        " ".join(",".join(map(str, rank_nodes)) for rank_nodes in nodes_by_rank),
+        "${n[${LOCAL_RANK:?}]:?}",
+    )
     program = shlex.join([_python_beside(command), *command[at:]])
     bind = f"n=({table}); exec numactl --cpunodebind={node} --membind={node} {program}"
     return f"{shlex.join([*command[:at], '--no-python'])} bash -c {shlex.quote(bind)}"

@@ -58,7 +58,7 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
 
     A disturbance that cost more than the verdict's cause, and much of the step, is the verdict itself.
     """
-    others = [
+    candidates = [
         *ranks.busiest(evidence),
         *machine.findings(evidence),
         *record.overhead(evidence),
@@ -66,32 +66,34 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
         *record.killed(evidence),
     ]
     if not evidence.traced or not evidence.step:
-        return _in_order(evidence, causes.untraced(evidence), others)
-    found = [(cause, finding) for cause in _REMOVABLE if (finding := cause(evidence, False)) is not None]
-    found.sort(key=lambda item: -_gain(item[1]))
-    found = _server_first(found)
-    leads = next((item for item in found if _leads(evidence, item[1])), None)
+        return _in_order(evidence, causes.untraced(evidence), candidates)
+    causes_found = [
+        (cause, finding) for cause in _REMOVABLE if (finding := cause(evidence, False)) is not None
+    ]
+    causes_found.sort(key=lambda item: -_gain(item[1]))
+    causes_found = _server_first(causes_found)
+    leads = next((item for item in causes_found if _leads(evidence, item[1])), None)
     if leads is not None:
         verdict = leads[0](evidence, True)
-        found.remove(leads)
+        causes_found.remove(leads)
     else:
         verdict = numa.all_remote(evidence) or _largest(evidence)
-        found = [item for item in found if verdict is not None and item[1].id != verdict.id]
+        causes_found = [item for item in causes_found if verdict is not None and item[1].id != verdict.id]
     assert verdict is not None
     verdict = replace(verdict, detail=f"{verdict.detail} {_basis(evidence)}")
-    beside = [finding for _, finding in found if _gain(finding) >= NOTABLE]
-    others = [one for one in others if one.id != verdict.id]
-    return _in_order(evidence, verdict, [*beside, *others])
+    beside = [finding for _, finding in causes_found if _gain(finding) >= NOTABLE]
+    candidates = [candidate for candidate in candidates if candidate.id != verdict.id]
+    return _in_order(evidence, verdict, [*beside, *candidates])
 
 
-def _server_first(found: list[tuple[_Cause, Finding]]) -> list[tuple[_Cause, Finding]]:
+def _server_first(causes_found: list[tuple[_Cause, Finding]]) -> list[tuple[_Cause, Finding]]:
     """Where workers wait for a server, that is the cause: their waits are no other finding of their own.
 
     What the server does between two messages may be time without operators; that is its work, not idling.
     """
-    if not any(finding.id == server.SERVER_BOUND for _, finding in found):
-        return found
-    kept = [item for item in found if item[1].id not in server.CONSEQUENCES]
+    if not any(finding.id == server.SERVER_BOUND for _, finding in causes_found):
+        return causes_found
+    kept = [item for item in causes_found if item[1].id not in server.CONSEQUENCES]
     return sorted(kept, key=lambda item: item[1].id in GAPS)
 
 
@@ -123,23 +125,27 @@ def _largest(evidence: Evidence) -> Finding | None:
     return parts[max(parts, key=evidence.mean)](evidence, True)
 
 
-def _in_order(evidence: Evidence, verdict: Finding, others: Sequence[Finding]) -> tuple[Finding, ...]:
-    found = disturbed.disturbed(evidence, verdict)
+def _in_order(evidence: Evidence, verdict: Finding, candidates: Sequence[Finding]) -> tuple[Finding, ...]:
+    disturbances = disturbed.disturbed(evidence, verdict)
     starved = machine.starved(evidence, verdict)
-    before = [*found.first, *([starved] if starved is not None else [])]
-    rest = [one for one in (*others, *found.minor) if starved is None or one.id != starved.id]
-    return (*before, verdict, *found.doubt, *_by_gain(rest))
+    before = [*disturbances.first, *([starved] if starved is not None else [])]
+    remaining = [
+        finding
+        for finding in (*candidates, *disturbances.minor)
+        if starved is None or finding.id != starved.id
+    ]
+    return (*before, verdict, *disturbances.doubt, *_by_gain(remaining))
 
 
 def _basis(evidence: Evidence) -> str:
     """How much the verdict rests on."""
     count = len(evidence.traced)
-    who = "one rank" if count == 1 else f"{format_count(count)} ranks"
+    ranks_text = "one rank" if count == 1 else f"{format_count(count)} ranks"
     if evidence.breakdown_of == "file":
-        return f"The traces of {who} have no step marks, so each counts as one step."
+        return f"The traces of {ranks_text} have no step marks, so each counts as one step."
     steps = format_count(evidence.steps_per_rank)
     few = ", so confidence is low" if evidence.steps_per_rank <= FEW_STEPS else ""
-    return f"Mean of {steps} traced step{'' if steps == '1' else 's'} on {who}{few}."
+    return f"Mean of {steps} traced step{'' if steps == '1' else 's'} on {ranks_text}{few}."
 
 
 def _by_gain(findings: Sequence[Finding]) -> list[Finding]:

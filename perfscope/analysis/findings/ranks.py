@@ -26,8 +26,8 @@ _DOMINANT = 0.5  # of the excess of all slow ranks that the worst has, to be the
 
 def slow_rank(evidence: Evidence, verdict: bool) -> Finding | None:
     """A rank that does the same as others and takes longer; its gain is what the replay says."""
-    one = evidence.what_ifs.of("no_stragglers")
-    if one is None or evidence.uneven is not None:
+    what_if = evidence.what_ifs.of("no_stragglers")
+    if what_if is None or evidence.uneven is not None:
         return None
     slow = [rank for rank in evidence.what_ifs.slow if rank.rank not in servers(evidence)]
     if not slow or slow[0].excess_ns < _DOMINANT * sum(rank.excess_ns for rank in slow):
@@ -47,10 +47,10 @@ def slow_rank(evidence: Evidence, verdict: bool) -> Finding | None:
     return Finding(
         id="straggler",
         title=title,
-        detail=f"{capital(detail)}.{_prediction(one)}",
+        detail=f"{capital(detail)}.{_prediction(what_if)}",
         action=_why_slow(worst),
-        gain_ns=one.gain_ns,
-        gain_ratio=one.gain_ratio,
+        gain_ns=what_if.gain_ns,
+        gain_ratio=what_if.gain_ratio,
         layer=worst.layer,
         rank=worst.rank,
     )
@@ -69,16 +69,16 @@ def _why_slow(worst: Slow) -> str:
     return f"Find out what rank {worst.rank} does differently: its data, code path, clocks, core binding."
 
 
-def _prediction(one: WhatIf) -> str:
-    doubt = f" ({one.caution})" if one.caution else ""
-    return f" With {one.title} the step would take {format_ns(one.step_ns)}{doubt}."
+def _prediction(what_if: WhatIf) -> str:
+    doubt = f" ({what_if.caution})" if what_if.caution else ""
+    return f" With {what_if.title} the step would take {format_ns(what_if.step_ns)}{doubt}."
 
 
 def model_split(evidence: Evidence, verdict: bool) -> Finding | None:
     """A model split over ranks so that one has more to compute."""
-    one = evidence.what_ifs.of("perfect_balance")
+    what_if = evidence.what_ifs.of("perfect_balance")
     uneven = evidence.uneven
-    if one is None or not (evidence.what_ifs.different_work or uneven is not None):
+    if what_if is None or not (evidence.what_ifs.different_work or uneven is not None):
         return None
     busy = {rank.rank: part.compute + part.optimizer for rank, part in evidence.traced}
     busy = {rank: time for rank, time in busy.items() if rank not in servers(evidence)}
@@ -98,44 +98,49 @@ def model_split(evidence: Evidence, verdict: bool) -> Finding | None:
             f"The model is split unevenly: rank {most} computes {format_ns(busy[most])} per step, rank "
             f"{least} {format_ns(busy[least])}, the mean rank {format_ns(mean)}."
         ),
-        detail=f"{how} The others wait for rank {most}.{_prediction(one)}",
+        detail=f"{how} The others wait for rank {most}.{_prediction(what_if)}",
         action=f"Move layers (or parts of them) from rank {most} to rank {least}.",
-        gain_ns=one.gain_ns,
-        gain_ratio=one.gain_ratio,
+        gain_ns=what_if.gain_ns,
+        gain_ratio=what_if.gain_ratio,
         rank=most,
     )
 
 
 def late_start(evidence: Evidence, verdict: bool) -> Finding | None:
     """A rank that begins the traced steps after the others, who wait for it in their first call."""
-    one = evidence.what_ifs.of("equal_start")
-    if one is None:
+    what_if = evidence.what_ifs.of("equal_start")
+    if what_if is None:
         return None
     calls = certain_calls(evidence)
-    if not any(call.late_rank == one.rank for call in calls):
+    if not any(call.late_rank == what_if.rank for call in calls):
         return None
-    times, count = sum(call.late_rank == one.rank for call in calls), format_count(len(calls))
+    times, count = sum(call.late_rank == what_if.rank for call in calls), format_count(len(calls))
     return Finding(
         id="late_start",
         title=(
-            f"Rank {one.rank} begins the traced steps late, and the others wait for it in their first call; "
-            f"it enters last in {format_count(times)} of {count} calls."
+            f"Rank {what_if.rank} begins the traced steps late, and the others wait for it in their first "
+            f"call; it enters last in {format_count(times)} of {count} calls."
         ),
-        detail=(f"{capital(one.evidence)}.{_prediction(one)} {wait_or_transfer(evidence)}"),
+        detail=(f"{capital(what_if.evidence)}.{_prediction(what_if)} {wait_or_transfer(evidence)}"),
         action=(
-            f"Look at what rank {one.rank} does before: its input, logging, the step before. Trace several "
-            "steps to see whether it is so in each."
+            f"Look at what rank {what_if.rank} does before: its input, logging, the step before. Trace "
+            "several steps to see whether it is so in each."
         ),
-        gain_ns=one.gain_ns,
-        gain_ratio=one.gain_ratio,
-        rank=one.rank,
+        gain_ns=what_if.gain_ns,
+        gain_ratio=what_if.gain_ratio,
+        rank=what_if.rank,
     )
 
 
 def imbalance(evidence: Evidence, verdict: bool) -> Finding | None:
     """Unequal work without a rank that is slower than its peers: some have less to do, or they take turns."""
-    one = evidence.what_ifs.of("perfect_balance")
-    if one is None or evidence.what_ifs.different_work or evidence.uneven is not None or servers(evidence):
+    what_if = evidence.what_ifs.of("perfect_balance")
+    if (
+        what_if is None
+        or evidence.what_ifs.different_work
+        or evidence.uneven is not None
+        or servers(evidence)
+    ):
         return None
     if evidence.what_ifs.of("no_stragglers") is not None:
         return None
@@ -145,7 +150,7 @@ def imbalance(evidence: Evidence, verdict: bool) -> Finding | None:
     if worst is not None and busy[worst] > (1 + SLOWER) * mean:
         title = (
             f"Work is spread unevenly: rank {worst} is busy {format_ns(busy[worst])} per step, the mean rank "
-            f"{format_ns(mean)}; equal work would save {format_ratio(one.gain_ratio)} of the step."
+            f"{format_ns(mean)}; equal work would save {format_ratio(what_if.gain_ratio)} of the step."
         )
         detail, action = (
             "Busy is computation, optimizer and input.",
@@ -154,17 +159,17 @@ def imbalance(evidence: Evidence, verdict: bool) -> Finding | None:
     else:
         title = (
             "Ranks take turns at being slow: equal computation in every step would save "
-            f"{format_ratio(one.gain_ratio)} of it."
+            f"{format_ratio(what_if.gain_ratio)} of it."
         )
         detail = "No rank is slower than the others over all traced steps."
         action = "Look for work that varies: sample lengths, caches, other processes, clocks."
     return Finding(
         id="imbalance",
         title=title,
-        detail=detail + _prediction(one),
+        detail=detail + _prediction(what_if),
         action=action,
-        gain_ns=one.gain_ns,
-        gain_ratio=one.gain_ratio,
+        gain_ns=what_if.gain_ns,
+        gain_ratio=what_if.gain_ratio,
     )
 
 
@@ -215,12 +220,18 @@ def held_up(evidence: Evidence) -> tuple[int, float, int] | None:
     rank, times = late(evidence)
     if rank is None or not evidence.in_calls_ns or evidence.waiting_ns is None:
         return None
-    others = [part.exposed_comm for one, part in evidence.traced if one.rank != rank]
+    exposed_of_others = [part.exposed_comm for result, part in evidence.traced if result.rank != rank]
     mostly_waiting = evidence.waiting_ns > evidence.in_calls_ns / 2
-    if times < HOLDS_UP * len(certain_calls(evidence)) or not mostly_waiting or not others:
+    if times < HOLDS_UP * len(certain_calls(evidence)) or not mostly_waiting or not exposed_of_others:
         return None
-    waited = evidence.waiting_ns / max(evidence.steps_per_rank, 1) * len(evidence.traced) / len(others)
-    return rank, min(waited, sum(others) / len(others)), times  # the late rank itself waits for nobody
+    waited = (
+        evidence.waiting_ns / max(evidence.steps_per_rank, 1) * len(evidence.traced) / len(exposed_of_others)
+    )
+    return (
+        rank,
+        min(waited, sum(exposed_of_others) / len(exposed_of_others)),
+        times,
+    )  # the late rank itself waits for nobody
 
 
 def certain_calls(evidence: Evidence) -> list[CollectiveCall]:
@@ -268,7 +279,7 @@ def wait_or_transfer(evidence: Evidence) -> str:
 
 def devices_of_one(evidence: Evidence) -> int:
     """Devices of the longest collective's group, where all of them are one process's; 0 elsewhere."""
-    top = max(evidence.collectives, key=lambda one: one.duration_ns, default=None)
+    top = max(evidence.collectives, key=lambda collective: collective.duration_ns, default=None)
     if top is None or evidence.in_calls_ns or len(evidence.ranks) != 1:
         return 0
     return (

@@ -29,7 +29,7 @@ def absent_sources(host: Host) -> list[Missing]:
     if not absent:
         return []
     every = working | {fact.collector for fact in facts} | {*absent}
-    shown = ", ".join(absent[:_MOST_NAMES]) + (", …" if len(absent) > _MOST_NAMES else "")
+    names = ", ".join(absent[:_MOST_NAMES]) + (", …" if len(absent) > _MOST_NAMES else "")
     return [
         missing_figure(
             Figure.HARDWARE_SOURCES,
@@ -37,7 +37,7 @@ def absent_sources(host: Host) -> list[Missing]:
             host=host.name,
             count=len(absent),
             total=len(every),
-            sources=shown,
+            sources=names,
         )
     ]
 

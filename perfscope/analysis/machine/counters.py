@@ -147,8 +147,8 @@ def on_grid(counted: Rates, start_ns: int, end_ns: int, width_ns: int) -> Grid:
     total = counted_before(counted, edges)
     covered = _covered_before(counted, edges)
     length, delta = np.diff(covered), np.diff(total)
-    known = length >= width_ns / 2
-    per_s = np.where(known, delta * 1e9 / np.maximum(length, 1), np.nan)
+    is_covered = length >= width_ns / 2
+    per_s = np.where(is_covered, delta * 1e9 / np.maximum(length, 1), np.nan)
     return Grid(start_ns=edges[:-1], end_ns=edges[1:], per_s=per_s)
 
 
@@ -240,8 +240,8 @@ def _gaps(t_ns: Int64, most: int) -> NDArray[np.int64]:
     step = np.diff(t_ns)
     if len(step) < 3:
         return np.empty(0, dtype=np.int64)
-    found = np.flatnonzero(step > _GAP * np.median(step)) + 1
-    longest = found[np.argsort(step[found - 1], kind="stable")[::-1][: min(_MOST_GAPS, most // 8)]]
+    gaps = np.flatnonzero(step > _GAP * np.median(step)) + 1
+    longest = gaps[np.argsort(step[gaps - 1], kind="stable")[::-1][: min(_MOST_GAPS, most // 8)]]
     result: NDArray[np.int64] = np.sort(longest)
     return result
 

@@ -65,7 +65,7 @@ def disturbances(host: Host) -> list[Disturbance]:
         _memory_pressure,
         _cpu_pressure,
     )
-    return [found for part in _parts(host) for watch in watchers for found in watch(host, part)]
+    return [disturbance for part in _parts(host) for watch in watchers for disturbance in watch(host, part)]
 
 
 def _parts(host: Host) -> list[_Part]:
@@ -152,17 +152,17 @@ def _neighbours(host: Host, part: _Part) -> Iterator[Disturbance]:
 def _outside_the_group(host: Host, part: _Part) -> Iterator[Disturbance]:
     """Where other processes cannot be listed: the machine's busy time less the job's control group's."""
     num_cpus = host.topology.num_cpus
-    busy, own = host.counters("cpu_busy", cpu="all"), host.counters("job_cpu")
-    if host.counters("neighbour_cpu") or not busy or not own or not num_cpus:
+    busy, job_series = host.counters("cpu_busy", cpu="all"), host.counters("job_cpu")
+    if host.counters("neighbour_cpu") or not busy or not job_series or not num_cpus:
         return
     num = (part.end_ns - part.start_ns) // _SECOND
     if num < 1:
         return
     width = (part.end_ns - part.start_ns) // num
     all_of_it = on_grid(busy[0][1], part.start_ns, part.end_ns, width)
-    of_job = on_grid(own[0][1], part.start_ns, part.end_ns, width)
-    rest = (all_of_it.per_s - of_job.per_s) * 1e-9
-    for episode in episodes(all_of_it.start_ns, all_of_it.end_ns, rest, _threshold(num_cpus)):
+    of_job = on_grid(job_series[0][1], part.start_ns, part.end_ns, width)
+    outside = (all_of_it.per_s - of_job.per_s) * 1e-9
+    for episode in episodes(all_of_it.start_ns, all_of_it.end_ns, outside, _threshold(num_cpus)):
         title = f"Processes outside the job's control group took {episode.mean:.1f} of {num_cpus} CPUs"
         lines = ["busy time of all CPUs less the control group's"]
         yield _make(host, part, Kind.CPU_NEIGHBOUR, episode, episode.mean / num_cpus, title, lines)
@@ -310,8 +310,8 @@ def _share_of_gpu(host: Host, gpu: str, memory: float | None) -> float:
 
 
 def _memory_pressure(host: Host, part: _Part) -> Iterator[Disturbance]:
-    own = host.counters("pressure_some", resource="memory", scope="job")
-    for series, counted in own or host.counters("pressure_some", resource="memory"):
+    of_job_scope = host.counters("pressure_some", resource="memory", scope="job")
+    for series, counted in of_job_scope or host.counters("pressure_some", resource="memory"):
         for episode in _episodes(counted, part, 1e-9, MEMORY_PRESSURE):
             title = f"Memory ran short: tasks waited for it {format_ratio(episode.mean, 0)} of the time"
             lines = [f"pressure in {series.source}: the kernel reclaimed or swapped"]

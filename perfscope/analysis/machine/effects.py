@@ -65,39 +65,42 @@ def step_times(host: Host) -> StepTimes:
 
 
 def with_effects(
-    found: Sequence[Disturbance],
+    disturbances: Sequence[Disturbance],
     hosts: Sequence[Host],
     windows: Mapping[str, Sequence[tuple[int, int, int]]],
 ) -> Effects:
     """What disturbances of all hosts did.
 
     Args:
-        found: disturbances of all hosts.
+        disturbances: disturbances of all hosts.
         hosts: those that were sampled.
         windows: host -> (window, start, end), Unix ns on that host's clock.
     """
     steps = {host.name: step_times(host) for host in hosts}
-    inside = [one for one in found if one.within_steps]
+    inside = [disturbance for disturbance in disturbances if disturbance.within_steps]
     busy = union(
-        np.array([one.start_ns for one in inside], dtype=np.int64),
-        np.array([one.end_ns for one in inside], dtype=np.int64),
+        np.array([disturbance.start_ns for disturbance in inside], dtype=np.int64),
+        np.array([disturbance.end_ns for disturbance in inside], dtype=np.int64),
     )
-    quiet = {name: own.where(~_overlaps(own, busy)) for name, own in steps.items()}
-    known = tuple(
-        replace(_compared(one, steps[one.host], quiet[one.host]), windows=_hit(one, windows[one.host]))
-        for one in found
+    quiet = {name: times.where(~_overlaps(times, busy)) for name, times in steps.items()}
+    compared = tuple(
+        replace(
+            _compared(disturbance, steps[disturbance.host], quiet[disturbance.host]),
+            windows=_hit(disturbance, windows[disturbance.host]),
+        )
+        for disturbance in disturbances
     )
     lost = _lost(list(steps.values()), list(quiet.values()))
     return Effects(
-        disturbances=known, lost_ns=lost[0] if lost else None, lost_ratio=lost[1] if lost else None
+        disturbances=compared, lost_ns=lost[0] if lost else None, lost_ratio=lost[1] if lost else None
     )
 
 
-def in_words(one: Disturbance) -> str:
+def in_words(disturbance: Disturbance) -> str:
     """``steps took 25.4 ms during it, 13.4 ms otherwise``; '' where that is not known."""
-    if one.step_ns_during is None or one.step_ns_otherwise is None:
+    if disturbance.step_ns_during is None or disturbance.step_ns_otherwise is None:
         return ""
-    during, otherwise = format_ns(one.step_ns_during), format_ns(one.step_ns_otherwise)
+    during, otherwise = format_ns(disturbance.step_ns_during), format_ns(disturbance.step_ns_otherwise)
     return f"steps took {during} during it, {otherwise} otherwise"
 
 
@@ -110,8 +113,10 @@ def windows_in_words(windows: Sequence[int]) -> str:
     return f"Traced {plural('window', len(numbers))} {joined(numbers)} {were} hit"
 
 
-def _hit(one: Disturbance, windows: Sequence[tuple[int, int, int]]) -> tuple[int, ...]:
-    return tuple(number for number, start, end in windows if start < one.end_ns and end > one.start_ns)
+def _hit(disturbance: Disturbance, windows: Sequence[tuple[int, int, int]]) -> tuple[int, ...]:
+    return tuple(
+        number for number, start, end in windows if start < disturbance.end_ns and end > disturbance.start_ns
+    )
 
 
 def _overlaps(steps: StepTimes, busy: Int64) -> NDArray[np.bool_]:
@@ -124,24 +129,24 @@ def _overlaps(steps: StepTimes, busy: Int64) -> NDArray[np.bool_]:
     return result
 
 
-def _compared(one: Disturbance, steps: StepTimes, quiet: StepTimes) -> Disturbance:
+def _compared(disturbance: Disturbance, steps: StepTimes, quiet: StepTimes) -> Disturbance:
     middle = steps.start_ns + steps.dur_ns // 2
-    during = steps.where((middle >= one.start_ns) & (middle < one.end_ns))
-    told = during.most >= FEWEST and quiet.most >= FEWEST
+    during = steps.where((middle >= disturbance.start_ns) & (middle < disturbance.end_ns))
+    comparable = during.most >= FEWEST and quiet.most >= FEWEST
     return replace(
-        one,
+        disturbance,
         num_steps_during=during.most,
-        step_ns_during=round(float(np.median(during.dur_ns))) if told else None,
-        step_ns_otherwise=round(float(np.median(quiet.dur_ns))) if told else None,
+        step_ns_during=round(float(np.median(during.dur_ns))) if comparable else None,
+        step_ns_otherwise=round(float(np.median(quiet.dur_ns))) if comparable else None,
     )
 
 
 def _lost(steps: Sequence[StepTimes], quiet: Sequence[StepTimes]) -> tuple[int, float] | None:
     if not steps:
         return None
-    num = max(own.most for own in quiet)
-    if num < FEWEST or max(own.most for own in steps) - num < FEWEST:
+    num = max(times.most for times in quiet)
+    if num < FEWEST or max(times.most for times in steps) - num < FEWEST:
         return None
-    mean = float(np.concatenate([own.dur_ns for own in steps]).mean())
-    undisturbed = float(np.concatenate([own.dur_ns for own in quiet]).mean())
+    mean = float(np.concatenate([times.dur_ns for times in steps]).mean())
+    undisturbed = float(np.concatenate([times.dur_ns for times in quiet]).mean())
     return (round(mean - undisturbed), 1 - undisturbed / mean) if mean > undisturbed else None

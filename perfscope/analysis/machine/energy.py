@@ -32,10 +32,12 @@ def energies(host: Host) -> list[Energy]:
     """Energy per domain from the first step's start to the last one's end; at least 90 % of it was read."""
     if host.steps_ns is None:
         return []
-    found = [one for series, _ in host.counters("rapl_energy") if (one := _rapl(host, series)) is not None]
-    domains = {domain for domain, _ in found}
+    energies = [
+        result for series, _ in host.counters("rapl_energy") if (result := _rapl(host, series)) is not None
+    ]
+    domains = {domain for domain, _ in energies}
     left_out = _PSYS if _PACKAGE in domains else None
-    return [*(energy for domain, energy in found if domain != left_out), *_gpus(host)]
+    return [*(energy for domain, energy in energies if domain != left_out), *_gpus(host)]
 
 
 def _rapl(host: Host, series: SampleSeries) -> tuple[str, Energy] | None:
@@ -62,10 +64,10 @@ def _gpus(host: Host) -> Iterable[Energy]:
     counted = set()
     for series, _ in host.counters(ENERGY.name):
         gpu = series.labels.get("gpu", "?")
-        one = _counted(host, series, f"GPU {gpu}", series.source)
-        if one is not None:
+        energy = _counted(host, series, f"GPU {gpu}", series.source)
+        if energy is not None:
             counted.add(gpu)
-            yield one
+            yield energy
     for series in host.samples.find(POWER.name):
         gpu = series.labels.get("gpu", "?")
         if gpu not in counted:
@@ -99,17 +101,17 @@ def why_no_energy(host: Host) -> list[Missing]:
 
 
 def joules_per_sample(
-    found: Sequence[Energy], num_hosts: int, num_samples: float | None, absent: Sequence[Missing] = ()
+    energies: Sequence[Energy], num_hosts: int, num_samples: float | None, absent: Sequence[Missing] = ()
 ) -> tuple[float | None, tuple[Missing, ...]]:
     """Energy of all hosts over the samples trained meanwhile, or why it is not known.
 
     Args:
-        found: of all hosts.
+        energies: of all hosts.
         num_hosts: hosts that ranks ran on.
         num_samples: of the whole job, from the first step to the last.
         absent: what `why_no_energy` said of the hosts.
     """
-    with_energy = {one.host for one in found}
+    with_energy = {energy.host for energy in energies}
     if not with_energy:
         return None, tuple(dict.fromkeys(absent)) or (_missing(Cause.NO_ENERGY),)
     if len(with_energy) < num_hosts:
@@ -117,7 +119,7 @@ def joules_per_sample(
         return None, (_missing(Cause.ENERGY_OF_SOME_HOSTS, count=lost, total=num_hosts),)
     if not num_samples:
         return None, (_missing(Cause.SAMPLES_NOT_KNOWN),)
-    return sum(one.joules for one in found) / num_samples, ()
+    return sum(energy.joules for energy in energies) / num_samples, ()
 
 
 def _missing(cause: Cause, **detail: Any) -> Missing:

@@ -47,12 +47,14 @@ def episodes(
     chosen = held & np.isin(run, np.unique(run[above]))
     merged = union(start_ns[chosen] - BRIDGE_NS // 2, end_ns[chosen] + BRIDGE_NS // 2)
     merged = merged + np.array([BRIDGE_NS // 2, -(BRIDGE_NS // 2)], dtype=np.int64)
-    found = []
+    found_episodes = []
     for first, last in merged.tolist():
         inside = (start_ns >= first) & (end_ns <= last) & np.isfinite(level)
         length = (end_ns - start_ns)[inside].astype(np.float64)
         if (end_ns - start_ns)[inside & above].sum() < shortest_ns:
             continue
         mean = float(np.average(level[inside], weights=length))
-        found.append(Episode(start_ns=first, end_ns=last, mean=mean, most=float(level[inside].max())))
-    return found
+        found_episodes.append(
+            Episode(start_ns=first, end_ns=last, mean=mean, most=float(level[inside].max()))
+        )
+    return found_episodes

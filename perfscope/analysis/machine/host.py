@@ -87,8 +87,12 @@ class Host(Struct, kw_only=True, eq=False):
 
     def counters(self, metric: str, **labels: str) -> list[tuple[SampleSeries, Rates]]:
         """Counters of that name that have at least one interval."""
-        found = [(one, self.rates(one)) for one in self.samples.find(metric, **labels) if one.kind != GAUGE]
-        return [(one, counted) for one, counted in found if len(counted.delta)]
+        counters = [
+            (series, self.rates(series))
+            for series in self.samples.find(metric, **labels)
+            if series.kind != GAUGE
+        ]
+        return [(series, counted) for series, counted in counters if len(counted.delta)]
 
     def keep_only(self, metrics: Set[str]) -> None:
         """Let go of all other series."""

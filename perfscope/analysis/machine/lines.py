@@ -67,7 +67,7 @@ def gauge_line(series: SampleSeries) -> Line:
 
 def summed(counters: Sequence[Rates]) -> Line | None:
     """The rates of several counters together; on common stretches of time where they were read apart."""
-    parts = [one for one in counters if len(one.delta)]
+    parts = [rates for rates in counters if len(rates.delta)]
     if not parts:
         return None
     worst = max((part.worst_quality for part in parts), key=QUALITIES.index)
@@ -81,9 +81,11 @@ def summed(counters: Sequence[Rates]) -> Line | None:
     width = max(int(np.median(part.end_ns - part.start_ns)) for part in parts)
     grids = [on_grid(part, start, end, width) for part in parts]
     values = np.sum([grid.per_s for grid in grids], axis=0)
-    known = np.isfinite(values)
+    finite = np.isfinite(values)
     middle = grids[0].start_ns + (grids[0].end_ns - grids[0].start_ns) // 2  # it may be wider than asked
-    return Line(t_ns=middle[known], values=values[known], weight=np.full(known.sum(), width), quality=worst)
+    return Line(
+        t_ns=middle[finite], values=values[finite], weight=np.full(finite.sum(), width), quality=worst
+    )
 
 
 def track(

@@ -26,7 +26,7 @@ def traffic(host: Host) -> list[LinkTraffic]:
     if not host.has_samples or host.counted_ns is None:
         return []
     parts = (_memory(host), _monitored(host), _gpus(host), _fabric(host), _network(host))
-    return [one for part in parts for one in part]
+    return [link for part in parts for link in part]
 
 
 def _link(
@@ -74,20 +74,20 @@ def _memory(host: Host) -> Iterator[LinkTraffic]:
         ("mcdram_read_bytes", "MCDRAM", "read"),
         ("mcdram_write_bytes", "MCDRAM", "written"),
     ):
-        for place, line, nodes in memory_lines(host, metric):
+        for name, line, nodes in memory_lines(host, metric):
             peak = memory_peak(host, nodes) if word == "DRAM" else None
-            one = _link(
+            link = _link(
                 host,
                 LinkClass.MEMORY,
-                f"{place} {word}",
+                f"{name} {word}",
                 direction,
                 line,
                 peak=peak.value if peak else None,
                 peak_source=peak.source if peak else "",
                 numa_node=nodes[0] if len(nodes) == 1 else None,
             )
-            if one is not None:
-                yield one
+            if link is not None:
+                yield link
 
 
 def _monitored(host: Host) -> Iterator[LinkTraffic]:
@@ -100,19 +100,19 @@ def _monitored(host: Host) -> Iterator[LinkTraffic]:
         if near is None or not np.array_equal(near.start_ns, counted.start_ns):
             parts = [(LinkClass.MEMORY, rate_line(counted))]
         else:
-            whole = rate_line(counted)
-            far = np.maximum(whole.values - near.per_s, 0.0)
+            total = rate_line(counted)
+            far = np.maximum(total.values - near.per_s, 0.0)
             parts = [
                 (LinkClass.INTRA_NUMA, rate_line(near)),
                 (
                     LinkClass.CROSS_NUMA,
-                    Line(t_ns=whole.t_ns, values=far, weight=whole.weight, quality=whole.quality),
+                    Line(t_ns=total.t_ns, values=far, weight=total.weight, quality=total.quality),
                 ),
             ]
         for link_class, line in parts:
-            one = _link(host, link_class, name, "read and written", line)
-            if one is not None:
-                yield one
+            link = _link(host, link_class, name, "read and written", line)
+            if link is not None:
+                yield link
 
 
 def _domain(series: SampleSeries) -> tuple[str, str]:
@@ -120,24 +120,24 @@ def _domain(series: SampleSeries) -> tuple[str, str]:
 
 
 def _gpus(host: Host) -> Iterator[LinkTraffic]:
-    for found in gpu_link_counters(host):
+    for counter in gpu_link_counters(host):
         line, peak = (
-            summed([host.rates(one) for one in found.members]),
-            gpu_link_peak(host, found.gpu, found.metric),
+            summed([host.rates(series) for series in counter.members]),
+            gpu_link_peak(host, counter.gpu, counter.metric),
         )
-        known = host.topology.gpus.get(int(found.gpu)) if found.gpu.isdecimal() else None
-        one = line and _link(
+        gpu = host.topology.gpus.get(int(counter.gpu)) if counter.gpu.isdecimal() else None
+        link = line and _link(
             host,
-            found.link_class,
-            f"GPU {found.gpu} {found.link_name}",
-            found.direction,
+            counter.link_class,
+            f"GPU {counter.gpu} {counter.link_name}",
+            counter.direction,
             line,
             peak=peak.value if peak else None,
             peak_source=LINK_SPEED,
-            numa_node=known.node if known else None,
+            numa_node=gpu.node if gpu else None,
         )
-        if one:
-            yield one
+        if link:
+            yield link
 
 
 def _fabric(host: Host) -> Iterator[LinkTraffic]:
@@ -145,7 +145,7 @@ def _fabric(host: Host) -> Iterator[LinkTraffic]:
         for series, counted in host.counters(metric):
             name = series.labels.get("port", "?")
             port = host.topology.ports.get(name)
-            one = _link(
+            link = _link(
                 host,
                 LinkClass.FABRIC,
                 name,
@@ -158,13 +158,14 @@ def _fabric(host: Host) -> Iterator[LinkTraffic]:
                 errors=_sum(host, "fabric_errors", port=name),
                 numa_node=port.node if port else None,
             )
-            if one is not None:
-                yield one
+            if link is not None:
+                yield link
 
 
 def _network(host: Host) -> Iterator[LinkTraffic]:
     sent = {
-        (_namespace(one), one.labels.get("interface", "?")): c for one, c in host.counters("net_tx_bytes")
+        (_namespace(sample), sample.labels.get("interface", "?")): c
+        for sample, c in host.counters("net_tx_bytes")
     }
     several = len({namespace for namespace, _ in sent}) > 1
     for metric, direction in (("net_tx_bytes", "sent"), ("net_rx_bytes", "received")):
@@ -175,7 +176,7 @@ def _network(host: Host) -> Iterator[LinkTraffic]:
             if direction == "sent" and interface == _busiest(sent, namespace):
                 again = _sum(host, "tcp_retransmits", netns=namespace)
                 errors = errors if again is None else (errors or 0) + again
-            one = _link(
+            link = _link(
                 host,
                 LinkClass.LOOPBACK if interface == "lo" else LinkClass.ETHERNET,
                 f"{interface} (namespace {namespace})" if several else interface,
@@ -187,8 +188,8 @@ def _network(host: Host) -> Iterator[LinkTraffic]:
                 errors=errors,
                 numa_node=nic.node if nic else None,
             )
-            if one is not None:
-                yield one
+            if link is not None:
+                yield link
 
 
 def _namespace(series: SampleSeries) -> str:
@@ -197,14 +198,14 @@ def _namespace(series: SampleSeries) -> str:
 
 def _busiest(sent: dict[tuple[str, str], Rates], namespace: str) -> str | None:
     """The interface to which a namespace's retransmissions are laid: the one that sent most, not loopback."""
-    own = {
+    in_namespace = {
         name: counted.total for (space, name), counted in sent.items() if space == namespace and name != "lo"
     }
-    return max(own, key=lambda name: own[name]) if own else None
+    return max(in_namespace, key=lambda name: in_namespace[name]) if in_namespace else None
 
 
 def _sum(host: Host, metric: str, **labels: str) -> int | None:
     """What counters of that name counted over the run; None where there are none."""
     wanted = {name: value for name, value in labels.items() if value}
-    found = host.counters(metric, **wanted)
-    return round(sum(counted.total for _, counted in found)) if found else None
+    counters = host.counters(metric, **wanted)
+    return round(sum(counted.total for _, counted in counters)) if counters else None

@@ -26,26 +26,26 @@ def who(host: Host, kind: str, episode: Episode) -> tuple[list[str], list[str]]:
         kind: label of the facts: cpu, gpu.
         episode: of a level in CPUs for `cpu`.
     """
-    found: dict[tuple[str, str], list[SampleFact]] = defaultdict(list)
+    by_process: dict[tuple[str, str], list[SampleFact]] = defaultdict(list)
     for fact in host.samples.facts:
         if fact.name != "neighbour" or fact.labels.get("kind") != kind:
             continue
         if _since(fact) < episode.end_ns and fact.t_ns > episode.start_ns:
-            found[str(fact.value.get("name")), str(fact.value.get("user"))].append(fact)
-    used = {key: sum(_cpu_ns(fact) for fact in facts) / episode.dur_ns for key, facts in found.items()}
-    ranked = sorted(found, key=lambda key: -used[key])
+            by_process[str(fact.value.get("name")), str(fact.value.get("user"))].append(fact)
+    used = {key: sum(_cpu_ns(fact) for fact in facts) / episode.dur_ns for key, facts in by_process.items()}
+    ranked = sorted(by_process, key=lambda key: -used[key])
     # A title names those who made the disturbance, not everybody who was there.
     chief = [key for key in ranked if used[key] >= _CHIEF * used[ranked[0]]]
-    names = list(dict.fromkeys(str(found[key][0].value.get("name") or "?") for key in chief))[:3]
+    names = list(dict.fromkeys(str(by_process[key][0].value.get("name") or "?") for key in chief))[:3]
     if kind != "cpu":
-        lines = [_line_of(found[key]) for key in ranked[:_LINES]]
+        lines = [_line_of(by_process[key]) for key in ranked[:_LINES]]
         return names, [*lines, f"and {len(ranked) - _LINES} more"] if len(ranked) > _LINES else lines
-    return names, _shares(ranked, found, used, episode.mean)
+    return names, _shares(ranked, by_process, used, episode.mean)
 
 
 def _shares(
     ranked: list[tuple[str, str]],
-    found: dict[tuple[str, str], list[SampleFact]],
+    by_process: dict[tuple[str, str], list[SampleFact]],
     used: dict[tuple[str, str], float],
     mean: float,
 ) -> list[str]:
@@ -53,17 +53,19 @@ def _shares(
     if not ranked:
         return []
     if len(ranked) == 1:
-        return [f"{_line_of(found[ranked[0]])}: {mean:.1f} CPUs"]
+        return [f"{_line_of(by_process[ranked[0]])}: {mean:.1f} CPUs"]
     total = sum(used.values())
     scale = min(1.0, mean / total) if total > 0 else 0.0
-    rest = round(mean, 1)
+    unattributed = round(mean, 1)
     lines = []
     for key in ranked[:_LINES]:
-        share = min(round(used[key] * scale, 1), rest)
-        rest = round(rest - share, 1)
-        lines.append(f"{_line_of(found[key])}: {f'{share:.1f}' if share >= _LEAST else 'under 0.1'} CPUs")
+        share = min(round(used[key] * scale, 1), unattributed)
+        unattributed = round(unattributed - share, 1)
+        lines.append(
+            f"{_line_of(by_process[key])}: {f'{share:.1f}' if share >= _LEAST else 'under 0.1'} CPUs"
+        )
     hidden = len(ranked) - _LINES
-    left = f": {rest:.1f} CPUs" if rest >= _LEAST else ""
+    left = f": {unattributed:.1f} CPUs" if unattributed >= _LEAST else ""
     if hidden > 0:
         lines.append(f"and {hidden} more{left}")
     elif left:
@@ -94,5 +96,5 @@ def _line_of(facts: list[SampleFact]) -> str:
     several = f"{count} processes, one is " if isinstance(count, int) and count > 1 else ""
     about = [f"{several}pid {value['pid']}"] if value.get("pid") else []
     about += [f"user {value['user']}"] if value.get("user") else []
-    who = f" ({', '.join(about)})" if about else ""
-    return f"{value.get('name') or 'a process'}{who}"
+    about_text = f" ({', '.join(about)})" if about else ""
+    return f"{value.get('name') or 'a process'}{about_text}"

@@ -31,7 +31,7 @@ def placements(host: Host, environment: Mapping[str, str]) -> list[RankPlacement
     pages = _pages(host)
     return [
         _placed(host, rank, bindings.get(str(rank.pid)), pages.get(str(rank.pid), {}), environment)
-        for rank in sorted(host.ranks, key=lambda one: one.rank)
+        for rank in sorted(host.ranks, key=lambda host_rank: host_rank.rank)
     ]
 
 
@@ -43,8 +43,8 @@ def _placed(
     environment: Mapping[str, str],
 ) -> RankPlacement:
     value: Mapping[str, object] = binding.value if binding is not None else {}
-    said = value.get("cpus")
-    cpus = cpu_set(said) if isinstance(said, str) else frozenset()
+    recorded_cpus = value.get("cpus")
+    cpus = cpu_set(recorded_cpus) if isinstance(recorded_cpus, str) else frozenset()
     cpus = cpus or rank.affinity
     listed = value.get("cpu_nodes")
     cpu_nodes = (
@@ -76,7 +76,9 @@ def _placed(
 
 def _page_source(host: Host, rank: HostRank) -> str:
     """``move_pages, 7 samples``, or the file."""
-    series = max(host.samples.find("rank_pages", pid=str(rank.pid)), key=lambda one: len(one.values))
+    series = max(
+        host.samples.find("rank_pages", pid=str(rank.pid)), key=lambda candidate: len(candidate.values)
+    )
     name = series.source.split("(")[0].split(",")[0]
     count = len(series.values)
     return f"{name}, {counted(count, 'reading')}"
@@ -93,13 +95,13 @@ def _bindings(host: Host) -> dict[str, SampleFact]:
 
 def _pages(host: Host) -> dict[str, dict[int, float]]:
     """pid -> node -> the mean of its sampled pages there, over the steps if any reading falls into them."""
-    found: dict[str, dict[int, float]] = defaultdict(dict)
+    by_pid: dict[str, dict[int, float]] = defaultdict(dict)
     for series in host.samples.find("rank_pages"):
         node = series.labels.get("node", "")
         mean = _mean_in_steps(host, series)
         if node.isdecimal() and mean is not None:
-            found[series.labels.get("pid", "")][int(node)] = mean
-    return found
+            by_pid[series.labels.get("pid", "")][int(node)] = mean
+    return by_pid
 
 
 def _mean_in_steps(host: Host, series: SampleSeries) -> float | None:
@@ -118,15 +120,15 @@ def _of_the_job(host: Host) -> tuple[dict[int, float], str]:
     """The control group's memory per node: the rank's own only where the job has one rank on this host."""
     if len(host.ranks) != 1:
         return {}, ""
-    found: dict[int, float] = {}
+    by_node: dict[int, float] = {}
     for series in host.samples.find("job_memory_anon"):
         node, mean = series.labels.get("node", ""), _mean_in_steps(host, series)
         if node.isdecimal() and mean is not None:
-            found[int(node)] = mean
-    total = sum(found.values())
+            by_node[int(node)] = mean
+    total = sum(by_node.values())
     if not total:
         return {}, ""
-    return {node: value / total for node, value in sorted(found.items())}, "memory.numa_stat of the job"
+    return {node: value / total for node, value in sorted(by_node.items())}, "memory.numa_stat of the job"
 
 
 def _device_node(host: Host, rank: HostRank, environment: Mapping[str, str]) -> int | None:
@@ -158,20 +160,20 @@ def _meant(host: Host, policy: str) -> str:
     """
     if "interleave" in policy:
         return f"its memory is spread over nodes on purpose ({policy})"
-    known = [host.topology.nodes[node] for node in bound_nodes(policy) if node in host.topology.nodes]
-    if not known or any(node.cpus and node.kind not in _FAST for node in known):
+    bound = [host.topology.nodes[node] for node in bound_nodes(policy) if node in host.topology.nodes]
+    if not bound or any(node.cpus and node.kind not in _FAST for node in bound):
         return ""
-    kinds = ", ".join(sorted({node.kind.replace("_", " ") for node in known}))
+    kinds = ", ".join(sorted({node.kind.replace("_", " ") for node in bound}))
     return f"its memory is bound to {kinds} on purpose ({policy})"
 
 
 def lies_elsewhere(placement: RankPlacement, host: Host) -> bool:
     """Whether a rank is kept to some nodes' CPUs while its memory lies on others, and not on purpose."""
-    ratio, own = placement.local_ratio, set(placement.cpu_nodes)
+    ratio, near_nodes = placement.local_ratio, set(placement.cpu_nodes)
     with_cpus = {node.number for node in host.topology.nodes.values() if node.cpus}
-    bound = bool(own) and own < with_cpus
+    bound = bool(near_nodes) and near_nodes < with_cpus
     # A rank that may run anywhere is remote only where nobody runs: on a node without CPUs.
-    anywhere = own == with_cpus and len(host.topology.nodes) > len(with_cpus)
+    anywhere = near_nodes == with_cpus and len(host.topology.nodes) > len(with_cpus)
     return ratio is not None and 1 - ratio >= REMOTE and (bound or anywhere) and not placement.note
 
 
@@ -183,5 +185,9 @@ def remote_ranks(machine: MachineAnalysis | None, hosts: Sequence[Host]) -> tupl
         hosts: as `analyse_machine` gives them.
     """
     of_name = {host.name: host for host in hosts}
-    places = machine.placements if machine is not None else ()
-    return tuple(sorted(place.rank for place in places if lies_elsewhere(place, of_name[place.host])))
+    placements = machine.placements if machine is not None else ()
+    return tuple(
+        sorted(
+            placement.rank for placement in placements if lies_elsewhere(placement, of_name[placement.host])
+        )
+    )

@@ -99,7 +99,7 @@ def _roofline(host: Host, work: Sequence[Work]) -> tuple[Roofline | None, str]:
         return None, why_missing(host, "gemm")
     dtype = _dtype(roofs.flops, work)
     peak, bandwidth = roofs.flops[dtype].value, roofs.memory.value
-    points = tuple(_point(one, peak, bandwidth) for one in work)
+    points = tuple(_point(layer_work, peak, bandwidth) for layer_work in work)
     roofline = Roofline(
         host=host.name,
         device="cpu" if gpu is None else _gpu_name(host, gpu),
@@ -136,33 +136,38 @@ def _gpu_roofs(host: Host, gpu: int, sharing: int) -> _Roofs:
 def _cpu_roofs(host: Host, sharing: int) -> _Roofs:
     """Each roof with the rank's threads, or a part of the host's."""
     counts = [rank.num_threads for rank in host.ranks]
-    known = [count for count in counts if count]
-    threads = max(known) if known and len(known) == len(counts) else None
+    recorded_counts = [count for count in counts if count]
+    threads = max(recorded_counts) if recorded_counts and len(recorded_counts) == len(counts) else None
     fits = threads is not None and is_oversubscribed(host) is False
     memory, flops = memory_peak(host), flops_peaks(host, None)
     own_memory = thread_memory_peak(host, threads) if threads and fits else None
     own_flops = flops_peaks(host, None, threads) if threads and fits else {}
     one_memory, one_flops = thread_memory_peak(host, 1), flops_peaks(host, None, 1)
     chosen: dict[str, Peak] = {}
-    for dtype, whole in flops.items():
-        chosen[dtype] = _part(host, whole, own_flops.get(dtype), one_flops.get(dtype), threads, sharing)
+    for dtype, host_peak in flops.items():
+        chosen[dtype] = _part(host, host_peak, own_flops.get(dtype), one_flops.get(dtype), threads, sharing)
     roof = _part(host, memory, own_memory, one_memory, threads, sharing) if memory else None
     divided = [peak for peak in (roof, *chosen.values()) if peak and peak.is_shared]
     return _Roofs(memory=roof, flops=chosen, sharing=sharing if divided else 1)
 
 
 def _part(
-    host: Host, whole: Peak, own: Peak | None, single: Peak | None, threads: int | None, sharing: int
+    host: Host,
+    host_peak: Peak,
+    with_threads: Peak | None,
+    single: Peak | None,
+    threads: int | None,
+    sharing: int,
 ) -> Peak:
     """One rank's ceiling: with its threads, else its part of all threads'; at most so many single ones."""
-    if own is not None and threads:
-        return Peak(value=own.value, source=f"measured, {_threads(threads)}")
-    share = whole.value / sharing
+    if with_threads is not None and threads:
+        return Peak(value=with_threads.value, source=f"measured, {_threads(threads)}")
+    share = host_peak.value / sharing
     if single is not None and threads and threads * single.value < share:
         times = f"{threads} times " if threads > 1 else ""
         return Peak(value=threads * single.value, source=f"measured, {times}1 thread")
-    if whole.source != MEASURED:
-        return _divided(whole, sharing, whole.source)
+    if host_peak.source != MEASURED:
+        return _divided(host_peak, sharing, host_peak.source)
     most = most_threads(host)
     every = f"all {_threads(most)}" if most and most > 1 else _threads(most or 1)
     shared = f" shared by {sharing} ranks" if sharing > 1 else ""
@@ -199,11 +204,11 @@ def _dtype(peaks: dict[str, Peak], work: Sequence[Work]) -> str:
 
     The trace does not name the types of operators; a layer beyond the float32 peak does not run in float32.
     """
-    known = [dtype for dtype in _DTYPES if dtype in peaks] or sorted(peaks)
-    fastest = max(one.flops_per_s for one in work)
+    measured_dtypes = [dtype for dtype in _DTYPES if dtype in peaks] or sorted(peaks)
+    fastest = max(layer_work.flops_per_s for layer_work in work)
     return next(
-        (dtype for dtype in known if peaks[dtype].value * _BEATEN >= fastest),
-        max(known, key=lambda dtype: peaks[dtype].value),
+        (dtype for dtype in measured_dtypes if peaks[dtype].value * _BEATEN >= fastest),
+        max(measured_dtypes, key=lambda dtype: peaks[dtype].value),
     )
 
 
@@ -234,12 +239,16 @@ def _fits_cache(host: Host, sharing: int, work: Sequence[Work]) -> bool | None:
     if cache is None:
         return None
     share = cache / sharing
-    fitting = sum(one.time_ns for one in work if one.bytes / max(one.calls or 0.0, 1.0) <= share)
-    return fitting > sum(one.time_ns for one in work) / 2
+    fitting = sum(
+        layer_work.time_ns
+        for layer_work in work
+        if layer_work.bytes / max(layer_work.calls or 0.0, 1.0) <= share
+    )
+    return fitting > sum(layer_work.time_ns for layer_work in work) / 2
 
 
 def _gpu_name(host: Host, gpu: int) -> str:
-    known = host.topology.gpus.get(gpu)
-    if known is not None:
-        return known.name
+    gpu_facts = host.topology.gpus.get(gpu)
+    if gpu_facts is not None:
+        return gpu_facts.name
     return next((rank.device for rank in host.ranks if rank.gpu == gpu), f"GPU {gpu}")

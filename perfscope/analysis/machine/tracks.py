@@ -90,9 +90,9 @@ _NUMA = (  # of machines with several nodes
 def _gpu(group: str) -> tuple[_Plain, ...]:
     """Lines of the catalogue's metrics in a chart."""
     return tuple(
-        _Plain(metric=one.name, group=group, title=one.title, peak=one.peak)
-        for one in GPU_METRICS
-        if one.group == group and one.title
+        _Plain(metric=metric.name, group=group, title=metric.title, peak=metric.peak)
+        for metric in GPU_METRICS
+        if metric.group == group and metric.title
     )
 
 
@@ -212,17 +212,19 @@ def _cpu(host: Host) -> Iterator[CounterTrack]:
 def _per_rank(host: Host, metric: str, group: str, title: str, factor: float) -> Iterator[CounterTrack]:
     """One line per rank, or one for all if there are many."""
     ranks = host.rank_of_pid()
-    found = [(one, counted) for one, counted in host.counters(metric) if one.labels.get("pid") in ranks]
-    if len(found) > _MOST_RANKS:
-        line = summed([counted for _, counted in found])
+    by_rank = [
+        (sample, counted) for sample, counted in host.counters(metric) if sample.labels.get("pid") in ranks
+    ]
+    if len(by_rank) > _MOST_RANKS:
+        line = summed([counted for _, counted in by_rank])
         if line is not None and line.moves:
             mean = (
-                factor if group == "cpu" else factor / len(found)
+                factor if group == "cpu" else factor / len(by_rank)
             )  # shares of the machine add up, waits do not
             name = title.format("(all)") if group == "cpu" else title.format("(mean of all)")
             yield track(host, group, name, "ratio", line.times(mean), key=metric)
         return
-    for series, counted in sorted(found, key=lambda item: ranks[item[0].labels["pid"]]):
+    for series, counted in sorted(by_rank, key=lambda item: ranks[item[0].labels["pid"]]):
         line = rate_line(counted).times(factor)
         if line.moves:
             name = title.format(ranks[series.labels["pid"]])
@@ -237,10 +239,10 @@ def _bandwidth(host: Host) -> Iterator[CounterTrack]:
         ("mcdram_read_bytes", "MCDRAM read"),
         ("mcdram_write_bytes", "MCDRAM written"),
     ):
-        for place, line, nodes in memory_lines(host, metric):
+        for node_name, line, nodes in memory_lines(host, metric):
             peak = memory_peak(host, nodes) if metric.startswith("dram") else None
             if line.moves:
-                yield _peaked(host, "memory", f"{place} {title}", line, f"{metric}{{{place}}}", peak)
+                yield _peaked(host, "memory", f"{node_name} {title}", line, f"{metric}{{{node_name}}}", peak)
     for metric, title in (("mbm_total_bytes", "memory traffic"), ("mbm_local_bytes", "local memory traffic")):
         for series, counted in host.counters(metric):
             line = rate_line(counted)
@@ -258,14 +260,14 @@ def memory_lines(host: Host, metric: str) -> list[tuple[str, Line, tuple[int, ..
     for series, _ in host.counters(metric):
         name = "node" if "node" in series.labels else "socket"
         groups[name, series.labels.get(name, "0")].append(series)
-    found = []
+    lines = []
     for (name, number), members in sorted(groups.items()):
         line = summed([host.rates(series) for series in members])
         index = int(number) if number.isdecimal() else 0
         nodes = (index,) if name == "node" else host.topology.nodes_of_package(index)
         if line is not None:
-            found.append((f"{name} {number}", line, nodes))
-    return found
+            lines.append((f"{name} {number}", line, nodes))
+    return lines
 
 
 def _peaked(host: Host, group: str, title: str, line: Line, key: str, peak: Peak | None) -> CounterTrack:
@@ -277,8 +279,10 @@ def _memory(host: Host) -> Iterator[CounterTrack]:
     """Memory in use per NUMA node and GPU."""
     for series in host.samples.find("node_memory_free"):
         node = series.labels.get("node", "?")
-        known = host.topology.nodes.get(int(node)) if node.isdecimal() else None
-        size = _last(host, "node_memory_total", node=node) or (known.memory_bytes if known else None)
+        node_facts = host.topology.nodes.get(int(node)) if node.isdecimal() else None
+        size = _last(host, "node_memory_total", node=node) or (
+            node_facts.memory_bytes if node_facts else None
+        )
         if size and len(series.values):
             free = gauge_line(series)
             used = Line(t_ns=free.t_ns, values=size - free.values, weight=free.weight, quality=free.quality)
@@ -322,10 +326,10 @@ def _fabric(host: Host) -> Iterator[CounterTrack]:
         for series, counted in host.counters(metric):
             name = series.labels.get("port", "?")
             line, port = rate_line(counted), host.topology.ports.get(name)
-            known = port is not None and not port.virtual and port.bytes_per_s
+            has_peak = port is not None and not port.virtual and port.bytes_per_s
             peak = (
                 Peak(value=port.bytes_per_s, source=_LINK_SPEED)
-                if known and port and port.bytes_per_s
+                if has_peak and port and port.bytes_per_s
                 else None
             )
             if line.moves:
@@ -334,12 +338,14 @@ def _fabric(host: Host) -> Iterator[CounterTrack]:
 
 def _gpu_links(host: Host) -> Iterator[CounterTrack]:
     """PCIe per GPU, and its links to other GPUs added up."""
-    for found in gpu_link_counters(host):
-        line = summed([host.rates(series) for series in found.members])
+    for counter in gpu_link_counters(host):
+        line = summed([host.rates(series) for series in counter.members])
         if line is not None and line.moves:
-            title = f"GPU {found.gpu} {found.link_name} {found.direction}"
-            key = f"{found.metric}{{gpu={found.gpu}}}"
-            yield _peaked(host, "gpu_link", title, line, key, gpu_link_peak(host, found.gpu, found.metric))
+            title = f"GPU {counter.gpu} {counter.link_name} {counter.direction}"
+            key = f"{counter.metric}{{gpu={counter.gpu}}}"
+            yield _peaked(
+                host, "gpu_link", title, line, key, gpu_link_peak(host, counter.gpu, counter.metric)
+            )
 
 
 class GpuLinkCounters(Struct, frozen=True, kw_only=True):
@@ -378,10 +384,10 @@ def gpu_link_counters(host: Host) -> Iterator[GpuLinkCounters]:
 
 def gpu_link_peak(host: Host, gpu: str, metric: str) -> Peak | None:
     """Per direction, by the topology."""
-    known = host.topology.gpus.get(int(gpu)) if gpu.isdecimal() else None
-    if known is None:
+    gpu_facts = host.topology.gpus.get(int(gpu)) if gpu.isdecimal() else None
+    if gpu_facts is None:
         return None
-    value = known.pcie_bytes_per_s if "pcie" in metric else known.link_bytes_per_s
+    value = gpu_facts.pcie_bytes_per_s if "pcie" in metric else gpu_facts.link_bytes_per_s
     return Peak(value=value, source=_LINK_SPEED) if value else None
 
 

@@ -47,39 +47,43 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
 def look(host: Host) -> Look:
     """Judge one host."""
-    found = tuple(disturbances(host))
+    disturbances_found = tuple(disturbances(host))
     unknown = _why_unknown(host)
     return Look(
         host=host.name,
-        disturbances=found,
-        share=_disturbed_share(host, found),
+        disturbances=disturbances_found,
+        share=_disturbed_share(host, disturbances_found),
         watched=_watched_share(host),
         unknown=unknown,
         seen="" if unknown else _looked_at(host),
     )
 
 
-def judge(looks: Sequence[Look], found: Sequence[Disturbance], num_windows: int) -> Verdict:
+def judge(looks: Sequence[Look], disturbances: Sequence[Disturbance], num_windows: int) -> Verdict:
     """Whether the run was clean: every host must have been.
 
     Args:
         looks: one per host.
-        found: their disturbances, with effects.
+        disturbances: their disturbances, with effects.
         num_windows: traced windows of the run.
     """
-    every = tuple(sorted(found, key=lambda one: (not one.within_steps, one.start_ns)))
-    hit = [number for one in every if one.within_steps for number in one.windows]
-    not_told = not num_windows or not looks or any(own.unknown for own in looks)
+    every = tuple(
+        sorted(disturbances, key=lambda disturbance: (not disturbance.within_steps, disturbance.start_ns))
+    )
+    hit = [number for disturbance in every if disturbance.within_steps for number in disturbance.windows]
+    not_told = not num_windows or not looks or any(look.unknown for look in looks)
     traced_disturbed = True if hit else (None if not_told else False)
     clean, reason = _judged(looks, every, windows_in_words(hit) if hit or not not_told else "")
     return Verdict(clean=clean, reason=reason, disturbances=every, traced_disturbed=traced_disturbed)
 
 
 def _judged(looks: Sequence[Look], every: Sequence[Disturbance], windows: str) -> tuple[bool | None, str]:
-    inside = [one for one in every if one.within_steps]
-    share = max((own.share for own in looks), default=0.0)
+    inside = [disturbance for disturbance in every if disturbance.within_steps]
+    share = max((look.share for look in looks), default=0.0)
     if inside and share >= COUNTS:
-        worst = max(inside, key=lambda one: one.severity * (one.end_ns - one.start_ns))
+        worst = max(
+            inside, key=lambda disturbance: disturbance.severity * (disturbance.end_ns - disturbance.start_ns)
+        )
         where = f"On {worst.host}: " if len(looks) > 1 else ""
         effect = f"; {in_words(worst)}" if in_words(worst) else ""
         parts = [
@@ -89,7 +93,7 @@ def _judged(looks: Sequence[Look], every: Sequence[Disturbance], windows: str) -
             f"{len(inside) - 1} more on the timeline." if len(inside) > 1 else "",
         ]
         return False, " ".join(part for part in parts if part)
-    unknown = [own for own in looks if own.unknown]
+    unknown = [look for look in looks if look.unknown]
     if unknown or not looks:
         return None, _unknown(unknown, len(looks))
     where = f"On {len(looks)} hosts, of which {looks[0].host}: in" if len(looks) > 1 else "In"
@@ -113,11 +117,13 @@ def _unknown(unknown: Sequence[Look], num_hosts: int) -> str:
     return f"Of {num_hosts} hosts, {first.host} is not known: {first.unknown}{more}."
 
 
-def _disturbed_share(host: Host, found: Sequence[Disturbance]) -> float:
+def _disturbed_share(host: Host, disturbances: Sequence[Disturbance]) -> float:
     """Share of the steps' time under any disturbance."""
     if host.steps_ns is None:
         return 0.0
-    inside = sorted((one.start_ns, one.end_ns) for one in found if one.within_steps)
+    inside = sorted(
+        (disturbance.start_ns, disturbance.end_ns) for disturbance in disturbances if disturbance.within_steps
+    )
     total, reach = 0, 0
     for start, end in inside:
         total += max(0, end - max(start, reach))
@@ -133,17 +139,17 @@ def _why_unknown(host: Host) -> str:
         return "no step was recorded, so there is no time to judge"
     counters = host.counters("neighbour_cpu")
     if not counters:
-        said = next(
+        recorded = next(
             (f for f in host.samples.facts if f.name == "stopped" and "neighbour" in f.collector), None
         )
-        reason = f": {said.value.get('reason')}" if said is not None else ""
+        reason = f": {recorded.value.get('reason')}" if recorded is not None else ""
         return f"the CPU time of other processes was not read{reason}"
     length = host.steps_ns[1] - host.steps_ns[0]
     watched = _watched_share(host) or 0.0
     if watched < COVERED:
         share = format_ratio(watched, 0)
-        told = f"other processes were watched in {share} of the steps' time only ({format_ns(length)})"
-        return f"not watched long enough to tell: {told}"
+        coverage = f"other processes were watched in {share} of the steps' time only ({format_ns(length)})"
+        return f"not watched long enough to tell: {coverage}"
     return ""
 
 
@@ -158,7 +164,7 @@ def _watched_share(host: Host) -> float | None:
 
 def _watched(looks: Sequence[Look]) -> str:
     """``, watched 92 % of the steps' time``, of the host watched least; '' where nothing was left out."""
-    share = min((own.watched for own in looks if own.watched is not None), default=1.0)
+    share = min((look.watched for look in looks if look.watched is not None), default=1.0)
     return f", watched {format_ratio(share, 0)} of the steps' time" if share < WHOLLY else ""
 
 

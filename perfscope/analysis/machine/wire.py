@@ -61,12 +61,12 @@ class Job(Struct, frozen=True, kw_only=True):
 
     def members(self, group: str) -> tuple[int, ...]:
         """Ranks of a group; all ranks where the run lists no groups, none where it lists others only."""
-        known = self.groups.get(group)
-        if known is None and group == DEFAULT_GROUP and len(self.groups) == 1:
-            known = next(iter(self.groups.values()))
-        if known is None and group == UNKNOWN_GROUP:
+        ranks = self.groups.get(group)
+        if ranks is None and group == DEFAULT_GROUP and len(self.groups) == 1:
+            ranks = next(iter(self.groups.values()))
+        if ranks is None and group == UNKNOWN_GROUP:
             return ()  # one of several groups, and the trace does not say which
-        return known or tuple(sorted(self.host_of))
+        return ranks or tuple(sorted(self.host_of))
 
 
 _Share = dict[tuple[str, bool], float]  # (sending host, stays on the host) -> bytes
@@ -99,7 +99,7 @@ def wire(
     per_step, by_window = _per_step(calls, windows, job) if sampled else ({}, {})
     if not per_step:
         return ()
-    found = []
+    rows = []
     for local in (True, False):
         senders = [host for host in sampled if per_step.get((host.name, local))]
         if not senders:
@@ -107,12 +107,12 @@ def wire(
         expected = {name for name, stays in per_step if stays is local and per_step[name, stays] > 0}
         lost = sorted(expected - {host.name for host in senders})
         chosen = {host.name: _carriers(host, local, per_step[host.name, local], job) for host in senders}
-        found.append(_whole_run(senders, chosen, {h.name: per_step[h.name, local] for h in senders}, lost))
+        rows.append(_whole_run(senders, chosen, {h.name: per_step[h.name, local] for h in senders}, lost))
         for window in windows:
-            own = {host.name: by_window[window.window].get((host.name, local), 0.0) for host in senders}
-            if any(own.values()):
-                found.append(_one_window(window, senders, chosen, own))
-    return tuple(sorted(found, key=lambda one: (one.window, one.link_class)))
+            by_host = {host.name: by_window[window.window].get((host.name, local), 0.0) for host in senders}
+            if any(by_host.values()):
+                rows.append(_one_window(window, senders, chosen, by_host))
+    return tuple(sorted(rows, key=lambda row: (row.window, row.link_class)))
 
 
 def _per_step(
@@ -162,16 +162,16 @@ def _carriers(host: Host, local: bool, per_step: float, job: Job) -> _Carriers:
     """
     choices = [LinkClass.GPU_LINK, LinkClass.PCIE] if local and job.on_gpu else []
     choices += [LinkClass.LOOPBACK, LinkClass.ETHERNET] if local else [LinkClass.FABRIC, LinkClass.ETHERNET]
-    found = [one for name in choices if (one := _of_class(host, name)).counters]
+    carriers = [carrier for name in choices if (carrier := _of_class(host, name)).counters]
     first_last = _edges(host)
     start, end = int(first_last[0]), int(first_last[-1])
     wanted = per_step * float(np.diff(_steps_before(host, np.array([start, end], dtype=np.int64)))[0])
-    for one in found:
-        if one.is_saturated or one.sent(start, end) >= _SEEN * wanted:
-            return one
+    for carrier in carriers:
+        if carrier.is_saturated or carrier.sent(start, end) >= _SEEN * wanted:
+            return carrier
     return max(
-        found,
-        key=lambda one: one.sent(start, end),
+        carriers,
+        key=lambda carrier: carrier.sent(start, end),
         default=_Carriers(link_class=choices[0], links=(), counters=()),
     )
 
@@ -182,15 +182,15 @@ def _of_class(host: Host, link_class: LinkClass) -> _Carriers:
         LinkClass.PCIE: (PCIE_TX.name, "gpu"),
         LinkClass.FABRIC: ("fabric_tx_bytes", "port"),
     }.get(link_class, ("net_tx_bytes", "interface"))
-    found = []
+    counters = []
     for series, counted in host.counters(metric):
         name = series.labels.get(label, "?")
         if label == "interface" and (name == "lo") != (link_class is LinkClass.LOOPBACK):
             continue
         if counted.total or counted.num_saturated:
-            found.append((f"GPU {name}" if label == "gpu" else name, counted))
-    names = tuple(dict.fromkeys(name for name, _ in found))
-    return _Carriers(link_class=link_class, links=names, counters=tuple(counted for _, counted in found))
+            counters.append((f"GPU {name}" if label == "gpu" else name, counted))
+    names = tuple(dict.fromkeys(name for name, _ in counters))
+    return _Carriers(link_class=link_class, links=names, counters=tuple(counted for _, counted in counters))
 
 
 def _edges(host: Host) -> Int64:
@@ -208,7 +208,7 @@ def _edges(host: Host) -> Int64:
 
 def _steps_before(host: Host, points: Int64) -> Float64:
     """How many steps lie before each point, by the host's rank with the most steps; parts of a step count."""
-    rank = max(host.ranks, key=lambda one: len(one.starts))
+    rank = max(host.ranks, key=lambda host_rank: len(host_rank.starts))
     bounds = np.append(rank.starts, rank.ends[-1:])
     base = int(bounds[0])
     result: Float64 = np.interp(
@@ -251,7 +251,7 @@ def _one_window(
     formula = sent = 0.0
     widest = 0
     for host in hosts:
-        start, end = (_monotonic(host, one) for one in window.on(host.name))
+        start, end = (_monotonic(host, time) for time in window.on(host.name))
         edges = _edges(host)
         first = int(np.searchsorted(edges, start, side="right")) - 1
         last = int(np.searchsorted(edges, end, side="left"))
@@ -287,9 +287,9 @@ def _row(
     carriers: Sequence[_Carriers],
     reason: str,
 ) -> WireBytes:
-    if any(one.is_saturated for one in carriers):
+    if any(carrier.is_saturated for carrier in carriers):
         sent, reason = None, "a port's counter has reached its top"
-    elif not any(one.counters for one in carriers):
+    elif not any(carrier.counters for carrier in carriers):
         sent, reason = None, "no counter of the links that carry it was read"
     return WireBytes(
         window=number,
@@ -298,7 +298,7 @@ def _row(
         algorithmic_bytes=round(formula),
         wire_bytes=None if sent is None else round(sent),
         link_class=carriers[0].link_class,
-        links=tuple(dict.fromkeys(link for one in carriers for link in one.links)),
+        links=tuple(dict.fromkeys(link for carrier in carriers for link in carrier.links)),
         covered_ns=covered_ns,
         reason=reason,
     )

@@ -88,8 +88,12 @@ def build_program(
     ranks = tuple(sorted(rank for rank, line in lines.items() if len(line.start)))
     if not ranks or len({tuple(step.step for step in lines[rank].steps) for rank in ranks}) != 1:
         return None
-    known = set(ranks)
-    within = [one for one in matches if len(one.ranks) > 1 and len(one.seq) and known.issuperset(one.ranks)]
+    replayed = set(ranks)
+    within = [
+        match
+        for match in matches
+        if len(match.ranks) > 1 and len(match.seq) and replayed.issuperset(match.ranks)
+    ]
     calls = _gather(within, {rank: lines[rank] for rank in ranks}, clocks)
     parts = _Parts()
     for row, rank in enumerate(ranks):
@@ -103,26 +107,26 @@ def _gather(matches: Sequence[JudgedCalls], lines: Mapping[int, MainLine], clock
     key, kind, size, after = ([np.empty(0, dtype=np.int64)] for _ in range(4))
     names: dict[tuple[str, str], int] = {}
     total = 0
-    for one in matches:
-        num = len(one.seq)
-        numbers = np.tile(total + np.arange(num), (len(one.ranks), 1))
-        transfer = one.duration - one.wait
-        eager = np.flatnonzero((one.exit[0] < one.enter[1]) & (one.key.collective == SEND))
+    for match in matches:
+        num = len(match.seq)
+        numbers = np.tile(total + np.arange(num), (len(match.ranks), 1))
+        transfer = match.duration - match.wait
+        eager = np.flatnonzero((match.exit[0] < match.enter[1]) & (match.key.collective == SEND))
         # An eager send is a call of its own: it may begin and end before its receive does.
         sends = total + num + np.arange(len(eager))
         before = np.full(num, -1, dtype=np.int64)
         if len(eager):
             numbers[0, eager], before[eager] = sends, sends
-            transfer[0, eager] = one.duration[0, eager]
-        code = names.setdefault((one.key.collective, one.key.group), len(names))
-        key += [one.last_entry, one.enter[0, eager]]
+            transfer[0, eager] = match.duration[0, eager]
+        code = names.setdefault((match.key.collective, match.key.group), len(names))
+        key += [match.last_entry, match.enter[0, eager]]
         kind.append(np.full(num + len(eager), code))
-        size += [one.size, one.size[eager]]
+        size += [match.size, match.size[eager]]
         after += [before, np.full(len(eager), -1, dtype=np.int64)]
-        for row, rank in enumerate(one.ranks):
-            ready = lines[rank].ready(one.launch[row])  # for a host, the launch itself
-            launch = np.where(one.launch[row] >= 0, clocks.to_reference(lines[rank].host, ready), -1)
-            values = (one.enter[row], one.exit[row], launch, one.lane[row], numbers[row], transfer[row])
+        for row, rank in enumerate(match.ranks):
+            ready = lines[rank].ready(match.launch[row])  # for a host, the launch itself
+            launch = np.where(match.launch[row] >= 0, clocks.to_reference(lines[rank].host, ready), -1)
+            values = (match.enter[row], match.exit[row], launch, match.lane[row], numbers[row], transfer[row])
             for name, column in zip(_RankCalls.__struct_fields__, values, strict=True):
                 columns[rank][name].append(column)
         total += num + len(eager)
@@ -157,20 +161,20 @@ class _Pieces(Struct, eq=False):
     begins: Int64  # shape (waits + 1,): when each stretch begins
 
 
-def _pieces(line: MainLine, own: _RankCalls, asked: Int64, clocks: ClockFit) -> _Pieces:
+def _pieces(line: MainLine, rank_calls: _RankCalls, asked: Int64, clocks: ClockFit) -> _Pieces:
     start, end = (clocks.to_reference(line.host, times) for times in (line.start, line.end))
     # The line did not wait at an instant at which it launched something, or went on to its next step.
     moving = np.unique(np.concatenate((asked, _step_ends(line, clocks))))
     cell_start, cell_end, source = _cut(start, end, line.part == LINE_EXPOSED, moving)
     exposed = line.part[source] == LINE_EXPOSED
-    waits, awaited, until = _waits(cell_start, cell_end, exposed, moving, own, asked)
+    waits, awaited, until = _waits(cell_start, cell_end, exposed, moving, rank_calls, asked)
     local = cell_end - cell_start
     wait_of = np.full(len(local), -1)
     for number, (first, last) in enumerate(waits):
         wait_of[first:last] = number
     in_wait = wait_of >= 0
-    rest = cell_end[in_wait] - np.maximum(cell_start[in_wait], until[wait_of[in_wait]])
-    local[in_wait] = np.maximum(rest, 0)
+    remaining = cell_end[in_wait] - np.maximum(cell_start[in_wait], until[wait_of[in_wait]])
+    local[in_wait] = np.maximum(remaining, 0)
     return _Pieces(
         start=cell_start,
         end=cell_end,
@@ -185,32 +189,32 @@ def _pieces(line: MainLine, own: _RankCalls, asked: Int64, clocks: ClockFit) -> 
 
 
 def _add_rank(row: int, line: MainLine, calls: _Calls, clocks: ClockFit, parts: _Parts) -> None:
-    own = calls.of_rank[line.rank]
-    asked, behind = _launched(own)
+    rank_calls = calls.of_rank[line.rank]
+    asked, behind = _launched(rank_calls)
     asked = np.maximum(asked, clocks.to_reference(line.host, line.start[:1]))
-    pieces = _pieces(line, own, asked, clocks)
+    pieces = _pieces(line, rank_calls, asked, clocks)
     base_cell, base_stretch = parts.first[-1], parts.num_stretches
     cell, stretch, fraction = _places(pieces, asked)
-    lanes, lane = np.unique(own.lane, return_inverse=True)
+    lanes, lane = np.unique(rank_calls.lane, return_inverse=True)
     step_end = _step_ends(line, clocks)
-    marks = _marks(pieces, stretch, calls.key[own.call], step_end)
+    marks = _marks(pieces, stretch, calls.key[rank_calls.call], step_end)
     num_marks, parts_before = len(marks.key), parts.num_events
     zeros = np.zeros(num_marks)
     columns = {
         "rank": (np.full(len(asked), row), np.full(num_marks, row)),
-        "call": (own.call, np.full(num_marks, _MARK)),
+        "call": (rank_calls.call, np.full(num_marks, _MARK)),
         "stretch": (base_stretch + stretch, base_stretch + marks.stretch),
         "cell": (base_cell + cell, base_cell + marks.cell),
         "fraction": (fraction, zeros),
         "slot": (parts.num_slots + lane, np.full(num_marks, parts.num_slots + len(lanes))),
-        "delay": (np.maximum(own.enter - np.maximum(asked, behind), 0).astype(np.float64), zeros),
-        "transfer": (own.transfer.astype(np.float64), zeros),
+        "delay": (np.maximum(rank_calls.enter - np.maximum(asked, behind), 0).astype(np.float64), zeros),
+        "transfer": (rank_calls.transfer.astype(np.float64), zeros),
     }
     for name, pair in columns.items():
         parts.events[name].extend(pair)
     parts.num_events += len(asked) + num_marks
     parts.num_slots += len(lanes) + 1
-    parts.ends.append([len(parts.marks) + int(one) for one in marks.step_ends])
+    parts.ends.append([len(parts.marks) + int(end) for end in marks.step_ends])
     parts.marks.extend(marks.key.tolist())
     parts.begins.append(int(pieces.begins[0]))
     parts.measured.append((step_end - pieces.begins[0]).tolist())
@@ -228,7 +232,7 @@ def _add_rank(row: int, line: MainLine, calls: _Calls, clocks: ClockFit, parts: 
     parts.first.append(base_cell + len(pieces.local) + 1)
     parts.stretches["rank"].append(np.full(len(pieces.begins), row))
     parts.stretches["awaited"].append(np.concatenate((np.full(1, -1), parts_before + pieces.awaited)))
-    early = np.maximum(own.exit[pieces.awaited] - pieces.begins[1:], 0).astype(np.float64)
+    early = np.maximum(rank_calls.exit[pieces.awaited] - pieces.begins[1:], 0).astype(np.float64)
     parts.stretches["early"].append(np.concatenate((np.zeros(1), early)))
     parts.stretches["cell"].append(base_cell + np.concatenate((np.zeros(1, dtype=np.int64), pieces.first)))
     parts.num_stretches += len(pieces.begins)
@@ -253,25 +257,27 @@ def _step_ends(line: MainLine, clocks: ClockFit) -> Int64:
     return clocks.to_reference(line.host, ends)
 
 
-def _launched(own: _RankCalls) -> tuple[Int64, Int64]:
+def _launched(rank_calls: _RankCalls) -> tuple[Int64, Int64]:
     """(when the line launched each call, when the call before it in its lane had ended)."""
-    asked = np.where(own.launch >= 0, own.launch, own.enter)
+    asked = np.where(rank_calls.launch >= 0, rank_calls.launch, rank_calls.enter)
     behind = np.full(len(asked), np.iinfo(np.int64).min)
-    for lane in np.unique(own.lane).tolist():
-        at = np.flatnonzero(own.lane == lane)
-        behind[at[1:]] = np.maximum.accumulate(own.exit[at])[:-1]
+    for lane in np.unique(rank_calls.lane).tolist():
+        at = np.flatnonzero(rank_calls.lane == lane)
+        behind[at[1:]] = np.maximum.accumulate(rank_calls.exit[at])[:-1]
     # Not known when it was launched, and it began as its lane became free: it had been queued before.
-    queued = (own.launch < 0) & (own.enter - np.maximum(behind, own.enter - _QUEUED_NS - 1) <= _QUEUED_NS)
+    queued = (rank_calls.launch < 0) & (
+        rank_calls.enter - np.maximum(behind, rank_calls.enter - _QUEUED_NS - 1) <= _QUEUED_NS
+    )
     asked = np.where(queued, np.minimum(asked, behind), asked)
-    return np.minimum(asked, own.enter), behind
+    return np.minimum(asked, rank_calls.enter), behind
 
 
 def _cut(start: Int64, end: Int64, exposed: NDArray[np.bool_], points: Int64) -> tuple[Int64, Int64, Index]:
     """Cuts exposed cells at `points`; returns (start, end, index of the cell each piece came from)."""
-    place = np.searchsorted(start, points, side="right") - 1
-    keep = exposed[place] & (points > start[place]) & (points < end[place])
-    place, points = place[keep], points[keep]
-    source = np.concatenate((np.arange(len(start)), place))
+    index = np.searchsorted(start, points, side="right") - 1
+    keep = exposed[index] & (points > start[index]) & (points < end[index])
+    index, points = index[keep], points[keep]
+    source = np.concatenate((np.arange(len(start)), index))
     starts = np.concatenate((start, points))
     order = np.argsort(starts, kind="stable")
     source, starts = source[order], starts[order]
@@ -286,12 +292,12 @@ def _waits(
     end: Int64,
     exposed: NDArray[np.bool_],
     moving: Int64,
-    own: _RankCalls,
+    rank_calls: _RankCalls,
     asked: Int64,
 ) -> tuple[list[tuple[int, int]], Index, Int64]:
     """Where the line waited: ([first, last + 1) cells of each wait, awaited call, when it ended)."""
     rows = np.flatnonzero(exposed)
-    if not len(rows) or not len(own.exit):
+    if not len(rows) or not len(rank_calls.exit):
         return [], np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
     touches = np.zeros(len(rows), dtype=bool)
     touches[1:] = (rows[1:] == rows[:-1] + 1) & (start[rows[1:]] == end[rows[:-1]])
@@ -299,14 +305,14 @@ def _waits(
     first = np.flatnonzero(~touches)
     last = np.append(first[1:], len(rows)) - 1
     a, b = start[rows[first]], end[rows[last]]
-    call = _ends_it(a, b, asked, own.exit)
-    known = call >= 0
-    until = np.minimum(own.exit[call], b)
+    call = _ends_it(a, b, asked, rank_calls.exit)
+    has_end = call >= 0
+    until = np.minimum(rank_calls.exit[call], b)
     waited = until - a
-    share = waited / np.maximum(own.exit[call] - own.enter[call], 1)
-    is_wait = known & (waited > 0) & ((waited >= MIN_WAIT_NS) | (share >= MIN_SHARE))
+    share = waited / np.maximum(rank_calls.exit[call] - rank_calls.enter[call], 1)
+    is_wait = has_end & (waited > 0) & ((waited >= MIN_WAIT_NS) | (share >= MIN_SHARE))
     chosen = np.flatnonzero(is_wait)
-    cells = [(int(rows[first[one]]), int(rows[last[one]]) + 1) for one in chosen.tolist()]
+    cells = [(int(rows[first[wait]]), int(rows[last[wait]]) + 1) for wait in chosen.tolist()]
     return cells, call[chosen], until[chosen]
 
 
@@ -327,15 +333,15 @@ def _ends_it(a: Int64, b: Int64, asked: Int64, leave: Int64) -> Index:
     after = np.searchsorted(leave, b, side="right")
     best, distance = np.full(len(a), -1), np.full(len(a), np.iinfo(np.int64).max)
     for way, begin in ((-1, after - 1), (1, after)):
-        place, looking = begin, np.ones(len(a), dtype=bool)
+        index, looking = begin, np.ones(len(a), dtype=bool)
         while looking.any():
-            at = np.clip(place, 0, len(leave) - 1)
-            looking &= (place == at) & (leave[at] > a) & (leave[at] <= b + late)
-            found = looking & (asked[at] <= a)
-            nearer = found & (np.abs(leave[at] - b) < distance)
+            at = np.clip(index, 0, len(leave) - 1)
+            looking &= (index == at) & (leave[at] > a) & (leave[at] <= b + late)
+            is_candidate = looking & (asked[at] <= a)
+            nearer = is_candidate & (np.abs(leave[at] - b) < distance)
             best[nearer], distance[nearer] = order[at[nearer]], np.abs(leave[at] - b)[nearer]
-            looking &= ~found
-            place = place + way
+            looking &= ~is_candidate
+            index = index + way
     return best
 
 
@@ -365,10 +371,10 @@ def _marks(pieces: _Pieces, stretch: Int64, key: Int64, step_end: Int64) -> _Mar
 def _opened_in_order(stretch: Int64, num: int) -> NDArray[np.bool_]:
     """For each stretch, whether the first event of it or of a later one is its own. Shape (num,)."""
     far = len(stretch)
-    own = np.full(num, far)
-    np.minimum.at(own, stretch, np.arange(far))
-    ahead = np.minimum.accumulate(own[::-1])[::-1]
-    result: NDArray[np.bool_] = (own == ahead) & (own < far)
+    first_opened = np.full(num, far)
+    np.minimum.at(first_opened, stretch, np.arange(far))
+    ahead = np.minimum.accumulate(first_opened[::-1])[::-1]
+    result: NDArray[np.bool_] = (first_opened == ahead) & (first_opened < far)
     return result
 
 
@@ -386,11 +392,11 @@ def _assemble(ranks: tuple[int, ...], calls: _Calls, parts: _Parts, steps: tuple
     old[is_mark] = num_real + np.arange(int(is_mark.sum()))
     columns["call"] = number[old]
     arrange = np.argsort(columns["call"], kind="stable")
-    place = np.empty(len(arrange), dtype=np.int64)
-    place[arrange] = np.arange(len(arrange))
-    mark_place = place[np.flatnonzero(is_mark)]
+    position = np.empty(len(arrange), dtype=np.int64)
+    position[arrange] = np.arange(len(arrange))
+    mark_place = position[np.flatnonzero(is_mark)]
     awaited = np.concatenate(parts.stretches["awaited"]).astype(np.int64)
-    awaited = np.where(awaited >= 0, place[awaited], -1)
+    awaited = np.where(awaited >= 0, position[awaited], -1)
     every = np.concatenate((calls.after, np.full(len(mark_key), -1, dtype=np.int64)))
     after = np.full(len(keys), -1, dtype=np.int64)
     has = every >= 0

@@ -178,12 +178,13 @@ def _levels(program: Program, plan: Schedule, run: _Run) -> None:
     sizes = np.diff(np.append(plan.first, len(plan.events)))
     for a, b, c, d in plan.bounds:
         at: slice | Index = slice(a, b) if run.order is None else run.order[a:b]
-        own, cell, lane = run.stretch[at], events.cell[at], events.slot[at]
-        awaited = run.awaited[own]
+        stretches, cell, lane = run.stretch[at], events.cell[at], events.slot[at]
+        awaited = run.awaited[stretches]
         lags = np.maximum(
-            run.lag[own - (awaited >= 0)], run.end[awaited] - early[own] - run.position[wait_cell[own]]
+            run.lag[stretches - (awaited >= 0)],
+            run.end[awaited] - early[stretches] - run.position[wait_cell[stretches]],
         )
-        run.lag[own] = lags
+        run.lag[stretches] = lags
         launched = lags + run.position[cell] + events.fraction[at] * run.local[cell]
         there = np.maximum(launched, free[lane]) + run.delay[at]
         run.ready[at] = there
@@ -213,8 +214,8 @@ def _first_stretch(rank: Index) -> Index:
 def _with_calls(program: Program, end: Float, step_ends: Float) -> Float:
     """Step ends, the last of which also waits for every call of the window."""
     latest = np.full(len(program.ranks), -np.inf)
-    known = end > -np.inf
-    np.maximum.at(latest, program.events.rank[known], end[known])
+    has_ended = end > -np.inf
+    np.maximum.at(latest, program.events.rank[has_ended], end[has_ended])
     result = step_ends.copy()
     result[:, -1] = np.maximum(result[:, -1], latest)
     return result

@@ -87,7 +87,7 @@ class Replays(Struct, frozen=True, kw_only=True, eq=False):
             return self
         off = [abs(window.measured_ns / window.num_steps / usual_ns - 1) for window in self.windows]
         most = max(DISTORTED, 2 * min(off))
-        kept = tuple(window for window, one in zip(self.windows, off, strict=True) if one <= most)
+        kept = tuple(window for window, deviation in zip(self.windows, off, strict=True) if deviation <= most)
         return replace(self, windows=kept)
 
     @property
@@ -102,8 +102,8 @@ class Replays(Struct, frozen=True, kw_only=True, eq=False):
         """T of METRICS §3, the longest time of a rank, per step; as replayed, with a change or without."""
         total = 0.0
         for window in self.windows:
-            one = change(window.program) if change is not None else None
-            run = window.base if one is None else replay(window.program, window.plan, one)
+            changed = change(window.program) if change is not None else None
+            run = window.base if changed is None else replay(window.program, window.plan, changed)
             total += float((run.step_ends[:, -1] - window.program.begin).max())
         return total / self.num_steps
 
@@ -116,11 +116,11 @@ class Replays(Struct, frozen=True, kw_only=True, eq=False):
     def step_ns(self, change: Callable[[Program], Change | None]) -> float | None:
         """The mean step with a change; None where the change does not apply to any window."""
         changes = [change(window.program) for window in self.windows]
-        if all(one is None for one in changes):
+        if all(changed is None for changed in changes):
             return None
         walls = (
-            window.base.wall_ns if one is None else replay(window.program, window.plan, one).wall_ns
-            for window, one in zip(self.windows, changes, strict=True)
+            window.base.wall_ns if changed is None else replay(window.program, window.plan, changed).wall_ns
+            for window, changed in zip(self.windows, changes, strict=True)
         )
         return sum(walls) / self.num_steps
 
@@ -152,8 +152,8 @@ def make_replays(
         clocks: how the hosts' clocks stand to each other.
     """
     of_window: dict[int, list[JudgedCalls]] = defaultdict(list)
-    for one in matches:
-        of_window[one.window].append(one)
+    for match in matches:
+        of_window[match.window].append(match)
     most = max((len(ranks) for ranks in lines.values()), default=0)
     windows, missing = [], []
     for number, ranks in sorted(lines.items()):

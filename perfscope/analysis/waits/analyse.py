@@ -60,10 +60,15 @@ def analyse_waits(
     missing = _missing(lines, matches, steps_of, world_size)
     sums = Sums.of(len(lines.layers))
     by_window: dict[int, list[JudgedCalls]] = defaultdict(list)
-    for one in matches:
-        if one.enter.shape[1]:
-            by_window[one.window].append(one)
-    before = {line.steps[0].step - 1 for own in lines.lines.values() for line in own.values() if line.steps}
+    for match in matches:
+        if match.enter.shape[1]:
+            by_window[match.window].append(match)
+    before = {
+        line.steps[0].step - 1
+        for lines_of_window in lines.lines.values()
+        for line in lines_of_window.values()
+        if line.steps
+    }
     input_of = input_waits(times or {}, before)
     windows: list[tuple[int, Sequence[JudgedCalls], Sequence[Late]]] = []
     for window in sorted(by_window):
@@ -77,7 +82,7 @@ def analyse_waits(
     num_steps = max(steps_of.values(), default=0)
     calls = _calls(windows)
     stragglers = step_stragglers(windows)
-    num_ranks = len({rank for one in matches if one.key.collective != SEND for rank in one.ranks})
+    num_ranks = len({rank for match in matches if match.key.collective != SEND for rank in match.ranks})
     pattern = pattern_of(stragglers, max(num_ranks, 1), times or {})
     return WaitAnalysis(
         num_steps=num_steps,
@@ -107,16 +112,18 @@ def _missing(
     if traced < 2:
         cause = Cause.ONE_RANK_JOB if world_size == 1 else Cause.ONE_RANK
         return [*missing, missing_figure(Figure.WAITS, cause)]
-    if not any(one.enter.shape[1] for one in matches):
+    if not any(match.enter.shape[1] for match in matches):
         return [*missing, missing_figure(Figure.WAITS, Cause.NO_CALL_MATCHED)]
     uneven = [
         window
-        for window, own in sorted(lines.lines.items())
-        if len({tuple(step.step for step in line.steps) for line in own.values()}) > 1
+        for window, of_window in sorted(lines.lines.items())
+        if len({tuple(step.step for step in line.steps) for line in of_window.values()}) > 1
     ]
     if uneven:
         missing.append(missing_figure(Figure.SOME_WAITS, Cause.OTHER_STEPS_TRACED, windows=tuple(uneven)))
-    unlined = {rank for one in matches for rank in one.ranks if rank not in lines.lines.get(one.window, {})}
+    unlined = {
+        rank for match in matches for rank in match.ranks if rank not in lines.lines.get(match.window, {})
+    }
     if unlined:
         missing.append(missing_figure(Figure.LATE_CAUSES, Cause.NO_STEP_IN_WINDOW, ranks=sorted(unlined)))
     return missing
@@ -127,32 +134,32 @@ def _calls(
 ) -> tuple[WaitCall, ...]:
     result: list[WaitCall] = []
     for window, matches, judged in windows:
-        for one, late in zip(matches, judged, strict=True):
-            result.extend(_of_match(window, one, late))
+        for match, late in zip(matches, judged, strict=True):
+            result.extend(_of_match(window, match, late))
     return tuple(sorted(result, key=lambda call: (call.window, call.start_ns, call.group, call.seq)))
 
 
-def _of_match(window: int, one: JudgedCalls, late: Late) -> list[WaitCall]:
-    at = np.arange(one.enter.shape[1])
-    step = one.step[one.late_row, at].tolist()
-    start = one.enter.min(axis=0).tolist()
-    wait = np.rint(one.wait.mean(axis=0)).astype(np.int64).tolist()
-    worst, transfer = one.wait.max(axis=0).tolist(), one.transfer.tolist()
-    behind, rows, seq = late.lateness.tolist(), one.late_row.tolist(), one.seq.tolist()
+def _of_match(window: int, match: JudgedCalls, late: Late) -> list[WaitCall]:
+    at = np.arange(match.enter.shape[1])
+    step = match.step[match.late_row, at].tolist()
+    start = match.enter.min(axis=0).tolist()
+    wait = np.rint(match.wait.mean(axis=0)).astype(np.int64).tolist()
+    worst, transfer = match.wait.max(axis=0).tolist(), match.transfer.tolist()
+    behind, rows, seq = late.lateness.tolist(), match.late_row.tolist(), match.seq.tolist()
     is_late, uncertain = late.is_late.tolist(), late.uncertain.tolist()
     return [
         WaitCall(
             window=window,
             step=step[call],
             seq=seq[call],
-            collective=one.key.collective,
-            group=one.key.group,
-            ranks=one.ranks,
+            collective=match.key.collective,
+            group=match.key.group,
+            ranks=match.ranks,
             start_ns=start[call],
             wait_ns=wait[call],
             max_wait_ns=worst[call],
             transfer_ns=transfer[call],
-            late_rank=one.ranks[rows[call]] if is_late[call] else None,
+            late_rank=match.ranks[rows[call]] if is_late[call] else None,
             lateness_ns=behind[call],
             cause=late.causes.get(call),
             uncertain=uncertain[call],
@@ -192,15 +199,15 @@ def _groups(
     windows: Sequence[tuple[int, Sequence[JudgedCalls], Sequence[Late]]],
     num_steps: int,
 ) -> tuple[GroupWait, ...]:
-    found: dict[tuple[str, str], _Group] = defaultdict(_Group)
+    groups: dict[tuple[str, str], _Group] = defaultdict(_Group)
     for _, matches, _ in windows:
-        for one in matches:
-            group = found[one.key.collective, one.key.group]
-            group.ranks.update(one.ranks)
-            group.rank_wait += int(one.wait.sum())
-            group.transfer += int(one.transfer.sum()) * len(one.ranks)
+        for match in matches:
+            group = groups[match.key.collective, match.key.group]
+            group.ranks.update(match.ranks)
+            group.rank_wait += int(match.wait.sum())
+            group.transfer += int(match.transfer.sum()) * len(match.ranks)
     for call in calls:
-        _count(found[call.collective, call.group], call)
+        _count(groups[call.collective, call.group], call)
     result = [
         GroupWait(
             collective=collective,
@@ -214,9 +221,9 @@ def _groups(
             num_uncertain=group.num_uncertain,
             reasons=_reasons(group),
         )
-        for (collective, name), group in found.items()
+        for (collective, name), group in groups.items()
     ]
-    return tuple(sorted(result, key=lambda one: (-one.wait_ns, one.collective, one.group)))
+    return tuple(sorted(result, key=lambda wait: (-wait.wait_ns, wait.collective, wait.group)))
 
 
 def _count(group: _Group, call: WaitCall) -> None:
@@ -264,14 +271,14 @@ def _ranks(
     held: Counter[int] = Counter()
     for _, matches, judged in windows:
         behind: dict[int, list[tuple[Int64, Int64]]] = defaultdict(list)
-        for one, late in zip(matches, judged, strict=True):
-            if one.key.collective == SEND:
+        for match, late in zip(matches, judged, strict=True):
+            if match.key.collective == SEND:
                 continue
-            for row in np.unique(one.late_row[late.is_late]).tolist():
-                mine = late.is_late & (one.late_row == row)
-                times[one.ranks[row]] += int(mine.sum())
-                entered = one.last_entry[mine]
-                behind[one.ranks[row]].append((entered - late.lateness[mine], entered))
+            for row in np.unique(match.late_row[late.is_late]).tolist():
+                mine = late.is_late & (match.late_row == row)
+                times[match.ranks[row]] += int(mine.sum())
+                entered = match.last_entry[mine]
+                behind[match.ranks[row]].append((entered - late.lateness[mine], entered))
         for rank, parts in behind.items():
             since, until = (np.concatenate(columns) for columns in zip(*parts, strict=True))
             held[rank] += iv.length(iv.union(since, until))

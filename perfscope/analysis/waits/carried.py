@@ -20,39 +20,39 @@ Shares = tuple[NDArray[np.int64], NDArray[np.float64]]  # codes as in `splits`, 
 
 
 def carried(
-    one: JudgedCalls, table: LineTable, layers: Sequence[str], parameters: Sequence[LayerParams]
+    match: JudgedCalls, table: LineTable, layers: Sequence[str], parameters: Sequence[LayerParams]
 ) -> list[Shares | None] | None:
     """One entry per call of an all-reduce; None where they are no buckets, of any step.
 
     Args:
-        one: the calls.
+        match: the calls.
         table: the window's lines.
         layers: names that codes stand for.
         parameters: the model's layers in order of registration.
     """
-    if one.key.collective != "all_reduce" or not parameters or (one.size <= 0).any():
+    if match.key.collective != "all_reduce" or not parameters or (match.size <= 0).any():
         return None
     code_of = {name: code for code, name in enumerate(layers)}
     orders = _orders(table, code_of, parameters)
     for width in _WIDTHS:
-        if not (one.size % width).any():
-            found = _match(one, orders, width)
-            if found is not None:
-                return [_shares(bucket, code_of) for bucket in found]
+        if not (match.size % width).any():
+            buckets = _match(match, orders, width)
+            if buckets is not None:
+                return [_shares(bucket, code_of) for bucket in buckets]
     return None
 
 
 def _match(
-    one: JudgedCalls, orders: Sequence[Sequence[LayerParams]], width: int
+    match: JudgedCalls, orders: Sequence[Sequence[LayerParams]], width: int
 ) -> list[Bucket | None] | None:
-    result: list[Bucket | None] = [None] * len(one.size)
-    for step in np.unique(one.step[0]).tolist():
-        at = np.flatnonzero(one.step[0] == step)
-        at = at[np.argsort(one.enter[0, at], kind="stable")]
-        found = match_buckets(orders, (one.size[at] // width).tolist())
-        if found is None:
+    result: list[Bucket | None] = [None] * len(match.size)
+    for step in np.unique(match.step[0]).tolist():
+        at = np.flatnonzero(match.step[0] == step)
+        at = at[np.argsort(match.enter[0, at], kind="stable")]
+        buckets = match_buckets(orders, (match.size[at] // width).tolist())
+        if buckets is None:
             return None
-        for call, bucket in zip(at.tolist(), found, strict=True):
+        for call, bucket in zip(at.tolist(), buckets, strict=True):
             result[call] = bucket
     return result
 
@@ -70,11 +70,11 @@ def _orders(
 
 
 def _shares(bucket: Bucket | None, code_of: Mapping[str, int]) -> Shares | None:
-    known = {layer: elements for layer, elements in (bucket or {}).items() if layer in code_of}
-    if not known or not bucket or len(known) < len(bucket):
+    elements_of = {layer: elements for layer, elements in (bucket or {}).items() if layer in code_of}
+    if not elements_of or not bucket or len(elements_of) < len(bucket):
         return None
-    codes = [1 + code_of[layer] * len(PHASES) + BACKWARD for layer in known]
-    elements = np.array(list(known.values()), dtype=np.float64)
+    codes = [1 + code_of[layer] * len(PHASES) + BACKWARD for layer in elements_of]
+    elements = np.array(list(elements_of.values()), dtype=np.float64)
     return np.array(codes, dtype=np.int64), elements / elements.sum()
 
 

@@ -49,7 +49,9 @@ def common_starts(
         usable: which matches have a line for each of their ranks.
     """
     waited = {
-        index: table.is_waited_for(one.ranks, one.exit) for index, one in enumerate(matches) if usable[index]
+        index: table.is_waited_for(match.ranks, match.exit)
+        for index, match in enumerate(matches)
+        if usable[index]
     }
     by_members: dict[tuple[tuple[int, ...], bool], list[int]] = defaultdict(list)
     for index in waited:
@@ -71,18 +73,18 @@ def _earlier(
     """Of every group that has all of these ranks; for messages also those between the same two."""
     members, parts = set(ranks), []
     for index, aligned in waited.items():
-        one = matches[index]
-        row_of = {rank: row for row, rank in enumerate(one.ranks)}
+        match = matches[index]
+        row_of = {rank: row for row, rank in enumerate(match.ranks)}
         if not members <= row_of.keys():
             continue
         rows = [row_of[rank] for rank in ranks]
-        if one.key.collective in SYNCHRONISING:
+        if match.key.collective in SYNCHRONISING:
             at = np.flatnonzero(aligned[rows].all(axis=0))
-        elif is_pair and one.key.collective == SEND:
-            at = np.arange(one.enter.shape[1])
+        elif is_pair and match.key.collective == SEND:
+            at = np.arange(match.enter.shape[1])
         else:
             continue
-        parts.append((one.last_entry[at], one.exit[rows][:, at], np.full(len(at), index)))
+        parts.append((match.last_entry[at], match.exit[rows][:, at], np.full(len(at), index)))
     if not parts:
         none = np.empty(0, dtype=np.int64)
         return _Earlier(last_entry=none, leave=np.empty((len(ranks), 0), dtype=np.int64), source=none)
@@ -95,20 +97,20 @@ def _earlier(
     )
 
 
-def _start(one: JudgedCalls, table: LineTable, earlier: _Earlier) -> CommonStart:
-    begins = np.minimum(table.step_start(one.ranks, one.step), one.enter)
-    source = np.full(one.enter.shape[1], -1, dtype=np.int64)
-    place = np.searchsorted(earlier.last_entry, one.last_entry, side="left") - 1
-    open_ = place >= 0
+def _start(match: JudgedCalls, table: LineTable, earlier: _Earlier) -> CommonStart:
+    begins = np.minimum(table.step_start(match.ranks, match.step), match.enter)
+    source = np.full(match.enter.shape[1], -1, dtype=np.int64)
+    index = np.searchsorted(earlier.last_entry, match.last_entry, side="left") - 1
+    open_ = index >= 0
     for _ in range(_STEPS_BACK):
         if not open_.any():
             break
         calls = np.flatnonzero(open_)
-        left = earlier.leave[:, place[calls]]
-        fits = (left <= one.enter[:, calls]).all(axis=0)
+        left = earlier.leave[:, index[calls]]
+        fits = (left <= match.enter[:, calls]).all(axis=0)
         taken = calls[fits]
-        begins[:, taken], source[taken] = left[:, fits], earlier.source[place[taken]]
-        place[calls] -= 1
+        begins[:, taken], source[taken] = left[:, fits], earlier.source[index[taken]]
+        index[calls] -= 1
         open_[taken] = False
-        open_ &= place >= 0
+        open_ &= index >= 0
     return CommonStart(at=begins, source=source)

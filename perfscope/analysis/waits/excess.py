@@ -77,10 +77,10 @@ def others_median(values: Int64, late_row: Places) -> Int64:
         values: shape (ranks, calls), at least two ranks.
         late_row: shape (calls,).
     """
-    others = np.array(values.T, order="C", copy=True)  # the late one's is overwritten
-    others[np.arange(len(others)), late_row] = np.iinfo(np.int64).max
+    of_others = np.array(values.T, order="C", copy=True)  # the late one's is overwritten
+    of_others[np.arange(len(of_others)), late_row] = np.iinfo(np.int64).max
     middle = (values.shape[0] - 2) // 2
-    result: Int64 = np.partition(others, middle, axis=1)[:, middle] if len(others) else others[:, 0]
+    result: Int64 = np.partition(of_others, middle, axis=1)[:, middle] if len(of_others) else of_others[:, 0]
     return result
 
 
@@ -88,35 +88,35 @@ def excesses(
     matches: Sequence[JudgedCalls], starts: Mapping[int, CommonStart], table: LineTable
 ) -> dict[int, Excess]:
     """For each match of which `starts` knows where to begin."""
-    places = {
-        index: (table.places(matches[index].ranks, start.at), table.places(matches[index].ranks, one.enter))
+    positions = {
+        index: (table.places(matches[index].ranks, start.at), table.places(matches[index].ranks, match.enter))
         for index, start in starts.items()
-        for one in (matches[index],)
+        for match in (matches[index],)
     }
     classes = {index: np.zeros((3, NUM_CLASSES, matches[index].enter.shape[1]), np.int64) for index in starts}
-    rest = {index: matches[index].enter - start.at for index, start in starts.items()}
+    remaining = {index: matches[index].enter - start.at for index, start in starts.items()}
     for part in range(len(LINE_PARTS)):
         mask = table.part == part
         total = table.cumulated(mask)
         for index, start in starts.items():
-            begin, end = places[index]
+            begin, end = positions[index]
             spent = table.until(total, mask, end, matches[index].enter)
             spent -= table.until(total, mask, begin, start.at)
-            rest[index] = rest[index] - spent
+            remaining[index] = remaining[index] - spent
             _enter(classes[index], part, spent, matches[index].late_row)
     for index, start in starts.items():
-        _enter(classes[index], UNTRACED, rest[index], matches[index].late_row)
+        _enter(classes[index], UNTRACED, remaining[index], matches[index].late_row)
         _enter(classes[index], SKEW, start.at, matches[index].late_row)
     result = {}
     for index, start in starts.items():
-        one, (difference, late, usual) = matches[index], classes[index]
-        at = np.arange(one.enter.shape[1])
+        match, (difference, late, usual) = matches[index], classes[index]
+        at = np.arange(match.enter.shape[1])
         result[index] = Excess(
-            lateness=one.last_entry - others_median(one.enter, one.late_row),
+            lateness=match.last_entry - others_median(match.enter, match.late_row),
             by_class=difference,
             late=late,
             usual=usual,
-            begin=start.at[one.late_row, at],
+            begin=start.at[match.late_row, at],
             source=start.source,
         )
     return result
@@ -128,12 +128,12 @@ def _enter(into: Int64, where: int, values: Int64, late_row: Places) -> None:
 
 
 def layer_excesses(
-    one: JudgedCalls, start: CommonStart, calls: Places, table: LineTable, computing: Computing
+    match: JudgedCalls, start: CommonStart, calls: Places, table: LineTable, computing: Computing
 ) -> dict[int, LayerExcess]:
     """Which layer took the late rank longer, for some calls of a match.
 
     Args:
-        one: the match.
+        match: the match.
         start: where the comparison begins.
         calls: indices of calls whose late rank computed longer than the others.
         table: the window's lines.
@@ -141,20 +141,20 @@ def layer_excesses(
     """
     result: dict[int, LayerExcess] = {}
     has = computing.has
-    rows = np.array([table.row_of[rank] for rank in one.ranks], dtype=np.int64)
+    rows = np.array([table.row_of[rank] for rank in match.ranks], dtype=np.int64)
     num_have = has[rows].sum(axis=0)
     for first in range(0, len(calls), _CHUNK):
         chosen = calls[first : first + _CHUNK]
-        spent, codes = _per_layer(one, start, chosen, table, computing)
-        late, others = spent[:, 0], spent[:, 1:]
-        usual = np.sort(others, axis=1)[:, (others.shape[1] - 1) // 2]
+        spent, codes = _per_layer(match, start, chosen, table, computing)
+        late, of_others = spent[:, 0], spent[:, 1:]
+        usual = np.sort(of_others, axis=1)[:, (of_others.shape[1] - 1) // 2]
         difference = late - usual
         layers = codes // _KINDS - 1
-        for place, call in enumerate(chosen.tolist()):
-            row = rows[one.late_row[call]]
+        for column, call in enumerate(chosen.tolist()):
+            row = rows[match.late_row[call]]
             have = np.where(layers >= 0, num_have[layers] - has[row, layers], len(rows) - 1)
             is_rare = 2 * have < len(rows) - 1
-            result[call] = _judge(codes, late[place], usual[place], difference[place], is_rare)
+            result[call] = _judge(codes, late[column], usual[column], difference[column], is_rare)
     return result
 
 
@@ -184,7 +184,7 @@ def _judge(
 
 
 def _per_layer(
-    one: JudgedCalls, start: CommonStart, calls: Places, table: LineTable, computing: Computing
+    match: JudgedCalls, start: CommonStart, calls: Places, table: LineTable, computing: Computing
 ) -> tuple[Int64, Places]:
     """Computation before each call, by layer and phase, of the late rank and of those in the middle.
 
@@ -192,11 +192,11 @@ def _per_layer(
         Shape (calls, 1 + others, codes) in ns, the late rank first; and the codes:
         (layer + 1) x kinds + phase + 1.
     """
-    at, enter = start.at[:, calls], one.enter[:, calls]
-    begin, end = table.places(one.ranks, at), table.places(one.ranks, enter)
+    at, enter = start.at[:, calls], match.enter[:, calls]
+    begin, end = table.places(match.ranks, at), table.places(match.ranks, enter)
     mask, total = computing.mask, computing.total
     compute = table.until(total, mask, end, enter) - table.until(total, mask, begin, at)
-    late_row, column = one.late_row[calls], np.arange(len(calls))
+    late_row, column = match.late_row[calls], np.arange(len(calls))
     compute[late_row, column] = np.iinfo(np.int64).max  # sorts last
     order = np.argsort(compute, axis=0, kind="stable")[:-1]
     low = max(0, (len(order) - 1) // 2 - (_MOST_OTHERS - 1) // 2)
@@ -210,9 +210,9 @@ def _per_layer(
     owner, segment = owner[keep], segment[keep]
     piece = np.minimum(table.end[segment], until[owner]) - np.maximum(table.start[segment], since[owner])
     code = (table.layer[segment].astype(np.int64) + 1) * _KINDS + table.phase[segment] + 1
-    codes, place = np.unique(code, return_inverse=True)
+    codes, layer_of = np.unique(code, return_inverse=True)
     if not len(codes):
         codes = np.zeros(1, dtype=np.int64)
     spent = np.zeros((len(first), len(codes)), dtype=np.int64)
-    np.add.at(spent, (owner, place.ravel()), np.maximum(piece, 0))
+    np.add.at(spent, (owner, layer_of.ravel()), np.maximum(piece, 0))
     return spent.reshape(*picked.shape, len(codes)), codes

@@ -45,8 +45,8 @@ class LineTable(Struct, frozen=True, kw_only=True, eq=False):
         result = np.empty(times.shape, dtype=np.int64)
         for at, rank in enumerate(ranks):
             low, high = self._range(rank)
-            found = np.searchsorted(self.start[low:high], times[at], side="right") - 1
-            result[at] = low + np.maximum(found, 0)
+            index = np.searchsorted(self.start[low:high], times[at], side="right") - 1
+            result[at] = low + np.maximum(index, 0)
         return result
 
     def step_start(self, ranks: tuple[int, ...], step: Int64) -> Int64:
@@ -54,8 +54,8 @@ class LineTable(Struct, frozen=True, kw_only=True, eq=False):
         result = np.empty(step.shape, dtype=np.int64)
         for at, rank in enumerate(ranks):
             numbers, starts = self.steps[self.row_of[rank]]
-            place = np.minimum(np.searchsorted(numbers, step[at]), len(numbers) - 1)
-            result[at] = np.where(numbers[place] == step[at], starts[place], starts[0])
+            index = np.minimum(np.searchsorted(numbers, step[at]), len(numbers) - 1)
+            result[at] = np.where(numbers[index] == step[at], starts[index], starts[0])
         return result
 
     def cumulated(self, mask: NDArray[np.bool_]) -> Int64:
@@ -64,24 +64,24 @@ class LineTable(Struct, frozen=True, kw_only=True, eq=False):
         np.cumsum(np.where(mask, self.end - self.start, 0), out=result[1:])
         return result
 
-    def until(self, total: Int64, mask: NDArray[np.bool_], places: Places, times: Int64) -> Int64:
+    def until(self, total: Int64, mask: NDArray[np.bool_], cells: Places, times: Int64) -> Int64:
         """Masked time up to each instant, counted from anywhere: differences within a rank have a meaning."""
-        inside = np.clip(times - self.start[places], 0, self.end[places] - self.start[places])
-        result: Int64 = total[places] + np.where(mask[places], inside, 0)
+        inside = np.clip(times - self.start[cells], 0, self.end[cells] - self.start[cells])
+        result: Int64 = total[cells] + np.where(mask[cells], inside, 0)
         return result
 
     def is_waited_for(self, ranks: tuple[int, ...], leave: Int64) -> NDArray[np.bool_]:
         """Whether the rank's main line stood in communication until that instant. Shape like `leave`."""
         before = leave - 1
-        places = self.places(ranks, before)
-        result: NDArray[np.bool_] = (self.part[places] == LINE_EXPOSED) & (self.end[places] > before)
+        cells = self.places(ranks, before)
+        result: NDArray[np.bool_] = (self.part[cells] == LINE_EXPOSED) & (self.end[cells] > before)
         return result
 
     def runs(self, num_layers: int) -> NDArray[np.bool_]:
         """Shape (rows, layers): whether the rank computes that layer at all."""
         result = np.zeros((len(self.row_of), num_layers), dtype=bool)
-        known = (self.part == LINE_COMPUTE) & (self.layer != NO_LAYER)
-        result[self.rows()[known], self.layer[known]] = True
+        in_layer = (self.part == LINE_COMPUTE) & (self.layer != NO_LAYER)
+        result[self.rows()[in_layer], self.layer[in_layer]] = True
         return result
 
     def rows(self) -> Places:
@@ -108,13 +108,13 @@ class LineTable(Struct, frozen=True, kw_only=True, eq=False):
         """
         if not len(last_named):
             return np.full(times.shape, -1, dtype=np.int64)
-        places = self.places(ranks, times)
-        before = np.where(self.start[places] < times, places, places - 1)
-        found = np.where(before >= 0, last_named[np.maximum(before, 0)], -1)
+        cells = self.places(ranks, times)
+        before = np.where(self.start[cells] < times, cells, cells - 1)
+        last_layer = np.where(before >= 0, last_named[np.maximum(before, 0)], -1)
         low = np.array([self._range(rank)[0] for rank in ranks], dtype=np.int64)[:, None]
-        at = np.maximum(found, 0)
+        at = np.maximum(last_layer, 0)
         code = self.layer[at].astype(np.int64) * len(PHASES) + self.phase[at]
-        result: Int64 = np.where(found >= low, code, -1)
+        result: Int64 = np.where(last_layer >= low, code, -1)
         return result
 
     def _range(self, rank: int) -> tuple[int, int]:

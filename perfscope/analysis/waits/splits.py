@@ -64,39 +64,39 @@ class Sums(Struct, eq=False):
         """
         self._add_compute(table)
         codes = _codes(matches, table, clocks)
-        buckets = [carried(one, table, layers, parameters) for one in matches]
+        buckets = [carried(match, table, layers, parameters) for match in matches]
         rows: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for index, one in enumerate(matches):
-            group = self._group(one)
-            group.ranks.update(one.ranks)
-            transfer = np.minimum(one.transfer[None, :], one.duration - one.wait)
-            for place, values in ((1, one.wait), (2, transfer)):
-                group.sums[place] += _by_code(codes[index], values, self.num_codes, buckets[index])
-            for row, rank in enumerate(one.ranks):
+        for index, match in enumerate(matches):
+            group = self._group(match)
+            group.ranks.update(match.ranks)
+            transfer = np.minimum(match.transfer[None, :], match.duration - match.wait)
+            for slot, values in ((1, match.wait), (2, transfer)):
+                group.sums[slot] += _by_code(codes[index], values, self.num_codes, buckets[index])
+            for row, rank in enumerate(match.ranks):
                 rows[rank].append((index, row))
         mask = table.part == LINE_EXPOSED
         total = table.cumulated(mask)
-        for rank, own in rows.items():
-            if not own:
+        for rank, rows_of_rank in rows.items():
+            if not rows_of_rank:
                 continue
-            enter = np.concatenate([matches[index].enter[row] for index, row in own])
-            waited = enter + np.concatenate([matches[index].wait[row] for index, row in own])
+            enter = np.concatenate([matches[index].enter[row] for index, row in rows_of_rank])
+            waited = enter + np.concatenate([matches[index].wait[row] for index, row in rows_of_rank])
             waits = iv.union(enter, waited)
             self.wait[rank] += iv.length(waits)
             if rank not in table.row_of:
                 continue
-            leave = enter + np.concatenate([matches[index].duration[row] for index, row in own])
+            leave = enter + np.concatenate([matches[index].duration[row] for index, row in rows_of_rank])
             exposed = _masked(table, rank, mask, total, *iv.disjoint_parts(enter, leave))
             first = 0
-            for index, row in own:
+            for index, row in rows_of_rank:
                 size = len(matches[index].seq)
                 mine = codes[index][row : row + 1], exposed[None, first : first + size]
                 self._group(matches[index]).sums[0] += _by_code(*mine, self.num_codes, buckets[index])
                 first += size
             self.exposed_wait[rank] += int(_masked(table, rank, mask, total, waits[:, 0], waits[:, 1]).sum())
 
-    def _group(self, one: JudgedCalls) -> GroupSums:
-        name = one.key.group
+    def _group(self, match: JudgedCalls) -> GroupSums:
+        name = match.key.group
         if name not in self.groups:
             self.groups[name] = GroupSums(np.zeros((3, self.num_codes), dtype=np.int64))
         return self.groups[name]
@@ -108,45 +108,45 @@ class Sums(Struct, eq=False):
         spent = np.zeros(len(table.row_of) * self.num_codes, dtype=np.int64)
         np.add.at(spent, flat, (table.end - table.start)[chosen])
         for rank, row in table.row_of.items():
-            own = spent[row * self.num_codes : (row + 1) * self.num_codes]
-            self.compute[rank] = self.compute[rank] + own if rank in self.compute else own
+            layer_ns = spent[row * self.num_codes : (row + 1) * self.num_codes]
+            self.compute[rank] = self.compute[rank] + layer_ns if rank in self.compute else layer_ns
 
 
 def _codes(matches: Sequence[JudgedCalls], table: LineTable, clocks: Clocks) -> list[Int64]:
     """Of each call on each rank, shape (ranks, calls) per match."""
     last_named = table.last_named()
     result = []
-    for one in matches:
-        code = np.zeros(one.enter.shape, dtype=np.int64)
-        rows = [row for row, rank in enumerate(one.ranks) if rank in table.row_of]
+    for match in matches:
+        code = np.zeros(match.enter.shape, dtype=np.int64)
+        rows = [row for row, rank in enumerate(match.ranks) if rank in table.row_of]
         if rows:
-            ranks = tuple(one.ranks[row] for row in rows)
-            asked = np.stack([_asked(one, row, table, clocks) for row in rows])
+            ranks = tuple(match.ranks[row] for row in rows)
+            asked = np.stack([_asked(match, row, table, clocks) for row in rows])
             code[rows] = 1 + table.layer_before(ranks, asked, last_named)
         result.append(code)
     return result
 
 
-def _asked(one: JudgedCalls, row: int, table: LineTable, clocks: Clocks) -> Int64:
+def _asked(match: JudgedCalls, row: int, table: LineTable, clocks: Clocks) -> Int64:
     """From when on a rank's calls could run, reference clock; their entry where the trace does not say."""
-    line = table.lines[table.row_of[one.ranks[row]]]
-    launch = one.launch[row]
-    known = launch >= 0
-    entry: Int64 = one.enter[row]
-    if not known.any():
+    line = table.lines[table.row_of[match.ranks[row]]]
+    launch = match.launch[row]
+    has_launch = launch >= 0
+    entry: Int64 = match.enter[row]
+    if not has_launch.any():
         return entry
     asked = clocks.to_reference(line.host, line.ready(np.maximum(launch, 0)))
-    result: Int64 = np.where(known, np.minimum(asked, entry), entry)
+    result: Int64 = np.where(has_launch, np.minimum(asked, entry), entry)
     return result
 
 
 def _by_code(code: Int64, values: Int64, num_codes: int, buckets: Sequence[Shares | None] | None) -> Int64:
     """Values (ranks, calls) summed by code; those of a call that is a bucket by what it carries."""
     result = np.zeros(num_codes, dtype=np.int64)
-    known = np.array([bucket is not None for bucket in buckets or [None] * values.shape[1]], dtype=bool)
-    np.add.at(result, code[:, ~known].ravel(), values[:, ~known].ravel())
+    has_bucket = np.array([bucket is not None for bucket in buckets or [None] * values.shape[1]], dtype=bool)
+    np.add.at(result, code[:, ~has_bucket].ravel(), values[:, ~has_bucket].ravel())
     totals = values.sum(axis=0)
-    for call in np.flatnonzero(known).tolist():
+    for call in np.flatnonzero(has_bucket).tolist():
         bucket = buckets[call] if buckets is not None else None
         if bucket is not None:
             np.add.at(result, bucket[0], shared_out(int(totals[call]), bucket[1]))
@@ -158,8 +158,8 @@ def _masked(
 ) -> Int64:
     """How much of each span [start, end) of a rank lies in masked segments."""
     both = np.stack((start, end))
-    places = table.places((rank, rank), both)
-    until = table.until(total, mask, places, both)
+    cells = table.places((rank, rank), both)
+    until = table.until(total, mask, cells, both)
     result: Int64 = np.maximum(until[1] - until[0], 0)
     return result
 

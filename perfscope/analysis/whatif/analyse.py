@@ -51,12 +51,12 @@ class WhatIfs(Struct, frozen=True, kw_only=True):
 
     def of(self, slug: str) -> WhatIf | None:
         """The what-if of that id."""
-        return next((one for one in self.what_ifs if one.id == slug), None)
+        return next((what_if for what_if in self.what_ifs if what_if.id == slug), None)
 
     def gain_ns(self, slug: str) -> int:
         """Its gain; 0 where there is none."""
-        one = self.of(slug)
-        return one.gain_ns if one else 0
+        what_if = self.of(slug)
+        return what_if.gain_ns if what_if else 0
 
 
 NOTHING = WhatIfs(what_ifs=(), check=None, slow=(), slow_at_times=(), missing=())
@@ -68,7 +68,7 @@ def analyse_what_ifs(
     layers: Sequence[str],
     rooflines: Sequence[Roofline] = (),
     remote: Sequence[int] = (),
-    words: TrainingAdvice = TORCH,
+    wording: TrainingAdvice = TORCH,
 ) -> WhatIfs:
     """Replays the run without each of its costs.
 
@@ -78,7 +78,7 @@ def analyse_what_ifs(
         layers: names of the layers that the programs' codes stand for.
         rooflines: of the machine, for layers at their roof.
         remote: ranks whose memory lies on other NUMA nodes than their CPUs.
-        words: of the framework that trained.
+        wording: of the framework that trained.
     """
     if replays is None or replays.base_ns <= 0:
         return NOTHING
@@ -95,16 +95,20 @@ def analyse_what_ifs(
     work = Work.of(replays)
     slow = work.slow(layers)
     asked = _Asked(replays=replays, usual_ns=usual_ns or replays.measured_ns, check=check)
-    found = [*_questions(asked, costs, work, slow, words), *_roofs(asked, layers, rooflines)]
+    what_ifs = [*_questions(asked, costs, work, slow, wording), *_roofs(asked, layers, rooflines)]
     if remote:
-        found += asked.what_if(
+        what_ifs += asked.what_if(
             "local_memory",
             f"{_listed(sorted(remote))} as fast as ranks with local memory",
             "their CPUs reach most of their memory through another node",
             lambda program: as_fast_as_peers(program, work, remote),
         )
     return WhatIfs(
-        what_ifs=tuple(sorted((one for one in found if one.gain_ns > 0), key=lambda one: -one.gain_ns)),
+        what_ifs=tuple(
+            sorted(
+                (what_if for what_if in what_ifs if what_if.gain_ns > 0), key=lambda what_if: -what_if.gain_ns
+            )
+        ),
         check=check,
         slow=tuple(slow),
         slow_at_times=tuple(work.slow(layers, nearly_each=False)),
@@ -174,26 +178,26 @@ def _questions(
     costs: Mapping[tuple[str, str], CallCost],
     work: Work,
     slow: Sequence[Slow],
-    words: TrainingAdvice,
+    wording: TrainingAdvice,
 ) -> list[WhatIf]:
     replays = asked.replays
     input_ns, idle_ns = _time_of(replays, LINE_INPUT), _time_of(replays, LINE_IDLE)
-    found = asked.what_if(
+    what_ifs = asked.what_if(
         "no_input_wait",
         "the next batch always ready",
-        f"the mean rank waits {format_ns(input_ns)} per step for its {words.loader}",
+        f"the mean rank waits {format_ns(input_ns)} per step for its {wording.loader}",
         changes.no_input_wait,
         keeps=True,
     )
-    found += asked.what_if(
+    what_ifs += asked.what_if(
         "no_idle",
-        f"no gap without work ({words.gap_is})",
+        f"no gap without work ({wording.gap_is})",
         f"the mean rank runs nothing for {format_ns(idle_ns)} per step while it waits for no call",
         changes.no_idle,
     )
     if len(work.ranks) > 1:
-        found += [*_of_calls(asked, costs), *_of_ranks(asked, work, slow)]
-    return found
+        what_ifs += [*_of_calls(asked, costs), *_of_ranks(asked, work, slow)]
+    return what_ifs
 
 
 def _of_calls(asked: _Asked, costs: Mapping[tuple[str, str], CallCost]) -> list[WhatIf]:
@@ -223,12 +227,12 @@ def _of_calls(asked: _Asked, costs: Mapping[tuple[str, str], CallCost]) -> list[
             partial(changes.merged_calls, costs=costs),
         ),
     )
-    return [one for question in questions for one in asked.what_if(*question, keeps=True)]
+    return [what_if for question in questions for what_if in asked.what_if(*question, keeps=True)]
 
 
 def _of_ranks(asked: _Asked, work: Work, slow: Sequence[Slow]) -> list[WhatIf]:
     last, apart = _last_to_begin(asked.replays)
-    found = asked.what_if(
+    what_ifs = asked.what_if(
         "equal_start",
         "all ranks beginning the traced steps together",
         f"rank {last} begins {format_ns(apart)} after the first",
@@ -236,15 +240,15 @@ def _of_ranks(asked: _Asked, work: Work, slow: Sequence[Slow]) -> list[WhatIf]:
         keeps=True,
         rank=last,
     )
-    found += asked.what_if(
+    what_ifs += asked.what_if(
         "perfect_balance",
         "computation spread evenly over the ranks",
         "every step's computation takes each rank the mean of all",
         changes.perfect_balance,
     )
-    ranks = [one.rank for one in slow]
+    ranks = [slow_rank.rank for slow_rank in slow]
     if ranks:
-        found += asked.what_if(
+        what_ifs += asked.what_if(
             "no_stragglers",
             f"{_listed(ranks)} as fast as the ranks that do the same work",
             in_words(slow[0]),
@@ -252,12 +256,14 @@ def _of_ranks(asked: _Asked, work: Work, slow: Sequence[Slow]) -> list[WhatIf]:
             rank=ranks[0],
             layer=slow[0].layer,
         )
-    return found
+    return what_ifs
 
 
 def _last_to_begin(replays: Replays) -> tuple[int, float]:
     """(rank that begins a window last, how long after the first), of the window where it is most."""
-    program = max((window.program for window in replays.windows), key=lambda one: float(one.begin.max()))
+    program = max(
+        (window.program for window in replays.windows), key=lambda candidate: float(candidate.begin.max())
+    )
     return program.ranks[int(program.begin.argmax())], float(program.begin.max())
 
 
@@ -292,22 +298,22 @@ def _roofs(asked: _Asked, layers: Sequence[str], rooflines: Sequence[Roofline]) 
     for point in rooflines[0].points if rooflines else ():
         times[point.layer] = times.get(point.layer, 0) + point.time_ns
         factors.setdefault(point.layer, {})[point.phase] = min(max(point.fraction, 0.0), 1.0)
-    found = []
+    what_ifs = []
     for layer in sorted(times, key=lambda name: -times[name])[:TOP_LAYERS]:
         if layer not in layers:
             continue
         code = list(layers).index(layer)
-        told = ", ".join(
+        ratios = ", ".join(
             f"{format_ratio(share, 0)} of the roof {phase}" for phase, share in factors[layer].items()
         )
-        found += asked.what_if(
+        what_ifs += asked.what_if(
             f"roofline:{layer}",
             f"layer {layer} at its roofline",
-            f"it takes {format_ns(times[layer])} per step and reaches {told}",
+            f"it takes {format_ns(times[layer])} per step and reaches {ratios}",
             partial(changes.layer_faster, layer=code, factor=factors[layer]),
             layer=layer,
         )
-    return found
+    return what_ifs
 
 
 def _time_of(replays: Replays, part: int) -> float:

@@ -85,8 +85,8 @@ def faster_links(program: Program, costs: Mapping[tuple[str, str], CallCost], fa
 
 def latency_of(program: Program, costs: Mapping[tuple[str, str], CallCost]) -> Float:
     """Latency of each event's call, ns. Shape (events,)."""
-    known = [costs[name].latency_ns if name in costs else 0.0 for name in program.names]
-    result: Float = np.array([*known, 0.0])[program.kind[program.events.call]]
+    latencies = [costs[name].latency_ns if name in costs else 0.0 for name in program.names]
+    result: Float = np.array([*latencies, 0.0])[program.kind[program.events.call]]
     return result
 
 
@@ -100,8 +100,8 @@ def merged_calls(program: Program, costs: Mapping[tuple[str, str], CallCost]) ->
     step = np.zeros(program.num_calls, dtype=np.int64)
     step[events.call] = program.cells.step[events.cell]
     spared = np.zeros(program.num_calls, dtype=bool)
-    for one in np.unique(step[small]).tolist():
-        calls = np.flatnonzero(small & (step == one))
+    for step_number in np.unique(step[small]).tolist():
+        calls = np.flatnonzero(small & (step == step_number))
         needed = max(1, int(-(-program.size[calls].sum() // BUCKET_BYTES)))
         spared[calls[:-needed]] = True  # the last one carries them all
     if not spared.any():
@@ -121,8 +121,8 @@ def layer_faster(program: Program, layer: int, factor: Mapping[str, float]) -> C
         factor: phase -> new time over old.
     """
     cells = program.cells
-    own = (cells.layer == layer) & (cells.part == LINE_COMPUTE) & (layer != NO_LAYER)
-    if not own.any():
+    in_layer = (cells.layer == layer) & (cells.part == LINE_COMPUTE) & (layer != NO_LAYER)
+    if not in_layer.any():
         return None
     table = np.array([*(factor.get(phase, 1.0) for phase in PHASES), 1.0])
-    return Change(local=np.where(own, cells.local * table[cells.phase], cells.local))
+    return Change(local=np.where(in_layer, cells.local * table[cells.phase], cells.local))

@@ -44,8 +44,8 @@ def call_costs(replays: Replays) -> dict[tuple[str, str], CallCost]:
 def _cost(size: Float, time: Float) -> CallCost:
     if not len(size):
         return CallCost()
-    kinds, place = np.unique(size, return_inverse=True)
-    usual = np.array([float(np.median(time[place.ravel() == one])) for one in range(len(kinds))])
+    kinds, kind_of = np.unique(size, return_inverse=True)
+    usual = np.array([float(np.median(time[kind_of.ravel() == kind])) for kind in range(len(kinds))])
     middle = float(np.median(time))
     if kinds[-1] <= NO_LOAD_BYTES:
         return CallCost(latency_ns=middle)

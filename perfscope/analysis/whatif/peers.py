@@ -64,10 +64,10 @@ class Work(Struct, frozen=True, kw_only=True, eq=False):
         sums: dict[tuple[int, int, int], dict[int, float]] = defaultdict(dict)
         for window in replays.windows:
             program = window.program
-            kinds, place = _kinds(program)
+            kinds, kind_of = _kinds(program)
             total = np.zeros((len(program.ranks), len(kinds)))
-            own = np.isin(program.cells.part, OWN_PARTS)
-            np.add.at(total, (program.cells.rank[own], place[own]), program.cells.local[own])
+            is_work = np.isin(program.cells.part, OWN_PARTS)
+            np.add.at(total, (program.cells.rank[is_work], kind_of[is_work]), program.cells.local[is_work])
             for column, kind in enumerate(kinds):
                 for row, rank in enumerate(program.ranks):
                     if total[row, column]:
@@ -90,10 +90,12 @@ class Work(Struct, frozen=True, kw_only=True, eq=False):
             for row in self.total
         ]
         groups: list[list[int]] = []
-        for row, own in enumerate(layers):
+        for row, layers_of_rank in enumerate(layers):
             for group in groups:
                 other = layers[group[0]]
-                if own == other or len(own & other) > _FEW * len(own | other):
+                if layers_of_rank == other or len(layers_of_rank & other) > _FEW * len(
+                    layers_of_rank | other
+                ):
                     group.append(row)
                     break
             else:
@@ -109,10 +111,10 @@ class Work(Struct, frozen=True, kw_only=True, eq=False):
             rows: the peers.
             slow: rows that are not to be copied.
         """
-        others = [one for one in rows if one not in slow]
-        if not others:
+        peers = [peer for peer in rows if peer not in slow]
+        if not peers:
             return None
-        result: Float = np.median(self.total[others], axis=0)
+        result: Float = np.median(self.total[peers], axis=0)
         return result
 
     def slow(self, layers: Sequence[str], *, nearly_each: bool = True) -> list[Slow]:
@@ -126,19 +128,19 @@ class Work(Struct, frozen=True, kw_only=True, eq=False):
             nearly_each: False: also ranks that were slow in some steps only.
         """
         least = NEARLY_EACH if nearly_each else 0.0
-        found = []
+        slow_ranks = []
         for rows in self.groups():
-            own = self.total[rows].sum(axis=1)
+            totals = self.total[rows].sum(axis=1)
             middle = (len(rows) - 1) // 2
-            usual = float(np.sort(own)[middle])
+            usual = float(np.sort(totals)[middle])
             steps = self.by_step[rows]
             often = (steps > (1 + SLOWER) * np.sort(steps, axis=0)[middle]).mean(axis=1)
             slower = SLOWER + FEW_STEPS / max(self.num_steps, 1)
-            for place, row in enumerate(rows):
-                if len(rows) > 1 and own[place] > (1 + slower) * usual and often[place] >= least:
-                    others = [one for one in rows if one != row]
-                    found.append(self._explained(row, np.median(self.total[others], axis=0), layers))
-        return sorted(found, key=lambda one: -one.excess_ns)
+            for index, row in enumerate(rows):
+                if len(rows) > 1 and totals[index] > (1 + slower) * usual and often[index] >= least:
+                    peers = [peer for peer in rows if peer != row]
+                    slow_ranks.append(self._explained(row, np.median(self.total[peers], axis=0), layers))
+        return sorted(slow_ranks, key=lambda slow_rank: -slow_rank.excess_ns)
 
     def _explained(self, row: int, target: Float, layers: Sequence[str]) -> Slow:
         excess = (self.total[row] - target) / self.num_steps
@@ -160,11 +162,11 @@ def _by_step(replays: Replays, ranks: Sequence[int]) -> Float:
     columns = []
     for window in replays.windows:
         program = window.program
-        own = np.isin(program.cells.part, OWN_PARTS)
+        is_work = np.isin(program.cells.part, OWN_PARTS)
         steps, column = np.unique(program.cells.step, return_inverse=True)
         times = np.zeros((len(ranks), len(steps)))
         row = np.array([ranks.index(rank) for rank in program.ranks])[program.cells.rank]
-        np.add.at(times, (row[own], column[own]), program.cells.local[own])
+        np.add.at(times, (row[is_work], column[is_work]), program.cells.local[is_work])
         columns.append(times)
     return np.concatenate(columns, axis=1)
 
@@ -173,8 +175,8 @@ def _kinds(program: Program) -> tuple[list[tuple[int, int, int]], Index]:
     """(part, layer, phase) of the cells: the different ones, and which of them each cell has."""
     cells = program.cells
     table = np.stack((cells.part, cells.layer, cells.phase), axis=1).astype(np.int64)
-    found, place = np.unique(table, axis=0, return_inverse=True)
-    return [(row[0], row[1], row[2]) for row in found.tolist()], place.ravel()
+    unique_rows, kind_of = np.unique(table, axis=0, return_inverse=True)
+    return [(row[0], row[1], row[2]) for row in unique_rows.tolist()], kind_of.ravel()
 
 
 def as_fast_as_peers(program: Program, work: Work, slow: Sequence[int]) -> Change | None:
@@ -183,26 +185,26 @@ def as_fast_as_peers(program: Program, work: Work, slow: Sequence[int]) -> Chang
     Work that only a slow rank does (idle time among it) becomes what the peers have of it: nothing.
     """
     groups = {row: rows for rows in work.groups() for row in rows}
-    kinds, place = _kinds(program)
+    kinds, kind_of = _kinds(program)
     column = {kind: number for number, kind in enumerate(work.kinds)}
     factor = np.ones((len(program.ranks), len(kinds)))
     slow_rows = [work.ranks.index(rank) for rank in slow if rank in work.ranks]
     for row, rank in enumerate(program.ranks):
         if rank not in slow:
             continue
-        own = work.ranks.index(rank)
-        target = work.target(groups[own], slow_rows)
+        index = work.ranks.index(rank)
+        target = work.target(groups[index], slow_rows)
         if target is None:
             continue
         for number, kind in enumerate(kinds):
             at = column.get(kind)
-            if at is not None and work.total[own, at] > 0:
-                factor[row, number] = target[at] / work.total[own, at]
+            if at is not None and work.total[index, at] > 0:
+                factor[row, number] = target[at] / work.total[index, at]
     if (factor == 1).all():
         return None
     cells = program.cells
     mine: NDArray[np.bool_] = np.isin(cells.part, OWN_PARTS)
-    return Change(local=np.where(mine, cells.local * factor[cells.rank, place], cells.local))
+    return Change(local=np.where(mine, cells.local * factor[cells.rank, kind_of], cells.local))
 
 
 def splits_differently(work: Work) -> bool:

@@ -66,10 +66,10 @@ def finished_run(run_dir: Path) -> Finished:
         raise RunDirectoryError(f"{run_dir} holds no result of a bench run that can be read")
     if not analysis.bench.num_ranks_recorded:
         raise RunDirectoryError(f"{run_dir} holds no result of a bench run: no rank came to its end")
-    found = Finished(scheme=scheme, figures={**figures_of(analysis.bench), **disturbed(analysis.machine)})
+    finished = Finished(scheme=scheme, figures={**figures_of(analysis.bench), **disturbed(analysis.machine)})
     del analysis, reader
     gc.collect()
-    return found
+    return finished
 
 
 def figures_of(bench: BenchResult) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def disturbed(machine: MachineAnalysis | None) -> dict[str, Any]:
     """Whether something else used the machine during the steps (None: not known), and what; as the report."""
     if machine is None or machine.clean is None:
         return {"disturbed": None, "disturbances": []}
-    kinds = {one.kind.value for one in machine.disturbances if one.within_steps}
+    kinds = {disturbance.kind.value for disturbance in machine.disturbances if disturbance.within_steps}
     return {"disturbed": not machine.clean, "disturbances": [] if machine.clean else sorted(kinds)}
 
 

@@ -96,25 +96,27 @@ def list_command(folder: Path | None, as_json: bool) -> None:
     from perfscope.runners.frameworks.envs.places import READY, default_dir, list_environments
 
     base = Path.cwd() / folder if folder else default_dir()
-    found = list_environments(base=base)
+    environments = list_environments(base=base)
     if as_json:
-        _print({"folder": str(base), "environments": [one.as_json() for one in found]})
+        _print({"folder": str(base), "environments": [environment.as_json() for environment in environments]})
         return
-    if not found:
+    if not environments:
         print_result(f"no environment in {base}; make one: perfscope bench env create jax\n")
         return
     rows = [
         (
-            one.name,
-            one.framework,
-            "ready" if one.state == READY else "not finished",
-            one.python_version,
-            ", ".join(one.packages),
+            environment.name,
+            environment.framework,
+            "ready" if environment.state == READY else "not finished",
+            environment.python_version,
+            ", ".join(environment.packages),
         )
-        for one in found
+        for environment in environments
     ]
     head = ("name", "framework", "state", "Python", "packages")
-    print_result("\n".join([f"{counted(len(found), 'environment')} in {base}", *table(head, rows)]) + "\n")
+    print_result(
+        "\n".join([f"{counted(len(environments), 'environment')} in {base}", *table(head, rows)]) + "\n"
+    )
 
 
 @command.command("remove", context_settings=HELP)
@@ -127,12 +129,12 @@ def remove_command(name: str, folder: Path | None, as_json: bool) -> None:
     from perfscope.runners.frameworks.envs.places import check_name, default_dir
 
     check_name(name)
-    place = (Path.cwd() / folder if folder else default_dir()) / name
-    remove(place)
+    env_dir = (Path.cwd() / folder if folder else default_dir()) / name
+    remove(env_dir)
     if as_json:
-        _print({"removed": str(place)})
+        _print({"removed": str(env_dir)})
     else:
-        _say(f"{place} is deleted")
+        _say(f"{env_dir} is deleted")
 
 
 def _python(python: str | None) -> str:
@@ -143,10 +145,10 @@ def _python(python: str | None) -> str:
 
     if python is None:
         return sys.executable
-    found = shutil.which(str(Path(python).expanduser()))
-    if found is None:
+    executable = shutil.which(str(Path(python).expanduser()))
+    if executable is None:
         raise BenchError(f"--python {python} cannot be run; name the executable of a Python")
-    return str(Path(found).absolute())
+    return str(Path(executable).absolute())
 
 
 def _example(framework: str) -> str:
@@ -154,8 +156,8 @@ def _example(framework: str) -> str:
 
 
 def _print(document: dict[str, Any]) -> None:
-    whole = {"schema_version": SCHEMA_VERSION, **document}
-    print_result(json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
+    versioned = {"schema_version": SCHEMA_VERSION, **document}
+    print_result(json.dumps(versioned, indent=1, ensure_ascii=False) + "\n")
 
 
 def _say(line: str) -> None:

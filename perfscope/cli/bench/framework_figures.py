@@ -35,8 +35,8 @@ def figures_of_run(run_dir: Path) -> dict[str, Any]:
     records = reader.bench_records()
     if not records:
         raise RunDirectoryError(f"{run_dir} holds no result of a bench run: no process came to its end")
-    losses = mean_losses([_losses(one) for one in records.values()])
-    found = {
+    losses = mean_losses([_losses(record) for record in records.values()])
+    figures = {
         "samples_per_s": analysis.throughput_samples_per_s,
         "step_median_ns": analysis.step_ns.median if analysis.step_ns else None,
         "step_p10_ns": analysis.step_ns.p10 if analysis.step_ns else None,
@@ -44,24 +44,26 @@ def figures_of_run(run_dir: Path) -> dict[str, Any]:
         "losses": losses,
         "first_loss": losses[0] if losses else None,
         "final_loss": losses[-1] if losses else None,
-        "peak_rss_bytes": max((_whole(one.get("peak_rss_bytes")) for one in records.values()), default=0)
+        "peak_rss_bytes": max(
+            (_whole(record.get("peak_rss_bytes")) for record in records.values()), default=0
+        )
         or None,
-        "missing": {figure_text(one): cause_text(one) for one in analysis.missing},
+        "missing": {figure_text(entry): cause_text(entry) for entry in analysis.missing},
     }
     del analysis, reader
     gc.collect()
-    return found
+    return figures
 
 
 def compare_losses(reference: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """`figures_of_run` of two runs -> what analysis.study.parity says, as JSON."""
     from perfscope.analysis.study.parity import parity
 
-    found = parity(reference["losses"], other["losses"])
-    return {"verdict": found.verdict, **to_builtins(found)}
+    agreement = parity(reference["losses"], other["losses"])
+    return {"verdict": agreement.verdict, **to_builtins(agreement)}
 
 
-def keep_parity(run_dir: Path, reference: str, found: Mapping[str, Any]) -> None:
+def keep_parity(run_dir: Path, reference: str, agreement: Mapping[str, Any]) -> None:
     """Leaves the verdict in the run's run.json, where `perfscope compare` finds it.
 
     Raises:
@@ -72,12 +74,12 @@ def keep_parity(run_dir: Path, reference: str, found: Mapping[str, Any]) -> None
         manifest = read_document(path)
     except OSError as error:
         raise RunDirectoryError(f"{path} cannot be read: {error}") from error
-    write_json(path, {**manifest, PARITY: {"reference": reference, **found}})
+    write_json(path, {**manifest, PARITY: {"reference": reference, **agreement}})
 
 
 def _losses(record: Mapping[str, Any]) -> Sequence[float | None]:
-    found = record.get("losses")
-    return found if isinstance(found, list) else []
+    losses = record.get("losses")
+    return losses if isinstance(losses, list) else []
 
 
 def _whole(value: object) -> int:

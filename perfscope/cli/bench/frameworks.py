@@ -124,16 +124,16 @@ def command(
         return
     code = _run(cells, every, folder, cell_timeout)
     differs = _compare(every, folder)
-    failed = any(one["status"] == "failed" for cell in cells for one in cell.runs)
+    failed = any(run["status"] == "failed" for cell in cells for run in cell.runs)
     _tell(every, folder, as_json)
     click.get_current_context().exit(code or int(failed or differs))
 
 
 def _words(option: str, text: str) -> list[str]:
-    words = list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
-    if not words:
+    names = list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    if not names:
         raise UsageError(f"{option} is empty")
-    return words
+    return names
 
 
 def _whole(word: str) -> int:
@@ -142,14 +142,14 @@ def _whole(word: str) -> int:
     return int(word)
 
 
-def _named_pythons(words: Sequence[str]) -> dict[str, str]:
-    found = {}
-    for word in words:
+def _named_pythons(pairs: Sequence[str]) -> dict[str, str]:
+    pythons = {}
+    for word in pairs:
         name, equals, path = word.partition("=")
         if not equals or not path:
             raise UsageError(f"--python {word!r} is not FRAMEWORK=PATH")
-        found[name.strip()] = os.path.expanduser(path)  # noqa: PTH111 - keeps the ./ of a path
-    return found
+        pythons[name.strip()] = os.path.expanduser(path)  # noqa: PTH111 - keeps the ./ of a path
+    return pythons
 
 
 def _cells(
@@ -219,16 +219,16 @@ def _cell(
         cell.skipped = str(error)
         return cell
     cell.retired = run.framework.retired
-    found = look.find(framework)
-    if isinstance(found, str):
-        cell.skipped = found
+    interpreter = look.find(framework)
+    if isinstance(interpreter, str):
+        cell.skipped = interpreter
         return cell
-    cell.digest = f"{run.digest}-{found.version}-{found.python}"
-    words = ["--framework", framework, "--python", found.path, "--model", model, "--ranks", str(ranks)]
+    cell.digest = f"{run.digest}-{interpreter.version}-{interpreter.python}"
+    argv = ["--framework", framework, "--python", interpreter.path, "--model", model, "--ranks", str(ranks)]
     for name, value in settings.items():
         if value is not None:
-            words += [f"--{name.replace('_', '-')}", str(value)]
-    cell.words = [*words, *_RECORDING, "--ceilings", "off", "--name", cell.name]
+            argv += [f"--{name.replace('_', '-')}", str(value)]
+    cell.words = [*argv, *_RECORDING, "--ceilings", "off", "--name", cell.name]
     return cell
 
 
@@ -291,22 +291,22 @@ def _compare(cells: Sequence[FrameworkCell], folder: Path) -> bool:
         if reference is None or cell.framework == REFERENCE:
             continue
         for run in cell.runs_done:
-            found = compare_losses(reference["figures"], run["figures"])
-            keep_parity(folder / run["path"], f"{cell.model}-{REFERENCE}-{cell.ranks}", found)
-            cell.parity = _worse(cell.parity, found)
+            agreement = compare_losses(reference["figures"], run["figures"])
+            keep_parity(folder / run["path"], f"{cell.model}-{REFERENCE}-{cell.ranks}", agreement)
+            cell.parity = _worse(cell.parity, agreement)
     save_cells(cells, folder)
     return any(cell.parity is not None and cell.parity["agrees"] is False for cell in cells)
 
 
-def _worse(one: dict[str, Any] | None, two: dict[str, Any]) -> dict[str, Any]:
+def _worse(first: dict[str, Any] | None, two: dict[str, Any]) -> dict[str, Any]:
     """Of two repeats' verdicts the one that counts for the cell."""
-    if one is None:
+    if first is None:
         return two
-    order: Callable[[dict[str, Any]], tuple[bool, float]] = lambda found: (  # noqa: E731
-        found["agrees"] is not True,
-        found["max_difference"] or 0.0,
+    order: Callable[[dict[str, Any]], tuple[bool, float]] = lambda agreement: (  # noqa: E731
+        agreement["agrees"] is not True,
+        agreement["max_difference"] or 0.0,
     )
-    return max(one, two, key=order)
+    return max(first, two, key=order)
 
 
 def _tell(cells: Sequence[FrameworkCell], folder: Path, as_json: bool) -> None:
@@ -320,10 +320,10 @@ def _tell(cells: Sequence[FrameworkCell], folder: Path, as_json: bool) -> None:
         print_result(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
     else:
         print_result(matrix_text(cells, REFERENCE))
-    runs = [f"{_short(folder)}/{one['path']}" for cell in cells for one in cell.runs_done]
+    runs = [f"{_short(folder)}/{run['path']}" for cell in cells for run in cell.runs_done]
     if len(runs) > 1:
-        place = quote(str(_short(folder)))
-        _say(f"next: perfscope compare {place}")
+        folder_text = quote(str(_short(folder)))
+        _say(f"next: perfscope compare {folder_text}")
 
 
 def _print_order(cells: Sequence[FrameworkCell], folder: Path, as_json: bool) -> None:

@@ -68,9 +68,9 @@ def matrix_text(cells: Sequence[FrameworkCell], reference: str) -> str:
                 "all",
             )
             lines += [model, *table(head, [_row(cell, of_model) for cell in of_model]), ""]
-    known = [cell.parity for cell in cells if cell.parity is not None]
-    if known:
-        longest = max(int(one["num_steps"]) for one in known)
+    parities = [cell.parity for cell in cells if cell.parity is not None]
+    if parities:
+        longest = max(int(agreement["num_steps"]) for agreement in parities)
         lines.append(
             f"Loss parity: losses of the first {counted(longest, 'step')} "
             f"against {reference}'s on as many processes, relative. The same: within {EARLY_TOLERANCE:.0e} "
@@ -90,7 +90,7 @@ def _notes(cells: Sequence[FrameworkCell]) -> list[str]:
             notes.append(f"{cell.framework} is {cell.retired}")
         if cell.skipped:
             left_out.setdefault(cell.skipped, []).append(cell.name)
-        notes += [f"{cell.name} failed: {one['error']}" for one in cell.runs if one.get("error")]
+        notes += [f"{cell.name} failed: {run['error']}" for run in cell.runs if run.get("error")]
     notes += [f"Left out: {', '.join(names)}: {reason}" for reason, names in left_out.items()]
     return list(dict.fromkeys(notes))
 
@@ -100,7 +100,14 @@ def _processes(num: int) -> str:
 
 
 def _row(cell: FrameworkCell, of_model: Sequence[FrameworkCell]) -> tuple[str, ...]:
-    alone = next((one for one in of_model if one.framework == cell.framework and one.ranks == 1), None)
+    alone = next(
+        (
+            other_cell
+            for other_cell in of_model
+            if other_cell.framework == cell.framework and other_cell.ranks == 1
+        ),
+        None,
+    )
     speed, base = cell.samples_per_s, alone.samples_per_s if alone else None
     scaling = f"{speed / base:.2f}" if speed and base and cell.ranks > 1 else MISSING
     parity = cell.parity
@@ -111,5 +118,8 @@ def _row(cell: FrameworkCell, of_model: Sequence[FrameworkCell]) -> tuple[str, .
         number(speed),
         scaling,
         parity["verdict"] if parity else MISSING,
-        *(MISSING if one is None else f"{one:.1e}" if one else "0" for one in apart),
+        *(
+            MISSING if difference is None else f"{difference:.1e}" if difference else "0"
+            for difference in apart
+        ),
     )

@@ -37,7 +37,7 @@ def command(name: str | None, family: str | None, as_json: bool) -> None:
     from perfscope.runners.config import parse_scheme
     from perfscope.runners.schemes.registry import SCHEMES, find_scheme
 
-    if name in FAMILIES and name not in {one.name for one in SCHEMES}:
+    if name in FAMILIES and name not in {scheme_class.name for scheme_class in SCHEMES}:
         name, family = None, name
     if name is not None:
         other = _modifier_or_model(name)
@@ -51,12 +51,14 @@ def command(name: str | None, family: str | None, as_json: bool) -> None:
         from perfscope.settings import nearest
 
         raise UsageError(f"there is no family {family!r}{nearest(family, FAMILIES)}")
-    chosen = [one for one in SCHEMES if family is None or family_of(one.name) == family]
+    chosen = [
+        scheme_class for scheme_class in SCHEMES if family is None or family_of(scheme_class.name) == family
+    ]
     if as_json:
         document = {
-            "schemes": [_details(one) for one in chosen],
-            "modifiers": [{"name": one, "summary": text} for one, text in _modifiers()],
-            "models": [{"name": one, "summary": text} for one, text in _models()],
+            "schemes": [_details(scheme_class) for scheme_class in chosen],
+            "modifiers": [{"name": entry_name, "summary": text} for entry_name, text in _modifiers()],
+            "models": [{"name": entry_name, "summary": text} for entry_name, text in _models()],
         }
         print_result(_as_json(document))
         return
@@ -71,14 +73,20 @@ def _modifier_or_model(name: str) -> dict[str, Any] | None:
     bare = name.strip().lstrip("+").partition("(")[0]
     summary = dict(_modifiers()).get(f"+{bare}")
     if summary is not None:
-        found = {"name": f"+{bare}", "kind": "modifier", "summary": summary}
-        found |= {
-            "sends": next((one.volume for one in COMPRESSIONS if one.name == bare), ""),
-            "holds": next((one.criterion for one in COMPRESSIONS if one.name == bare), ""),
-            "source": next((one.source for one in COMPRESSIONS if one.name == bare), ""),
-            "for": ", ".join(one.name for one in SCHEMES if bare in one.modifiers),
+        details = {"name": f"+{bare}", "kind": "modifier", "summary": summary}
+        details |= {
+            "sends": next(
+                (compression.volume for compression in COMPRESSIONS if compression.name == bare), ""
+            ),
+            "holds": next(
+                (compression.criterion for compression in COMPRESSIONS if compression.name == bare), ""
+            ),
+            "source": next(
+                (compression.source for compression in COMPRESSIONS if compression.name == bare), ""
+            ),
+            "for": ", ".join(scheme_class.name for scheme_class in SCHEMES if bare in scheme_class.modifiers),
         }
-        return found
+        return details
     summary = dict(_models()).get(name)
     return None if summary is None else _model_details(name, summary)
 
@@ -107,9 +115,9 @@ def _model_details(name: str, summary: str) -> dict[str, Any]:
 _CLASSIC_CLASSES = 1000
 
 
-def _other_text(found: dict[str, Any]) -> str:
-    rows = [(key, text) for key, text in found.items() if key not in ("name", "kind", "summary") and text]
-    return _facts_text(f"{found['name']}: {found['summary']}", rows)
+def _other_text(details: dict[str, Any]) -> str:
+    rows = [(key, text) for key, text in details.items() if key not in ("name", "kind", "summary") and text]
+    return _facts_text(f"{details['name']}: {details['summary']}", rows)
 
 
 def _as_json(document: dict[str, Any]) -> str:
@@ -137,11 +145,15 @@ def _details(scheme: type[Scheme]) -> dict[str, Any]:
 
 def _list_text(schemes: list[type[Scheme]], *, everything: bool) -> str:
     lines: list[str] = []
-    width = max((len(one.name) for one in schemes), default=0)
+    width = max((len(scheme_class.name) for scheme_class in schemes), default=0)
     for family, title in FAMILIES.items():
-        members = [one for one in schemes if family_of(one.name) == family]
+        members = [scheme_class for scheme_class in schemes if family_of(scheme_class.name) == family]
         if members:
-            lines += [title, *(f"  {one.name:{width}}  {one.summary}" for one in members), ""]
+            lines += [
+                title,
+                *(f"  {scheme_class.name:{width}}  {scheme_class.summary}" for scheme_class in members),
+                "",
+            ]
     if everything:
         for title, rows in (
             ("Modifiers, SCHEME+NAME; with a number in quotes: 'dp.ddp+topk(0.01)'", _modifiers()),
@@ -179,4 +191,4 @@ def _modifiers() -> list[tuple[str, str]]:
 def _models() -> list[tuple[str, str]]:
     from perfscope.runners.models.registry import MODELS
 
-    return [(one.name, one.summary) for one in MODELS]
+    return [(model.name, model.summary) for model in MODELS]

@@ -127,14 +127,14 @@ def require_torch() -> None:
 
 def refuse_scheme(scheme: str | None, modifiers: tuple[str, ...], cluster: str | None) -> None:
     """Raises UsageError where --framework is given with what belongs to schemes."""
-    for given, words in (
+    for given, options_text in (
         (scheme, f"the scheme {scheme}"),
         (modifiers, "--modifier"),
         (cluster, "--cluster"),
     ):
         if given:
             raise UsageError(
-                f"--framework trains data parallel in the framework's own way; leave out {words}"
+                f"--framework trains data parallel in the framework's own way; leave out {options_text}"
             )
 
 

@@ -70,7 +70,7 @@ def command(
     ceilings: str,
     dry_run: bool,
     as_json: bool,
-    **rest: Any,
+    **settings: Any,
 ) -> None:
     """Train a model under one parallel scheme, and record it as `perfscope run` does.
 
@@ -108,7 +108,7 @@ def command(
         ceilings=ceilings,
         dry_run=dry_run,
         as_json=as_json,
-        rest=rest,
+        rest=settings,
     )
     if framework is not None:
         refuse_scheme(scheme, modifiers, cluster)
@@ -200,7 +200,7 @@ def _require_room(output: Path | None, force: bool) -> None:
         return
     if output.exists() and not output.is_dir():
         raise UsageError(f"{output} is a file; choose another -o")
-    if not output.is_dir() or all(one.name == LOCK for one in output.iterdir()):
+    if not output.is_dir() or all(path.name == LOCK for path in output.iterdir()):
         return
     if not holds_run(output):
         raise UsageError(f"{output} is not empty and holds no perfscope run; choose another -o")
@@ -244,14 +244,14 @@ def _print_figures(run_dir: Path, as_json: bool) -> None:
     from perfscope.cli.bench.analysis import finished_run
     from perfscope.cli.bench.text import verdict_text
 
-    found = finished_run(run_dir)
+    finished = finished_run(run_dir)
     if as_json:
         document = {
             "schema_version": SCHEMA_VERSION,
             "run": str(run_dir),
-            "scheme": found.scheme,
-            "figures": found.figures,
+            "scheme": finished.scheme,
+            "figures": finished.figures,
         }
         print_result(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
     else:
-        print_result(verdict_text(found.scheme, found.figures))
+        print_result(verdict_text(finished.scheme, finished.figures))

@@ -78,7 +78,7 @@ class LeftAlone(Exception):
 
 def wanted_array(folder: Path, options: dict[str, Any]) -> Wanted:
     """What `--slurm` and its options ask for. Raises UsageError."""
-    rest = {
+    resources = {
         name: value
         for name, value in options.items()
         if name not in ("array_limit", "no_wait", "timeout_pending")
@@ -86,7 +86,7 @@ def wanted_array(folder: Path, options: dict[str, Any]) -> Wanted:
     log = f"{file_pattern(str(short(folder) / 'slurm'))}-%A_%a.log"
     name = re.sub(r"[^A-Za-z0-9._-]+", "_", folder.name)[:64] or "sweep"
     return Wanted(
-        job=resources_request(name, log=log, **rest),
+        job=resources_request(name, log=log, **resources),
         at_once=options["array_limit"],
         wait=not options["no_wait"],
         pending_limit_s=options["timeout_pending"],
@@ -101,9 +101,9 @@ def cpus_of_nodes(wanted: Wanted) -> int | None:
         return wanted.job.cpus_per_task
     if not wanted.job.exclusive:
         return 1  # what Slurm gives a task that asks for nothing
-    words = ["sinfo", "--noheader", "--format=%c"]
-    words += [f"--partition={wanted.job.partition}"] if wanted.job.partition else []
-    counts = [int(found[0]) for line in call(words).split() if (found := re.match(r"\d+", line))]
+    argv = ["sinfo", "--noheader", "--format=%c"]
+    argv += [f"--partition={wanted.job.partition}"] if wanted.job.partition else []
+    counts = [int(match[0]) for line in call(argv).split() if (match := re.match(r"\d+", line))]
     return min(counts, default=None)
 
 
@@ -216,7 +216,7 @@ class Keeper:
                 continue
             _take(run, ended, self._how)
             num_new += 1
-            done = sum(one.status != "pending" for _, one in self._runs)
+            done = sum(planned.status != "pending" for _, planned in self._runs)
             say_line(f"[{done}/{len(self._runs)}] {outcome(cell, run)}")
         if num_new:
             save_study(self._study, self._how.folder)
@@ -279,28 +279,28 @@ def _piece(cell: CellState, run: Run, how: How) -> Piece:
     from perfscope.runners.sweep.execution import command_of
 
     here = replace(how, folder=short(how.folder))
-    words = command_of(cell, run, here)
-    if words[1:3] != ["-m", "perfscope"]:
-        raise UsageError(f"{words!r} is no command of perfscope")
+    argv = command_of(cell, run, here)
+    if argv[1:3] != ["-m", "perfscope"]:
+        raise UsageError(f"{argv!r} is no command of perfscope")
     return Piece(
         path=str(short(how.folder) / run.path),
         key=cell.digest,
-        command=("perfscope", *words[3:]),
+        command=("perfscope", *argv[3:]),
         timeout_s=how.cell_timeout_s,
     )
 
 
 def _alive(arrays: list[Array]) -> list[tuple[Array, tuple[Task, ...]]]:
     """Arrays of which something is still queued or running, with all their tasks."""
-    found = []
+    alive = []
     for array in arrays:
         try:
             tasks = look_up(array.job)
         except NotKnown:
             continue
         if not all(task.has_ended for task in tasks):
-            found.append((array, tasks))
-    return found
+            alive.append((array, tasks))
+    return alive
 
 
 def _unfinished(array: Array, tasks: tuple[Task, ...]) -> list[str]:

@@ -39,7 +39,7 @@ def plan_text(record: Mapping[str, Any], command: Sequence[str], notes: Sequence
         f"  threads    {threads_words(record)}",
         f"  rate       {rate['value']:g} (rule: {rate['rule']}), momentum {record['momentum']:g}",
     ]
-    lines += _groups([one for one in record["groups"] if one["axis"] != "server"])
+    lines += _groups([group for group in record["groups"] if group["axis"] != "server"])
     predicted = record["predicted"]
     exact, wire = predicted["bytes_algorithmic_per_step"], predicted["bytes_wire_per_step"]
     if exact:
@@ -97,7 +97,7 @@ def threads_words(record: Mapping[str, Any]) -> str:
 
 def _pairs(record: Mapping[str, Any]) -> list[list[int]]:
     """(server, worker) of schemes with a server."""
-    return [one["ranks"] for one in record["groups"] if one["axis"] == "server"]
+    return [group["ranks"] for group in record["groups"] if group["axis"] == "server"]
 
 
 def _ranks_lines(record: Mapping[str, Any]) -> list[str]:
@@ -148,14 +148,14 @@ def _bytes_table(amounts: Mapping[str, Any]) -> list[str]:
 
 
 def _groups(groups: Sequence[Mapping[str, Any]]) -> list[str]:
-    shown = [
-        f"  {'groups' if index == 0 else '':10} {one['axis']}: ranks {_ranks(one['ranks'])} "
-        f"on {', '.join(one['hosts'])}"
-        for index, one in enumerate(groups[:_MOST_GROUPS])
+    group_lines = [
+        f"  {'groups' if index == 0 else '':10} {group['axis']}: ranks {_ranks(group['ranks'])} "
+        f"on {', '.join(group['hosts'])}"
+        for index, group in enumerate(groups[:_MOST_GROUPS])
     ]
     if len(groups) > _MOST_GROUPS:
-        shown.append(f"  {'':10} and {len(groups) - _MOST_GROUPS} more")
-    return shown
+        group_lines.append(f"  {'':10} and {len(groups) - _MOST_GROUPS} more")
+    return group_lines
 
 
 _MOST_GROUPS = 12

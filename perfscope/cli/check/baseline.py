@@ -40,11 +40,11 @@ def against_baseline(
     from perfscope.gate.store.entries import identity
     from perfscope.gate.store.shareable import shareable
 
-    own = tuple(shareable(replace(run, pair=None)) for run in head)
+    shareable_runs = tuple(shareable(replace(run, pair=None)) for run in head)
     label = f"baseline {store.path.name}"
-    if not own:
+    if not shareable_runs:
         return Kept(base=Side(label=label), head=())
-    wanted = own[0].fingerprint
+    wanted = shareable_runs[0].fingerprint
     fitting = [
         entry
         for entry in store.entries()
@@ -54,11 +54,11 @@ def against_baseline(
         return None
     exact = [entry for entry in fitting if entry.fingerprint == wanted]
     runs = store.runs(name, (exact or fitting)[-1].fingerprint.key)
-    both = {identity(run) for run in own} & {identity(run) for run in runs}
+    both = {identity(run) for run in shareable_runs} & {identity(run) for run in runs}
     if both:
         say(f"{len(both)} runs are in {store.path}, too: they are judged, not compared with themselves")
     kept = tuple(replace(run, pair=None) for run in runs if identity(run) not in both)
-    return Kept(base=Side(label=label, runs=kept), head=own)
+    return Kept(base=Side(label=label, runs=kept), head=shareable_runs)
 
 
 def no_baseline(name: str, store: Store, head: Sequence[RunFigures]) -> CheckResult:

@@ -53,8 +53,8 @@ def finish(result: CheckResult, asked: Asked, folder: Path | None) -> int:
             keep_result(result, folder)
         except PerfscopeError as error:
             problems.append((str(error), EXIT_FAILED))
-    shown = emit(result, as_json=asked.as_json, formats=asked.formats)
-    problems += [(problem, EXIT_FAILED) for problem in shown]
+    output_problems = emit(result, as_json=asked.as_json, formats=asked.formats)
+    problems += [(problem, EXIT_FAILED) for problem in output_problems]
     problems += _add_to_history(result, asked)
     if folder is not None:
         say(f"runs and {CHECK_JSON} are in {folder}")
@@ -123,8 +123,8 @@ def _is_baseline(history: Path, asked: Asked) -> bool:
     )
 
 
-def _same(one: Path, other: Path) -> bool:
+def _same(first: Path, other: Path) -> bool:
     try:
-        return one.samefile(other)
+        return first.samefile(other)
     except OSError:  # one of them is not there yet
-        return one.resolve() == other.resolve()
+        return first.resolve() == other.resolve()

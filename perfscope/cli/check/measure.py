@@ -64,28 +64,28 @@ class Trainer:
         """See gate.pairs.RunSide. Raises MeasurementInterrupted."""
         again = f"-repeat{attempt}" if attempt else ""
         name = f"{pair:02d}-{side}{again}"
-        place = self.folder / name
+        run_dir = self.folder / name
         log = self.folder / f"{name}.log"
-        code, late = self._train(side, pair, place, log)
+        code, late = self._train(side, pair, run_dir, log)
         if self.signals.received:
             raise MeasurementInterrupted(self.signals.received, self.folder)
-        self.places[name] = place
+        self.places[name] = run_dir
         if late:
             return _failed(name, f"took longer than {self.timeout_s:g} s and was ended (--timeout)")
         if code:
-            shown = f"exit code {code}" if code > 0 else f"signal {-code}"
-            return _failed(name, f"ended with {shown}: {last_word(log)} (all it said: {log})")
-        return _read_back(place, name)
+            ending = f"exit code {code}" if code > 0 else f"signal {-code}"
+            return _failed(name, f"ended with {ending}: {last_word(log)} (all it said: {log})")
+        return _read_back(run_dir, name)
 
-    def _train(self, side: str, pair: int, place: Path, log: Path) -> tuple[int, bool]:
-        own = self.sides[side]
-        words = [sys.executable, "-m", "perfscope", "run", "-o", str(place), "--name", self.name]
-        words += ["--label", f"check.side={side}", "--label", f"check.pair={pair}", *self.recording]
-        environment = {name: value for name, value in own.environment.items() if name != ENV_RUN_DIR}
+    def _train(self, side: str, pair: int, run_dir: Path, log: Path) -> tuple[int, bool]:
+        side_of_run = self.sides[side]
+        argv = [sys.executable, "-m", "perfscope", "run", "-o", str(run_dir), "--name", self.name]
+        argv += ["--label", f"check.side={side}", "--label", f"check.pair={pair}", *self.recording]
+        environment = {name: value for name, value in side_of_run.environment.items() if name != ENV_RUN_DIR}
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [*words, "--", *own.words],
-                cwd=own.cwd,
+                [*argv, "--", *side_of_run.words],
+                cwd=side_of_run.cwd,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -119,13 +119,13 @@ def _failed(name: str, problem: str) -> RunFigures:
     return RunFigures(name=name, fingerprint=Fingerprint(), problem=problem)
 
 
-def _read_back(place: Path, name: str) -> RunFigures:
+def _read_back(run_dir: Path, name: str) -> RunFigures:
     from perfscope.gate.measure import measure_run
     from perfscope.ingest.run import ingest_run
 
     try:
-        ingest_run(place, jobs=1)
-        return measure_run(place, name)
+        ingest_run(run_dir, jobs=1)
+        return measure_run(run_dir, name)
     except PerfscopeError as error:
         return _failed(name, str(error))
 
@@ -147,11 +147,11 @@ def last_word(log: Path) -> str:
 
 
 def side_command(
-    words: Sequence[str], *, cwd: Path | None = None, environment: Mapping[str, str] | None = None
+    argv: Sequence[str], *, cwd: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> SideCommand:
     """A command here and as we are, unless told otherwise."""
     return SideCommand(
-        words=tuple(words),
+        words=tuple(argv),
         cwd=cwd if cwd is not None else Path.cwd(),
         environment=os.environ if environment is None else environment,
     )

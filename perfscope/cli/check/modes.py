@@ -77,10 +77,10 @@ class _Held:
         base = Side(label=self.label, runs=tuple(done.base))
         lost = list(done.left_out)
         if self.store is not None:
-            found = against_baseline(self.store, self.name, head, settings.allow)
-            if found is None:
+            baseline = against_baseline(self.store, self.name, head, settings.allow)
+            if baseline is None:
                 return no_baseline(self.name, self.store, head)
-            base, head = found.base, found.head
+            base, head = baseline.base, baseline.head
         elif self.against is not None:
             base = Side(label=self.label, runs=without_pairs(self.against.runs))
             lost += self.against.lost
@@ -183,10 +183,10 @@ def judge_runs(asked: Asked) -> int:
     name = asked.settings.name or head.name or "check"
     lost: list[LeftOut] = list(head.lost)
     if store is not None:
-        found = against_baseline(store, name, head.runs, asked.settings.allow)
-        if found is None:
+        baseline = against_baseline(store, name, head.runs, asked.settings.allow)
+        if baseline is None:
             return finish(no_baseline(name, store, head.runs), asked, None)
-        base, runs = found.base, found.head
+        base, runs = baseline.base, baseline.head
     elif asked.against:
         against = _read(asked.against, BASE, head)
         lost += against.lost
@@ -213,11 +213,11 @@ def _judged_again(asked: Asked) -> Asked:
 
 def _read(paths: Sequence[Path], side: str, other: ReadRuns | None = None) -> ReadRuns:
     """See read_runs. Raises UsageError, also where only checks without runs of that side are named."""
-    found = read_runs(paths, side, other)
-    if not found.places:
+    runs_read = read_runs(paths, side, other)
+    if not runs_read.places:
         named = str(paths[0]) if paths else "that check"
         raise UsageError(f"{named} holds no runs of the {side}; name run directories")
-    return found
+    return runs_read
 
 
 def calibrate(asked: Asked) -> int:
@@ -244,9 +244,9 @@ def calibrate(asked: Asked) -> int:
     return Outcome.PASS.value if result.trials else Outcome.INCONCLUSIVE.value
 
 
-def benchmark_name(words: Sequence[str]) -> str:
+def benchmark_name(argv: Sequence[str]) -> str:
     """The training script's name, as `perfscope run` has it."""
-    return planned_name(words, os.environ)
+    return planned_name(argv, os.environ)
 
 
 def _same_again(asked: Asked) -> list[RunFigures]:
@@ -306,11 +306,11 @@ def _base(asked: Asked) -> Iterator[_Base]:
 
 def _recording(asked: Asked) -> list[str]:
     # Traced steps do not count, so windows may cost what they like; several of them make the explanation.
-    words = ["--ceilings", "off", "--overhead", "50%", "--sample-interval", asked.sample_interval]
-    words += ["--no-trace"] if asked.no_trace or not asked.windows else ["--windows", str(asked.windows)]
+    argv = ["--ceilings", "off", "--overhead", "50%", "--sample-interval", asked.sample_interval]
+    argv += ["--no-trace"] if asked.no_trace or not asked.windows else ["--windows", str(asked.windows)]
     if asked.samples_per_step is not None:
-        words += ["--samples-per-step", str(asked.samples_per_step)]
-    return words
+        argv += ["--samples-per-step", str(asked.samples_per_step)]
+    return argv
 
 
 def _watcher(planned: int) -> PlainWatcher:

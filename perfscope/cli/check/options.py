@@ -96,11 +96,11 @@ class Asked:
     settings: Settings
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], words: tuple[str, ...], given: Collection[str]) -> Asked:
+    def of(cls, options: Mapping[str, Any], argv: tuple[str, ...], given: Collection[str]) -> Asked:
         """From click's options.
 
         Args:
-            words: the command behind `--`.
+            argv: the command behind `--`.
             given: names of the options that stand on the command line.
 
         Raises:
@@ -119,7 +119,7 @@ class Asked:
         if options["all_pairs"]:
             settings = replace(settings, early_stop=False)
         asked = cls(
-            words=words,
+            words=argv,
             runs=options["runs"],
             base_words=_split(options["base_cmd"]),
             base_ref=options["base_ref"],
@@ -187,14 +187,14 @@ class Asked:
     def _refuse_idle(self, given: Collection[str]) -> None:
         """Options that would do nothing. Raises UsageError."""
         if self.calibrate:
-            for name, shown in _OF_VERDICTS.items():
+            for name, option in _OF_VERDICTS.items():
                 if name in given:
-                    raise UsageError(f"--calibrate gives no verdict: leave out {shown} (--json works)")
+                    raise UsageError(f"--calibrate gives no verdict: leave out {option} (--json works)")
         if self.runs:
-            for name, shown in _OF_RUNNING.items():
+            for name, option in _OF_RUNNING.items():
                 if name in given:
                     raise UsageError(
-                        f"{shown} is for a command behind `--`; runs that are there are only read"
+                        f"{option} is for a command behind `--`; runs that are there are only read"
                     )
 
     def _check_outputs(self) -> None:
@@ -240,12 +240,12 @@ def _split(text: str | None) -> tuple[str, ...]:
     if text is None:
         return ()
     try:
-        words = tuple(shlex.split(text))
+        parts = tuple(shlex.split(text))
     except ValueError as error:
         raise UsageError(f"--base-cmd {text!r} cannot be split into words: {error}") from None
-    if not words:
+    if not parts:
         raise UsageError("--base-cmd is empty")
-    return words
+    return parts
 
 
 def _formats(options: Mapping[str, Any]) -> tuple[tuple[str, Path], ...]:

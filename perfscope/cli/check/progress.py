@@ -47,10 +47,10 @@ class PlainWatcher:
     def ended(self, run: RunFigures, outcome: str) -> None:
         seconds = time.monotonic() - self._run_began
         step = run.metrics.get(DECIDES)
-        told = f"p10 step {format_ns(step)}" if step is not None else "no step"
+        step_text = f"p10 step {format_ns(step)}" if step is not None else "no step"
         more = f": {outcome}" if outcome else ""
         reason = f" ({visible(run.clean_reason or run.problem, 200)})" if outcome else ""
-        self.say(f"[{self.number}/{self.planned}] {self.now}: {told}, {seconds:.0f} s{more}{reason}")
+        self.say(f"[{self.number}/{self.planned}] {self.now}: {step_text}, {seconds:.0f} s{more}{reason}")
         left = self.planned - self.number
         if self.number == 1 and left:
             each = time.monotonic() - self._began

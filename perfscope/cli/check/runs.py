@@ -46,55 +46,55 @@ def read_runs(paths: Sequence[Path], side: str, other: ReadRuns | None = None) -
     from perfscope.gate.measure import measure_run
     from perfscope.gate.own_times import read_own_times
 
-    places = [place for path in paths for place in _places(path, side)]
-    resolved = tuple(place.resolve() for place in places)
-    for number, place in enumerate(resolved):
-        if place in resolved[:number]:
-            raise UsageError(f"{places[number]} is named twice; name each run once")
-        if other is not None and place in other.places:
-            raise UsageError(f"{places[number]} is on both sides; compare different runs")
+    run_dirs = [run_dir for path in paths for run_dir in _places(path, side)]
+    resolved = tuple(run_dir.resolve() for run_dir in run_dirs)
+    for number, run_dir in enumerate(resolved):
+        if run_dir in resolved[:number]:
+            raise UsageError(f"{run_dirs[number]} is named twice; name each run once")
+        if other is not None and run_dir in other.places:
+            raise UsageError(f"{run_dirs[number]} is on both sides; compare different runs")
     runs: list[RunFigures] = []
     lost: list[LeftOut] = []
     name = ""
-    shown = sys.stderr.isatty()
-    for number, place in enumerate(places, 1):
-        if shown:
-            click.echo(f"\r\x1b[Kreading run {number} of {len(places)}", nl=False, err=True)
+    show_progress = sys.stderr.isatty()
+    for number, run_dir in enumerate(run_dirs, 1):
+        if show_progress:
+            click.echo(f"\r\x1b[Kreading run {number} of {len(run_dirs)}", nl=False, err=True)
         try:
-            if not place.exists():
+            if not run_dir.exists():
                 raise RunDirectoryError(f"it is gone, though {CHECK_JSON} beside it names it")
-            if place.is_file() and place.name != RUN_JSON:
-                run = read_own_times(place, str(place))
+            if run_dir.is_file() and run_dir.name != RUN_JSON:
+                run = read_own_times(run_dir, str(run_dir))
             else:
                 from perfscope.rundir.reader import RunReader
 
-                reader = RunReader(place)
+                reader = RunReader(run_dir)
                 name = name or reader.run.name
-                run = measure_run(ingest(reader.path), str(place))
+                run = measure_run(ingest(reader.path), str(run_dir))
         except PerfscopeError as error:
-            lost.append(LeftOut(name=str(place), side=side, reason=str(error)))
+            lost.append(LeftOut(name=str(run_dir), side=side, reason=str(error)))
             continue
         finally:
-            if shown:
+            if show_progress:
                 click.echo("\r\x1b[K", nl=False, err=True)
         runs.append(replace(run, side=side))
     _refuse_copies(runs, () if other is None else other.runs)
     return ReadRuns(runs=tuple(runs), lost=tuple(lost), name=name, places=resolved)
 
 
-def _refuse_copies(runs: Sequence[RunFigures], others: Sequence[RunFigures]) -> None:
+def _refuse_copies(runs: Sequence[RunFigures], other_runs: Sequence[RunFigures]) -> None:
     """Copied directories: a run counts once. Raises UsageError."""
     from perfscope.gate.store.entries import identity
 
     seen: dict[str, str] = {}
-    for run in (*others, *runs):
+    for run in (*other_runs, *runs):
         around = run.surroundings
         if around.start_unix_ns is None or not around.hosts:
             continue
-        known = identity(replace(run, name=""))  # whatever the directory is called
-        if known in seen:
-            raise UsageError(f"{run.name} and {seen[known]} are the same run; name it once")
-        seen[known] = run.name
+        run_identity = identity(replace(run, name=""))  # whatever the directory is called
+        if run_identity in seen:
+            raise UsageError(f"{run.name} and {seen[run_identity]} are the same run; name it once")
+        seen[run_identity] = run.name
 
 
 def is_check_folder(path: Path) -> bool:
@@ -110,16 +110,16 @@ def sides_of(folder: Path) -> dict[str, tuple[Path, ...]]:
     """
     try:
         document = json.loads((folder / CHECK_JSON).read_bytes())
-        found = {side: document[side]["runs"] for side in (BASE, HEAD)}
+        runs_of_side = {side: document[side]["runs"] for side in (BASE, HEAD)}
         # Only the base of a check in pairs was made in the folder: a baseline's runs are known by figures.
-        if all(run["pair"] is None for run in found[BASE]):
-            found[BASE] = []
-        places = {side: [folder / str(run["name"]) for run in runs] for side, runs in found.items()}
-        for one in document.get("left_out", ()):
-            place = folder / str(one["name"])
-            if place.is_dir() and place.parent == folder:
-                places[one["side"]].append(place)
-        return {side: tuple(dict.fromkeys(paths)) for side, paths in places.items()}
+        if all(run["pair"] is None for run in runs_of_side[BASE]):
+            runs_of_side[BASE] = []
+        run_dirs = {side: [folder / str(run["name"]) for run in runs] for side, runs in runs_of_side.items()}
+        for record in document.get("left_out", ()):
+            run_dir = folder / str(record["name"])
+            if run_dir.is_dir() and run_dir.parent == folder:
+                run_dirs[record["side"]].append(run_dir)
+        return {side: tuple(dict.fromkeys(paths)) for side, paths in run_dirs.items()}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{folder / CHECK_JSON} cannot be read as a check: {error}") from error
 

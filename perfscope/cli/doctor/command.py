@@ -66,17 +66,17 @@ def command(as_json: bool, root: Path | None, ceilings: bool, seconds: float | N
         option = "--ceilings" if ceilings else "--sample"
         raise UsageError(f"{option} needs the machine itself; leave out --root")
     with tempfile.TemporaryDirectory(prefix="perfscope-doctor-") as scratch:
-        found, trials = _examine(root, Path(scratch), ceilings, seconds)
-    if not found.sources and not found.topology:
+        examined, trials = _examine(root, Path(scratch), ceilings, seconds)
+    if not examined.sources and not examined.topology:
         raise PerfscopeError(
-            "nothing could be surveyed: " + ("; ".join(found.problems) or "no source answered")
+            "nothing could be surveyed: " + ("; ".join(examined.problems) or "no source answered")
         )
     if as_json:
-        document = found.as_dict()
+        document = examined.as_dict()
         document["sample"] = None if trials is None else [trial.as_dict() for trial in trials]
         print_result(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     else:
-        _print_text(found, trials)
+        _print_text(examined, trials)
 
 
 def _examine(
@@ -91,8 +91,8 @@ def _examine(
         ctx = _captured(find_tree(root, scratch))
         return survey(ctx, captured_name(ctx), captured=str(root)), None
     ctx = _live(scratch)
-    found = survey(ctx, host_name(), measure_ceilings=ceilings)
-    return found, None if seconds is None else _sample(found, ctx, seconds)
+    surveyed = survey(ctx, host_name(), measure_ceilings=ceilings)
+    return surveyed, None if seconds is None else _sample(surveyed, ctx, seconds)
 
 
 def _live(scratch: Path) -> Context:
@@ -114,23 +114,25 @@ def captured_name(ctx: Context) -> str:
     return ctx.read_or("/proc/sys/kernel/hostname") or "captured"
 
 
-def _sample(found: Survey, ctx: Context, seconds: float) -> list[Trial]:
+def _sample(surveyed: Survey, ctx: Context, seconds: float) -> list[Trial]:
     from perfscope.collectors.survey import all_collectors
     from perfscope.collectors.trial import try_out
 
-    available = {source.capability.collector for source in found.sources if source.capability.available}
-    own, foreign = all_collectors([])
-    return try_out([one for one in (*own, *foreign) if one.name in available], ctx, seconds)
+    available = {source.capability.collector for source in surveyed.sources if source.capability.available}
+    host_collectors, foreign = all_collectors([])
+    return try_out(
+        [collector for collector in (*host_collectors, *foreign) if collector.name in available], ctx, seconds
+    )
 
 
-def _print_text(found: Survey, trials: list[Trial] | None) -> None:
+def _print_text(surveyed: Survey, trials: list[Trial] | None) -> None:
     from perfscope.cli.doctor.text import in_ascii, render
     from perfscope.reports.text import wants_color
 
     if sys.stdout is None:
         raise PerfscopeError("cannot write to stdout: it is closed")
     width = shutil.get_terminal_size((100, 24)).columns
-    text = render(found, trials, width=width, color=wants_color(sys.stdout))
+    text = render(surveyed, trials, width=width, color=wants_color(sys.stdout))
     encoding = sys.stdout.encoding or "utf-8"
     try:
         text.encode(encoding)

@@ -35,16 +35,20 @@ def machine_tree(survey: Survey) -> list[str]:
     nodes = _items(topology, "numa_nodes")
     packages = _items(topology, "packages")
     lines: list[str] = []
-    shown: set[object] = set()
+    placed_nodes: set[object] = set()
     for package in packages:
         members = package.get("nodes")
-        own = [node for node in nodes if isinstance(members, list) and node.get("node") in members]
-        own += [n for n in nodes if n.get("package") == package.get("package") and n not in own]
-        shown |= {node.get("node") for node in own}
+        package_nodes = [node for node in nodes if isinstance(members, list) and node.get("node") in members]
+        package_nodes += [
+            n for n in nodes if n.get("package") == package.get("package") and n not in package_nodes
+        ]
+        placed_nodes |= {node.get("node") for node in package_nodes}
         lines.append(f"Socket {package.get('package')}: CPUs {package.get('cpus')}")
-        lines += _branches([(_node_words(node), _devices(topology, node.get("node"))) for node in own])
-    rest = [node for node in nodes if node.get("node") not in shown]
-    for node in rest:
+        lines += _branches(
+            [(_node_words(node), _devices(topology, node.get("node"))) for node in package_nodes]
+        )
+    unplaced = [node for node in nodes if node.get("node") not in placed_nodes]
+    for node in unplaced:
         lines.append(_node_words(node))
         lines += _branches([(device, []) for device in _devices(topology, node.get("node"))])
     floating = _devices(topology, None, {node.get("node") for node in nodes})
@@ -81,9 +85,9 @@ def _report_lines(survey: Survey, around: Item) -> Iterator[str]:
     yield f"control group: {_group_words(around.get('cgroup'))}"
     yield f"kernel: {_settings(around.get('kernel_settings'))}"
     for name in ("packages", "launchers", "tools"):
-        found = around.get(name)
-        if isinstance(found, dict):
-            yield f"{name}: {_present(found)}"
+        settings = around.get(name)
+        if isinstance(settings, dict):
+            yield f"{name}: {_present(settings)}"
     environment = around.get("environment")
     if isinstance(environment, dict) and environment:
         yield "environment: " + " ".join(f"{name}={value}" for name, value in environment.items())
@@ -116,20 +120,22 @@ def _group_words(group: object) -> str:
     )
 
 
-def _settings(found: object, nothing: str = "absent") -> str:
-    if not isinstance(found, dict):
+def _settings(settings: object, nothing: str = "absent") -> str:
+    if not isinstance(settings, dict):
         return "unknown"
-    return " ".join(f"{name}={nothing if value is None else _plain(value)}" for name, value in found.items())
+    return " ".join(
+        f"{name}={nothing if value is None else _plain(value)}" for name, value in settings.items()
+    )
 
 
 def _plain(value: object) -> str:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
-def _present(found: Mapping[str, object]) -> str:
+def _present(settings: Mapping[str, object]) -> str:
     there = [
         name if value is True or value == "found" else f"{name} {value}"
-        for name, value in found.items()
+        for name, value in settings.items()
         if value
     ]
     return ", ".join(there) or "none found"
@@ -148,19 +154,19 @@ def _devices(topology: Item, node: object, nodes: set[object] | None = None) -> 
     only = len(_items(topology, "numa_nodes")) == 1  # then everything is near it, whatever the firmware says
 
     def here(item: Item) -> bool:
-        place = _items(topology, "numa_nodes")[0].get("node") if only else item.get("numa_node")
-        return place == node if nodes is None else place not in nodes
+        numa_node = _items(topology, "numa_nodes")[0].get("node") if only else item.get("numa_node")
+        return numa_node == node if nodes is None else numa_node not in nodes
 
-    found = [_gpu_words(gpu) for gpu in _items(topology, "gpus") if here(gpu)]
-    found += [_port_words(port) for port in _items(topology, "fabric_ports") if here(port)]
+    devices = [_gpu_words(gpu) for gpu in _items(topology, "gpus") if here(gpu)]
+    devices += [_port_words(port) for port in _items(topology, "fabric_ports") if here(port)]
     nics = [nic for nic in _items(topology, "nics") if here(nic)]
-    found += [_nic_words(nic) for nic in nics if not nic.get("virtual")]
+    devices += [_nic_words(nic) for nic in nics if not nic.get("virtual")]
     hidden = len(nics) - sum(not nic.get("virtual") for nic in nics)
     if hidden:
-        found.append(counted(hidden, "virtual network interface"))
-    if len(found) > _MOST_DEVICES:
-        found = [*found[:_MOST_DEVICES], f"{len(found) - _MOST_DEVICES} more"]
-    return found
+        devices.append(counted(hidden, "virtual network interface"))
+    if len(devices) > _MOST_DEVICES:
+        devices = [*devices[:_MOST_DEVICES], f"{len(devices) - _MOST_DEVICES} more"]
+    return devices
 
 
 def _gpu_words(gpu: Item) -> str:
@@ -197,8 +203,8 @@ def _branches(items: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
 
 
 def _items(topology: Item, key: str) -> list[dict[str, object]]:
-    found = topology.get(key)
-    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+    items = topology.get(key)
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
 def _count(number: object, noun: str) -> str:

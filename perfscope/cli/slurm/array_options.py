@@ -38,13 +38,13 @@ def taken_out(options: Mapping[str, Any], *, with_slurm: bool) -> dict[str, Any]
     Raises:
         UsageError: one is given without --slurm.
     """
-    found = {name: options[name] for name in _ONLY_WITH}
-    given = [name for name, value in found.items() if value not in (None, False, ())]
-    if found["exclusive"] is False:
+    array_values = {name: options[name] for name in _ONLY_WITH}
+    given = [name for name, value in array_values.items() if value not in (None, False, ())]
+    if array_values["exclusive"] is False:
         given.append("shared")
     if given and not with_slurm:
         name = {"more": "sbatch"}.get(given[0], given[0]).replace("_", "-")
         raise UsageError(f"--{name} needs --slurm")
-    if found["no_wait"] and found["timeout_pending"] is not None:
+    if array_values["no_wait"] and array_values["timeout_pending"] is not None:
         raise UsageError("--timeout-pending waits, --no-wait does not; leave one out")
-    return found
+    return array_values

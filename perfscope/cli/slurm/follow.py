@@ -40,19 +40,19 @@ def command(job: str, no_wait: bool, timeout_pending: float | None, no_report: b
 
     if no_wait and timeout_pending is not None:
         raise UsageError("--timeout-pending waits, --no-wait does not; leave one out")
-    place: Place | None
+    submitted: Place | None
     path = Path.cwd() / job.rstrip("/")
     if is_job(job) and not path.exists():
-        number, place = job, place_of(job)
+        number, submitted = job, place_of(job)
     else:
-        number, place = job_of(path), find_place(path)
+        number, submitted = job_of(path), find_place(path)
     if no_wait:
-        _look_once(number, place, as_json)
+        _look_once(number, submitted, as_json)
         return
-    follow_and_report(number, place, timeout_pending, with_report=not no_report, as_json=as_json)
+    follow_and_report(number, submitted, timeout_pending, with_report=not no_report, as_json=as_json)
 
 
-def _look_once(job: str, place: object, as_json: bool) -> None:
+def _look_once(job: str, submitted: object, as_json: bool) -> None:
     """The state now; of a job that has ended all facts, which also go into its run."""
     from perfscope.cli.slurm.submit import SCHEMA_VERSION
     from perfscope.cli.slurm.watch import conclude
@@ -60,12 +60,12 @@ def _look_once(job: str, place: object, as_json: bool) -> None:
     from perfscope.slurm.reasons import reason_text
     from perfscope.slurm.submission import Place
 
-    where = place if isinstance(place, Place) else None
+    where = submitted if isinstance(submitted, Place) else None
     tasks = look_up(job)
     if all_ended(tasks):
-        found = conclude(tasks, where)
+        job_facts = conclude(tasks, where)
     else:
-        found = [
+        job_facts = [
             {
                 "job": task.name,
                 "state": task.state,
@@ -80,13 +80,13 @@ def _look_once(job: str, place: object, as_json: bool) -> None:
             for task in tasks
         ]
     if as_json:
-        document = {"schema_version": SCHEMA_VERSION, "jobs": found}
+        document = {"schema_version": SCHEMA_VERSION, "jobs": job_facts}
         print_result(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
         return
-    for one in found:
-        words = [f"job {one['job']}", str(one["state"]).lower()]
-        if one["state"] == "PENDING":
-            words.append(f"({reason_text(str(one['reason'] or ''), job)})")
-        elif one.get("elapsed"):
-            words.append(f"{one['elapsed']} of {one['limit'] or 'no limit'} on {one['nodes']}")
-        print_result(" ".join(words) + "\n")
+    for job_fact in job_facts:
+        parts = [f"job {job_fact['job']}", str(job_fact["state"]).lower()]
+        if job_fact["state"] == "PENDING":
+            parts.append(f"({reason_text(str(job_fact['reason'] or ''), job)})")
+        elif job_fact.get("elapsed"):
+            parts.append(f"{job_fact['elapsed']} of {job_fact['limit'] or 'no limit'} on {job_fact['nodes']}")
+        print_result(" ".join(parts) + "\n")

@@ -30,10 +30,10 @@ def _to_time(ctx: click.Context, param: click.Parameter, value: str | None) -> s
 def _to_seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
     if value is None:
         return None
-    found = _DURATION.fullmatch(value.strip())
-    if not found:
+    match = _DURATION.fullmatch(value.strip())
+    if not match:
         raise click.BadParameter(f"{value!r} is no time such as 90s, 10m or 2h", ctx, param)
-    return float(found[1]) * _SECONDS[found[2] or ""]
+    return float(match[1]) * _SECONDS[match[2] or ""]
 
 
 _RESOURCES = (
@@ -189,8 +189,8 @@ def default_name(command: tuple[str, ...]) -> str:
 
 def the_site(file: Path | None) -> Site:
     """The settings of the site: of `file`, else of the nearest file, else nothing."""
-    found = file or find_site(Path.cwd())
-    return read_site(found) if found is not None else Site()
+    site_file = file or find_site(Path.cwd())
+    return read_site(site_file) if site_file is not None else Site()
 
 
 def with_site(options: dict[str, Any], site: Site) -> dict[str, Any]:
@@ -225,14 +225,14 @@ def resources_request(
 
 def asked_of(job: JobRequest) -> dict[str, str]:
     """What Slurm may not know, by the name of the option."""
-    found = {"partition": job.partition, "account": job.account, "qos": job.qos}
-    return {name: value for name, value in found.items() if value is not None}
+    options = {"partition": job.partition, "account": job.account, "qos": job.qos}
+    return {name: value for name, value in options.items() if value is not None}
 
 
-def _more(words: tuple[str, ...]) -> tuple[tuple[str, str | None], ...]:
+def _more(options: tuple[str, ...]) -> tuple[tuple[str, str | None], ...]:
     """`--sbatch hint=nomultithread`, with or without dashes."""
     table: dict[str, Option] = {}
-    for word in words:
+    for word in options:
         name, equals, value = word.lstrip("-").partition("=")
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name):
             raise UsageError(f"--sbatch {word!r} is not NAME or NAME=VALUE, such as hint=nomultithread")
@@ -252,21 +252,21 @@ def _record(text: str | None) -> tuple[str, ...]:
     if text is None:
         return ()
     try:
-        words = shlex.split(text)
+        options = shlex.split(text)
     except ValueError as error:
         raise UsageError(f"--record {text!r} cannot be read: {error}") from None
-    for word in words:
+    for word in options:
         if word.partition("=")[0] in _OURS:
             raise UsageError(f"--record: {word} is set by `perfscope slurm` itself; leave it out")
     from perfscope.cli.run import command as run
 
     try:
-        context = run.make_context("run", [*words, "--", "true"])
+        context = run.make_context("run", [*options, "--", "true"])
     except click.UsageError as error:
         raise UsageError(f"--record {text!r}: {error.format_message()}") from None
     if tuple(context.params["command_line"]) != ("true",):
         raise UsageError(f"--record {text!r} holds a word that is no option of `perfscope run`")
-    return tuple(words)
+    return tuple(options)
 
 
 def _apply(options: tuple[Any, ...], function: _F) -> _F:

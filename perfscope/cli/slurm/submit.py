@@ -62,51 +62,53 @@ def command(
     from perfscope.slurm.script import batch_script
 
     _require_mpi(job)
-    place = Place(run=run)
+    submitted = Place(run=run)
     script = batch_script(job)
     environment = job_environment(Path(sys.executable).parent, script)
-    number = submit(script, place, array=job.array is not None, asked=asked_of(job), environment=environment)
+    number = submit(
+        script, submitted, array=job.array is not None, asked=asked_of(job), environment=environment
+    )
     if no_wait:
-        document = {"schema_version": SCHEMA_VERSION, "job": number, "run": str(short(place.run))}
+        document = {"schema_version": SCHEMA_VERSION, "job": number, "run": str(short(submitted.run))}
         print_result(f"{json.dumps(document)}\n" if as_json else f"{number}\n")
-        say(f"job {number} is submitted; {how_to_look(number, place)}")
+        say(f"job {number} is submitted; {how_to_look(number, submitted)}")
         return
     try:
-        say(f"job {number} is submitted: {short(place.script)}")
+        say(f"job {number} is submitted: {short(submitted.script)}")
     except KeyboardInterrupt:
-        detach(number, place)
-    follow_and_report(number, place, timeout_pending, with_report=not no_report, as_json=as_json)
+        detach(number, submitted)
+    follow_and_report(number, submitted, timeout_pending, with_report=not no_report, as_json=as_json)
 
 
 def follow_and_report(
-    job: str, place: Any, pending_limit_s: float | None, *, with_report: bool, as_json: bool
+    job: str, submitted: Any, pending_limit_s: float | None, *, with_report: bool, as_json: bool
 ) -> None:
     """Follows a job to its end, records it, prints what it has left. Leaves by click's Exit."""
     from perfscope.cli.slurm.watch import EXIT_DETACHED, EXIT_ENDED_BADLY, conclude, follow_to_end, say
     from perfscope.slurm.submission import place_of
 
-    tasks = follow_to_end(job, place, pending_limit_s)
+    tasks = follow_to_end(job, submitted, pending_limit_s)
     try:
-        place = place or place_of(job)  # a script submitted by hand has made its run only now
-        found = conclude(tasks, place)
+        submitted = submitted or place_of(job)  # a script submitted by hand has made its run only now
+        jobs = conclude(tasks, submitted)
         if as_json:
-            document = {"schema_version": SCHEMA_VERSION, "jobs": found}
+            document = {"schema_version": SCHEMA_VERSION, "jobs": jobs}
             print_result(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
         elif with_report:
-            print_reports(found)
+            print_reports(jobs)
     except KeyboardInterrupt:
         say(f"job {job} has ended; see it again with `perfscope slurm follow {job}`")
         raise click.exceptions.Exit(EXIT_DETACHED) from None
-    good = bool(found) and all(one["state"] == "COMPLETED" for one in found)
+    good = bool(jobs) and all(job_fact["state"] == "COMPLETED" for job_fact in jobs)
     click.get_current_context().exit(0 if good else EXIT_ENDED_BADLY)
 
 
-def print_reports(found: Sequence[dict[str, Any]]) -> None:
+def print_reports(jobs: Sequence[dict[str, Any]]) -> None:
     """The text report of the run of a job; of an array the names of its runs."""
     from perfscope.cli.slurm.watch import say
 
-    runs = [str(one["run"]) for one in found if one["run"]]
-    if len(found) != 1:
+    runs = [str(job_fact["run"]) for job_fact in jobs if job_fact["run"]]
+    if len(jobs) != 1:
         print_result("".join(f"{run}\n" for run in runs))
         return
     if not runs:

@@ -35,12 +35,12 @@ class Teller:
 
     Args:
         job: its id.
-        place: where its runs go; None = not known.
+        submitted: where its runs go; None = not known.
     """
 
-    def __init__(self, job: str, place: Place | None) -> None:
+    def __init__(self, job: str, submitted: Place | None) -> None:
         self._job = job
-        self._place = place
+        self._place = submitted
         self._live = sys.stderr is not None and sys.stderr.isatty()
         self._said = ""
         self._said_at = 0.0
@@ -67,27 +67,27 @@ class Teller:
 
     def _queued(self, tasks: Sequence[Task]) -> tuple[str, str]:
         task = tasks[0]
-        words = f"job {self._job} is queued: {reason_text(task.reason, self._job)}"
+        text = f"job {self._job} is queued: {reason_text(task.reason, self._job)}"
         if task.start:
-            words += f"; expected to start {_when(task.start)}"
+            text += f"; expected to start {_when(task.start)}"
         elif is_hopeless(task.reason):
-            words += " (as it is it will not start)"
-        return f"queued {task.reason} {task.start[:15]}", words
+            text += " (as it is it will not start)"
+        return f"queued {task.reason} {task.start[:15]}", text
 
     def _busy(self, tasks: Sequence[Task]) -> tuple[str, str]:
         if len(tasks) == 1:
             task = tasks[0]
-            words = f"job {self._job} is {_state(task)}: {task.elapsed} of {task.limit or 'no limit'}"
-            words += f" on {task.nodes}" if task.nodes else ""
+            text = f"job {self._job} is {_state(task)}: {task.elapsed} of {task.limit or 'no limit'}"
+            text += f" on {task.nodes}" if task.nodes else ""
             steps = self._count(task)
             if steps:
-                words += f", step {steps:,}"
-            return f"{task.state} {task.restarts} {bool(steps)}", words
+                text += f", step {steps:,}"
+            return f"{task.state} {task.restarts} {bool(steps)}", text
         ended = sum(task.has_ended for task in tasks)
         queued = sum(task.is_queued for task in tasks)
         running = len(tasks) - ended - queued
-        words = f"job {self._job}: {running} running, {queued} queued, {ended} of {len(tasks)} ended"
-        return words, words
+        text = f"job {self._job}: {running} running, {queued} queued, {ended} of {len(tasks)} ended"
+        return text, text
 
     def _count(self, task: Task) -> int | None:
         if self._place is None:
@@ -136,14 +136,14 @@ class Teller:
         say(text)
 
 
-def follow_to_end(job: str, place: Place | None, pending_limit_s: float | None) -> tuple[Task, ...]:
+def follow_to_end(job: str, submitted: Place | None, pending_limit_s: float | None) -> tuple[Task, ...]:
     """Follows a job to its end, or leaves with exit code 3 (still queued) or 130 (Ctrl-C).
 
     Raises:
         click.exceptions.Exit: the job goes on without us.
         SlurmError: it cannot be followed.
     """
-    teller = Teller(job, place)
+    teller = Teller(job, submitted)
     tasks: tuple[Task, ...] = ()
     try:
         for snapshot in watch(job, pending_limit_s=pending_limit_s):
@@ -151,12 +151,12 @@ def follow_to_end(job: str, place: Place | None, pending_limit_s: float | None) 
             teller.show(snapshot)
     except KeyboardInterrupt:
         teller.close()
-        detach(job, place)
+        detach(job, submitted)
     except PendingTooLong as error:
         teller.close()
         say(
             f"job {job} is still queued after {clock(round(pending_limit_s or 0))}: "
-            f"{reason_text(error.task.reason, job)}. It stays in the queue; {how_to_look(job, place)}"
+            f"{reason_text(error.task.reason, job)}. It stays in the queue; {how_to_look(job, submitted)}"
         )
         raise click.exceptions.Exit(EXIT_STILL_QUEUED) from None
     finally:
@@ -164,33 +164,37 @@ def follow_to_end(job: str, place: Place | None, pending_limit_s: float | None) 
     return tasks
 
 
-def detach(job: str, place: Place | None) -> None:
+def detach(job: str, submitted: Place | None) -> None:
     """Ctrl-C: says how to come back, and leaves. A second one changes nothing."""
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    say(f"detached, job {job} goes on; {how_to_look(job, place)}")
+    say(f"detached, job {job} goes on; {how_to_look(job, submitted)}")
     raise click.exceptions.Exit(EXIT_DETACHED)
 
 
-def how_to_look(job: str, place: Place | None) -> str:
+def how_to_look(job: str, submitted: Place | None) -> str:
     """`follow it: perfscope slurm follow 12, cancel it: scancel 12`."""
-    run = f", its run: {quote(str(short(place.run)))}" if place is not None else ""
+    run = f", its run: {quote(str(short(submitted.run)))}" if submitted is not None else ""
     return f"follow it: perfscope slurm follow {job}, cancel it: scancel {job}{run}"
 
 
-def conclude(tasks: Sequence[Task], place: Place | None, *, limit_s: float = LIMIT_S) -> list[dict[str, Any]]:
+def conclude(
+    tasks: Sequence[Task], submitted: Place | None, *, limit_s: float = LIMIT_S
+) -> list[dict[str, Any]]:
     """Puts what is known of each ended task into its run, and says how it ended.
 
     Returns:
         Per task its facts (accounting.job_facts), "failed_task" (in srun's words), "run" and "run_status",
         which are None where it left no run.
     """
-    found: list[dict[str, Any]] = []
+    jobs: list[dict[str, Any]] = []
     for task in tasks:
         facts: dict[str, Any] = job_facts(task, limit_s=limit_s)
-        facts["failed_task"] = (first_failure(place.log_of(task)) or None) if place is not None else None
-        run = place.of(task) if place is not None else None
+        facts["failed_task"] = (
+            (first_failure(submitted.log_of(task)) or None) if submitted is not None else None
+        )
+        run = submitted.of(task) if submitted is not None else None
         recorded = False
         if run is not None:
             _await_run(run)
@@ -201,30 +205,30 @@ def conclude(tasks: Sequence[Task], place: Place | None, *, limit_s: float = LIM
                 say(f"the job's facts are not in the run: {error}")
         status = (read_manifest(run) or {}).get("status") if run is not None and recorded else None
         facts |= {"run": str(short(run)) if run is not None and status else None, "run_status": status}
-        found.append(facts)
+        jobs.append(facts)
         say(ending_text(facts))
-        if place is not None and (facts["state"] != "COMPLETED" or not recorded):
-            _show_log(place.log_of(task))
+        if submitted is not None and (facts["state"] != "COMPLETED" or not recorded):
+            _show_log(submitted.log_of(task))
         if run is not None and not recorded:
             say(f"the job left no run of its own in {short(run)}")
-    if place is None:
+    if submitted is None:
         say("which run it made is not known here; `perfscope slurm follow RUN` puts this into its run.json")
-    return found
+    return jobs
 
 
 def ending_text(facts: dict[str, Any]) -> str:
     """`job 12 completed after 1:20 (exit code 0), peak memory ...`."""
     state = str(facts["state"]).lower().replace("_", " ")
-    words = [
+    parts = [
         f"job {facts['job']} {'ended: ' if state not in ('completed', 'failed', 'cancelled') else ''}{state}"
     ]
     if facts["elapsed_s"] is not None:
-        words.append(f"after {clock(facts['elapsed_s'])}")
+        parts.append(f"after {clock(facts['elapsed_s'])}")
     if facts["exit_signal"]:
-        words.append(f"(signal {facts['exit_signal']})")
+        parts.append(f"(signal {facts['exit_signal']})")
     elif facts["exit_code"]:
-        words.append(f"(exit code {facts['exit_code']})")
-    text = " ".join(words)
+        parts.append(f"(exit code {facts['exit_code']})")
+    text = " ".join(parts)
     if facts["nodes"]:
         text += f" on {facts['nodes']}"
     if facts["queued_s"] is not None:

@@ -76,22 +76,22 @@ def _one_per_core(ctx: Context, allowed: list[int]) -> list[int]:
 
 
 def _nodes(ctx: Context, cores: list[int]) -> tuple[Node, ...]:
-    found = []
+    nodes = []
     for folder in ctx.glob(f"{_NODES}/node[0-9]*"):
         number = int(folder.rpartition("node")[2])
-        words = [line.split() for line in ctx.read_or(f"{folder}/meminfo").splitlines()]
-        sizes = {line[2].rstrip(":"): int(line[3]) * 1024 for line in words if len(line) >= 4}
+        lines = [line.split() for line in ctx.read_or(f"{folder}/meminfo").splitlines()]
+        sizes = {line[2].rstrip(":"): int(line[3]) * 1024 for line in lines if len(line) >= 4}
         if not sizes.get("MemTotal"):
             continue
         try:
             here = set(parse_cpulist(ctx.read_or(f"{folder}/cpulist")))
         except ValueError:
             continue
-        own = tuple(cpu for cpu in cores if cpu in here)
-        if own or not here:  # a node whose CPUs are all forbidden is not ours to measure
+        node_cpus = tuple(cpu for cpu in cores if cpu in here)
+        if node_cpus or not here:  # a node whose CPUs are all forbidden is not ours to measure
             free = sizes.get("MemFree", 0) + sizes.get("FilePages", 0)
-            found.append(Node(number=number, cores=own, free_bytes=free))
-    return tuple(found) or (Node(number=0, cores=tuple(cores), free_bytes=None),)
+            nodes.append(Node(number=number, cores=node_cpus, free_bytes=free))
+    return tuple(nodes) or (Node(number=0, cores=tuple(cores), free_bytes=None),)
 
 
 def last_level_bytes(ctx: Context, cpus: tuple[int, ...]) -> int:
@@ -130,8 +130,8 @@ def cgroup_limits(ctx: Context) -> tuple[float | None, int | None]:
     cpus: list[float] = []
     left: list[int] = []
     for line in ctx.read_or("/proc/self/cgroup").splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
+        _, _, remainder = line.partition(":")
+        controllers, _, path = remainder.partition(":")
         for root, version in _roots(controllers):
             for folder in _upwards(root, path):
                 quota = _quota_v2(ctx, folder) if version == 2 else _quota_v1(ctx, folder)
@@ -155,10 +155,10 @@ def _upwards(root: str, path: str) -> list[str]:
 
 
 def _quota_v2(ctx: Context, folder: str) -> float | None:
-    words = ctx.read_or(f"{folder}/cpu.max").split()
-    if len(words) != 2 or not all(word.isdigit() for word in words) or not int(words[1]):
+    fields = ctx.read_or(f"{folder}/cpu.max").split()
+    if len(fields) != 2 or not all(word.isdigit() for word in fields) or not int(fields[1]):
         return None
-    return int(words[0]) / int(words[1])
+    return int(fields[0]) / int(fields[1])
 
 
 def _quota_v1(ctx: Context, folder: str) -> float | None:

@@ -122,16 +122,16 @@ def triad(workers: Sequence[Worker], size: int, seconds: float, left: float) -> 
     deadline = time.perf_counter() + left
     children: list[int] = []
     try:
-        for place, (cpu, node) in enumerate(workers):
+        for index, (cpu, node) in enumerate(workers):
             pid = os.fork()
             if pid == 0:
-                _work(place, len(workers), cpu, node, elements, times, seconds, deadline)
+                _work(index, len(workers), cpu, node, elements, times, seconds, deadline)
             children.append(pid)
     finally:
         for pid in children:
             os.waitpid(pid, 0)
-    passes = [_passes(times, place) for place in range(len(workers))]
-    rates = aggregate([one for one in passes if one], elements * TRIAD_BYTES)
+    passes = [_passes(times, index) for index in range(len(workers))]
+    rates = aggregate([worker_passes for worker_passes in passes if worker_passes], elements * TRIAD_BYTES)
     if not rates or not all(passes):
         raise OSError("no pass was finished in time")
     return _figure(rates, "bytes_per_s", 3 * 8 * elements * len(workers))
@@ -177,7 +177,7 @@ def _figure(rates: Sequence[float], unit: str, size: int) -> dict[str, Any]:
 
 
 def _work(
-    place: int,
+    index_of_worker: int,
     number: int,
     cpu: int,
     node: int | None,
@@ -195,7 +195,7 @@ def _work(
         b.fill(1.0)
         c.fill(2.0)
         np.add(b, c, a)  # touches the first array
-        _mark(times, place, MAX_PASSES, 1.0, 1.0)  # ready
+        _mark(times, index_of_worker, MAX_PASSES, 1.0, 1.0)  # ready
         while not all(_read(times, other, MAX_PASSES)[0] for other in range(number)):
             if time.perf_counter() > deadline:
                 os._exit(1)
@@ -206,7 +206,7 @@ def _work(
             if began > end and index >= 2:
                 break
             np.add(b, c, a)
-            _mark(times, place, index, began, time.perf_counter())
+            _mark(times, index_of_worker, index, began, time.perf_counter())
     finally:
         os._exit(0)
 
@@ -223,17 +223,17 @@ def _bind_memory(node: int) -> None:
     libc.syscall(ctypes.c_long(number), ctypes.c_int(_MPOL_BIND), mask, ctypes.c_ulong(64 * len(mask) + 1))
 
 
-def _mark(times: mmap.mmap, place: int, index: int, begin: float, end: float) -> None:
-    struct.pack_into("dd", times, 16 * (place * (MAX_PASSES + 1) + index), begin, end)
+def _mark(times: mmap.mmap, index_of_worker: int, index: int, begin: float, end: float) -> None:
+    struct.pack_into("dd", times, 16 * (index_of_worker * (MAX_PASSES + 1) + index), begin, end)
 
 
-def _read(times: mmap.mmap, place: int, index: int) -> tuple[float, float]:
-    begin, end = struct.unpack_from("dd", times, 16 * (place * (MAX_PASSES + 1) + index))
+def _read(times: mmap.mmap, index_of_worker: int, index: int) -> tuple[float, float]:
+    begin, end = struct.unpack_from("dd", times, 16 * (index_of_worker * (MAX_PASSES + 1) + index))
     return begin, end
 
 
-def _passes(times: mmap.mmap, place: int) -> list[tuple[float, float]]:
-    pairs = (_read(times, place, index) for index in range(MAX_PASSES))
+def _passes(times: mmap.mmap, index_of_worker: int) -> list[tuple[float, float]]:
+    pairs = (_read(times, index_of_worker, index) for index in range(MAX_PASSES))
     return [pair for pair in pairs if pair[1] > 0]
 
 

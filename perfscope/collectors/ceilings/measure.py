@@ -43,10 +43,10 @@ Entry = Mapping[str, Any]
 def torch_python() -> str | None:
     """A Python that may have torch: our own where it has, else `python` on PATH; None without either."""
     try:
-        found = importlib.util.find_spec("torch")
+        torch_spec = importlib.util.find_spec("torch")
     except (ImportError, ValueError):  # a torch that is loaded without a spec, or half removed
-        found = None
-    return sys.executable if found and sys.executable else shutil.which("python")
+        torch_spec = None
+    return sys.executable if torch_spec and sys.executable else shutil.which("python")
 
 
 def is_cached(ctx: Context, host: str, cache_dir: Path | None = None) -> bool:
@@ -86,22 +86,22 @@ def read_or_measure(
     cache = _cache(ctx, host, machine, cache_dir)
     plan = _plan(ctx, machine)
     with cache.locked() as alone:
-        known = _keepable(cache.load())
-        if not refresh and _complete(known, plan):
-            return _finished(ctx, host, machine, {**known, "cached": True}, 0.0)
+        cached = _keepable(cache.load())
+        if not refresh and _complete(cached, plan):
+            return _finished(ctx, host, machine, {**cached, "cached": True}, 0.0)
         if not alone:
             reason = "another perfscope is measuring this host"
-            waiting = _document(host, known, missing=[{"what": "ceilings", "reason": reason}])
-            return _finished(ctx, host, machine, {**waiting, "cached": bool(known)}, 0.0)
+            waiting = _document(host, cached, missing=[{"what": "ceilings", "reason": reason}])
+            return _finished(ctx, host, machine, {**waiting, "cached": bool(cached)}, 0.0)
         if refresh:
-            known = {}
-        todo = (_settled(known) and _left(known, plan)) or plan
+            cached = {}
+        todo = (_settled(cached) and _left(cached, plan)) or plan
         fresh = measure(ctx, host, machine, todo, budget_s)
         if torch_python and torch_budget_s > 0:
             _add_torch(fresh, machine, torch_python, torch_budget_s)
         elif torch_budget_s > 0:
             fresh["missing"].append({"what": _BY_TORCH, "reason": "no Python with torch was found"})
-        merged = merge(known, fresh)
+        merged = merge(cached, fresh)
         cache.store(_keepable(merged))
     return _finished(ctx, host, machine, merged, torch_budget_s)
 
@@ -111,16 +111,16 @@ def measure(ctx: Context, host: str, machine: Host, plan: Iterable[Entry], budge
     began, pressure = time.monotonic(), _pressures(ctx)
     deadline = began + max(budget_s - _MARGIN_S, 0.0)
     tasks = list(plan)
-    found: list[Document] = []
+    entries: list[Document] = []
     missing: list[Document] = []
     alone = [task for task in tasks if task["kind"] == "gemm" and task["label"]["threads"] < machine.threads]
-    rest = [task for task in tasks if task not in alone]
-    if rest:
+    numpy_tasks = [task for task in tasks if task not in alone]
+    if numpy_tasks:
         limit = deadline if not alone else began + _FIRST_SHARE * (deadline - began)
-        _run_numpy(rest, machine.threads, limit, found, missing)
+        _run_numpy(numpy_tasks, machine.threads, limit, entries, missing)
     if alone:
-        _run_numpy(alone, 1, deadline, found, missing)
-    how = [str(line.pop("how")) for line in list(found) if "how" in line]
+        _run_numpy(alone, 1, deadline, entries, missing)
+    how = [str(line.pop("how")) for line in list(entries) if "how" in line]
     took = time.monotonic() - began
     return _document(
         host,
@@ -129,7 +129,7 @@ def measure(ctx: Context, host: str, machine: Host, plan: Iterable[Entry], budge
             "took_ns": int(took * 1e9),
             "how": how[0] if how else "",
             "pressure": _ratios(pressure, _pressures(ctx), took),
-            "entries": [line for line in found if "value" in line],
+            "entries": [line for line in entries if "value" in line],
             "tries": 1,
         },
         missing=missing,
@@ -137,7 +137,7 @@ def measure(ctx: Context, host: str, machine: Host, plan: Iterable[Entry], budge
 
 
 def _run_numpy(
-    tasks: list[Entry], threads: int, deadline: float, found: list[Document], missing: list[Document]
+    tasks: list[Entry], threads: int, deadline: float, entries: list[Document], missing: list[Document]
 ) -> None:
     script = Path(__file__).with_name("kernels_numpy.py")
     names = ("OPENBLAS", "OMP", "MKL", "BLIS", "VECLIB_MAXIMUM", "NUMEXPR")
@@ -145,10 +145,10 @@ def _run_numpy(
     # The process is told to end a little earlier than it would be killed: then it says what it left out.
     plan = {"deadline": deadline - _MARGIN_S, "tasks": tasks}
     answer = run_child(sys.executable, script, plan, environment, deadline)
-    _sort(answer.lines, found, missing)
-    told = {_key(line) for line in [*found, *missing] if "kind" in line}
+    _sort(answer.lines, entries, missing)
+    answered = {_key(line) for line in [*entries, *missing] if "kind" in line}
     reason = answer.failure or "no time was left"
-    silent = [label for task in tasks for label in _labels(task) if _key(label) not in told]
+    silent = [label for task in tasks for label in _labels(task) if _key(label) not in answered]
     missing += [{**label, "what": what(label), "reason": reason} for label in silent]
 
 
@@ -156,13 +156,13 @@ def _labels(task: Entry) -> list[Document]:
     return [{**task["label"], "dtype": dtype} for dtype in task.get("dtypes", (None,))]
 
 
-def _sort(lines: list[Document], found: list[Document], missing: list[Document]) -> None:
+def _sort(lines: list[Document], entries: list[Document], missing: list[Document]) -> None:
     for line in lines:
         if "missing" in line:
             label = line["missing"]
             missing.append({**label, "what": what(label), "reason": line["reason"]})
         else:
-            found.append(line)
+            entries.append(line)
 
 
 def _add_torch(document: Document, machine: Host, python: str, budget_s: float) -> None:
@@ -172,11 +172,11 @@ def _add_torch(document: Document, machine: Host, python: str, budget_s: float) 
     plan = {"deadline": deadline - 2 * _TORCH_STEP_S, "cpu": cpu, "seconds": _TORCH_STEP_S}
     script = Path(__file__).with_name("kernels_torch.py")
     answer = run_child(python, script, plan, {"OMP_NUM_THREADS": str(machine.threads)}, deadline)
-    found: list[Document] = []
-    _sort(answer.lines, found, document["missing"])
-    how = [str(line["how"]) for line in found if "how" in line]
+    entries: list[Document] = []
+    _sort(answer.lines, entries, document["missing"])
+    how = [str(line["how"]) for line in entries if "how" in line]
     document["how"] = "; ".join(part for part in [document["how"], *how] if part)
-    document["entries"] += [line for line in found if "value" in line]
+    document["entries"] += [line for line in entries if "value" in line]
     document["took_ns"] += answer.took_ns
     if answer.failure:
         reason = f"{python} has no torch" if "No module named 'torch'" in answer.failure else answer.failure
@@ -200,10 +200,10 @@ def _plan(ctx: Context, machine: Host) -> list[Document]:
     for node in machine.nodes:
         cpu = (node.cores or with_cores[0].cores)[0]
         tasks.append(_triad(ctx, machine, node.number, [(cpu, node.number)]))
-    known: dict[tuple[Any, ...], Document] = {}
+    by_key: dict[tuple[Any, ...], Document] = {}
     for task in tasks:
-        known.setdefault((task["kind"], *sorted(task["label"].items(), key=str)), task)
-    return list(known.values())
+        by_key.setdefault((task["kind"], *sorted(task["label"].items(), key=str)), task)
+    return list(by_key.values())
 
 
 def _spread(workers: list[tuple[int, int]], number: int) -> list[tuple[int, int]]:
@@ -220,7 +220,11 @@ def _triad(ctx: Context, machine: Host, node: int | None, workers: list[tuple[in
     workers = workers[: min(machine.threads, _MAX_WORKERS)]
     cpus = tuple(cpu for cpu, _ in workers)
     free = [machine.free_bytes]
-    free += [one.free_bytes for one in machine.nodes if one.number == node and one.free_bytes is not None]
+    free += [
+        node_facts.free_bytes
+        for node_facts in machine.nodes
+        if node_facts.number == node and node_facts.free_bytes is not None
+    ]
     wanted = max(_CACHES * last_level_bytes(ctx, cpus), _SMALLEST)
     # Touching the arrays first must not take the whole budget either.
     affordable = int(_TOUCH_BYTES_PER_S * 0.5 * len(workers) / 3)
@@ -265,24 +269,24 @@ def _key(entry: Entry) -> tuple[object, ...]:
     return tuple(entry.get(name) for name in ("kind", "device", "node", "threads", "dtype"))
 
 
-def _settled(known: Entry) -> bool:
+def _settled(cached: Entry) -> bool:
     """Whether figures are as good as they will become."""
-    pressure = known.get("pressure") or {}
+    pressure = cached.get("pressure") or {}
     quiet = (pressure.get("cpu_some_ratio") or 0.0) < PRESSED
-    return bool(known) and (quiet or known.get("tries", 1) >= MAX_TRIES)
+    return bool(cached) and (quiet or cached.get("tries", 1) >= MAX_TRIES)
 
 
-def _complete(known: Entry, plan: Iterable[Entry]) -> bool:
-    if not known.get("entries"):
+def _complete(cached: Entry, plan: Iterable[Entry]) -> bool:
+    if not cached.get("entries"):
         return False
-    if _left(known, plan):
-        return bool(known.get("tries", 1) >= 2 * MAX_TRIES)
-    return _settled(known)
+    if _left(cached, plan):
+        return bool(cached.get("tries", 1) >= 2 * MAX_TRIES)
+    return _settled(cached)
 
 
-def _left(known: Entry, plan: Iterable[Entry]) -> list[Document]:
+def _left(cached: Entry, plan: Iterable[Entry]) -> list[Document]:
     """Tasks of which a figure is missing."""
-    have = {_key(entry) for entry in known.get("entries", ())}
+    have = {_key(entry) for entry in cached.get("entries", ())}
     return [dict(task) for task in plan if any(_key(label) not in have for label in _labels(task))]
 
 
@@ -290,15 +294,15 @@ def _keepable(document: Document) -> Document:
     """Without remarks about the moment ("this Python has no torch"): they need not be true later."""
     if not document:
         return document
-    return {**document, "missing": [one for one in document["missing"] if "kind" in one]}
+    return {**document, "missing": [gap for gap in document["missing"] if "kind" in gap]}
 
 
-def merge(known: Entry, fresh: Entry) -> Document:
+def merge(cached: Entry, fresh: Entry) -> Document:
     """The best of two measurements, entry by entry, and what is missing in both."""
     entries: dict[tuple[object, ...], Document] = {}
     dated = [
         {"measured_unix_ns": doc.get("measured_unix_ns"), **entry}
-        for doc in (known, fresh)
+        for doc in (cached, fresh)
         for entry in doc.get("entries", ())
     ]
     for entry in dated:
@@ -306,11 +310,11 @@ def merge(known: Entry, fresh: Entry) -> Document:
         runs = entry["runs"] + (other["runs"] if other else 0)
         best = entry if other is None or entry["value"] > other["value"] else other
         entries[_key(entry)] = {**best, "runs": runs}
-    missing = [one for one in fresh["missing"] if "kind" not in one or _key(one) not in entries]
-    pressures = [doc.get("pressure") or {} for doc in (known, fresh) if doc]
-    calm = min(pressures, key=lambda one: one.get("cpu_some_ratio") or 0.0)
-    tries = int(known.get("tries", 0)) + int(fresh.get("tries", 1))
-    how = fresh["how"] or known.get("how", "")
+    missing = [gap for gap in fresh["missing"] if "kind" not in gap or _key(gap) not in entries]
+    pressures = [doc.get("pressure") or {} for doc in (cached, fresh) if doc]
+    calm = min(pressures, key=lambda pressure: pressure.get("cpu_some_ratio") or 0.0)
+    tries = int(cached.get("tries", 0)) + int(fresh.get("tries", 1))
+    how = fresh["how"] or cached.get("how", "")
     return {
         **fresh,
         "how": how,
@@ -346,7 +350,7 @@ def _finished(ctx: Context, host: str, machine: Host, document: Document, torch_
         for entry in [entry for entry in entries if entry["kind"] == "stream_triad"]:
             twins = [{**entry, "node": node} for node in both]
             entries += [twin for twin in twins if _key(twin) not in have]
-    missing = [{"what": one["what"], "reason": one["reason"]} for one in document["missing"]]
+    missing = [{"what": gap["what"], "reason": gap["reason"]} for gap in document["missing"]]
     measured = {entry["device"] for entry in entries}
     if not any(device.startswith("cuda") for device in measured) and _gpu_names(ctx) and not torch_budget_s:
         reason = (

@@ -74,11 +74,11 @@ class CpuClock(BaseCollector):
             (THROTTLE_COUNT, bool(cpus), _NO_THERMAL),
             (THROTTLE_TIME, times, _NO_THERMAL if not cpus else "counted since Linux 5.6"),
         )
-        found = tuple(metric for metric, there, _ in parts if there)
+        metrics = tuple(metric for metric, there, _ in parts if there)
         return self.capability(
-            metrics=found,
+            metrics=metrics,
             source=f"{_CPUS}/cpuN/{{cpufreq,thermal_throttle}}",
-            reason="" if found else f"{_NO_CPUFREQ}; {_NO_THERMAL}",
+            reason="" if metrics else f"{_NO_CPUFREQ}; {_NO_THERMAL}",
             absent=tuple(Absent(what=metric.name, reason=why) for metric, there, why in parts if not there),
         )
 
@@ -121,10 +121,10 @@ class CpuClock(BaseCollector):
 
     def _sample_frequency(self, series: Series, paths: list[str]) -> list[Reading]:
         begin = self._ctx.clock()
-        found = [value for path in paths if (value := self._ctx.read_int(path)) is not None]
+        frequencies = [value for path in paths if (value := self._ctx.read_int(path)) is not None]
         end = self._ctx.clock()
-        if found:
-            return [Reading(series, round(sum(found) / len(found)), begin, end)]
+        if frequencies:
+            return [Reading(series, round(sum(frequencies) / len(frequencies)), begin, end)]
         self._frequencies.remove((series, paths))
         self.stopped(series.metric.name, dict(series.labels), "none of the node's CPUs tells its frequency")
         return []

@@ -242,15 +242,15 @@ class _Stat:
             OSError, ValueError, IndexError: it is gone, or in another format.
         """
         text = self.file.read()
-        words, width, names = _rows(text)
-        user, nice, system, _, iowait, irq, softirq = [int(word) for word in words[1:8]]
-        steal = int(words[8]) if width > 8 else 0
+        fields, width, names = _rows(text)
+        user, nice, system, _, iowait, irq, softirq = [int(word) for word in fields[1:8]]
+        steal = int(fields[8]) if width > 8 else 0
         # The kernel says itself that iowait may go backwards; it is no counter that was reset.
         self._iowait = max(self._iowait, iowait)
         busy = user + nice + system + irq + softirq
         values = list(zip(self._total, (busy, steal, self._iowait), strict=True))
         if len(self._node_series) > 1:
-            values += self._nodes(words, width, names)
+            values += self._nodes(fields, width, names)
         elif self._node_series:
             values += [(series, busy) for series in self._node_series.values()]
         at = text.find(b"\nctxt ")
@@ -258,11 +258,11 @@ class _Stat:
             values.append((self._switches, int(text[at + 6 : text.index(b"\n", at + 6)])))
         return values
 
-    def _nodes(self, words: list[bytes], width: int, names: list[bytes]) -> list[tuple[Series, int]]:
+    def _nodes(self, fields: list[bytes], width: int, names: list[bytes]) -> list[tuple[Series, int]]:
         if names != self._names:  # a CPU went offline or came back
             self._names, self._slices = names, _slices(names, width, self._node_of)
         return [
-            (series, sum([sum(map(int, words[part])) for part in self._slices.get(node, ())]))
+            (series, sum([sum(map(int, fields[part])) for part in self._slices.get(node, ())]))
             for node, series in self._node_series.items()
         ]
 
@@ -273,16 +273,16 @@ def _rows(text: bytes) -> tuple[list[bytes], int, list[bytes]]:
     Raises:
         ValueError: another format.
     """
-    words = text[: text.index(b"\nintr")].split()
-    if words[:1] != [b"cpu"]:
+    fields = text[: text.index(b"\nintr")].split()
+    if fields[:1] != [b"cpu"]:
         raise ValueError("no cpu line")
     try:
-        width = words.index(b"cpu0", 1)
+        width = fields.index(b"cpu0", 1)
     except ValueError:  # CPU 0 can be offline
         width = len(text[: text.index(b"\n")].split())
-    if width < 8 or len(words) % width:
+    if width < 8 or len(fields) % width:
         raise ValueError("not the columns of the kernel")
-    return words, width, words[width::width]
+    return fields, width, fields[width::width]
 
 
 def _slices(names: list[bytes], width: int, node_of: dict[int, int]) -> dict[int, list[slice]]:
@@ -366,8 +366,8 @@ class _Job:
         values: list[tuple[Series, int]] = []
         for what, file in self.files.items():
             text = file.read()
-            found = [("job_cpu", int(text))] if what == "usage" else _cpu_stat(text)
-            values += [(self.series[name], value) for name, value in file.spliced(found).items()]
+            values_read = [("job_cpu", int(text))] if what == "usage" else _cpu_stat(text)
+            values += [(self.series[name], value) for name, value in file.spliced(values_read).items()]
         return values
 
     def close(self) -> None:
@@ -384,10 +384,10 @@ _CPU_STAT = {
 
 
 def _cpu_stat(text: bytes) -> list[tuple[str, int]]:
-    words = text.split()
+    fields = text.split()
     return [
         (_CPU_STAT[name], int(value))
-        for name, value in zip(words[::2], words[1::2], strict=False)
+        for name, value in zip(fields[::2], fields[1::2], strict=False)
         if name in _CPU_STAT
     ]
 
@@ -397,25 +397,25 @@ def _job_paths(ctx: Context, group: JobCgroup) -> tuple[dict[str, str], int]:
     if version == 2:
         return {"stat": path}, 2
     usage, _ = group.file(ctx, "cpu.stat", "cpuacct", "cpuacct.usage")
-    found = {"usage": usage, "throttle": path}
-    return {what: name for what, name in found.items() if name}, 1
+    paths = {"usage": usage, "throttle": path}
+    return {what: name for what, name in paths.items() if name}, 1
 
 
 def _probe_job(ctx: Context) -> tuple[list[Metric], tuple[Absent, ...]]:
     group = job_cgroup(ctx)
     paths, version = _job_paths(ctx, group)
     job = _Job()
-    found: set[str] = set()
+    names: set[str] = set()
     reason = group.lacks("cpu.stat")
     if paths:
         job.find(ctx, group)
         try:
-            found = {series.metric.name for series, _ in job.read()}
+            names = {series.metric.name for series, _ in job.read()}
         except (OSError, ValueError) as error:
             reason = f"cgroup cpu.stat: {words_of(error)}"
         job.close()
     metrics = job_metrics(version)
     absent = [
-        Absent(what=name, reason=reason, remedy=group.remedy(ctx)) for name in metrics if name not in found
+        Absent(what=name, reason=reason, remedy=group.remedy(ctx)) for name in metrics if name not in names
     ]
-    return [metric for name, metric in metrics.items() if name in found], tuple(absent)
+    return [metric for name, metric in metrics.items() if name in names], tuple(absent)

@@ -176,10 +176,10 @@ class Neighbours(BaseCollector):
             del strangers[ancestor]
             old = before.get(ancestor)
             mine += max(table[ancestor].own - old.own, 0) if old else 0
-        others = busy - self._busy - mine - kernel
+        foreign_ticks = busy - self._busy - mine - kernel
         if unclaimed(before, table, self._ours):  # what ours used last is not known: what is seen counts
-            others = min(others, sum(strangers.values()))
-        self._add(others)
+            foreign_ticks = min(foreign_ticks, sum(strangers.values()))
+        self._add(foreign_ticks)
         self._busy, self._table, self._at_ns = busy, table, now_ns
         self._ours &= table.keys()
         self._strangers &= table.keys()
@@ -213,14 +213,14 @@ class Neighbours(BaseCollector):
 
     def _ancestors(self, table: Mapping[Key, Process], by_pid: Mapping[int, Key]) -> set[Key]:
         """Whoever stands above a process of the run, but for init."""
-        found: set[Key] = set()
+        ancestors: set[Key] = set()
         for key in self._ours:
             process = table.get(key)
             above = by_pid.get(process.parent) if process is not None else None
-            while above is not None and above not in found and above not in self._ours and above[0] != 1:
-                found.add(above)
+            while above is not None and above not in ancestors and above not in self._ours and above[0] != 1:
+                ancestors.add(above)
                 above = by_pid.get(table[above].parent)
-        return found
+        return ancestors
 
     def _name(
         self, table: Mapping[Key, Process], used: Mapping[Key, int], now_ns: int, spent_ns: int
@@ -330,15 +330,15 @@ def busy_ticks(stat: bytes) -> tuple[int, int]:
         ValueError: not a /proc/stat.
     """
     lines = stat.split(b"\n")
-    words = lines[0].split()
-    if len(words) < 5 or words[0] != b"cpu":
+    fields = lines[0].split()
+    if len(fields) < 5 or fields[0] != b"cpu":
         raise ValueError("not in the format of /proc/stat")
     cpus = 0
     for line in lines[1:]:
         if not line.startswith(b"cpu"):
             break
         cpus += 1
-    return int(words[1]) + int(words[2]) + int(words[3]), max(cpus, 1)
+    return int(fields[1]) + int(fields[2]) + int(fields[3]), max(cpus, 1)
 
 
 def _age(key: Key) -> tuple[int, int]:
@@ -351,7 +351,9 @@ def _hidden(ctx: Context) -> tuple[Absent, ...]:
     absent = []
     options = [line.split() for line in ctx.read_or("/proc/self/mounts").splitlines()]
     hides = [
-        words[3] for words in options if len(words) > 3 and words[1] == "/proc" and "hidepid=" in words[3]
+        fields[3]
+        for fields in options
+        if len(fields) > 3 and fields[1] == "/proc" and "hidepid=" in fields[3]
     ]
     hides = [option for option in hides if "hidepid=0" not in option and "hidepid=off" not in option]
     if hides and ctx.euid != 0:
@@ -379,8 +381,8 @@ def command_of(ctx: Context, pid: int) -> str:
             data = file.read(_COMMAND_BYTES)
     except OSError:
         return ""
-    words = data.rstrip(b"\0").split(b"\0")
-    if len(data) == _COMMAND_BYTES and len(words) > 1:
-        words.pop()  # cut: a part of a secret need not look like one
-    line = " ".join(redact_argv(word.decode("utf-8", "surrogateescape") for word in words))
+    argv = data.rstrip(b"\0").split(b"\0")
+    if len(data) == _COMMAND_BYTES and len(argv) > 1:
+        argv.pop()  # cut: a part of a secret need not look like one
+    line = " ".join(redact_argv(word.decode("utf-8", "surrogateescape") for word in argv))
     return "".join(char for char in " ".join(line.split()) if char.isprintable())[:COMMAND_LENGTH]

@@ -114,9 +114,11 @@ class Pressure(BaseCollector):
 
     def _find(self) -> None:
         """Sources that are there now; those that are open go on in the wider group."""
-        known = {(source.labels["scope"], source.labels["resource"]): source for source in self._sources}
+        by_resource = {
+            (source.labels["scope"], source.labels["resource"]): source for source in self._sources
+        }
         for scope, resource, path in _paths(self._watch.group, self._ctx):
-            source = known.get((scope, resource))
+            source = by_resource.get((scope, resource))
             if not path or (scope, resource) in self._ended or (source and source.file.path == path):
                 continue
             if source is not None:
@@ -153,18 +155,20 @@ def _paths(group: JobCgroup, ctx: Context) -> list[tuple[str, str, str]]:
 def _unreadable(ctx: Context, path: str) -> str:
     """Why a file gives no pressure; "" when it does. Disabled PSI answers "Operation not supported"."""
     try:
-        found = "total=" in ctx.read(path)
+        has_totals = "total=" in ctx.read(path)
     except OSError as error:
         return f"{path}: {reason_of(error)}"
-    return "" if found else f"{path}: no totals in it"
+    return "" if has_totals else f"{path}: no totals in it"
 
 
 def _totals(source: _Source) -> list[tuple[Series, int]]:
     """Raises OSError, ValueError, IndexError."""
-    words = source.file.read().split()
-    found = [("some", int(words[4][6:]))]
-    if source.full is not None and len(words) > 9:  # the job's CPU has it since Linux 5.13
-        found.append(("full", int(words[9][6:])))
-    values = source.file.spliced(found)
+    fields = source.file.read().split()
+    totals = [("some", int(fields[4][6:]))]
+    if source.full is not None and len(fields) > 9:  # the job's CPU has it since Linux 5.13
+        totals.append(("full", int(fields[9][6:])))
+    values = source.file.spliced(totals)
     series = {"some": source.some, "full": source.full}
-    return [(one, value) for name, value in values.items() if (one := series[name]) is not None]
+    return [
+        (value_series, value) for name, value in values.items() if (value_series := series[name]) is not None
+    ]

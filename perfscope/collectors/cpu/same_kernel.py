@@ -45,15 +45,17 @@ class SameKernel:
             self._pids = self._look(self._ctx.out_dir)
         return self._pids
 
-    def _look(self, own: Path) -> frozenset[int]:
-        found: set[int] = set()
-        for host in _names(own.parent):
-            if host == own.name or self._verdicts.get(host) is False:
+    def _look(self, host_folder: Path) -> frozenset[int]:
+        pids: set[int] = set()
+        for host in _names(host_folder.parent):
+            if host == host_folder.name or self._verdicts.get(host) is False:
                 continue
-            if host not in self._verdicts and not self._judge(own.parent / host, host):
+            if host not in self._verdicts and not self._judge(host_folder.parent / host, host):
                 continue
-            found.update(int(name) for name in _names(own.parent / host / layout.PIDS) if name.isdigit())
-        return frozenset(found)
+            pids.update(
+                int(name) for name in _names(host_folder.parent / host / layout.PIDS) if name.isdigit()
+            )
+        return frozenset(pids)
 
     def _judge(self, folder: Path, host: str) -> bool:
         """Whether that host is on this kernel; asked again while it has not said."""

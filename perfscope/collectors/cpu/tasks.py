@@ -115,10 +115,10 @@ class TaskTimes(BaseCollector):
         names = self._ctx.glob(f"/proc/{rank.pid}/task/[0-9]*")
         tids = [int(name.rpartition("/")[2]) for name in names]
         fresh: list[int] | None = [0, 0, 0] if rank.listings else None
-        known = rank.tasks
-        rank.tasks = {tid: known.get(tid, fresh) for tid in tids}
+        known_tasks = rank.tasks
+        rank.tasks = {tid: known_tasks.get(tid, fresh) for tid in tids}
         rank.turn = [tid for tid in rank.turn if tid in rank.tasks]
-        rank.turn += [tid for tid in tids if tid != rank.pid and tid not in known]
+        rank.turn += [tid for tid in tids if tid != rank.pid and tid not in known_tasks]
         rank.listed_ns, rank.listings = now, rank.listings + 1
 
     def _choose(self, rank: _Rank, share: int) -> list[int]:
@@ -167,10 +167,10 @@ def _rank(pid: int) -> _Rank:
 
 def _switches(status: bytes) -> list[int]:
     """Voluntary and other context switches; the last lines of a thread's status. Raises ValueError."""
-    found = []
+    switches = []
     for kind in _KINDS:
         key = b"\n%s_ctxt_switches:" % kind.encode()
         at = status.index(key) + len(key)
         end = status.find(b"\n", at)
-        found.append(int(status[at : end if end >= 0 else None]))
-    return found
+        switches.append(int(status[at : end if end >= 0 else None]))
+    return switches

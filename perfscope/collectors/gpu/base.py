@@ -84,9 +84,9 @@ def absent_metrics(refused: Mapping[int, Sequence[tuple[str, str]]]) -> tuple[Ab
             where.setdefault(pair, []).append(index)
     absent = []
     for (metric, reason), indexes in where.items():
-        some = "" if len(indexes) == len(refused) else f" (GPU {', '.join(map(str, indexes))})"
+        gpus_text = "" if len(indexes) == len(refused) else f" (GPU {', '.join(map(str, indexes))})"
         remedy = "run as root, or let the driver's administrator allow it" if "ermission" in reason else ""
-        absent.append(Absent(what=metric, reason=reason + some, remedy=remedy))
+        absent.append(Absent(what=metric, reason=reason + gpus_text, remedy=remedy))
     return tuple(absent)
 
 
@@ -94,9 +94,9 @@ def selected(devices: Sequence[Entry], text: str) -> list[Entry]:
     """What an environment variable leaves visible: numbers or starts of uuids, up to one that is none."""
     chosen: list[Entry] = []
     for word in (part.strip() for part in text.split(",")):
-        named = [one for one in devices if word and str(one.get("uuid") or "").startswith(word)]
-        found = devices[int(word) : int(word) + 1] if word.isdecimal() else named[:1]
-        if not found:
+        named = [device for device in devices if word and str(device.get("uuid") or "").startswith(word)]
+        devices_selected = devices[int(word) : int(word) + 1] if word.isdecimal() else named[:1]
+        if not devices_selected:
             break
-        chosen += found
+        chosen += devices_selected
     return chosen

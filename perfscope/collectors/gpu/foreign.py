@@ -42,18 +42,18 @@ class ForeignProcesses:
     def count(self, gpu: int, processes: Sequence[GpuProcess]) -> list[int | None]:
         """Number and memory of the foreign ones among a GPU's processes; None where it cannot be said."""
         ranks = self._ctx.pids()
-        foreign = [one for one in processes if not self._is_ours(one.pid, ranks)]
+        foreign = [process for process in processes if not self._is_ours(process.pid, ranks)]
         self._same_pids = self._same_pids or len(foreign) < len(processes)
         if foreign and not self._same_pids:
             self._note_unmatched()
             return [None, None]
-        foreign = [one for one in foreign if not self._is_service(one.pid)]
-        for one in foreign if ranks else ():
-            if (gpu, one.pid) not in self._named:
-                self._named.add((gpu, one.pid))
-                self._facts.append(self._fact(gpu, one))
-        known = [one.memory_bytes for one in foreign if one.memory_bytes is not None]
-        return [len(foreign), sum(known) if known or not foreign else None]
+        foreign = [process for process in foreign if not self._is_service(process.pid)]
+        for process in foreign if ranks else ():
+            if (gpu, process.pid) not in self._named:
+                self._named.add((gpu, process.pid))
+                self._facts.append(self._fact(gpu, process))
+        sizes = [process.memory_bytes for process in foreign if process.memory_bytes is not None]
+        return [len(foreign), sum(sizes) if sizes or not foreign else None]
 
     def take_facts(self) -> list[Fact]:
         """Those since the last call: a neighbor's name, once; why nothing can be counted, once."""

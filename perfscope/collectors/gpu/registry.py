@@ -56,34 +56,34 @@ PLACES: tuple[Place, ...] = (
         tools=("amd-smi",),
     ),
 )
-COLLECTORS = tuple(name for place in PLACES for name in place.collectors)
-PACKAGES = tuple(name for place in PLACES for name in place.packages)
-TOOLS = tuple(name for place in PLACES for name in place.tools)
+COLLECTORS = tuple(name for entry in PLACES for name in entry.collectors)
+PACKAGES = tuple(name for entry in PLACES for name in entry.packages)
+TOOLS = tuple(name for entry in PLACES for name in entry.tools)
 
 
 def vendors() -> list[Vendor]:
     """One new instance of each."""
-    return [_made(place.vendor) for place in PLACES]
+    return [_made(entry.vendor) for entry in PLACES]
 
 
-def _made(place: str) -> Vendor:
-    module, _, name = place.partition(":")
+def _made(import_path: str) -> Vendor:
+    module, _, name = import_path.partition(":")
     vendor: Vendor = getattr(import_module(module), name)()
     return vendor
 
 
 def devices(ctx: Context, notes: list[str]) -> list[Entry]:
     """Every GPU of the host, numbered through, with `vendor` and `visibility`. Never raises."""
-    found: list[Entry] = []
+    gpus: list[Entry] = []
     for vendor in vendors():
-        found += _numbered(vendor, _own(vendor, ctx, notes), _next_index(found))
-    return found
+        gpus += _numbered(vendor, _own(vendor, ctx, notes), _next_index(gpus))
+    return gpus
 
 
 def _own(vendor: Vendor, ctx: Context, notes: list[str]) -> list[Entry]:
     """Devices of a vendor; where its library fails, by the driver's files alone."""
-    found = _read(vendor, lambda: vendor.devices(ctx, notes), notes)
-    return found if found is not None else _read(vendor, lambda: vendor.driver_devices(ctx), notes) or []
+    entries = _read(vendor, lambda: vendor.devices(ctx, notes), notes)
+    return entries if entries is not None else _read(vendor, lambda: vendor.driver_devices(ctx), notes) or []
 
 
 def _read(vendor: Vendor, read: Callable[[], list[Entry]], notes: list[str]) -> list[Entry] | None:
@@ -103,12 +103,12 @@ def _index(gpu: Entry, otherwise: int) -> int:
     return index if isinstance(index, int) else otherwise
 
 
-def _numbered(vendor: Vendor, own: list[Entry], first: int) -> list[Entry]:
-    numbers = [first + _index(gpu, place) for place, gpu in enumerate(own)]
+def _numbered(vendor: Vendor, vendor_gpus: list[Entry], first: int) -> list[Entry]:
+    numbers = [first + _index(gpu, position) for position, gpu in enumerate(vendor_gpus)]
     common: Entry = {"vendor": vendor.name, "visibility": [list(stage) for stage in vendor.visibility]}
     return [
         {**gpu, "id": f"gpu:{number}", "index": number, **common}
-        for number, gpu in zip(numbers, own, strict=True)
+        for number, gpu in zip(numbers, vendor_gpus, strict=True)
     ]
 
 
@@ -119,16 +119,18 @@ def links(ctx: Context, gpus: list[Entry], notes: list[str]) -> list[Entry]:
         gpus: what `devices` gave.
         notes: gets a line for a vendor that could not be asked.
     """
-    found: list[Entry] = []
+    found_links: list[Entry] = []
     first = 0
     for vendor in vendors():
-        own = [gpu for gpu in gpus if gpu["vendor"] == vendor.name]
+        vendor_gpus = [gpu for gpu in gpus if gpu["vendor"] == vendor.name]
         try:
-            found += [_renumbered(link, first) for link in vendor.links(ctx)] if len(own) > 1 else []
+            found_links += (
+                [_renumbered(link, first) for link in vendor.links(ctx)] if len(vendor_gpus) > 1 else []
+            )
         except Exception as error:  # noqa: BLE001 - as above
             notes.append(f"links of {vendor.name}: not read ({type(error).__name__}: {error})")
-        first = max(first, _next_index(own))
-    return found
+        first = max(first, _next_index(vendor_gpus))
+    return found_links
 
 
 def _renumbered(link: Entry, first: int) -> Entry:
@@ -138,12 +140,12 @@ def _renumbered(link: Entry, first: int) -> Entry:
 
 def first_index(ctx: Context, name: str) -> int:
     """The number of the vendor's first GPU: those of the vendors before it come first."""
-    found: list[Entry] = []
+    gpus: list[Entry] = []
     for vendor in vendors():
         if vendor.name == name:
             break
-        found += _numbered(vendor, _own(vendor, ctx, []), _next_index(found))
-    return _next_index(found)
+        gpus += _numbered(vendor, _own(vendor, ctx, []), _next_index(gpus))
+    return _next_index(gpus)
 
 
 def has_gpu(ctx: Context) -> bool:
@@ -189,8 +191,8 @@ def _selections(vendor: Vendor, environment: Mapping[str, str]) -> list[str]:
 
 def _num_named(text: str) -> int:
     """Devices that a variable names; runtimes stop at the first name that is none."""
-    words = [word.strip() for word in text.split(",")]
-    return next((n for n, word in enumerate(words) if not word or word.startswith("-")), len(words))
+    names = [word.strip() for word in text.split(",")]
+    return next((n for n, word in enumerate(names) if not word or word.startswith("-")), len(names))
 
 
 def gpu_peaks(name: str | None) -> tuple[Peak, ...]:

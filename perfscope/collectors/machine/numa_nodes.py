@@ -77,21 +77,21 @@ def read_processors(ctx: Context) -> Processors:
 
 def read_caches(ctx: Context) -> list[dict[str, object]]:
     """Entries `caches`: each cache once, however many CPUs share it."""
-    found: dict[tuple[int, str, str], dict[str, object]] = {}
+    caches: dict[tuple[int, str, str], dict[str, object]] = {}
     for folder in ctx.glob(f"{_CPU}/cpu[0-9]*/cache/index[0-9]*"):
         level, kind = ctx.read_int(f"{folder}/level"), ctx.read_or(f"{folder}/type")
         cpus = ctx.read_or(f"{folder}/shared_cpu_list")
-        if level is None or (level, kind, cpus) in found:
+        if level is None or (level, kind, cpus) in caches:
             continue
         size = re.fullmatch(r"(\d+)([KM]?)", ctx.read_or(f"{folder}/size"))
         unit = {"": 1, "K": 1 << 10, "M": 1 << 20}
-        found[level, kind, cpus] = {
+        caches[level, kind, cpus] = {
             "level": level,
             "type": kind,
             "size_bytes": int(size[1]) * unit[size[2]] if size else None,
             "cpus": cpus,
         }
-    return [found[key] for key in sorted(found, key=lambda key: (key[0], key[1], _cpus(key[2])))]
+    return [caches[key] for key in sorted(caches, key=lambda key: (key[0], key[1], _cpus(key[2])))]
 
 
 def read_node_cpus(ctx: Context) -> dict[int, list[int]]:
@@ -135,7 +135,7 @@ def read_numa_nodes(
 
 def is_sub_numa(packages: Sequence[dict[str, object]]) -> bool:
     """Whether a socket is cut into several NUMA nodes with CPUs (sub-NUMA clustering, NPS2/4)."""
-    return any(isinstance(one["nodes"], list) and len(one["nodes"]) > 1 for one in packages)
+    return any(isinstance(package["nodes"], list) and len(package["nodes"]) > 1 for package in packages)
 
 
 def memory_total(ctx: Context) -> int | None:
@@ -171,8 +171,8 @@ def _package(
     """The socket a node belongs to; for one without CPUs by its HMAT initiator, else by distance."""
     near = [node] if node_cpus[node] else _initiators(ctx, node)
     if not near:
-        others = {other: row[other] for other, cpus in node_cpus.items() if cpus and other in row}
-        near = [other for other, far in others.items() if far == min(others.values())]
+        distances = {other: row[other] for other, cpus in node_cpus.items() if cpus and other in row}
+        near = [other for other, far in distances.items() if far == min(distances.values())]
     sockets = {processors.package_of.get(cpu) for other in near for cpu in node_cpus.get(other, [])}
     return sockets.pop() if len(sockets) == 1 else None
 
@@ -190,12 +190,12 @@ def _access(ctx: Context, node: int) -> str:
 
 def _hmat(ctx: Context, node: int) -> dict[str, int] | None:
     folder = _access(ctx, node)
-    found: dict[str, int] = {}
+    attributes: dict[str, int] = {}
     for name, (key, factor) in _HMAT_UNITS.items():
         value = ctx.read_int(f"{folder}/{name}")
         if value is not None and value > 0:
-            found[key] = value * factor
-    return found or None
+            attributes[key] = value * factor
+    return attributes or None
 
 
 def _bandwidth(hmat: dict[str, int] | None) -> int:
@@ -203,16 +203,16 @@ def _bandwidth(hmat: dict[str, int] | None) -> int:
 
 
 def _tiers(ctx: Context) -> dict[int, int]:
-    found: dict[int, int] = {}
+    tiers: dict[int, int] = {}
     for name in ctx.glob(f"{_TIERS}/memory_tier[0-9]*/nodelist"):
         tier = int(name.split("/")[-2].removeprefix("memory_tier"))
-        found.update(dict.fromkeys(_cpus(ctx.read_or(name)), tier))
-    return found
+        tiers.update(dict.fromkeys(_cpus(ctx.read_or(name)), tier))
+    return tiers
 
 
 def _distances(ctx: Context, node: int) -> list[int]:
-    words = ctx.read_or(f"{_NODE}/node{node}/distance").split()
-    return [int(word) for word in words if word.isdigit()]
+    fields = ctx.read_or(f"{_NODE}/node{node}/distance").split()
+    return [int(word) for word in fields if word.isdigit()]
 
 
 def _node_ids(ctx: Context) -> list[int]:
@@ -221,8 +221,8 @@ def _node_ids(ctx: Context) -> list[int]:
 
 
 def _memory(meminfo: str, name: str) -> int | None:
-    found = re.search(rf"\b{name}:\s+(\d+) kB", meminfo)
-    return int(found[1]) * 1024 if found else None
+    match = re.search(rf"\b{name}:\s+(\d+) kB", meminfo)
+    return int(match[1]) * 1024 if match else None
 
 
 def _cpus(text: str) -> list[int]:

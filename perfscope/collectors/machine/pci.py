@@ -36,10 +36,10 @@ class Place:
 
 def normal_address(text: str) -> str:
     """A driver's spelling to sysfs': ``00000000:3B:00.0`` -> ``0000:3b:00.0``."""
-    domain, colon, rest = text.strip().lower().partition(":")
+    domain, colon, remainder = text.strip().lower().partition(":")
     if not colon:
         return text.strip().lower()
-    return f"{domain[-4:] if set(domain[:-4]) <= {'0'} else domain}:{rest}"
+    return f"{domain[-4:] if set(domain[:-4]) <= {'0'} else domain}:{remainder}"
 
 
 def place_of(ctx: Context, name: str) -> Place:
@@ -55,11 +55,11 @@ def place_of(ctx: Context, name: str) -> Place:
         if pci is None and _ADDRESS.fullmatch(parts[length - 1]):
             pci, folder = parts[length - 1], here
         if node is None and ctx.exists(f"{here}/numa_node"):
-            told = ctx.read_int(f"{here}/numa_node")
-            node = told if told is not None else -1
+            node_file = ctx.read_int(f"{here}/numa_node")
+            node = node_file if node_file is not None else -1
             cpus = ctx.read_or(f"{here}/local_cpulist")
-    known = node is not None and node >= 0
-    return Place(pci, folder, node if known else None, cpus if known else "")
+    has_node = node is not None and node >= 0
+    return Place(pci, folder, node if has_node else None, cpus if has_node else "")
 
 
 def pcie_link(ctx: Context, folder: str) -> dict[str, object] | None:
@@ -71,7 +71,7 @@ def pcie_link(ctx: Context, folder: str) -> dict[str, object] | None:
     speed, width = _speed(ctx, f"{folder}/current_link_speed"), _width(ctx, f"{folder}/current_link_width")
     top, widest = _speed(ctx, f"{folder}/max_link_speed"), _width(ctx, f"{folder}/max_link_width")
     above = _speed(ctx, f"{folder.rpartition('/')[0]}/max_link_speed")
-    speeds = [one for one in (top or speed, above) if one]
+    speeds = [speed_value for speed_value in (top or speed, above) if speed_value]
     lanes = width or widest
     if not lanes or not speeds:
         return None
@@ -90,15 +90,15 @@ def lane_bytes_per_s(gt_s: float) -> float:
     return gt_s * 1e9 * coding / 8
 
 
-def path_between(one: Place, other: Place, num_nodes: int) -> str:
+def path_between(first_device: Place, other: Place, num_nodes: int) -> str:
     """What two PCI devices have between them, in the words that vendors' tools print.
 
     PIX at most one bridge or switch · PXB several · PHB the same host bridge · NODE several host bridges
     of one NUMA node · SYS the link between sockets (also where the nodes are not told).
     """
-    first, second = _below_root(one.folder), _below_root(other.folder)
+    first, second = _below_root(first_device.folder), _below_root(other.folder)
     if not first or not second or first[0] != second[0]:
-        same = one.numa_node == other.numa_node and one.numa_node is not None
+        same = first_device.numa_node == other.numa_node and first_device.numa_node is not None
         return "NODE" if same or num_nodes == 1 else "SYS"
     common = 0
     while common < min(len(first), len(second)) and first[common] == second[common]:
@@ -116,7 +116,7 @@ def read_nics(ctx: Context) -> tuple[list[dict[str, object]], list[str]]:
         name = folder.rpartition("/")[2]
         if not ctx.exists(f"{folder}/ifindex") or ctx.read_int(f"{folder}/type") == _LOOPBACK:
             continue
-        place = place_of(ctx, folder)
+        location = place_of(ctx, folder)
         virtual = "/devices/virtual/" in ctx.real(folder)
         num_virtual += virtual
         if virtual and num_virtual > MAX_VIRTUAL_NICS:
@@ -125,15 +125,15 @@ def read_nics(ctx: Context) -> tuple[list[dict[str, object]], list[str]]:
             {
                 "id": f"nic:{name}",
                 "name": name,
-                "pci": place.pci,
-                "numa_node": place.numa_node,
-                "cpus": place.cpus,
+                "pci": location.pci,
+                "numa_node": location.numa_node,
+                "cpus": location.cpus,
                 "speed_bits_per_s": _net_speed(ctx, folder),
                 "mtu": ctx.read_int(f"{folder}/mtu"),
                 "state": ctx.read_or(f"{folder}/operstate") or None,
                 "virtual": virtual,
                 "mac": ctx.read_or(f"{folder}/address") or None,
-                "pcie": pcie_link(ctx, place.folder) if place.folder else None,
+                "pcie": pcie_link(ctx, location.folder) if location.folder else None,
             }
         )
     left_out = num_virtual - MAX_VIRTUAL_NICS
@@ -147,9 +147,9 @@ def read_fabric_ports(ctx: Context) -> list[dict[str, object]]:
         device, number = folder.split("/")[-3], folder.split("/")[-1]
         base = f"/sys/class/infiniband/{device}"
         netdev = port_netdev(ctx, device, number)
-        place = place_of(ctx, f"{base}/device") if ctx.exists(f"{base}/device") else place_of(ctx, base)
-        if not place.folder and netdev:  # a software device sits on an interface
-            place = place_of(ctx, f"/sys/class/net/{netdev}")
+        location = place_of(ctx, f"{base}/device") if ctx.exists(f"{base}/device") else place_of(ctx, base)
+        if not location.folder and netdev:  # a software device sits on an interface
+            location = place_of(ctx, f"/sys/class/net/{netdev}")
         kind = port_kind(ctx, device, number)
         ports.append(
             {
@@ -160,11 +160,11 @@ def read_fabric_ports(ctx: Context) -> list[dict[str, object]]:
                 "link_layer": ctx.read_or(f"{folder}/link_layer") or None,
                 "rate_bits_per_s": port_rate(ctx, device, number) if not is_software(ctx, device) else None,
                 "state": ctx.read_or(f"{folder}/state").partition(":")[2].strip() or None,
-                "pci": place.pci,
-                "numa_node": place.numa_node,
-                "cpus": place.cpus,
+                "pci": location.pci,
+                "numa_node": location.numa_node,
+                "cpus": location.cpus,
                 "netdev": netdev,
-                "pcie": pcie_link(ctx, place.folder) if place.folder else None,
+                "pcie": pcie_link(ctx, location.folder) if location.folder else None,
             }
         )
     return ports
@@ -195,8 +195,8 @@ def port_kind(ctx: Context, device: str, number: str) -> str:
 def port_rate(ctx: Context, device: str, number: str) -> int | None:
     """Bits per second from ``200 Gb/sec (4X HDR)``."""
     text = ctx.read_or(f"/sys/class/infiniband/{device}/ports/{number}/rate")
-    found = re.match(r"(\d+(?:\.\d+)?) Gb/sec", text)
-    return round(float(found[1]) * 1e9) if found else None
+    match = re.match(r"(\d+(?:\.\d+)?) Gb/sec", text)
+    return round(float(match[1]) * 1e9) if match else None
 
 
 def port_netdev(ctx: Context, device: str, number: str) -> str | None:
@@ -221,8 +221,8 @@ def _below_root(folder: str) -> list[str]:
 
 def _speed(ctx: Context, name: str) -> float | None:
     """GT/s from ``16.0 GT/s PCIe``; None for ``Unknown speed``."""
-    found = re.match(r"(\d+(?:\.\d+)?) GT/s", ctx.read_or(name))
-    return float(found[1]) if found else None
+    match = re.match(r"(\d+(?:\.\d+)?) GT/s", ctx.read_or(name))
+    return float(match[1]) if match else None
 
 
 def _width(ctx: Context, name: str) -> int | None:

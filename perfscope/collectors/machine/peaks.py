@@ -102,8 +102,8 @@ def _all(topology: Mapping[str, object]) -> Iterator[tuple[str, Peak]]:
 
 
 def _entry(where: str, peak: Peak) -> dict[str, object]:
-    words = {"memory": "device memory", "port": "link"}
-    what = words.get(peak.what, peak.what)
+    titles = {"memory": "device memory", "port": "link"}
+    what = titles.get(peak.what, peak.what)
     if peak.what == "arithmetic":
         what = f"{peak.dtype} {'matrix' if peak.tensor else 'vector'} arithmetic"
     entry: dict[str, object] = {

@@ -160,7 +160,7 @@ def kernel_settings(ctx: Context) -> dict[str, object]:
 
 def limits() -> dict[str, int | None]:
     """Limits of this process (soft), and the size of /dev/shm; None = unlimited or not known."""
-    found: dict[str, int | None] = {}
+    soft_limits: dict[str, int | None] = {}
     for name, number in (
         ("open_files", resource.RLIMIT_NOFILE),
         ("locked_memory_bytes", resource.RLIMIT_MEMLOCK),
@@ -168,16 +168,16 @@ def limits() -> dict[str, int | None]:
         ("stack_bytes", resource.RLIMIT_STACK),
     ):
         soft = resource.getrlimit(number)[0]
-        found[name] = None if soft == resource.RLIM_INFINITY else soft
-    found["dev_shm_bytes"] = None
+        soft_limits[name] = None if soft == resource.RLIM_INFINITY else soft
+    soft_limits["dev_shm_bytes"] = None
     with suppress(OSError):
-        found["dev_shm_bytes"] = shutil.disk_usage("/dev/shm").total
-    return found
+        soft_limits["dev_shm_bytes"] = shutil.disk_usage("/dev/shm").total
+    return soft_limits
 
 
 def _system(ctx: Context) -> dict[str, object]:
-    found = re.match(r"Linux version (\S+)", ctx.read_or("/proc/version"))
-    kernel = found[1] if found else ctx.read_or("/proc/sys/kernel/osrelease") or None
+    match = re.match(r"Linux version (\S+)", ctx.read_or("/proc/version"))
+    kernel = match[1] if match else ctx.read_or("/proc/sys/kernel/osrelease") or None
     names = re.search(r'^PRETTY_NAME="?([^"\n]+)', ctx.read_or("/etc/os-release"), re.M)
     return {
         "kernel": kernel,
@@ -211,8 +211,8 @@ def _tool(name: str) -> str | None:
 def _own_group(ctx: Context, controller: str) -> str:
     """Our path below the mount point of a version 1 controller, or "" for version 2; "/" when not known."""
     for line in ctx.read_or("/proc/self/cgroup").splitlines():
-        _, _, rest = line.partition(":")
-        names, _, path = rest.partition(":")
+        _, _, remainder = line.partition(":")
+        names, _, path = remainder.partition(":")
         if controller in names.split(","):
             return path
     return "/"

@@ -116,8 +116,8 @@ def _count(cpus: str) -> int | None:
 
 def _cpu_limit(ctx: Context) -> float | None:
     """CPUs that the control groups around this process grant (the least of them); None = no limit."""
-    own = re.search(r"^0::(/.*)$", ctx.read_or("/proc/self/cgroup"), re.M)
-    parts = own[1].strip("/").split("/") if own else []
+    match = re.search(r"^0::(/.*)$", ctx.read_or("/proc/self/cgroup"), re.M)
+    parts = match[1].strip("/").split("/") if match else []
     limits = []
     for base in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"):
         for length in range(len(parts) + 1):
@@ -139,8 +139,8 @@ def _placed(ctx: Context, gpu: Entry) -> Entry:
     """The same with what sysfs knows; what the driver said goes first."""
     address = normal_address(str(gpu.get("pci") or ""))
     folder = f"{_PCI_DEVICES}/{address}"
-    known = address and ctx.exists(folder)
-    place = place_of(ctx, folder) if known else Place()
+    is_present = address and ctx.exists(folder)
+    location = place_of(ctx, folder) if is_present else Place()
     facts: Entry = {
         "id": gpu["id"],
         "index": gpu["index"],
@@ -148,12 +148,12 @@ def _placed(ctx: Context, gpu: Entry) -> Entry:
         "name": None,
         "uuid": None,
         "memory_bytes": None,
-        "numa_node": place.numa_node,
-        "cpus": place.cpus,
-        "pcie": pcie_link(ctx, place.folder) if place.folder else None,
+        "numa_node": location.numa_node,
+        "cpus": location.cpus,
+        "pcie": pcie_link(ctx, location.folder) if location.folder else None,
     }
-    said = {key: value for key, value in gpu.items() if value is not None and value != ""}
-    return {**facts, **said, "pci": facts["pci"]}
+    vendor_facts = {key: value for key, value in gpu.items() if value is not None and value != ""}
+    return {**facts, **vendor_facts, "pci": facts["pci"]}
 
 
 # Links
@@ -183,13 +183,15 @@ def _links(
     return links
 
 
-def _pcie_path(ctx: Context, one: Entry, other: Entry, num_nodes: int) -> Entry:
-    places = [place_of(ctx, f"{_PCI_DEVICES}/{end['pci']}") for end in (one, other)]
-    peaks = [pcie["peak_bytes_per_s"] for end in (one, other) if isinstance(pcie := end.get("pcie"), dict)]
+def _pcie_path(ctx: Context, first_gpu: Entry, other: Entry, num_nodes: int) -> Entry:
+    locations = [place_of(ctx, f"{_PCI_DEVICES}/{end['pci']}") for end in (first_gpu, other)]
+    peaks = [
+        pcie["peak_bytes_per_s"] for end in (first_gpu, other) if isinstance(pcie := end.get("pcie"), dict)
+    ]
     return {
-        "a": one["id"],
+        "a": first_gpu["id"],
         "b": other["id"],
         "class": "pcie",
-        "path": path_between(places[0], places[1], num_nodes),
+        "path": path_between(locations[0], locations[1], num_nodes),
         "peak_bytes_per_s": min(peaks) if len(peaks) == 2 else None,
     }

@@ -69,57 +69,57 @@ def metric_of(event: UncoreEvent, cached: bool) -> Metric:
     )
 
 
-def series_of(found: UncoreMap) -> list[tuple[UncoreEvent, int, Series]]:
+def series_of(uncore: UncoreMap) -> list[tuple[UncoreEvent, int, Series]]:
     """Every counter that is to be opened: event, CPU, series."""
-    cached = any(event.metric == CACHE_HITS for event in found.events)
+    cached = any(event.metric == CACHE_HITS for event in uncore.events)
     rows = []
-    for event in found.events:
+    for event in uncore.events:
         metric = metric_of(event, cached)
         for cpu in event.cpus:
-            labels = {"socket": found.sockets[cpu], "channel": event.channel, "pmu": event.pmu}
+            labels = {"socket": uncore.sockets[cpu], "channel": event.channel, "pmu": event.pmu}
             rows.append((event, cpu, Series(metric, labels)))
     return rows
 
 
-def describe(found: UncoreMap) -> str:
+def describe(uncore: UncoreMap) -> str:
     """``uncore_imc: 6 on each of 2 sockets``."""
     groups: dict[str, set[tuple[str, int]]] = {}
-    for event in found.events:
+    for event in uncore.events:
         groups.setdefault(event.pmu.rstrip("0123456789").rstrip("_"), set()).update(
-            (found.sockets[cpu], int(event.channel.partition(".")[0])) for cpu in event.cpus
+            (uncore.sockets[cpu], int(event.channel.partition(".")[0])) for cpu in event.cpus
         )
-    words = []
-    for name, places in groups.items():
-        sockets = len({socket for socket, _ in places})
+    parts = []
+    for name, channels in groups.items():
+        sockets = len({socket for socket, _ in channels})
         on_each = f"on each of {sockets} sockets" if sockets > 1 else "on 1 socket"
-        words.append(f"{name}: {len(places) // max(sockets, 1)} {on_each}")
-    return ", ".join(words)
+        parts.append(f"{name}: {len(channels) // max(sockets, 1)} {on_each}")
+    return ", ".join(parts)
 
 
-def try_to_open(ctx: Context, found: UncoreMap) -> tuple[str, str]:
+def try_to_open(ctx: Context, uncore: UncoreMap) -> tuple[str, str]:
     """Open one counter and close it: ("", "") when that works, else the reason and the remedy."""
-    event = found.events[0]
+    event = uncore.events[0]
     try:
         descriptor = _open(ctx, event, event.cpus[0])
     except OSError as error:
         if not ctx.live and error.errno == errno.ENOSYS:
-            return f"{_names(found)} found; cannot be opened in a captured tree", ""
+            return f"{_names(uncore)} found; cannot be opened in a captured tree", ""
         return _explain(ctx, event, error)
     os.close(descriptor)
     return "", ""
 
 
-def _names(found: UncoreMap) -> str:
+def _names(uncore: UncoreMap) -> str:
     """``uncore_imc_0…5``."""
     groups: dict[str, list[int]] = {}
-    for pmu in {event.pmu for event in found.events}:
+    for pmu in {event.pmu for event in uncore.events}:
         stem = pmu.rstrip("0123456789")
         groups.setdefault(stem, []).append(int(pmu[len(stem) :] or -1))
-    words = []
+    names = []
     for stem, numbers in sorted(groups.items()):
         first, last = min(numbers), max(numbers)
-        words.append(stem if last < 0 else f"{stem}{first}" if first == last else f"{stem}{first}…{last}")
-    return ", ".join(words)
+        names.append(stem if last < 0 else f"{stem}{first}" if first == last else f"{stem}{first}…{last}")
+    return ", ".join(names)
 
 
 def _open(ctx: Context, event: UncoreEvent, cpu: int) -> int:
@@ -192,25 +192,25 @@ class MemoryBandwidth(BaseCollector):
         self._counters: list[_Counter] = []
 
     def probe(self, ctx: Context) -> Capability:
-        found = self._find(ctx)
-        reason, remedy = try_to_open(ctx, found) if found.events else (found.reason, found.remedy)
-        metrics = {event.metric: metric_of(event, cached=False) for event in found.events}
+        uncore = self._find(ctx)
+        reason, remedy = try_to_open(ctx, uncore) if uncore.events else (uncore.reason, uncore.remedy)
+        metrics = {event.metric: metric_of(event, cached=False) for event in uncore.events}
         return self.capability(
             metrics=tuple(metrics.values()),
-            source=f"perf_event_open on {PMUS}" if found.events else PMUS,
+            source=f"perf_event_open on {PMUS}" if uncore.events else PMUS,
             reason=f"{reason}; {MODELLED_INSTEAD}" if reason else "",
             remedy=remedy,
-            absent=tuple(Absent(what="MCDRAM", reason=note) for note in found.notes),
-            detail=describe(found),
+            absent=tuple(Absent(what="MCDRAM", reason=note) for note in uncore.notes),
+            detail=describe(uncore),
         )
 
     def open(self, ctx: Context) -> None:
         self._ctx = ctx
-        found = self._find(ctx)
-        self._facts += [Fact("note", {}, {"text": note}) for note in found.notes]
-        refused = [why for row in series_of(found) if (why := self._start(ctx, *row)) is not None]
+        uncore = self._find(ctx)
+        self._facts += [Fact("note", {}, {"text": note}) for note in uncore.notes]
+        refused = [why for row in series_of(uncore) if (why := self._start(ctx, *row)) is not None]
         if not self._counters:
-            raise OSError(errno.ENODEV, refused[0][1] if refused else found.reason)
+            raise OSError(errno.ENODEV, refused[0][1] if refused else uncore.reason)
         for (pmu, metric), reason in dict(refused).items():
             self.stopped(metric, {"pmu": pmu}, reason)
         self.min_interval_ns = FAST_NS if len(self._counters) <= MANY_COUNTERS else SECOND_NS // 4

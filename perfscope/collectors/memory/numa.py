@@ -89,8 +89,8 @@ class NumaCounters(BaseCollector):
             except OSError as error:
                 self.stopped("numastat", labels, reason_of(error))
                 continue
-            known = [METRICS.get(name.decode("ascii", "replace")) for name in names]
-            series = [Series(metric, labels) if metric else None for metric in known]
+            node_metrics = [METRICS.get(name.decode("ascii", "replace")) for name in names]
+            series = [Series(metric, labels) if metric else None for metric in node_metrics]
             self._nodes.append(_Node(labels, file, names, series))
 
     def sample(self) -> Sequence[Reading]:
@@ -127,8 +127,8 @@ def _counts(node: _Node) -> list[tuple[Series, int]]:
         OSError: the node is gone.
         ValueError: not the format of when it was opened.
     """
-    words = node.file.read().split()
-    if words[::2] != node.names:
+    fields = node.file.read().split()
+    if fields[::2] != node.names:
         raise ValueError("other counters than before")
-    counts = zip(node.series, words[1::2], strict=True)
+    counts = zip(node.series, fields[1::2], strict=True)
     return [(series, int(count)) for series, count in counts if series is not None]

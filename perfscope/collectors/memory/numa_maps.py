@@ -36,11 +36,11 @@ def parse_numa_maps(text: str, page_size: int) -> NumaMaps:
     pages: Counter[int] = Counter()
     policies: Counter[str] = Counter()
     for line in text.splitlines():
-        words = line.split()
-        if len(words) < 2:
+        fields = line.split()
+        if len(fields) < 2:
             continue
         unit, counts = page_size, []
-        for word in words[2:]:
+        for word in fields[2:]:
             name, equals, value = word.partition("=")
             if name == "kernelpagesize_kB" and value.isdigit():
                 unit = int(value) * 1024
@@ -48,7 +48,7 @@ def parse_numa_maps(text: str, page_size: int) -> NumaMaps:
                 counts.append((int(name[1:]), int(value)))
         for node, count in counts:
             pages[node] += count * unit // page_size
-        policies[words[1]] += sum(count for _, count in counts) * unit // page_size
+        policies[fields[1]] += sum(count for _, count in counts) * unit // page_size
     return NumaMaps(dict(sorted(pages.items())), dict(policies))
 
 
@@ -86,11 +86,11 @@ class Mappings:
 def _writable_anonymous(text: str) -> Iterator[tuple[int, int]]:
     """(begin, end) of each mapping; lines that were cut off are skipped."""
     for line in text.splitlines():
-        span, _, rest = line.partition(" ")
-        if not rest.startswith("rw-p "):
+        span, _, remainder = line.partition(" ")
+        if not remainder.startswith("rw-p "):
             continue
-        words = rest.split(None, 4)  # perms, offset, device, inode, path
-        if len(words) < 4 or words[3] != "0" or (len(words) == 5 and words[4].startswith("/")):
+        fields = remainder.split(None, 4)  # perms, offset, device, inode, path
+        if len(fields) < 4 or fields[3] != "0" or (len(fields) == 5 and fields[4].startswith("/")):
             continue
         begin, dash, end = span.partition("-")
         if dash:
@@ -99,10 +99,10 @@ def _writable_anonymous(text: str) -> Iterator[tuple[int, int]]:
 
 def status_fields(text: str, names: Iterable[str]) -> dict[str, str]:
     """``Name:\\tvalue`` lines of /proc/PID/status; absent ones are left out."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for name in names:
         at = text.find(f"\n{name}:")
         if at >= 0:
             begin = at + len(name) + 2
-            found[name] = text[begin : text.find("\n", begin)].strip()
-    return found
+            values[name] = text[begin : text.find("\n", begin)].strip()
+    return values

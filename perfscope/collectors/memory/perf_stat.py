@@ -48,26 +48,26 @@ class PerfStat(BaseCollector):
         self._ended = False
 
     def probe(self, ctx: Context) -> Capability:
-        found = self._find(ctx)
+        uncore = self._find(ctx)
         perf = shutil.which("perf") or ""
         reason, remedy = self._why_not(ctx, perf)
         return self.capability(
-            metrics=tuple({event.metric: metric_of(event, cached=False) for event in found.events}.values()),
+            metrics=tuple({event.metric: metric_of(event, cached=False) for event in uncore.events}.values()),
             source=f"{perf or 'perf'} stat -a -A -I {INTERVAL_MS}",
             reason=reason,
             remedy=remedy,
-            detail=describe(found),
+            detail=describe(uncore),
         )
 
     def open(self, ctx: Context) -> None:
         self._ctx = ctx
-        found = self._find(ctx)
+        uncore = self._find(ctx)
         names: dict[int, str] = {}
-        for event, cpu, series in series_of(found):
+        for event, cpu, series in series_of(uncore):
             name = names.setdefault(id(event), _name(len(names)))
             self._series[name, f"CPU{cpu}"] = series
         self._totals = dict.fromkeys(self._series.values(), 0)
-        arguments = [part for event in found.events for part in ("-e", _event(event, names[id(event)]))]
+        arguments = [part for event in uncore.events for part in ("-e", _event(event, names[id(event)]))]
         self._start(arguments)
 
     def sample(self) -> Sequence[Reading]:
@@ -95,16 +95,16 @@ class PerfStat(BaseCollector):
             self._pipe = -1
 
     def _why_not(self, ctx: Context, perf: str) -> tuple[str, str]:
-        found = self._find(ctx)
+        uncore = self._find(ctx)
         if not ctx.live:
             return "a captured tree runs no programs", ""
-        if not found.events:
-            return found.reason, found.remedy
-        if not try_to_open(ctx, found)[0]:
+        if not uncore.events:
+            return uncore.reason, uncore.remedy
+        if not try_to_open(ctx, uncore)[0]:
             return "not needed: the counters are read directly", ""
         if not perf:
             return "perf is not installed", "install perf (Debian: linux-perf), with rights for everybody"
-        return _trial(perf, found.events[0])
+        return _trial(perf, uncore.events[0])
 
     def _start(self, events: Sequence[str]) -> None:
         reader, writer = os.pipe2(os.O_CLOEXEC)
@@ -190,7 +190,7 @@ def _trial(perf: str, event: UncoreEvent) -> tuple[str, str]:
         return f"perf cannot be run: {error}", ""
     text = answer.stderr.decode("utf-8", "replace")
     if answer.returncode != 0 or "<not" in text:
-        said = next((line.strip() for line in text.splitlines() if line.strip()), "nothing")
-        said = said.partition(";")[0][:120]  # "<not supported>;;name:..", or a sentence
-        return f"perf may not count {event.pmu} either: {said}", ""
+        first_line = next((line.strip() for line in text.splitlines() if line.strip()), "nothing")
+        first_line = first_line.partition(";")[0][:120]  # "<not supported>;;name:..", or a sentence
+        return f"perf may not count {event.pmu} either: {first_line}", ""
     return "", ""

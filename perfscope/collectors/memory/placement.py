@@ -147,8 +147,8 @@ class NumaPlacement(BaseCollector):
         end = self._ctx.clock()
         if not nodes:
             return []
-        found = Counter(nodes)
-        pages = {node: round(count * resident / len(nodes)) for node, count in found.items()}
+        counts = Counter(nodes)
+        pages = {node: round(count * resident / len(nodes)) for node, count in counts.items()}
         return self._readings(rank, SAMPLED, pages, begin, end)
 
     def _draw(self, rank: _Rank, mappings: Mappings) -> list[int]:
@@ -199,7 +199,7 @@ class NumaPlacement(BaseCollector):
         for node in (*self._nodes, *pages):
             if node not in rank.series or rank.series[node].metric is not metric:
                 rank.series[node] = Series(metric, {**rank.labels, "node": str(node)})
-        return [Reading(one, pages.get(node, 0), begin, end) for node, one in rank.series.items()]
+        return [Reading(item, pages.get(node, 0), begin, end) for node, item in rank.series.items()]
 
     def _read_numa_maps(self, rank: _Rank, status: dict[str, str]) -> None:
         """Once per rank: it has just started and is small."""
@@ -216,10 +216,10 @@ class NumaPlacement(BaseCollector):
         if rank.binding.get("cpus") == cpus and rank.binding.get("mems_allowed") == mems:
             return
         if not rank.binding:
-            known = rank.numa_maps
+            numa_maps = rank.numa_maps
             rank.binding = {
-                "policy": known.policy if known else _UNKNOWN,
-                "policies": dict(known.policies) if known else {},
+                "policy": numa_maps.policy if numa_maps else _UNKNOWN,
+                "policies": dict(numa_maps.policies) if numa_maps else {},
             }
         rank.binding |= {"cpus": cpus, "cpu_nodes": self._nodes_of(cpus), "mems_allowed": mems}
         self._facts.append(Fact("binding", rank.labels, dict(rank.binding)))

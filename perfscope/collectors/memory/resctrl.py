@@ -61,15 +61,15 @@ class Resctrl(BaseCollector):
         self._pids: tuple[int, ...] = ()
 
     def probe(self, ctx: Context) -> Capability:
-        found = list(_files(ctx, ROOT))
-        reason, remedy = ("", "") if found else _why_not(ctx)
-        names = {metric.name for _, _, metric in found}
+        monitor_files = list(_files(ctx, ROOT))
+        reason, remedy = ("", "") if monitor_files else _why_not(ctx)
+        names = {metric.name for _, _, metric in monitor_files}
         return self.capability(
             metrics=tuple(metric for metric in METRICS if metric.name in names),
             source=ROOT,
             reason=reason,
             remedy=remedy,
-            detail=f"{len({domain for _, domain, _ in found})} L3 domains" if found else "",
+            detail=f"{len({domain for _, domain, _ in monitor_files})} L3 domains" if monitor_files else "",
         )
 
     def open(self, ctx: Context) -> None:
@@ -119,11 +119,11 @@ class Resctrl(BaseCollector):
             return Reading(source.series, int(text), begin, end)
         if text == "Unavailable":
             return Reading(source.series, None, begin, end)
-        known = {
+        failures = {
             "Unassigned": "no hardware counter is assigned to this group; see info/L3_MON/mbm_assign_mode",
             "Error": "the processor reports an error for this group",
         }
-        self._end(source, known.get(text, f'the file says "{text[:40]}"'))
+        self._end(source, failures.get(text, f'the file says "{text[:40]}"'))
         return None
 
     def _end(self, source: _Source, reason: str) -> None:
@@ -137,10 +137,10 @@ def _files(ctx: Context, folder: str) -> Iterator[tuple[str, str, Metric]]:
     for domain in ctx.glob(f"{folder}/mon_data/mon_L3_*"):
         number = _number(domain)
         parts = {part: f"{number}/{_number(part)}" for part in ctx.glob(f"{domain}/mon_sub_L3_*")}
-        for place, label in (parts or {domain: number}).items():
+        for path, label in (parts or {domain: number}).items():
             for metric in METRICS:
-                if ctx.exists(f"{place}/{metric.name}"):
-                    yield f"{place}/{metric.name}", label, metric
+                if ctx.exists(f"{path}/{metric.name}"):
+                    yield f"{path}/{metric.name}", label, metric
 
 
 def _number(folder: str) -> str:

@@ -176,24 +176,24 @@ def encode(terms: str, formats: Mapping[str, str]) -> tuple[int, int, int]:
     Raises:
         ValueError: a field that the PMU does not have, or a value that does not fit.
     """
-    words = dict.fromkeys(_WORDS, 0)
+    config_words = dict.fromkeys(_WORDS, 0)
     for term in terms.split(","):
         name, _, text = term.strip().partition("=")
         value = int(text, 0) if text else 1
-        if name in words:
-            words[name] |= value
+        if name in config_words:
+            config_words[name] |= value
             continue
         if name not in formats:
             raise ValueError(f"no field {name}")
-        word, _, places = formats[name].strip().partition(":")
-        for place in places.split(","):
-            low, _, high = place.partition("-")
+        word, _, bit_ranges = formats[name].strip().partition(":")
+        for bit_range in bit_ranges.split(","):
+            low, _, high = bit_range.partition("-")
             width = int(high or low) - int(low) + 1
-            words[word] |= (value & ((1 << width) - 1)) << int(low)
+            config_words[word] |= (value & ((1 << width) - 1)) << int(low)
             value >>= width
         if value:
             raise ValueError(f"{name} is too large")
-    return words["config"], words["config1"], words["config2"]
+    return config_words["config"], config_words["config1"], config_words["config2"]
 
 
 def read_formats(ctx: Context, pmu: str) -> dict[str, str]:
@@ -240,7 +240,7 @@ def _events_of(ctx: Context, pmu: str, rows: Sequence[_Raw], aliases: Sequence[_
 
 
 def _named(ctx: Context, bare: UncoreEvent, alias: _Alias, formats: Mapping[str, str]) -> list[UncoreEvent]:
-    found = []
+    events = []
     for name in ctx.glob(f"{PMUS}/{bare.pmu}/events/*"):
         match = re.fullmatch(alias.event, name.rpartition("/")[2])
         if match is None:
@@ -251,8 +251,8 @@ def _named(ctx: Context, bare: UncoreEvent, alias: _Alias, formats: Mapping[str,
         row = _Raw("", alias.metric, terms, half or "", size or LINE)
         event = _raw(bare, row, formats) if size else None
         if event is not None:
-            found.append(event)
-    return found
+            events.append(event)
+    return events
 
 
 def _raw(bare: UncoreEvent, row: _Raw, formats: Mapping[str, str]) -> UncoreEvent | None:

@@ -187,7 +187,7 @@ class NumaMemory(BaseCollector):
     def _sample_job(self, job: JobFile) -> list[Reading]:
         begin = self._ctx.clock()
         try:
-            found = _numa_stat(job.read().decode("ascii", "replace"), self._job_rows)
+            stats = _numa_stat(job.read().decode("ascii", "replace"), self._job_rows)
         except (OSError, ValueError) as error:
             job.close()
             self._job = None
@@ -195,9 +195,9 @@ class NumaMemory(BaseCollector):
             return []
         end = self._ctx.clock()
         return [
-            Reading(series, found[key], begin, end)
+            Reading(series, stats[key], begin, end)
             for key, series in self._job_series.items()
-            if key in found
+            if key in stats
         ]
 
 
@@ -231,13 +231,13 @@ def _vmstat(ctx: Context) -> dict[str, int]:
         OSError: cannot be read.
         ValueError: text where a number belongs.
     """
-    found: dict[str, int] = {}
+    counters: dict[str, int] = {}
     for line in ctx.read("/proc/vmstat").splitlines():
         if line.startswith("numa_"):
             name, _, value = line.partition(" ")
             if name in VMSTAT_METRICS:
-                found[name] = int(value)
-    return found
+                counters[name] = int(value)
+    return counters
 
 
 def _numa_stat(text: str, rows: dict[str, str]) -> dict[tuple[str, str], int]:
@@ -246,15 +246,15 @@ def _numa_stat(text: str, rows: dict[str, str]) -> dict[tuple[str, str], int]:
     Raises:
         ValueError: text where a number belongs.
     """
-    found: dict[tuple[str, str], int] = {}
+    stats: dict[tuple[str, str], int] = {}
     for line in text.splitlines():
-        words = line.split()
-        kind = rows.get(words[0].partition("=")[0]) if words else None
+        fields = line.split()
+        kind = rows.get(fields[0].partition("=")[0]) if fields else None
         if kind is not None:
-            for word in words[1:]:
+            for word in fields[1:]:
                 node, _, value = word.partition("=")
-                found[kind, node[1:]] = int(value)
-    return found
+                stats[kind, node[1:]] = int(value)
+    return stats
 
 
 def _kib_after(text: bytes, key: bytes) -> int:

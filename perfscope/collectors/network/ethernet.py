@@ -131,21 +131,21 @@ class EthernetCounters(BaseCollector):
             if not colon:
                 continue
             seen.add(key)
-            one = self._interfaces.get(key)
+            interface = self._interfaces.get(key)
             try:
-                if one is None:
-                    one = _Interface(name.decode("utf-8", "replace").strip(), namespace, line)
-                    fresh = one.readings(*times)
-                    self._interfaces[key] = one
+                if interface is None:
+                    interface = _Interface(name.decode("utf-8", "replace").strip(), namespace, line)
+                    fresh = interface.readings(*times)
+                    self._interfaces[key] = interface
                     now += fresh
                     continue
                 earlier: list[Reading] = []
-                if not one.active and line != one.line:
-                    one.active = True
-                    earlier = one.readings(*self._before.get(namespace, times))
-                if one.active or quiet_too:
-                    one.line = line
-                    now += one.readings(*times)
+                if not interface.active and line != interface.line:
+                    interface.active = True
+                    earlier = interface.readings(*self._before.get(namespace, times))
+                if interface.active or quiet_too:
+                    interface.line = line
+                    now += interface.readings(*times)
                 before += earlier
             except (ValueError, IndexError):
                 self._gone(key, "its line in the file is not readable")
@@ -159,9 +159,9 @@ class EthernetCounters(BaseCollector):
             self._gone(key, "the interface is no longer there")
 
     def _gone(self, key: tuple[str, bytes], reason: str) -> None:
-        one = self._interfaces.pop(key, None)
+        interface = self._interfaces.pop(key, None)
         name = key[1].decode("utf-8", "replace").strip()
-        if one is not None:
+        if interface is not None:
             self.stopped("net_*", {"interface": name, "netns": key[0]}, reason)
 
     def _lost(self, namespace: str, error: OSError) -> None:
@@ -169,7 +169,9 @@ class EthernetCounters(BaseCollector):
         self._forget({name for name, _ in self._interfaces} - {namespace})
 
     def _forget(self, remaining: set[str]) -> None:
-        self._interfaces = {key: one for key, one in self._interfaces.items() if key[0] in remaining}
+        self._interfaces = {
+            key: interface for key, interface in self._interfaces.items() if key[0] in remaining
+        }
 
 
 class TcpCounters(BaseCollector):
@@ -186,11 +188,11 @@ class TcpCounters(BaseCollector):
 
     def probe(self, ctx: Context) -> Capability:
         processes = own_process(ctx)
-        found = bool(processes) and ctx.exists(f"/proc/{processes[0]}/net/snmp")
+        has_snmp = bool(processes) and ctx.exists(f"/proc/{processes[0]}/net/snmp")
         return self.capability(
             metrics=(TCP_RETRANSMITS, TCP_TIMEOUTS),
             source="/proc/PID/net/snmp, /proc/PID/net/netstat",
-            reason="" if found else "/proc/self/net/snmp is not there",
+            reason="" if has_snmp else "/proc/self/net/snmp is not there",
         )
 
     def open(self, ctx: Context) -> None:

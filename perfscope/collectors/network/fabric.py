@@ -92,11 +92,11 @@ class _PortFiles(BaseCollector):
     def probe(self, ctx: Context) -> Capability:
         ports = self._find(ctx)
         sources = [source for port in ports for source in port.sources]
-        absent = [one for port in ports for one in port.absent]
+        absent = [item for port in ports for item in port.absent]
         if sources:
             reason = ""
         elif ports:
-            reason = "; ".join(f"{one.what}: {one.reason}" for one in absent) or "no port has counters"
+            reason = "; ".join(f"{item.what}: {item.reason}" for item in absent) or "no port has counters"
         else:
             reason = f"no {_BASE}: no InfiniBand, Omni-Path or RoCE adapter"
         metrics = {source.series.metric.name: source.series.metric for source in sources}
@@ -255,11 +255,11 @@ class FabricTraffic(_PortFiles):
         for way in ("tx", "rx"):
             metric = byte_metric(way, folder, 1, extended=True, shared=True)
             port.sources.append(_Source(f"{folder}/{way}_bytes", Series(metric, labels)))
-        own = f"{_BASE}/{port.device}/ports/{port.number}/hw_counters"
+        counter_folder = f"{_BASE}/{port.device}/ports/{port.number}/hw_counters"
         for name, packets in (("sent_pkts", TX_PACKETS), ("rcvd_pkts", RX_PACKETS)):
-            if ctx.exists(f"{own}/{name}"):
-                metric = replace(packets, source=f"{own}/{name}")
-                port.sources.append(_Source(f"{own}/{name}", Series(metric, {"port": port.label})))
+            if ctx.exists(f"{counter_folder}/{name}"):
+                metric = replace(packets, source=f"{counter_folder}/{name}")
+                port.sources.append(_Source(f"{counter_folder}/{name}", Series(metric, {"port": port.label})))
 
 
 class FabricErrors(_PortFiles):
@@ -277,8 +277,8 @@ class FabricErrors(_PortFiles):
                 series = Series(saturating(ERRORS, width), labels)
                 port.sources.append(_Source(f"{folder}/counters/{name}", series))
         seen: set[str] = set()
-        for place in (f"{folder}/hw_counters", f"{base}/hw_counters"):  # some drivers: of the device
-            self._driver_counters(ctx, port, place, seen)
+        for folder_tried in (f"{folder}/hw_counters", f"{base}/hw_counters"):  # some drivers: of the device
+            self._driver_counters(ctx, port, folder_tried, seen)
 
     def _driver_counters(self, ctx: Context, port: _Port, folder: str, seen: set[str]) -> None:
         for path in ctx.glob(f"{folder}/*"):

@@ -116,7 +116,7 @@ def _metric(event: _Event) -> Metric:
 
 def _events(ctx: Context) -> list[_Event]:
     """Events of the PMU that we have a name for; [] = no PMU."""
-    found = []
+    events = []
     for name in _DOMAINS:
         path = f"{PERF_POWER}/events/{name}"
         _, _, config = ctx.read_or(path).partition("event=")
@@ -124,8 +124,8 @@ def _events(ctx: Context) -> list[_Event]:
             event = _Event(name=name, config=int(config, 16), scale=float(ctx.read_or(f"{path}.scale")))
         except ValueError:
             continue
-        found.append(event)
-    return found
+        events.append(event)
+    return events
 
 
 def _places(ctx: Context, event: _Event) -> list[tuple[str, int]]:
@@ -137,25 +137,25 @@ def _places(ctx: Context, event: _Event) -> list[tuple[str, int]]:
     name = _DOMAINS[event.name]
     if name == "psys":
         return [(name, cpus[0])] if cpus else []
-    places: dict[str, int] = {}
+    packages: dict[str, int] = {}
     for cpu in cpus:
         package = ctx.read_or(
-            f"/sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id", str(len(places))
+            f"/sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id", str(len(packages))
         )
         domain = f"{name}-{package}"
         # Packages of several dies have one counter per die.
-        places[domain if domain not in places else f"{domain}-cpu{cpu}"] = cpu
-    return list(places.items())
+        packages[domain if domain not in packages else f"{domain}-cpu{cpu}"] = cpu
+    return list(packages.items())
 
 
 def _refused(ctx: Context, event: _Event) -> tuple[str, str]:
     """Why a counter cannot be opened, and the remedy; two empty strings when it can."""
     kind = ctx.read_int(f"{PERF_POWER}/type")
-    places = _places(ctx, event)
-    if kind is None or not places:
+    packages = _places(ctx, event)
+    if kind is None or not packages:
         return f"{PERF_POWER} has no type or cpumask", ""
     try:
-        os.close(ctx.syscalls.perf_event_open(kind, event.config, places[0][1]))
+        os.close(ctx.syscalls.perf_event_open(kind, event.config, packages[0][1]))
     except PermissionError as error:
         return f"perf_event_open: {reason_of(error)}", _ALLOW
     except OSError as error:

@@ -150,29 +150,29 @@ class StackBursts(BaseCollector):
         """Start py-spy on one rank. Raises OSError."""
         output = _anonymous_file()
         try:
-            said = _anonymous_file()
+            stderr_file = _anonymous_file()
         except OSError:
             os.close(output)
             raise
-        words = [self._program, *_OPTIONS, "--duration", str(BURST_S), "--rate", str(RATE_HZ)]
+        argv = [self._program, *_OPTIONS, "--duration", str(BURST_S), "--rate", str(RATE_HZ)]
         try:
             child = os.posix_spawn(
                 self._program,
-                [*words, "--output", "/proc/self/fd/3", "--pid", str(pid)],
+                [*argv, "--output", "/proc/self/fd/3", "--pid", str(pid)],
                 {**os.environ, "RUST_BACKTRACE": "0", "LC_ALL": "C"},
                 file_actions=[
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                    (os.POSIX_SPAWN_DUP2, said, 1),
-                    (os.POSIX_SPAWN_DUP2, said, 2),
+                    (os.POSIX_SPAWN_DUP2, stderr_file, 1),
+                    (os.POSIX_SPAWN_DUP2, stderr_file, 2),
                     (os.POSIX_SPAWN_DUP2, output, 3),
                 ],
                 setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGHUP],
             )
         except OSError:
             os.close(output)
-            os.close(said)
+            os.close(stderr_file)
             raise
-        return _Burst(pid, child, output, said, now)
+        return _Burst(pid, child, output, stderr_file, now)
 
     def _has_ended(self, burst: _Burst, now: int) -> bool:
         if self._reaped(burst):
@@ -208,7 +208,7 @@ class StackBursts(BaseCollector):
         before = self._bursts
         for burst in ended:
             self._running.remove(burst)
-            data, said = _drain(burst.output), _drain(burst.words).decode("utf-8", "replace")
+            data, stderr_text = _drain(burst.output), _drain(burst.words).decode("utf-8", "replace")
             try:
                 added = self._merge.add(f"rank pid {burst.pid}", json.loads(data), burst.pid)
             except (NotSpeedscope, ValueError, RecursionError):
@@ -216,20 +216,20 @@ class StackBursts(BaseCollector):
             if added:
                 self._bursts += 1
                 self._samples += added
-                torn = _TORN.search(said)
+                torn = _TORN.search(stderr_text)
                 self._torn += int(torn[1]) if torn else 0
                 self._failures.pop(burst.pid, None)
             else:
-                self._failed(burst.pid, said)
+                self._failed(burst.pid, stderr_text)
         if self._bursts > before:
             self._write()
 
-    def _failed(self, pid: int, said: str) -> None:
+    def _failed(self, pid: int, stderr_text: str) -> None:
         """A burst gave nothing: the rank has ended, or there is a reason to stop, at once or after some."""
         if pid not in self._ctx.pids() or not self._ctx.exists(f"/proc/{pid}"):
             return
-        text = _error_line(said)
-        if "permission denied" in said.lower() or "operation not permitted" in said.lower():
+        text = _error_line(stderr_text)
+        if "permission denied" in stderr_text.lower() or "operation not permitted" in stderr_text.lower():
             self._give_up(f"py-spy may not look into process {pid}: {text}. {_ptrace_remedy(self._program)}")
             return
         self._failures[pid] = self._failures.get(pid, 0) + 1
@@ -284,8 +284,8 @@ def why_no_ptrace(ctx: Context, program: str) -> tuple[str, str]:
     if _has_capabilities(program):
         return "", ""
     remedy = _ptrace_remedy(program)
-    own = os.getpid()
-    for pid in [pid for pid in ctx.pids() if pid != own][:1]:
+    own_pid = os.getpid()
+    for pid in [pid for pid in ctx.pids() if pid != own_pid][:1]:
         try:
             ctx.keep(f"/proc/{pid}/mem").close()
         except FileNotFoundError:
@@ -344,9 +344,9 @@ def _drain(descriptor: int) -> bytes:
         return file.read()
 
 
-def _error_line(said: str) -> str:
+def _error_line(stderr_text: str) -> str:
     """py-spy's own words on what failed, without its stack trace and its advice."""
-    for line in said.splitlines():
+    for line in stderr_text.splitlines():
         text = line.strip().removeprefix("Error: ")
         if text and not text.startswith("py-spy>"):
             return text.partition(": Try running again")[0][:200]

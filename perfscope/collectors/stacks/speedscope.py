@@ -109,8 +109,8 @@ class StackMerge:
 
     def _count(self, stacks: dict[Stack, float], frames: list[Frame], weight: float) -> None:
         if len(stacks) >= MAX_STACKS:
-            known = tuple(self._frames.get(frame, -1) for frame in frames)
-            if known not in stacks:
+            frame_numbers = tuple(self._frames.get(frame, -1) for frame in frames)
+            if frame_numbers not in stacks:
                 frames = [(OTHER, "", None)]
         stack = tuple(self._frames.setdefault(frame, len(self._frames)) for frame in frames)
         stacks[stack] = stacks.get(stack, 0.0) + weight
@@ -144,10 +144,10 @@ def _thread_name(name: str, samples: list[tuple[list[Frame], float]], main_threa
     Before Python 3.11 py-spy knows no thread ids of the kernel without stopping the process; then the main
     thread is the one that no `threading.Thread` has started.
     """
-    found = _THREAD_NAME.match(name)
-    if found and found["id"].isdigit() and int(found["id"]) == main_thread:
+    match = _THREAD_NAME.match(name)
+    if match and match["id"].isdigit() and int(match["id"]) == main_thread:
         return ""
-    label = (found["name"] or found["id"]) if found else name
+    label = (match["name"] or match["id"]) if match else name
     if label == "MainThread":
         return ""
     started = any(frames[0][1].endswith("/threading.py") for frames, _ in samples)

@@ -76,7 +76,7 @@ def explain(
             action=words.MAKE_RUNS,
             surroundings=surroundings.differences,
         )
-    deciding = next((one for one in verdicts if one.metric.id == DECIDES), None)
+    deciding = next((verdict for verdict in verdicts if verdict.metric.id == DECIDES), None)
     step = _as_judged(step, deciding)
     traced = sides.shift(traced_step)
     slowdown = trace_slowdown(sides) if figure is not traced_step else 1.0
@@ -123,7 +123,7 @@ def _told(story: Story, sides: Sides, verdicts: Sequence[MetricVerdict]) -> Expl
 
 def _along_first(moves: Sequence[Moved], direction: int) -> tuple[Moved, ...]:
     """What moved as the step did before what moved against it; else in the given order."""
-    return tuple(sorted(moves, key=lambda one: one.change_ns * direction < 0))
+    return tuple(sorted(moves, key=lambda move: move.change_ns * direction < 0))
 
 
 def _as_judged(step: Shift, deciding: MetricVerdict | None) -> Shift:
@@ -155,22 +155,22 @@ def _direction(step: Shift, deciding: MetricVerdict | None) -> int:
 
 def _cause(evidence: _Evidence, direction: int) -> str:
     share = _shares(evidence, direction)
-    places = _places(evidence, direction)
-    found = sum(one.change_ns for one in places) / abs(evidence.step.change)
-    if direction > 0 and found < LOCAL and _is_surrounded(evidence):
+    locations = _places(evidence, direction)
+    located_share = sum(location.change_ns for location in locations) / abs(evidence.step.change)
+    if direction > 0 and located_share < LOCAL and _is_surrounded(evidence):
         return "surroundings"
-    known = [one for one in evidence.parts if one.what in PARTS]
-    if not known:
+    timed_parts = [part for part in evidence.parts if part.what in PARTS]
+    if not timed_parts:
         return "unknown"
-    top = max(known, key=lambda one: share[one.what])
+    top = max(timed_parts, key=lambda part: share[part.what])
     waited = _waits_for(evidence, direction)
     if top.what == "exposed_comm" and waited:
         return waited
-    large = [one for one in places if one.change_ns >= PLACE * abs(evidence.step.change)]
-    place = max(large, key=lambda one: one.least_ns, default=None)
+    large = [location for location in locations if location.change_ns >= PLACE * abs(evidence.step.change)]
+    largest = max(large, key=lambda location: location.least_ns, default=None)
     rival = min(abs(top.low_ns), abs(top.high_ns)) if top.is_certain else 0.0
-    if place is not None and (top.what == place.part or rival <= place.change_ns):
-        return place.part
+    if largest is not None and (top.what == largest.part or rival <= largest.change_ns):
+        return largest.part
     deviation = max((top.high_ns - top.low_ns) / 3.92, 1.0)
     if share[top.what] < SHARE or direction * top.change_ns < SURE * deviation:
         return "unknown"
@@ -185,27 +185,27 @@ def _is_surrounded(evidence: _Evidence) -> bool:
 
 def _shares(evidence: _Evidence, direction: int) -> dict[str, float]:
     """Of each part, its change as a share of the step's; positive = in the step's direction."""
-    whole = max(abs(evidence.step.change), 1.0)
-    return {one.what: direction * one.change_ns / whole for one in evidence.parts}
+    step_ns = max(abs(evidence.step.change), 1.0)
+    return {part.what: direction * part.change_ns / step_ns for part in evidence.parts}
 
 
 def _places(evidence: _Evidence, direction: int) -> list[_Place]:
     """Places in the code that moved beyond doubt and in the step's direction."""
-    found = []
+    locations = []
     for part in evidence.parts:
         if part.what in EXACT and part.is_certain and direction * part.change_ns > 0:
             least = min(abs(part.low_ns), abs(part.high_ns))
-            found.append(_Place(part=part.what, change_ns=abs(part.change_ns), least_ns=least))
+            locations.append(_Place(part=part.what, change_ns=abs(part.change_ns), least_ns=least))
         if part.what == "exposed_comm" and evidence.collectives.changed and direction * part.change_ns > 0:
             # That messages changed is certain; what they cost is not.
             surely = part.low_ns if direction > 0 else -part.high_ns
             least = max(0.5 * abs(part.change_ns), surely)
-            found.append(_Place(part=part.what, change_ns=abs(part.change_ns), least_ns=least))
+            locations.append(_Place(part=part.what, change_ns=abs(part.change_ns), least_ns=least))
     excess = direction * evidence.layers.excess_ns
     if excess > 0:
         least = excess - 2 * evidence.layers.deviation_ns
-        found.append(_Place(part="compute", change_ns=excess, least_ns=least))
-    return found
+        locations.append(_Place(part="compute", change_ns=excess, least_ns=least))
+    return locations
 
 
 def _waits_for(evidence: _Evidence, direction: int) -> str:
@@ -219,11 +219,11 @@ def _waits_for(evidence: _Evidence, direction: int) -> str:
         return ""
     needed = 0.5 * share["exposed_comm"] / max(1, evidence.world_size - 1)
     late = {
-        one.what: share[one.what]
-        for one in evidence.parts
-        if one.what in ("input_wait", "optimizer") and one.low_ns > 0
+        move.what: share[move.what]
+        for move in evidence.parts
+        if move.what in ("input_wait", "optimizer") and move.low_ns > 0
     }
-    if any(one.change_ns > 0 for one in evidence.layers.moves):
+    if any(move.change_ns > 0 for move in evidence.layers.moves):
         late["compute"] = evidence.layers.excess_ns / max(abs(evidence.step.change), 1.0)
     best = max(late, key=lambda part: late[part], default="")
     return best if best and late[best] >= needed and late[best] >= 0.1 else ""

@@ -100,9 +100,9 @@ def _solved(shifts: dict[str, Shift], seen: Sequence[Seen], step: Shift) -> tupl
     parts = list(shifts)
     precision = np.full(len(parts), (_WIDE * step.base) ** -2)
     weighted = np.zeros(len(parts))
-    for one in seen:
-        precision[parts.index(one.part)] += one.deviation_ns**-2
-        weighted[parts.index(one.part)] += one.value_ns * one.deviation_ns**-2
+    for seen_part in seen:
+        precision[parts.index(seen_part.part)] += seen_part.deviation_ns**-2
+        weighted[parts.index(seen_part.part)] += seen_part.value_ns * seen_part.deviation_ns**-2
     variance = 1 / precision
     free = weighted * variance
     # Each observation is of one part, so what is left over goes to the parts by their variances.
@@ -123,4 +123,4 @@ def _solved(shifts: dict[str, Shift], seen: Sequence[Seen], step: Shift) -> tupl
         )
         for at, part in enumerate(parts)
     ]
-    return tuple(sorted(moves, key=lambda one: -abs(one.change_ns)))
+    return tuple(sorted(moves, key=lambda move: -abs(move.change_ns)))

@@ -82,9 +82,11 @@ class Sides:
 def sides_of(base: Sequence[RunFigures], head: Sequence[RunFigures]) -> Sides:
     """Paired where enough runs have a partner; runs without one are then left out."""
     numbered = [{run.pair: run for run in side if run.pair is not None} for side in (base, head)]
-    whole = all(len(own) == len(side) for own, side in zip(numbered, (base, head), strict=True))
+    all_numbered = all(
+        len(numbers) == len(side) for numbers, side in zip(numbered, (base, head), strict=True)
+    )
     shared = sorted(pair for pair in numbered[0] if pair in numbered[1] and pair is not None)
-    if whole and len(shared) >= FEWEST:
+    if all_numbered and len(shared) >= FEWEST:
         return Sides(
             base=tuple(numbered[0][pair] for pair in shared),
             head=tuple(numbered[1][pair] for pair in shared),
@@ -99,8 +101,8 @@ def shift_of(base: Sequence[float | None], head: Sequence[float | None], paired:
     Args:
         paired: the k-th of both sides belong together.
     """
-    first = [one for one in base if one is not None and math.isfinite(one)]
-    second = [one for one in head if one is not None and math.isfinite(one)]
+    first = [value for value in base if value is not None and math.isfinite(value)]
+    second = [value for value in head if value is not None and math.isfinite(value)]
     differences = [
         theirs - mine
         for mine, theirs in zip(base, head, strict=False)

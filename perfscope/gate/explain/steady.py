@@ -38,7 +38,7 @@ STEP_NAMES: Mapping[Figure, str] = {
 
 def step_figure(sides: Sides) -> Figure | None:
     """The best step time that both sides have: p10, which is judged, else the median, else the traced."""
-    return next((one for one in (metric_step, phase_step, traced_step) if sides.all_have(one)), None)
+    return next((figure for figure in (metric_step, phase_step, traced_step) if sides.all_have(figure)), None)
 
 
 def steady_parts(run: RunFigures, step: float | None) -> dict[str, float]:
@@ -47,18 +47,18 @@ def steady_parts(run: RunFigures, step: float | None) -> dict[str, float]:
     if traced is None or not step or traced.step <= 0:
         return {}
     scale = step / traced.step
-    found = {part: getattr(traced, part) * scale for part in PARTS}
+    parts = {part: getattr(traced, part) * scale for part in PARTS}
     for part in EXACT:
         exact = getattr(run.phases, part) if run.phases else None
         if exact is not None and exact <= step:
-            found[part] = exact
-    left = step - sum(found[part] for part in EXACT)
-    whole = sum(getattr(traced, part) for part in TRACED)
-    if left < 0 or whole <= 0:
+            parts[part] = exact
+    left = step - sum(parts[part] for part in EXACT)
+    traced_ns = sum(getattr(traced, part) for part in TRACED)
+    if left < 0 or traced_ns <= 0:
         return {}
     for part in TRACED:
-        found[part] = left * getattr(traced, part) / whole
-    return found
+        parts[part] = left * getattr(traced, part) / traced_ns
+    return parts
 
 
 def phase_parts(run: RunFigures, step: float | None) -> dict[str, float]:
@@ -66,11 +66,11 @@ def phase_parts(run: RunFigures, step: float | None) -> dict[str, float]:
     phases = run.phases
     if phases is None or not step or phases.step <= 0:
         return {}
-    known = {part: value for part in EXACT if (value := getattr(phases, part)) is not None}
-    left = phases.step - sum(known.values())
+    exact_parts = {part: value for part in EXACT if (value := getattr(phases, part)) is not None}
+    left = phases.step - sum(exact_parts.values())
     if phases.backward is not None and left > 0:
-        known["backward"] = phases.backward * (step - sum(known.values())) / left
-    return {**known, "rest": step - sum(known.values())} if known else {}
+        exact_parts["backward"] = phases.backward * (step - sum(exact_parts.values())) / left
+    return {**exact_parts, "rest": step - sum(exact_parts.values())} if exact_parts else {}
 
 
 def trace_slowdown(sides: Sides) -> float:

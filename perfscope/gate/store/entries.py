@@ -92,15 +92,15 @@ class Digest:
 def summarise(name: str, fingerprint: Fingerprint, runs: Iterable[Digest]) -> Entry:
     """The entry of `runs`, oldest first."""
     every = list(runs)
-    starts = [one.start_unix_ns for one in every if one.start_unix_ns is not None]
-    times = [one.step_p10 for one in every if one.step_p10 is not None]
+    starts = [digest.start_unix_ns for digest in every if digest.start_unix_ns is not None]
+    times = [digest.step_p10 for digest in every if digest.step_p10 is not None]
     return Entry(
         name=name,
         fingerprint=fingerprint,
         num_runs=len(every),
         first_start_unix_ns=min(starts, default=None),
         last_start_unix_ns=max(starts, default=None),
-        commits=tuple(dict.fromkeys(one.commit for one in every if one.commit)),
+        commits=tuple(dict.fromkeys(digest.commit for digest in every if digest.commit)),
         median_step_p10=statistics.median(times) if times else None,
     )
 

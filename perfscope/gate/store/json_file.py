@@ -78,12 +78,12 @@ class JsonStore:
         return _entry(name, fingerprint, groups) if (name, fingerprint) in groups else None
 
     def nearest(self, name: str) -> tuple[Entry, ...]:
-        found = (entry for entry in self.entries() if entry.name == name)
-        return tuple(sorted(found, key=lambda entry: -entry.num_runs))
+        matching = (entry for entry in self.entries() if entry.name == name)
+        return tuple(sorted(matching, key=lambda entry: -entry.num_runs))
 
     def runs(self, name: str, key: str) -> tuple[RunFigures, ...]:
-        for (own, fingerprint), runs in self._read().items():
-            if own == name and fingerprint.key == key:
+        for (stored_name, fingerprint), runs in self._read().items():
+            if stored_name == name and fingerprint.key == key:
                 return tuple(runs)
         return ()
 
@@ -152,11 +152,11 @@ def parse(content: bytes, path: Path) -> Groups:
     Raises:
         BaselineError: it is no baseline, is damaged, has conflict markers, or is of a newer schema.
     """
-    place = shown(path)
+    name = shown(path)
     if not content.strip():
-        raise BaselineError(f"{place} is empty; restore it, or make it with `perfscope baseline update`")
+        raise BaselineError(f"{name} is empty; restore it, or make it with `perfscope baseline update`")
     if content.startswith(_SQLITE):
-        raise BaselineError(f"{place} is an SQLite file; give it a name that ends in .sqlite or .db")
+        raise BaselineError(f"{name} is an SQLite file; give it a name that ends in .sqlite or .db")
     try:
         elements = msgspec.json.decode(content.removeprefix(b"\xef\xbb\xbf"), type=list[msgspec.Raw])
         header = msgspec.json.decode(elements[0], type=Header) if elements else None
@@ -165,17 +165,17 @@ def parse(content: bytes, path: Path) -> Groups:
     except (ValueError, RecursionError) as error:
         if _CONFLICT.search(content):
             raise BaselineError(
-                f"{place} has merge conflict markers: resolve them (the runs' lines of both sides may stay), "
+                f"{name} has merge conflict markers: resolve them (the runs' lines of both sides may stay), "
                 "or delete it and make it anew with `perfscope baseline update`"
             ) from error
-        raise BaselineError(_damaged(place, error)) from error
+        raise BaselineError(_damaged(name, error)) from error
     if header is None or header.kind != KIND:
         raise BaselineError(
-            f"{place} is JSON, but no baseline of `perfscope baseline update`; name another file"
+            f"{name} is JSON, but no baseline of `perfscope baseline update`; name another file"
         )
     if header.schema_version > SCHEMA_VERSION:
         raise BaselineError(
-            f"{place} was written by a newer perfscope (schema {header.schema_version}, this one knows "
+            f"{name} was written by a newer perfscope (schema {header.schema_version}, this one knows "
             f"{SCHEMA_VERSION}); update perfscope"
         )
     groups: dict[tuple[str, Fingerprint], list[RunFigures]] = {}
@@ -185,13 +185,13 @@ def parse(content: bytes, path: Path) -> Groups:
             run = decode_run(bytes(record.run))
             groups.setdefault((record.benchmark, run.fingerprint), []).append(run)
     except (ValueError, RecursionError) as error:
-        raise BaselineError(_damaged(place, error)) from error
+        raise BaselineError(_damaged(name, error)) from error
     return {group: in_order(runs) for group, runs in groups.items()}
 
 
-def _damaged(place: str, error: Exception) -> str:
+def _damaged(name: str, error: Exception) -> str:
     return (
-        f"{place} is damaged ({shown(str(error))}): restore it (from git?), or delete it and make it anew "
+        f"{name} is damaged ({shown(str(error))}): restore it (from git?), or delete it and make it anew "
         "with `perfscope baseline update`"
     )
 

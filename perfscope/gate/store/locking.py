@@ -91,8 +91,8 @@ def _is_still(handle: int, lock: Path) -> bool:
         there = lock.lstat()
     except FileNotFoundError:
         return False
-    own = os.fstat(handle)
-    return (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino)
+    handle_stat = os.fstat(handle)
+    return (handle_stat.st_dev, handle_stat.st_ino) == (there.st_dev, there.st_ino)
 
 
 def _holder(handle: int) -> str:
@@ -107,13 +107,13 @@ def posix_lock_holder(path: Path) -> str:
     try:
         inode = path.stat().st_ino
         for line in Path("/proc/locks").read_text().splitlines():
-            words = line.split()
+            fields = line.split()
             if (
-                "->" not in words
-                and words[5].rpartition(":")[2] == str(inode)
-                and words[4] != str(os.getpid())
+                "->" not in fields
+                and fields[5].rpartition(":")[2] == str(inode)
+                and fields[4] != str(os.getpid())
             ):
-                return f"process {words[4]}"
+                return f"process {fields[4]}"
     except (OSError, IndexError, ValueError):
         return "another process"
     return "another process"

@@ -109,11 +109,11 @@ def _unfit(run: RunFigures, error: Exception) -> BaselineError:
 def _plain(value: Any) -> Any:
     """Dictionaries in the order of their keys, so equal runs are equal lines; half surrogates spelled out."""
     if isinstance(value, str):
-        return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", value)
+        return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", value)
     if isinstance(value, dict):
         return {_plain(key): _plain(value[key]) for key in sorted(value)}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return value
 
 
@@ -140,5 +140,5 @@ def _word(word: str) -> str:
 def _without_paths(text: str) -> str:
     previous = None
     while text != previous:  # every replacement shortens the text, so this ends
-        previous, text = text, _PATH.sub(lambda found: found[1], text)
+        previous, text = text, _PATH.sub(lambda match: match[1], text)
     return text

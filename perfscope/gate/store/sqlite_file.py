@@ -102,8 +102,8 @@ class SqliteStore:
 
     def entries(self) -> tuple[Entry, ...]:
         with self._open() as connection:
-            found = [_entry(connection, *row) for row in _benchmarks(connection)]
-        return tuple(sorted(found, key=lambda entry: (entry.name, entry.key)))
+            entries = [_entry(connection, *row) for row in _benchmarks(connection)]
+        return tuple(sorted(entries, key=lambda entry: (entry.name, entry.key)))
 
     def find(self, name: str, fingerprint: Fingerprint) -> Entry | None:
         with self._open() as connection:
@@ -113,8 +113,8 @@ class SqliteStore:
         return None
 
     def nearest(self, name: str) -> tuple[Entry, ...]:
-        found = (entry for entry in self.entries() if entry.name == name)
-        return tuple(sorted(found, key=lambda entry: -entry.num_runs))
+        matching = (entry for entry in self.entries() if entry.name == name)
+        return tuple(sorted(matching, key=lambda entry: -entry.num_runs))
 
     def runs(self, name: str, key: str) -> tuple[RunFigures, ...]:
         with self._open() as connection:
@@ -150,13 +150,13 @@ class SqliteStore:
     def _open(self, *, writing: bool = False) -> Iterator[sqlite3.Connection]:
         """A connection, in a transaction that is committed at the end. Raises BaselineError."""
         start = read_regular(self._path, len(_MAGIC))
-        place = shown(self._path)
+        name = shown(self._path)
         if start is None and not self._create:
             raise BaselineError(missing(self._path))
         if start == b"" and not self._create:
-            raise BaselineError(f"{place} is empty; delete it and make it with `perfscope baseline update`")
+            raise BaselineError(f"{name} is empty; delete it and make it with `perfscope baseline update`")
         if start and start != _MAGIC:
-            raise BaselineError(f"{place} is no SQLite file; a baseline's name must end in .json instead")
+            raise BaselineError(f"{name} is no SQLite file; a baseline's name must end in .json instead")
         try:
             with closing(_connect(self._path, create=not start, timeout_s=self._timeout_s)) as connection:
                 _migrate(connection, self._path)
@@ -168,24 +168,24 @@ class SqliteStore:
             raise BaselineError(self._what_failed(error, writing=writing)) from error
 
     def _what_failed(self, error: Exception, *, writing: bool) -> str:
-        place, text = shown(self._path), shown(str(error))
+        name, text = shown(self._path), shown(str(error))
         if not isinstance(error, sqlite3.OperationalError) or "malformed" in text:
             return (
-                f"{place} is damaged ({text}): restore it from a copy, or move it away and begin anew with "
+                f"{name} is damaged ({text}): restore it from a copy, or move it away and begin anew with "
                 "`perfscope baseline update`"
             )
         action = "write" if writing or self._create else "read"
         if "locked" in text:
             return (
-                f"cannot {action} {place}: {posix_lock_holder(self._path)} has kept it locked for more than "
+                f"cannot {action} {name}: {posix_lock_holder(self._path)} has kept it locked for more than "
                 f"{self._timeout_s:g} s; nothing was changed, try again when it has ended"
             )
-        return f"cannot {action} {place}: {text}; nothing was changed"
+        return f"cannot {action} {name}: {text}; nothing was changed"
 
 
 def _connect(path: Path, *, create: bool, timeout_s: float) -> sqlite3.Connection:
-    place = f"file:{quote(str(path.absolute()), errors='surrogateescape')}?mode={'rwc' if create else 'rw'}"
-    connection = sqlite3.connect(place, uri=True, timeout=timeout_s, isolation_level=None)
+    uri = f"file:{quote(str(path.absolute()), errors='surrogateescape')}?mode={'rwc' if create else 'rw'}"
+    connection = sqlite3.connect(uri, uri=True, timeout=timeout_s, isolation_level=None)
     try:
         connection.execute("PRAGMA foreign_keys = ON")
         # FULL, and the directory's entry of the journal as well: a put that returned survives a power cut.
@@ -225,9 +225,9 @@ def _check_sound(connection: sqlite3.Connection, path: Path) -> None:
     """Of a file with pages missing or torn, SQLite gives what it finds, and writes into it all the same."""
     if path.stat().st_size % _number(connection, "PRAGMA page_size"):
         raise sqlite3.DatabaseError("its last page is cut off")
-    found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-    if found != "ok":
-        raise sqlite3.DatabaseError(found.splitlines()[-1])
+    answer = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if answer != "ok":
+        raise sqlite3.DatabaseError(answer.splitlines()[-1])
 
 
 def _number(connection: sqlite3.Connection, statement: str) -> int:
@@ -241,12 +241,15 @@ def _benchmarks(
         return []
     condition, values = ("", ()) if name is None else (" WHERE name = ?", (name,))
     rows = connection.execute(f"SELECT id, name, fingerprint FROM benchmarks{condition} ORDER BY id", values)
-    return [(id_, own, msgspec.json.decode(text, type=Fingerprint)) for id_, own, text in rows.fetchall()]
+    return [
+        (id_, stored_name, msgspec.json.decode(text, type=Fingerprint))
+        for id_, stored_name, text in rows.fetchall()
+    ]
 
 
 def _benchmark_id(connection: sqlite3.Connection, name: str, fingerprint: Fingerprint) -> int:
-    for id_, _, own in _benchmarks(connection, name):
-        if own == fingerprint:
+    for id_, _, stored in _benchmarks(connection, name):
+        if stored == fingerprint:
             return id_
     text = msgspec.json.encode(fingerprint).decode()
     done = connection.execute(

@@ -27,11 +27,11 @@ def read_calls(path: Path) -> FrameworkTrace:
     offset = _int(document.get("unix_ns")) - _int(document.get("monotonic_ns"))
     main_tid = document.get("main_tid")
     labels = _labels(document.get("lanes"))
-    trace = FrameworkTrace(groups=[one for one in _list(document, "groups") if isinstance(one, dict)])
+    trace = FrameworkTrace(groups=[group for group in _list(document, "groups") if isinstance(group, dict)])
     trace.notes += [str(note) for note in _list(document, "notes")]
-    for one in _list(document, "steps"):
-        if _is_step(one):
-            trace.steps.append((one[0], one[1] + offset, one[2] + offset))
+    for step_row in _list(document, "steps"):
+        if _is_step(step_row):
+            trace.steps.append((step_row[0], step_row[1] + offset, step_row[2] + offset))
         else:
             trace.num_dropped += 1
     lost = _int(document.get("num_lost"))
@@ -75,10 +75,10 @@ def merge_calls(table_path: Path, trace: FrameworkTrace, steps: list[tuple[int, 
     Raises:
         OSError: the table cannot be read or written.
     """
-    own = pq.ParquetFile(table_path).read(use_threads=False)
+    earlier = pq.ParquetFile(table_path).read(use_threads=False)
     rank, window = table_path.stem.split("-")[1::2]
-    more = trace.table(int(rank), int(window), sorted(steps, key=lambda one: one[1]))
-    table = pa.concat_tables([own, more]).unify_dictionaries().sort_by("start_ns").combine_chunks()
+    more = trace.table(int(rank), int(window), sorted(steps, key=lambda step_row: step_row[1]))
+    table = pa.concat_tables([earlier, more]).unify_dictionaries().sort_by("start_ns").combine_chunks()
     ids = np.stack([table.column(name).to_numpy().astype(np.int64) for name in ("device", "lane")], axis=1)
     start = table.column("start_ns").to_numpy()
     deep = depths(ids, start, start + table.column("dur_ns").to_numpy())
@@ -135,15 +135,19 @@ def _labels(named: object) -> dict[str, str]:
     return {str(key): str(label) for key, label in named.items()} if isinstance(named, dict) else {}
 
 
-def _is_step(one: object) -> bool:
-    if not isinstance(one, list) or len(one) != 3 or any(_int(value) != value for value in one):
+def _is_step(step_row: object) -> bool:
+    if (
+        not isinstance(step_row, list)
+        or len(step_row) != 3
+        or any(_int(value) != value for value in step_row)
+    ):
         return False
-    return bool(abs(one[0]) < 1 << 31 and one[1] <= one[2])
+    return bool(abs(step_row[0]) < 1 << 31 and step_row[1] <= step_row[2])
 
 
 def _list(document: dict[str, Any], key: str) -> list[Any]:
-    found = document.get(key)
-    return found if isinstance(found, list) else []
+    items = document.get(key)
+    return items if isinstance(items, list) else []
 
 
 def _int(value: object) -> int:

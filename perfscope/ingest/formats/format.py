@@ -105,12 +105,13 @@ class Format(Protocol):
             TraceError: the file cannot be read.
         """
         return next(
-            (one for one in self.suffixes if path.name.removesuffix(".gz").endswith(one)), self.suffixes[0]
+            (suffix_ for suffix_ in self.suffixes if path.name.removesuffix(".gz").endswith(suffix_)),
+            self.suffixes[0],
         )
 
     def rank_by_name(self, path: Path) -> TraceRank:
         """The rank in a file's name: `rank3`, `worker3`, or a short number before the ending."""
         name = path.name.removesuffix(".gz")
-        ending = next((one for one in self.endings if name.endswith(one)), "")
+        ending = next((ending_ for ending_ in self.endings if name.endswith(ending_)), "")
         named = _NAMED_RANK.search(name) or _BARE_RANK.search(name.removesuffix(ending))
         return TraceRank(rank=int(named[1]), source="file name") if named else TraceRank()

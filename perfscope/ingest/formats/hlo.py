@@ -49,11 +49,11 @@ class Shape(Struct, frozen=True):
     @property
     def arrays(self) -> tuple[Shape, ...]:
         """The arrays it is made of, in order."""
-        return tuple(one for part in self.parts for one in part.arrays) if self.parts else (self,)
+        return tuple(array for part in self.parts for array in part.arrays) if self.parts else (self,)
 
     @property
     def num_bytes(self) -> int:
-        return sum(one.elements * one.bits // 8 for one in self.arrays)
+        return sum(array.elements * array.bits // 8 for array in self.arrays)
 
 
 class Instruction(Struct, frozen=True):
@@ -114,8 +114,8 @@ class Modules:
                         self._note(metadata)
 
     def _note(self, metadata: Message) -> None:
-        found = _WITH_ID.match(_text(metadata, 2))
-        name, number = found.groups() if found else ("", None)
+        match = _WITH_ID.match(_text(metadata, 2))
+        name, number = match.groups() if match else ("", None)
         program = int(number) if number else _number(metadata, 1)
         for stat in map(decode, _bytes(metadata, 5)):
             for proto in _bytes(stat, 6):
@@ -132,7 +132,10 @@ class Modules:
         """
         key = (name, -1 if program is None else program)
         if key not in self._protos:
-            key = next((one for one in self._protos if one[0] == name and program is None), key)
+            key = next(
+                (program_key for program_key in self._protos if program_key[0] == name and program is None),
+                key,
+            )
         if key not in self._protos:
             return None
         if key not in self._decoded:
@@ -206,16 +209,16 @@ def _number(message: Message, number: int) -> int:
 
 def _numbers(message: Message, number: int) -> list[int]:
     """A repeated integer, packed or not."""
-    found: list[int] = []
+    numbers: list[int] = []
     for value in message.get(number, ()):
         if isinstance(value, int):
-            found.append(value)
+            numbers.append(value)
             continue
         at = 0
         while at < len(value):
-            one, at = _varint(value, at)
-            found.append(one)
-    return found
+            number_read, at = _varint(value, at)
+            numbers.append(number_read)
+    return numbers
 
 
 # -- HLO --------------------------------------------------------------------------------------------------
@@ -224,7 +227,10 @@ def _numbers(message: Message, number: int) -> list[int]:
 def _module(proto: bytes) -> Module:
     message = next(iter(_messages(proto, 1)), {})
     computations = map(decode, _bytes(message, 3))
-    drafts = {_number(one, 5): [_Draft(decode(part)) for part in _bytes(one, 2)] for one in computations}
+    drafts = {
+        _number(computation, 5): [_Draft(decode(part)) for part in _bytes(computation, 2)]
+        for computation in computations
+    }
     module = Module(name=_text(message, 1), devices=_devices(message))
     shapes = {draft.id: draft.shape for group in drafts.values() for draft in group}
     for group in drafts.values():
@@ -240,7 +246,7 @@ def _module(proto: bytes) -> Module:
 def _devices(module: Message) -> tuple[int, ...]:
     """Ids in the order of `replica * computations + computation`; JAX leaves one of the two at 1."""
     for assignment in map(decode, _bytes(module, 15)):
-        rows = [_numbers(decode(one), 1) for one in _bytes(assignment, 3)]
+        rows = [_numbers(decode(computation), 1) for computation in _bytes(assignment, 3)]
         replicas = max((len(row) for row in rows), default=0)
         return tuple(row[replica] for replica in range(replicas) for row in rows if replica < len(row))
     return ()
@@ -259,14 +265,14 @@ def _infer(group: list[_Draft]) -> None:
     for draft in reversed(group):
         _agree(draft, users.get(draft.id, ()))
     for draft in group:
-        _agree(draft, [by_id[one] for one in draft.operands if one in by_id])
+        _agree(draft, [by_id[number] for number in draft.operands if number in by_id])
 
 
-def _agree(draft: _Draft, others: Iterable[_Draft]) -> None:
+def _agree(draft: _Draft, related: Iterable[_Draft]) -> None:
     if draft.place is NOWHERE:
-        places = {other.place for other in others if other.place.layer is not None}
-        if len({place[:2] for place in places}) == 1:
-            draft.place = next(iter(places))
+        locations = {other.place for other in related if other.place.layer is not None}
+        if len({location[:2] for location in locations}) == 1:
+            draft.place = next(iter(locations))
 
 
 class _Draft:
@@ -276,8 +282,8 @@ class _Draft:
         self.message = message
         self.name = _text(message, 1)
         self.opcode = _text(message, 2)
-        self.shape = next((_shape(one) for one in _bytes(message, 3)), Shape())
-        self.op_name = next((_text(decode(one), 2) for one in _bytes(message, 7)), "")
+        self.shape = next((_shape(part) for part in _bytes(message, 3)), Shape())
+        self.op_name = next((_text(decode(part), 2) for part in _bytes(message, 7)), "")
         self.id = _number(message, 35)
         self.operands = _numbers(message, 36)
         self.called = _numbers(message, 38)
@@ -289,25 +295,27 @@ class _Draft:
     def settle(self, drafts: dict[int, list[_Draft]], shapes: dict[int, Shape]) -> None:
         """Work and place, from its own name and, of a fusion, from what it is made of."""
         inside = self._inside(drafts, 0) if self.opcode in ("fusion", "call") else []
-        self.whole = not any(one.opcode in _PARTIAL for one in (self, *inside))
-        work = [(one._own_flops(shapes), one.op_name) for one in (self, *inside)]
-        known = [(amount, name) for amount, name in work if amount]
-        self.flops = sum(amount for amount, _ in known) if known else None
-        heaviest = max(known, key=lambda one: one[0], default=(0, ""))[1]
+        self.whole = not any(draft.opcode in _PARTIAL for draft in (self, *inside))
+        work = [(draft._own_flops(shapes), draft.op_name) for draft in (self, *inside)]
+        counted = [(amount, name) for amount, name in work if amount]
+        self.flops = sum(amount for amount, _ in counted) if counted else None
+        heaviest = max(counted, key=lambda item: item[0], default=(0, ""))[1]
         name = heaviest or self.op_name
         if name:
             self.place, self.told = place_of(name), True
             return
-        places = {place_of(one.op_name)[:2]: place_of(one.op_name) for one in inside if one.op_name}
-        if len(places) == 1:
-            self.place, self.told = next(iter(places.values())), True
+        locations = {
+            place_of(draft.op_name)[:2]: place_of(draft.op_name) for draft in inside if draft.op_name
+        }
+        if len(locations) == 1:
+            self.place, self.told = next(iter(locations.values())), True
 
     def finished(self, shapes: dict[int, Shape]) -> Instruction:
         return Instruction(
             name=self.name,
             opcode=self.opcode,
             shape=self.shape,
-            operand_bytes=sum(shapes[one].num_bytes for one in self.operands if one in shapes),
+            operand_bytes=sum(shapes[operand].num_bytes for operand in self.operands if operand in shapes),
             place=self.place,
             told=self.told,
             groups=self._groups(),
@@ -316,17 +324,17 @@ class _Draft:
         )
 
     def _inside(self, drafts: dict[int, list[_Draft]], depth: int) -> list[_Draft]:
-        found = []
+        drafts_inside = []
         for number in self.called:
-            for one in drafts.get(number, ()):
-                found.append(one)
-                if one.opcode in ("fusion", "call") and depth < 4:
-                    found += one._inside(drafts, depth + 1)
-        return found
+            for draft in drafts.get(number, ()):
+                drafts_inside.append(draft)
+                if draft.opcode in ("fusion", "call") and depth < 4:
+                    drafts_inside += draft._inside(drafts, depth + 1)
+        return drafts_inside
 
     def _own_flops(self, shapes: dict[int, Shape]) -> int | None:
         """2 x output elements x what is summed for each (a convolution's padding counts as work)."""
-        operands = [shapes[one] for one in self.operands[:2] if one in shapes]
+        operands = [shapes[operand] for operand in self.operands[:2] if operand in shapes]
         if len(operands) < 2:
             return None
         if self.opcode == "dot":
@@ -348,10 +356,10 @@ class _Draft:
         return spread
 
     def _groups(self) -> tuple[Group, ...]:
-        groups = [tuple(_numbers(decode(one), 1)) for one in _bytes(self.message, 49)]
+        groups = [tuple(_numbers(decode(part), 1)) for part in _bytes(self.message, 49)]
         for devices in map(decode, _bytes(self.message, 87)):
-            groups = groups or [tuple(_numbers(decode(one), 1)) for one in _bytes(devices, 1)]
-            groups = groups or [group for one in _bytes(devices, 2) for group in _iota(decode(one))]
+            groups = groups or [tuple(_numbers(decode(part), 1)) for part in _bytes(devices, 1)]
+            groups = groups or [group for part in _bytes(devices, 2) for group in _iota(decode(part))]
         return tuple(group for group in groups if group)
 
 
@@ -372,6 +380,6 @@ def _iota(message: Message) -> list[Group]:
 
 def _shape(data: bytes) -> Shape:
     message = decode(data)
-    parts = tuple(_shape(one) for one in _bytes(message, 4))
+    parts = tuple(_shape(part) for part in _bytes(message, 4))
     dtype, bits = _TYPES.get(_number(message, 2), (None, 0))
     return Shape(dtype=dtype, dims=tuple(_numbers(message, 3)), bits=bits, parts=parts)

@@ -100,8 +100,8 @@ class _Reader:
         """A host thread: the one that trains, one that runs operators, or of no interest."""
         is_main = any(event.name.startswith(layout.MARK_STEP) for event in line.events)
         operators = _leaves([event for event in line.events if "hlo_op" in event.stats])
-        others = [event for event in line.events if "hlo_op" not in event.stats]
-        copies = [event for event in others if _COPY.search(event.name)]
+        without_op = [event for event in line.events if "hlo_op" not in event.stats]
+        copies = [event for event in without_op if _COPY.search(event.name)]
         self._trace.num_read += len(line.events)
         if not (is_main or operators):
             return
@@ -111,7 +111,7 @@ class _Reader:
             self._operator(lane, line, event)
         for event in copies:
             self._plain(lane, line, event, "copy")
-        for event in others if is_main else ():
+        for event in without_op if is_main else ():
             wanted = event.duration_ps >= 1000 * _LEAST_HOST_NS and not _NOISE.match(event.name)
             if wanted and not event.name.startswith("perfscope.") and not _COPY.search(event.name):
                 self._plain(lane, line, event, "host")
@@ -151,25 +151,25 @@ class _Reader:
         if collective is not None:
             self._trace.add(lane, start, dur, "comm", event.name, collective=collective)
             return
-        place = instruction.place if instruction is not None else NOWHERE
-        layer = self._layer(place.layer)
+        scope = instruction.place if instruction is not None else NOWHERE
+        layer = self._layer(scope.layer)
         self._total_ns += dur
         if layer is not None and instruction is not None:
             self._named_ns += dur
             self._inferred_ns += 0 if instruction.told else dur
         flops = instruction.flops if instruction is not None else None
-        whole = instruction if instruction is not None and instruction.whole else None
+        complete = instruction if instruction is not None and instruction.whole else None
         self._trace.add(
             lane,
             start,
             dur,
             "compute",
             event.name,
-            phase=place.phase,
+            phase=scope.phase,
             layer=layer,
             flops=UNKNOWN if flops is None else flops,
-            bytes_read=UNKNOWN if whole is None else whole.operand_bytes,
-            bytes_written=UNKNOWN if whole is None else whole.shape.num_bytes,
+            bytes_read=UNKNOWN if complete is None else complete.operand_bytes,
+            bytes_written=UNKNOWN if complete is None else complete.shape.num_bytes,
         )
 
     def _layer(self, scope: str | None) -> str | None:
@@ -194,7 +194,7 @@ class _Reader:
         if instruction is None or module is None:
             return Collective(name=name)
         arrays = instruction.shape.arrays
-        dtypes = {one.dtype for one in arrays}
+        dtypes = {array.dtype for array in arrays}
         members = self._members(event, instruction, module)
         if len(members) == 1:
             return None
@@ -210,12 +210,14 @@ class _Reader:
     def _members(self, event: XEvent, instruction: Instruction, module: Module) -> tuple[int, ...]:
         """Device ids of this device's group; () = not told."""
         devices = module.devices
-        own = event.stats.get("device_ordinal")
+        ordinal = event.stats.get("device_ordinal")
         groups = [
             tuple(devices[position] for position in group if position < len(devices))
             for group in instruction.groups
         ]
-        return next((group for group in groups if own in group), groups[0] if len(groups) == 1 else devices)
+        return next(
+            (group for group in groups if ordinal in group), groups[0] if len(groups) == 1 else devices
+        )
 
     def _group(self, members: tuple[int, ...]) -> str | None:
         """The name of the group of these devices; its ranks are the processes that have them."""
@@ -239,12 +241,12 @@ class _Reader:
         elif self._total_ns:
             share = self._named_ns / self._total_ns
             inferred = self._inferred_ns / self._total_ns
-            said = (
+            note = (
                 f"{100 * share:.0f} % of the operators' time has a layer "
                 f"({100 * inferred:.0f} % by what they feed)"
             )
-            rest = "; the rest is work outside every named_scope, or fused from several"
-            trace.notes.append(said if share > 0.995 else said + rest)
+            explanation = "; the rest is work outside every named_scope, or fused from several"
+            trace.notes.append(note if share > 0.995 else note + explanation)
 
 
 def _leaves(events: list[XEvent]) -> list[XEvent]:

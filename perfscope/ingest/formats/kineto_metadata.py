@@ -66,21 +66,21 @@ def _fields(text: bytes, *, first: bool) -> dict[str, Any]:
 
 def _rescued(text: bytes) -> dict[str, Any]:
     """Single fields out of text that is no JSON as a whole."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key in _NUMBER_KEYS:
         number = re.search(rb'"%b"\s*:\s*(\d+)' % key.encode(), text)
         if number:
-            found[key] = int(number[1])
+            values[key] = int(number[1])
     for key in _OBJECT_KEYS:
         start = re.search(rb'"%b"\s*:\s*(?=\{)' % key.encode(), text)
         end = start.end() if start else len(text)
         while start and (end := text.find(b"}", end) + 1) > 0:
             try:
-                found[key] = msgspec.json.decode(text[start.end() : end])
+                values[key] = msgspec.json.decode(text[start.end() : end])
                 break
             except (ValueError, RecursionError):
                 continue
-    return found
+    return values
 
 
 def _int(value: object) -> int | None:

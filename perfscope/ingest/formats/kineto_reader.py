@@ -110,9 +110,9 @@ class EventReader:
     def _settle(self) -> None:
         """Move what is left to the front of the buffer: after this, `Raw` fields handed out are invalid."""
         if self._begin > 1:
-            rest = self._end - self._begin
-            self._buffer[1 : 1 + rest] = self._buffer[self._begin : self._end]
-            self._end = 1 + rest
+            length = self._end - self._begin
+            self._buffer[1 : 1 + length] = self._buffer[self._begin : self._end]
+            self._end = 1 + length
             self._begin = 1
 
     def _note(self, text: str) -> None:
@@ -133,11 +133,11 @@ class EventReader:
                     first = False
                     if self._start_of_file(start):
                         return True
-            found = _ARRAY.search(self._buffer, 1, self._end)
-            if found:
-                kept += self._buffer[1 : found.end()]
+            match = _ARRAY.search(self._buffer, 1, self._end)
+            if match:
+                kept += self._buffer[1 : match.end()]
                 self.outside.append(bytes(kept[:_MAX_OUTSIDE]))
-                self._consume(found.end())
+                self._consume(match.end())
                 return True
             if not grew:
                 kept += self._buffer[1 : self._end]
@@ -296,14 +296,14 @@ class EventReader:
         return events, True
 
     def _salvage(self) -> tuple[list[Event], bool]:
-        found = salvage(self._buffer, 1, self._end, last=self._eof or self._end - 1 > _MAX_EVENT_BYTES)
-        self.counts.read += len(found.events) + found.dropped
-        self.counts.dropped += found.dropped
-        if found.dropped or found.num_mended:
-            damage = "JSON nested too deep" if found.too_deep else "damaged JSON"
+        salvaged = salvage(self._buffer, 1, self._end, last=self._eof or self._end - 1 > _MAX_EVENT_BYTES)
+        self.counts.read += len(salvaged.events) + salvaged.dropped
+        self.counts.dropped += salvaged.dropped
+        if salvaged.dropped or salvaged.num_mended:
+            damage = "JSON nested too deep" if salvaged.too_deep else "damaged JSON"
             self._note(f"{damage}; what could be read was kept")
-        self._consume(found.upto)
-        return found.events, found.ended
+        self._consume(salvaged.upto)
+        return salvaged.events, salvaged.ended
 
     def _finish(self) -> Iterator[list[Event]]:
         """The text left at the end of the file."""
@@ -313,9 +313,9 @@ class EventReader:
             events, _ = self._close(end)
             self._eof = False  # what follows the array is still in the buffer
         else:
-            whole = self._bare_list_end(start)
-            if whole:
-                decoded = self._decode(whole)
+            is_whole = self._bare_list_end(start)
+            if is_whole:
+                decoded = self._decode(is_whole)
                 events = self._salvage()[0] if decoded is None else decoded
                 self._consume(self._end)
             else:

@@ -37,55 +37,55 @@ def salvage(buffer: bytearray, start: int, end: int, *, last: bool) -> Salvaged:
     Args:
         last: no more text will come; an object left open is dropped. Otherwise it stays for later.
     """
-    found = Salvaged(upto=start)
+    salvaged = Salvaged(upto=start)
     while True:
-        position = _skip(buffer, found.upto, end)
+        position = _skip(buffer, salvaged.upto, end)
         if position >= end:
-            found.upto = end
-            return found
+            salvaged.upto = end
+            return salvaged
         if buffer[position] == _CLOSE_BRACKET:
-            found.upto = position + 1
-            found.ended = True
-            return found
+            salvaged.upto = position + 1
+            salvaged.ended = True
+            return salvaged
         if buffer[position] != _OPEN_BRACE and not _LIST_OF_LISTS.match(buffer, position, end):
-            _resume(buffer, position, end, found)
+            _resume(buffer, position, end, salvaged)
             continue
         stop = _value_end(buffer, position, end)
         if stop == _TOO_DEEP:
-            found.too_deep = True
-            _resume(buffer, position, end, found)
+            salvaged.too_deep = True
+            _resume(buffer, position, end, salvaged)
             continue
         if stop == 0:
             if not last:
-                found.upto = position
-                return found
-            _resume(buffer, position, end, found)
+                salvaged.upto = position
+                return salvaged
+            _resume(buffer, position, end, salvaged)
             continue
         try:
             event, mended = decode_event(bytes(buffer[position:stop]))
         except TooDeepError:
-            found.dropped += 1
-            found.too_deep = True
-            found.upto = stop
+            salvaged.dropped += 1
+            salvaged.too_deep = True
+            salvaged.upto = stop
             continue
         if event is not None and (event.ph or event.name):
-            found.events.append(event)
-            found.num_mended += mended
-            found.upto = stop
+            salvaged.events.append(event)
+            salvaged.num_mended += mended
+            salvaged.upto = stop
         else:
-            _resume(buffer, position, stop, found)
+            _resume(buffer, position, stop, salvaged)
 
 
 def _skip(buffer: bytearray, position: int, end: int) -> int:
-    found = _BLANK.match(buffer, position, end)
-    return found.end() if found else position
+    match = _BLANK.match(buffer, position, end)
+    return match.end() if match else position
 
 
-def _resume(buffer: bytearray, position: int, end: int, found: Salvaged) -> None:
+def _resume(buffer: bytearray, position: int, end: int, salvaged: Salvaged) -> None:
     """Step over something unreadable: to the next probable event, else to `end`."""
     resumed = _RESUME.search(buffer, position + 1, end)
-    found.dropped += 1
-    found.upto = resumed.end() if resumed else end
+    salvaged.dropped += 1
+    salvaged.upto = resumed.end() if resumed else end
 
 
 def _value_end(buffer: bytearray, start: int, end: int) -> int:

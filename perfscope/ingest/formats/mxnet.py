@@ -82,7 +82,7 @@ def read_mxnet(path: Path) -> FrameworkTrace:
     devices = _named_devices(records) or _devices_of_first_window(path)
     spans, marks, num_open = _paired(records)
     trace = FrameworkTrace(num_read=len(records) + num_bad, num_dropped=num_bad + num_open)
-    trace.steps = sorted(marks.steps, key=lambda one: one[1])
+    trace.steps = sorted(marks.steps, key=lambda step_row: step_row[1])
     _Writer(trace, marks, devices).write(spans)
     if num_bad:
         trace.notes.append(f"{num_bad:,} records of the file could not be read")
@@ -90,7 +90,7 @@ def read_mxnet(path: Path) -> FrameworkTrace:
 
 
 def _named_devices(records: list[_Record]) -> dict[int, str]:
-    return {one.pid: str(one.args.get("name", "")) for one in records if one.ph == "M"}
+    return {record.pid: str(record.args.get("name", "")) for record in records if record.ph == "M"}
 
 
 def _devices_of_first_window(path: Path) -> dict[int, str]:
@@ -114,10 +114,10 @@ def _records(path: Path) -> tuple[list[_Record], int]:
         raise TraceError(f"{path}: is no trace of MXNet's profiler")
     decoder = msgspec.json.Decoder(_Record)
     records, num_bad, end = [], 0, begin
-    for found in _OBJECT.finditer(data, begin):
-        end = found.end()
+    for match in _OBJECT.finditer(data, begin):
+        end = match.end()
         try:
-            records.append(decoder.decode(found[0]))
+            records.append(decoder.decode(match[0]))
         except msgspec.DecodeError:
             num_bad += 1
     if not records:
@@ -133,41 +133,41 @@ def _paired(records: list[_Record]) -> tuple[list[_Span], _Marks, int]:
     spans: list[_Span] = []
     marks = _Marks()
     num_open = 0
-    for one in records:
-        own = one.ph in "be" and one.cat.split(",")[0] == _MARKS
-        if not (own or one.ph in ("B", "E")):
+    for record in records:
+        is_mark = record.ph in "be" and record.cat.split(",")[0] == _MARKS
+        if not (is_mark or record.ph in ("B", "E")):
             continue
-        key = (one.ph.lower() in "be" and own, one.name, one.pid, one.tid)
-        if one.ph in "Bb":
-            begun[key].append(one)
+        key = (record.ph.lower() in "be" and is_mark, record.name, record.pid, record.tid)
+        if record.ph in "Bb":
+            begun[key].append(record)
         elif begun[key]:
             first = begun[key].pop()
-            start, dur = first.ts * _NS, max(0, one.ts - first.ts) * _NS
-            if own:
-                _mark(marks, one, start, start + dur)
+            start, dur = first.ts * _NS, max(0, record.ts - first.ts) * _NS
+            if is_mark:
+                _mark(marks, record, start, start + dur)
             else:
-                spans.append(_Span(start, dur, one.name, one.cat, one.pid, one.tid or 0))
+                spans.append(_Span(start, dur, record.name, record.cat, record.pid, record.tid or 0))
         else:
             num_open += 1
     return spans, marks, num_open + sum(len(left) for left in begun.values())
 
 
-def _mark(marks: _Marks, one: _Record, start: int, end: int) -> None:
-    if one.name.startswith(layout.MARK_STEP):
-        step = one.name[len(layout.MARK_STEP) :]
+def _mark(marks: _Marks, record: _Record, start: int, end: int) -> None:
+    if record.name.startswith(layout.MARK_STEP):
+        step = record.name[len(layout.MARK_STEP) :]
         if step.isdigit():
             marks.steps.append((int(step), start, end))
-    elif one.name.startswith(_THREAD):
-        thread, _, cpus = one.name[len(_THREAD) :].partition(":")
+    elif record.name.startswith(_THREAD):
+        thread, _, cpus = record.name[len(_THREAD) :].partition(":")
         if thread.isdigit():
-            marks.main = (one.tid or 0, int(thread))
+            marks.main = (record.tid or 0, int(thread))
         marks.num_cpus = int(cpus) if cpus.isdigit() else None
-    elif one.name == layout.MARK_INPUT:
+    elif record.name == layout.MARK_INPUT:
         marks.inputs.append((start, end))
-    elif one.name.startswith(_COMM):
-        found = _traffic(one.name[len(_COMM) :])
-        if found is not None:
-            marks.traffic.append((start, found))
+    elif record.name.startswith(_COMM):
+        traffic = _traffic(record.name[len(_COMM) :])
+        if traffic is not None:
+            marks.traffic.append((start, traffic))
 
 
 def _traffic(text: str) -> Collective | None:
@@ -203,16 +203,16 @@ class _Writer:
         last_backwards = self._last_backwards(spans)
         messages: dict[str, list[_Span]] = defaultdict(list)
         busy: list[tuple[int, int]] = []
-        for one in spans:
-            if one.name.startswith((_STORE + "Dist", _HOROVOD)):
-                messages[_message(one.name)].append(one)
-            elif not one.name.startswith(layout.MARK_STEP):
-                kind, phase = classify(one.name, one.category)
+        for span in spans:
+            if span.name.startswith((_STORE + "Dist", _HOROVOD)):
+                messages[_message(span.name)].append(span)
+            elif not span.name.startswith(layout.MARK_STEP):
+                kind, phase = classify(span.name, span.category)
                 if kind == "compute" and phase == "other":
-                    phase = _phase_at(one, last_backwards)
-                self._trace.add(self._lane_of(one), one.start, one.dur, kind, one.name, phase=phase)
+                    phase = _phase_at(span, last_backwards)
+                self._trace.add(self._lane_of(span), span.start, span.dur, kind, span.name, phase=phase)
                 if kind == "compute":
-                    busy.append((one.start, one.start + one.dur))
+                    busy.append((span.start, span.start + span.dur))
         for name, sent in messages.items():
             self._add_messages(name, sent)
         if self._main is not None:
@@ -221,20 +221,20 @@ class _Writer:
 
     def _last_backwards(self, spans: list[_Span]) -> list[tuple[int, int, int]]:
         """(step's start, its end, when its last operator of the backward pass began), where there is one."""
-        passes = [one.start for one in spans if one.name.startswith(_BACKWARD)]
-        found = []
+        passes = [span.start for span in spans if span.name.startswith(_BACKWARD)]
+        passes_found = []
         for _, start, end in self._trace.spans_of_steps() if self._trace.steps else ():
             inside = [when for when in passes if start <= when < end]
             if inside:
-                found.append((start, end, max(inside)))
-        return found
+                passes_found.append((start, end, max(inside)))
+        return passes_found
 
-    def _lane_of(self, one: _Span) -> int:
+    def _lane_of(self, span: _Span) -> int:
         main = self._marks.main
-        if main is not None and one.thread == main[0] and self._main is not None:
+        if main is not None and span.thread == main[0] and self._main is not None:
             return self._main
-        device = self._gpu(one) if one.category == _OPERATOR else -1
-        key = (device, one.thread)
+        device = self._gpu(span) if span.category == _OPERATOR else -1
+        key = (device, span.thread)
         if key not in self._lanes:
             number = _FIRST_LANE + len(self._lanes)
             if device >= 0:
@@ -244,14 +244,14 @@ class _Writer:
                 self._lanes[key] = self._trace.lane(number, "executor", label)
         return self._lanes[key]
 
-    def _gpu(self, one: _Span) -> int:
+    def _gpu(self, span: _Span) -> int:
         """Index of the GPU that ran the operator; -1: the CPU."""
-        name = self._devices.get(one.device)
+        name = self._devices.get(span.device)
         if name is not None:
             kind, _, number = name.partition("/")
             return int(number) if kind == "gpu" and number.isdigit() else -1
         cpus = self._marks.num_cpus
-        return one.device - cpus if cpus is not None and cpus <= one.device < cpus + _MAX_GPUS else -1
+        return span.device - cpus if cpus is not None and cpus <= span.device < cpus + _MAX_GPUS else -1
 
     def _add_messages(self, family: str, sent: list[_Span]) -> None:
         """One row for each step and kind of traffic, where the probe told how much it was; else one each."""
@@ -259,15 +259,15 @@ class _Writer:
             self._store_lane = self._trace.lane(_STORE_LANE, "backend", "communication")
         left = sent
         for _, start, end in self._trace.spans_of_steps() if self._trace.steps else ():
-            told = [what for when, what in self._marks.traffic if start <= when < end]
-            told = [what for what in told if (what.group == "kvstore") == (family == _STORE)]
-            told = [what for what in told if family in (_STORE, what.name)]
-            inside = [one for one in left if start <= one.start < end]
-            if not told or not inside:
+            traffic = [what for when, what in self._marks.traffic if start <= when < end]
+            traffic = [what for what in traffic if (what.group == "kvstore") == (family == _STORE)]
+            traffic = [what for what in traffic if family in (_STORE, what.name)]
+            inside = [span for span in left if start <= span.start < end]
+            if not traffic or not inside:
                 continue
-            left = [one for one in left if not start <= one.start < end]
-            begin, stop = min(one.start for one in inside), max(one.start + one.dur for one in inside)
-            for what in told:
+            left = [span for span in left if not start <= span.start < end]
+            begin, stop = min(span.start for span in inside), max(span.start + span.dur for span in inside)
+            for what in traffic:
                 name = f"{inside[0].name} ×{what.elements}"
                 self._note_group(what)
                 self._trace.add(
@@ -278,10 +278,10 @@ class _Writer:
                     name,
                     collective=replace(what, elements=None),
                 )
-        for one in left:
+        for span in left:
             name = "all_reduce" if family == _STORE else family
             self._trace.add(
-                self._store_lane, one.start, one.dur, "comm", one.name, collective=Collective(name=name)
+                self._store_lane, span.start, span.dur, "comm", span.name, collective=Collective(name=name)
             )
 
     def _note_group(self, what: Collective) -> None:
@@ -301,7 +301,7 @@ def uncovered(spans: list[tuple[int, int]], by: list[tuple[int, int]]) -> list[t
     parts: list[tuple[int, int]] = []
     for start, end in spans:
         at = start
-        for begin, stop in sorted(one for one in by if one[1] > start and one[0] < end):
+        for begin, stop in sorted(span for span in by if span[1] > start and span[0] < end):
             if begin > at:
                 parts.append((at, begin))
             at = max(at, stop)
@@ -313,8 +313,8 @@ def uncovered(spans: list[tuple[int, int]], by: list[tuple[int, int]]) -> list[t
 def _message(name: str) -> str:
     """ "KVStore", or the collective of Horovod's operator."""
     if name.startswith(_HOROVOD):
-        rest = name[len(_HOROVOD) :]
-        return canonical(rest) or rest
+        operation = name[len(_HOROVOD) :]
+        return canonical(operation) or operation
     return _STORE
 
 
@@ -333,13 +333,13 @@ def classify(name: str, category: str) -> tuple[str, str]:
     return "compute", "other"
 
 
-def _phase_at(one: _Span, last_backwards: list[tuple[int, int, int]]) -> str:
+def _phase_at(span: _Span, last_backwards: list[tuple[int, int, int]]) -> str:
     """Forward is what runs under a name of its own before the last backward operator of the step begins.
 
     Not before the first: the engine runs what is ready, and the gradient of a mean waits for nothing.
     """
-    if not one.name.startswith(_HELPERS):
+    if not span.name.startswith(_HELPERS):
         for start, end, last in last_backwards:
-            if start <= one.start < end:
-                return "forward" if one.start < last else "other"
+            if start <= span.start < end:
+                return "forward" if span.start < last else "other"
     return "other"

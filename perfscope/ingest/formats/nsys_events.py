@@ -112,9 +112,10 @@ class NsysEvents:
     def _check_version(self) -> None:
         version = schema.schema_version(self._connection)
         if version is not None and version.partition(".")[0] not in schema.KNOWN_MAJOR_VERSIONS:
-            known = " and ".join(schema.KNOWN_MAJOR_VERSIONS)
+            versions = " and ".join(schema.KNOWN_MAJOR_VERSIONS)
             self._notes.append(
-                f"schema version {version} is not known (known: {known}): tables and columns may have changed"
+                f"schema version {version} is not known (known: {versions}): tables and "
+                "columns may have changed"
             )
 
     def _columns(self, table: str) -> frozenset[str]:

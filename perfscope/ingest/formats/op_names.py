@@ -83,7 +83,7 @@ def _split(name: str) -> list[str]:
 def _unwrapped(part: str) -> tuple[set[str], str]:
     """`transpose(jvp(head))` as ({"transpose", "jvp"}, "head")."""
     wrappers = set()
-    while (found := _WRAPPED.match(part)) is not None:
-        wrappers.add(found[1])
-        part = found[2]
+    while (match := _WRAPPED.match(part)) is not None:
+        wrappers.add(match[1])
+        part = match[2]
     return wrappers, part

@@ -25,7 +25,7 @@ def format_of_window(suffix: str) -> Format:
     return _OF_SUFFIX[suffix]
 
 
-_OF_SUFFIX = {suffix: one for one in FORMATS for suffix in one.suffixes}
+_OF_SUFFIX = {suffix: format_ for format_ in FORMATS for suffix in format_.suffixes}
 
 
 def format_of_file(path: Path) -> Format:
@@ -49,7 +49,7 @@ def format_of_file(path: Path) -> Format:
         if candidate.sniff(path, head):
             return candidate
     raise TraceError(
-        f"not JSON and no other trace: perfscope reads {'; '.join(one.title for one in FORMATS)}"
+        f"not JSON and no other trace: perfscope reads {'; '.join(format_.title for format_ in FORMATS)}"
     )
 
 
@@ -64,19 +64,20 @@ def _unpacked(head: bytes) -> bytes:
 def is_trace_name(name: str) -> bool:
     """Whether a file of a directory is taken for a trace, by its name alone."""
     return any(
-        name.endswith(one.endings) or (one.compressible and name.removesuffix(".gz").endswith(one.endings))
-        for one in FORMATS
+        name.endswith(format_.endings)
+        or (format_.compressible and name.removesuffix(".gz").endswith(format_.endings))
+        for format_ in FORMATS
     )
 
 
 def trace_patterns() -> str:
     """The names that `is_trace_name` takes, for messages and help."""
-    shortest = [f"*{one.endings[-1]}{'[.gz]' if one.compressible else ''}" for one in FORMATS]
+    shortest = [f"*{format_.endings[-1]}{'[.gz]' if format_.compressible else ''}" for format_ in FORMATS]
     return ", ".join(dict.fromkeys(shortest))
 
 
 def trace_stem(name: str) -> str:
     """A trace file's name without its ending."""
-    endings = sorted((ending for one in FORMATS for ending in one.endings), key=len, reverse=True)
+    endings = sorted((ending for format_ in FORMATS for ending in format_.endings), key=len, reverse=True)
     bare = name.removesuffix(".gz")
     return next((bare.removesuffix(ending) for ending in endings if bare.endswith(ending)), name)

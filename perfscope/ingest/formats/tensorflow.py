@@ -105,7 +105,7 @@ class _RankFacts(Struct, frozen=True):
             root=root if isinstance(root, str) else None,
             optimizers=tuple(str(name) for name in _items(meta.get("optimizers"))),
             collectives=dict(operators) if isinstance(operators, dict) else {},
-            groups=tuple(one for one in _items(meta.get("groups")) if isinstance(one, dict)),
+            groups=tuple(group for group in _items(meta.get("groups")) if isinstance(group, dict)),
             main_tid=main_tid if isinstance(main_tid := meta.get("main_tid"), int) else None,
         )
 
@@ -125,8 +125,8 @@ def _started(planes: list[XPlane], host: XPlane) -> int:
     """What to add to the lines' times to get Unix time, ns; -1: nothing says."""
     if any(line.timestamp_ns > _EPOCH for line in host.lines):
         return 0
-    told = next((plane.stats.get(_STARTED) for plane in planes if plane.name == _ENVIRONMENT), None)
-    return told if isinstance(told, int) and told > _EPOCH else -1
+    recorded = next((plane.stats.get(_STARTED) for plane in planes if plane.name == _ENVIRONMENT), None)
+    return recorded if isinstance(recorded, int) and recorded > _EPOCH else -1
 
 
 class _Reader:
@@ -164,8 +164,10 @@ class _Reader:
         for line in plane.lines:
             self.trace.num_read += len(line.events)
             if line is main:
-                own = self._facts.main_tid
-                self._main = self.trace.lane(_short(line.id) if own is None else own, "main", "main thread")
+                main_tid = self._facts.main_tid
+                self._main = self.trace.lane(
+                    _short(line.id) if main_tid is None else main_tid, "main", "main thread"
+                )
                 self._line(line, self._main, is_main=True)
                 continue
             if not _is_of_use(line):
@@ -219,10 +221,10 @@ class _Reader:
 
     def _unscoped(self, event: XEvent, eager: str) -> Op | None:
         """An operator that carries no scopes: XLA's, or one that runs eagerly."""
-        told = event.stats.get(_HLO_OP)
-        if isinstance(told, str) and told:
+        op_name = event.stats.get(_HLO_OP)
+        if isinstance(op_name, str) and op_name:
             self._num_unscoped[_HLO_OP] += 1
-            return self.names.unscoped(told)
+            return self.names.unscoped(op_name)
         if eager and event.name in _EAGER_KERNELS:
             self._num_unscoped[_EAGER_OP] += 1
             return self.names.unscoped(eager)
@@ -251,10 +253,10 @@ class _Reader:
         at = bisect_right(starts, start)
         if at and starts[at - 1] >= 0:
             start, dur = starts[at - 1], start + dur - starts[at - 1]
-        told = self._sizes_of(op.node)
-        if told is None:
+        sizes = self._sizes_of(op.node)
+        if sizes is None:
             self._num_unsized += 1
-        size = told.get("bytes") if told else None
+        size = sizes.get("bytes") if sizes else None
         ranks = self._group.get("ranks")
         self.trace.add(
             lane,
@@ -268,16 +270,16 @@ class _Reader:
                 group=str(self._group["name"]) if self._group.get("name") else None,
                 group_size=len(ranks) if isinstance(ranks, list) else None,
                 in_bytes=size if isinstance(size, int) else None,
-                dtype=str(told["dtype"]) if told and told.get("dtype") else None,
+                dtype=str(sizes["dtype"]) if sizes and sizes.get("dtype") else None,
             ),
         )
 
     def _sizes_of(self, node: str) -> dict[str, Any] | None:
         """What the probe saw being put into the graph under this name; functions put a prefix before it."""
         while node:
-            found = self._facts.collectives.get(node)
-            if isinstance(found, dict):
-                return found
+            recorded = self._facts.collectives.get(node)
+            if isinstance(recorded, dict):
+                return recorded
             _, _, node = node.partition("/")
         return None
 
@@ -299,8 +301,8 @@ class _Reader:
                 if when is None:
                     continue
                 start, dur = when
-                told = event.stats.get("tf_op") or event.stats.get("name")
-                op = self.names.op(str(told)) if told else None
+                op_name = event.stats.get("tf_op") or event.stats.get("name")
+                op = self.names.op(str(op_name)) if op_name else None
                 kind, collective = _kernel(event.name)
                 self.trace.add(
                     lane,
@@ -380,7 +382,7 @@ def _nested(events: list[XEvent]) -> Iterator[tuple[XEvent, bool, bool, str]]:
     """(event, whether an operator runs inside it, whether it lies inside a tf.data iterator, the type of the
     single operator that it runs eagerly or "").
     """
-    ordered = sorted(events, key=lambda one: (one.offset_ps, -one.duration_ps))
+    ordered = sorted(events, key=lambda item: (item.offset_ps, -item.duration_ps))
     encloses = [False] * len(ordered)
     inside = [False] * len(ordered)
     eager = [""] * len(ordered)
@@ -393,9 +395,9 @@ def _nested(events: list[XEvent]) -> Iterator[tuple[XEvent, bool, bool, str]]:
         if stack and _is_operator(event):
             for _, outer, _ in stack:
                 encloses[outer] = True
-        told = event.stats.get(_EAGER_OP)
-        if isinstance(told, str):
-            eager[at] = "" if event.stats.get(_IS_FUNCTION) else told
+        op_name = event.stats.get(_EAGER_OP)
+        if isinstance(op_name, str):
+            eager[at] = "" if event.stats.get(_IS_FUNCTION) else op_name
         elif stack:
             eager[at] = eager[stack[-1][1]]
         pipeline = in_pipeline or event.name.startswith((_PIPELINE, _CAPTURED)) or event.name in _WAITS
@@ -415,12 +417,12 @@ def _kernel(name: str) -> tuple[str, Collective | None]:
 def _without(spans: Iterable[tuple[int, int]], taken: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """The union of `spans`, less what `taken` covers."""
     left, cover = _union(spans), _union(taken)
-    found: list[tuple[int, int]] = []
+    intervals: list[tuple[int, int]] = []
     for start, end in left.tolist():
         inner = cover[(cover[:, 1] > start) & (cover[:, 0] < end)].clip(start, end)
         edges = np.concatenate([[start], inner.ravel(), [end]]).reshape(-1, 2)
-        found += [(begin, stop) for begin, stop in edges.tolist() if stop > begin]
-    return found
+        intervals += [(begin, stop) for begin, stop in edges.tolist() if stop > begin]
+    return intervals
 
 
 def _union(spans: Iterable[tuple[int, int]]) -> Ints:

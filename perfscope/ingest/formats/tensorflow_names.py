@@ -137,9 +137,9 @@ class Naming:
         )
 
     def _layer(self, scopes: Sequence[str]) -> str | None:
-        found = self._path(scopes)
-        if found:
-            return found
+        path = self._path(scopes)
+        if path:
+            return path
         if len(scopes) > 1 and _stem(scopes[0]) in self._roots:
             return _stem(scopes[1])  # a layer without variables, which nobody told of
         return None
@@ -148,8 +148,8 @@ class Naming:
         """The innermost known layer that the scopes name, "" if none."""
         path = ""
         for scope in scopes:
-            told = (scope, _stem(scope)) if self._is_bare else (_stem(scope), scope)
-            for candidate in told:
+            spellings = (scope, _stem(scope)) if self._is_bare else (_stem(scope), scope)
+            for candidate in spellings:
                 longer = f"{path}.{candidate}" if path else candidate
                 if longer in self._layers or longer in self._prefixes:
                     path = longer

@@ -95,10 +95,10 @@ class FrameworkTrace(Struct):
         bytes_written: Sequence[int] | Ints | None = None,
     ) -> None:
         """Many spans; all of one length (n,). `kind`, `phase`: indices into schema.KINDS and PHASES."""
-        columns = [np.asarray(one, np.int64) for one in (lane, start_ns, dur_ns, kind, phase)]
+        columns = [np.asarray(column, np.int64) for column in (lane, start_ns, dur_ns, kind, phase)]
         unknown = np.full(len(columns[0]), UNKNOWN, np.int64)
         given = (flops, bytes_read, bytes_written)
-        columns += [unknown if one is None else np.asarray(one, np.int64) for one in given]
+        columns += [unknown if column is None else np.asarray(column, np.int64) for column in given]
         self._parts.append(tuple(columns))
         self._layers.extend(layer)
         self._names.extend(name)
@@ -113,8 +113,8 @@ class FrameworkTrace(Struct):
     def spans_of_steps(self) -> list[tuple[int, int, int]]:
         """`steps`, each lasting until the next begins; the whole file as one where there are none."""
         if self.steps:
-            ordered = sorted(self.steps, key=lambda one: one[1])
-            ends = [one[1] for one in ordered[1:]] + [ordered[-1][2]]
+            ordered = sorted(self.steps, key=lambda step_row: step_row[1])
+            ends = [step_row[1] for step_row in ordered[1:]] + [ordered[-1][2]]
             return [(step, start, end) for (step, start, _), end in zip(ordered, ends, strict=True)]
         if not self._names:
             return []
@@ -150,7 +150,9 @@ class FrameworkTrace(Struct):
         ]
         order = np.argsort(columns[1], kind="stable")
         lane, start, dur, kind, phase, *work = (column[order] for column in columns)
-        ids = np.array([(one.device, one.lane) for one in self.lanes] or [(-1, 0)], np.int64)[lane]
+        ids = np.array([(lane_row.device, lane_row.lane) for lane_row in self.lanes] or [(-1, 0)], np.int64)[
+            lane
+        ]
         spans = self.spans_of_steps() if steps is None else list(steps)
         comm = self._comm_columns(order)
         arrays = {
@@ -166,40 +168,43 @@ class FrameworkTrace(Struct):
             "phase": _coded(phase, PHASES),
             "layer": pa.array([self._layers[at] for at in order.tolist()], pa.string()),
             "name": pa.array([self._names[at] for at in order.tolist()], pa.string()),
-            **{name: pa.array(one, mask=one == UNKNOWN) for name, one in zip(_WORK, work, strict=True)},
+            **{
+                name: pa.array(values, mask=values == UNKNOWN)
+                for name, values in zip(_WORK, work, strict=True)
+            },
             **comm,
         }
         return pa.table(
             [
-                arrays[one.name].cast(one.type) if one.name in arrays else pa.nulls(num, one.type)
-                for one in TIMELINE
+                arrays[field.name].cast(field.type) if field.name in arrays else pa.nulls(num, field.type)
+                for field in TIMELINE
             ],
             schema=TIMELINE,
         )
 
     def _comm_columns(self, order: Ints) -> dict[str, pa.Array]:
-        found: dict[str, list[Any]] = {name: [None] * len(order) for name in _COMM}
+        columns: dict[str, list[Any]] = {name: [None] * len(order) for name in _COMM}
         counts: dict[tuple[str | None, str | None], int] = defaultdict(int)
         if self._collectives:
             for row, at in enumerate(order.tolist()):
-                one = self._collectives.get(at)
-                if one is None:
+                collective = self._collectives.get(at)
+                if collective is None:
                     continue
-                one = one.completed()
-                key = (one.group, one.name)
+                collective = collective.completed()
+                key = (collective.group, collective.name)
                 values = (
-                    one.name,
-                    one.group,
-                    one.group_size,
-                    one.in_bytes,
-                    one.out_bytes,
-                    one.dtype,
-                    one.peer,
+                    collective.name,
+                    collective.group,
+                    collective.group_size,
+                    collective.in_bytes,
+                    collective.out_bytes,
+                    collective.dtype,
+                    collective.peer,
                 )
                 for name, value in zip(_COMM, (*values, counts[key]), strict=True):
-                    found[name][row] = value
+                    columns[name][row] = value
                 counts[key] += 1
-        return {name: pa.array(values, _plain(TIMELINE.field(name).type)) for name, values in found.items()}
+        return {name: pa.array(values, _plain(TIMELINE.field(name).type)) for name, values in columns.items()}
 
 
 _WORK = ("flops", "bytes_read", "bytes_written")

@@ -125,12 +125,12 @@ def _plane(data: bytes, start: int, end: int) -> XPlane:
     for number, wire, first, last in _fields(data, start, end):
         if wire == _BYTES and number in parts:
             parts[number].append((first, last))
-    names = dict(_entry(data, *one) for one in parts[4])
-    stat_names = dict(_entry(data, *one) for one in parts[5])
+    names = dict(_entry(data, *part) for part in parts[4])
+    stat_names = dict(_entry(data, *part) for part in parts[5])
     plane = XPlane(name=_text(data, *parts[2][-1]) if parts[2] else "", lines=[])
-    for one in parts[6]:
-        _add_stat(data, *one, stat_names, plane.stats)
-    plane.lines = [_line(data, *one, names, stat_names) for one in parts[3]]
+    for part in parts[6]:
+        _add_stat(data, *part, stat_names, plane.stats)
+    plane.lines = [_line(data, *part, names, stat_names) for part in parts[3]]
     return plane
 
 
@@ -197,7 +197,7 @@ def _event(data: bytes, at: int, end: int, names: dict[int, str], stat_names: di
 def _add_stat(data: bytes, at: int, end: int, names: dict[int, str], stats: dict[str, Stat]) -> None:
     """Put the stat of this message into `stats`, unless it has no name or no value."""
     name = ""
-    found: Stat | None = None
+    stat: Stat | None = None
     while at < end:
         key = data[at]
         at += 1
@@ -211,16 +211,16 @@ def _add_stat(data: bytes, at: int, end: int, names: dict[int, str], stats: dict
             if key == 1 << 3:
                 name = names.get(value, "")
             elif key in _NUMBERS:
-                found = names.get(value, "") if key == _REFERENCE else _signed_if(value, key == _INT)
+                stat = names.get(value, "") if key == _REFERENCE else _signed_if(value, key == _INT)
         else:
             begin, at = _extent(data, at, end, key & 7)
             decode = _STAT_VALUES.get(key)
             if decode is not None:
-                found = decode(data, begin, at)
+                stat = decode(data, begin, at)
     if at != end:
         raise ValueError("a field goes beyond its message")
-    if name and found is not None:
-        stats[name] = found
+    if name and stat is not None:
+        stats[name] = stat
 
 
 _UNSIGNED, _INT, _REFERENCE = (number << 3 | _VARINT for number in (3, 4, 7))

@@ -115,16 +115,16 @@ class HorovodProbe:
         if self._module == "horovod.tensorflow":
             self._process.missing(Figure.COLLECTIVE_BYTES, "bytes of Horovod's collectives", _TENSORFLOW)
         mine = dict(self.group_of(None), desc="horovod")
-        others = [one for one in recorder.meta.get("groups") or () if one.get("name") != GROUP]
-        told: Dict[str, Any] = {"groups": [mine, *others], "backend": self.backend()}
+        other_groups = [group for group in recorder.meta.get("groups") or () if group.get("name") != GROUP]
+        facts: Dict[str, Any] = {"groups": [mine, *other_groups], "backend": self.backend()}
         root, size = recorder.meta.get("root"), len(mine["ranks"])
         if self._module == "horovod.mxnet":
             root = data_parallel(1)
         if isinstance(root, dict) and root.get("dp_size") == 1 < size:
-            told["root"] = dict(
+            facts["root"] = dict(
                 root, dp_size=size
             )  # who was asked (torch.distributed) knows of one rank only
-        return told
+        return facts
 
     # -- MXNet ----------------------------------------------------------------------------------------
 
@@ -151,8 +151,8 @@ class HorovodProbe:
     def _count(self, probe: Any, collective: str, tensor: Any, kwargs: Dict[str, Any]) -> None:
         group = self.group_of(kwargs.get("process_set"))
         size = len(group["ranks"])
-        for one in tensor if isinstance(tensor, (list, tuple)) else [tensor]:
-            given, dtype = bytes_of(one)
+        for item in tensor if isinstance(tensor, (list, tuple)) else [tensor]:
+            given, dtype = bytes_of(item)
             taken = given * size if collective == "all_gather" else given
             if collective == "reduce_scatter":
                 taken = given // max(1, size)

@@ -235,10 +235,10 @@ class TorchCalls:
 def _size(tensors: Any) -> Tuple[int, str]:
     """(bytes, dtype) of a tensor or a list of them."""
     total, dtype = 0, ""
-    for one in tensors if isinstance(tensors, (list, tuple)) else [tensors]:
-        if hasattr(one, "element_size"):
-            total += int(one.numel()) * int(one.element_size())
-            dtype = dtype or str(one.dtype).replace("torch.", "")
+    for item in tensors if isinstance(tensors, (list, tuple)) else [tensors]:
+        if hasattr(item, "element_size"):
+            total += int(item.numel()) * int(item.element_size())
+            dtype = dtype or str(item.dtype).replace("torch.", "")
     return total, dtype
 
 

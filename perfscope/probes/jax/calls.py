@@ -151,8 +151,8 @@ class Calls:
         if self.idle:
             function.role = IDLE
         try:
-            known, key = self._known, id(fun)
-            known[key] = (weakref.ref(fun, lambda _: known.pop(key, None)), function)
+            cache, key = self._known, id(fun)
+            cache[key] = (weakref.ref(fun, lambda _: cache.pop(key, None)), function)
         except TypeError:  # cannot be referred to weakly: every wrapping of it stands for itself
             pass
         return function

@@ -40,26 +40,26 @@ def identity() -> Optional[Identity]:
 def facts() -> Dict[str, Any]:
     """framework, device, threads, backend of communication and the group of all processes, for rank.json."""
     jax = sys.modules["jax"]
-    told: Dict[str, Any] = {"framework": {"name": "jax", "version": str(jax.__version__)}}
+    facts: Dict[str, Any] = {"framework": {"name": "jax", "version": str(jax.__version__)}}
     if not _backends():
-        return told
+        return facts
     devices = jax.local_devices()
     platform = str(devices[0].platform)
     kind = str(getattr(devices[0], "device_kind", platform))
-    told["device"] = platform if platform == "cpu" else "%s:%d %s" % (platform, devices[0].id, kind)
-    told["num_devices"] = len(devices)
-    told["num_threads"] = _num_threads()
+    facts["device"] = platform if platform == "cpu" else "%s:%d %s" % (platform, devices[0].id, kind)
+    facts["num_devices"] = len(devices)
+    facts["num_threads"] = _num_threads()
     if jax.process_count() > 1:
-        told["backend"] = _collectives(jax, platform)
-        told["groups"] = [
+        facts["backend"] = _collectives(jax, platform)
+        facts["groups"] = [
             {
                 "name": WORLD,
                 "desc": "all processes",
-                "backend": told["backend"],
+                "backend": facts["backend"],
                 "ranks": list(range(jax.process_count())),
             }
         ]
-    return told
+    return facts
 
 
 def _num_threads() -> Optional[int]:
@@ -79,8 +79,8 @@ def _collectives(jax: Any, platform: str) -> str:
 def device_memory() -> Optional[int]:
     """Most bytes in use on a local device so far; None where the platform does not count."""
     most = [_peak(device) for device in sys.modules["jax"].local_devices()] if _backends() else []
-    known = [peak for peak in most if peak is not None]
-    return max(known) if known else None
+    peaks = [peak for peak in most if peak is not None]
+    return max(peaks) if peaks else None
 
 
 def _peak(device: Any) -> Optional[int]:
@@ -105,8 +105,8 @@ def local_samples(array: Any, mapped: bool) -> Optional[int]:
         return int(shape[0]) * int(shape[1]) if len(shape) > 1 else None
     if getattr(array, "is_fully_addressable", True):
         return int(shape[0])
-    places = array.sharding.addressable_devices_indices_map(tuple(shape)).values()
-    parts = {(part[0].start or 0, shape[0] if part[0].stop is None else part[0].stop) for part in places}
+    slices = array.sharding.addressable_devices_indices_map(tuple(shape)).values()
+    parts = {(part[0].start or 0, shape[0] if part[0].stop is None else part[0].stop) for part in slices}
     return int(sum(stop - start for start, stop in parts))
 
 
@@ -149,13 +149,13 @@ class Argument:
 
     def of(self, args: Any, kwargs: Any) -> Any:
         """The leaf; None where these arguments have none in its place."""
-        found: Any = (args, kwargs)
+        value: Any = (args, kwargs)
         try:
             for kind, key in self._walk:
-                found = getattr(found, key) if kind == "attribute" else found[key]
+                value = getattr(value, key) if kind == "attribute" else value[key]
         except (AttributeError, IndexError, KeyError, TypeError):
             return None
-        return found
+        return value
 
 
 def _way(key: Any) -> Tuple[str, Any]:
@@ -185,18 +185,16 @@ def layers(state: List[Tuple[Path, Tuple[int, ...], str]]) -> List[Dict[str, Any
     """
     named = [(words_of(path), shape, dtype) for path, shape, dtype in state]
     under = [
-        (words[words.index("params") + 1 :], shape, dtype)
-        for words, shape, dtype in named
-        if "params" in words
+        (keys[keys.index("params") + 1 :], shape, dtype) for keys, shape, dtype in named if "params" in keys
     ]
     if not under and named:
         first = named[0][0][:2]
-        under = [(words[2:], shape, dtype) for words, shape, dtype in named if words[:2] == first]
-    if any(not words or words[-1].isdigit() for words, _, _ in under):
+        under = [(keys[2:], shape, dtype) for keys, shape, dtype in named if keys[:2] == first]
+    if any(not keys or keys[-1].isdigit() for keys, _, _ in under):
         return []
     rows: Dict[str, Dict[str, Any]] = {}
-    for words, shape, dtype in under:
-        path = [word for word in words if word not in ("value", "params")] or words
+    for keys, shape, dtype in under:
+        path = [word for word in keys if word not in ("value", "params")] or keys
         # Flat trees have the whole path in one word: `features.conv1.weight`.
         layer = "/".join(path[:-1]) or path[0].rpartition(".")[0] or path[0]
         row = rows.setdefault(
@@ -228,29 +226,29 @@ def is_stacked(
         return False
     jaxpr = trace(*args, **kwargs).jaxpr.jaxpr
     kind = (tuple(batch.shape), str(batch.dtype))
-    found = {id(one) for one in jaxpr.invars if _kind_of(one) == kind}
-    return _is_scanned(jaxpr, found, {(shape, dtype) for _, shape, dtype in state}, 4)
+    leaves = {id(variable) for variable in jaxpr.invars if _kind_of(variable) == kind}
+    return _is_scanned(jaxpr, leaves, {(shape, dtype) for _, shape, dtype in state}, 4)
 
 
 def _kind_of(variable: Any) -> Tuple[Tuple[int, ...], str]:
     return tuple(getattr(variable.aval, "shape", ())), str(getattr(variable.aval, "dtype", ""))
 
 
-def _is_scanned(jaxpr: Any, found: Set[int], state: Set[Tuple[Tuple[int, ...], str]], depth: int) -> bool:
+def _is_scanned(jaxpr: Any, leaves: Set[int], state: Set[Tuple[Tuple[int, ...], str]], depth: int) -> bool:
     for equation in jaxpr.eqns:
-        given = [id(one) in found for one in equation.invars]
+        given = [id(variable) in leaves for variable in equation.invars]
         if not any(given):
             continue
         if equation.primitive.name == "scan":
             first = equation.params["num_consts"]
             last = first + equation.params["num_carry"]
-            carried = {_kind_of(one) for one in equation.invars[first:last]}
+            carried = {_kind_of(variable) for variable in equation.invars[first:last]}
             if any(given[last:]) and state <= carried:
                 return True
         for value in equation.params.values() if depth else ():
             inside = getattr(value, "jaxpr", value)
             if len(getattr(inside, "invars", ())) == len(given):
-                passed = {id(one) for one, wanted in zip(inside.invars, given) if wanted}  # noqa: B905 - Python 3.8
+                passed = {id(variable) for variable, wanted in zip(inside.invars, given) if wanted}  # noqa: B905 - Python 3.8
                 if _is_scanned(inside, passed, state, depth - 1):
                     return True
     return False

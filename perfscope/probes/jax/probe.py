@@ -148,12 +148,12 @@ class JaxProbe(StepProbe):
                 % (len(self._stretch) + 1)
             )
         self._drained = True
-        told = super().finish()
+        facts = super().finish()
         if self._stretch:
             self._share(self._stretch[-1].start_ns + self._stretch[-1].dur_ns)
-        if "memory" in told:
-            told["memory"]["peak_device_bytes"] = jax_describe.device_memory()
-        return told
+        if "memory" in facts:
+            facts["memory"]["peak_device_bytes"] = jax_describe.device_memory()
+        return facts
 
     # -- calls of jitted functions --------------------------------------------------------------------
 
@@ -253,15 +253,15 @@ class JaxProbe(StepProbe):
     def _samples_of(self, args: Any, kwargs: Any) -> Optional[int]:
         if self._argument is None:
             return None
-        found = self._argument.of(args, kwargs)
+        argument = self._argument.of(args, kwargs)
         recorder = self.process.recorder
-        if found is not None and recorder is not None and "root" not in recorder.meta:
+        if argument is not None and recorder is not None and "root" not in recorder.meta:
             name, world_size = self._step_name, recorder.meta["world_size"]
-            recorder.save_meta(root=jax_describe.root(name, found, self._mapped, world_size))
+            recorder.save_meta(root=jax_describe.root(name, argument, self._mapped, world_size))
         return (
             None
-            if found is None or not hasattr(found, "shape")
-            else jax_describe.local_samples(found, self._mapped or self._stacked)
+            if argument is None or not hasattr(argument, "shape")
+            else jax_describe.local_samples(argument, self._mapped or self._stacked)
         )
 
     def _is_drained(self, args: Any, kwargs: Any) -> bool:
@@ -340,7 +340,7 @@ class JaxProbe(StepProbe):
             leaves = self._jax.tree_util.tree_leaves(
                 outputs
             )  # the program may have donated some to another function
-            alive = [one for one in leaves if not getattr(one, "is_deleted", bool)()]
+            alive = [leaf for leaf in leaves if not getattr(leaf, "is_deleted", bool)()]
             self._block_until_ready(alive)
 
     # -- the step is found ----------------------------------------------------------------------------
@@ -363,7 +363,7 @@ class JaxProbe(StepProbe):
         self._step_name = chosen.name
         self._results.forget()
         if updates > 1:
-            past = [one._replace(samples=None) for one in past]  # they were counted as if it were a batch
+            past = [call._replace(samples=None) for call in past]  # they were counted as if it were a batch
             text = "each step is one call of %s, which makes %d updates (lax.scan)"
             self.process.note(text % (chosen.name, updates))
         self._replay(past)
@@ -378,11 +378,11 @@ class JaxProbe(StepProbe):
     def _open(self) -> Optional[Recorder]:
         """Promote; without windows where this version of JAX has another profiler than we know."""
         process = self.process
-        known = self._jax_trace.known()
-        if not known and process.owner in ("", NAME):
+        is_available = self._jax_trace.known()
+        if not is_available and process.owner in ("", NAME):
             process.config = dict(process.config, trace=False)
         recorder = self.promote()
-        if recorder is not None and not known:
+        if recorder is not None and not is_available:
             self._tell_lack()
         return recorder
 
@@ -393,12 +393,12 @@ class JaxProbe(StepProbe):
 
     def _replay(self, past: List[Past]) -> None:
         """Write the steps that were over before it was known that they are steps."""
-        for one in past:
-            self._drained = one.drained
+        for call in past:
+            self._drained = call.drained
             if self.started is not None:
-                self.end_step(one.start)
-            self.started, self.samples = one.start, one.samples
-            self.ended = one.end
+                self.end_step(call.start)
+            self.started, self.samples = call.start, call.samples
+            self.ended = call.end
 
     def _describe(self, recorder: Recorder, chosen: Function) -> None:
         rows = jax_describe.layers(chosen.state)

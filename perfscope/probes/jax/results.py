@@ -41,7 +41,7 @@ class Results:
             arrays = [(path, leaf) for path, leaf in self._flatten((outputs, None)) if is_array(leaf)]
             if not arrays:
                 return
-            self._argument = Argument(max(arrays, key=lambda one: weight(one[1]))[0])
+            self._argument = Argument(max(arrays, key=lambda array: weight(array[1]))[0])
         leaf = self._argument.of(outputs, None)
         self.pending = hasattr(leaf, "is_ready") and not is_ready(
             leaf
@@ -76,7 +76,7 @@ class Results:
             return result
 
         for name in ("__name__", "__qualname__", "__doc__"):
-            told = getattr(original, name, None)
-            if isinstance(told, str):  # a method made in C++ has no text for some
-                setattr(read, name, told)
+            attribute = getattr(original, name, None)
+            if isinstance(attribute, str):  # a method made in C++ has no text for some
+                setattr(read, name, attribute)
         return read

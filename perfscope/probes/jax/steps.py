@@ -146,24 +146,28 @@ class StepFinder:
             self.step.role = IDLE
         if self.opener is not None:
             self.opener.role = IDLE
-        for other in [one for one in self._seen if one is not chosen and one.fed and self._adds_up(one)]:
+        for other in [
+            function
+            for function in self._seen
+            if function is not chosen and function.fed and self._adds_up(function)
+        ]:
             self._forget(other)  # or it would take over: it is called several times between two steps
         self.step, self.opener = chosen, None
         if chosen.batch is None:
-            self.opener = next((one for one in self._seen if self._opens(one, chosen)), None)
+            self.opener = next((function for function in self._seen if self._opens(function, chosen)), None)
         past = _history(chosen, self.opener)
         chosen.role = STEP
         if self.opener is not None:
             self.opener.role = OPENER
-        for one in (chosen, self.opener):
-            if one is not None:
-                one.calls = []
+        for function in (chosen, self.opener):
+            if function is not None:
+                function.calls = []
         return past
 
     def candidate(self) -> Optional[Function]:
         """The best there is so far: the program ends before it could be decided."""
-        found = [one for one in self._seen if one.fed]
-        return self._best([one for one in found if not self._adds_up(one)] or found)
+        fed = [function_ for function_ in self._seen if function_.fed]
+        return self._best([function_ for function_ in fed if not self._adds_up(function_)] or fed)
 
     # -- deciding -------------------------------------------------------------------------------------
 
@@ -174,36 +178,48 @@ class StepFinder:
             in_turn = num >= CALLS_TO_DECIDE and 2 * function.fed >= self.step.fed
             return function if function.fed and num and (heavier or in_turn) else None
         patient = num < CALLS_TO_DECIDE_AT_ALL
-        best = self._best([one for one in self._seen if one.fed and not (patient and self._adds_up(one))])
+        best = self._best(
+            [
+                function_
+                for function_ in self._seen
+                if function_.fed and not (patient and self._adds_up(function_))
+            ]
+        )
         if function.fed and num >= CALLS_TO_DECIDE and best is not None:
             return best if num >= CALLS_TO_DECIDE_BY_SHAPE or self._has_batch(best) else None
         if function.shaped and num >= CALLS_TO_DECIDE_BY_SHAPE:
-            shaped = [one for one in self._seen if one.shaped]
-            likely = max(shaped, key=lambda one: (one.batch is not None, one.shaped))
-            takers = [one for one in self._seen if one.took.get(likely) and not likely.took.get(one)]
+            shaped = [function_ for function_ in self._seen if function_.shaped]
+            likely = max(shaped, key=lambda function_: (function_.batch is not None, function_.shaped))
+            takers = [
+                function_
+                for function_ in self._seen
+                if function_.took.get(likely) and not likely.took.get(function_)
+            ]
             if best is None and patient and takers:
                 return None  # what takes the gradients may only add them up
             return best or likely
         return None
 
-    def _has_batch(self, one: Function) -> bool:
+    def _has_batch(self, function: Function) -> bool:
         """Whether it is given a batch, or gradients of one by a function that it gives its results."""
-        return one.batch is not None or any(self._opens(other, one) for other in self._seen)
+        return function.batch is not None or any(self._opens(other, function) for other in self._seen)
 
     @staticmethod
-    def _adds_up(one: Function) -> bool:
+    def _adds_up(function: Function) -> bool:
         """Whether it takes gradients and gives nothing to who made them: those of micro-batches add up."""
-        return one.batch is None and any(
-            other.batch is not None and not other.took.get(one) for other in one.took
+        return function.batch is None and any(
+            other.batch is not None and not other.took.get(function) for other in function.took
         )
 
     @staticmethod
     def _best(candidates: List[Function]) -> Optional[Function]:
         if not candidates:
             return None
-        most = max(one.fed for one in candidates)
-        near = [one for one in candidates if SIMILAR * one.fed >= most]
-        return max([one for one in near if one.batch] or near, key=lambda one: one.fed)
+        most = max(candidate.fed for candidate in candidates)
+        near = [candidate for candidate in candidates if SIMILAR * candidate.fed >= most]
+        return max(
+            [candidate for candidate in near if candidate.batch] or near, key=lambda candidate: candidate.fed
+        )
 
     def _look(self, function: Function, args: Any, kwargs: Any, now: int) -> None:
         leaves = [(path, leaf) for path, leaf in self._flatten((args, kwargs)) if is_array(leaf)]
@@ -252,13 +268,13 @@ class StepFinder:
         Of these, of the leading dimension that most of them have. Where none changes (a benchmark feeds the
         same batch again and again), of those that do not.
         """
-        own = {(shape, dtype) for _, shape, dtype in function.state} or function._gradients
+        state_kinds = {(shape, dtype) for _, shape, dtype in function.state} or function._gradients
         possible = [
             (path, leaf)
             for path, leaf, producer in loose
-            if not self._is_model(leaf, producer) and _kind(leaf) not in own
+            if not self._is_model(leaf, producer) and _kind(leaf) not in state_kinds
         ]
-        fresh = [one for one in possible if not _is_alive(function._loose.get(id(one[1])), one[1])]
+        fresh = [leaf_ for leaf_ in possible if not _is_alive(function._loose.get(id(leaf_[1])), leaf_[1])]
         chosen = fresh or possible
         if not chosen:
             return None
@@ -266,10 +282,10 @@ class StepFinder:
         return next(path for path, leaf in chosen if leaf.shape[0] == leading)
 
     @staticmethod
-    def _opens(one: Function, chosen: Function) -> bool:
+    def _opens(function: Function, chosen: Function) -> bool:
         """Whether a step begins with this function: it makes gradients of the state that `chosen` made."""
-        gradients = one.shaped or chosen.took.get(one)
-        return bool(one.batch and one.took.get(chosen) and gradients)
+        gradients = function.shaped or chosen.took.get(function)
+        return bool(function.batch and function.took.get(chosen) and gradients)
 
     @staticmethod
     def _is_model(leaf: Any, producer: Optional[Function]) -> bool:

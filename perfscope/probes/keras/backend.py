@@ -148,9 +148,9 @@ class TorchBackend(Backend):
         self._undo: Optional[Callable[[], None]] = None
 
     def facts(self) -> Dict[str, Any]:
-        told = dict(torch_describe.framework(), **torch_describe.groups())
-        del told["framework"]
-        return told
+        facts = dict(torch_describe.framework(), **torch_describe.groups())
+        del facts["framework"]
+        return facts
 
     def tell_limits(self, process: Process) -> None:
         return
@@ -205,15 +205,15 @@ class JaxBackend(Backend):
 
         self._trace = JaxTrace()
         self._trace.yield_to_training(step_aside)
-        known = getattr(self._trace, "known", None)
-        self.trace = self._trace if known is None or known() else None
+        is_known = getattr(self._trace, "known", None)
+        self.trace = self._trace if is_known is None or is_known() else None
 
     def facts(self) -> Dict[str, Any]:
         from ..jax import describe as jax_describe
 
-        told = jax_describe.facts()
-        del told["framework"]
-        return told
+        facts = jax_describe.facts()
+        del facts["framework"]
+        return facts
 
     def tell_limits(self, process: Process) -> None:
         if self.trace is None:
@@ -222,8 +222,10 @@ class JaxBackend(Backend):
     def width(self, keras: Any, model: Any) -> Optional[int]:
         if sys.modules["jax"].process_count() == 1:
             return 1
-        found = keras.distribution.distribution()
-        return int(sys.modules["jax"].process_count()) if type(found).__name__ == "DataParallel" else None
+        distribution = keras.distribution.distribution()
+        return (
+            int(sys.modules["jax"].process_count()) if type(distribution).__name__ == "DataParallel" else None
+        )
 
     def wait(self, model: Optional[Callable[[], Any]]) -> bool:
         trained = model() if model is not None else None

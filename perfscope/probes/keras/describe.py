@@ -42,13 +42,13 @@ def batch_sources(keras: Any) -> List[Any]:
 
 def batch_iterators(keras: Any) -> List[Any]:
     """Those of them (and their subclasses) whose `__next__` gives batches."""
-    found, classes = [], list(batch_sources(keras))
+    iterators, classes = [], list(batch_sources(keras))
     while classes:
         kind = classes.pop()
         classes += kind.__subclasses__()
         if "__next__" in vars(kind):
-            found.append(kind)
-    return found
+            iterators.append(kind)
+    return iterators
 
 
 def model_of(callbacks: Any) -> Any:
@@ -128,8 +128,8 @@ class BatchSizes:
             self._last = None  # the epoch ends before the partial batch
             self._count = steps
         self.known = self._size is not None
-        found = cluster()
-        self._workers = len(found.addresses) if found is not None else 1
+        cluster_ = cluster()
+        self._workers = len(cluster_.addresses) if cluster_ is not None else 1
 
     def of(self, first: int) -> Optional[int]:
         """Samples of the batches from number `first` of the epoch on that one call takes."""
@@ -163,9 +163,9 @@ def _dataset_batch(dataset: Any) -> Tuple[Optional[int], bool]:
     """(batch size of a tf.data pipeline, whether all batches have it)."""
     spec = getattr(dataset, "element_spec", None)
     if spec is not None:
-        found = static_batch(spec)
-        if found is not None:
-            return found, True
+        batch = static_batch(spec)
+        if batch is not None:
+            return batch, True
     for _ in range(32):
         size = getattr(dataset, "_batch_size", None)
         if size is not None:
@@ -213,11 +213,11 @@ def _children(layer: Any) -> List[Any]:
 
 
 def _row(name: str, layer: Any) -> Dict[str, Any]:
-    own = getattr(layer, "_trainable_variables", None)
-    if own is None:
-        own = getattr(layer, "_trainable_weights", None) or ()
+    variables = getattr(layer, "_trainable_variables", None)
+    if variables is None:
+        variables = getattr(layer, "_trainable_weights", None) or ()
     shapes, count, size = [], 0, 0
-    for variable in own:
+    for variable in variables:
         shape = [int(extent) for extent in variable.shape]
         number = 1
         for extent in shape:

@@ -116,11 +116,11 @@ class KerasProbe(StepProbe):
         probe = self
 
         @around(original)
-        def told(callbacks: Any, *args: Any, **kwargs: Any) -> Any:
+        def notified(callbacks: Any, *args: Any, **kwargs: Any) -> Any:
             probe.guarded(name, hear, callbacks, *args)
             return original(callbacks, *args, **kwargs)
 
-        setattr(kind, name, told)
+        setattr(kind, name, notified)
 
     def _surround(self, kind: Any, name: str, begins: Callable[..., None], ended: Callable[[], None]) -> None:
         owner = next(base for base in kind.__mro__ if name in vars(base))
@@ -251,10 +251,10 @@ class KerasProbe(StepProbe):
             self.samples = None if samples is None or before is None else before + samples
             self._taken = True
 
-    def _training_begins(self, callbacks: Any, *rest: Any) -> None:
+    def _training_begins(self, callbacks: Any, *args: Any) -> None:
         self._counted = None  # of a batch that only served to build the model
 
-    def _batch_begins(self, callbacks: Any, batch: Any = 0, *rest: Any) -> None:
+    def _batch_begins(self, callbacks: Any, batch: Any = 0, *args: Any) -> None:
         if not self._depth:
             return  # somebody drives a list of callbacks by hand
         self._revoke()
@@ -279,12 +279,12 @@ class KerasProbe(StepProbe):
             self._backend.wait(self._model)  # a traced step ends when its work does, and holds no other's
         self.boundary(samples)
 
-    def _batch_ended(self, callbacks: Any, *rest: Any) -> None:
+    def _batch_ended(self, callbacks: Any, *args: Any) -> None:
         if self._depth:
             self._open = False
             self.step_ended()
 
-    def _epoch_ended(self, callbacks: Any, *rest: Any) -> None:
+    def _epoch_ended(self, callbacks: Any, *args: Any) -> None:
         self._revoke()
         self._last_of_epoch()
 
@@ -304,13 +304,13 @@ class KerasProbe(StepProbe):
         ):
             self.samples = None  # the last batch of an epoch may be smaller, and nothing says by how much
 
-    def _evaluation_begins(self, callbacks: Any, *rest: Any) -> None:
+    def _evaluation_begins(self, callbacks: Any, *args: Any) -> None:
         """No step, and in no window."""
         self._revoke()
         self._last_of_epoch()
         self._close_step()
 
-    def _training_ended(self, callbacks: Any, *rest: Any) -> None:
+    def _training_ended(self, callbacks: Any, *args: Any) -> None:
         self._last_of_epoch()
         self._close_step()
 

@@ -83,7 +83,7 @@ class Buffers:
             if counts is None:
                 return self._rest(data, None, kind)
             unit = self._unit(data, kind)
-            total = sum(int(one) for one in counts) if _is_many(counts) else int(counts) * blocks
+            total = sum(int(count) for count in counts) if _is_many(counts) else int(counts) * blocks
             return Size(total * unit if unit is not None else None, self._dtype(data, kind))
         except _UNREADABLE:
             return UNKNOWN
@@ -143,16 +143,16 @@ class Buffers:
 
     def _rest(self, data: Any, shift: Any, kind: Any) -> Size:
         """All of a buffer, from `shift` datatype entries on."""
-        whole = _num_bytes(data) if data is not None else None
+        num_bytes = _num_bytes(data) if data is not None else None
         dtype = self._dtype(data, kind)
-        if whole is None:
+        if num_bytes is None:
             return Size(None, dtype)
         extent = int(kind.Get_extent()[1]) if kind is not None else _item_bytes(data)
         if shift and extent:
-            whole -= int(shift) * extent
+            num_bytes -= int(shift) * extent
         if kind is not None and extent:
-            whole = whole // extent * int(kind.Get_size())
-        return Size(whole, dtype)
+            num_bytes = num_bytes // extent * int(kind.Get_size())
+        return Size(num_bytes, dtype)
 
     def _unit(self, data: Any, kind: Any) -> Optional[int]:
         """Bytes of one entry."""

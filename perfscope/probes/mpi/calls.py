@@ -50,7 +50,7 @@ class Timing:
     Args:
         mpi: the module mpi4py.MPI.
         log: of the process.
-        places: its communicators.
+        comm_places: its communicators.
         failed: (where, error) is told of every fault; answers True when nothing is to be recorded any more.
         recorded: called before a window's first row.
     """
@@ -59,13 +59,13 @@ class Timing:
         self,
         mpi: Any,
         log: CallLog,
-        places: Places,
+        comm_places: Places,
         failed: Callable[[str, Exception], bool],
         recorded: Callable[[], None],
     ) -> None:
         self.mpi = mpi
         self.log = log
-        self.places = places
+        self.places = comm_places
         self.shared = Gate()  # collectives are looked for a loop
         self.others = Gate()  # other calls are counted for that
         self.watch: Callable[[str, Any, Method, tuple, dict, Any], None] = _watch_nothing
@@ -91,13 +91,13 @@ class Timing:
         """
         if not hasattr(type(comm), "_perfscope"):
             return self.window_place(comm)
-        place = getattr(comm, "_perfscope", None)
-        if place is None:
-            place = comm._perfscope = self.places.stranger(comm)
-        elif callable(place):  # made before MPI was initialised
-            place = comm._perfscope = place(comm)
-        found: Place = place
-        return found
+        known_place = getattr(comm, "_perfscope", None)
+        if known_place is None:
+            known_place = comm._perfscope = self.places.stranger(comm)
+        elif callable(known_place):  # made before MPI was initialised
+            known_place = comm._perfscope = known_place(comm)
+        result: Place = known_place
+        return result
 
     def window_place(self, window: Any) -> Place:
         """Of a window of one-sided communication. Set by mpi_windows."""
@@ -105,10 +105,10 @@ class Timing:
 
     # -- recording ------------------------------------------------------------------------------------
 
-    def call(self, comm: Any, place: Place, method: Method, args: tuple, kwargs: dict) -> Call:
+    def call(self, comm: Any, comm_place: Place, method: Method, args: tuple, kwargs: dict) -> Call:
         given = dict(zip(method.params, args))  # noqa: B905 - Python 3.8; a call may give fewer
         given.update(kwargs)
-        return Call(comm, place, given, self.buffers, self.constants)
+        return Call(comm, comm_place, given, self.buffers, self.constants)
 
     def rows(self, name: str, method: Method, call: Call) -> List[Row]:
         """What the rule tells; nothing where it fails."""

@@ -55,14 +55,14 @@ class Comms:
         Raises:
             AttributeError: this mpi4py has none.
         """
-        mpi, places = self._mpi, self._timing.places
-        world, own = (self._constant_as_ours(comm) for comm in (mpi.COMM_WORLD, mpi.COMM_SELF))
-        world._perfscope = places.world
-        own._perfscope = lambda comm: places.own()
-        self.world, self._own = world, own
+        mpi, comm_places = self._mpi, self._timing.places
+        world, self_comm = (self._constant_as_ours(comm) for comm in (mpi.COMM_WORLD, mpi.COMM_SELF))
+        world._perfscope = comm_places.world
+        self_comm._perfscope = lambda comm: comm_places.own()
+        self.world, self._own = world, self_comm
         if self._pickles:
             copyreg.pickle(mpi.Intracomm, self._reduce_plain)
-        mpi.COMM_WORLD, mpi.COMM_SELF = world, own
+        mpi.COMM_WORLD, mpi.COMM_SELF = world, self_comm
 
     def _constant_as_ours(self, comm: Any) -> Any:
         """COMM_WORLD or COMM_SELF as an object of ours, also while MPI may not be called (rc.initialize).
@@ -168,8 +168,8 @@ class Comms:
         def call(comm: Any, name: str) -> None:
             original.Set_name(comm, name)
             try:
-                place = timing.place_of(comm)
-                place.name = str(name) or place.name
+                comm_place = timing.place_of(comm)
+                comm_place.name = str(name) or comm_place.name
             except Exception as error:  # noqa: BLE001 - the boundary
                 timing.fault("Set_name", error)
 
@@ -204,7 +204,7 @@ class Comms:
                 return name
             if comm == mine:
                 kind = type(comm)
-                plain = next((one for one, ours in self._classes.items() if ours is kind), kind)
+                plain = next((base for base, ours in self._classes.items() if ours is kind), kind)
                 return copyreg.__newobj__, (plain, mine)  # type: ignore[attr-defined]
         return None
 

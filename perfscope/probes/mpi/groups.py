@@ -82,17 +82,17 @@ class Places:
         """
         family = parent.family + "." + label.partition("(")[0]
         if label == "dup":  # of the same ranks; and one under way (Idup) is not to be asked yet
-            place = Place("", family, parent.ranks, parent.size)
-            place.remote = parent.remote
-            place.name = self._name(parent, place, label)
-            return place
+            child = Place("", family, parent.ranks, parent.size)
+            child.remote = parent.remote
+            child.name = self._name(parent, child, label)
+            return child
         ranks = self.ranks_of(comm.Get_group())
-        place = Place("", family, ranks, len(ranks or ()))
+        child = Place("", family, ranks, len(ranks or ()))
         if comm.Is_inter():
-            place.remote = self.ranks_of(comm.Get_remote_group())
-            place.size += len(place.remote or ())
-        place.name = self._name(parent, place, label)
-        return place
+            child.remote = self.ranks_of(comm.Get_remote_group())
+            child.size += len(child.remote or ())
+        child.name = self._name(parent, child, label)
+        return child
 
     def stranger(self, comm: Any) -> Place:
         """Of a communicator of which nobody saw how it was made."""
@@ -106,26 +106,26 @@ class Places:
                 self._world_group = self._mpi.COMM_WORLD.Get_group()
             size = group.Get_size()
             # Called on the class: an instance method in mpi4py 4, a class method of two groups in 3.
-            found = self._mpi.Group.Translate_ranks(group, list(range(size)), self._world_group)
-            return [int(rank) for rank in found]
+            translated = self._mpi.Group.Translate_ranks(group, list(range(size)), self._world_group)
+            return [int(rank) for rank in translated]
         finally:
             group.Free()
 
-    def _name(self, parent: Place, place: Place, label: str) -> str:
+    def _name(self, parent: Place, comm_place: Place, label: str) -> str:
         above = "" if parent.name == "world" and "(" in label else parent.name + "."
         if label in _OWN_RANKS:
-            label = "%s(%s)" % (label, ranks_text(place.everybody))
+            label = "%s(%s)" % (label, ranks_text(comm_place.everybody))
         number = parent.count(label)
         if "(" in label:
             above = parent.name + "." if label.startswith(tuple(_OWN_RANKS)) else above
             return above + label + ("#%d" % number if number > 1 else "")
         return "%s%s%d" % (above, label, number)
 
-    def list(self, place: Place) -> bool:
+    def list(self, comm_place: Place) -> bool:
         """Remember a place for rank.json; True when it is new."""
-        if self._listed.get(place.name) is place:
+        if self._listed.get(comm_place.name) is comm_place:
             return False
-        self._listed[place.name] = place
+        self._listed[comm_place.name] = comm_place
         return True
 
     def rows(self) -> List[Dict[str, Any]]:
@@ -133,11 +133,11 @@ class Places:
         return [
             {
                 "name": name,
-                "desc": place.family,
+                "desc": group.family,
                 "backend": "mpi",
-                "ranks": place.everybody,
+                "ranks": group.everybody,
             }
-            for name, place in self._listed.items()
+            for name, group in self._listed.items()
         ]
 
 

@@ -65,12 +65,12 @@ class LoopFinder:
         runs = {
             period: length + 1 for period, length in self._runs.items() if self.symbols[at - period] == symbol
         }
-        places = self._places.setdefault(symbol, [])
-        for place in places:
-            if at - place <= LONGEST:
-                runs.setdefault(at - place, 1)
-        places.append(at)
-        del places[:-_LOOK_BACK]
+        positions = self._places.setdefault(symbol, [])
+        for position in positions:
+            if at - position <= LONGEST:
+                runs.setdefault(at - position, 1)
+        positions.append(at)
+        del positions[:-_LOOK_BACK]
         self._runs = runs
         for period in sorted(runs):
             if period > 1 and runs.get(1, 0) >= period - 1:
@@ -95,6 +95,6 @@ def choose_mark(block: Sequence[int], wide: Sequence[bool]) -> Tuple[int, int]:
         wide: whether each is on a communicator of all ranks.
     """
     times = Counter(block)
-    counts = [times[place] for place in block]
+    counts = [times[symbol] for symbol in block]
     best = min(range(len(block)), key=lambda at: (counts[at], not wide[at], -at))
     return best, counts[best]

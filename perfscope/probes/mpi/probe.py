@@ -110,8 +110,8 @@ class MpiProbe:
         dist = sys.modules.get("torch.distributed")
         if dist is not None and getattr(dist, "is_initialized", lambda: False)():
             return None
-        found = self._identity
-        return found if found is not None and found.world_size != 1 else None
+        identity = self._identity
+        return identity if identity is not None and identity.world_size != 1 else None
 
     def _adopt(self) -> None:
         """Steps are cut or calls recorded: rank.json is to name mpi4py, unless another framework is there."""
@@ -138,11 +138,11 @@ class MpiProbe:
     def _facts(self) -> Dict[str, Any]:
         if not self._is_alone():
             return {}
-        found: Dict[str, Any] = {"framework": {"name": "mpi4py", "version": self._version}, "backend": "mpi"}
+        facts: Dict[str, Any] = {"framework": {"name": "mpi4py", "version": self._version}, "backend": "mpi"}
         if self._identity is not None:  # perfscope.step(samples) is told of each process's own
             width = self._identity.world_size
-            found["root"] = {"name": "", "type": "", "data_parallel": True, "dp_size": width}
-        return found
+            facts["root"] = {"name": "", "type": "", "data_parallel": True, "dp_size": width}
+        return facts
 
     def _finish(self) -> Dict[str, Any]:
         """Communicators beside the groups of another framework. Asks MPI nothing: it may be finalised."""
@@ -151,15 +151,15 @@ class MpiProbe:
         if recorder is None or not rows:
             return {}
         names = {row["name"] for row in rows}
-        others = [row for row in recorder.meta.get("groups") or [] if row.get("name") not in names]
-        told: Dict[str, Any] = {"groups": [*others, *rows]}
+        other_groups = [row for row in recorder.meta.get("groups") or [] if row.get("name") not in names]
+        facts: Dict[str, Any] = {"groups": [*other_groups, *rows]}
         root = recorder.meta.get("root")
         others_there = self._identity is not None and self._identity.world_size != 1
         if others_there and isinstance(root, dict) and root.get("dp_size") == 1:
             # torch's word where torch.distributed is not in use; what MPI is used for it does not know.
-            told["root"] = dict(root, data_parallel=False, dp_size=None)
+            facts["root"] = dict(root, data_parallel=False, dp_size=None)
         library = str(self._mpi.Get_library_version()).strip().splitlines()[0] if self._usable() else ""
-        return {**told, **({"mpi_library": library[:200]} if library else {})}
+        return {**facts, **({"mpi_library": library[:200]} if library else {})}
 
     def _usable(self) -> bool:
         return bool(self._mpi.Is_initialized() and not self._mpi.Is_finalized())

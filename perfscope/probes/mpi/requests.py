@@ -151,24 +151,24 @@ def _of_class(timing: Timing, original: Any) -> Dict[str, Any]:
 
 
 def _several(timing: Timing, name: str, original: Any) -> Any:
-    log, one = timing.log, name.endswith("any")
+    log, is_any = timing.log, name.endswith("any")
 
     def call(cls: type, requests: Any, *args: Any, **kwargs: Any) -> Any:
         if not log.active or timing.off:
             return original(requests, *args, **kwargs)
-        key = "status" if one else "statuses"
-        told = args[0] if args else kwargs.get(key)
-        if told is None:
-            told = timing.mpi.Status() if one else []
+        key = "status" if is_any else "statuses"
+        statuses = args[0] if args else kwargs.get(key)
+        if statuses is None:
+            statuses = timing.mpi.Status() if is_any else []
         start = _clock()
-        result = original(requests, told)
+        result = original(requests, statuses)
         end = _clock()
         try:
             done = _done(name, result, requests)
             if done is not None:
                 timing.add(start, end, "host", name)
-            for place, (index, message) in enumerate(done or ()):
-                status = told if one else told[place] if place < len(told) else None
+            for position, (index, message) in enumerate(done or ()):
+                status = statuses if is_any else statuses[position] if position < len(statuses) else None
                 timing.completed(requests[index], end, status, message)
         except Exception as error:  # noqa: BLE001 - the boundary
             timing.fault(name, error)
@@ -198,4 +198,4 @@ def _done(name: str, result: Any, requests: Any) -> Optional[List[Tuple[int, Any
     indices, messages = result if pickled else (result, None)
     if not indices:
         return None
-    return [(index, messages[place] if messages else None) for place, index in enumerate(indices)]
+    return [(index, messages[position] if messages else None) for position, index in enumerate(indices)]

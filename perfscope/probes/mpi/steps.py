@@ -39,7 +39,7 @@ class Mark:
     """The call behind which a step begins, each time or each n-th time it is made.
 
     Args:
-        place: of the call, see `LoopSteps._place`.
+        call_key: of the call, see `LoopSteps._place`.
         each: n.
         seen: how often it was made since the last step began.
         period: calls of its loop.
@@ -47,9 +47,9 @@ class Mark:
 
     __slots__ = ("code", "each", "offset", "place", "seen", "silence", "turns")
 
-    def __init__(self, place: _Place, each: int, seen: int, period: int) -> None:
-        self.place = place
-        self.code, self.offset = place[2], place[3]
+    def __init__(self, call_key: _Place, each: int, seen: int, period: int) -> None:
+        self.place = call_key
+        self.code, self.offset = call_key[2], call_key[3]
         self.each = each
         self.seen = seen
         self.turns = 0  # steps it has begun
@@ -172,25 +172,25 @@ class LoopSteps:
 
     def _look(self, name: str, comm: Any, method: Method, args: tuple, kwargs: dict, frame: Any) -> None:
         timing = self._timing
-        place = timing.place_of(comm)
-        if not self._finders or place.size < 2:
+        comm_place = timing.place_of(comm)
+        if not self._finders or comm_place.size < 2:
             return
         if not self.num_shared:
             self._met()
         self.num_shared += 1
         where = self._place(name, comm, frame)
-        rows = timing.rows(name, method, timing.call(comm, place, method, args, kwargs))
+        rows = timing.rows(name, method, timing.call(comm, comm_place, method, args, kwargs))
         size = max((row.in_bytes or 0 for row in rows), default=0)
         now = _clock()
         if any(trainer.value in sys.modules for trainer in TRAINERS):
             for finder in self._finders:
                 finder.require(BESIDE_TRAINERS)
         for which, key in enumerate(((*where, size), where)):
-            numbers, places, wide = self._numbers[which], self._places[which], self._wide[which]
+            numbers, steps_at, wide = self._numbers[which], self._places[which], self._wide[which]
             symbol = numbers.setdefault(key, len(numbers))
-            if symbol == len(places):
-                places.append(where)
-                wide.append(place.size >= timing.mpi.COMM_WORLD.Get_size())
+            if symbol == len(steps_at):
+                steps_at.append(where)
+                wide.append(comm_place.size >= timing.mpi.COMM_WORLD.Get_size())
             loop = self._finders[which].add(symbol, now, self.num_others)
             if loop is not None:
                 self._found(loop, which)
@@ -212,21 +212,21 @@ class LoopSteps:
         symbols, moments = finder.symbols, finder.moments
         block = symbols[loop.first : loop.first + loop.period]
         numbers: Dict[_Place, int] = {}
-        places = [numbers.setdefault(names[symbol], len(numbers)) for symbol in block]
-        at, each = choose_mark(places, [self._wide[which][symbol] for symbol in block])
-        place = names[block[at]]
+        symbols_ = [numbers.setdefault(names[symbol], len(numbers)) for symbol in block]
+        at, each = choose_mark(symbols_, [self._wide[which][symbol] for symbol in block])
+        marked = names[block[at]]
         later = range(loop.first + at, len(symbols))
-        found = [moments[index] for index in later if names[symbols[index]] == place]
-        mark = Mark(place, each, (len(found) - 1) % each, loop.period)
+        times_ = [moments[index] for index in later if names[symbols[index]] == marked]
+        mark = Mark(marked, each, (len(times_) - 1) % each, loop.period)
         self._search()
         if self._mark is not None:
             self._rival = mark
-            mark.turns = len(found) // each
+            mark.turns = len(times_) // each
         elif self._probe().promote() is None:
             self.stop()
         else:
             self._adopted()
-            self._take(mark, found[::each])
+            self._take(mark, times_[::each])
 
     def _take(self, mark: Mark, starts: List[int]) -> None:
         """From now on this mark begins steps."""

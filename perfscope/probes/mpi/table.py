@@ -27,7 +27,7 @@ class Call:
 
     Attributes:
         comm: the communicator (or window) it is on.
-        place: the same with its name and ranks.
+        comm_place: the same with its name and ranks.
         given: arguments by name, those left out absent.
         result: what it returned.
         status: of what was received; None where there is none.
@@ -36,10 +36,10 @@ class Call:
     __slots__ = ("buffers", "comm", "constants", "given", "place", "result", "status")
 
     def __init__(
-        self, comm: Any, place: Place, given: Dict[str, Any], buffers: Buffers, constants: "Constants"
+        self, comm: Any, comm_place: Place, given: Dict[str, Any], buffers: Buffers, constants: "Constants"
     ) -> None:
         self.comm = comm
-        self.place = place
+        self.place = comm_place
         self.given = given
         self.buffers = buffers
         self.constants = constants
@@ -160,9 +160,9 @@ def _allgather(name: str, form: str) -> Rule:
 
 def _alltoall(name: str, form: str) -> Rule:
     def rule(call: Call) -> List[Row]:
-        own = name == "all_to_all"
-        taken = _sized(call, "recvbuf", form, call.size if own else int(call.comm.indegree))
-        given = _sized(call, "sendbuf", form, call.size if own else int(call.comm.outdegree))
+        is_square = name == "all_to_all"
+        taken = _sized(call, "recvbuf", form, call.size if is_square else int(call.comm.indegree))
+        given = _sized(call, "sendbuf", form, call.size if is_square else int(call.comm.outdegree))
         in_place = call.buffers.is_in_place(call.given.get("sendbuf"))
         return _one(name, taken if in_place else given, taken)
 
@@ -329,18 +329,18 @@ _PICKLED: Dict[str, Tuple[Tuple[str, ...], Rule]] = {
 
 
 def _collectives() -> Dict[str, Method]:
-    found = {}
+    methods = {}
     for name, (params, rule) in _PICKLED.items():
-        found[name] = Method(params, rule, shared=True)
+        methods[name] = Method(params, rule, shared=True)
     for name, (params, rule) in _BUFFERED.items():
-        found[name] = Method(params, rule, shared=True)
-        found["I" + name[0].lower() + name[1:]] = Method(params, rule, starts=True, shared=True)
-        found[name + "_init"] = Method((*params, "info"), rule, starts=True, persistent=True)
-    return found
+        methods[name] = Method(params, rule, shared=True)
+        methods["I" + name[0].lower() + name[1:]] = Method(params, rule, starts=True, shared=True)
+        methods[name + "_init"] = Method((*params, "info"), rule, starts=True, persistent=True)
+    return methods
 
 
 def _point_to_point() -> Dict[str, Method]:
-    found = {
+    methods = {
         "Recv": Method(_RECV, _recv, receives=True),
         "Irecv": Method(_RECV[:3], _recv, starts=True),
         "Recv_init": Method(_RECV[:3], _recv, starts=True, persistent=True),
@@ -359,13 +359,13 @@ def _point_to_point() -> Dict[str, Method]:
         "mprobe": Method(_ASK, _probe, receives=True),
     }
     for mode in ("", "B", "S", "R"):
-        found[mode + "send" if mode else "Send"] = Method(_SEND, _send)
-        found["I%ssend" % mode.lower()] = Method(_SEND, _send, starts=True)
-        found[(mode + "send" if mode else "Send") + "_init"] = Method(_SEND, _send, True, True)
+        methods[mode + "send" if mode else "Send"] = Method(_SEND, _send)
+        methods["I%ssend" % mode.lower()] = Method(_SEND, _send, starts=True)
+        methods[(mode + "send" if mode else "Send") + "_init"] = Method(_SEND, _send, True, True)
     for name in ("send", "bsend", "ssend"):
-        found[name] = Method(("obj", "dest", "tag"), _send_object)
-        found["i" + name] = Method(("obj", "dest", "tag"), _send_object, starts=True)
-    return found
+        methods[name] = Method(("obj", "dest", "tag"), _send_object)
+        methods["i" + name] = Method(("obj", "dest", "tag"), _send_object, starts=True)
+    return methods
 
 
 # Of communicators. What makes a new one is in mpi_comms.

@@ -16,16 +16,16 @@ _GET_PUT = ("origin", "result", "target_rank", "target", "op")
 def install(timing: Timing) -> None:
     """Replace MPI.Win."""
     original = timing.mpi.Win
-    places = WindowPlaces(timing)
-    timing.window_place = places.of  # type: ignore[method-assign]
+    window_places = WindowPlaces(timing)
+    timing.window_place = window_places.of  # type: ignore[method-assign]
     body: Dict[str, Any] = {
         name: wrap(timing, name, method, getattr(original, name))
         for name, method in METHODS.items()
         if hasattr(original, name)
     }
     for name, at in (("Create", 3), ("Allocate", 3), ("Allocate_shared", 3), ("Create_dynamic", 1)):
-        body[name] = _maker(timing, places, name, at, original)
-    body["Free"] = _free(places, original)
+        body[name] = _maker(timing, window_places, name, at, original)
+    body["Free"] = _free(window_places, original)
     timing.mpi.Win = stand_in(original, body)
 
 
@@ -42,16 +42,16 @@ class WindowPlaces:
 
     def of(self, window: Any) -> Place:
         """Of a window; asked for the first time, its ranks are found out."""
-        place = self._known.get(self._handle(window))
-        if place is None:
-            place = self._known[self._handle(window)] = self._timing.places.stranger(window)
-        return place
+        window_place = self._known.get(self._handle(window))
+        if window_place is None:
+            window_place = self._known[self._handle(window)] = self._timing.places.stranger(window)
+        return window_place
 
     def forget(self, window: Any) -> None:
         self._known.pop(self._handle(window), None)
 
 
-def _maker(timing: Timing, places: WindowPlaces, name: str, at: int, original: Any) -> Any:
+def _maker(timing: Timing, window_places: WindowPlaces, name: str, at: int, original: Any) -> Any:
     plain = vars(original)[name]
 
     def call(cls: type, *args: Any, **kwargs: Any) -> Any:
@@ -61,7 +61,7 @@ def _maker(timing: Timing, places: WindowPlaces, name: str, at: int, original: A
                 made = cls(made)
             comm = args[at] if len(args) > at else kwargs.get("comm", timing.mpi.COMM_SELF)
             if not timing.off and hasattr(comm, "_perfscope"):
-                places.note(made, comm)
+                window_places.note(made, comm)
         except Exception as error:  # noqa: BLE001 - the boundary
             timing.fault("Win." + name, error)
         return made
@@ -69,9 +69,9 @@ def _maker(timing: Timing, places: WindowPlaces, name: str, at: int, original: A
     return classmethod(_like(call, name, getattr(original, name)))
 
 
-def _free(places: WindowPlaces, original: Any) -> Any:
+def _free(window_places: WindowPlaces, original: Any) -> Any:
     def call(window: Any) -> None:
-        places.forget(window)
+        window_places.forget(window)
         original.Free(window)
 
     return _like(call, "Free", original.Free)
@@ -84,7 +84,7 @@ def _moved(call: Call, name: str, given: str, taken: str) -> List[Row]:
     rank = call.given.get("target_rank")
     if rank == call.constants.proc_null:
         return []
-    sizes = [call.buffers.simple(call.given[one]) if one else None for one in (given, taken)]
+    sizes = [call.buffers.simple(call.given[argument]) if argument else None for argument in (given, taken)]
     dtype = next((size.dtype for size in sizes if size is not None), None)
     in_bytes, out_bytes = (size.num_bytes if size is not None else None for size in sizes)
     return [Row(name, in_bytes, out_bytes, dtype, call.place.global_rank(rank))]
@@ -112,7 +112,7 @@ def _epoch(call: Call) -> List[Row]:
 
 
 def _methods() -> Dict[str, Method]:
-    found = {
+    methods = {
         "Get": Method(_PUT, _get),
         "Rget": Method(_PUT, _get, starts=True),
         "Get_accumulate": Method(_GET_PUT, _both),
@@ -122,11 +122,11 @@ def _methods() -> Dict[str, Method]:
         "Fence": Method(("assertion",), _fence, shared=True),
     }
     for name in ("put", "accumulate"):
-        found[name.title()] = Method((*_PUT, "op"), _put(name))
-        found["R" + name] = Method((*_PUT, "op"), _put(name), starts=True)
+        methods[name.title()] = Method((*_PUT, "op"), _put(name))
+        methods["R" + name] = Method((*_PUT, "op"), _put(name), starts=True)
     ranked: Tuple[str, ...] = ("Lock", "Unlock", "Flush", "Flush_local")
     for name in ranked:
-        found[name] = Method(("rank",), _epoch)
+        methods[name] = Method(("rank",), _epoch)
     for name in (
         "Lock_all",
         "Unlock_all",
@@ -137,8 +137,8 @@ def _methods() -> Dict[str, Method]:
         "Post",
         "Wait",
     ):
-        found[name] = Method((), _epoch)
-    return found
+        methods[name] = Method((), _epoch)
+    return methods
 
 
 METHODS = _methods()

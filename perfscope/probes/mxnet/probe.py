@@ -96,11 +96,11 @@ class MxnetProbe(StepProbe):
 
     def _hook(self, path: str, wrap: Callable[[Any], None]) -> None:
         """`wrap` what lies at `path` of mxnet; what another version lacks is noted with the rank."""
-        found = self._mxnet
+        target = self._mxnet
         try:
             for name in path.split("."):
-                found = getattr(found, name)
-            wrap(found)
+                target = getattr(target, name)
+            wrap(target)
         except AttributeError:
             self._lacking.append(path)
 

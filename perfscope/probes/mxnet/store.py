@@ -157,8 +157,8 @@ def _size(key: Any, value: Any) -> Tuple[int, str]:
         return 0, ""
     values = list(value) if isinstance(key, (list, tuple)) else [value]
     total, dtype = 0, ""
-    for one in values:
-        first = one
+    for array in values:
+        first = array
         while isinstance(first, (list, tuple)):
             first = first[0]
         size, dtype = bytes_of(first)

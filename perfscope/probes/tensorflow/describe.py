@@ -30,8 +30,8 @@ def cluster() -> Optional[Cluster]:
             for kind in _TRAINING_TASKS
             for index, address in enumerate(tasks.get(kind) or ())
         ]
-        own = (str(task["type"]), int(task["index"]))
-        rank = next(at for at, (kind, index, _) in enumerate(order) if (kind, index) == own)
+        own_task = (str(task["type"]), int(task["index"]))
+        rank = next(at for at, (kind, index, _) in enumerate(order) if (kind, index) == own_task)
     except (KeyError, TypeError, ValueError, AttributeError, StopIteration):
         return None
     return Cluster(tuple(address for _, _, address in order), rank)
@@ -39,12 +39,12 @@ def cluster() -> Optional[Cluster]:
 
 def identity() -> Optional[Identity]:
     """Rank by TF_CONFIG; the chief, where there is one, is rank 0."""
-    found = cluster()
-    if found is None:
+    cluster_ = cluster()
+    if cluster_ is None:
         return None
-    host = _host(found.addresses[found.rank])
-    local = sum(_host(address) == host for address in found.addresses[: found.rank])
-    return Identity(found.rank, local, len(found.addresses), "TF_CONFIG")
+    host = _host(cluster_.addresses[cluster_.rank])
+    local = sum(_host(address) == host for address in cluster_.addresses[: cluster_.rank])
+    return Identity(cluster_.rank, local, len(cluster_.addresses), "TF_CONFIG")
 
 
 def _host(address: str) -> str:
@@ -54,19 +54,19 @@ def _host(address: str) -> str:
 def facts() -> Dict[str, Any]:
     """For rank.json."""
     tf = sys.modules["tensorflow"]
-    told: Dict[str, Any] = {
+    facts: Dict[str, Any] = {
         "framework": {"name": "tensorflow", "version": str(tf.__version__)},
         "device": _device(tf),
     }
     threads = tf.config.threading.get_intra_op_parallelism_threads()
     if threads:  # 0: as many as TensorFlow finds fit
-        told["num_threads"] = int(threads)
-    found = cluster()
-    if found is not None and len(found.addresses) > 1:
-        told["backend"] = "grpc"
-        ranks = list(range(len(found.addresses)))
-        told["groups"] = [{"name": GROUP, "desc": "TF_CONFIG", "backend": "grpc", "ranks": ranks}]
-    return told
+        facts["num_threads"] = int(threads)
+    cluster_ = cluster()
+    if cluster_ is not None and len(cluster_.addresses) > 1:
+        facts["backend"] = "grpc"
+        ranks = list(range(len(cluster_.addresses)))
+        facts["groups"] = [{"name": GROUP, "desc": "TF_CONFIG", "backend": "grpc", "ranks": ranks}]
+    return facts
 
 
 def has_gpu(tf: Any) -> bool:
@@ -75,8 +75,8 @@ def has_gpu(tf: Any) -> bool:
 
 
 def _device(tf: Any) -> str:
-    found = tf.config.list_logical_devices("GPU")
-    if not found:
+    devices = tf.config.list_logical_devices("GPU")
+    if not devices:
         return "cpu"
     physical = tf.config.list_physical_devices("GPU")
     details = tf.config.experimental.get_device_details(physical[0]) if physical else {}
@@ -94,13 +94,13 @@ def samples_of(values: Any, depth: int = 3) -> Optional[int]:
             continue
         spec = getattr(value, "element_spec", None)
         if spec is not None and hasattr(value, "__next__"):
-            found = static_batch(spec)
+            samples = static_batch(spec)
         elif isinstance(value, (list, tuple, dict)):
-            found = samples_of(value, depth - 1) if depth else None
+            samples = samples_of(value, depth - 1) if depth else None
         else:
-            found = _leading(value)
-        if found is not None:
-            return found
+            samples = _leading(value)
+        if samples is not None:
+            return samples
     return None
 
 
@@ -190,7 +190,7 @@ def item_size(dtype: Any) -> int:
 
 def width() -> Optional[int]:
     """Over how many processes a batch is split, by TF_CONFIG; None: parameter servers hand it out."""
-    found = cluster()
-    if found is None:
+    cluster_ = cluster()
+    if cluster_ is None:
         return None if os.environ.get("TF_CONFIG") else 1
-    return len(found.addresses)
+    return len(cluster_.addresses)

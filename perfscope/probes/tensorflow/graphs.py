@@ -32,28 +32,28 @@ class GraphUpdates:
 
     def reached_by(self, session: Any, fetches: Any) -> FrozenSet[int]:
         """Optimizers whose updates are run to get what is fetched."""
-        found: FrozenSet[int] = frozenset()
-        for one in _flat(fetches):
-            fetched = session.graph.as_graph_element(one) if isinstance(one, str) else one
+        reached: FrozenSet[int] = frozenset()
+        for fetch in _flat(fetches):
+            fetched = session.graph.as_graph_element(fetch) if isinstance(fetch, str) else fetch
             operator = getattr(fetched, "op", fetched)
             if hasattr(operator, "control_inputs"):
-                found |= self._before(operator)
-        return found
+                reached |= self._before(operator)
+        return reached
 
     def _before(self, operator: Any) -> FrozenSet[int]:
-        place = _place(operator)
-        if place not in self._reached:
+        key_ = _place(operator)
+        if key_ not in self._reached:
             keys: Set[int] = set()
             seen, left = {operator.name}, [operator]
             while left:
-                one = left.pop()
-                keys |= self._updates.get(_place(one), set())
-                for other in (*(tensor.op for tensor in one.inputs), *one.control_inputs):
+                current = left.pop()
+                keys |= self._updates.get(_place(current), set())
+                for other in (*(tensor.op for tensor in current.inputs), *current.control_inputs):
                     if other.name not in seen:
                         seen.add(other.name)
                         left.append(other)
-            self._reached[place] = frozenset(keys)
-        return self._reached[place]
+            self._reached[key_] = frozenset(keys)
+        return self._reached[key_]
 
 
 def _place(operator: Any) -> _Place:
@@ -64,7 +64,7 @@ def _flat(fetches: Any) -> Iterator[Any]:
     if isinstance(fetches, dict):
         fetches = list(fetches.values())
     if isinstance(fetches, (list, tuple)):
-        for one in fetches:
-            yield from _flat(one)
+        for fetch in fetches:
+            yield from _flat(fetch)
     else:
         yield fetches

@@ -344,8 +344,8 @@ class TensorFlowProbe(StepProbe):
 
     @staticmethod
     def may_trace() -> bool:
-        found = describe.cluster()
-        return found is None or len(found.addresses) < 2 or os.environ.get(PROFILE) == "1"
+        cluster_ = describe.cluster()
+        return cluster_ is None or len(cluster_.addresses) < 2 or os.environ.get(PROFILE) == "1"
 
     def tell_compiled(self) -> None:
         """The train function is compiled by XLA."""
@@ -413,8 +413,8 @@ class TensorFlowProbe(StepProbe):
         self.wait()
 
 
-def _sum(one: Optional[int], other: Optional[int]) -> Optional[int]:
-    return None if one is None or other is None else one + other
+def _sum(first: Optional[int], other: Optional[int]) -> Optional[int]:
+    return None if first is None or other is None else first + other
 
 
 def _is_replica() -> bool:

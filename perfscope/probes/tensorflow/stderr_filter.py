@@ -29,9 +29,9 @@ def without_lines(marks: Sequence[bytes]) -> Iterator[None]:
             os.dup2(kept, 2)
             aside.seek(0)
             text = aside.read()
-            rest = b"".join(line for line in text.splitlines(True) if not any(m in line for m in marks))
-            if rest:
-                _write(rest)
+            remaining = b"".join(line for line in text.splitlines(True) if not any(m in line for m in marks))
+            if remaining:
+                _write(remaining)
     finally:
         os.close(kept)
         aside.close()

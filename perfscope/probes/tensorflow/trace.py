@@ -77,8 +77,8 @@ class TensorFlowTrace(Trace):
 
     def _unwatch(self) -> None:
         undo, self._undo = self._undo, []
-        for one in undo:
-            one()
+        for restore in undo:
+            restore()
 
     def stop(self, path: str) -> bool:
         """End the trace and move it to `path`; False when the training has ended it."""

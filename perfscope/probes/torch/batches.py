@@ -121,7 +121,7 @@ class Batches:
         stage = _pipeline_stage()
         if stage is not None and stage[0] > 0:
             return 0, None, False  # the first micro-batch has been counted for all
-        whole = 1 if stage is None else stage[1]
+        num_parts = 1 if stage is None else stage[1]
         if stage is not None:
             self.pipeline = self.pipeline or _ranks_of(torch, stage[2])
         samples = self._of_loader(tensors, shapes, fresh_step, stage is not None)
@@ -132,13 +132,13 @@ class Batches:
                 samples = self._of_list(given[0])
             else:
                 samples = self._of_input(root, tensors, shapes)
-            samples = None if samples is None else samples * whole
+            samples = None if samples is None else samples * num_parts
         self._inputs += [weakref.ref(tensor) for tensor in tensors[:1]]
-        tokens = self._tokens(root, tensors, shapes, whole) if samples != 0 else None
+        tokens = self._tokens(root, tensors, shapes, num_parts) if samples != 0 else None
         return samples, tokens, self._repeated
 
     def _of_loader(
-        self, tensors: List[Any], shapes: List[Shape], fresh_step: bool, whole: bool
+        self, tensors: List[Any], shapes: List[Shape], fresh_step: bool, takes_all: bool
     ) -> Optional[int]:
         """Samples of loaders' batches that this pass begins to use; None: no loader feeds it."""
         current, fresh = self._current, self.loaders.fresh()
@@ -151,7 +151,7 @@ class Batches:
                 self._repeated = False
                 return self._use(current, part)
         for batch in fresh:
-            part = batch.size if whole else batch.part(shapes)
+            part = batch.size if takes_all else batch.part(shapes)
             if part is not None:
                 return self._take(batch, part)
         if fresh:  # nothing tells them apart: the training has changed their layout
@@ -182,7 +182,7 @@ class Batches:
         """A list of tensors of three dimensions: torchvision's detection models take `[C, H, W]` images."""
         if not isinstance(given, list) or not given:
             return False
-        shapes = [shape_of(self._torch, one) for one in given]
+        shapes = [shape_of(self._torch, item) for item in given]
         return all(shape is not None and len(shape) == 3 for shape in shapes)
 
     def _of_list(self, images: List[Any]) -> Optional[int]:
@@ -216,17 +216,17 @@ class Batches:
         self._counts[source] = self._counts.get(source, 0) + 1
 
     def _embeds_tokens(self, root: Any) -> bool:
-        known = self._embeds.get(id(root))
-        if known is None or known[0]() is not root:
-            known = self._embeds[id(root)] = (weakref.ref(root), _embeds(root))
-        return known[1]
+        cached = self._embeds.get(id(root))
+        if cached is None or cached[0]() is not root:
+            cached = self._embeds[id(root)] = (weakref.ref(root), _embeds(root))
+        return cached[1]
 
     def _are_tokens(self, root: Any, tensor: Any) -> bool:
         with self._torch._C.DisableTorchFunction():
             integers = tensor.dtype in (self._torch.int64, self._torch.int32)
         return integers and self._embeds_tokens(root)
 
-    def _tokens(self, root: Any, tensors: List[Any], shapes: List[Shape], whole: int) -> Optional[int]:
+    def _tokens(self, root: Any, tensors: List[Any], shapes: List[Shape], num_parts: int) -> Optional[int]:
         """Elements of the first integer input [batch, sequence] of a model that has an embedding."""
         if not self._embeds_tokens(root):
             return None
@@ -234,7 +234,7 @@ class Batches:
         with self._torch._C.DisableTorchFunction():  # the training's own subclasses must not see us look
             for tensor, shape in zip(tensors, shapes):  # noqa: B905 - Python 3.8 has no `strict`
                 if len(shape) == 2 and tensor.dtype in integers:
-                    return shape[0] * shape[1] * whole * (_mapped(self._torch, tensor) or 1)
+                    return shape[0] * shape[1] * num_parts * (_mapped(self._torch, tensor) or 1)
         return None
 
     # -- along which axis samples lie ------------------------------------------------------------
@@ -247,10 +247,10 @@ class Batches:
         modules = list(parts(root))
         attributes = [object.__getattribute__(module, "__dict__") for module in modules]
         compiled = any(
-            type(module).__name__ == "OptimizedModule" or own.get("_compiled_call_impl") is not None
-            for module, own in zip(modules, attributes)  # noqa: B905 - Python 3.8 has no `strict`
+            type(module).__name__ == "OptimizedModule" or attributes_.get("_compiled_call_impl") is not None
+            for module, attributes_ in zip(modules, attributes)  # noqa: B905 - Python 3.8 has no `strict`
         )
-        looks = any(own.get("batch_first") is False for own in attributes)
+        looks = any(attributes_.get("batch_first") is False for attributes_ in attributes)
         if looks and not compiled and self._hooks is not None:
             self._hooks[_HOOK] = self._layer_given
 
@@ -285,9 +285,9 @@ class Batches:
         shape, samples = self._open
         axis, source = self._seen, LAYERS
         for target in () if self._hooked else _targets(self._torch, losses):
-            found = _shared_axis(shape, target)
-            if found is not None:
-                axis, source = found, TARGETS
+            shared = _shared_axis(shape, target)
+            if shared is not None:
+                axis, source = shared, TARGETS
                 break
         self.settled()
         if axis is None:
@@ -301,7 +301,7 @@ class Batches:
         """For rank.json: where samples are known from."""
         if not self._counts:
             return {}
-        source = max(self._counts, key=lambda one: self._counts[one])
+        source = max(self._counts, key=lambda key_: self._counts[key_])
         return {"samples": {"from": source, "axis": None if source == LOADER else self.axis}}
 
 
@@ -309,7 +309,7 @@ def _ordered(kwargs: Optional[Dict[str, Any]]) -> List[Any]:
     """Keyword inputs, those that are a model's main one by their names first."""
     named = kwargs or {}
     main = [named[name] for name in ("input_ids", "pixel_values", "input", "x") if name in named]
-    return main + [value for name, value in named.items() if all(value is not one for one in main)]
+    return main + [value for name, value in named.items() if all(value is not argument for argument in main)]
 
 
 def _embeds(root: Any) -> bool:
@@ -321,18 +321,18 @@ def _targets(torch: Any, losses: Any) -> List[Shape]:
     given = tensors_of(torch, losses)
     with torch._C.DisableTorchFunction():
         waiting = [node for node in (tensor.grad_fn for tensor in given) if node is not None]
-    found: List[Shape] = []
+    shapes: List[Shape] = []
     seen: List[Any] = []
     while waiting and len(seen) < _MAX_NODES:
         node = waiting.pop(0)
-        if any(node is one for one in seen):
+        if any(node is known_node for known_node in seen):
             continue
         seen.append(node)
         if hasattr(node, _TARGET):
             shape = shape_of(torch, getattr(node, _TARGET))
-            found += [shape] if shape else []
+            shapes += [shape] if shape else []
         waiting += [after for after, _ in node.next_functions if after is not None]
-    return found
+    return shapes
 
 
 def _shared_axis(shape: Shape, target: Shape) -> Optional[int]:
@@ -394,7 +394,7 @@ def _called_from(names: Tuple[str, ...]) -> Optional[Dict[str, Any]]:
         if frame is None:
             break
         if frame.f_code.co_name in names and frame.f_globals.get("__name__") == _PIPELINES:
-            found: Dict[str, Any] = frame.f_locals
-            return found
+            local_values: Dict[str, Any] = frame.f_locals
+            return local_values
         frame = frame.f_back
     return None

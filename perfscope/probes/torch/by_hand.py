@@ -102,9 +102,9 @@ def _leaf_of(tensors: Any) -> Any:
         if node is None or node in seen:
             continue
         seen.add(node)
-        found = getattr(node, "variable", None)
-        if found is not None:
-            return found
+        leaf = getattr(node, "variable", None)
+        if leaf is not None:
+            return leaf
         waiting.extend(following for following, _ in reversed(node.next_functions))
     return None
 

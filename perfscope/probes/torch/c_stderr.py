@@ -37,9 +37,11 @@ def without_line(mark: bytes) -> Iterator[None]:
         # Never closed: another thread may have taken the stream just before and write to it just now.
         libc.fflush(ctypes.c_void_p(memory))
         data = ctypes.string_at(text.value, size.value) if text.value else b""
-        rest = b"".join(line for line in data.splitlines(True) if mark not in line)
-        if rest:
-            libc.fwrite(rest, ctypes.c_size_t(1), ctypes.c_size_t(len(rest)), ctypes.c_void_p(before))
+        remaining = b"".join(line for line in data.splitlines(True) if mark not in line)
+        if remaining:
+            libc.fwrite(
+                remaining, ctypes.c_size_t(1), ctypes.c_size_t(len(remaining)), ctypes.c_void_p(before)
+            )
 
 
 @contextlib.contextmanager

@@ -23,9 +23,9 @@ def with_marked_closure(
         new_mark: name -> context manager that puts a span into the trace.
     """
     if "closure" in kwargs:
-        found = kwargs["closure"]
-        if callable(found) and not hasattr(found, _MARKED):
-            return args, dict(kwargs, closure=_marked(found, new_mark))
+        closure = kwargs["closure"]
+        if callable(closure) and not hasattr(closure, _MARKED):
+            return args, dict(kwargs, closure=_marked(closure, new_mark))
     elif len(args) > 1 and callable(args[1]) and not hasattr(args[1], _MARKED):
         return (args[0], _marked(args[1], new_mark), *args[2:]), kwargs
     return None

@@ -68,7 +68,7 @@ def root(module: Any, pipeline: Optional[List[int]] = None) -> Dict[str, Any]:
     dist = sys.modules["torch"].distributed
     world = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
     width = data_parallel(module, world, pipeline)
-    told = {
+    facts = {
         "name": class_name(unwrap(module)),
         "type": type(module).__name__,
         "data_parallel": width.is_wrapped or world == 1,
@@ -77,8 +77,8 @@ def root(module: Any, pipeline: Optional[List[int]] = None) -> Dict[str, Any]:
         or object.__getattribute__(module, "__dict__").get("_compiled_call_impl") is not None,
     }
     if width.reason:
-        told["dp_unknown"] = width.reason
-    found = mesh(module)
-    if found is not None:
-        told["mesh"] = found
-    return told
+        facts["dp_unknown"] = width.reason
+    mesh_ = mesh(module)
+    if mesh_ is not None:
+        facts["mesh"] = mesh_
+    return facts

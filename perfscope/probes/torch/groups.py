@@ -148,8 +148,8 @@ class GroupMarks:
             ):  # made past torch.distributed's books
                 self._ranks[name] = None
         ranks = self._ranks[name]
-        known = ranks is not None and isinstance(index, int) and 0 <= index < len(ranks)
-        return layout.MARK_PEER + str(ranks[index]) if known else ""
+        is_listed = ranks is not None and isinstance(index, int) and 0 <= index < len(ranks)
+        return layout.MARK_PEER + str(ranks[index]) if is_listed else ""
 
     def _sourced(self, name: str, original: Any) -> Any:
         @around(original)

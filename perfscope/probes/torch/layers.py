@@ -22,8 +22,8 @@ def field(module: Any, name: str) -> Dict[str, Any]:
 
     Empty where there is none, and for scripted modules, whose parts live in C++.
     """
-    found = object.__getattribute__(module, "__dict__").get(name)
-    return found if isinstance(found, dict) else {}
+    table = object.__getattribute__(module, "__dict__").get(name)
+    return table if isinstance(table, dict) else {}
 
 
 NOT_TRAINED = " (not trained)"  # after the class of a model that no optimizer holds: a teacher
@@ -33,11 +33,11 @@ def parts(module: Any) -> Iterator[Any]:
     """`module` and every module inside it, each once."""
     seen, waiting = set(), [module]
     while waiting:
-        one = waiting.pop()
-        if one is not None and id(one) not in seen:
-            seen.add(id(one))
-            yield one
-            waiting.extend(field(one, "_modules").values())
+        module_ = waiting.pop()
+        if module_ is not None and id(module_) not in seen:
+            seen.add(id(module_))
+            yield module_
+            waiting.extend(field(module_, "_modules").values())
 
 
 def unwrap(module: Any) -> Any:
@@ -75,7 +75,7 @@ def class_name(module: Any) -> str:
 def qualified_names(root: Any) -> List[Tuple[str, Any]]:
     """(user-level name, module) for every module under `root`, wrappers left out, first name wins."""
     inner = unwrap(root)
-    found: List[Tuple[str, Any]] = []
+    named: List[Tuple[str, Any]] = []
     seen = set()
 
     def visit(module: Any, path: str) -> None:
@@ -83,13 +83,13 @@ def qualified_names(root: Any) -> List[Tuple[str, Any]]:
         if id(module_inner) in seen:
             return
         seen.add(id(module_inner))
-        found.append((path or class_name(module_inner), module_inner))
+        named.append((path or class_name(module_inner), module_inner))
         for name, child in field(module_inner, "_modules").items():
             if child is not None:
                 visit(child, path + "." + name if path else name)
 
     visit(inner, "")
-    return found
+    return named
 
 
 def describe(names: List[Tuple[str, Any]]) -> List[Dict[str, Any]]:
@@ -133,9 +133,9 @@ class LayerMarks:
 
     def give(self, module: Callable[[], Any], name: str) -> None:
         """The module that this weak reference is of is called so from now on."""
-        known = module()
-        if known is not None:
-            self._names[id(known)] = (module, name)
+        module_ = module()
+        if module_ is not None:
+            self._names[id(module_)] = (module, name)
 
     def _name_tree(self, root: Any, outer: str) -> None:
         """Name what belongs to no model (a loss, a teacher), after its class."""

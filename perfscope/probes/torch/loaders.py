@@ -27,12 +27,12 @@ def tensors_of(torch: Any, value: Any, depth: int = 3) -> List[Any]:
         value = value.values()
     elif not isinstance(value, (list, tuple)):
         return []
-    found: List[Any] = []
+    tensors: List[Any] = []
     for item in value:
-        found += tensors_of(torch, item, depth - 1)
-        if len(found) >= MAX_TENSORS:
+        tensors += tensors_of(torch, item, depth - 1)
+        if len(tensors) >= MAX_TENSORS:
             break
-    return found[:MAX_TENSORS]
+    return tensors[:MAX_TENSORS]
 
 
 def shape_of(torch: Any, tensor: Any) -> Optional[Shape]:
@@ -69,7 +69,7 @@ class Batch:
     def holds(self, tensors: List[Any]) -> bool:
         """One of `tensors` is part of this batch."""
         mine = [tensor() for tensor in self._tensors]
-        return any(tensor is own for tensor in tensors for own in mine if own is not None)
+        return any(tensor is kept for tensor in tensors for kept in mine if kept is not None)
 
     def part(self, shapes: List[Shape]) -> Optional[int]:
         """How many samples inputs of these shapes are, if they are this batch or a slice of it; else None.
@@ -78,13 +78,13 @@ class Batch:
         cut along its features.
         """
         for given in shapes:
-            for own in self.shapes:
-                if len(own) != len(given) or self.size not in own:
+            for kept_shape in self.shapes:
+                if len(kept_shape) != len(given) or self.size not in kept_shape:
                     continue
-                differ = [axis for axis, extent in enumerate(own) if extent != given[axis]]
+                differ = [axis for axis, extent in enumerate(kept_shape) if extent != given[axis]]
                 if not differ:
                     return self.size
-                if differ == [own.index(self.size)] and given[differ[0]] < self.size:
+                if differ == [kept_shape.index(self.size)] and given[differ[0]] < self.size:
                     return given[differ[0]]
         return None
 
@@ -110,17 +110,17 @@ class Loaders:
         """A loader's sampler drew the indices of one batch (workers fetch it later, in this order)."""
         try:
             sampler = iterator._sampler_iter
-            known = self._drawn.get(iterator)
-            if known is None or known[0] is not sampler:  # another epoch: batches left over will not come
-                known = self._drawn[iterator] = (sampler, collections.deque())
-            known[1].append(len(index) if iterator._auto_collation and hasattr(index, "__len__") else None)
+            cached = self._drawn.get(iterator)
+            if cached is None or cached[0] is not sampler:  # another epoch: batches left over will not come
+                cached = self._drawn[iterator] = (sampler, collections.deque())
+            cached[1].append(len(index) if iterator._auto_collation and hasattr(index, "__len__") else None)
         except Exception as error:  # noqa: BLE001 - the boundary: the training gets its batch
             self._failed(error)
 
     def gave(self, torch: Any, iterator: Any, data: Any) -> None:
         """A loader gave the training a batch."""
-        known = self._drawn.get(iterator)
-        drawn = known[1].popleft() if known is not None and known[1] else None
+        cached = self._drawn.get(iterator)
+        drawn = cached[1].popleft() if cached is not None and cached[1] else None
         tensors = tensors_of(torch, data)
         shapes = [shape_of(torch, tensor) or () for tensor in tensors]
         size = _size(drawn, [shape for shape in shapes if shape], data, iterator._dataset_kind == _ITERABLE)
@@ -149,7 +149,9 @@ def _size(drawn: Optional[int], shapes: List[Shape], data: Any, may_end_short: b
     """Samples of a batch, from what the sampler drew and from what came of it."""
     leading = shapes[0][0] if shapes else None
     if drawn is None:  # the dataset makes batches itself
-        shared = [extent for extent in (shapes[0] if shapes else ()) if all(extent in one for one in shapes)]
+        shared = [
+            extent for extent in (shapes[0] if shapes else ()) if all(extent in sizes for sizes in shapes)
+        ]
         return shared[0] if shared else leading
     lengths = [len(data)] if isinstance(data, (list, tuple)) else []
     lengths += [len(item) for item in data if isinstance(item, (list, tuple))] if lengths else []

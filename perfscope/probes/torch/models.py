@@ -47,10 +47,10 @@ class Calls:
         self._before, self._by_id = self._by_id, {}
 
     def add(self, now: int, module: Any) -> None:
-        known = self._by_id.get(id(module))
-        if known is not None and known.module() is not module:
+        cached = self._by_id.get(id(module))
+        if cached is not None and cached.module() is not module:
             del self._by_id[id(module)]  # an earlier module of this address is gone
-        elif known is not None or len(self._by_id) >= MAX_CALLS:
+        elif cached is not None or len(self._by_id) >= MAX_CALLS:
             return
         self._by_id[id(module)] = Call(now, weakref.ref(module))
 
@@ -101,26 +101,28 @@ class Models:
         """A number of this optimizer's own, from 1 (addresses are used again). Learns what it holds."""
         groups = optimizer.param_groups
         count = sum(len(group["params"]) for group in groups)
-        known = self._optimizers.get(id(optimizer))
-        if known is not None and known.optimizer() is not optimizer:
-            known = None
-        if known is not None and known.size == count:
-            return known.serial
-        if known is None:
+        cached = self._optimizers.get(id(optimizer))
+        if cached is not None and cached.optimizer() is not optimizer:
+            cached = None
+        if cached is not None and cached.size == count:
+            return cached.serial
+        if cached is None:
             self._serial += 1
-        serial = self._serial if known is None else known.serial
-        ids = frozenset(id(one) for group in groups for one in group["params"])
+        serial = self._serial if cached is None else cached.serial
+        ids = frozenset(id(parameter) for group in groups for parameter in group["params"])
         self._optimizers[id(optimizer)] = _Held(weakref.ref(optimizer), serial, count, ids)
-        self._optimizers = {key: one for key, one in self._optimizers.items() if one.optimizer() is not None}
-        self._ids = frozenset().union(*(one.ids for one in self._optimizers.values()))
+        self._optimizers = {
+            key: entry for key, entry in self._optimizers.items() if entry.optimizer() is not None
+        }
+        self._ids = frozenset().union(*(entry.ids for entry in self._optimizers.values()))
         self._answers.clear()
         return serial
 
     def has(self, module: Any) -> bool:
         """Whether `module` is a model, or a part of one that has parameters to train."""
-        known = self._answers.get(id(module))
-        if known is not None and known[0]() is module:
-            return bool(known[1])
+        cached = self._answers.get(id(module))
+        if cached is not None and cached[0]() is module:
+            return bool(cached[1])
         answer = any(root() is module for root in self._roots) or self._reaches(module)
         self._answers[id(module)] = (weakref.ref(module), answer)
         return answer
@@ -139,7 +141,9 @@ class Models:
         buffer), all that has parameters to train is a model; so is compiled code, which shows none.
         """
         alive = [
-            (call, module) for call, module in ((one, one.module()) for one in calls) if module is not None
+            (call, module)
+            for call, module in ((candidate, candidate.module()) for candidate in calls)
+            if module is not None
         ]
         mine = [(call, module) for call, module in alive if self.has(module)]
         if not mine and not self._roots:
@@ -186,8 +190,8 @@ class Modes:
             if len(self._training) < MAX_MODELS:
                 self._training[id(module)] = weakref.ref(module)
             return False
-        known = self._trained.get(id(module))
-        if self._either or known is None or known() is not module:
+        trained = self._trained.get(id(module))
+        if self._either or trained is None or trained() is not module:
             return False
         self.skipped += 1
         return True

@@ -52,10 +52,14 @@ class ModelNames:
         Returns:
             layers.json of all models so far, those that are gone as well.
         """
-        replaced = [one for one in self._models if (one.root() is not None and not _among(one.root(), roots))]
-        self._models = [one for one in self._models if one not in replaced]  # a wrapper was found around them
+        replaced = [
+            entry for entry in self._models if (entry.root() is not None and not _among(entry.root(), roots))
+        ]
+        self._models = [
+            entry for entry in self._models if entry not in replaced
+        ]  # a wrapper was found around them
         for root in roots:
-            if len(self._models) < MAX_MODELS and not any(one.root() is root for one in self._models):
+            if len(self._models) < MAX_MODELS and not any(entry.root() is root for entry in self._models):
                 self._models.append(_Model(root))
         if len(self._models) > 1:
             self._label()
@@ -68,7 +72,9 @@ class ModelNames:
         if all(model.label is not None for model in self._models):
             return  # finding owners looks at every object there is
         owners = _owners()
-        taken = {one.label for one in self._models} | {name for one in self._models for name in one.bare}
+        taken = {entry.label for entry in self._models} | {
+            name for entry in self._models for name in entry.bare
+        }
         for model in self._models:
             if model.label is None:
                 wanted = label = _path(model.root(), owners) or model.kind.lower()
@@ -89,13 +95,13 @@ class ModelNames:
         ]
         document: Dict[str, Any] = {"root": self._models[0].kind if self._models else "", "layers": rows}
         if len(self._models) > 1:
-            document["models"] = [{"name": one.label, "type": one.kind} for one in self._models]
+            document["models"] = [{"name": entry.label, "type": entry.kind} for entry in self._models]
             document["renamed"] = self._renamed
         return document
 
 
-def _among(module: Any, others: Sequence[Any]) -> bool:
-    return any(module is one for one in others)
+def _among(module: Any, modules: Sequence[Any]) -> bool:
+    return any(module is other for other in modules)
 
 
 def _owners() -> Dict[int, Tuple[Any, str]]:
@@ -105,11 +111,11 @@ def _owners() -> Dict[int, Tuple[Any, str]]:
     """
     kind = sys.modules["torch"].nn.Module
     owners: Dict[int, Tuple[Any, str]] = {}
-    for one in gc.get_objects():
-        if issubclass(type(one), kind):
-            for name, child in list(field(one, "_modules").items()):
+    for candidate in gc.get_objects():
+        if issubclass(type(candidate), kind):
+            for name, child in list(field(candidate, "_modules").items()):
                 if child is not None:
-                    owners.setdefault(id(child), (one, name))
+                    owners.setdefault(id(child), (candidate, name))
     return owners
 
 

@@ -33,18 +33,18 @@ def data_parallel(module: Any, world: int, pipeline: Optional[List[int]]) -> Wid
     """
     if world == 1:
         return Width(1, "", False)
-    wrapped = [size for one in parts(module) for size in _of_wrapper(one, world)]
+    wrapped = [size for part in parts(module) for size in _of_wrapper(part, world)]
     if wrapped:
         return Width(max(wrapped), "", True)
     stages = len(pipeline) if pipeline else 1
     if stages == world:
         return Width(1, "", False)
-    found = _parameter_mesh(module)
-    if found is None:
+    mesh_ = _parameter_mesh(module)
+    if mesh_ is None:
         return _by_groups(world, pipeline)
-    if math.prod(found[1]) not in (world, world // stages):
+    if math.prod(mesh_[1]) not in (world, world // stages):
         return Width(None, _NOT_KNOWN % "the device mesh of the parameters does not cover all ranks", False)
-    return _by_axes(*found)
+    return _by_axes(*mesh_)
 
 
 def _by_axes(names: List[str], sizes: List[int], divided: List[bool]) -> Width:
@@ -68,29 +68,34 @@ def _by_groups(world: int, pipeline: Optional[List[int]]) -> Width:
     dist = sys.modules["torch"].distributed
     configs: List[Any] = getattr(dist.distributed_c10d, "_get_all_pg_configs", list)()
     me = dist.get_rank()
-    others = {frozenset(config.get("ranks", ())) for config in configs}
-    others = {
-        one for one in others if me in one and len(one) not in (1, world) and one != frozenset(pipeline)
+    groups_ = {frozenset(config.get("ranks", ())) for config in configs}
+    groups_ = {
+        group
+        for group in groups_
+        if me in group and len(group) not in (1, world) and group != frozenset(pipeline)
     }
-    if len(others) != 1:
+    if len(groups_) != 1:
         return unknown
-    (peers,) = others
+    (peers,) = groups_
     fits = len(peers) * len(pipeline) == world and peers & frozenset(pipeline) == {me}
     return Width(len(peers), "", False) if fits else unknown
 
 
 def mesh(module: Any) -> Optional[Dict[str, Any]]:
     """Names and shape of the whole device mesh that the parameters of `module` lie on; None without one."""
-    found = _parameter_mesh(module)
-    return None if found is None else {"axes": found[0], "shape": found[1]}
+    mesh_ = _parameter_mesh(module)
+    return None if mesh_ is None else {"axes": mesh_[0], "shape": mesh_[1]}
 
 
 def _of_wrapper(module: Any, world: int) -> List[int]:
     """Ranks that a data-parallel wrapper, if `module` is one, splits a batch over."""
     kinds = {kind.__name__ for kind in type(module).__mro__}
-    own = object.__getattribute__(module, "__dict__")
+    attributes_ = object.__getattribute__(module, "__dict__")
     if "DistributedDataParallel" in kinds or "FullyShardedDataParallel" in kinds:
-        group, across = own.get("process_group"), own.get("_inter_node_pg")  # the latter: hybrid sharding
+        group, across = (
+            attributes_.get("process_group"),
+            attributes_.get("_inter_node_pg"),
+        )  # the latter: hybrid sharding
         size = world if group is None else group.size()
         return [size * (across.size() if across is not None else 1)]
     if "DeepSpeedEngine" in kinds:
@@ -124,8 +129,8 @@ def _context(mesh: Any) -> int:
     names = mesh.mesh_dim_names or ()
     if not any(part in _CONTEXT_AXES for name in names for part in name.split("_")):
         return 1
-    whole = _root_mesh(mesh)
-    named = {name: whole.mesh.shape[axis] for axis, name in enumerate(whole.mesh_dim_names or ())}
+    root_mesh = _root_mesh(mesh)
+    named = {name: root_mesh.mesh.shape[axis] for axis, name in enumerate(root_mesh.mesh_dim_names or ())}
     return math.prod(int(size) for name, size in named.items() if name in _CONTEXT_AXES)
 
 
@@ -138,21 +143,21 @@ def _root_mesh(mesh: Any) -> Any:
 
 def _parameter_mesh(module: Any) -> Optional[Tuple[List[str], List[int], List[bool]]]:
     """Of the mesh of `module`'s parameters: names and sizes of axes, and which of them divide parameters."""
-    whole: Any = None
+    largest: Any = None
     divided: Dict[str, bool] = {}
-    for one in parts(module):
-        for parameter in field(one, "_parameters").values():
-            own = getattr(parameter, "device_mesh", None)
-            if own is None:
+    for module_ in parts(module):
+        for parameter in field(module_, "_parameters").values():
+            parameter_mesh = getattr(parameter, "device_mesh", None)
+            if parameter_mesh is None:
                 continue
-            root = _root_mesh(own)
-            if whole is None or root.mesh.numel() > whole.mesh.numel():
-                whole = root
-            names = own.mesh_dim_names or [str(axis) for axis in range(own.mesh.dim())]
+            root = _root_mesh(parameter_mesh)
+            if largest is None or root.mesh.numel() > largest.mesh.numel():
+                largest = root
+            names = parameter_mesh.mesh_dim_names or [str(axis) for axis in range(parameter_mesh.mesh.dim())]
             for name, placement in zip(names, parameter.placements):  # noqa: B905 - Python 3.8 has no `strict`
                 divided[name] = divided.get(name, False) or not placement.is_replicate()
-    if whole is None:
+    if largest is None:
         return None
-    names = list(whole.mesh_dim_names or [str(axis) for axis in range(whole.mesh.dim())])
-    sizes = [int(size) for size in whole.mesh.shape]
+    names = list(largest.mesh_dim_names or [str(axis) for axis in range(largest.mesh.dim())])
+    sizes = [int(size) for size in largest.mesh.shape]
     return names, sizes, [divided.get(name, False) for name in names]

@@ -279,8 +279,8 @@ class TorchProbe:
         if self._hand is not None and not self._bound:
             number = self._hand.number
         counts = self._batches.forward(module, args, kwargs, number, tracker.updating)
-        for one in self._trackers():
-            one.root_forward(now, *counts)
+        for step_tracker in self._trackers():
+            step_tracker.root_forward(now, *counts)
         self._cost_ns += _clock() - now
         if boundary and not tracker.updating and self._windows is not None and self._thread.is_this():
             self._turn_windows(step)  # keeps its own account
@@ -353,15 +353,15 @@ class TorchProbe:
             self._provisional = False  # gradients may come from autograd.grad, without a backward pass
             serial = self._models.serial(optimizer)
             self._modes.updated()
-            found = [call for call in self._models.find(self._calls.outermost()) if call.time > self._updated]
+            calls = [call for call in self._models.find(self._calls.outermost()) if call.time > self._updated]
             self._calls.updated()
             self._updated = now
             if self._models.changed and self._tracker.index:
                 self._cut_window()  # what it has traced since the last model's step is another model's
-            if found:
-                self._tracker.fallback = found[0].time
+            if calls:
+                self._tracker.fallback = calls[0].time
             if self._tracker.optimizer_begins(serial, now):
-                self._rootless = not found
+                self._rootless = not calls
             self._cost_ns += _clock() - now
             if self._windows is not None and self._windows.active >= 0 and self._trace is not None:
                 return with_marked_closure(args, kwargs, self._trace.new_mark)
@@ -468,8 +468,8 @@ class TorchProbe:
         """
         roots = self._models.roots
         self._evaluations += 1
-        own = not roots or any(unwrap(module) is unwrap(root) for root in roots)
-        if own or self._evaluations > MAX_EVALUATIONS:
+        is_own = not roots or any(unwrap(module) is unwrap(root) for root in roots)
+        if is_own or self._evaluations > MAX_EVALUATIONS:
             self._cut_window()
 
     def _cut_window(self) -> None:

@@ -38,22 +38,26 @@ def _stacked(chart: StackedBars) -> Picture:
 def _bar(chart: StackedBars, bar: Bar, *, thin: bool) -> Panel:
     shapes: list[Shape] = []
     segments = geometry.bar_segments(chart, bar)
-    for one in segments:
-        key, value = one.part.key, geometry.bar_text(chart, one.value)
+    for segment in segments:
+        key, value = segment.part.key, geometry.bar_text(chart, segment.value)
         shapes.append(
             Rect(
-                x=one.start,
-                width=one.width,
+                x=segment.start,
+                width=segment.width,
                 look=f"seg f-{key}",
                 pattern=pattern(key),
-                data=(("part", one.part.title), ("value", value), ("share", f"{one.share:.1f} %")),
+                data=(("part", segment.part.title), ("value", value), ("share", f"{segment.share:.1f} %")),
             )
         )
-        if one.label and not thin:
-            look = f"figure t-{key}{' roomy' if one.width < NARROW_SEGMENT else ''}"
-            shapes.append(Text(x=one.middle, y=50, dy=4.2, text=one.label, look=look, anchor="middle"))
+        if segment.label and not thin:
+            look = f"figure t-{key}{' roomy' if segment.width < NARROW_SEGMENT else ''}"
+            shapes.append(
+                Text(x=segment.middle, y=50, dy=4.2, text=segment.label, look=look, anchor="middle")
+            )
     end = geometry.bar_end(chart, bar)
-    said = ", ".join(f"{one.part.title} {geometry.bar_text(chart, one.value)}" for one in segments)
+    values_text = ", ".join(
+        f"{segment.part.title} {geometry.bar_text(chart, segment.value)}" for segment in segments
+    )
     return Panel(
         plot="bar",
         boxes=(Box(shapes=tuple(shapes), ground=False),),
@@ -61,7 +65,7 @@ def _bar(chart: StackedBars, bar: Bar, *, thin: bool) -> Panel:
         label=path_end(bar.label, LONGEST_LABEL) if chart.labelled else "",
         end=end if chart.labelled else "",
         data=(("label", bar.label), ("total", geometry.bar_text(chart, bar.total)), ("note", bar.note)),
-        summary=f"{bar.label}: {end}. {said}",
+        summary=f"{bar.label}: {end}. {values_text}",
     )
 
 
@@ -80,25 +84,26 @@ def _intervals(chart: IntervalBars) -> Picture:
 
 
 def _interval(chart: IntervalBars, bar: IntervalBar) -> Panel:
-    place = places.bar_place(chart, bar)
+    location = places.bar_place(chart, bar)
     shapes: list[Shape] = []
-    if place.end is not None:
+    if location.end is not None:
         key = "compute" if bar.leading else "host"
-        shapes.append(Rect(x=0, y=14, width=place.end, height=72, look=f"f-{key}"))
-    if place.low is not None and place.high is not None:
+        shapes.append(Rect(x=0, y=14, width=location.end, height=72, look=f"f-{key}"))
+    if location.low is not None and location.high is not None:
         shapes += [
-            Line(x1=place.low, y1=50, x2=place.high, y2=50, look=look) for look in ("iv-halo", "iv-whisker")
+            Line(x1=location.low, y1=50, x2=location.high, y2=50, look=look)
+            for look in ("iv-halo", "iv-whisker")
         ]
         shapes += [
-            Line(x1=edge, y1=30, x2=edge, y2=70, look="iv-whisker") for edge in (place.low, place.high)
+            Line(x1=edge, y1=30, x2=edge, y2=70, look="iv-whisker") for edge in (location.low, location.high)
         ]
     return Panel(
         plot="bar",
         boxes=(Box(shapes=tuple(shapes), ground=False),),
         height=20,
         label=path_end(bar.label, LONGEST_LABEL),
-        end=place.text,
+        end=location.text,
         hint=bar.note,
         look="strong" if bar.leading else "",
-        summary=", ".join(filter(None, (f"{bar.label}: {place.text}", bar.note))),
+        summary=", ".join(filter(None, (f"{bar.label}: {location.text}", bar.note))),
     )

@@ -70,8 +70,10 @@ def _stretch(block: Counters, mark: Mark, look: str, pattern: str = "") -> Rect:
 
 
 def _stretches(block: Counters) -> list[Shape]:
-    found: list[Shape] = [_stretch(block, mark, "ct-disturbed", "disturbed") for mark in block.disturbances]
-    return found + [_stretch(block, mark, "ct-window") for mark in block.windows]
+    stretches: list[Shape] = [
+        _stretch(block, mark, "ct-disturbed", "disturbed") for mark in block.disturbances
+    ]
+    return stretches + [_stretch(block, mark, "ct-window") for mark in block.windows]
 
 
 def _marks(block: Counters) -> Panel:
@@ -80,25 +82,25 @@ def _marks(block: Counters) -> Panel:
     if block.steps:
         start, end = (100 * at / block.span_ns for at in (block.steps.start_ns, block.steps.end_ns))
         shapes.append(Line(x1=start, y1=14, x2=end, y2=14, look="ct-steps"))
-    for number, place in mark_numbers(block):
-        shapes.append(Text(x=place, y=0, dy=17, text=str(number), look="ct-number", anchor="middle"))
-    said = [f"{mark.title} at {units.format_ns(mark.start_ns)}" for mark in block.windows]
-    said += [
+    for number, position in mark_numbers(block):
+        shapes.append(Text(x=position, y=0, dy=17, text=str(number), look="ct-number", anchor="middle"))
+    summary = [f"{mark.title} at {units.format_ns(mark.start_ns)}" for mark in block.windows]
+    summary += [
         f"disturbance at {units.format_ns(mark.start_ns)} for {units.format_ns(mark.end_ns - mark.start_ns)}"
         for mark in block.disturbances
     ]
     boxes = (Box(shapes=tuple(shapes), ground=False),)
-    return Panel(plot="ct-marks", boxes=boxes, height=22, summary="; ".join(said))
+    return Panel(plot="ct-marks", boxes=boxes, height=22, summary="; ".join(summary))
 
 
 def mark_numbers(block: Counters) -> list[tuple[int, float]]:
     """(number, per cent) of the disturbances whose numbers do not stand on one another."""
-    found: list[tuple[int, float]] = []
+    numbers: list[tuple[int, float]] = []
     for number, mark in enumerate(block.disturbances, 1):
-        place = 50 * (mark.start_ns + mark.end_ns) / block.span_ns
-        if all(abs(place - other) > NEAREST_NUMBERS for _, other in found):
-            found.append((number, min(max(place, 1.0), 99.0)))
-    return found
+        position = 50 * (mark.start_ns + mark.end_ns) / block.span_ns
+        if all(abs(position - other) > NEAREST_NUMBERS for _, other in numbers):
+            numbers.append((number, min(max(position, 1.0), 99.0)))
+    return numbers
 
 
 def _panel(block: Counters, chart: CounterChart) -> Panel:
@@ -125,7 +127,7 @@ def _panel(block: Counters, chart: CounterChart) -> Panel:
     ]
     if chart.num_left_out:
         entries.append(Entry(title="", note=f"{chart.num_left_out} more, with a lower mean"))
-    said = "; ".join(f"{line.label}, {note}" for line, note in zip(chart.lines, notes, strict=True))
+    summary = "; ".join(f"{line.label}, {note}" for line, note in zip(chart.lines, notes, strict=True))
     return Panel(
         id=chart.id,
         plot="ct-plot ct-many" if many else "ct-plot",
@@ -135,7 +137,7 @@ def _panel(block: Counters, chart: CounterChart) -> Panel:
         note=plots.chart_note(chart, frame),
         entries=tuple(entries),
         look="ct-chart",
-        summary=f"{chart.title}: {said}",
+        summary=f"{chart.title}: {summary}",
         cursor=True,
     )
 
@@ -164,11 +166,11 @@ def _band(frame: plots.CounterFrame, line: CounterLine, span_ns: int) -> list[li
     """Around what each point stands for."""
     bands = []
     for run in plots.line_runs(line):
-        known = [i for i in run if math.isfinite(line.low[i]) and math.isfinite(line.high[i])]
-        if len(known) > 1:
-            up = [(100 * line.t_ns[i] / span_ns, _down(frame, line.high[i])) for i in known]
+        finite = [i for i in run if math.isfinite(line.low[i]) and math.isfinite(line.high[i])]
+        if len(finite) > 1:
+            up = [(100 * line.t_ns[i] / span_ns, _down(frame, line.high[i])) for i in finite]
             bands.append(
-                up + [(100 * line.t_ns[i] / span_ns, _down(frame, line.low[i])) for i in reversed(known)]
+                up + [(100 * line.t_ns[i] / span_ns, _down(frame, line.low[i])) for i in reversed(finite)]
             )
     return bands
 

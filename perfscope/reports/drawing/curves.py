@@ -26,12 +26,12 @@ def _curves(chart: CurveChart) -> Picture:
     for curve, slot in curves:
         for x, y in places.marks(chart, curve):
             shapes += _mark(curve, slot, x, 100 - y)
-    said = "; ".join(curve_words(chart, curve) for curve, _ in curves)
+    summary = "; ".join(curve_words(chart, curve) for curve, _ in curves)
     panel = Panel(
         plot="cv-plot",
         boxes=(Box(shapes=tuple(shapes), axis=y_axis(up)),),
         height=260,
-        summary=f"{chart.title}. {said}",
+        summary=f"{chart.title}. {summary}",
         cursor=True,
     )
     return Picture(

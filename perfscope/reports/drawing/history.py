@@ -32,7 +32,7 @@ SAMPLE = 22.0
 @lay_out.register
 def _history(chart: HistoryChart) -> Picture:
     boxes = tuple(_boxes(chart))
-    said = f"{chart.y_title}; below: {chart.parts_title}" if chart.parts else chart.y_title
+    summary = f"{chart.y_title}; below: {chart.parts_title}" if chart.parts else chart.y_title
     last = boxes[-1]
     return Picture(
         id=chart.id,
@@ -52,7 +52,7 @@ def _history(chart: HistoryChart) -> Picture:
         axis=() if chart.small else x_axis(places.x_ticks(chart), height=AXIS),
         axis_height=AXIS,
         x_title="" if chart.small else "Session, oldest first",
-        y_title="" if chart.small else said,
+        y_title="" if chart.small else summary,
         hook="curves",
         keys="Left and right arrow step through it.",
         data=lambda: history_payload(chart),
@@ -81,8 +81,10 @@ def _boxes(chart: HistoryChart) -> Iterator[Box]:
     rows = places.label_rows(chart)
     rules = places.rules(chart)
     if rows:
-        told = [shape for rule in rules if rule.row is not None for shape in _told(rule, rule.row, rows)]
-        yield Box(shapes=tuple(told), height=WORDS * rows, ground=False)
+        break_shapes = [
+            shape for rule in rules if rule.row is not None for shape in _told(rule, rule.row, rows)
+        ]
+        yield Box(shapes=tuple(break_shapes), height=WORDS * rows, ground=False)
     up, height = places.y_ticks(chart), SMALL if chart.small else POINTS
     lines = [_rule(rule, rule.x, 0) for rule in rules]
     shapes = (*grid(up), _line(chart), *lines, *_levels(chart), *_marks(chart))
@@ -157,15 +159,15 @@ def _columns(chart: HistoryChart) -> Iterator[Shape]:
 
 def words(chart: HistoryChart) -> str:
     """The chart for who cannot see it."""
-    known = [point for point in chart.points if math.isfinite(point.value)]
-    if not known:
+    finite = [point for point in chart.points if math.isfinite(point.value)]
+    if not finite:
         return f"{chart.title}: no session has it"
-    told = [
-        f"{chart.title}, {len(known)} sessions, {format_value(chart.unit, known[0].value)} in the first, "
-        f"{format_value(chart.unit, known[-1].value)} in the last"
+    facts = [
+        f"{chart.title}, {len(finite)} sessions, {format_value(chart.unit, finite[0].value)} in the first, "
+        f"{format_value(chart.unit, finite[-1].value)} in the last"
     ]
-    told += [f"{mark.text} from session {mark.number} ({mark.label}) on" for mark in chart.breaks]
-    return "; ".join(told)
+    facts += [f"{mark.text} from session {mark.number} ({mark.label}) on" for mark in chart.breaks]
+    return "; ".join(facts)
 
 
 def history_payload(chart: HistoryChart) -> Json:
@@ -178,8 +180,8 @@ def history_payload(chart: HistoryChart) -> Json:
         return {"label": label, "x": [x[n] for n in chosen], "at": [at[n] for n in chosen], "text": texts}
 
     points = list(enumerate(chart.points))
-    known = [n for n, point in points if math.isfinite(point.value)]
-    curves = [curve(chart.y_title, known, [_value_words(chart, chart.points[n]) for n in known])]
+    finite = [n for n, point in points if math.isfinite(point.value)]
+    curves = [curve(chart.y_title, finite, [_value_words(chart, chart.points[n]) for n in finite])]
     for number, part in enumerate(chart.parts):
         has = [n for n, point in points if point.parts and point.parts[number] > 0]
         if has:
@@ -194,10 +196,10 @@ def _run_words(point: RunPoint) -> str:
 
 def _value_words(chart: HistoryChart, point: RunPoint) -> str:
     text = format_value(chart.unit, point.value)
-    said = []
+    parts = []
     counted = [run for run in point.runs if run.doubtful == point.doubtful]
     if len(counted) > 1:
-        said.append(f"median of {len(counted):,} runs")
+        parts.append(f"median of {len(counted):,} runs")
     if point.doubtful:
-        said.append("disturbed")
-    return f"{text} ({', '.join(said)})" if said else text
+        parts.append("disturbed")
+    return f"{text} ({', '.join(parts)})" if parts else text

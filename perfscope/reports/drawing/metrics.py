@@ -16,5 +16,5 @@ _WIDTHS = (
 
 def text_width(text: str, size: float, *, bold: bool = False) -> float:
     """Width of `text` set in `size`, in the unit of `size`."""
-    ems = sum(_WIDTHS[ord(one) - 32] / 100 if " " <= one <= "~" else _OTHER for one in text)
+    ems = sum(_WIDTHS[ord(character) - 32] / 100 if " " <= character <= "~" else _OTHER for character in text)
     return ems * size * (_BOLD if bold else 1.0)

@@ -99,8 +99,8 @@ def _panel(panel: Panel, columns: tuple[bool, bool, bool]) -> str:
     if has_end:
         end = f'<span class="bar-total"{attributes(("title", panel.hint))}>{escape(panel.end)}</span>'
     drawn = "".join(_box(box) for box in panel.boxes) + (CURSOR if panel.cursor else "")
-    said = attributes(("role", "img"), ("aria-label", panel.summary))
-    plot = f'<svg class="plot {panel.plot}"{_height(panel)}{said}>{drawn}</svg>'
+    attributes_text = attributes(("role", "img"), ("aria-label", panel.summary))
+    plot = f'<svg class="plot {panel.plot}"{_height(panel)}{attributes_text}>{drawn}</svg>'
     row = f'<div class="row"{data}>{label}{axis}{plot}{end}</div>'
     if not (panel.look or panel.title):
         return row

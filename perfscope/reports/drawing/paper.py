@@ -24,9 +24,9 @@ class _Sheet:
         axes = [shape for panel in panels for box in panel.boxes for shape in box.axis]
         labels = _widest(panel.label for panel in panels)
         ends = _widest(panel.end for panel in panels)
-        words = [text_width(one.text, font_size(one.look)) for one in axes if isinstance(one, Text)]
+        widths = [text_width(label.text, font_size(label.look)) for label in axes if isinstance(label, Text)]
         self.labels = min(labels, WIDEST_LABEL) + GAP if labels else 0.0
-        self.left = self.labels + (max(words) + GAP if words else 0.0)
+        self.left = self.labels + (max(widths) + GAP if widths else 0.0)
         self.right = WIDTH - (ends + GAP if ends else 0.0)
         self.y = ROW_GAP
         self.parts: list[str] = []
@@ -44,14 +44,14 @@ class _Sheet:
         """Entries side by side from `start` on, further rows from `left` on."""
         x = max(left, start)
         for entry in entries:
-            words = " ".join(filter(None, (entry.title, entry.note)))
-            size = text_width(words, font_size(LEGEND))
+            text = " ".join(filter(None, (entry.title, entry.note)))
+            size = text_width(text, font_size(LEGEND))
             needed = (entry.width + 5 if entry.sample else 0) + size
             if x > left and x + needed > WIDTH:
                 x, self.y = left, self.y + LINE
             if entry.sample:
                 self.draw(entry.sample, Canvas(paint, left=x, top=self.y + 2))
-            self.write(words, LEGEND, x=x + needed - size)
+            self.write(text, LEGEND, x=x + needed - size)
             x += needed + 14
         if entries:
             self.y += LINE + ROW_GAP
@@ -87,11 +87,11 @@ def paper_svg(picture: Picture) -> str:
 def _panel(sheet: _Sheet, panel: Panel) -> None:
     if panel.title:
         sheet.write(panel.title, "panel-title", x=sheet.left)
-        words = text_width(panel.title, font_size("panel-title"), bold=True)
+        title_width = text_width(panel.title, font_size("panel-title"), bold=True)
         if panel.note:
-            sheet.write(panel.note, LEGEND, x=sheet.left + words + GAP)
-            words += GAP + text_width(panel.note, font_size(LEGEND))
-        sheet.legend(panel.entries, sheet.left, sheet.left + words + 2 * GAP)
+            sheet.write(panel.note, LEGEND, x=sheet.left + title_width + GAP)
+            title_width += GAP + text_width(panel.note, font_size(LEGEND))
+        sheet.legend(panel.entries, sheet.left, sheet.left + title_width + 2 * GAP)
     middle = sheet.y + panel.height / 2 + 4
     strong = "bar-label strong" if panel.look == "strong" else "bar-label"
     if panel.label:
@@ -103,8 +103,8 @@ def _panel(sheet: _Sheet, panel: Panel) -> None:
     sheet.y += panel.height + (PANEL_GAP if panel.title else ROW_GAP)
 
 
-def _box(sheet: _Sheet, box: Box, whole: float) -> None:
-    top, height = sheet.y + box.top, whole if box.height is None else box.height
+def _box(sheet: _Sheet, box: Box, full_height: float) -> None:
+    top, height = sheet.y + box.top, full_height if box.height is None else box.height
     wide = (sheet.right - sheet.left) / 100
     canvas = Canvas(paint, sheet.left, top, wide, height / 100, clip=True)
     if box.ground:

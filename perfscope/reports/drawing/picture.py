@@ -102,10 +102,10 @@ def x_axis(
 ) -> tuple[Shape, ...]:
     """Marks and words below a plot; `thin`: every other word goes where the screen is narrow."""
     shapes: list[Shape] = []
-    for place, tick in enumerate(ticks):
+    for index, tick in enumerate(ticks):
         at = tick.position
         anchor = "start" if at < 1 else "end" if at > 97 else "middle"
-        look = "tick roomy" if thin and place % 2 else "tick"
+        look = "tick roomy" if thin and index % 2 else "tick"
         if marks:
             shapes.append(Line(x1=at, y1=0, x2=at, y2=100 * TICK / height, look="tick-line"))
         shapes.append(Text(x=at, y=0, dy=16, text=tick.text, look=look, anchor=anchor))

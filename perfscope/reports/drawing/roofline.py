@@ -55,10 +55,10 @@ def _roof(chart: RooflineChart, frame: plots.RoofFrame) -> Iterator[Shape]:
     for a, b in itertools.pairwise(corners):
         yield Line(x1=a[0], y1=100 - a[1], x2=b[0], y2=100 - b[1], look="rf-roof")
     for kind, (_, _, _, _, letter) in SIZES.items():
-        words, look = plots.roof_words(chart, letter), f"rf-told {kind}"
-        (x, y), (u, v) = words.peak, words.memory
+        labels, look = plots.roof_words(chart, letter), f"rf-told {kind}"
+        (x, y), (u, v) = labels.peak, labels.memory
         yield Text(x=x, y=100 - y, dx=-6, dy=-6, text=chart.peak_text, look=look, anchor="end")
-        right, down, anchor = (8, 14, "start") if words.below else (-10, -2, "end")
+        right, down, anchor = (8, 14, "start") if labels.below else (-10, -2, "end")
         yield Text(x=u, y=100 - v, dx=right, dy=down, text=chart.bandwidth_text, look=look, anchor=anchor)
 
 
@@ -88,13 +88,13 @@ def _figures(point: RoofPoint) -> tuple[tuple[str, str], ...]:
 
 def _labels(chart: RooflineChart) -> Iterator[Shape]:
     for kind, (width, height, most, letters, _) in SIZES.items():
-        for one in plots.roof_labels(chart, width, height, most=most, letters=letters):
+        for label in plots.roof_labels(chart, width, height, most=most, letters=letters):
             yield Text(
-                x=one.x,
-                y=100 - one.y,
-                dx=one.right,
-                dy=-one.up,
-                text=one.text,
+                x=label.x,
+                y=100 - label.y,
+                dx=label.right,
+                dy=-label.up,
+                text=label.text,
                 look=f"rf-label {kind}",
-                anchor=one.anchor,
+                anchor=label.anchor,
             )

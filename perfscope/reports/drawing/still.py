@@ -96,9 +96,9 @@ def _caption(block: Timeline) -> str:
     ranks = {lane.rank for w in block.extract.windows if w.window == window for lane in w.lanes}
     which = f"{MOST_RANKS} of {len(ranks)} ranks, those on the critical path before others"
     which = which if block.paths else f"the first {MOST_RANKS} of {len(ranks)} ranks"
-    shown = which if len(ranks) > MOST_RANKS else "all ranks"
+    drawn = which if len(ranks) > MOST_RANKS else "all ranks"
     caption = (
-        f"One step ({units.format_ns(duration)}) of window {window}, {shown}; spans finer than the print are "
+        f"One step ({units.format_ns(duration)}) of window {window}, {drawn}; spans finer than the print are "
         "merged, and nesting is left out where there are many lanes."
     )
     if any(path.window == window for path in block.paths):
@@ -215,12 +215,12 @@ def picture_lanes(block: Timeline) -> list[PictureLane]:
     number, start, duration = block.focus
     window = next(w for w in block.extract.windows if w.window == number)
     ranks = shown_ranks(block, window)
-    places = [at for at, lane in enumerate(window.lanes) if lane.rank in ranks]
-    shown = [window.lanes[at] for at in places]
-    if sum(len(set(lane.depth.tolist())) for lane in shown) > MOST_ROWS:
-        places, shown = _compact(places, shown, block.extract)
+    lane_numbers = [at for at, lane in enumerate(window.lanes) if lane.rank in ranks]
+    drawn = [window.lanes[at] for at in lane_numbers]
+    if sum(len(set(lane.depth.tolist())) for lane in drawn) > MOST_ROWS:
+        lane_numbers, drawn = _compact(lane_numbers, drawn, block.extract)
     lanes: list[PictureLane] = []
-    for place, lane in zip(places, shown, strict=True):
+    for lane_number, lane in zip(lane_numbers, drawn, strict=True):
         pieces = _pieces(lane, block.extract, start, duration)
         if not pieces:
             continue
@@ -230,7 +230,7 @@ def picture_lanes(block: Timeline) -> list[PictureLane]:
         label = visible(lane.label)
         lanes.append(
             PictureLane(
-                index=place,
+                index=lane_number,
                 rank=lane.rank,
                 label=label,
                 first=first,
@@ -247,7 +247,9 @@ def shown_ranks(block: Timeline, window: WindowExtract) -> list[int]:
     ranks = sorted({lane.rank for lane in window.lanes})
     if len(ranks) <= MOST_RANKS:
         return ranks
-    on_path = {one.rank for path in block.paths if path.window == window.window for one in path.segments}
+    on_path = {
+        segment.rank for path in block.paths if path.window == window.window for segment in path.segments
+    }
     first = sorted(ranks, key=lambda rank: (rank not in on_path, rank))[:MOST_RANKS]
     return sorted(first)
 
@@ -268,30 +270,30 @@ def picture_path(block: Timeline) -> list[PathPiece]:
     time: dict[int, int] = {}
     for piece in pieces:
         time[piece.step] = time.get(piece.step, 0) + piece.end_ns - piece.start_ns
-    step = max(time, key=lambda one: time[one], default=None)
+    step = max(time, key=lambda step_number: time[step_number], default=None)
     return [piece for piece in pieces if piece.step == step]
 
 
 def _compact(
-    places: list[int], lanes: list[LaneExtract], extract: TimelineExtract
+    lane_numbers: list[int], lanes: list[LaneExtract], extract: TimelineExtract
 ) -> tuple[list[int], list[LaneExtract]]:
     """One nesting level per lane, the same for all ranks: the topmost that says nearly as much as any.
 
     Steps and other bare marks do not count; timeline_view.js chooses likewise.
     """
     annotation = extract.kinds.index("annotation")
-    said: dict[str, dict[int, int]] = {}
+    depths_of: dict[str, dict[int, int]] = {}
     for lane in lanes:
         telling = (lane.kind != annotation) | (lane.layer >= 0)
         for depth in set(lane.depth[telling].tolist()):
             busy = int(lane.dur_ns[telling & (lane.depth == depth)].sum())
-            of_role = said.setdefault(lane.role, {})
+            of_role = depths_of.setdefault(lane.role, {})
             of_role[depth] = of_role.get(depth, 0) + busy
     chosen = {
         role: min(depth for depth, busy in depths.items() if busy >= 0.6 * max(depths.values()))
-        for role, depths in said.items()
+        for role, depths in depths_of.items()
     }
-    kept = [(at, lane) for at, lane in zip(places, lanes, strict=True) if lane.role in chosen]
+    kept = [(at, lane) for at, lane in zip(lane_numbers, lanes, strict=True) if lane.role in chosen]
     return [at for at, _ in kept], [_at_depth(lane, chosen[lane.role]) for _, lane in kept]
 
 

@@ -41,7 +41,7 @@ def _sheet() -> tuple[dict[str, str], list[tuple[frozenset[str], dict[str, str]]
     rules = []
     for match in _RULE.finditer(_MEDIA.sub("", _COMMENT.sub("", text))):
         declared = _declarations(match[2])
-        for selector in (one.strip() for one in match[1].split(",")):
+        for selector in (class_name.strip() for class_name in match[1].split(",")):
             if selector == ":root":
                 light |= declared
             elif _CLASSES.fullmatch(selector):
@@ -58,14 +58,14 @@ def _declarations(body: str) -> dict[str, str]:
 def properties(look: str) -> dict[str, str]:
     """What the style sheets say of an element whose classes are `look`, variables resolved."""
     light, rules = _sheet()
-    classes, found = set(look.split()), dict(light)
+    classes, declared_all = set(look.split()), dict(light)
     # More classes win over fewer, as in CSS; among equals the later rule.
     for wanted, declared in sorted(rules, key=lambda rule: len(rule[0])):
         if wanted <= classes:
-            found |= declared
-    if "font-size" in found or "color" in found:  # words
-        found.setdefault("fill", found.get("color", "var(--ink)"))
-    return {name: _resolved(found[name], found) for name in _ATTRIBUTES if name in found}
+            declared_all |= declared
+    if "font-size" in declared_all or "color" in declared_all:  # words
+        declared_all.setdefault("fill", declared_all.get("color", "var(--ink)"))
+    return {name: _resolved(declared_all[name], declared_all) for name in _ATTRIBUTES if name in declared_all}
 
 
 def _resolved(value: str, variables: dict[str, str]) -> str:

@@ -91,13 +91,13 @@ def _draw(shape: Shape, canvas: Canvas) -> str:
 
 @_draw.register
 def _(shape: Rect, canvas: Canvas) -> str:
-    place = f' x="{canvas.across(shape.x)}" y="{canvas.down(shape.y)}"'
+    position = f' x="{canvas.across(shape.x)}" y="{canvas.down(shape.y)}"'
     size = f' width="{canvas.width(shape.width)}" height="{canvas.height(shape.height)}"'
     corner = f' rx="{decimal(shape.rx)}"' if shape.rx else ""
-    drawn = f"<rect{canvas.paint(shape.look)}{place}{size}{corner}{_data(shape.data)}/>"
+    drawn = f"<rect{canvas.paint(shape.look)}{position}{size}{corner}{_data(shape.data)}/>"
     if shape.pattern:
         over = canvas.paint("over")
-        drawn += f'<rect{over} fill="url(#p-{shape.pattern})"{place}{size}{corner}/>'
+        drawn += f'<rect{over} fill="url(#p-{shape.pattern})"{position}{size}{corner}/>'
     return drawn
 
 
@@ -119,13 +119,13 @@ def _(shape: Path, canvas: Canvas) -> str:
 def _run(points: Sequence[Point], shape: Path, canvas: Canvas) -> str:
     if canvas.per_cent:
         scale = _PATH_BOX / 100
-        places = [f"{x * scale:.1f},{y * scale:.1f}" for x, y in points]
+        coordinates = [f"{x * scale:.1f},{y * scale:.1f}" for x, y in points]
     else:
-        places = [
+        coordinates = [
             f"{canvas.left + x * canvas.wide:.1f},{canvas.top + y * canvas.tall:.1f}" for x, y in points
         ]
     end = "Z" if shape.closed else "h1" if len(points) == 1 else ""
-    return f"M{'L'.join(places)}{end}"
+    return f"M{'L'.join(coordinates)}{end}"
 
 
 @_draw.register
@@ -134,8 +134,8 @@ def _(shape: Text, canvas: Canvas) -> str:
     offset = "".join(
         f' {name}="{decimal(value)}"' for name, value in (("dx", shape.dx), ("dy", shape.dy)) if value
     )
-    place = f' x="{canvas.across(shape.x)}" y="{canvas.down(shape.y)}"'
-    return f"<text{canvas.paint(shape.look)}{place}{offset}{anchor}>{escape(shape.text)}</text>"
+    position = f' x="{canvas.across(shape.x)}" y="{canvas.down(shape.y)}"'
+    return f"<text{canvas.paint(shape.look)}{position}{offset}{anchor}>{escape(shape.text)}</text>"
 
 
 @_draw.register

@@ -44,8 +44,8 @@ class Drawing(Struct):
     @property
     def all(self) -> list[Shape]:
         frames = [shape for shape in self.shapes if isinstance(shape, Rect) and shape.look == "m-socket"]
-        rest = [shape for shape in self.shapes if shape not in frames]
-        return [*frames, *self.links, *rest]
+        drawn_last = [shape for shape in self.shapes if shape not in frames]
+        return [*frames, *self.links, *drawn_last]
 
 
 class _Heights(Struct, frozen=True, kw_only=True):
@@ -139,16 +139,16 @@ def _socket_row(drawing: Drawing, machine: Machine, sockets: Sequence[int], y: f
     per_row = max(1, min(widest, int((inner + GAP) // (min(COLUMN, inner) * 0.7 + GAP))))
     column = (inner - GAP * (per_row - 1)) / per_row
     bottom = y
-    for place, number in enumerate(sockets):
-        x = 1 + place * (width + gap)
+    for index, number in enumerate(sockets):
+        x = 1 + index * (width + gap)
         end = _socket(drawing, machine, sockets, number, (x, y), column, per_row)
         bottom = max(bottom, end)
-    for place, number in enumerate(sockets):
-        x = 1 + place * (width + gap)
+    for index, number in enumerate(sockets):
+        x = 1 + index * (width + gap)
         drawing.shapes.append(Rect(x=x, y=y + 1, width=width, height=bottom - y, look="m-socket", rx=7))
         title = fitted(machine.sockets[number].title, width - 2 * PAD, 12.5)
         drawing.shapes.append(Text(x=x + PAD, y=y + 21, text=title, look="m-head"))
-        if place and machine.between:
+        if index and machine.between:
             _between(drawing, machine.between, x - gap, x, y + 62)
     return bottom + 1
 
@@ -169,8 +169,8 @@ def _socket(
     for start in range(0, len(nodes), per_row):
         row = nodes[start : start + per_row]
         heights = _heights(together if len(beside) > 1 else row, column)
-        for place, node in enumerate(row):
-            _column(drawing, node, x + PAD + place * (column + GAP), at, column, heights)
+        for index, node in enumerate(row):
+            _column(drawing, node, x + PAD + index * (column + GAP), at, column, heights)
         at += heights.total + (GAP if start + per_row < len(nodes) else 0)
     return at + PAD
 
@@ -249,9 +249,9 @@ def _grid(
     size = min((width - GAP * (per_row - 1)) / per_row, WIDEST_DEVICE)
     height = _device_height(devices)
     for number, device in enumerate(devices):
-        row, place = divmod(number, per_row)
+        row, column = divmod(number, per_row)
         box = Rect(
-            x=x + place * (size + GAP),
+            x=x + column * (size + GAP),
             y=y + row * (height + GAP),
             width=size,
             height=height,
@@ -287,7 +287,7 @@ def _rails(
     drawing: Drawing, machine: Machine, top: float, y: float, ends: dict[int, tuple[float, float]]
 ) -> float:
     """Rails of the devices between `top` and `y`; a rail over several rows is joined at the left margin."""
-    known = {device.id for socket in machine.sockets for node in socket.nodes for device in node.devices}
+    device_ids = {device.id for socket in machine.sockets for node in socket.nodes for device in node.devices}
     levels: list[float] = []  # right end of the last rail on each level
     lowest = y
     for number, rail in enumerate(machine.rails):
@@ -299,7 +299,7 @@ def _rails(
             continue
         floor = max(box.y for box in boxes)
         drops = [_drop(box, floor) for box in boxes]
-        spread = len(boxes) < len(known & set(rail.members))
+        spread = len(boxes) < len(device_ids & set(rail.members))
         left = MARGIN if spread else min(drop[-1][0] for drop in drops)
         right = max(drop[-1][0] for drop in drops)
         level = next((n for n, end in enumerate(levels) if end + GAP < left), len(levels))
@@ -310,7 +310,7 @@ def _rails(
         if number in ends:
             drawing.links.append(Path(runs=((ends[number], (MARGIN, at)),), look=look))
         ends[number] = (MARGIN, at)
-        if known & set(rail.members) <= set(drawing.places):  # said once, under the last row
+        if device_ids & set(rail.members) <= set(drawing.places):  # said once, under the last row
             _rail_label(drawing, rail, left, at)
         lowest = max(lowest, at + LINE + 6)
     return lowest

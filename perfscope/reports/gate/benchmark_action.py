@@ -38,37 +38,39 @@ def render_benchmark_action(result: CheckResult) -> str:
 
 def _entries(result: CheckResult) -> Iterator[Json]:
     name = words.shown(result.name).strip() or "check"
-    beside = [one for one in head_figures(result) if one.metric.scale == "step"]
-    for one in head_figures(result):
-        if one.metric.scale == "step":
+    beside = [figure for figure in head_figures(result) if figure.metric.scale == "step"]
+    for figure in head_figures(result):
+        if figure.metric.scale == "step":
             continue
-        entry = _inverse(name, one) if one.metric.better == "higher" else _as_it_is(name, one)
+        entry = _inverse(name, figure) if figure.metric.better == "higher" else _as_it_is(name, figure)
         if entry is not None:
-            yield {**entry, "extra": _extra(result, one, beside)}
+            yield {**entry, "extra": _extra(result, figure, beside)}
 
 
-def _as_it_is(name: str, one: HeadFigure) -> Json:
-    size, unit = _SCALES.get(one.metric.unit, (1.0, words.shown(one.metric.unit)))
+def _as_it_is(name: str, figure: HeadFigure) -> Json:
+    size, unit = _SCALES.get(figure.metric.unit, (1.0, words.shown(figure.metric.unit)))
     return {
-        "name": f"{name}: {words.shown(one.metric.title)}",
+        "name": f"{name}: {words.shown(figure.metric.title)}",
         "unit": unit,
-        "value": one.value / size,
-        **_range(one.low, one.high, 1 / size),
+        "value": figure.value / size,
+        **_range(figure.low, figure.high, 1 / size),
     }
 
 
-def _inverse(name: str, one: HeadFigure) -> Json | None:
+def _inverse(name: str, figure: HeadFigure) -> Json | None:
     """The time that one sample takes; None of a rate of zero."""
-    if one.value <= 0:
+    if figure.value <= 0:
         return None
     per, unit = _PER_SAMPLE
-    value = words.finite(per / one.value)
+    value = words.finite(per / figure.value)
     if value is None:
         return None
-    known = one.low is not None and one.high is not None and one.low > 0
-    low, high = (per / one.high, per / one.low) if known and one.low and one.high else (None, None)
+    has_interval = figure.low is not None and figure.high is not None and figure.low > 0
+    low, high = (
+        (per / figure.high, per / figure.low) if has_interval and figure.low and figure.high else (None, None)
+    )
     return {
-        "name": f"{name}: Time per sample (inverse of {words.shown(one.metric.title).lower()})",
+        "name": f"{name}: Time per sample (inverse of {words.shown(figure.metric.title).lower()})",
         "unit": unit,
         "value": value,
         **_range(low, high, 1.0),
@@ -81,14 +83,14 @@ def _range(low: float | None, high: float | None, factor: float) -> Json:
     return {"range": f"± {(high - low) * factor / 2:.6f}"}
 
 
-def _extra(result: CheckResult, one: HeadFigure, beside: list[HeadFigure]) -> str:
-    verdict = one.verdict
-    lines = [words.verdict_line(result)] if one.metric.id == DECIDES else []
+def _extra(result: CheckResult, figure: HeadFigure, beside: list[HeadFigure]) -> str:
+    verdict = figure.verdict
+    lines = [words.verdict_line(result)] if figure.metric.id == DECIDES else []
     lines.append(
         f"against {words.shown(result.base.label)}: worse by {words.share(verdict.worse)}, 95 % interval "
         f"{words.interval(verdict.low, verdict.high)}, {words.state_words(verdict)}"
     )
-    if one.metric.id == DECIDES:
+    if figure.metric.id == DECIDES:
         lines += [
             f"{words.shown(other.metric.title)}: {words.figure(other.metric.unit, other.value)}"
             for other in beside

@@ -32,11 +32,11 @@ LONGEST_BENCHMARK, LONGEST_MEASURE = 1024, 64
 def render_bmf(result: CheckResult) -> str:
     """The head's figures as BMF JSON with a newline at the end."""
     measures: dict[str, dict[str, float]] = {}
-    for one in head_figures(result):
-        metric = {"value": one.value}
-        if one.low is not None and one.high is not None:
-            metric |= {"lower_value": one.low, "upper_value": one.high}
-        measures[measure(one.metric.id)] = metric
+    for figure in head_figures(result):
+        metric = {"value": figure.value}
+        if figure.low is not None and figure.high is not None:
+            metric |= {"lower_value": figure.low, "upper_value": figure.high}
+        measures[measure(figure.metric.id)] = metric
     name = shown(result.name).strip()[:LONGEST_BENCHMARK] or "check"
     return json_text({name: measures} if measures else {})
 

@@ -42,7 +42,7 @@ def render_junit(result: CheckResult) -> str:
     suite = TestSuite(_token(result.name) or "check")
     for name, value in _properties(result):
         suite.add_property(name, _xml(value))
-    cases = [_case(result, one) for one in words.judged(result)]
+    cases = [_case(result, verdict) for verdict in words.judged(result)]
     if not _accounts_for(result, cases):
         cases.append(_own_case(result))
     _explain_first(cases, result)
@@ -74,26 +74,26 @@ def _properties(result: CheckResult) -> list[tuple[str, str]]:
     ]
 
 
-def _case(result: CheckResult, one: MetricVerdict) -> TestCase:
-    elapsed = words.finite(result.elapsed_s) if one.metric.id == DECIDES else None
-    case = TestCase(_token(one.metric.id) or "metric", _class(result))
+def _case(result: CheckResult, verdict: MetricVerdict) -> TestCase:
+    elapsed = words.finite(result.elapsed_s) if verdict.metric.id == DECIDES else None
+    case = TestCase(_token(verdict.metric.id) or "metric", _class(result))
     case.time = _seconds(elapsed)
-    kept = _result_of(result, one)
+    kept = _result_of(result, verdict)
     if kept is not None:
         case.result = kept
     return case
 
 
-def _result_of(result: CheckResult, one: MetricVerdict) -> Failure | Error | Skipped | None:
-    text = _about(one)
-    if one.metric.severity == "error" and result.outcome is not Outcome.PASS:
-        if result.outcome is Outcome.REGRESSION and one.fails:
+def _result_of(result: CheckResult, verdict: MetricVerdict) -> Failure | Error | Skipped | None:
+    text = _about(verdict)
+    if verdict.metric.severity == "error" and result.outcome is not Outcome.PASS:
+        if result.outcome is Outcome.REGRESSION and verdict.fails:
             return Failure(_xml(text), "regression")
-        undecided = one.state == "unknown" or (
-            result.outcome is not Outcome.REGRESSION and one.state in ("worse", "unproven")
+        undecided = verdict.state == "unknown" or (
+            result.outcome is not Outcome.REGRESSION and verdict.state in ("worse", "unproven")
         )
         return Error(_xml(text), result.outcome.word) if undecided else None
-    return Skipped(_xml(text)) if one.state == "unknown" else None
+    return Skipped(_xml(text)) if verdict.state == "unknown" else None
 
 
 def _own_case(result: CheckResult) -> TestCase:
@@ -130,15 +130,16 @@ def _explain_first(cases: list[TestCase], result: CheckResult) -> None:
     failed[0].result[0].text = _xml("\n".join(words.inert(line) for line in lines if line))
 
 
-def _about(one: MetricVerdict) -> str:
+def _about(verdict: MetricVerdict) -> str:
     """``Step time, p10: worse, +10.3 % (26.1 ms → 28.8 ms, 95 % interval …)``."""
-    title, state = words.shown(one.metric.title), words.STATE[one.state]
-    if words.finite(one.worse) is None:
-        reason = words.sentence(one.reason)
+    title, state = words.shown(verdict.metric.title), words.STATE[verdict.state]
+    if words.finite(verdict.worse) is None:
+        reason = words.sentence(verdict.reason)
         return f"{title}: {state}{f': {reason}' if reason else ''}"
-    sides = f"{words.figure(one.metric.unit, one.base)} → {words.figure(one.metric.unit, one.head)}"
-    between = f"95 % interval {words.interval(one.low, one.high)}"
-    return f"{title}: {state}, {words.share(one.worse)} ({sides}, {between})"
+    unit = verdict.metric.unit
+    sides = f"{words.figure(unit, verdict.base)} → {words.figure(unit, verdict.head)}"
+    between = f"95 % interval {words.interval(verdict.low, verdict.high)}"
+    return f"{title}: {state}, {words.share(verdict.worse)} ({sides}, {between})"
 
 
 def _class(result: CheckResult) -> str:

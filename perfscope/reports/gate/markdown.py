@@ -78,8 +78,8 @@ def code(name: object) -> str:
 
 
 def _entity(match: re.Match[str]) -> str:
-    found = match.group()
-    return _CUT.get(found) or f"&#{ord(found)};"
+    matched = match.group()
+    return _CUT.get(matched) or f"&#{ord(matched)};"
 
 
 def _verdict(result: CheckResult) -> str:
@@ -89,7 +89,7 @@ def _verdict(result: CheckResult) -> str:
 
 
 def _reasons(result: CheckResult) -> str:
-    return "\n\n".join(prose(one) for one in words.reasons_of(result))
+    return "\n\n".join(prose(line) for line in words.reasons_of(result))
 
 
 def _subtitle(result: CheckResult) -> str:
@@ -102,14 +102,14 @@ def _cause(result: CheckResult) -> str:
         return ""
     headline = capital(words.sentence(explanation.headline))
     lines = [f"**{text(headline)}**"] if headline else []
-    lines += [f"- ⚠️ {text(one)}" for one in words.weighty(result)]
+    lines += [f"- ⚠️ {text(line)}" for line in words.weighty(result)]
     if explanation.action:
         lines.append(f"\n➜ {prose(explanation.action)}")
     return "\n".join(lines)
 
 
 def _warnings(result: CheckResult) -> str:
-    return "\n".join(f"- ⚠️ **Warning:** {text(one)}" for one in words.warnings_of(result))
+    return "\n".join(f"- ⚠️ **Warning:** {text(line)}" for line in words.warnings_of(result))
 
 
 def _metrics(result: CheckResult) -> str:
@@ -117,26 +117,28 @@ def _metrics(result: CheckResult) -> str:
     lines = []
     if verdicts:
         header = ("Metric", "Base", "Head", "Worse by", "95 % interval", "Limit", "State")
-        is_compared = any(words.finite(one.worse) is not None for one in verdicts)
+        is_compared = any(words.finite(verdict.worse) is not None for verdict in verdicts)
         keep = range(len(header)) if is_compared else (0, 1, 2, 6)
         rows = [tuple(row[at] for at in keep) for row in (header, *map(_metric_row, verdicts))]
         lines.append(_table(rows[0], rows[1:], "".join("lrrrrrl"[at] for at in keep)))
     remarks = [*words.remarks_of(result), words.unmeasured_sentence(result)]
-    lines += [f"\n{text(one)}" for one in remarks if one]
+    lines += [f"\n{text(line)}" for line in remarks if line]
     return "\n".join(lines).strip("\n")
 
 
-def _metric_row(one: MetricVerdict) -> tuple[str, ...]:
-    of_step = " of the step" if one.metric.scale == "step" and words.finite(one.worse) is not None else ""
-    state = text(words.state_words(one))
-    loud = one.state in ("worse", "better", "unproven")
+def _metric_row(verdict: MetricVerdict) -> tuple[str, ...]:
+    of_step = (
+        " of the step" if verdict.metric.scale == "step" and words.finite(verdict.worse) is not None else ""
+    )
+    state = text(words.state_words(verdict))
+    loud = verdict.state in ("worse", "better", "unproven")
     return (
-        text(words.shown(one.metric.title)),
-        words.figure(one.metric.unit, one.base),
-        words.figure(one.metric.unit, one.head),
-        words.share(one.worse) + of_step,
-        words.interval(one.low, one.high),
-        words.limit(one.metric),
+        text(words.shown(verdict.metric.title)),
+        words.figure(verdict.metric.unit, verdict.base),
+        words.figure(verdict.metric.unit, verdict.head),
+        words.share(verdict.worse) + of_step,
+        words.interval(verdict.low, verdict.high),
+        words.limit(verdict.metric),
         f"**{state}**" if loud else state,
     )
 
@@ -146,38 +148,42 @@ def _moved(result: CheckResult) -> str:
     if explanation is None:
         return ""
     rows = [
-        _moved_row(kind, one)
+        _moved_row(kind, move)
         for kind, moved in (
             ("part", explanation.parts),
             ("layer", explanation.layers),
             ("collective", explanation.collectives),
         )
-        for one in words.certain(moved, MOST_ROWS)
+        for move in words.certain(moved, MOST_ROWS)
     ]
-    notes = [f"\n{text(one)}" for one in explanation.notes[: words.MOST_SENTENCES]]
+    notes = [f"\n{text(line)}" for line in explanation.notes[: words.MOST_SENTENCES]]
     if not rows:
         return "\n".join(notes).strip("\n")
     header = ("What moved, per step", "", "Base", "Head", "Change", "95 % interval", "")
     return "\n".join([_table(header, rows, "llrrrrl"), *notes])
 
 
-def _moved_row(kind: str, one: Moved) -> tuple[str, ...]:
-    name = words.moved_name(one)
+def _moved_row(kind: str, move: Moved) -> tuple[str, ...]:
+    name = words.moved_name(move)
     return (
         text(name) if kind == "part" else code(name),
         kind,
-        words.figure("ns", one.base_ns),
-        words.figure("ns", one.head_ns),
-        words.change_ns(one.change_ns),
-        f"{words.change_ns(one.low_ns)} … {words.change_ns(one.high_ns)}",
-        text(one.note),
+        words.figure("ns", move.base_ns),
+        words.figure("ns", move.head_ns),
+        words.change_ns(move.change_ns),
+        f"{words.change_ns(move.low_ns)} … {words.change_ns(move.high_ns)}",
+        text(move.note),
     )
 
 
 def _differed(result: CheckResult) -> str:
-    told = words.tells(result) is not None
-    found = [*([] if told else words.weighty(result)), *words.other_differences(result)]
-    return "\n".join(["**What differed**", "", *(f"- {text(one)}" for one in found)]) if found else ""
+    is_explained = words.tells(result) is not None
+    differences = [*([] if is_explained else words.weighty(result)), *words.other_differences(result)]
+    return (
+        "\n".join(["**What differed**", "", *(f"- {text(line)}" for line in differences)])
+        if differences
+        else ""
+    )
 
 
 def _evidence(result: CheckResult) -> str:
@@ -185,9 +191,9 @@ def _evidence(result: CheckResult) -> str:
     if result.pairs:
         each = ", ".join(words.pairs_words(result)[:MOST_RUNS])
         sentences.append(f"Pairs: {each} % ({words.slower(result)} of {len(result.pairs)} slower).")
-    told = (words.noise_sentence(result), words.rule_sentence(result), words.machine_sentence(result))
-    sentences += [one for one in told if one]
-    lines = [text(one) for one in sentences]
+    notes = (words.noise_sentence(result), words.rule_sentence(result), words.machine_sentence(result))
+    sentences += [sentence for sentence in notes if sentence]
+    lines = [text(sentence) for sentence in sentences]
     lines += [text(line) for line in words.left_out_lines(result, words.MOST_SENTENCES)]
     return "  \n".join(lines)
 

@@ -47,33 +47,35 @@ def render_openmetrics(result: CheckResult) -> str:
 
 
 def _lines(result: CheckResult) -> Iterator[str]:
-    own = {"benchmark": words.shown(result.name)}
-    wanted = [one for one in result.metrics if one.metric.severity != "off"]
-    verdicts = tuple({one.metric.id: one for one in reversed(wanted)}.values())[::-1]
-    told = {
+    labels = {"benchmark": words.shown(result.name)}
+    wanted = [verdict for verdict in result.metrics if verdict.metric.severity != "off"]
+    verdicts = tuple({verdict.metric.id: verdict for verdict in reversed(wanted)}.values())[::-1]
+    run_labels = {
         "version": __version__,
         "fingerprint": words.key_of(result.fingerprint),
         "commit": words.shown(words.commit_of(result)),
         "base": words.shown(result.base.label),
         "head": words.shown(result.head.label),
     }
-    yield from _family("run", "info", "", "What was checked.", [({**own, **told}, 1.0)], suffix="_info")
+    yield from _family(
+        "run", "info", "", "What was checked.", [({**labels, **run_labels}, 1.0)], suffix="_info"
+    )
     outcomes = [
-        ({**own, f"{PREFIX}_outcome": one.word}, float(one is result.outcome))
-        for one in sorted(Outcome, key=_code)
+        ({**labels, f"{PREFIX}_outcome": outcome.word}, float(outcome is result.outcome))
+        for outcome in sorted(Outcome, key=_code)
     ]
     yield from _family("outcome", "stateset", "", "The verdict.", outcomes)
     yield from _gauge(
-        "exit_code", "", "What perfscope check exits with.", [(own, float(result.outcome.value))]
+        "exit_code", "", "What perfscope check exits with.", [(labels, float(result.outcome.value))]
     )
     sides = [
-        ({**own, "side": BASE}, float(len(result.base.runs))),
-        ({**own, "side": HEAD}, float(len(result.head.runs))),
+        ({**labels, "side": BASE}, float(len(result.base.runs))),
+        ({**labels, "side": HEAD}, float(len(result.head.runs))),
     ]
     yield from _gauge("runs", "", "Runs that were judged.", sides)
-    for one in verdicts:
-        yield from _figures(one, own)
-    yield from _judgements(verdicts, own)
+    for verdict in verdicts:
+        yield from _figures(verdict, labels)
+    yield from _judgements(verdicts, labels)
     noise = result.noise
     for name, unit, help_, value in (
         (
@@ -90,39 +92,43 @@ def _lines(result: CheckResult) -> Iterator[str]:
         ),
         ("elapsed_seconds", "seconds", "How long the measurement took.", result.elapsed_s),
     ):
-        known = words.finite(value)
-        yield from _gauge(name, unit, help_, [(own, known)] if known is not None else [])
+        finite = words.finite(value)
+        yield from _gauge(name, unit, help_, [(labels, finite)] if finite is not None else [])
 
 
-def _figures(one: MetricVerdict, own: dict[str, str]) -> Iterator[str]:
-    unit, factor = _UNITS.get(one.metric.unit, ("", 1.0))
+def _figures(verdict: MetricVerdict, labels: dict[str, str]) -> Iterator[str]:
+    unit, factor = _UNITS.get(verdict.metric.unit, ("", 1.0))
     samples = [
-        ({**own, "side": side}, known * factor)
-        for side, value in ((BASE, one.base), (HEAD, one.head))
-        if (known := words.finite(value)) is not None
+        ({**labels, "side": side}, finite * factor)
+        for side, value in ((BASE, verdict.base), (HEAD, verdict.head))
+        if (finite := words.finite(value)) is not None
     ]
-    hint = f": {one.metric.hint}" if one.metric.hint else ""
-    help_ = f"{one.metric.title}, median over runs{hint}."
-    yield from _gauge("_".join(filter(None, (_name(one.metric), unit))), unit, help_, samples)
+    hint = f": {verdict.metric.hint}" if verdict.metric.hint else ""
+    help_ = f"{verdict.metric.title}, median over runs{hint}."
+    yield from _gauge("_".join(filter(None, (_name(verdict.metric), unit))), unit, help_, samples)
 
 
-def _judgements(verdicts: Sequence[MetricVerdict], own: dict[str, str]) -> Iterator[str]:
+def _judgements(verdicts: Sequence[MetricVerdict], labels: dict[str, str]) -> Iterator[str]:
     states = [
-        ({**own, "metric": _name(one.metric), f"{PREFIX}_state": state}, float(state == one.state))
-        for one in verdicts
+        ({**labels, "metric": _name(verdict.metric), f"{PREFIX}_state": state}, float(state == verdict.state))
+        for verdict in verdicts
         for state in get_args(State)
     ]
     yield from _family("state", "stateset", "", "The verdict on each metric.", states)
     wanted: tuple[tuple[str, str, str, Callable[[MetricVerdict], float | None]], ...] = (
-        ("worse_ratio", "ratio", "Share by which head is worse than base.", lambda one: one.worse),
-        ("worse_low_ratio", "ratio", "Lower end of its 95 % interval.", lambda one: one.low),
-        ("worse_high_ratio", "ratio", "Upper end of its 95 % interval.", lambda one: one.high),
-        ("threshold_ratio", "ratio", "From when on it counts.", lambda one: one.metric.threshold),
-        ("p_value", "", "One-sided p value that head is worse.", lambda one: one.p),
+        ("worse_ratio", "ratio", "Share by which head is worse than base.", lambda verdict: verdict.worse),
+        ("worse_low_ratio", "ratio", "Lower end of its 95 % interval.", lambda verdict: verdict.low),
+        ("worse_high_ratio", "ratio", "Upper end of its 95 % interval.", lambda verdict: verdict.high),
+        ("threshold_ratio", "ratio", "From when on it counts.", lambda verdict: verdict.metric.threshold),
+        ("p_value", "", "One-sided p value that head is worse.", lambda verdict: verdict.p),
     )
     for name, unit, help_, of in wanted:
-        known = [(one, words.finite(of(one))) for one in verdicts]
-        samples = [({**own, "metric": _name(one.metric)}, value) for one, value in known if value is not None]
+        finite = [(verdict, words.finite(of(verdict))) for verdict in verdicts]
+        samples = [
+            ({**labels, "metric": _name(verdict.metric)}, value)
+            for verdict, value in finite
+            if value is not None
+        ]
         yield from _gauge(name, unit, help_, samples)
 
 

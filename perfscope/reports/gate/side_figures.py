@@ -38,8 +38,8 @@ def head_figures(result: CheckResult) -> Iterator[HeadFigure]:
         if value is None or metric.severity == "off" or metric.id in seen:
             continue
         seen.add(metric.id)
-        known = [run.metrics[metric.id] for run in result.head.runs if metric.id in run.metrics]
-        values = [one for one in known if finite(one) is not None]
+        recorded = [run.metrics[metric.id] for run in result.head.runs if metric.id in run.metrics]
+        values = [number for number in recorded if finite(number) is not None]
         bounds = walsh_interval(values) if len(values) >= FEWEST else None
         low, high = bounds if bounds is not None else (None, None)
         if finite(low) is None or finite(high) is None:

@@ -98,14 +98,14 @@ def _cause(result: CheckResult, width: int, pen: _Pen) -> Iterator[str]:
     notes: dict[int, str] = {}
     heads: set[int] = set()
     for kind, title, moved in groups:
-        found = words.certain(moved, MOST_MOVED[kind])
-        if not found:
+        moves = words.certain(moved, MOST_MOVED[kind])
+        if not moves:
             continue
         heads.add(len(rows))
         rows.append((title, "base", "head", "change", "95 % interval"))
-        for one in found:
-            notes[len(rows)] = words.sentence(one.note)
-            rows.append(_moved(one))
+        for move in moves:
+            notes[len(rows)] = words.sentence(move.note)
+            rows.append(_moved(move))
     if rows:
         yield ""
         yield from _moved_lines(rows, notes, heads, width, pen)
@@ -113,13 +113,13 @@ def _cause(result: CheckResult, width: int, pen: _Pen) -> Iterator[str]:
         yield from (pen.quiet(line) for line in fold(words.sentence(note), prose, "  "))
 
 
-def _moved(one: Moved) -> tuple[str, ...]:
+def _moved(move: Moved) -> tuple[str, ...]:
     return (
-        words.moved_name(one),
-        words.figure("ns", one.base_ns),
-        words.figure("ns", one.head_ns),
-        words.change_ns(one.change_ns),
-        f"{words.change_ns(one.low_ns)} … {words.change_ns(one.high_ns)}",
+        words.moved_name(move),
+        words.figure("ns", move.base_ns),
+        words.figure("ns", move.head_ns),
+        words.change_ns(move.change_ns),
+        f"{words.change_ns(move.low_ns)} … {words.change_ns(move.high_ns)}",
     )
 
 
@@ -149,11 +149,11 @@ def _table(result: CheckResult, width: int, pen: _Pen) -> Iterator[str]:
     rows: list[tuple[str, ...]] = [
         ("Metric", "base", "head", "worse by", "95 % interval", "limit", "state"),
     ]
-    for one in verdicts:
-        mark = "*" if one.metric.scale == "step" and words.finite(one.worse) is not None else ""
+    for verdict in verdicts:
+        mark = "*" if verdict.metric.scale == "step" and words.finite(verdict.worse) is not None else ""
         has_step = has_step or bool(mark)
-        rows.append(_metric_row(one, mark))
-    is_compared = any(words.finite(one.worse) is not None for one in verdicts)
+        rows.append(_metric_row(verdict, mark))
+    is_compared = any(words.finite(verdict.worse) is not None for verdict in verdicts)
     keep: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6) if is_compared else (0, 1, 2, 6)
     for fewer in ((0, 1, 2, 3, 4, 6), (0, 1, 2, 3, 6), (0, 2, 3, 6)):
         if _natural(rows, keep) <= width:
@@ -161,8 +161,8 @@ def _table(result: CheckResult, width: int, pen: _Pen) -> Iterator[str]:
         keep = fewer
     lines = align([tuple(row[at] for at in keep) for row in rows], width, last_left=True)
     yield pen.quiet(lines[0])
-    for one, line in zip(verdicts, lines[1:], strict=True):
-        yield _painted(one, line, pen)
+    for verdict, line in zip(verdicts, lines[1:], strict=True):
+        yield _painted(verdict, line, pen)
     if has_step:
         yield from (
             pen.quiet(line)
@@ -175,15 +175,15 @@ def _table(result: CheckResult, width: int, pen: _Pen) -> Iterator[str]:
         yield from (pen.quiet(line) for line in fold(missing, min(width, PROSE), "    ", "  "))
 
 
-def _metric_row(one: MetricVerdict, mark: str) -> tuple[str, ...]:
+def _metric_row(verdict: MetricVerdict, mark: str) -> tuple[str, ...]:
     return (
-        words.shown(one.metric.title, 40),
-        words.figure(one.metric.unit, one.base),
-        words.figure(one.metric.unit, one.head),
-        words.share(one.worse) + mark,
-        words.interval(one.low, one.high),
-        words.limit(one.metric),
-        words.state_words(one),
+        words.shown(verdict.metric.title, 40),
+        words.figure(verdict.metric.unit, verdict.base),
+        words.figure(verdict.metric.unit, verdict.head),
+        words.share(verdict.worse) + mark,
+        words.interval(verdict.low, verdict.high),
+        words.limit(verdict.metric),
+        words.state_words(verdict),
     )
 
 
@@ -191,13 +191,13 @@ def _natural(rows: Sequence[tuple[str, ...]], keep: Sequence[int]) -> int:
     return 2 + sum(max(cells(row[at]) for row in rows) + len(GAP) for at in keep) - len(GAP)
 
 
-def _painted(one: MetricVerdict, line: str, pen: _Pen) -> str:
-    state = words.state_words(one)
+def _painted(verdict: MetricVerdict, line: str, pen: _Pen) -> str:
+    state = words.state_words(verdict)
     code = {
-        "worse": _BAD if one.metric.severity == "error" else _CARE,
+        "worse": _BAD if verdict.metric.severity == "error" else _CARE,
         "better": _GOOD,
         "unproven": _CARE,
-    }.get(one.state, "")
+    }.get(verdict.state, "")
     return f"{line.removesuffix(state)}{pen(code, state)}" if line.endswith(state) else line
 
 
@@ -220,23 +220,23 @@ def _evidence(result: CheckResult, width: int, pen: _Pen) -> Iterator[str]:
 
 def _differed(result: CheckResult, width: int, pen: _Pen) -> Iterator[str]:
     """Everything around the runs that is not the same; what weighs was named above where there is a cause."""
-    told = words.tells(result) is not None
-    found = [*([] if told else words.weighty(result)), *words.other_differences(result)]
-    if not found:
+    is_explained = words.tells(result) is not None
+    differences = [*([] if is_explained else words.weighty(result)), *words.other_differences(result)]
+    if not differences:
         return
-    yield pen.quiet("Also different" if told and words.weighty(result) else "What differed")
-    for text in found[:MOST_DIFFERENCES]:
+    yield pen.quiet("Also different" if is_explained and words.weighty(result) else "What differed")
+    for text in differences[:MOST_DIFFERENCES]:
         yield from fold(text, min(width, PROSE), "    ", "  ")
-    if len(found) > MOST_DIFFERENCES:
-        yield f"  and {len(found) - MOST_DIFFERENCES} more"
+    if len(differences) > MOST_DIFFERENCES:
+        yield f"  and {len(differences) - MOST_DIFFERENCES} more"
 
 
 def align(rows: Sequence[tuple[str, ...]], width: int, *, last_left: bool = False) -> list[str]:
     """Rows under one another: the first column left, figures right; without room the first is cut."""
     num = len(rows[0])
     sizes = [max(cells(row[at]) for row in rows) for at in range(num)]
-    rest = sum(sizes[1:]) + len(GAP) * (num - 1) + 2
-    sizes[0] = max(min(sizes[0], width - rest), 8)
+    fixed_width = sum(sizes[1:]) + len(GAP) * (num - 1) + 2
+    sizes[0] = max(min(sizes[0], width - fixed_width), 8)
     lines = []
     for row in rows:
         parts = [pad(fit(row[0], sizes[0]), sizes[0])]
@@ -253,21 +253,21 @@ def fold(text: str, width: int, indent: str, first: str | None = None) -> list[s
     line = indent if first is None else first
     is_empty = True
     for word in filter(None, _GLUED.sub(_GLUE, text).split(" ")):
-        rest = word.replace(_GLUE, " ")
-        while rest:
+        remaining = word.replace(_GLUE, " ")
+        while remaining:
             room = width - cells(line) - (0 if is_empty else 1)
-            if cells(rest) <= room:
-                line += rest if is_empty else f" {rest}"
-                is_empty, rest = False, ""
+            if cells(remaining) <= room:
+                line += remaining if is_empty else f" {remaining}"
+                is_empty, remaining = False, ""
             elif is_empty:
-                piece = _cut(rest, room, "")
+                piece = _cut(remaining, room, "")
                 lines.append(line + piece)
-                line, rest = indent, rest[len(piece) :]
+                line, remaining = indent, remaining[len(piece) :]
             else:
                 lines.append(line)
                 line, is_empty = indent, True
-    whole = lines if is_empty else [*lines, line]
-    return [_cut(words.inert(one), width) for one in whole]
+    all_lines = lines if is_empty else [*lines, line]
+    return [_cut(words.inert(line_), width) for line_ in all_lines]
 
 
 def _cut(text: str, width: int, end: str = "…") -> str:

@@ -56,11 +56,11 @@ def _leading(trends: Sequence[Trend]) -> Trend | None:
     """The series that the verdict is about: one that became worse, else one with changes, else the newest."""
     return min(
         trends,
-        key=lambda one: (
-            one.failing is None,
-            not one.latest_is_regression,
-            not one.changes,
-            bool(one.search.lacking),
+        key=lambda trend: (
+            trend.failing is None,
+            not trend.latest_is_regression,
+            not trend.changes,
+            bool(trend.search.lacking),
         ),
         default=None,
     )

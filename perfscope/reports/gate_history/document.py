@@ -60,7 +60,9 @@ def _series(trend: Trend) -> Json:
             for number, session in enumerate(trend.sessions)
             for run in session.runs
         ],
-        "left_out": [{"name": one.name, "reason": one.reason} for one in trend.left_out],
+        "left_out": [
+            {"name": left_out_run.name, "reason": left_out_run.reason} for left_out_run in trend.left_out
+        ],
     }
 
 

@@ -42,11 +42,11 @@ class Frame(Struct, frozen=True, kw_only=True):
 
 
 def frame(chart: HistoryChart) -> Frame:
-    known = [point.value for point in chart.points if math.isfinite(point.value)]
-    known += [run.value for point in chart.points for run in point.runs if math.isfinite(run.value)]
+    values = [point.value for point in chart.points if math.isfinite(point.value)]
+    values += [run.value for point in chart.points for run in point.runs if math.isfinite(run.value)]
     levels = [level.value for level in chart.levels]
-    highest = max(levels, default=max(known, default=1.0))
-    inside = [value for value in known if value <= highest * (1 + FAR) or highest <= 0] + levels
+    highest = max(levels, default=max(values, default=1.0))
+    inside = [value for value in values if value <= highest * (1 + FAR) or highest <= 0] + levels
     low, high = (min(inside), max(inside)) if inside else (0.0, 1.0)
     range_ = max(high - low, NARROWEST_RANGE * abs(high)) or 1.0
     middle = (low + high) / 2
@@ -99,12 +99,12 @@ def dots(chart: HistoryChart) -> list[Dot]:
     box = frame(chart)
     return [
         Dot(
-            x=box.x(point.number + SPREAD * ((place + 0.5) / len(point.runs) - 0.5)),
+            x=box.x(point.number + SPREAD * ((index + 0.5) / len(point.runs) - 0.5)),
             y=box.y(run.value),
             doubtful=run.doubtful,
         )
         for point in chart.points
-        for place, run in enumerate(point.runs)
+        for index, run in enumerate(point.runs)
         if math.isfinite(run.value)
     ]
 
@@ -132,27 +132,29 @@ def rules(chart: HistoryChart) -> list[Rule]:
     marks = [(mark, box.x(mark.number - 0.5)) for mark in chart.breaks]
     right = _placed([(mark, x, x > 100 - LABEL_WIDTH) for mark, x in marks])
     left = _placed([(mark, x, x >= LABEL_WIDTH) for mark, x in reversed(marks)])[::-1]
-    return max(right, left, key=lambda found: sum(rule.row is not None for rule in found))
+    return max(right, left, key=lambda placed_rules: sum(rule.row is not None for rule in placed_rules))
 
 
 def _placed(marks: list[tuple[Break, float, bool]]) -> list[Rule]:
     """Each (break, place, words left of it) in the first row where it clashes with none before it."""
-    found: list[Rule] = []
+    placed: list[Rule] = []
     for mark, x, left in marks:
         rows = (Rule(mark=mark, x=x, row=row, left=left) for row in range(LABEL_ROWS))
-        free = (one for one in rows if not any(_clash(one, other) for other in found))
-        found.append(next(free, Rule(mark=mark, x=x, row=None, left=left)))
-    return found
+        free = (candidate for candidate in rows if not any(_clash(candidate, other) for other in placed))
+        placed.append(next(free, Rule(mark=mark, x=x, row=None, left=left)))
+    return placed
 
 
-def _clash(one: Rule, other: Rule) -> bool:
+def _clash(first: Rule, other: Rule) -> bool:
     """Whether words would cover words, or a line, which goes down from its words, would cross the other's."""
-    if one.row is None or other.row is None:
+    if first.row is None or other.row is None:
         return False
-    (begin, end), (start, stop) = one.span, other.span
-    if one.row == other.row and begin < stop and start < end:
+    (begin, end), (start, stop) = first.span, other.span
+    if first.row == other.row and begin < stop and start < end:
         return True
-    return (start < one.x < stop and one.row <= other.row) or (begin < other.x < end and other.row <= one.row)
+    return (start < first.x < stop and first.row <= other.row) or (
+        begin < other.x < end and other.row <= first.row
+    )
 
 
 def label_rows(chart: HistoryChart) -> int:
@@ -177,12 +179,12 @@ def pieces(chart: HistoryChart) -> list[Piece]:
     count = box.last - box.first + 1
     gap = GAP if count <= MOST_GAPS else 0.0
     width = 100 / count * (1 - gap)
-    found = []
+    pieces_found = []
     for point in chart.points:
         done = 0.0
         for part, value in zip(chart.parts, point.parts, strict=False):
             if value > 0 and done < box.top:
-                found.append(
+                pieces_found.append(
                     Piece(
                         key=part.key,
                         x=box.x(point.number) - width / 2,
@@ -192,7 +194,7 @@ def pieces(chart: HistoryChart) -> list[Piece]:
                     )
                 )
                 done += value
-    return found
+    return pieces_found
 
 
 def shown_parts(chart: HistoryChart) -> list[tuple[str, str]]:
@@ -220,8 +222,10 @@ def x_ticks(chart: HistoryChart) -> list[Tick]:
     box, count = frame(chart), min(MOST_TICKS, len(chart.points))
     last = len(chart.points) - 1
     chosen = sorted({round(number * last / max(count - 1, 1)) for number in range(count)})
-    shown = [chart.points[index] for index in chosen]
-    return [Tick(position=box.x(one.number), text=f"{one.number:,}", below=one.date) for one in shown]
+    points = [chart.points[index] for index in chosen]
+    return [
+        Tick(position=box.x(point.number), text=f"{point.number:,}", below=point.date) for point in points
+    ]
 
 
 def has_doubtful(chart: HistoryChart) -> bool:
@@ -241,5 +245,7 @@ def above_note(chart: HistoryChart) -> str:
     high = [spot.point for spot in spots(chart) if spot.above]
     if not high:
         return ""
-    told = first_of((f"session {one.number} at {format_value(chart.unit, one.value)}" for one in high), 4)
-    return f"Above the axis: {told}."
+    points_text = first_of(
+        (f"session {point.number} at {format_value(chart.unit, point.value)}" for point in high), 4
+    )
+    return f"Above the axis: {points_text}."

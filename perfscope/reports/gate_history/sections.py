@@ -98,25 +98,25 @@ def _single_runs(session: Session, metric_id: str) -> tuple[SingleRun, ...]:
 
 
 def _caption(trend: Trend, has_parts: bool) -> str:
-    told = ["The axis of the points does not begin at 0."]
+    sentences = ["The axis of the points does not begin at 0."]
     if len(trend.runs) > len(trend.sessions):
-        told.append(
+        sentences.append(
             "A session is what was run of one commit without an hour's pause; its mark is the median of its "
             "undisturbed runs, which are the faint ones around it."
         )
     hidden = len(trend.sessions) - MOST_SHOWN
     if hidden > 0:
-        told.append(
+        sentences.append(
             f"Drawn are the newest {MOST_SHOWN:,} sessions; {hidden:,} older ones stand in the table."
         )
     if has_parts:
-        told.append(
+        sentences.append(
             "Columns: the p10 step; the always-on probe timed input wait and optimizer, the others are in "
             "the proportions of the traced steps."
         )
     if any(run.clean is False for run in trend.runs):
-        told.append("A disturbed run shared the machine with something else: it is shown, not judged.")
-    return " ".join(told)
+        sentences.append("A disturbed run shared the machine with something else: it is shown, not judged.")
+    return " ".join(sentences)
 
 
 def _chart(trend: Trend, metric_id: str, identity: str, keys: Sequence[str] = ()) -> HistoryChart:
@@ -156,12 +156,12 @@ def _chart(trend: Trend, metric_id: str, identity: str, keys: Sequence[str] = ()
 
 def _levels(trend: Trend, first: int) -> tuple[Level, ...]:
     """`first`: the first session that is drawn."""
-    spans = [(one.point.first, one.point.index, one.point.before) for one in trend.changes]
+    spans = [(change.point.first, change.point.index, change.point.before) for change in trend.changes]
     if trend.latest is not None:
         spans.append((trend.latest.point.index, len(trend.sessions), trend.latest.point.after))
     elif not trend.search.lacking:
-        known = sorted(trend.current)
-        spans = [(0, len(trend.sessions), known[len(known) // 2])]
+        session_numbers = sorted(trend.current)
+        spans = [(0, len(trend.sessions), session_numbers[len(session_numbers) // 2])]
     return tuple(
         Level(first=max(start + 1, first), last=end, value=value)
         for start, end, value in spans
@@ -199,7 +199,7 @@ def changes_table(trend: Trend, prefix: str) -> Table:
         )
         for change in reversed(trend.changes)
     )
-    told = (
+    caption = (
         "Found by E-divisive on the logarithms of the sessions' figures; newest first. Where a change is not "
         "much larger than the noise, it can lie a session or two off. A machine whose speed drifts shows "
         f"changes too. The threshold is {threshold_text(trend.metric)}."
@@ -209,7 +209,7 @@ def changes_table(trend: Trend, prefix: str) -> Table:
         title="Changes",
         columns=columns,
         rows=rows,
-        caption=told if rows else "",
+        caption=caption if rows else "",
         empty="None: no change of level stands out of the noise.",
         cards=True,
     )
@@ -225,13 +225,14 @@ def causes_table(trend: Trend, prefix: str) -> Table:
     )
     rows = []
     for change in reversed(trend.changes):
-        moved = [one for one in change.explanation.parts if one.is_certain][:MOST_PARTS_TOLD]
+        moved = [part for part in change.explanation.parts if part.is_certain][:MOST_PARTS_TOLD]
         rows.append(
             (
                 change.point.index + 1,
                 visible(change.explanation.headline, LONGEST),
-                "; ".join(part_text(one) for one in moved) or "none for certain",
-                " ".join(visible(one.text, 200) for one in around(change)) or "nothing that was recorded",
+                "; ".join(part_text(part) for part in moved) or "none for certain",
+                " ".join(visible(difference.text, 200) for difference in around(change))
+                or "nothing that was recorded",
             )
         )
     return Table(
@@ -242,11 +243,11 @@ def causes_table(trend: Trend, prefix: str) -> Table:
 def runs_table(trend: Trend, prefix: str) -> Table:
     """Newest first."""
     first_of_level = {trend.sessions[change.point.index].first: change for change in trend.changes}
-    numbers = [number for number, one in enumerate(trend.sessions, 1) for _ in one.runs]
+    numbers = [number for number, session in enumerate(trend.sessions, 1) for _ in session.runs]
     grouped = len(trend.runs) > len(trend.sessions)
     deciding = METRICS[DECIDES]
-    own = trend.metric
-    extra = () if own.id in (DECIDES, "step_mean", "throughput") else (own,)
+    own_metric = trend.metric
+    extra = () if own_metric.id in (DECIDES, "step_mean", "throughput") else (own_metric,)
     columns = (
         Column(key="run", title="Run", unit=Unit.COUNT, primary=True),
         *([Column(key="session", title="Session", unit=Unit.COUNT, primary=True)] if grouped else []),
@@ -254,7 +255,7 @@ def runs_table(trend: Trend, prefix: str) -> Table:
         Column(
             key="commit", title="Commit", unit=Unit.CODE, primary=True, hint="+ where files differed from it"
         ),
-        *(Column(key=one.id, title=one.title, unit=unit_of(one), primary=True) for one in extra),
+        *(Column(key=metric.id, title=metric.title, unit=unit_of(metric), primary=True) for metric in extra),
         Column(
             key=DECIDES, title="Step p10", unit=Unit.TIME, primary=True, bar="compute", hint=deciding.hint
         ),
@@ -280,7 +281,7 @@ def runs_table(trend: Trend, prefix: str) -> Table:
                 *([numbers[index]] if grouped else []),
                 day(run),
                 commit_of(run),
-                *(run.metrics.get(one.id) for one in extra),
+                *(run.metrics.get(metric.id) for metric in extra),
                 run.metrics.get(DECIDES),
                 run.metrics.get("step_mean"),
                 run.metrics.get("throughput"),
@@ -301,18 +302,18 @@ def runs_table(trend: Trend, prefix: str) -> Table:
 
 def _other_charts(trend: Trend, prefix: str) -> list[Block]:
     """The other metrics of the same sessions, small: they were not searched for changes."""
-    told = (
+    caption = (
         "This and the following figures were not searched for changes: the lines mark those of "
         f"{metric_name(trend.metric)}."
     )
-    found: list[Block] = []
+    blocks: list[Block] = []
     for metric in METRICS.values():
         values = [value for value in trend.series(metric.id) if math.isfinite(value)]
         if metric.id == trend.metric.id or len(values) < FEWEST_FOR_CHART or not any(values):
             continue
         chart = _chart(trend, metric.id, f"{prefix}-{metric.id}")
-        found.append(structs.replace(chart, small=True, caption="" if found else told))
-    return found
+        blocks.append(structs.replace(chart, small=True, caption="" if blocks else caption))
+    return blocks
 
 
 def _left_out(trend: Trend, prefix: str) -> Table:
@@ -323,23 +324,26 @@ def _left_out(trend: Trend, prefix: str) -> Table:
             Column(key="name", title="Run", unit=Unit.CODE, primary=True),
             Column(key="reason", title="Why", primary=True),
         ),
-        rows=tuple((visible(one.name, 120), visible(one.reason, LONGEST)) for one in trend.left_out),
+        rows=tuple(
+            (visible(left_out_run.name, 120), visible(left_out_run.reason, LONGEST))
+            for left_out_run in trend.left_out
+        ),
     )
 
 
 def titles(trends: Sequence[Trend]) -> list[str]:
     """A short title each: the name, and what tells its kind of machine from others of that name."""
-    found = []
+    titles_found = []
     for trend in trends:
-        same = [one.fingerprint for one in trends if one.name == trend.name]
+        same = [other.fingerprint for other in trends if other.name == trend.name]
         differing = {
             field.name: getattr(trend.fingerprint, field.name)
             for field in dataclasses.fields(trend.fingerprint)
-            if len({repr(getattr(one, field.name)) for one in same}) > 1
+            if len({repr(getattr(fingerprint, field.name)) for fingerprint in same}) > 1
         }
         name = visible(trend.name, 60)
         if len(same) > 1:
             kind = fingerprint_words(type(trend.fingerprint)(**differing))
             name = f"{name}, {visible(kind, 80)}"
-        found.append(name)
-    return found
+        titles_found.append(name)
+    return titles_found

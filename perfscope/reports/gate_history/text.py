@@ -16,18 +16,18 @@ MOST_COLUMNS = 72
 
 def history_lines(chart: HistoryChart, width: int, style: Style) -> Iterator[str]:
     """The medians of the sessions in each column; a gap where none was measured. No small charts."""
-    known = [point for point in chart.points if math.isfinite(point.value)]
-    if chart.small or not known:
+    finite = [point for point in chart.points if math.isfinite(point.value)]
+    if chart.small or not finite:
         return
     box = places.frame(chart)
     columns = min(MOST_COLUMNS, width - 4, box.last - box.first + 1)
     bins: list[list[float]] = [[] for _ in range(columns)]
-    for point in known:
+    for point in finite:
         bins[_column(box, point.number, columns)].append(box.y(point.value))
     last = len(SPARKS) - 1
     drawn = (
-        SPARKS[min(max(round(last * sorted(own)[len(own) // 2] / 100), 0), last)] if own else " "
-        for own in bins
+        SPARKS[min(max(round(last * sorted(values)[len(values) // 2] / 100), 0), last)] if values else " "
+        for values in bins
     )
     yield f"  {''.join(drawn)}"
     if chart.breaks:
@@ -35,8 +35,8 @@ def history_lines(chart: HistoryChart, width: int, style: Style) -> Iterator[str
         for mark in chart.breaks:
             marks[_column(box, mark.number, columns)] = "▲" if mark.text.startswith("+") else "▼"
         yield f"  {''.join(marks)}".rstrip()
-    first, end = known[0], known[-1]
-    ends = [f"session {one.number} {format_value(chart.unit, one.value)}" for one in (first, end)]
+    first, end = finite[0], finite[-1]
+    ends = [f"session {session.number} {format_value(chart.unit, session.value)}" for session in (first, end)]
     yield style.quiet(fit(f"  {chart.y_title}: {ends[0]} → {ends[1]}", width))
     levels = " → ".join(format_value(chart.unit, level.value) for level in chart.levels)
     if len(chart.levels) > 1 and cells(levels) < width - 12:

@@ -68,8 +68,8 @@ def threshold_text(metric: Metric) -> str:
 
 def direction_text(change: Change) -> str:
     """ "worse", and whether that is little."""
-    said = "worse" if change.is_worse else "better"
-    return said if change.is_beyond else f"{said}, below the threshold"
+    direction = "worse" if change.is_worse else "better"
+    return direction if change.is_beyond else f"{direction}, below the threshold"
 
 
 def interval_text(change: Change) -> str:
@@ -114,10 +114,10 @@ def headline(trend: Trend) -> str:
     """What a reader must know of this series, in one sentence."""
     name = metric_name(trend.metric)
     if trend.search.lacking:
-        known = trend.search.num_points
+        num_points = trend.search.num_points
         return (
             f"Too few sessions to tell a change of {name} from noise: {FEWEST_POINTS} sessions are needed, "
-            f"there {'is' if known == 1 else 'are'} {known}{_disturbed(trend)}"
+            f"there {'is' if num_points == 1 else 'are'} {num_points}{_disturbed(trend)}"
         )
     change = trend.told
     if change is None:
@@ -126,11 +126,11 @@ def headline(trend: Trend) -> str:
     verb = "rose" if change.point.after > change.point.before else "fell"
     by = change_text(change).lstrip("+−") if change.point.change is not None else ""
     by = by and f" by {by}"
-    told = f"{capital(name)} {verb}{by} {between(change)}"
+    sentence = f"{capital(name)} {verb}{by} {between(change)}"
     if not change.is_beyond:
-        told += f", below the threshold of {threshold_text(trend.metric)}"
+        sentence += f", below the threshold of {threshold_text(trend.metric)}"
     moved = _moved_words(change)
-    return f"{told}; {moved}" if moved else told
+    return f"{sentence}; {moved}" if moved else sentence
 
 
 def _disturbed(trend: Trend) -> str:
@@ -153,15 +153,15 @@ def detail(trend: Trend) -> str:
     point = change.point
     old, new = (value_text(trend.metric, value) for value in (point.before, point.after))
     num_old, num_new = point.index - point.first, point.end - point.index
-    told = [f"From {old} ({num_old:,} sessions) to {new} ({num_new:,} sessions)"]
+    sentences = [f"From {old} ({num_old:,} sessions) to {new} ({num_new:,} sessions)"]
     interval = interval_text(change)
-    told[0] += f", 95{NO_BREAK}% interval {interval}." if interval else "."
+    sentences[0] += f", 95{NO_BREAK}% interval {interval}." if interval else "."
     if change.moved is not None:
-        told.append(f"{part_text(change.moved)}.")
-    others = len(trend.changes) - 1
-    if others:
-        told.append(f"{counted(others, 'other change')}: see the table.")
-    return " ".join(told)
+        sentences.append(f"{part_text(change.moved)}.")
+    num_more = len(trend.changes) - 1
+    if num_more:
+        sentences.append(f"{counted(num_more, 'other change')}: see the table.")
+    return " ".join(sentences)
 
 
 def part_text(part: Moved) -> str:
@@ -181,9 +181,9 @@ def action(trend: Trend) -> str:
     change = trend.told
     if change is None or not (change.is_worse and change.is_beyond):
         return ""
-    weighty = [one for one in around(change) if one.weighty]
+    weighty = [difference for difference in around(change) if difference.weighty]
     if weighty:
-        changed = first_of((visible(one.text, 160).rstrip(".") for one in weighty), 1)
+        changed = first_of((visible(difference.text, 160).rstrip(".") for difference in weighty), 1)
         return f"First look at what else changed there: {changed}."
     if change.same_commit:
         return "Both levels are of one commit: look for the cause around the code, not in it."
@@ -195,12 +195,12 @@ def action(trend: Trend) -> str:
 
 def around(change: Change) -> Sequence[Difference]:
     """What differed there, but for the commit: that one is expected to."""
-    return [one for one in change.explanation.surroundings if one.what != "commit"]
+    return [difference for difference in change.explanation.surroundings if difference.what != "commit"]
 
 
 def _median(values: Sequence[float]) -> float | None:
-    known = sorted(value for value in values if math.isfinite(value))
-    if not known:
+    finite = sorted(value for value in values if math.isfinite(value))
+    if not finite:
         return None
-    middle = len(known) // 2
-    return known[middle] if len(known) % 2 else (known[middle - 1] + known[middle]) / 2
+    middle = len(finite) // 2
+    return finite[middle] if len(finite) % 2 else (finite[middle - 1] + finite[middle]) / 2

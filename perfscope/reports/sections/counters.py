@@ -105,8 +105,8 @@ def counters_section(analysis: RunAnalysis) -> Section | None:
 
 
 def _lead(machine: MachineAnalysis) -> str:
-    said = "Time runs from the first reading on; the bands around lines reach from the least to the most"
-    return f"{said} that a point stands for." if machine.tracks else ""
+    sentence = "Time runs from the first reading on; the bands around lines reach from the least to the most"
+    return f"{sentence} that a point stands for." if machine.tracks else ""
 
 
 def _caption(machine: MachineAnalysis, still: int) -> str:
@@ -114,8 +114,8 @@ def _caption(machine: MachineAnalysis, still: int) -> str:
     if any(track.peak is not None for track in machine.tracks):
         parts.append("A thin dashed grey line across a chart: what it can be at most.")
     if still:
-        words = "reading stayed at 0 and is" if still == 1 else "readings stayed at 0 and are"
-        parts.append(f"{still:,} {words} not drawn.")
+        text = "reading stayed at 0 and is" if still == 1 else "readings stayed at 0 and are"
+        parts.append(f"{still:,} {text} not drawn.")
     return " ".join(parts)
 
 
@@ -131,14 +131,14 @@ def _moves(track: CounterTrack) -> bool:
 def _interest(key: tuple[str, Unit]) -> tuple[int, str, int]:
     group, unit = key
     order = list(TITLES)
-    place = UNIT_ORDER.index(unit) if unit in UNIT_ORDER else len(UNIT_ORDER)
-    return (order.index(group) if group in order else len(order), group, place)
+    unit_position = UNIT_ORDER.index(unit) if unit in UNIT_ORDER else len(UNIT_ORDER)
+    return (order.index(group) if group in order else len(order), group, unit_position)
 
 
 def mean_of(track: CounterTrack) -> float:
     """The mean of a track's points; 0 where it has none."""
-    known = [value for value in track.mean if math.isfinite(value)]
-    return sum(known) / len(known) if known else 0.0
+    finite = [value for value in track.mean if math.isfinite(value)]
+    return sum(finite) / len(finite) if finite else 0.0
 
 
 def _label(track: CounterTrack, several: bool) -> str:
@@ -162,19 +162,19 @@ def _families(key: tuple[str, Unit], tracks: Sequence[CounterTrack]) -> list[_Fa
     large = [kind for kind, members in kinds.items() if len(members) > 2][:MOST_FAMILIES]
     if len(tracks) <= MOST_LINES or not large or len(kinds) == 1:
         return [_Family(title=title, tracks=tuple(tracks))] if tracks else []
-    found = [_Family(title=visible(kind, 60), tracks=tuple(kinds[kind])) for kind in large]
-    rest = [track for kind, members in kinds.items() if kind not in large for track in members]
-    if rest:
-        found.append(_Family(title=f"{title}, others", tracks=tuple(rest)))
-    return found
+    families = [_Family(title=visible(kind, 60), tracks=tuple(kinds[kind])) for kind in large]
+    remaining = [track for kind, members in kinds.items() if kind not in large for track in members]
+    if remaining:
+        families.append(_Family(title=f"{title}, others", tracks=tuple(remaining)))
+    return families
 
 
 def _chart(key: tuple[str, Unit], number: int, family: _Family, origin: int, several: bool) -> CounterChart:
     group, unit = key
     ranked = sorted(family.tracks, key=lambda track: (-mean_of(track), track.id))
-    shown = sorted(ranked[:MOST_LINES], key=family.tracks.index)
+    drawn = sorted(ranked[:MOST_LINES], key=family.tracks.index)
     # Time that threads waited is added up over them, so a rank's line may exceed 100 % where others cannot.
-    summed = group == "pressure" and any(track.peak is None for track in shown)
+    summed = group == "pressure" and any(track.peak is None for track in drawn)
     return CounterChart(
         id=f"counters-{_slug(group)}-{unit.value}-{number}",
         title=f"{family.title}; of ranks summed over threads" if summed else family.title,
@@ -190,9 +190,9 @@ def _chart(key: tuple[str, Unit], number: int, family: _Family, origin: int, sev
                 peak_source=visible(track.peak_source),
                 quality=visible(track.quality),
             )
-            for track in shown
+            for track in drawn
         ),
-        num_left_out=len(ranked) - len(shown),
+        num_left_out=len(ranked) - len(drawn),
     )
 
 
@@ -228,9 +228,9 @@ def window_starts(machine: MachineAnalysis, extract: TimelineExtract) -> dict[in
     noted = {window: start for window, start, _ in machine.windows}
     starts = {}
     for window in extract.windows:
-        known = noted.get(window.window)
-        near = known is None or abs(window.start_ns - known) < 60_000_000_000
-        starts[window.window] = window.start_ns if near or known is None else known
+        noted_start = noted.get(window.window)
+        near = noted_start is None or abs(window.start_ns - noted_start) < 60_000_000_000
+        starts[window.window] = window.start_ns if near or noted_start is None else noted_start
     return starts
 
 
@@ -246,12 +246,12 @@ def timeline_lanes(machine: MachineAnalysis | None, extract: TimelineExtract) ->
     lanes = []
     for window in extract.windows:
         start = starts[window.window]
-        found = [
+        lanes_found = [
             lane
             for track in _one_of_each(tracks)
             if (lane := _lane(track, window.window, start, window.dur_ns, several)) is not None
         ]
-        lanes += found[:MOST_LANES]
+        lanes += lanes_found[:MOST_LANES]
     return tuple(lanes)
 
 
@@ -288,7 +288,7 @@ def _lane(track: CounterTrack, window: int, start: int, duration: int, several: 
     chosen = [i for i in (*before, *inside, *after) if math.isfinite(track.mean[i])]
     if not chosen:
         return None
-    known = [value for value in track.high if math.isfinite(value)]
+    finite = [value for value in track.high if math.isfinite(value)]
     return TimelineLane(
         window=window,
         host=visible(track.host),
@@ -296,7 +296,7 @@ def _lane(track: CounterTrack, window: int, start: int, duration: int, several: 
         unit=UNITS.get(track.unit, Unit.NUMBER),
         t_ns=tuple(track.t_ns[i] - start for i in chosen),
         mean=tuple(track.mean[i] for i in chosen),
-        top=track.peak if track.peak and track.unit == "ratio" else max(known, default=1.0) or 1.0,
+        top=track.peak if track.peak and track.unit == "ratio" else max(finite, default=1.0) or 1.0,
     )
 
 
@@ -307,10 +307,10 @@ def timeline_disturbances(
     if machine is None:
         return ()
     starts = window_starts(machine, extract)
-    found = []
+    marks = []
     for window in extract.windows:
         start = starts[window.window]
-        found += [
+        marks += [
             (
                 window.window,
                 Mark(
@@ -323,4 +323,4 @@ def timeline_disturbances(
             for d in machine.disturbances
             if d.end_ns > start and d.start_ns < start + window.dur_ns
         ]
-    return tuple(found)
+    return tuple(marks)

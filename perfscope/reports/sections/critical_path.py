@@ -70,10 +70,10 @@ def path_sentence(paths: Sequence[CriticalPath], names: Mapping[str, str] | None
     """``Of the 3.2 s step, 81 % of the critical path is all_reduce transfer between host0 and host1, ...``"""
     mean = total_of(paths) / len(paths)
     step = f"{units.format_ns(mean)} step" if len(paths) == 1 else f"mean step of {units.format_ns(mean)}"
-    (first, share), *others = _largest(paths, names)
-    said = [f"{units.format_ratio(share, 0)} of the critical path is {first}"]
-    said += [f"{units.format_ratio(ratio, 0)} is {what}" for what, ratio in others]
-    return f"Of the {step}, {', '.join(said)}."
+    (first, share), *next_largest = _largest(paths, names)
+    sentences = [f"{units.format_ratio(share, 0)} of the critical path is {first}"]
+    sentences += [f"{units.format_ratio(ratio, 0)} is {what}" for what, ratio in next_largest]
+    return f"Of the {step}, {', '.join(sentences)}."
 
 
 def _largest(paths: Sequence[CriticalPath], names: Mapping[str, str] | None) -> list[tuple[str, float]]:
@@ -82,14 +82,15 @@ def _largest(paths: Sequence[CriticalPath], names: Mapping[str, str] | None) -> 
     for entry in _named(paths, names):
         alike[_sentence_words(entry)].append(entry)
     ranked = sorted(
-        ((sum(one.ratio for one in group), what, group) for what, group in alike.items()), key=_rank
+        ((sum(path_entry.ratio for path_entry in group), what, group) for what, group in alike.items()),
+        key=_rank,
     )
     many = len({rank for path in paths for rank in path.ranks}) > 1
     result: list[tuple[str, float]] = []
     for ratio, what, group in ranked[:3]:
         if ratio < LEAST_SHARE and result:
             break
-        ranks = sorted({one.rank for one in group if one.rank is not None})
+        ranks = sorted({path_entry.rank for path_entry in group if path_entry.rank is not None})
         if many and len(ranks) == 1:
             result.append((f"rank {ranks[0]}'s {what}", ratio))
         else:
@@ -98,10 +99,12 @@ def _largest(paths: Sequence[CriticalPath], names: Mapping[str, str] | None) -> 
 
 
 def _named(paths: Sequence[CriticalPath], names: Mapping[str, str] | None) -> list[PathEntry]:
-    told = names or {}
+    titles = names or {}
     return [
-        structs.replace(one, layer=told.get(one.layer, one.layer)) if one.layer else one
-        for one in entries(paths)
+        structs.replace(path_entry, layer=titles.get(path_entry.layer, path_entry.layer))
+        if path_entry.layer
+        else path_entry
+        for path_entry in entries(paths)
     ]
 
 
@@ -144,24 +147,24 @@ def _plain_words(entry: PathEntry) -> str:
 
 
 def _between(hosts: Sequence[str]) -> str:
-    shown = [visible(host) for host in hosts if host]
-    if len(shown) > 3:
-        return f" over {len(shown)} hosts"
-    if len(shown) > 1:
-        return f" between {joined(shown)}"
-    return f" within {shown[0]}" if shown else ""
+    names = [visible(host) for host in hosts if host]
+    if len(names) > 3:
+        return f" over {len(names)} hosts"
+    if len(names) > 1:
+        return f" between {joined(names)}"
+    return f" within {names[0]}" if names else ""
 
 
 def _bars(paths: Sequence[CriticalPath]) -> StackedBars:
-    shown = sorted(sorted(paths, key=lambda path: -path.total_ns)[:MOST_BARS], key=_order)
+    drawn = sorted(sorted(paths, key=lambda path: -path.total_ns)[:MOST_BARS], key=_order)
     windows = {path.window for path in paths}
     caption = (
         "The parts of a bar add up to the step exactly: from where the last rank ends, back to its beginning."
     )
-    if len(paths) > len(shown):
+    if len(paths) > len(drawn):
         caption += f" {len(paths):,} steps were traced; the {MOST_BARS} longest are drawn."
     bars = []
-    for path in shown:
+    for path in drawn:
         times = {share.key: share.ns for share in shares_by_kind([path])}
         window = f"window {path.window}, " if len(windows) > 1 else ""
         values = tuple(times.get(kind, 0) for kind, _ in _present(paths))
@@ -176,8 +179,8 @@ def _bars(paths: Sequence[CriticalPath]) -> StackedBars:
 
 
 def _present(paths: Sequence[CriticalPath]) -> list[tuple[str, Part]]:
-    found = {share.key for share in shares_by_kind(paths)}
-    return [(kind, part) for kind, part in _PARTS if kind in found]
+    kinds = {share.key for share in shares_by_kind(paths)}
+    return [(kind, part) for kind, part in _PARTS if kind in kinds]
 
 
 def _order(path: CriticalPath) -> tuple[int, int]:
@@ -205,10 +208,10 @@ def _table(paths: Sequence[CriticalPath], names: Mapping[str, str] | None) -> Ta
         )
         for entry in every[:MOST_ROWS]
     ]
-    rest = sum(entry.ratio for entry in every[MOST_ROWS:])
+    left_ratio = sum(entry.ratio for entry in every[MOST_ROWS:])
     caption = "A transfer belongs to its group: it begins when the last rank enters."
     if len(every) > MOST_ROWS:
-        caption += f" {len(every) - MOST_ROWS:,} smaller entries make up {units.format_ratio(rest)}."
+        caption += f" {len(every) - MOST_ROWS:,} smaller entries make up {units.format_ratio(left_ratio)}."
     return Table(
         id="critical-path-table",
         title="The longest entries of the critical path",

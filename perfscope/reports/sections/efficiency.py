@@ -32,16 +32,16 @@ _LOSSES = {
 
 def efficiency_section(analysis: RunAnalysis) -> Section | None:
     """None where the factors are not known; why stands with what was not collected."""
-    found = analysis.efficiency
-    if found is None:
+    efficiency = analysis.efficiency
+    if efficiency is None:
         return None
     rows: list[tuple[Value, ...]] = []
     for depth, factor, hint in _TREE:
-        value = found.value(factor)
+        value = efficiency.value(factor)
         if value is None and factor in SPLIT_BY_HOST:
             continue  # one host
-        told = "" if value is None else ("acceptable" if value >= ACCEPTABLE else "low")
-        rows.append((f"{'  ' * depth}{'└ ' if depth else ''}{TITLES[factor]}", value, told, hint))
+        assessment = "" if value is None else ("acceptable" if value >= ACCEPTABLE else "low")
+        rows.append((f"{'  ' * depth}{'└ ' if depth else ''}{TITLES[factor]}", value, assessment, hint))
     table = Table(
         id="pop",
         title="POP efficiencies",
@@ -57,19 +57,21 @@ def efficiency_section(analysis: RunAnalysis) -> Section | None:
             "Time on an ideal network is the replay's, with every transfer instantaneous."
         ),
     )
-    return Section(id="efficiency", title="Parallel efficiency", lead=_lead(found), blocks=(table,))
+    return Section(id="efficiency", title="Parallel efficiency", lead=_lead(efficiency), blocks=(table,))
 
 
-def _lead(found: Efficiency) -> str:
-    share = units.format_ratio(found.parallel_efficiency, 0)
+def _lead(efficiency: Efficiency) -> str:
+    share = units.format_ratio(efficiency.parallel_efficiency, 0)
     split = (
         (PopFactor.SERIALISATION, PopFactor.TRANSFER)
-        if found.transfer is not None
+        if efficiency.transfer is not None
         else (PopFactor.COMMUNICATION,)
     )
-    values = {factor: found.value(factor) for factor in (PopFactor.LOAD_BALANCE, *split)}
-    known = {factor: value for factor, value in values.items() if value is not None and value < ACCEPTABLE}
-    if not known:
+    values = {factor: efficiency.value(factor) for factor in (PopFactor.LOAD_BALANCE, *split)}
+    low_factors = {
+        factor: value for factor, value in values.items() if value is not None and value < ACCEPTABLE
+    }
+    if not low_factors:
         return f"{share} of the ranks' time is computation; none of the causes by itself is below {_MARK}."
-    worst = min(known, key=lambda factor: known[factor])
+    worst = min(low_factors, key=lambda factor: low_factors[factor])
     return f"{share} of the ranks' time is computation; most is lost to {_LOSSES[worst]}."

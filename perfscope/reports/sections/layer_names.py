@@ -26,19 +26,19 @@ def with_types(sentence: str, names: Mapping[str, str]) -> str:
     """
     if not names:
         return sentence
-    known = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
+    names_pattern = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
     phases = "|".join(_PHASES)
     pattern = (
-        rf"\b(?P<lead>(?:{phases}) of|layer|above all|in) (?P<name>{known})"
+        rf"\b(?P<lead>(?:{phases}) of|layer|above all|in) (?P<name>{names_pattern})"
         rf"(?P<phase> \((?:{phases})\))?(?!\w|\.\w)"
     )
 
-    def told(match: re.Match[str]) -> str:
+    def titled(match: re.Match[str]) -> str:
         lead, name, phase = match["lead"], match["name"], match["phase"]
         ends = match.end() == len(sentence) or sentence[match.end()] in ":,.;)"
         if lead == "in" and not phase and not ends:  # "in 7 of 9 calls"
             return match.group()
-        shown = f"{names[name][:-1]}, {phase[2:]}" if phase else names[name]
-        return f"{lead} {shown}"
+        title = f"{names[name][:-1]}, {phase[2:]}" if phase else names[name]
+        return f"{lead} {title}"
 
-    return re.sub(pattern, told, sentence)
+    return re.sub(pattern, titled, sentence)

@@ -76,7 +76,7 @@ def _communicates(analysis: RunAnalysis) -> bool:
 
 
 def _why_untied(analysis: RunAnalysis) -> str:
-    why = "; ".join(cause_text(one) for one in analysis.missing if one.figure is Figure.LAYER_COMM)
+    why = "; ".join(cause_text(entry) for entry in analysis.missing if entry.figure is Figure.LAYER_COMM)
     return (
         "Exposed communication is not tied to layers here: "
         f"{why or 'the trace does not say whose tensors a collective carries'}."
@@ -89,10 +89,12 @@ def _lead(by_time: list[LayerResult], names: Mapping[str, str]) -> str:
         return ""
     top = by_time[:3]
     share = sum(layer_total_ns(layer) for layer in top) / total
-    told = ", ".join(path_end(_told(layer, names), 44) for layer in top)
+    names_of = ", ".join(path_end(_told(layer, names), 44) for layer in top)
     if len(by_time) <= 3:
         return f"Mean per step and rank over {len(by_time)} layers."
-    return f"Three of {len(by_time):,} layers take {units.format_ratio(share, 0)} of all layer time: {told}."
+    return (
+        f"Three of {len(by_time):,} layers take {units.format_ratio(share, 0)} of all layer time: {names_of}."
+    )
 
 
 def _bar(layer: LayerResult, names: Mapping[str, str]) -> Bar:

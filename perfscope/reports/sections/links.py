@@ -25,10 +25,10 @@ PATHS = {
 
 def _links(topology: Json) -> dict[Pair, Json]:
     value = topology.get("links")
-    found = [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
+    link_rows = [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
     return {
         frozenset((str(row.get("a")), str(row.get("b")))): row
-        for row in found
+        for row in link_rows
         if row.get("a") != row.get("b")
     }
 
@@ -52,7 +52,7 @@ def rails(topology: Json, names: Mapping[str, str]) -> tuple[Rail, ...]:
         for pair, row in _links(topology).items()
         if row.get("class") == LinkClass.GPU_LINK and len(pair) == 2
     }
-    found = []
+    rails_found = []
     for members in _groups(linked):
         inside = [row for pair, row in linked.items() if pair <= members]
         kind = visible(inside[0].get("kind") or "link", 12)
@@ -66,8 +66,8 @@ def rails(topology: Json, names: Mapping[str, str]) -> tuple[Rail, ...]:
         if isinstance(peak, (int, float)) and not isinstance(peak, bool):
             title += f", {units.format_rate(peak)} each way"
         ordered = tuple(name for name in names if name in members)
-        found.append(Rail(title=title, link_class=LinkClass.GPU_LINK, members=ordered))
-    return tuple(rail for rail in found if len(rail.members) > 1)
+        rails_found.append(Rail(title=title, link_class=LinkClass.GPU_LINK, members=ordered))
+    return tuple(rail for rail in rails_found if len(rail.members) > 1)
 
 
 def _groups(pairs: Iterable[Pair]) -> list[frozenset[str]]:
@@ -86,14 +86,14 @@ def paths_table(topology: Json) -> Table | None:
     links, names = _links(topology), device_names(topology)
     linked = {device for pair in links for device in pair}
     gpus = [device for device in names if device.startswith("gpu:") and device in linked]
-    others = [device for device in names if device in linked][:MOST_DEVICES]
+    linked_devices = [device for device in names if device in linked][:MOST_DEVICES]
     if len(gpus) < 2:
         return None
     rows: list[tuple[Value, ...]] = []
     used: dict[str, str] = defaultdict(str)
     for device in gpus[:MOST_DEVICES]:
         row: list[Value] = [names[device]]
-        for other in others:
+        for other in linked_devices:
             link = links.get(frozenset((device, other)))
             path = visible(link.get("path") or link.get("class") or "", 12) if link else ""
             row.append("·" if device == other else path or None)
@@ -103,16 +103,16 @@ def paths_table(topology: Json) -> Table | None:
                 used[path] = _link_words(link)
         rows.append(tuple(row))
     ordered = [path for path in used if path not in PATHS] + [path for path in PATHS if path in used]
-    words = "; ".join(f"{path}: {used[path]}" for path in ordered)
+    legend = "; ".join(f"{path}: {used[path]}" for path in ordered)
     return Table(
         id="paths-table",
         title="Ways between devices",
         columns=(
             Column(key="from", title="From", primary=True),
-            *(Column(key=f"to-{n}", title=names[device]) for n, device in enumerate(others)),
+            *(Column(key=f"to-{n}", title=names[device]) for n, device in enumerate(linked_devices)),
         ),
         rows=tuple(rows),
-        caption=f"{words}." if words else "",
+        caption=f"{legend}." if legend else "",
     )
 
 

@@ -62,8 +62,8 @@ def machine_notices(analysis: RunAnalysis) -> tuple[Note, ...]:
     machine = analysis.machine
     if machine is None or machine.clean is not False:
         return ()
-    told = (_verdict_text(machine), TRACED_WORDS[machine.traced_disturbed], "See “Machine”.")
-    return (Note(text=" ".join(filter(None, told)), tone="caution"),)
+    sentences = (_verdict_text(machine), TRACED_WORDS[machine.traced_disturbed], "See “Machine”.")
+    return (Note(text=" ".join(filter(None, sentences)), tone="caution"),)
 
 
 def machine_figures(analysis: RunAnalysis) -> tuple[KeyFigure, ...]:
@@ -164,15 +164,15 @@ def _windows_hit(machine: MachineAnalysis, disturbance: Disturbance) -> str | No
 
 
 def _evidence(disturbance: Disturbance) -> str:
-    shown = [visible(line, LONGEST_SENTENCE) for line in disturbance.evidence[:MOST_EVIDENCE]]
-    left = len(disturbance.evidence) - len(shown)
-    return "; ".join(shown) + (f"; {left:,} more" if left > 0 else "")
+    lines = [visible(line, LONGEST_SENTENCE) for line in disturbance.evidence[:MOST_EVIDENCE]]
+    left = len(disturbance.evidence) - len(lines)
+    return "; ".join(lines) + (f"; {left:,} more" if left > 0 else "")
 
 
 def origin_ns(machine: MachineAnalysis) -> int:
     """Where the time axis of the machine's charts starts: the first step, else the first reading."""
-    known = (machine.start_ns, machine.steps_start_ns)
-    return next((instant for instant in known if instant is not None), 0)
+    instants = (machine.start_ns, machine.steps_start_ns)
+    return next((instant for instant in instants if instant is not None), 0)
 
 
 def _ceilings_table(machine: MachineAnalysis) -> Table:

@@ -31,8 +31,8 @@ def roofline_section(analysis: RunAnalysis) -> Section | None:
         blocks += _above(roofline)
     if len(rooflines) > MOST_CHARTS:
         left = len(rooflines) - MOST_CHARTS
-        words = "host or device has its roofline" if left == 1 else "hosts or devices have theirs"
-        blocks.append(Note(text=f"{left:,} further {words} in the JSON report."))
+        text = "host or device has its roofline" if left == 1 else "hosts or devices have theirs"
+        blocks.append(Note(text=f"{left:,} further {text} in the JSON report."))
     return Section(
         id="roofline",
         title="How close layers come to the machine's ceilings",
@@ -62,14 +62,14 @@ def _lead(roofline: Roofline) -> str:
         return ""
     weighted = sum(min(point.fraction, 1.0) * point.time_ns for point in roofline.points) / total
     parts = []
-    for bound, words in (
+    for bound, text in (
         ("memory", "memory-bound"),
         ("compute", "compute-bound"),
         ("neither", "bound by neither"),
     ):
         share = sum(point.time_ns for point in roofline.points if point.bound == bound) / total
         if share >= 0.005:
-            parts.append(f"{units.format_ratio(share, 0)} {words}")
+            parts.append(f"{units.format_ratio(share, 0)} {text}")
     return (
         f"Weighted by time, layers reach {units.format_ratio(weighted, 0)} of what is attainable; "
         f"of their time, {', '.join(parts)}."

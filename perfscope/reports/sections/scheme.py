@@ -86,7 +86,7 @@ def _cluster_facts(cluster: str | None) -> Iterator[tuple[str, str]]:
 
 def _short(value: object) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {one}" for key, one in value.items())
+        return ", ".join(f"{key}: {item}" for key, item in value.items())
     if isinstance(value, (list, tuple)):
         return ", ".join(map(str, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -139,7 +139,7 @@ def _link_row(link: LinkBytes) -> tuple[Value, ...]:
 
 
 def _calls_table(bench: BenchResult) -> Table:
-    shown = bench.calls[:MOST_CALLS]
+    calls = bench.calls[:MOST_CALLS]
     return Table(
         id="scheme-calls",
         title="Calls over the whole run, all ranks together",
@@ -152,9 +152,9 @@ def _calls_table(bench: BenchResult) -> Table:
             Column(key="predicted", title="Predicted", unit=Unit.COUNT, primary=True),
             Column(key="recorded", title="Made", unit=Unit.COUNT, primary=True),
         ),
-        rows=tuple(_call_row(call) for call in shown),
+        rows=tuple(_call_row(call) for call in calls),
         caption=""
-        if len(shown) == len(bench.calls)
+        if len(calls) == len(bench.calls)
         else f"The {MOST_CALLS} largest of {len(bench.calls):,} kinds.",
     )
 

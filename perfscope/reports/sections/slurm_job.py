@@ -25,8 +25,8 @@ def job_facts(run: RunRecord) -> Iterator[tuple[str, str]]:
     if account:
         yield "Slurm's account of it", visible(account, _LONGEST)
     for when in ("before", "after"):
-        looks = [one for one in job.neighbours if one.when == when]
-        busy = [one.busy_cpus for one in looks if one.busy_cpus is not None]
+        looks = [look for look in job.neighbours if look.when == when]
+        busy = [look_.busy_cpus for look_ in looks if look_.busy_cpus is not None]
         if busy:
             nodes = counted(len(busy), "node")
             yield f"Busy CPUs {when} it", f"{max(busy):.2f} at most, on {nodes}"
@@ -35,13 +35,13 @@ def job_facts(run: RunRecord) -> Iterator[tuple[str, str]]:
 def neighbour_note(run: RunRecord) -> Note | None:
     """Says where somebody else used the nodes although the job did nothing on them; None = nobody did."""
     noisy = [
-        one
-        for one in (run.slurm.neighbours if run.slurm is not None else ())
-        if (one.busy_cpus or 0.0) >= NOTABLE_CPUS or one.others
+        look
+        for look in (run.slurm.neighbours if run.slurm is not None else ())
+        if (look.busy_cpus or 0.0) >= NOTABLE_CPUS or look.others
     ]
     if not noisy:
         return None
-    noisy.sort(key=lambda one: -(one.busy_cpus or 0.0))
+    noisy.sort(key=lambda look: -(look.busy_cpus or 0.0))
     named = first_of(map(_in_words, noisy), _MOST_NODES, separator="; ")
     text = f"The job's nodes were in use while it did nothing on them: {named}."
     return Note(text=visible(text, 2 * _LONGEST), tone="caution")
@@ -88,5 +88,5 @@ def _seconds(value: float) -> str:
 
 
 def _in_words(look: NodeLook) -> str:
-    others = f", processes of {look.others}" if look.others else ""
-    return f"{look.node} {look.when} it, {look.busy_cpus or 0.0:.2f} CPUs busy{others}"
+    others_text = f", processes of {look.others}" if look.others else ""
+    return f"{look.node} {look.when} it, {look.busy_cpus or 0.0:.2f} CPUs busy{others_text}"

@@ -102,13 +102,13 @@ def breakdown_section(analysis: RunAnalysis) -> Section:
         reason = "No step was traced on any rank, so steps cannot be split into parts."
         first = Note(text=reason, tone="caution")
         return Section(id="breakdown", title=scope.section, blocks=(first, *remarks))
-    shown = slowest_first(analysed) if len(analysed) > MOST_BARS else analysed
+    drawn = slowest_first(analysed) if len(analysed) > MOST_BARS else analysed
     blocks: list[Block] = [
         StackedBars(
             id="breakdown-chart",
             title=scope.bars,
             parts=_parts(analysis),
-            bars=tuple(_breakdown_bar(rank, parts) for rank, parts in shown[:MOST_BARS]),
+            bars=tuple(_breakdown_bar(rank, parts) for rank, parts in drawn[:MOST_BARS]),
             caption=f"The parts of a bar add up to the rank's {scope.short} exactly.",
         )
     ]

@@ -65,8 +65,8 @@ def span_title(name: str) -> str:
     """perfscope's own marks as a person reads them: ``perfscope.step:3`` is step 3."""
     if not name.startswith("perfscope."):
         return name
-    word, colon, rest = name.removeprefix("perfscope.").partition(":")
-    return f"{word} {rest}" if word == "step" else rest if colon else word
+    word, colon, remainder = name.removeprefix("perfscope.").partition(":")
+    return f"{word} {remainder}" if word == "step" else remainder if colon else word
 
 
 def _lead(extract: TimelineExtract) -> str:

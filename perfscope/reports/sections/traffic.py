@@ -48,8 +48,8 @@ def _lead(machine: MachineAnalysis) -> str:
         parts.append(f"a sample takes {joules}")
     if machine.traffic:
         parts.append(f"bytes and rates of links are over {_counted(machine)}")
-    told = "; ".join(parts)
-    return f"{capital(told)}." if parts else ""
+    sentence = "; ".join(parts)
+    return f"{capital(sentence)}." if parts else ""
 
 
 def _counted(machine: MachineAnalysis) -> str:
@@ -68,27 +68,27 @@ def _locality(machine: MachineAnalysis) -> list[Block]:
     if not machine.placements:
         return []
     blocks: list[Block] = []
-    known = [p for p in machine.placements if p.memory_nodes]
-    nodes = sorted({node for p in known for node in p.memory_nodes})
-    if len(nodes) > 1 or any((p.local_ratio or 0) < 1 for p in known):
-        blocks.append(_locality_chart(known, nodes))
+    placements = [p for p in machine.placements if p.memory_nodes]
+    nodes = sorted({node for p in placements for node in p.memory_nodes})
+    if len(nodes) > 1 or any((p.local_ratio or 0) < 1 for p in placements):
+        blocks.append(_locality_chart(placements, nodes))
     blocks.append(_placement_table(machine))
     return blocks
 
 
-def _locality_chart(known: list[RankPlacement], nodes: list[int]) -> StackedBars:
-    shown = sorted(known, key=_local)[:MOST_BARS] if len(known) > MOST_BARS else known
+def _locality_chart(placements: list[RankPlacement], nodes: list[int]) -> StackedBars:
+    charted = sorted(placements, key=_local)[:MOST_BARS] if len(placements) > MOST_BARS else placements
     drawn = nodes[:MOST_NODES]
     parts = [Part(key=NODE_COLOURS[n], title=f"node {node}") for n, node in enumerate(drawn)]
     if len(nodes) > MOST_NODES:
         drawn, parts = nodes[: MOST_NODES - 1], parts[: MOST_NODES - 1]
         parts.append(Part(key=NODE_COLOURS[MOST_NODES - 1], title=f"{len(nodes) - len(drawn)} other nodes"))
-    of = f" The {MOST_BARS} least local of {len(known):,} ranks." if len(known) > MOST_BARS else ""
+    of = f" The {MOST_BARS} least local of {len(placements):,} ranks." if len(placements) > MOST_BARS else ""
     return StackedBars(
         id="locality-chart",
         title="Where each rank's memory lies, by NUMA node",
         parts=tuple(parts),
-        bars=tuple(_locality_bar(placement, drawn, len(parts)) for placement in shown),
+        bars=tuple(_locality_bar(placement, drawn, len(parts)) for placement in charted),
         caption=f"At the end: the share on the nodes of the rank's own CPUs.{of}",
         unit=Unit.RATIO,
     )
@@ -152,9 +152,9 @@ def _placement_table(machine: MachineAnalysis) -> Table:
 
 def _memory_text(placement: RankPlacement) -> str | None:
     ranked = sorted(placement.memory_nodes.items(), key=lambda item: (-item[1], item[0]))
-    shown = [f"node {node}: {units.format_ratio(share, 0)}" for node, share in ranked[:4] if share > 0]
+    shares = [f"node {node}: {units.format_ratio(share, 0)}" for node, share in ranked[:4] if share > 0]
     left = len([share for _, share in ranked[4:] if share > 0])
-    return (", ".join(shown) + (f", {left} more" if left else "")) or None
+    return (", ".join(shares) + (f", {left} more" if left else "")) or None
 
 
 def _traffic_table(machine: MachineAnalysis) -> Table:

@@ -46,8 +46,8 @@ def waits_section(analysis: RunAnalysis) -> Section | None:
 
 def _step_ns(analysis: RunAnalysis) -> float | None:
     """The mean traced step."""
-    known = [rank.breakdown_ns.step for rank in analysis.ranks if rank.breakdown_ns is not None]
-    return sum(known) / len(known) if known else None
+    breakdowns = [rank.breakdown_ns.step for rank in analysis.ranks if rank.breakdown_ns is not None]
+    return sum(breakdowns) / len(breakdowns) if breakdowns else None
 
 
 def _lead(waits: WaitAnalysis, step_ns: float | None, unit: str) -> str:
@@ -69,10 +69,10 @@ def _lead(waits: WaitAnalysis, step_ns: float | None, unit: str) -> str:
 
 def _main_reason(waits: WaitAnalysis, late: RankWait) -> str:
     """Of that rank's own lateness."""
-    own = [why for group in waits.groups for why in group.reasons if why.rank == late.rank]
-    if not own:
+    reasons = [why for group in waits.groups for why in group.reasons if why.rank == late.rank]
+    if not reasons:
         return ""
-    worst = max(own, key=lambda why: why.wait_ns)
+    worst = max(reasons, key=lambda why: why.wait_ns)
     text = f"In the call that cost most, {in_sentence(worst.sentence)}"
     if worst.meanwhile:
         text += f" Meanwhile on its host: {worst.meanwhile}."
@@ -162,13 +162,15 @@ def _by_wait(row: tuple[Value, ...]) -> float:
 
 def _pattern(waits: WaitAnalysis, names: Mapping[str, str]) -> Note:
     tone = "caution" if waits.pattern == "persistent" else "plain"
-    others = [_also(one) for one in waits.persistent[1:3]]
-    text = with_types(" ".join([waits.pattern_reason, *others]), names)
+    more_stragglers = [_also(straggler) for straggler in waits.persistent[1:3]]
+    text = with_types(" ".join([waits.pattern_reason, *more_stragglers]), names)
     return Note(text=visible(text, _LONGEST), tone=tone)
 
 
-def _also(one: PersistentStraggler) -> str:
-    return f"Rank {one.rank} held up {one.times}, by {units.format_ns(one.held_ns)} per step."
+def _also(straggler: PersistentStraggler) -> str:
+    return (
+        f"Rank {straggler.rank} held up {straggler.times}, by {units.format_ns(straggler.held_ns)} per step."
+    )
 
 
 def _stragglers_table(waits: WaitAnalysis, names: Mapping[str, str]) -> Table:
@@ -184,13 +186,13 @@ def _stragglers_table(waits: WaitAnalysis, names: Mapping[str, str]) -> Table:
         ),
         rows=tuple(
             (
-                one.step if one.step >= 0 else None,
-                one.rank,
-                f"{one.times:,} of {one.num_calls:,}",
-                one.held_ns,
-                visible(with_types(one.sentence, names), _LONGEST) if one.sentence else None,
+                straggler.step if straggler.step >= 0 else None,
+                straggler.rank,
+                f"{straggler.times:,} of {straggler.num_calls:,}",
+                straggler.held_ns,
+                visible(with_types(straggler.sentence, names), _LONGEST) if straggler.sentence else None,
             )
-            for one in waits.stragglers
+            for straggler in waits.stragglers
         ),
         caption="Behind: time in which half of the others had entered a collective and it had not.",
         print_rows=12,
@@ -228,8 +230,8 @@ def _uncertain(waits: WaitAnalysis) -> str:
 
 def _split_table(waits: WaitAnalysis, names: Mapping[str, str]) -> Table:
     silent = [row for row in waits.split if row.group is None][:_MOST_WITHOUT_CALL]
-    shown = [*(row for row in waits.split if row.group is not None), *silent][:_MOST_SPLIT_ROWS]
-    left_out = len(waits.split) - len(shown)
+    rows = [*(row for row in waits.split if row.group is not None), *silent][:_MOST_SPLIT_ROWS]
+    left_out = len(waits.split) - len(rows)
     more = f" {left_out:,} rows are left out here; the JSON report has them." if left_out else ""
     return Table(
         id="wait-split-table",
@@ -243,7 +245,7 @@ def _split_table(waits: WaitAnalysis, names: Mapping[str, str]) -> Table:
             Column(key="wait", title="Wait", unit=Unit.TIME, bar="wait", primary=True),
             Column(key="transfer", title="Transfer", unit=Unit.TIME, bar="transfer"),
         ),
-        rows=tuple(_split_row(row, names) for row in shown),
+        rows=tuple(_split_row(row, names) for row in rows),
         caption="Mean member rank. A call stands with the layer that its rank computed last before it. A "
         "layer's computation stands in the row of every group with calls behind it, and in one without a "
         f"group where no call follows: it does not add up over groups.{more}",

@@ -23,7 +23,7 @@ def what_ifs_section(analysis: RunAnalysis) -> Section | None:
             text=f"{visible(capital(caution))}: trust the order more than the figures.",
             tone="caution",
         )
-        for caution in sorted({one.caution for one in analysis.what_ifs if one.caution})
+        for caution in sorted({what_if.caution for what_if in analysis.what_ifs if what_if.caution})
     )
     table = Table(
         id="what-ifs",
@@ -37,13 +37,13 @@ def what_ifs_section(analysis: RunAnalysis) -> Section | None:
         ),
         rows=tuple(
             (
-                visible(with_types(one.title, names)),
-                one.step_ns,
-                one.gain_ns,
-                one.gain_ratio,
-                visible(with_types(one.evidence, names)),
+                visible(with_types(what_if.title, names)),
+                what_if.step_ns,
+                what_if.gain_ns,
+                what_if.gain_ratio,
+                visible(with_types(what_if.evidence, names)),
             )
-            for one in analysis.what_ifs
+            for what_if in analysis.what_ifs
         ),
         caption=(
             f"Each row replays {units.format_count(check.num_steps)} traced "

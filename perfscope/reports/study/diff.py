@@ -38,13 +38,13 @@ def diff_sections(study: StudyAnalysis) -> list[Section]:
     ]
     if same:
         blocks.append(Note(text=f"Without any change: {', '.join(same)}."))
-    shown = tuple(block for block in blocks if block is not None)
+    present = tuple(block for block in blocks if block is not None)
     return [
         Section(
             id="study-diff",
             title="What changed",
             lead=visible(_lead(study, diff), LONGEST),
-            blocks=shown or (Note(text="Nothing of the two runs differs."),),
+            blocks=present or (Note(text="Nothing of the two runs differs."),),
         )
     ]
 

@@ -52,26 +52,26 @@ def framework_sections(study: StudyAnalysis) -> list[Section]:
     """One per model."""
     several = len(study.frameworks) > 1
     return [
-        _section(study, one, f"-{number}" if several else "")
-        for number, one in enumerate(study.frameworks, 1)
+        _section(study, of_model, f"-{number}" if several else "")
+        for number, of_model in enumerate(study.frameworks, 1)
     ]
 
 
 def framework_figures(study: StudyAnalysis) -> Iterator[KeyFigure]:
     """The fastest framework that learns as the reference does, per model, on the fewest ranks."""
-    for number, one in enumerate(study.frameworks[:_TOLD]):
-        size = one.world_sizes[0] if one.world_sizes else 0
-        known = fastest(one.rows, size)
-        if len(known) < 2:
+    for number, of_model in enumerate(study.frameworks[:_TOLD]):
+        size = of_model.world_sizes[0] if of_model.world_sizes else 0
+        comparable = fastest(of_model.rows, size)
+        if len(comparable) < 2:
             continue
-        best, other = known[0].speed(size) or 0.0, known[1].speed(size) or 1.0
-        level = known[1] in level_with(known[0], known[1:], size)
+        best, other = comparable[0].speed(size) or 0.0, comparable[1].speed(size) or 1.0
+        level = comparable[1] in level_with(comparable[0], comparable[1:], size)
         yield KeyFigure(
             id=f"fastest-{number}",
-            title=f"Fastest, {visible(one.title, 40)}",
-            value=visible(known[0].name, 40),
+            title=f"Fastest, {visible(of_model.title, 40)}",
+            value=visible(comparable[0].name, 40),
             note=f"{format_value(Unit.SAMPLES, best)} samples/s on {ranks(size)}, "
-            f"{times(best / other)} as many as {visible(known[1].name, 40)}"
+            f"{times(best / other)} as many as {visible(comparable[1].name, 40)}"
             + (", which counts as level" if level else ""),
         )
 
@@ -79,32 +79,32 @@ def framework_figures(study: StudyAnalysis) -> Iterator[KeyFigure]:
 def framework_sentences(study: StudyAnalysis) -> Iterator[str]:
     """For the verdict: what the losses say, then of each model who is how fast."""
     if study.frameworks:
-        rows = [row for one in study.frameworks for row in one.rows]
+        rows = [row for of_model in study.frameworks for row in of_model.rows]
         yield agreement_of(rows, study.frameworks[0].reference)
-    for one in study.frameworks[:_TOLD]:
-        yield f"With {one.headline}"
+    for of_model in study.frameworks[:_TOLD]:
+        yield f"With {of_model.headline}"
 
 
-def _section(study: StudyAnalysis, one: FrameworkStudy, suffix: str) -> Section:
-    points = [(row, point) for row in one.rows for point in row.points]
+def _section(study: StudyAnalysis, of_model: FrameworkStudy, suffix: str) -> Section:
+    points = [(row, point) for row in of_model.rows for point in row.points]
     lead = "The same model, initial weights and samples in each; speeds count only where the losses agree."
     blocks: list[Block | None] = [
-        *_remarks(one),
-        Note(text=visible(one.agreement, LONGEST)) if one.agreement else None,
-        _parity(one, suffix),
-        Note(text=visible(one.headline, LONGEST)),
-        _speeds(one, suffix),
-        _table(one, suffix),
-        Note(text=visible(one.scaling, LONGEST)) if one.scaling else None,
-        _scaling(one, suffix),
+        *_remarks(of_model),
+        Note(text=visible(of_model.agreement, LONGEST)) if of_model.agreement else None,
+        _parity(of_model, suffix),
+        Note(text=visible(of_model.headline, LONGEST)),
+        _speeds(of_model, suffix),
+        _table(of_model, suffix),
+        Note(text=visible(of_model.scaling, LONGEST)) if of_model.scaling else None,
+        _scaling(of_model, suffix),
         compositions(
             f"study-framework-composition{suffix}",
             "Where the traced step goes",
             ((_label(row, point), point.composition) for row, point in points),
             "Mean over ranks and traced steps.",
         ),
-        _overheads(one, suffix),
-        _ways(one, suffix),
+        _overheads(of_model, suffix),
+        _ways(of_model, suffix),
         *loss_charts(
             study,
             [(f"{row.name}, {ranks(point.world_size)}", point.runs) for row, point in points],
@@ -113,14 +113,14 @@ def _section(study: StudyAnalysis, one: FrameworkStudy, suffix: str) -> Section:
     ]
     return Section(
         id=f"study-frameworks{suffix}",
-        title=f"Frameworks side by side: {visible(one.title, 160)}",
-        lead=f"{lead} {visible(one.trained, LONGEST)}.".rstrip(" .") + ".",
+        title=f"Frameworks side by side: {visible(of_model.title, 160)}",
+        lead=f"{lead} {visible(of_model.trained, LONGEST)}.".rstrip(" .") + ".",
         blocks=tuple(block for block in blocks if block is not None),
     )
 
 
-def _remarks(one: FrameworkStudy) -> Iterator[Note]:
-    for row in one.rows:
+def _remarks(of_model: FrameworkStudy) -> Iterator[Note]:
+    for row in of_model.rows:
         if row.remark:
             yield Note(text=f"{visible(row.name, 60)} is {visible(row.remark, LONGEST)}.")
 
@@ -133,36 +133,36 @@ def _label(row: FrameworkRow, point: FrameworkPoint) -> str:
     return visible(f"{_name(row)}, {ranks(point.world_size)}", 80)
 
 
-def _ways(one: FrameworkStudy, suffix: str) -> Facts | None:
+def _ways(of_model: FrameworkStudy, suffix: str) -> Facts | None:
     """How each trains: frameworks differ most in that."""
     pairs = tuple(
         (visible(f"{row.name} {row.version}".strip(), 60), visible(f"{row.how}.", LONGEST))
-        for row in one.rows
+        for row in of_model.rows
         if row.how
     )
     return Facts(id=f"study-framework-ways{suffix}", title="How each trains", pairs=pairs) if pairs else None
 
 
-def _parity(one: FrameworkStudy, suffix: str) -> Table | None:
+def _parity(of_model: FrameworkStudy, suffix: str) -> Table | None:
     rows: list[tuple[Value, ...]] = [
         (
             visible(_name(row), 60),
             size,
-            _relative(found.first_difference),
-            _relative(found.early_difference),
-            _relative(found.max_difference),
-            found.num_steps,
-            found.verdict,
-            visible(found.reason or _parted(found), LONGEST) or None,
+            _relative(agreement.first_difference),
+            _relative(agreement.early_difference),
+            _relative(agreement.max_difference),
+            agreement.num_steps,
+            agreement.verdict,
+            visible(agreement.reason or _parted(agreement), LONGEST) or None,
         )
-        for row in one.rows
-        for size, found in sorted(row.parity.items())
+        for row in of_model.rows
+        for size, agreement in sorted(row.parity.items())
     ]
     if not rows:
         return None
     return Table(
         id=f"study-parity{suffix}",
-        title=f"Do the losses agree with those of {visible(one.reference, 60)}?",
+        title=f"Do the losses agree with those of {visible(of_model.reference, 60)}?",
         columns=(
             Column(key="name", title="Framework", primary=True),
             Column(key="ranks", title="Ranks", unit=Unit.COUNT, primary=True),
@@ -180,17 +180,18 @@ def _parity(one: FrameworkStudy, suffix: str) -> Table | None:
         ),
         rows=tuple(rows),
         caption="Relative differences of the loss over all ranks from that of "
-        f"{visible(one.reference, 60)} on as many; of several repeats the worst. {EARLY_TOLERANCE:.0e} is "
-        f"allowed over the first {EARLY_STEPS} steps, {TOLERANCE:g} over the first {PARITY_STEPS}: later "
-        "rounding alone may part curves.",
+        f"{visible(of_model.reference, 60)} on as many; of several repeats the worst. "
+        f"{EARLY_TOLERANCE:.0e} is allowed over the first {EARLY_STEPS} steps, {TOLERANCE:g} over the "
+        f"first {PARITY_STEPS}: later rounding alone may part curves.",
     ).trimmed()
 
 
-def _parted(found: Parity) -> str:
-    if found.parted_at is None:
+def _parted(agreement: Parity) -> str:
+    if agreement.parted_at is None:
         return ""
     return (
-        f"more than {found.early_tolerance:.0e} apart from step {found.parted_at} on, as rounding can make it"
+        f"more than {agreement.early_tolerance:.0e} apart from step {agreement.parted_at} on, "
+        "as rounding can make it"
     )
 
 
@@ -198,20 +199,22 @@ def _relative(value: float | None) -> str | None:
     return None if value is None else f"{value:.1e}" if value else "0"
 
 
-def _speeds(one: FrameworkStudy, suffix: str) -> IntervalBars | None:
-    points = [(row, point) for row in one.rows for point in row.points if point.samples_per_s is not None]
+def _speeds(of_model: FrameworkStudy, suffix: str) -> IntervalBars | None:
+    points = [
+        (row, point) for row in of_model.rows for point in row.points if point.samples_per_s is not None
+    ]
     if not points:
         return None
-    some = any(len(point.speeds) > 1 for _, point in points)
+    has_repeats = any(len(point.speeds) > 1 for _, point in points)
     caption = (
         "The line across a bar's end goes from the slowest to the fastest repeat. The fastest on each number "
         "of ranks is in colour."
-        if some
+        if has_repeats
         else "One run of each: how far these figures scatter is not known."
     )
     best = {
-        size: max((row.speed(size) or 0.0 for row in one.rows if row.agrees(size)), default=0.0)
-        for size in one.world_sizes
+        size: max((row.speed(size) or 0.0 for row in of_model.rows if row.agrees(size)), default=0.0)
+        for size in of_model.world_sizes
     }
     return IntervalBars(
         id=f"study-framework-speed{suffix}",
@@ -233,11 +236,11 @@ def _speeds(one: FrameworkStudy, suffix: str) -> IntervalBars | None:
     )
 
 
-def _table(one: FrameworkStudy, suffix: str) -> Table:
+def _table(of_model: FrameworkStudy, suffix: str) -> Table:
     rows: list[tuple[Value, ...]] = []
     heat: list[tuple[str, ...]] = []
-    reference = next((row for row in one.rows if row.is_reference), None)
-    for row in one.rows:
+    reference = next((row for row in of_model.rows if row.is_reference), None)
+    for row in of_model.rows:
         for point in row.points:
             base = reference.speed(point.world_size) if reference else None
             may = row.agrees(point.world_size) and base and point.samples_per_s
@@ -265,7 +268,9 @@ def _table(one: FrameworkStudy, suffix: str) -> Table:
             Column(key="ranks", title="Ranks", unit=Unit.COUNT, primary=True),
             Column(key="rate", title="Samples/s", unit=Unit.SAMPLES, hint="median of repeats", primary=True),
             Column(key="spread", title="Repeats", hint="samples/s of the slowest and the fastest"),
-            Column(key="ratio", title=f"Over {visible(one.reference, 40)}", unit=Unit.FACTOR, primary=True),
+            Column(
+                key="ratio", title=f"Over {visible(of_model.reference, 40)}", unit=Unit.FACTOR, primary=True
+            ),
             Column(key="step", title="Typical step", unit=Unit.TIME),
             Column(key="speedup", title="Speedup", unit=Unit.FACTOR, hint="over its own fewest ranks"),
             Column(key="efficiency", title="Efficiency", unit=Unit.RATIO, hint="speedup over the ideal"),
@@ -282,17 +287,17 @@ def _table(one: FrameworkStudy, suffix: str) -> Table:
     )
 
 
-def _scaling(one: FrameworkStudy, suffix: str) -> CurveChart | None:
+def _scaling(of_model: FrameworkStudy, suffix: str) -> CurveChart | None:
     curves = [
         Curve(
             label=visible(_name(row), 60),
             x=tuple(float(point.world_size) for point in row.points),
             y=tuple(point.speedup if point.speedup is not None else float("nan") for point in row.points),
         )
-        for row in one.rows
+        for row in of_model.rows
         if len(row.points) > 1
     ]
-    sizes = tuple(float(size) for size in one.world_sizes)
+    sizes = tuple(float(size) for size in of_model.world_sizes)
     if not curves or len(sizes) < _CURVES_FROM:
         return None
     ideal = Curve(label="ideal", x=sizes, y=tuple(size / sizes[0] for size in sizes), kind="ideal")
@@ -307,13 +312,13 @@ def _scaling(one: FrameworkStudy, suffix: str) -> CurveChart | None:
     )
 
 
-def _overheads(one: FrameworkStudy, suffix: str) -> Table | None:
+def _overheads(of_model: FrameworkStudy, suffix: str) -> Table | None:
     """What of the traced step runs no kernel, and how far the traced step is from the typical one."""
-    points = [(row, point) for row in one.rows for point in row.points if point.composition is not None]
+    points = [(row, point) for row in of_model.rows for point in row.points if point.composition is not None]
     if not points:
         return None
     slowed = any((point.traced_ratio or 1.0) > _SLOWED for _, point in points)
-    told = (
+    caption = (
         " Tracing, and that the traced steps are among the first, makes some of them much longer than the "
         "typical one: read “no kernel” as an upper bound there."
     )
@@ -342,5 +347,5 @@ def _overheads(one: FrameworkStudy, suffix: str) -> Table | None:
             for row, point in points
         ),
         caption="“No kernel” is time in which no operator, communication, copy or wait for data was traced "
-        "on the threads that train: the framework's own work, and idling." + (told if slowed else ""),
+        "on the threads that train: the framework's own work, and idling." + (caption if slowed else ""),
     )

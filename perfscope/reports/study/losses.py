@@ -25,14 +25,14 @@ def loss_charts(
     Args:
         rows: title and labels of the runs of each curve.
     """
-    found = [(title, _curve(study, runs)) for title, runs in rows]
-    curves = [(title, curve) for title, curve in found if curve is not None and len(curve.losses) > 1]
+    by_title = [(title, _curve(study, runs)) for title, runs in rows]
+    curves = [(title, curve) for title, curve in by_title if curve is not None and len(curve.losses) > 1]
     if not curves:
         return
-    without = [title for title, curve in found if curve is None]
-    told = f" Not recorded for {listed(without)}." if without else ""
-    yield from _by_samples([(t, c) for t, c in curves if c.samples], suffix, told)
-    yield from _by_seconds([(t, c) for t, c in curves if c.seconds], suffix, told)
+    without = [title for title, curve in by_title if curve is None]
+    caption_end = f" Not recorded for {listed(without)}." if without else ""
+    yield from _by_samples([(t, c) for t, c in curves if c.samples], suffix, caption_end)
+    yield from _by_seconds([(t, c) for t, c in curves if c.seconds], suffix, caption_end)
 
 
 def _curve(study: StudyAnalysis, labels: Sequence[str]) -> LossCurve | None:
@@ -41,13 +41,13 @@ def _curve(study: StudyAnalysis, labels: Sequence[str]) -> LossCurve | None:
     return next((curve for curve in curves if curve is not None), None)
 
 
-def _by_samples(curves: list[tuple[str, LossCurve]], suffix: str, told: str) -> Iterator[CurveChart]:
+def _by_samples(curves: list[tuple[str, LossCurve]], suffix: str, caption_end: str) -> Iterator[CurveChart]:
     groups = grouped(curves)
     if not groups:
         return
-    shown = groups[:MOST_CURVES]
-    left = len(groups) - len(shown)
-    same = [f"{visible(names[0], 60)} stands for {listed(names[1:], 12)}" for names, _ in shown if names[1:]]
+    drawn = groups[:MOST_CURVES]
+    left = len(groups) - len(drawn)
+    same = [f"{visible(names[0], 60)} stands for {listed(names[1:], 12)}" for names, _ in drawn if names[1:]]
     caption = "What was learned from as many samples. Curves that agree within 1 % are drawn once"
     caption += f": {'; '.join(same)}." if same else "."
     yield CurveChart(
@@ -57,22 +57,22 @@ def _by_samples(curves: list[tuple[str, LossCurve]], suffix: str, told: str) -> 
         y_title="training loss",
         curves=tuple(
             _drawn(_name(names), [float(value) for value in curve.samples], curve.losses)
-            for names, curve in shown
+            for names, curve in drawn
         ),
         x_unit=Unit.COUNT,
         y_unit=Unit.LOSS,
         y_zero=False,
-        caption=_with_left(caption, left) + told,
+        caption=_with_left(caption, left) + caption_end,
     )
 
 
-def _by_seconds(curves: list[tuple[str, LossCurve]], suffix: str, told: str) -> Iterator[CurveChart]:
+def _by_seconds(curves: list[tuple[str, LossCurve]], suffix: str, caption_end: str) -> Iterator[CurveChart]:
     if not curves:
         return
-    shown = curves[:MOST_CURVES]
-    ends = [curve.seconds[-1] for _, curve in shown]
-    starts = [value for _, curve in shown for value in curve.seconds[:1] if value > 0]
-    log = min(ends) > 0 and max(ends) > LONG_SPAN * min(ends) and len(starts) == len(shown)
+    drawn = curves[:MOST_CURVES]
+    ends = [curve.seconds[-1] for _, curve in drawn]
+    starts = [value for _, curve in drawn for value in curve.seconds[:1] if value > 0]
+    log = min(ends) > 0 and max(ends) > LONG_SPAN * min(ends) and len(starts) == len(drawn)
     caption = "What was learned in as much time: setting up is not counted, what the first step compiles is."
     caption += " The time axis is logarithmic." if log else ""
     yield CurveChart(
@@ -82,14 +82,14 @@ def _by_seconds(curves: list[tuple[str, LossCurve]], suffix: str, told: str) -> 
         y_title="training loss",
         curves=tuple(
             _drawn(visible(title, 60), [1e9 * value for value in curve.seconds], curve.losses)
-            for title, curve in shown
+            for title, curve in drawn
         ),
         x_unit=Unit.TIME,
         y_unit=Unit.LOSS,
         x_log=log,
         y_zero=False,
         x_marks=log_marks(1e9 * min(starts), 1e9 * max(ends)) if log else (),
-        caption=_with_left(caption, len(curves) - len(shown)) + told,
+        caption=_with_left(caption, len(curves) - len(drawn)) + caption_end,
     )
 
 
@@ -125,5 +125,5 @@ def grouped(curves: Sequence[tuple[str, LossCurve]]) -> list[tuple[list[str], Lo
     return groups
 
 
-def _near(one: LossCurve, other: LossCurve, room: float) -> bool:
-    return all(abs(a - b) <= room for a, b in zip(one.losses, other.losses, strict=True))
+def _near(first: LossCurve, other: LossCurve, room: float) -> bool:
+    return all(abs(a - b) <= room for a, b in zip(first.losses, other.losses, strict=True))

@@ -57,10 +57,10 @@ def missing_section(study: StudyAnalysis) -> Section:
     """Of the study first, then of its runs; the same gap of several runs is told once."""
     title = "What could not be told"
     gaps: dict[tuple[str, str], list[str]] = {_texts(gap): [] for gap in study.missing}
-    shown = _single_ranks(study)
+    single = _single_ranks(study)
     for run in study.runs:
         for gap in run.missing:
-            if run.label in shown and gap.figure is Figure.PARALLEL_EFFICIENCY:
+            if run.label in single and gap.figure is Figure.PARALLEL_EFFICIENCY:
                 continue
             labels = gaps.setdefault(_texts(gap), [])
             labels.append(run.label)
@@ -88,13 +88,13 @@ def missing_section(study: StudyAnalysis) -> Section:
 
 def _single_ranks(study: StudyAnalysis) -> set[str]:
     """Runs on one rank whose factors the scaling shows: alone they have none, beside others they do."""
-    found: set[str] = set()
+    labels: set[str] = set()
     for series in study.scaling.series if study.scaling else ():
         rows = {row.factor: row.values for row in series.pop.rows} if series.pop else {}
         first = series.points[0] if series.points else None
         if first and first.world_size == 1 and rows.get(PopFactor.PARALLEL, (None,))[0] is not None:
-            found |= set(first.runs)
-    return found
+            labels |= set(first.runs)
+    return labels
 
 
 def _of_runs(labels: list[str], everywhere: int) -> str:
@@ -137,7 +137,7 @@ def runs_section(study: StudyAnalysis, started: Mapping[str, int]) -> Section:
             for run in study.runs
         ),
     ).trimmed()
-    places = Table(
+    locations = Table(
         id="runs-places",
         title="Where they ran, and how",
         columns=(
@@ -159,7 +159,7 @@ def runs_section(study: StudyAnalysis, started: Mapping[str, int]) -> Section:
         ),
         cards=True,
     ).trimmed()
-    blocks: list[Block] = [table, places]
+    blocks: list[Block] = [table, locations]
     commands = tuple(
         (visible(run.label, 80), visible(beginning(shlex.join(run.command), LONGEST_COMMAND), LONGEST))
         for run in study.runs
@@ -182,16 +182,16 @@ def _by(by: str) -> str:
 
 def _versions(run: StudyRun) -> str:
     packages = [f"{name} {version}" for name, version in sorted(run.packages.items())]
-    own = [f"perfscope {run.perfscope_version}"] if run.perfscope_version else []
-    return ", ".join([*own, *packages])
+    versions = [f"perfscope {run.perfscope_version}"] if run.perfscope_version else []
+    return ", ".join([*versions, *packages])
 
 
 def _state(run: StudyRun) -> str:
-    words = ["still running"] if run.running else []
-    words += list(run.incomplete) if not run.running else []
-    words += ["diverged"] if run.diverged else []
-    words += ["disturbed"] if run.disturbed else []
-    return visible("; ".join(words), 200) or "complete"
+    parts = ["still running"] if run.running else []
+    parts += list(run.incomplete) if not run.running else []
+    parts += ["diverged"] if run.diverged else []
+    parts += ["disturbed"] if run.disturbed else []
+    return visible("; ".join(parts), 200) or "complete"
 
 
 def when(started_ns: int | None) -> str | None:

@@ -51,11 +51,12 @@ def scaling_sections(study: StudyAnalysis) -> list[Section]:
     series = study.scaling.series if study.scaling else ()
     several = len(series) > 1
     return [
-        _section(one, f"-{number}" if several else "", study.headline) for number, one in enumerate(series, 1)
+        _section(line, f"-{number}" if several else "", study.headline)
+        for number, line in enumerate(series, 1)
     ]
 
 
-def _section(series: ScalingSeries, suffix: str, said: str) -> Section:
+def _section(series: ScalingSeries, suffix: str, headline: str) -> Section:
     blocks: list[Block | None] = []
     if series.refused:
         blocks.append(Note(text=visible(series.refused, LONGEST), tone="refuse"))
@@ -74,7 +75,7 @@ def _section(series: ScalingSeries, suffix: str, said: str) -> Section:
     return Section(
         id=f"study-scaling{suffix}",
         title=f"{title}: {visible(series.name, 120)}" if suffix and series.name else title,
-        lead=visible(series.sentence, LONGEST) if series.sentence != said else "",
+        lead=visible(series.sentence, LONGEST) if series.sentence != headline else "",
         blocks=tuple(block for block in blocks if block is not None),
     )
 
@@ -102,12 +103,16 @@ def _edges(
 
     The reference is 1 by definition: its edge is itself, so that the band starts there.
     """
-    known = [interval(point) for point in points]
-    if not any(known):
+    intervals = [interval(point) for point in points]
+    if not any(intervals):
         return (), ()
-    own = [getattr(point, value) if point.is_reference else math.nan for point in points]
-    low = tuple(one.low if one else at for one, at in zip(known, own, strict=True))
-    return low, tuple(one.high if one else at for one, at in zip(known, own, strict=True))
+    reference_values = [getattr(point, value) if point.is_reference else math.nan for point in points]
+    low = tuple(
+        interval_.low if interval_ else at for interval_, at in zip(intervals, reference_values, strict=True)
+    )
+    return low, tuple(
+        interval_.high if interval_ else at for interval_, at in zip(intervals, reference_values, strict=True)
+    )
 
 
 def _axis(series: ScalingSeries, curves: Sequence[Curve]) -> tuple[bool, tuple[float, ...]]:
@@ -125,8 +130,8 @@ def _speedup_chart(series: ScalingSeries, suffix: str) -> CurveChart:
     low, high = _edges(points, lambda point: point.speedup_interval, "speedup")
     base = points[0].ideal_speedup / points[0].world_size
     # Points where the others have theirs: the pointer then tells all of one place.
-    places = {float(point.world_size) for point in points}
-    line = tuple(sorted(places | {float(one.world_size) for fit in fits for one in fit.curve}))
+    sizes = {float(point.world_size) for point in points}
+    line = tuple(sorted(sizes | {float(curve_point.world_size) for fit in fits for curve_point in fit.curve}))
     curves = [
         Curve(
             label="measured",
@@ -139,9 +144,9 @@ def _speedup_chart(series: ScalingSeries, suffix: str) -> CurveChart:
         *(_fitted(fit, largest) for fit in fits),
     ]
     log, marks = _axis(series, curves)
-    told = [_band_words(points, high, "speedup")] if low else [_no_interval(points)]
+    caption = [_band_words(points, high, "speedup")] if low else [_no_interval(points)]
     if any(fit.curve[-1].extrapolated for fit in fits):
-        told.append("Dashed: beyond the largest number of ranks measured, as the law has it.")
+        caption.append("Dashed: beyond the largest number of ranks measured, as the law has it.")
     return CurveChart(
         id=f"study-speedup{suffix}",
         title="Speedup",
@@ -152,7 +157,7 @@ def _speedup_chart(series: ScalingSeries, suffix: str) -> CurveChart:
         x_log=log,
         y_log=log,
         x_marks=marks,
-        caption=" ".join(filter(None, told)),
+        caption=" ".join(filter(None, caption)),
     )
 
 
@@ -162,14 +167,14 @@ def points_reference(series: ScalingSeries) -> str:
 
 
 def _fitted(fit: ScalingFit, largest: float) -> Curve:
-    known = [point for point in fit.curve if math.isfinite(point.speedup)]
-    some = any(point.low is not None for point in known)
+    finite = [point for point in fit.curve if math.isfinite(point.speedup)]
+    has_band = any(point.low is not None for point in finite)
     return Curve(
         label=visible(fit.title, 60),
-        x=tuple(float(point.world_size) for point in known),
-        y=tuple(point.speedup for point in known),
-        low=tuple(math.nan if point.low is None else point.low for point in known) if some else (),
-        high=tuple(math.nan if point.high is None else point.high for point in known) if some else (),
+        x=tuple(float(point.world_size) for point in finite),
+        y=tuple(point.speedup for point in finite),
+        low=tuple(math.nan if point.low is None else point.low for point in finite) if has_band else (),
+        high=tuple(math.nan if point.high is None else point.high for point in finite) if has_band else (),
         kind="fit",
         dashed_from=largest,
     )
@@ -212,8 +217,8 @@ def _efficiency_chart(series: ScalingSeries, suffix: str) -> CurveChart:
 
 
 def _points_table(series: ScalingSeries, suffix: str) -> Table:
-    told = "Karp–Flatt: the part that does not scale, as if it were serial. "
-    told += "Rising with the ranks it is overhead, level it is a serial part."
+    caption = "Karp–Flatt: the part that does not scale, as if it were serial. "
+    caption += "Rising with the ranks it is overhead, level it is a serial part."
     has = any(point.karp_flatt is not None for point in series.points)
     return Table(
         id=f"study-scaling-table{suffix}",
@@ -248,7 +253,7 @@ def _points_table(series: ScalingSeries, suffix: str) -> Table:
             for point in series.points
         ),
         heat=tuple(("",) * 8 + (efficiency_tone(point.efficiency), "", "") for point in series.points),
-        caption=f"{TYPICAL} {told}" if has else TYPICAL,
+        caption=f"{TYPICAL} {caption}" if has else TYPICAL,
     ).trimmed()
 
 
@@ -262,15 +267,17 @@ def _pop(series: ScalingSeries, suffix: str) -> Iterator[Block]:
 
 def _pop_table(tree: PopTree, series: ScalingSeries, suffix: str) -> Table:
     order = (PopFactor.GLOBAL, *PopFactor)
-    shown = [row for row in tree.rows if any(value is not None for value in row.values)]
-    shown.sort(key=lambda row: order.index(row.factor))
-    rows: list[tuple[Value, ...]] = [(INDENT * row.depth + TITLES[row.factor], *row.values) for row in shown]
+    pop_rows = [row for row in tree.rows if any(value is not None for value in row.values)]
+    pop_rows.sort(key=lambda row: order.index(row.factor))
+    rows: list[tuple[Value, ...]] = [
+        (INDENT * row.depth + TITLES[row.factor], *row.values) for row in pop_rows
+    ]
     reasons = _pop_reasons(tree)
-    told = "Each factor is the product of those indented below it. "
-    told += f"{MARK} marks 80 % and more, which counts as acceptable"
-    told += f"; {units.MISSING} is not known, never 0." if reasons else "."
-    told += "".join(f" {visible(one, 300)}." for one in reasons)
-    told += _beside(tree, series)
+    caption = "Each factor is the product of those indented below it. "
+    caption += f"{MARK} marks 80 % and more, which counts as acceptable"
+    caption += f"; {units.MISSING} is not known, never 0." if reasons else "."
+    caption += "".join(f" {visible(reason, 300)}." for reason in reasons)
+    caption += _beside(tree, series)
     return Table(
         id=f"study-pop-table{suffix}",
         title="Where efficiency is lost, by number of ranks",
@@ -287,9 +294,9 @@ def _pop_table(tree: PopTree, series: ScalingSeries, suffix: str) -> Table:
             ),
         ),
         rows=tuple(rows),
-        heat=tuple(("", *(efficiency_tone(value) for value in row.values)) for row in shown),
+        heat=tuple(("", *(efficiency_tone(value) for value in row.values)) for row in pop_rows),
         heat_mark=MARK,
-        caption=told,
+        caption=caption,
     )
 
 
@@ -297,24 +304,24 @@ def _beside(tree: PopTree, series: ScalingSeries) -> str:
     """How these figures go with those of the throughput, and what one rank has to do with them."""
     rows = {row.factor: row.values for row in tree.rows}
     last, point = rows.get(PopFactor.GLOBAL, (None,))[-1], series.points[-1]
-    told = ""
+    text = ""
     if last is not None and point.world_size == tree.world_sizes[-1]:
-        told += (
+        text += (
             f" Global efficiency ({units.format_ratio(last)} on {point.world_size:,}) is of the traced steps "
             "and counts what the reference itself loses; the efficiency above "
             f"({units.format_ratio(point.efficiency)}) is of the throughput, over that of the reference."
         )
     if tree.world_sizes[0] == 1 and rows.get(PopFactor.PARALLEL, (None,))[0] is not None:
-        told += (
+        text += (
             " One rank shares nothing and sends nothing: what it lacks of 100 % is time outside computation "
             "and optimizer (input, idle)."
         )
-    return told
+    return text
 
 
 def _pop_reasons(tree: PopTree) -> list[str]:
     """``Serialisation, transfer at 1: no window was traced``, once for each reason and set of ranks."""
-    found: dict[tuple[str, tuple[int, ...]], list[str]] = {}
+    by_reason: dict[tuple[str, tuple[int, ...]], list[str]] = {}
     for row in tree.rows:
         gaps: dict[str, list[int]] = {}
         for count, value, reason in zip(tree.world_sizes, row.values, row.reasons, strict=True):
@@ -322,13 +329,13 @@ def _pop_reasons(tree: PopTree) -> list[str]:
                 gaps.setdefault(reason, []).append(count)
         for reason, counts in gaps.items():
             title = TITLES[row.factor]
-            found.setdefault((reason, tuple(counts)), []).append(title)
-    told = []
-    for (reason, at), titles in found.items():
+            by_reason.setdefault((reason, tuple(counts)), []).append(title)
+    reasons = []
+    for (reason, at), titles in by_reason.items():
         ranks = "" if at == tree.world_sizes else f" at {', '.join(f'{count:,}' for count in at)}"
-        words = ", ".join([titles[0], *(title.lower() for title in titles[1:])])
-        told.append(f"{words[0].upper()}{words[1:]}{ranks}: {reason}")
-    return told
+        names = ", ".join([titles[0], *(title.lower() for title in titles[1:])])
+        reasons.append(f"{names[0].upper()}{names[1:]}{ranks}: {reason}")
+    return reasons
 
 
 def _composition(series: ScalingSeries, suffix: str) -> Block | None:
@@ -342,23 +349,23 @@ def _composition(series: ScalingSeries, suffix: str) -> Block | None:
 
 
 def _grew(series: ScalingSeries, suffix: str) -> Iterator[Block]:
-    if not any(one.before_ns or one.after_ns for one in series.what_grew):
+    if not any(growth.before_ns or growth.after_ns for growth in series.what_grew):
         if series.what_grew_missing:
             yield Note(text=f"What grew is not known: {visible(series.what_grew_missing, LONGEST)}.")
         return
     last = series.points[-1].world_size
     rows: list[tuple[Value, ...]] = [
         (
-            visible(one.title.capitalize(), 80),
-            one.before_ns,
-            one.expected_ns,
-            one.after_ns,
-            one.excess_ns,
-            one.excess_share,
-            visible(one.sentence, LONGEST),
+            visible(growth.title.capitalize(), 80),
+            growth.before_ns,
+            growth.expected_ns,
+            growth.after_ns,
+            growth.excess_ns,
+            growth.excess_share,
+            visible(growth.sentence, LONGEST),
         )
-        for one in series.what_grew
-        if one.before_ns or one.after_ns
+        for growth in series.what_grew
+        if growth.before_ns or growth.after_ns
     ]
     yield Table(
         id=f"study-grew-table{suffix}",
@@ -415,7 +422,10 @@ def _fits_table(series: ScalingSeries, suffix: str) -> Table | None:
 
 
 def _parameters(fit: ScalingFit) -> list[tuple[str, float, float | None, float | None]]:
-    return [(f"{one.name}, {one.meaning}", one.value, one.low, one.high) for one in fit.parameters]
+    return [
+        (f"{parameter.name}, {parameter.meaning}", parameter.value, parameter.low, parameter.high)
+        for parameter in fit.parameters
+    ]
 
 
 def _parameter(name: str, value: float, low: float | None, high: float | None) -> str:

@@ -40,7 +40,8 @@ MOST_PAIRED = 16  # settings in the matrix; it must fit a page
 def scheme_sections(study: StudyAnalysis) -> list[Section]:
     several = len(study.schemes) > 1
     return [
-        _section(study, one, f"-{number}" if several else "") for number, one in enumerate(study.schemes, 1)
+        _section(study, scheme_study, f"-{number}" if several else "")
+        for number, scheme_study in enumerate(study.schemes, 1)
     ]
 
 
@@ -68,15 +69,15 @@ def _section(study: StudyAnalysis, schemes: SchemeStudy, suffix: str) -> Section
     )
 
 
-def _sentences(schemes: SchemeStudy, said: str) -> Iterator[Block]:
+def _sentences(schemes: SchemeStudy, headline: str) -> Iterator[Block]:
     """What stands above the report's figures already is not said again."""
     if schemes.refused:
         yield Note(text=visible(schemes.refused, LONGEST), tone="refuse")
     verdict = schemes.verdict
-    if verdict is None or verdict.headline == said:
+    if verdict is None or verdict.headline == headline:
         return
-    words = (visible(text, LONGEST) for text in (verdict.headline, verdict.why, verdict.turn) if text)
-    yield Note(text=" ".join(words))
+    texts = (visible(text, LONGEST) for text in (verdict.headline, verdict.why, verdict.turn) if text)
+    yield Note(text=" ".join(texts))
 
 
 def _winner(schemes: SchemeStudy) -> str:
@@ -86,10 +87,10 @@ def _winner(schemes: SchemeStudy) -> str:
 def _speeds(schemes: SchemeStudy, suffix: str) -> IntervalBars | None:
     if all(row.samples_per_s is None for row in schemes.rows):
         return None
-    some = any(row.samples_per_s_interval for row in schemes.rows)
+    has_intervals = any(row.samples_per_s_interval for row in schemes.rows)
     caption = (
         "The line across a bar's end is the 95 % interval of the median over repeats."
-        if some
+        if has_intervals
         else "No setting has repeats enough for an interval: how far these figures scatter is not known."
     )
     return IntervalBars(
@@ -123,16 +124,16 @@ def _composition(schemes: SchemeStudy, suffix: str) -> Block | None:
 
 def _against_best(schemes: SchemeStudy) -> dict[str, tuple[float, str | None]]:
     """Title -> (samples/s over those of the fastest, interval in words)."""
-    known = [row for row in schemes.rows if row.samples_per_s]
-    if not known:
+    measured = [row for row in schemes.rows if row.samples_per_s]
+    if not measured:
         return {}
-    best = known[0]
-    found: dict[str, tuple[float, str | None]] = {best.title: (1.0, None)}
+    best = measured[0]
+    ratios: dict[str, tuple[float, str | None]] = {best.title: (1.0, None)}
     for pair in schemes.pairs:
-        one = _seen_from(pair, best.title)
-        if one is not None:
-            found[one[0]] = (one[1], _words(one[2], one[3]))
-    return found
+        comparison = _seen_from(pair, best.title)
+        if comparison is not None:
+            ratios[comparison[0]] = (comparison[1], _words(comparison[2], comparison[3]))
+    return ratios
 
 
 def _words(low: float | None, high: float | None) -> str | None:
@@ -305,8 +306,8 @@ POP_COLUMNS = (
 
 
 def _pop_table(schemes: SchemeStudy, word: str, suffix: str) -> Table | None:
-    known = [row for row in schemes.rows if row.efficiency is not None]
-    if not known:
+    with_factors = [row for row in schemes.rows if row.efficiency is not None]
+    if not with_factors:
         return None
     rows: list[tuple[Value, ...]] = [
         (
@@ -344,9 +345,9 @@ def _turns(schemes: SchemeStudy, suffix: str) -> Iterator[Block]:
     turning = [turn for turn in schemes.turns if turn.bandwidth_factor is not None]
     if turning:
         yield _turns_table(turning, suffix)
-        others = [turn.challenger for turn in schemes.turns if turn.bandwidth_factor is None]
-        if others:
-            yield Note(text=f"Not overtaking within what is modelled: {listed(others, 12)}.")
+        without_crossing = [turn.challenger for turn in schemes.turns if turn.bandwidth_factor is None]
+        if without_crossing:
+            yield Note(text=f"Not overtaking within what is modelled: {listed(without_crossing, 12)}.")
     if schemes.batch_turns:
         yield _batch_turns_table(schemes, suffix)
 
@@ -409,13 +410,13 @@ def _matrix(schemes: SchemeStudy, word: str, suffix: str) -> Table | None:
     titles = [row.title for row in schemes.rows if row.samples_per_s]
     if len(titles) < 3 or not schemes.pairs:  # of two the speeds' table says it all
         return None
-    shown = titles[:MOST_PAIRED]
-    found = {(pair.a, pair.b): (pair.ratio, pair.level) for pair in schemes.pairs}
-    found |= {(p.b, p.a): (1 / p.ratio, p.level) for p in schemes.pairs if p.ratio > 0}
+    titles_shown = titles[:MOST_PAIRED]
+    ratios = {(pair.a, pair.b): (pair.ratio, pair.level) for pair in schemes.pairs}
+    ratios |= {(p.b, p.a): (1 / p.ratio, p.level) for p in schemes.pairs if p.ratio > 0}
     rows: list[tuple[Value, ...]] = []
     heat: list[tuple[str, ...]] = []
-    for number, row in enumerate(shown, 1):
-        cells = [found.get((row, column)) for column in shown]
+    for number, row in enumerate(titles_shown, 1):
+        cells = [ratios.get((row, column)) for column in titles_shown]
         rows.append((f"{number}  {visible(row, 60)}", *(cell[0] if cell else None for cell in cells)))
         heat.append(("", *("" if cell is None or cell[1] else ratio_tone(cell[0]) for cell in cells)))
     sure = any(pair.level is not None for pair in schemes.pairs)
@@ -424,7 +425,7 @@ def _matrix(schemes: SchemeStudy, word: str, suffix: str) -> Table | None:
         if sure
         else "Without repeats there is no interval: small differences may be noise."
     )
-    left = len(titles) - len(shown)
+    left = len(titles) - len(titles_shown)
     return Table(
         id=f"study-matrix{suffix}",
         title=f"Every {word} against every other",
@@ -438,7 +439,7 @@ def _matrix(schemes: SchemeStudy, word: str, suffix: str) -> Table | None:
                     hint=visible(title, 80),
                     primary=True,
                 )
-                for number, title in enumerate(shown, 1)
+                for number, title in enumerate(titles_shown, 1)
             ),
         ),
         rows=tuple(rows),
@@ -448,8 +449,8 @@ def _matrix(schemes: SchemeStudy, word: str, suffix: str) -> Table | None:
 
 
 def _pairs_table(schemes: SchemeStudy, suffix: str) -> Table | None:
-    known = [pair for pair in schemes.pairs if pair.interval is not None]
-    if not known:
+    with_interval = [pair for pair in schemes.pairs if pair.interval is not None]
+    if not with_interval:
         return None
     return Table(
         id=f"study-pairs-table{suffix}",
@@ -471,7 +472,7 @@ def _pairs_table(schemes: SchemeStudy, suffix: str) -> Table | None:
                 pair.p_value,
                 "no" if pair.level else "yes",
             )
-            for pair in known
+            for pair in with_interval
         ),
         print_rows=30,
     )

@@ -60,26 +60,32 @@ def compositions(
     identity: str, title: str, labelled: Iterable[tuple[str, Composition | None]], caption: str = ""
 ) -> StackedBars | None:
     """Where the mean traced step goes, a bar each; shares where steps differ much. None: nothing traced."""
-    known = [(visible(label, 80), one) for label, one in labelled if one is not None and one.step > 0]
-    if not known:
+    compositions_given = [
+        (visible(label, 80), composition)
+        for label, composition in labelled
+        if composition is not None and composition.step > 0
+    ]
+    if not compositions_given:
         return None
-    steps = [one.step for _, one in known]
+    steps = [composition.step for _, composition in compositions_given]
     shares = max(steps) > MOST_RATIO * min(steps)
     bars = tuple(
         Bar(
             label=label,
-            values=tuple(getattr(one, p.key) / (one.step if shares else 1) for p in BREAKDOWN_PARTS),
-            note=f"{one.num_steps} traced steps",
-            end=units.format_ns(one.step),
+            values=tuple(
+                getattr(composition, p.key) / (composition.step if shares else 1) for p in BREAKDOWN_PARTS
+            ),
+            note=f"{composition.num_steps} traced steps",
+            end=units.format_ns(composition.step),
         )
-        for label, one in known
+        for label, composition in compositions_given
     )
-    told = "Shares of the mean traced step, whose length stands behind the bar. " if shares else ""
+    caption_start = "Shares of the mean traced step, whose length stands behind the bar. " if shares else ""
     return StackedBars(
         id=identity,
         title=title,
         parts=BREAKDOWN_PARTS,
         bars=bars,
-        caption=f"{told}{caption}".strip(),
+        caption=f"{caption_start}{caption}".strip(),
         unit=Unit.RATIO if shares else Unit.TIME,
     )

@@ -61,7 +61,7 @@ def render(previous: str = "") -> str:
     """
     parts = [_HEAD, _kept(previous)]
     for family, title in FAMILIES.items():
-        members = [one for one in SCHEMES if family_of(one.name) == family]
+        members = [scheme_class for scheme_class in SCHEMES if family_of(scheme_class.name) == family]
         if members:
             parts.append(_family(title, members))
     parts += [_modifiers(), _models()]
@@ -75,8 +75,10 @@ def predicted_bytes(config: BenchConfig) -> tuple[Job, float, float]:
         BenchError: the run cannot be.
     """
     job = plan(config)
-    places = planned_places(job)
-    sent = [sum(bytes_by_link({rank: calls}, places).values()) for rank, calls in all_traffic(job).items()]
+    placements = planned_places(job)
+    sent = [
+        sum(bytes_by_link({rank: calls}, placements).values()) for rank, calls in all_traffic(job).items()
+    ]
     return job, max(sent, default=0.0), sum(sent)
 
 
@@ -92,8 +94,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _kept(previous: str) -> str:
     """The hand-written part with its marks; empty marks where there is none."""
-    _, begin, rest = previous.partition(BEGIN)
-    inside, end, _ = rest.partition(END)
+    _, begin, remainder = previous.partition(BEGIN)
+    inside, end, _ = remainder.partition(END)
     return f"{BEGIN}{inside if begin and end else chr(10)}{END}\n"
 
 
@@ -104,15 +106,15 @@ def _family(title: str, members: Sequence[type[Scheme]]) -> str:
         "| scheme | mesh | B | busiest rank sends | all ranks send |",
         "|---|---|---:|---:|---:|",
     ]
-    lines += [_predicted_row(one) for one in members]
+    lines += [_predicted_row(scheme_class) for scheme_class in members]
     lines.append("")
-    for one in members:
+    for scheme_class in members:
         lines += [
-            f"### {one.name}",
+            f"### {scheme_class.name}",
             "",
-            _wrapped(one.summary),
+            _wrapped(scheme_class.summary),
             "",
-            *(_wrapped(f"- {name}: {text.strip()}", "  ") for name, text in scheme_facts(one)),
+            *(_wrapped(f"- {name}: {text.strip()}", "  ") for name, text in scheme_facts(scheme_class)),
             "",
         ]
     return "\n".join(lines)
@@ -178,27 +180,33 @@ def _modifiers() -> str:
         "| modifier | number | busiest rank sends | one exchange |",
         "|---|---|---:|---|",
     ]
-    for one in COMPRESSIONS:
-        modifier = Modifier(one.name, one.default)
+    for compression in COMPRESSIONS:
+        modifier = Modifier(compression.name, compression.default)
         try:
             amount = _amount(predicted_bytes(_alexnet("dp.packed", _BATCH, (modifier,)))[1])
         except BenchError as error:
             amount = f"not possible: {error}"
-        number = "none" if one.default is None else f"{one.number}, {one.range}; {one.default:g} without"
-        lines.append(f"| `+{one.name}` | {number} | {amount} | {one.volume} |")
+        number = (
+            "none"
+            if compression.default is None
+            else f"{compression.number}, {compression.range}; {compression.default:g} without"
+        )
+        lines.append(f"| `+{compression.name}` | {number} | {amount} | {compression.volume} |")
     lines.append("")
-    for one in COMPRESSIONS:
+    for compression in COMPRESSIONS:
         lines += [
-            f"### +{one.name}",
+            f"### +{compression.name}",
             "",
-            _wrapped(one.summary),
+            _wrapped(compression.summary),
             "",
-            _wrapped(f"- holds: {one.criterion}", "  "),
-            _wrapped(f"- source: {one.source}", "  "),
+            _wrapped(f"- holds: {compression.criterion}", "  "),
+            _wrapped(f"- source: {compression.source}", "  "),
             "",
         ]
     for name, text in OTHER_MODIFIERS:
-        takers = ", ".join(f"`{one.name}`" for one in SCHEMES if name in one.modifiers)
+        takers = ", ".join(
+            f"`{scheme_class.name}`" for scheme_class in SCHEMES if name in scheme_class.modifiers
+        )
         takers = _wrapped(f"- for: {takers or 'no scheme'}", "  ")
         lines += [f"### +{name}", "", _wrapped(text), "", takers, ""]
     return "\n".join(lines)
@@ -215,9 +223,13 @@ def _models() -> str:
         "| model | input | parameters | in convolutions | fully connected | FLOP | inputs |",
         "|---|---|---:|---:|---:|---:|---:|",
     ]
-    for one in MODELS:
+    for model_class in MODELS:
         config = BenchConfig(
-            scheme="serial", model=one.name, input_shape=one.classic_input, num_classes=_CLASSES, batch=_BATCH
+            scheme="serial",
+            model=model_class.name,
+            input_shape=model_class.classic_input,
+            num_classes=_CLASSES,
+            batch=_BATCH,
         )
         shape = describe_model(config)
         of_kind = {
@@ -226,9 +238,9 @@ def _models() -> str:
         }
         inputs = sum(layer.in_size for layer in shape.layers[1:] if layer.kind in of_kind)
         flops = shape.flops()
-        size = "x".join(map(str, one.classic_input))
+        size = "x".join(map(str, model_class.classic_input))
         cells = map(_count, (shape.num_params, of_kind["conv"], of_kind["linear"], flops, inputs))
-        lines.append(f"| `{one.name}` | {size} | {' | '.join(cells)} |")
+        lines.append(f"| `{model_class.name}` | {size} | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
 

@@ -31,7 +31,7 @@ def scheme_facts(scheme: type[Scheme]) -> list[tuple[str, str]]:
             f"parallelism {axes.parallelism}; optimisation {axes.optimisation}; "
             f"synchrony {axes.synchrony}; topology {axes.topology}",
         ),
-        ("modifiers", ", ".join(f"+{one}" for one in sorted(scheme.modifiers)) or "none"),
+        ("modifiers", ", ".join(f"+{scheme_class}" for scheme_class in sorted(scheme.modifiers)) or "none"),
         ("runs on", ", ".join(scheme.backends) + ("; one host only" if scheme.one_host else "")),
     ]
     if scheme.source:
@@ -68,8 +68,12 @@ def mesh_words(scheme: type[Scheme]) -> str:
 
 def modifier_lines() -> list[tuple[str, str]]:
     """(+name, one line) of every modifier."""
-    found = []
-    for one in COMPRESSIONS:
-        number = "" if one.default is None else f" ({one.name}(R), R {one.number}; {one.default:g} without)"
-        found.append((f"+{one.name}", f"{one.summary}{number}"))
-    return [*found, *((f"+{name}", text) for name, text in OTHER_MODIFIERS)]
+    lines = []
+    for compression in COMPRESSIONS:
+        number = (
+            ""
+            if compression.default is None
+            else f" ({compression.name}(R), R {compression.number}; {compression.default:g} without)"
+        )
+        lines.append((f"+{compression.name}", f"{compression.summary}{number}"))
+    return [*lines, *((f"+{name}", text) for name, text in OTHER_MODIFIERS)]

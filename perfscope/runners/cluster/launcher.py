@@ -24,20 +24,20 @@ _USAGE = "usage: python -m perfscope.runners.cluster [--quiet] HOSTSxRANKS[@RATE
 
 def main(arguments: Sequence[str]) -> int:
     """Run what the command line asks for; the code to exit with."""
-    words = list(arguments)
-    if words[:1] in (["-h"], ["--help"]):
+    argv = list(arguments)
+    if argv[:1] in (["-h"], ["--help"]):
         print(_USAGE)
         return 0
-    quiet = words[:1] == ["--quiet"]
+    quiet = argv[:1] == ["--quiet"]
     if quiet:
-        del words[0]
-    if words[1:2] == ["--"]:
-        del words[1]
-    if len(words) < 2:
+        del argv[0]
+    if argv[1:2] == ["--"]:
+        del argv[1]
+    if len(argv) < 2:
         print(_USAGE, file=sys.stderr)
         return EXIT_USAGE
     try:
-        spec = parse_cluster(words[0])
+        spec = parse_cluster(argv[0])
         require_tools()
     except BenchError as error:
         say(str(error))
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     if not quiet:
         for line in describe(spec).splitlines():
             say(line)
-    return run_cluster(spec, words[1:], os.environ)
+    return run_cluster(spec, argv[1:], os.environ)
 
 
 def run_cluster(spec: ClusterSpec, command: Sequence[str], environment: Mapping[str, str]) -> int:

@@ -157,18 +157,18 @@ def queue_commands(interface: str, spec: ClusterSpec, *, latency: bool) -> list[
         latency: this end of the link delays, too.
     """
     commands = []
-    place = "root"
+    parent = "root"
     if latency and spec.latency_us:
         rate = spec.bits_per_s or 10**11
         packets = max(10_000, math.ceil(4 * rate / 8 * spec.latency_us / 1e6 / _PACKET_BYTES))
         commands.append(
             f"qdisc add dev {interface} root handle 1: netem delay {spec.latency_us:g}us limit {packets}"
         )
-        place = "parent 1:1 handle 10:"
+        parent = "parent 1:1 handle 10:"
     if spec.bits_per_s is not None:
         burst = max(_BURST_BYTES, int(spec.bits_per_s / 8 * _BURST_S))
         limits = f"rate {spec.bits_per_s}bit burst {burst} limit {_QUEUE_BYTES}"
-        commands.append(f"qdisc add dev {interface} {place} tbf {limits}")
+        commands.append(f"qdisc add dev {interface} {parent} tbf {limits}")
     return commands
 
 
@@ -198,15 +198,15 @@ def _name_addresses(hosts: Sequence[Host]) -> None:
 
     Not all kernels let us; then names are not found, which torch complains about and lives with.
     """
-    known = Path("/etc/hosts")
+    hosts_file = Path("/etc/hosts")
     # The second form is how a socket for both protocols knows its IPv4 peers.
     lines = [f"{form}{host.address}\t{host.name}" for host in hosts for form in ("", "::ffff:")]
     with suppress(OSError), tempfile.NamedTemporaryFile("w", prefix="perfscope-hosts-") as file:
-        file.write("\n".join([known.read_text().rstrip(), *lines]) + "\n")
+        file.write("\n".join([hosts_file.read_text().rstrip(), *lines]) + "\n")
         file.flush()
         os.fchmod(file.fileno(), 0o644)
         kernel.leave_mounts()
-        kernel.cover_file(str(known), file.name)  # stays when the file's own name has gone
+        kernel.cover_file(str(hosts_file), file.name)  # stays when the file's own name has gone
 
 
 @contextmanager
@@ -252,19 +252,19 @@ def _ip(*commands: str, keep: int | None = None) -> None:
         )
 
 
-def _call(words: Sequence[str], text: str = "", keep: Sequence[int] = ()) -> str:
+def _call(argv: Sequence[str], text: str = "", keep: Sequence[int] = ()) -> str:
     """Run `ip` or `tc`; what it complains about, on one line, "" when it does not."""
-    tool = _tool(words[0])
+    tool = _tool(argv[0])
     if tool is None:
-        return f"{words[0]} is not installed"
+        return f"{argv[0]} is not installed"
     done = subprocess.run(
-        [tool, *words[1:]], input=text, capture_output=True, text=True, check=False, pass_fds=tuple(keep)
+        [tool, *argv[1:]], input=text, capture_output=True, text=True, check=False, pass_fds=tuple(keep)
     )
     if done.returncode == 0:
         return ""
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     return (
-        lines[0].removeprefix("Error: ").rstrip(".") if lines else f"{words[0]} ended with {done.returncode}"
+        lines[0].removeprefix("Error: ").rstrip(".") if lines else f"{argv[0]} ended with {done.returncode}"
     )
 
 

@@ -39,7 +39,7 @@ def rank_environment(
         num_cpus: CPUs of the machine, shared by all ranks.
     """
     host, local_rank = divmod(rank, spec.ranks_per_host)
-    told = {
+    values = {
         "RANK": rank,
         "WORLD_SIZE": spec.num_ranks,
         "LOCAL_RANK": local_rank,
@@ -55,7 +55,7 @@ def rank_environment(
         ENV_CLUSTER: spec,
     }
     threads = {"OMP_NUM_THREADS": str(max(num_cpus // spec.num_ranks, 1))}
-    return {**threads, **environment, **{name: str(value) for name, value in told.items()}}
+    return {**threads, **environment, **{name: str(value) for name, value in values.items()}}
 
 
 class Ranks:
@@ -110,7 +110,9 @@ class Ranks:
                 term_at = None
             if kill_at is not None and now >= kill_at:
                 self._kill_silent()
-            waits = [one - now for one in (term_at, kill_at) if one is not None and one > now]
+            waits = [
+                deadline - now for deadline in (term_at, kill_at) if deadline is not None and deadline > now
+            ]
             received = signal.sigtimedwait(WATCHED, min(waits, default=60.0))
             if os.getppid() != parent:
                 self._send(signal.SIGKILL)
@@ -125,8 +127,8 @@ class Ranks:
             failed = self._reap()
             if failed is not None and self._code == 0:
                 self._code = failed.exit_code
-                rest = "; stopping the others" if self._alive else ""
-                say(f"{failed} on {self._hosts[failed.rank // self._spec.ranks_per_host].name}{rest}")
+                consequence = "; stopping the others" if self._alive else ""
+                say(f"{failed} on {self._hosts[failed.rank // self._spec.ranks_per_host].name}{consequence}")
                 term_at = time.monotonic() + SAY_S
                 kill_at = term_at + STOP_S
         return self._code

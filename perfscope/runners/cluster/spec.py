@@ -55,10 +55,10 @@ def parse_cluster(text: str) -> ClusterSpec:
     Raises:
         BenchError: it describes none; the line has an example.
     """
-    found = _SPEC.fullmatch(text.strip())
-    if not found:
+    match = _SPEC.fullmatch(text.strip())
+    if not match:
         raise BenchError(f"{text!r} is no cluster: {_EXAMPLE}")
-    num_hosts, ranks_per_host = int(found[1]), int(found[2])
+    num_hosts, ranks_per_host = int(match[1]), int(match[2])
     if not 1 <= num_hosts <= MAX_HOSTS:
         raise BenchError(f"a cluster has 1 to {MAX_HOSTS} hosts, not {num_hosts}: {_EXAMPLE}")
     if ranks_per_host < 1:
@@ -66,8 +66,8 @@ def parse_cluster(text: str) -> ClusterSpec:
     return ClusterSpec(
         num_hosts=num_hosts,
         ranks_per_host=ranks_per_host,
-        bits_per_s=None if found[3] is None else _bits_per_s(found[3], text),
-        latency_us=0.0 if found[4] is None else _latency_us(found[4], text),
+        bits_per_s=None if match[3] is None else _bits_per_s(match[3], text),
+        latency_us=0.0 if match[4] is None else _latency_us(match[4], text),
     )
 
 
@@ -84,20 +84,20 @@ def describe(spec: ClusterSpec) -> str:
 
 
 def _bits_per_s(text: str, spec: str) -> int:
-    found = _RATE.fullmatch(text.strip())
-    if not found:
+    match = _RATE.fullmatch(text.strip())
+    if not match:
         raise BenchError(f"{text!r} in {spec!r} is no rate: {_EXAMPLE}")
-    rate = round(float(found[1]) * _RATE_UNITS[found[2].lower()])
+    rate = round(float(match[1]) * _RATE_UNITS[match[2].lower()])
     if not _SLOWEST <= rate <= _FASTEST:
         raise BenchError(f"a link's rate is 1mbit to 1000gbit, not {text.strip()}")
     return rate
 
 
 def _latency_us(text: str, spec: str) -> float:
-    found = _LATENCY.fullmatch(text.strip())
-    if not found:
+    match = _LATENCY.fullmatch(text.strip())
+    if not match:
         raise BenchError(f"{text!r} in {spec!r} is no latency: {_EXAMPLE}")
-    latency = float(found[1]) * _LATENCY_UNITS_US[found[2].lower()]
+    latency = float(match[1]) * _LATENCY_UNITS_US[match[2].lower()]
     if not latency <= _LONGEST_US:
         raise BenchError(f"a latency is at most 10s, not {text.strip()}")
     return latency

@@ -38,8 +38,8 @@ class GatheringExchange(Exchange):
 
         def finish() -> torch.Tensor:
             flat.zero_()
-            for one in rows.view(group.size, -1):
-                self.add_decoded(flat, unpack(one, parts))
+            for row in rows.view(group.size, -1):
+                self.add_decoded(flat, unpack(row, parts))
             return flat.div_(group.size)
 
         return Later(work, finish)
@@ -73,10 +73,10 @@ def pack(parts: Parts) -> torch.Tensor:
 
 def unpack(row: torch.Tensor, like: Parts) -> Parts:
     """Parts of the types and sizes of `like` from a row of bytes."""
-    found, begin = [], 0
+    parts, begin = [], 0
     for part in like:
         end = begin + comm.num_bytes(part)
         # The slice may begin at an odd address for its type; a copy does not.
-        found.append(row[begin:end].clone().view(part.dtype))
+        parts.append(row[begin:end].clone().view(part.dtype))
         begin = end
-    return tuple(found)
+    return tuple(parts)

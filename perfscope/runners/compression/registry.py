@@ -128,7 +128,7 @@ OTHER_MODIFIERS: tuple[tuple[str, str], ...] = (
 
 def find_compression(name: str) -> Compression | None:
     """The codec of that name; None if there is none."""
-    return next((one for one in COMPRESSIONS if one.name == name), None)
+    return next((compression for compression in COMPRESSIONS if compression.name == name), None)
 
 
 def check_modifier(modifier: Modifier) -> None:
@@ -138,11 +138,15 @@ def check_modifier(modifier: Modifier) -> None:
         BenchError: with what would be right.
     """
     codec = find_compression(modifier.name)
-    others = [name for name, _ in OTHER_MODIFIERS]
-    if codec is None and modifier.name not in others:
-        known = [*(one.name for one in COMPRESSIONS), *others]
-        near = get_close_matches(modifier.name, known, n=1, cutoff=0.5)
-        hint = f"did you mean +{near[0]}?" if near else f"there are {', '.join('+' + one for one in known)}"
+    other_names = [name for name, _ in OTHER_MODIFIERS]
+    if codec is None and modifier.name not in other_names:
+        names = [*(compression.name for compression in COMPRESSIONS), *other_names]
+        near = get_close_matches(modifier.name, names, n=1, cutoff=0.5)
+        hint = (
+            f"did you mean +{near[0]}?"
+            if near
+            else f"there are {', '.join('+' + modifier_name for modifier_name in names)}"
+        )
         raise BenchError(f"there is no modifier +{modifier.name}; {hint}")
     if modifier.value is None:
         return
@@ -160,16 +164,16 @@ def check_modifiers(modifiers: Iterable[Modifier]) -> Compression | None:
     Raises:
         BenchError: as check_modifier, or there are two codecs.
     """
-    found: Compression | None = None
+    codec_found: Compression | None = None
     for modifier in modifiers:
         check_modifier(modifier)
         codec = find_compression(modifier.name)
-        if codec and found:
+        if codec and codec_found:
             raise BenchError(
-                f"+{found.name} and +{codec.name} cannot both squeeze the same gradients; take one"
+                f"+{codec_found.name} and +{codec.name} cannot both squeeze the same gradients; take one"
             )
-        found = codec or found
-    return found
+        codec_found = codec or codec_found
+    return codec_found
 
 
 def make_exchange(config: BenchConfig) -> Exchange:

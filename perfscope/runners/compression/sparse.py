@@ -130,13 +130,15 @@ def find_thresholds(magnitudes: torch.Tensor, k: int, rounds: int = ROUNDS) -> T
     return Thresholds(high, num_high, low, num_low)
 
 
-def choose_by_threshold(magnitudes: torch.Tensor, k: int, found: Thresholds, draws: Random) -> torch.Tensor:
+def choose_by_threshold(
+    magnitudes: torch.Tensor, k: int, thresholds: Thresholds, draws: Random
+) -> torch.Tensor:
     """All positions at or above `high`, and of those between the two a run of neighbours begun at random."""
-    sure = (magnitudes >= found.high).nonzero().view(-1)
+    sure = (magnitudes >= thresholds.high).nonzero().view(-1)
     missing = k - sure.numel()
     if not missing:
         return sure
-    between = ((magnitudes >= found.low) & (magnitudes < found.high)).nonzero().view(-1)
+    between = ((magnitudes >= thresholds.low) & (magnitudes < thresholds.high)).nonzero().view(-1)
     begin = draws.randint(0, between.numel() - missing)
     return torch.cat([sure, between[begin : begin + missing]])
 

@@ -61,8 +61,8 @@ def _load(path: Path) -> tuple[np.ndarray, np.ndarray]:
             file: NpzFile = np.load(stream, allow_pickle=False)
             missing = [name for name in ("images", "labels") if name not in file.files]
             if missing:
-                found = ", ".join(file.files) or "nothing"
-                raise BenchError(f"{path} has no array {missing[0]!r} (it holds {found})")
+                arrays_text = ", ".join(file.files) or "nothing"
+                raise BenchError(f"{path} has no array {missing[0]!r} (it holds {arrays_text})")
             return file["images"], file["labels"]
     except (OSError, ValueError, EOFError, BadZipFile, ZlibError) as error:
         reason = "it holds objects, not numbers" if "allow_pickle" in str(error) else error
@@ -89,7 +89,7 @@ def _as_channels_first(path: Path, images: np.ndarray, wanted: tuple[int, int, i
         return images
     if images.ndim == 4 and (*images.shape[3:], *images.shape[1:3]) == wanted:
         return np.ascontiguousarray(images.transpose(0, 3, 1, 2))
-    found, asked = ("x".join(map(str, shape)) for shape in (images.shape[1:], wanted))
+    image_size, asked = ("x".join(map(str, shape)) for shape in (images.shape[1:], wanted))
     raise BenchError(
-        f"{path}: images are {found}, but the input of the run is {asked} (CxHxW); make them agree"
+        f"{path}: images are {image_size}, but the input of the run is {asked} (CxHxW); make them agree"
     )

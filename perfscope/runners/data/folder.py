@@ -57,14 +57,14 @@ class ImageFolder(Source):
 
     def _image(self, index: int) -> np.ndarray:
         """(C, H, W), uint8."""
-        found = self._decoded.get(index)
-        if found is None:
-            found = _decode(self._files[index], self._shape)
+        decoded = self._decoded.get(index)
+        if decoded is None:
+            decoded = _decode(self._files[index], self._shape)
             with self._room_lock:
-                if index not in self._decoded and found.nbytes <= self._room:
-                    self._room -= found.nbytes
-                    self._decoded[index] = found
-        return found
+                if index not in self._decoded and decoded.nbytes <= self._room:
+                    self._room -= decoded.nbytes
+                    self._decoded[index] = decoded
+        return decoded
 
 
 def _listing(path: Path) -> list[Path]:
@@ -75,7 +75,7 @@ def _listing(path: Path) -> list[Path]:
 
 
 def _images(folder: Path) -> list[Path]:
-    return [one for one in _listing(folder) if one.suffix.lower() in SUFFIXES and one.is_file()]
+    return [path for path in _listing(folder) if path.suffix.lower() in SUFFIXES and path.is_file()]
 
 
 def _decode(path: Path, shape: tuple[int, int, int]) -> np.ndarray:

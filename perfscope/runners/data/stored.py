@@ -53,15 +53,15 @@ class StoredFeed(Feed):
 
     def batch(self, step: int, part: int, num_parts: int) -> Batch:
         """See Feed."""
-        whole, size = self._config.batch, self._config.batch // num_parts
-        epoch, place = divmod(step, len(self._training) // whole)
-        first = place * whole + part * size
+        batch_size, size = self._config.batch, self._config.batch // num_parts
+        epoch, index = divmod(step, len(self._training) // batch_size)
+        first = index * batch_size + part * size
         return self._make(self._order_of(epoch)[first : first + size])
 
     def _order_of(self, epoch: int) -> torch.Tensor:
         """Indices of all training samples. Several threads may ask, for different epochs where one ends."""
-        known, order = self._epoch
-        if known != epoch:
+        epoch_cached, order = self._epoch
+        if epoch_cached != epoch:
             order = self._training[_shuffled(len(self._training), self._config.seed, epoch + 1)]
             self._epoch = (epoch, order)
         return order

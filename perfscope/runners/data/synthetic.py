@@ -101,8 +101,8 @@ class SyntheticFeed(Synthetic):
         labels = torch.randint(self._config.num_classes, (batch,), generator=generator)
         starts = torch.randint(_STRIP, (batch,), generator=generator)
         targets = labels[first : first + num].to(self._device)
-        places = starts[first : first + num].to(self._device)
-        inputs = self._windows[places].view(num, *self._config.input_shape)
+        positions = starts[first : first + num].to(self._device)
+        inputs = self._windows[positions].view(num, *self._config.input_shape)
         inputs += self._patterns[targets][:, :, self._rows][:, :, :, self._columns]
         return Batch(inputs, targets)
 

@@ -94,24 +94,24 @@ def find_interpreter(
     if python is not None:
         return _require(framework, _executable(python, environ), f"--python {python}")
     if env is not None:
-        found = find_environment(env, environ)
-        if found is None:
-            names = ", ".join(one.name for one in list_environments(environ))
+        environment_ = find_environment(env, environ)
+        if environment_ is None:
+            names = ", ".join(candidate.name for candidate in list_environments(environ))
             there = f"there are {names}" if names else "there is none yet"
             raise BenchError(
                 f"there is no environment {env!r} ({there}); make it: perfscope bench env create {env}"
             )
-        if found.state != READY:
+        if environment_.state != READY:
             raise BenchError(
                 f"the environment {env} was not finished; go on with: perfscope bench env create {env}"
             )
-        return _require(framework, str(found.python), f"--env {env}")
+        return _require(framework, str(environment_.python), f"--env {env}")
     here, missing = _ask(framework, sys.executable)
     if here is not None:
         return here
-    for one in _candidates(framework, list_environments(environ)):
+    for candidate in _candidates(framework, list_environments(environ)):
         with suppress(BenchError):  # a broken environment is no reason not to look at the next
-            elsewhere, _ = _ask(framework, str(one.python))
+            elsewhere, _ = _ask(framework, str(candidate.python))
             if elsewhere is not None:
                 return elsewhere
     raise BenchError(
@@ -123,27 +123,27 @@ def find_interpreter(
 
 def _candidates(framework: Framework, environments: Sequence[Environment]) -> list[Environment]:
     """Environments that may have it, the one that was made for it first."""
-    ready = [one for one in environments if one.state == READY]
-    return sorted(ready, key=lambda one: one.framework != framework.env)
+    ready = [candidate for candidate in environments if candidate.state == READY]
+    return sorted(ready, key=lambda candidate: candidate.framework != framework.env)
 
 
-def _require(framework: Framework, path: str, words: str) -> Interpreter:
-    found, missing = _ask(framework, path)
-    if found is None:
+def _require(framework: Framework, path: str, whose: str) -> Interpreter:
+    interpreter, missing = _ask(framework, path)
+    if interpreter is None:
         raise BenchError(
-            f"{words}: this Python cannot import {', '.join(missing)}, which --framework {framework.name} "
+            f"{whose}: this Python cannot import {', '.join(missing)}, which --framework {framework.name} "
             f"needs; install it there, or make an environment: perfscope bench env create {framework.env}"
         )
-    return found
+    return interpreter
 
 
 def _executable(python: str, environment: Mapping[str, str]) -> str:
-    found = shutil.which(python, path=environment.get("PATH", os.defpath))
-    if found is None:
-        place = Path(python)
-        what = "is a directory; name its bin/python" if place.is_dir() else "cannot be run"
+    executable = shutil.which(python, path=environment.get("PATH", os.defpath))
+    if executable is None:
+        path = Path(python)
+        what = "is a directory; name its bin/python" if path.is_dir() else "cannot be run"
         raise BenchError(f"--python {python} {what}")
-    return str(Path(found).absolute())
+    return str(Path(executable).absolute())
 
 
 def _ask(framework: Framework, path: str) -> tuple[Interpreter | None, list[str]]:
@@ -157,11 +157,11 @@ def _ask(framework: Framework, path: str) -> tuple[Interpreter | None, list[str]
             timeout=_ASK_TIMEOUT_S,
             check=False,
         )
-        told = json.loads(answer.stdout)
-        missing, versions = list(told["missing"]), dict(told["versions"])
+        answer_facts = json.loads(answer.stdout)
+        missing, versions = list(answer_facts["missing"]), dict(answer_facts["versions"])
     except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError):
         raise BenchError(f"{path} does not run as a Python; name another with --python") from None
     if missing:
         return None, missing
     version = next((versions[name] for name in framework.distributions if name in versions), "")
-    return Interpreter(path=path, python=str(told["python"]), version=str(version)), []
+    return Interpreter(path=path, python=str(answer_facts["python"]), version=str(version)), []

@@ -61,13 +61,13 @@ class FrameworkCell:
     @property
     def runs_done(self) -> list[dict[str, Any]]:
         """Those that came to their end."""
-        return [one for one in self.runs if one["status"] == DONE]
+        return [run for run in self.runs if run["status"] == DONE]
 
     @property
     def samples_per_s(self) -> float | None:
         """Median over the runs that are done and have a speed."""
-        known = [one["figures"]["samples_per_s"] for one in self.runs_done]
-        speeds = [speed for speed in known if speed is not None]
+        recorded = [run["figures"]["samples_per_s"] for run in self.runs_done]
+        speeds = [speed for speed in recorded if speed is not None]
         return statistics.median(speeds) if speeds else None
 
 
@@ -83,9 +83,9 @@ def load_cells(folder: Path) -> list[FrameworkCell]:
         raw = json.loads(path.read_bytes())
         if raw["schema_version"] > SCHEMA_VERSION:
             raise RunDirectoryError(f"{path} was written by a newer perfscope; update perfscope")
-        return [FrameworkCell(**one) for one in raw["cells"]]
+        return [FrameworkCell(**cell) for cell in raw["cells"]]
     except FileNotFoundError:
-        if folder.is_dir() and any(one.name != LOCK for one in folder.iterdir()):
+        if folder.is_dir() and any(entry.name != LOCK for entry in folder.iterdir()):
             raise UsageError(f"{folder} is not empty and holds no comparison; choose another -o") from None
         return []
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -117,11 +117,11 @@ def continued(
     before = {cell.name: cell for cell in old}
     names = {cell.name for cell in wanted}
     for cell in wanted:
-        known = before.get(cell.name)
-        kept = known.runs if known is not None and known.digest == cell.digest else []
-        by_repeat = {one["repeat"]: one for one in kept if _is_there(one, folder)}
+        old_cell = before.get(cell.name)
+        kept = old_cell.runs if old_cell is not None and old_cell.digest == cell.digest else []
+        by_repeat = {run["repeat"]: run for run in kept if _is_there(run, folder)}
         if retry_failed:
-            by_repeat = {number: one for number, one in by_repeat.items() if one["status"] != FAILED}
+            by_repeat = {number: run for number, run in by_repeat.items() if run["status"] != FAILED}
         if cell.skipped and not by_repeat:
             continue
         for repeat in range(1, repeats + 1):
@@ -162,13 +162,13 @@ Order = list[tuple[FrameworkCell, dict[str, Any]]]
 def run_order(cells: Sequence[FrameworkCell]) -> Order:
     """Pending runs. Every cell runs once before any runs twice, in an order that differs by repeat."""
     order: Order = []
-    for repeat in sorted({one["repeat"] for cell in cells for one in cell.runs}):
+    for repeat in sorted({run["repeat"] for cell in cells for run in cell.runs}):
         of_repeat = [
-            (cell, one)
+            (cell, run)
             for cell in sorted(cells, key=lambda cell: cell.name)
             if not cell.skipped
-            for one in cell.runs
-            if one["repeat"] == repeat and one["status"] == PENDING
+            for run in cell.runs
+            if run["repeat"] == repeat and run["status"] == PENDING
         ]
         random.Random(repeat).shuffle(of_repeat)
         order += of_repeat
@@ -222,14 +222,14 @@ def _run_one(
 ) -> None:
     if signals.received:
         return
-    place = folder / run["path"]
-    log = place.with_name(f"{place.name}.log")
-    words = [*command, *cell.words, "--json", "--force", "-o", str(place)]
+    run_dir = folder / run["path"]
+    log = run_dir.with_name(f"{run_dir.name}.log")
+    argv = [*command, *cell.words, "--json", "--force", "-o", str(run_dir)]
     kept = {name: value for name, value in os.environ.items() if name != layout.ENV_RUN_DIR}
     began = time.monotonic()
     with log.open("wb") as errors:
         process = subprocess.Popen(
-            words,
+            argv,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -102,8 +102,8 @@ def _write_samples(run: FrameworkRun, folder: Path) -> str:
     feed = open_feed(config)
     channels, height, width = config.input_shape
     last = run.framework.channels_last
-    one = (height, width, channels) if last else (channels, height, width)
-    shape = (config.steps, config.batch, *one)
+    sample_shape = (height, width, channels) if last else (channels, height, width)
+    shape = (config.steps, config.batch, *sample_shape)
     inputs = np.lib.format.open_memmap(folder / INPUTS, mode="w+", dtype=np.float32, shape=shape)
     labels = np.empty(shape[:2], dtype=np.int32)
     digest = sha256()

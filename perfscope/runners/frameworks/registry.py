@@ -132,7 +132,7 @@ FRAMEWORKS: tuple[Framework, ...] = (
         env="horovod",
     ),
 )
-NAMES = tuple(one.name for one in FRAMEWORKS)
+NAMES = tuple(framework.name for framework in FRAMEWORKS)
 
 
 def find_framework(name: str) -> Framework:
@@ -141,9 +141,9 @@ def find_framework(name: str) -> Framework:
     Raises:
         BenchError: there is none; the line names the nearest.
     """
-    for one in FRAMEWORKS:
-        if one.name == name:
-            return one
+    for framework in FRAMEWORKS:
+        if framework.name == name:
+            return framework
     if name == FrameworkName.KERAS:
         raise BenchError(
             "keras runs on three backends: --framework keras-tensorflow, keras-jax or keras-torch"

@@ -75,9 +75,9 @@ def free_ports(num: int) -> list[int]:
     """Ports that nobody listens on now, all different."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(num)]
-        for one in sockets:
-            one.bind((HOST, 0))
-        return [int(one.getsockname()[1]) for one in sockets]
+        for socket_ in sockets:
+            socket_.bind((HOST, 0))
+        return [int(socket_.getsockname()[1]) for socket_ in sockets]
 
 
 def _torch(start: Start) -> tuple[Task, ...]:
@@ -90,11 +90,11 @@ def _tensorflow(start: Start) -> tuple[Task, ...]:
         return _ranks(start, lambda rank: {})
     workers = [f"{HOST}:{port}" for port in free_ports(start.size)]
 
-    def told(rank: int) -> dict[str, str]:
+    def variables_of(rank: int) -> dict[str, str]:
         config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
         return {"TF_CONFIG": json.dumps(config)}
 
-    return _ranks(start, told)
+    return _ranks(start, variables_of)
 
 
 def _jax(start: Start) -> tuple[Task, ...]:
@@ -128,7 +128,7 @@ def _horovod(start: Start) -> tuple[Task, ...]:
     return (Task(name="horovodrun", rank=0, command=command),)
 
 
-def _ranks(start: Start, told: Callable[[int], Mapping[str, str]]) -> tuple[Task, ...]:
+def _ranks(start: Start, variables_of: Callable[[int], Mapping[str, str]]) -> tuple[Task, ...]:
     """RANK and WORLD_SIZE go to all: perfscope's probe and our programs read them, whatever the framework."""
     return tuple(
         Task(
@@ -140,7 +140,7 @@ def _ranks(start: Start, told: Callable[[int], Mapping[str, str]]) -> tuple[Task
                 "WORLD_SIZE": str(start.size),
                 "LOCAL_RANK": str(rank),
                 "LOCAL_WORLD_SIZE": str(start.size),
-                **told(rank),
+                **variables_of(rank),
             },
         )
         for rank in range(start.size)

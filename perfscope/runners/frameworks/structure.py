@@ -68,8 +68,8 @@ def _layer(module: nn.Module, x: torch.Tensor, name: str) -> Layer | None:
             for key, branch in module.named_children()
         ]
         return {"op": "branches", "name": name, "branches": branches}
-    words = _words(module, x, name)
-    return None if words is None else {"name": name, **words}
+    layer_facts = _words(module, x, name)
+    return None if layer_facts is None else {"name": name, **layer_facts}
 
 
 def _branch(shortcut: nn.Module, x: torch.Tensor, name: str) -> list[Layer]:

@@ -94,16 +94,16 @@ class Cell:
     def end(self) -> None:
         """Write the record; rank 0 then waits until the others have ended: some frameworks need it alive."""
         self._write()
-        others = self._config.get("others_ended")
-        if self.rank or self.size == 1 or not others:
+        other_ends = self._config.get("others_ended")
+        if self.rank or self.size == 1 or not other_ends:
             return
         until = time.monotonic() + _FAREWELL_S
-        while not os.path.exists(others) and time.monotonic() < until:  # noqa: PTH110
+        while not os.path.exists(other_ends) and time.monotonic() < until:  # noqa: PTH110
             time.sleep(_LOOK_S)
 
     def _write(self) -> None:
-        place = os.environ.get("PERFSCOPE_RUN_DIR") or self._config["folder"]
-        folder = os.path.join(place, "ranks", str(self.rank))  # noqa: PTH118
+        run_dir = os.environ.get("PERFSCOPE_RUN_DIR") or self._config["folder"]
+        folder = os.path.join(run_dir, "ranks", str(self.rank))  # noqa: PTH118
         os.makedirs(folder, exist_ok=True)  # noqa: PTH103
         record = {
             "losses": [loss if loss - loss == 0 else None for loss in self._losses],  # JSON has no NaN
@@ -132,12 +132,12 @@ def _seal() -> Any:
 
 def main(train: Callable[[Cell], None], arguments: Sequence[str] | None = None) -> int:
     """Run `train` on the cell that the command line names; the code to exit with."""
-    words = sys.argv[1:] if arguments is None else list(arguments)
-    if len(words) != 1:
+    argv = sys.argv[1:] if arguments is None else list(arguments)
+    if len(argv) != 1:
         sys.stderr.write("usage: train_FRAMEWORK.py CONFIG.json\n")
         return 2
     try:
-        cell = Cell(words[0])
+        cell = Cell(argv[0])
         train(cell)
         cell.end()
     except KeyboardInterrupt:

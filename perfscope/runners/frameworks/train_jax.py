@@ -136,27 +136,27 @@ def train(cell: Cell) -> None:
     params, running = initial(cell.layers, cell.weights())
     velocity = jax.tree.map(np.zeros_like, params) if cell.momentum else {}
     step = functools.partial(train_step, cell=cell)
-    place: Any = jnp.asarray
+    make_array: Any = jnp.asarray
     if cell.size > 1:
         mesh = jax.make_mesh((cell.size,), ("data",))
-        whole, parts = PartitionSpec(), PartitionSpec("data")
+        replicated, parts = PartitionSpec(), PartitionSpec("data")
         split = NamedSharding(mesh, parts)
-        every = NamedSharding(mesh, whole)
+        every = NamedSharding(mesh, replicated)
         step = jax.shard_map(
             step,
             mesh=mesh,
-            in_specs=(whole, whole, whole, parts, parts),
-            out_specs=whole,
+            in_specs=(replicated, replicated, replicated, parts, parts),
+            out_specs=replicated,
             check_vma=False,  # gradients stay local until our pmean; statistics differ from rank to rank
         )
-        place = functools.partial(jax.make_array_from_process_local_data, split)
+        make_array = functools.partial(jax.make_array_from_process_local_data, split)
         copy = functools.partial(jax.make_array_from_process_local_data, every)
         params, velocity, running = jax.tree.map(copy, (params, velocity, running))
     compiled = jax.jit(step)
     cell.tell(version=jax.__version__)
     cell.begin()
     for inputs, labels in cell.batches():
-        x, y = place(inputs), place(labels)
+        x, y = make_array(inputs), make_array(labels)
         params, velocity, running, loss = compiled(params, velocity, running, x, y)
         jax.block_until_ready((params, loss))  # JAX returns at once; a step lasts until its update is done
         cell.step_done(float(loss))

@@ -85,7 +85,9 @@ def _apply(layer: Layer, x: Any) -> Any:
         total = keras.layers.Add(name=name)([_forward(layer["body"], x), _forward(layer["shortcut"], x)])
         return keras.layers.ReLU(name=name + "_relu")(total)
     assert op == "branches", op
-    return keras.layers.Concatenate(name=name)([_forward(one["layers"], x) for one in layer["branches"]])
+    return keras.layers.Concatenate(name=name)(
+        [_forward(branch["layers"], x) for branch in layer["branches"]]
+    )
 
 
 def _conv(layer: Layer, name: str, x: Any) -> Any:

@@ -86,7 +86,7 @@ class Builder:
         if op == "residual":
             return Residual(self.network(layer["body"]), self.network(layer["shortcut"]))
         assert op == "branches", op
-        return Branches([self.network(one["layers"]) for one in layer["branches"]])
+        return Branches([self.network(branch["layers"]) for branch in layer["branches"]])
 
     def _weighed(self, name: str, block: Any, weight: Any, bias: Any) -> Any:
         self.params[name + ".weight"] = weight

@@ -69,7 +69,9 @@ def _module(layer: dict[str, Any]) -> nn.Module:
     if op == "residual":
         return Residual(build(layer["body"]), build(layer["shortcut"]))
     assert op == "branches", op
-    return Branches({one["name"].rpartition(".")[2]: build(one["layers"]) for one in layer["branches"]})
+    return Branches(
+        {branch["name"].rpartition(".")[2]: build(branch["layers"]) for branch in layer["branches"]}
+    )
 
 
 def load(model: nn.Module, weights: dict[str, Any]) -> None:
@@ -82,9 +84,9 @@ def load(model: nn.Module, weights: dict[str, Any]) -> None:
 def data_parallel(model: nn.Module) -> nn.Module:
     """DistributedDataParallel that exchanges gradients only: running statistics stay where they are."""
     kind = nn.parallel.DistributedDataParallel
-    known = inspect.signature(kind.__init__).parameters
+    parameters = inspect.signature(kind.__init__).parameters
     option = (
-        "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+        "forward_sync_buffers" if "forward_sync_buffers" in parameters else "broadcast_buffers"
     )  # torch < 2.13
     return kind(model, **{option: False})
 

@@ -145,9 +145,9 @@ def trained_blocks(shape: ModelShape) -> Iterator[str]:
 
 def _keep_slice(layer: nn.Module, group: Group) -> None:
     for name in ("weight", "bias"):
-        whole = getattr(layer, name)
-        if whole is not None:
-            setattr(layer, name, nn.Parameter(own_part(whole.detach(), 0, group).clone()))
+        full = getattr(layer, name)
+        if full is not None:
+            setattr(layer, name, nn.Parameter(own_part(full.detach(), 0, group).clone()))
     width = layer.weight.shape[0]
     if isinstance(layer, nn.Conv2d):
         layer.out_channels = width
@@ -163,9 +163,9 @@ class _ToOwnSamples(torch.autograd.Function):
         ctx.group = group
         samples = x.shape[0] // group.size
         parts = x.contiguous().view(group.size, samples, *x.shape[1:])
-        found = torch.empty_like(parts)
-        comm.all_to_all(found, parts, group)
-        return found.transpose(0, 1).reshape(samples, group.size * x.shape[1], *x.shape[2:])
+        received = torch.empty_like(parts)
+        comm.all_to_all(received, parts, group)
+        return received.transpose(0, 1).reshape(samples, group.size * x.shape[1], *x.shape[2:])
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
@@ -173,6 +173,6 @@ class _ToOwnSamples(torch.autograd.Function):
         samples, features = grad.shape[:2]
         parts = grad.reshape(samples, group.size, features // group.size, *grad.shape[2:])
         parts = parts.transpose(0, 1).contiguous()
-        found = torch.empty_like(parts)
-        comm.all_to_all(found, parts, group)
-        return found.reshape(group.size * samples, *found.shape[2:]), None
+        received = torch.empty_like(parts)
+        comm.all_to_all(received, parts, group)
+        return received.reshape(group.size * samples, *received.shape[2:]), None

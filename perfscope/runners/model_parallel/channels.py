@@ -65,17 +65,17 @@ class Parts:
     def flattened(self, area: int) -> Parts:
         """Features, when channels of `area` pixels each are flattened."""
         pixels = torch.arange(area)
-        return Parts(tuple((one[:, None] * area + pixels).reshape(-1) for one in self.indices))
+        return Parts(tuple((index[:, None] * area + pixels).reshape(-1) for index in self.indices))
 
     @classmethod
     def concatenated(cls, parts: list[Parts]) -> Parts:
         """Channels of several parts one behind the other, on every rank."""
         indices: list[list[torch.Tensor]] = [[] for _ in parts[0].indices]
         offset = 0
-        for one in parts:
-            for mine, index in zip(indices, one.indices, strict=True):
+        for part in parts:
+            for mine, index in zip(indices, part.indices, strict=True):
                 mine.append(index + offset)
-            offset += sum(map(len, one.indices))
+            offset += sum(map(len, part.indices))
         return cls(tuple(torch.cat(mine) for mine in indices))
 
 
@@ -130,13 +130,13 @@ class ChannelSurgeon:
     ) -> Parts | None:
         num_out = layer.weight.shape[0]
         parts = Parts.even(num_out, self.group.size)
-        own = parts.indices[self.group.index]
+        own_index = parts.indices[self.group.index]
         if self.by_filter or layout is None:
             if layout is not None:
                 out[f"{name}_gather"] = Gather(self.group, layout.order())
-            layer.weight = self.pieces.keep(f"{path}.weight", layer.weight, 0, own)
+            layer.weight = self.pieces.keep(f"{path}.weight", layer.weight, 0, own_index)
             if layer.bias is not None:
-                layer.bias = self.pieces.keep(f"{path}.bias", layer.bias, 0, own)
+                layer.bias = self.pieces.keep(f"{path}.bias", layer.bias, 0, own_index)
             out[name] = layer
             return parts
         layer.weight = self.pieces.keep(f"{path}.weight", layer.weight, 1, layout.indices[self.group.index])
@@ -148,22 +148,24 @@ class ChannelSurgeon:
             out[f"{name}_sum"] = SumParts(self.group, bias)
             return None
         if bias is not None:
-            bias = self.pieces.keep(f"{path}.bias", bias, 0, own)
+            bias = self.pieces.keep(f"{path}.bias", bias, 0, own_index)
         out[f"{name}_scatter"] = ScatterSum(self.group, bias)
         return parts
 
     def _norm(self, name: str, path: str, norm: nn.BatchNorm2d, layout: Parts | None, out: Children) -> Parts:
         if layout is None:
             layout = self._keep(f"{name}_keep", norm.num_features, out)
-        own = layout.indices[self.group.index]
+        own_index = layout.indices[self.group.index]
         for field in ("weight", "bias"):
-            setattr(norm, field, self.pieces.keep(f"{path}.{field}", getattr(norm, field), 0, own))
+            setattr(norm, field, self.pieces.keep(f"{path}.{field}", getattr(norm, field), 0, own_index))
         for field in ("running_mean", "running_var"):
-            setattr(norm, field, self.pieces.keep_buffer(f"{path}.{field}", getattr(norm, field), 0, own))
+            setattr(
+                norm, field, self.pieces.keep_buffer(f"{path}.{field}", getattr(norm, field), 0, own_index)
+            )
         norm.num_batches_tracked = self.pieces.keep_buffer(
             f"{path}.num_batches_tracked", norm.num_batches_tracked
         )
-        norm.num_features = len(own)
+        norm.num_features = len(own_index)
         out[name] = norm
         return layout
 

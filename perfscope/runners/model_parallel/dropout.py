@@ -44,8 +44,8 @@ class DropoutSeeds:
         if isinstance(module, nn.Dropout):
             if module.p == 0:
                 return module
-            place = 1 + self._index if split else 0
-            seed = (self._seed * 1_000_003 + self._paths.index(path)) * 4099 + place
+            stream = 1 + self._index if split else 0
+            seed = (self._seed * 1_000_003 + self._paths.index(path)) * 4099 + stream
             return SeededDropout(module.p, seed, self._device)
         for name, child in list(module.named_children()):
             setattr(module, name, self.seeded(child, join(path, name), split=split))

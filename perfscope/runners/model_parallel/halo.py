@@ -163,9 +163,9 @@ class _GatherRows(torch.autograd.Function):
         ctx.mine = owned[group.index]
         most = max(rows.num for rows in owned)
         part = pad_rows(x, (0, most - x.shape[2]), 0.0).movedim(2, 0).contiguous()
-        whole = part.new_empty((len(owned), *part.shape))
-        comm.all_gather(whole.view(-1, *part.shape[1:]), part, group)
-        pieces = [whole[rank, : rows.num] for rank, rows in enumerate(owned)]
+        full = part.new_empty((len(owned), *part.shape))
+        comm.all_gather(full.view(-1, *part.shape[1:]), part, group)
+        pieces = [full[rank, : rows.num] for rank, rows in enumerate(owned)]
         return torch.cat(pieces).movedim(0, 2).contiguous()
 
     @staticmethod

@@ -24,8 +24,8 @@ class Gather(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """All channels."""
-        whole = operators.gather_partial(x, 1, self.group)
-        return whole if self.order is None else whole.index_select(1, self.order)
+        full = operators.gather_partial(x, 1, self.group)
+        return full if self.order is None else full.index_select(1, self.order)
 
 
 class GatherOutput(nn.Module):
@@ -38,8 +38,8 @@ class GatherOutput(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """All channels."""
-        whole = operators.gather_replicated(x, 1, self.group)
-        return whole if self.order is None else whole.index_select(1, self.order)
+        full = operators.gather_replicated(x, 1, self.group)
+        return full if self.order is None else full.index_select(1, self.order)
 
 
 class Keep(nn.Module):

@@ -83,18 +83,18 @@ def gather_parts(x: torch.Tensor, dim: int, group: Group) -> torch.Tensor:
     if group.size == 1:
         return x.clone()
     part = x.movedim(dim, 0).contiguous()
-    whole = part.new_empty((group.size * part.shape[0], *part.shape[1:]))
-    comm.all_gather(whole, part, group)
-    return whole.movedim(0, dim).contiguous()
+    full = part.new_empty((group.size * part.shape[0], *part.shape[1:]))
+    comm.all_gather(full, part, group)
+    return full.movedim(0, dim).contiguous()
 
 
 def scatter_parts(x: torch.Tensor, dim: int, group: Group) -> torch.Tensor:
     """This rank's part along `dim` of the sum over ranks; one reduce_scatter. Not differentiable."""
     if group.size == 1:
         return x.clone()
-    whole = x.movedim(dim, 0).contiguous()
-    part = whole.new_empty((whole.shape[0] // group.size, *whole.shape[1:]))
-    comm.reduce_scatter(part, whole, group)
+    full = x.movedim(dim, 0).contiguous()
+    part = full.new_empty((full.shape[0] // group.size, *full.shape[1:]))
+    comm.reduce_scatter(part, full, group)
     return part.movedim(0, dim).contiguous()
 
 

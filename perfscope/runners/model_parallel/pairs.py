@@ -28,13 +28,13 @@ def roles(names: list[str]) -> dict[str, str]:
 
     A single one is row-parallel too; its input is cut, which costs an all_gather backward.
     """
-    found = {}
+    role_of = {}
     for index, name in enumerate(names):
         if index % 2:
-            found[name] = ROW
+            role_of[name] = ROW
         else:
-            found[name] = COLUMN if index + 1 < len(names) else SINGLE
-    return found
+            role_of[name] = COLUMN if index + 1 < len(names) else SINGLE
+    return role_of
 
 
 class PairSurgeon:
@@ -86,13 +86,13 @@ class PairSurgeon:
     def _columns(self, name: str, layer: nn.Linear, copies: int = 1) -> None:
         width = layer.out_features // copies
         part = Parts.even(width, self.group.size).indices[self.group.index]
-        own = torch.cat([part + width * copy for copy in range(copies)])
-        layer.weight = self.pieces.keep(f"{name}.weight", layer.weight, 0, own)
+        own_columns = torch.cat([part + width * copy for copy in range(copies)])
+        layer.weight = self.pieces.keep(f"{name}.weight", layer.weight, 0, own_columns)
         if layer.bias is not None:
-            layer.bias = self.pieces.keep(f"{name}.bias", layer.bias, 0, own)
+            layer.bias = self.pieces.keep(f"{name}.bias", layer.bias, 0, own_columns)
 
     def _rows(self, name: str, layer: nn.Linear) -> nn.Parameter | None:
-        own = Parts.even(layer.in_features, self.group.size).indices[self.group.index]
-        layer.weight = self.pieces.keep(f"{name}.weight", layer.weight, 1, own)
+        own_rows = Parts.even(layer.in_features, self.group.size).indices[self.group.index]
+        layer.weight = self.pieces.keep(f"{name}.weight", layer.weight, 1, own_rows)
         bias, layer.bias = layer.bias, None
         return None if bias is None else self.pieces.keep(f"{name}.bias", bias)

@@ -24,18 +24,18 @@ class Pieces:
         self.held: dict[str, Piece] = {}
 
     def keep(
-        self, name: str, whole: torch.Tensor, dim: int = 0, index: torch.Tensor | None = None
+        self, name: str, full: torch.Tensor, dim: int = 0, index: torch.Tensor | None = None
     ) -> nn.Parameter:
-        """A parameter that holds positions `index` along `dim` of `whole`."""
-        parameter = nn.Parameter(_cut(whole.detach(), dim, index))
+        """A parameter that holds positions `index` along `dim` of `full`."""
+        parameter = nn.Parameter(_cut(full.detach(), dim, index))
         self.held[name] = Piece(parameter, dim, index)
         return parameter
 
     def keep_buffer(
-        self, name: str, whole: torch.Tensor, dim: int = 0, index: torch.Tensor | None = None
+        self, name: str, full: torch.Tensor, dim: int = 0, index: torch.Tensor | None = None
     ) -> torch.Tensor:
         """The same for a tensor that is not trained."""
-        buffer = _cut(whole.detach(), dim, index)
+        buffer = _cut(full.detach(), dim, index)
         self.held[name] = Piece(buffer, dim, index)
         return buffer
 
@@ -68,12 +68,12 @@ def assemble(
         if first.positions is None:
             state[name] = first.value
             continue
-        state[name] = whole = first.value.new_empty(shape)
+        state[name] = full = first.value.new_empty(shape)
         for mapping in held:
             piece = mapping[name]
-            whole.index_copy_(piece.dim, piece.positions, piece.value)
+            full.index_copy_(piece.dim, piece.positions, piece.value)
     return state
 
 
-def _cut(whole: torch.Tensor, dim: int, index: torch.Tensor | None) -> torch.Tensor:
-    return whole.clone() if index is None else whole.index_select(dim, index.to(whole.device))
+def _cut(full: torch.Tensor, dim: int, index: torch.Tensor | None) -> torch.Tensor:
+    return full.clone() if index is None else full.index_select(dim, index.to(full.device))

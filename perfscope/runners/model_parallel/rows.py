@@ -132,8 +132,8 @@ def _vertical(value: int | Sequence[int]) -> int:
 def can_split(structure: Structure, path: str, module: nn.Module, num_ranks: int) -> bool:
     """Whether rows can stay split through a module: at least one row for every rank before and after."""
     if is_container(module):
-        inner = ((name, one) for name, one in module.named_modules() if not list(one.children()))
-        return all(can_split(structure, f"{path}.{name}", one, num_ranks) for name, one in inner)
+        inner = ((name, module_) for name, module_ in module.named_modules() if not list(module_.children()))
+        return all(can_split(structure, f"{path}.{name}", module_, num_ranks) for name, module_ in inner)
     shapes = (structure.in_shapes[path], structure.out_shapes[path])
     if not isinstance(module, WINDOWED + _ROW_BY_ROW) or any(len(shape) != 3 for shape in shapes):
         return False

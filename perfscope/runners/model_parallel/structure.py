@@ -78,7 +78,7 @@ def has_weights(module: nn.Module) -> bool:
 
 def holds_weights(module: nn.Module) -> bool:
     """Whether it is such a layer, or one is somewhere in it."""
-    return any(has_weights(one) for one in module.modules())
+    return any(has_weights(module_) for module_ in module.modules())
 
 
 def paths_of(container: nn.Module) -> Iterator[tuple[str, nn.Module]]:

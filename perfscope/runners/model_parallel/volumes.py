@@ -41,33 +41,33 @@ def filter_volumes(structure: Structure) -> list[Exchanged]:
     Layers that start the branches of one container share the gather of its input. The model's output is
     gathered forward only.
     """
-    found, split = _filter_way(structure, structure.model, "", False)
+    exchanged, split = _filter_way(structure, structure.model, "", False)
     if split:
-        found.append(Exchanged("all_gather", prod(list(structure.out_shapes.values())[-1]), "output"))
-    return found
+        exchanged.append(Exchanged("all_gather", prod(list(structure.out_shapes.values())[-1]), "output"))
+    return exchanged
 
 
 def _filter_way(
     structure: Structure, way: nn.Module, prefix: str, split: bool
 ) -> tuple[list[Exchanged], bool]:
-    found: list[Exchanged] = []
+    exchanged: list[Exchanged] = []
     for _, path, module in steps_of(way, prefix):
         gathered = _gathered(prod(structure.in_shapes[path]))
         if has_weights(module):
-            found += gathered if split else []
+            exchanged += gathered if split else []
         elif is_container(module):
             ways = list(paths_of(module))
-            if split and sum(holds_weights(one) for _, one in ways) > 1:
-                found += gathered
+            if split and sum(holds_weights(branch) for _, branch in ways) > 1:
+                exchanged += gathered
                 split = False
-            for key, one in ways:
-                inner, still_split = _filter_way(structure, one, join(path, key), split)
-                found += inner
-                if still_split and isinstance(module, Residual) and _mixed(structure, one, path, key):
-                    found += _gathered(prod(structure.out_shapes[path]))
+            for key, branch in ways:
+                inner, still_split = _filter_way(structure, branch, join(path, key), split)
+                exchanged += inner
+                if still_split and isinstance(module, Residual) and _mixed(structure, branch, path, key):
+                    exchanged += _gathered(prod(structure.out_shapes[path]))
         if has_weights(module) or is_container(module) or isinstance(module, nn.BatchNorm2d):
             split = True
-    return found, split
+    return exchanged, split
 
 
 def channel_volumes(structure: Structure) -> list[Exchanged]:
@@ -76,36 +76,36 @@ def channel_volumes(structure: Structure) -> list[Exchanged]:
     Of the last layer: all_reduce forward, nothing backward.
     """
     last = structure.last_layer()
-    found, split = _channel_way(structure, structure.model, "", False, last if "." not in last else "")
+    exchanged, split = _channel_way(structure, structure.model, "", False, last if "." not in last else "")
     if split:
-        found.append(Exchanged("all_gather", prod(list(structure.out_shapes.values())[-1]), "output"))
-    return found
+        exchanged.append(Exchanged("all_gather", prod(list(structure.out_shapes.values())[-1]), "output"))
+    return exchanged
 
 
 def _channel_way(
     structure: Structure, way: nn.Module, prefix: str, split: bool, last: str
 ) -> tuple[list[Exchanged], bool]:
-    found: list[Exchanged] = []
+    exchanged: list[Exchanged] = []
     for _, path, module in steps_of(way, prefix):
         size = prod(structure.out_shapes[path])
         if has_weights(module):
             if split and path == last:
-                found.append(Exchanged("all_reduce", size, FORWARD))
+                exchanged.append(Exchanged("all_reduce", size, FORWARD))
                 split = False
                 continue
             if split:
-                found += [
+                exchanged += [
                     Exchanged("reduce_scatter", size, FORWARD),
                     Exchanged("all_gather", size, BACKWARD),
                 ]
         elif is_container(module):
-            for key, one in paths_of(module):
-                found += _channel_way(structure, one, join(path, key), split, last)[0]
-                if split and isinstance(module, Residual) and _mixed(structure, one, path, key):
-                    found += _gathered(size)
+            for key, branch in paths_of(module):
+                exchanged += _channel_way(structure, branch, join(path, key), split, last)[0]
+                if split and isinstance(module, Residual) and _mixed(structure, branch, path, key):
+                    exchanged += _gathered(size)
         if has_weights(module) or is_container(module) or isinstance(module, nn.BatchNorm2d):
             split = True
-    return found, split
+    return exchanged, split
 
 
 def pair_volumes(structure: Structure) -> list[Exchanged]:
@@ -120,19 +120,23 @@ def pair_volumes(structure: Structure) -> list[Exchanged]:
         if holds_weights(module)
     ]
     first = layers[0][0]
-    found: list[Exchanged] = []
+    exchanged: list[Exchanged] = []
     for name, role in roles([name for name, linear in layers if linear]).items():
         if role != COLUMN:
-            found.append(Exchanged("all_reduce", prod(structure.out_shapes[name]), FORWARD))
+            exchanged.append(Exchanged("all_reduce", prod(structure.out_shapes[name]), FORWARD))
         if role != ROW and name != first:  # nobody asks for the samples' gradient
             collective = "all_reduce" if role == COLUMN else "all_gather"
-            found.append(Exchanged(collective, prod(structure.in_shapes[name]), BACKWARD))
+            exchanged.append(Exchanged(collective, prod(structure.in_shapes[name]), BACKWARD))
     for name, module in structure.model.named_children():
         if isinstance(module, TransformerBlock):
             for part, _, _ in BLOCK_PAIRS:
-                found.append(Exchanged("all_reduce", prod(structure.out_shapes[f"{name}.{part}"]), FORWARD))
-                found.append(Exchanged("all_reduce", prod(structure.in_shapes[f"{name}.{part}"]), BACKWARD))
-    return found
+                exchanged.append(
+                    Exchanged("all_reduce", prod(structure.out_shapes[f"{name}.{part}"]), FORWARD)
+                )
+                exchanged.append(
+                    Exchanged("all_reduce", prod(structure.in_shapes[f"{name}.{part}"]), BACKWARD)
+                )
+    return exchanged
 
 
 def _gathered(size: int) -> list[Exchanged]:
@@ -146,7 +150,7 @@ def _mixed(structure: Structure, way: nn.Module, path: str, key: str) -> bool:
 
 def _mixing(structure: Structure) -> dict[str, bool]:
     """By way through a container: whether what leaves it is a concatenation of branches' channels."""
-    found: dict[str, bool] = {}
+    mixes: dict[str, bool] = {}
 
     def walk(way: nn.Module, prefix: str, mixed: bool) -> bool:
         for _, path, module in steps_of(way, prefix):
@@ -154,11 +158,11 @@ def _mixing(structure: Structure) -> dict[str, bool]:
                 mixed = False
             elif is_container(module):
                 ends = []
-                for key, one in paths_of(module):
-                    found[join(path, key)] = walk(one, join(path, key), mixed)
-                    ends.append(found[join(path, key)])
+                for key, branch in paths_of(module):
+                    mixes[join(path, key)] = walk(branch, join(path, key), mixed)
+                    ends.append(mixes[join(path, key)])
                 mixed = not isinstance(module, Residual) and (len(ends) > 1 or any(ends))
         return mixed
 
     walk(structure.model, "", False)
-    return found
+    return mixes

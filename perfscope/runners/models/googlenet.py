@@ -46,14 +46,14 @@ def googlenet(stack: Stack, num_classes: int, dropout: float) -> None:
 
 
 def _inception(stack: Stack, name: str, widths: tuple[int, int, int, int, int, int]) -> None:
-    one, reduce3, three, reduce5, five, projection = widths
+    reduce1, reduce3, three, reduce5, five, projection = widths
     branches = {f"branch{index}": stack.branch() for index in range(1, 5)}
     branches["branch4"].max_pool("pool", 3, 1, padding=1)
-    layers_of = (((one, 1),), ((reduce3, 1), (three, 3)), ((reduce5, 1), (five, 5)), ((projection, 1),))
+    layers_of = (((reduce1, 1),), ((reduce3, 1), (three, 3)), ((reduce5, 1), (five, 5)), ((projection, 1),))
     for branch, layers in zip(branches.values(), layers_of, strict=True):
         for index, (channels, kernel) in enumerate(layers, start=1):
             branch.conv(f"conv{index}", channels, kernel, padding=kernel // 2)
             branch.relu(f"relu{index}")
     module = Branches(**{key: branch.sequential() for key, branch in branches.items()})
-    shape = (one + three + five + projection, *stack.shape[1:])
+    shape = (reduce1 + three + five + projection, *stack.shape[1:])
     stack.add(name, module, shape, within=tuple(branches.values()))

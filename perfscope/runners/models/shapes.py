@@ -97,7 +97,7 @@ class ModelShape:
     def flops(self, block: int | None = None) -> int:
         """FLOPs of one sample's forward pass, of one top-level child or of all."""
         every = (*self.layers, *self.products)
-        return sum(one.flops for one in every if block is None or one.block == block)
+        return sum(layer_shape.flops for layer_shape in every if block is None or layer_shape.block == block)
 
     def block_params(self, first: int, last: int) -> int:
         """Parameters of the top-level children first .. last-1."""
@@ -134,23 +134,23 @@ def describe(model: nn.Sequential, input_shape: Sequence[int]) -> ModelShape:
         for handle in handles:
             handle.remove()
     sees_samples = tuple(input_shape)
-    found = tuple(
+    layer_shapes = tuple(
         replace(layer, needs_input_grad=False)
         if index == 0 and layer.in_shape in (sees_samples, (prod(sees_samples),))
         else layer
-        for index, layer in enumerate(one for one in layers if one.kind != ATTENTION)
+        for index, layer in enumerate(layer_shape for layer_shape in layers if layer_shape.kind != ATTENTION)
     )
-    products = tuple(one for one in layers if one.kind == ATTENTION)
+    products = tuple(layer_shape for layer_shape in layers if layer_shape.kind == ATTENTION)
     params = tuple((name, tuple(value.shape)) for name, value in model.named_parameters())
     return ModelShape(
-        layers=found, params=params, blocks=tuple(block_of), cuts=tuple(cuts), products=products
+        layers=layer_shapes, params=params, blocks=tuple(block_of), cuts=tuple(cuts), products=products
     )
 
 
 def example_input(model: nn.Module, input_shape: Sequence[int], num_samples: int = 1) -> torch.Tensor:
     """Zeros of the shape and dtype that a model takes, on its device."""
     first = next(model.parameters())
-    takes_tokens = any(isinstance(one, nn.Embedding) for one in model.modules())
+    takes_tokens = any(isinstance(module, nn.Embedding) for module in model.modules())
     dtype = torch.int64 if takes_tokens else first.dtype
     return torch.zeros(num_samples, *input_shape, device=first.device, dtype=dtype)
 

@@ -59,7 +59,7 @@ def cut(shape: ModelShape, input_shape: Sequence[int], num_stages: int) -> tuple
     """
     flops = _running_sums([shape.flops(block) for block in range(len(shape.blocks))])
     params = _running_sums([shape.block_params(block, block + 1) for block in range(len(shape.blocks))])
-    crossing = [prod(one) for one in shape.cuts]
+    crossing = [prod(cut_shape) for cut_shape in shape.cuts]
 
     def load(first: int, last: int) -> int | None:
         return flops[last] - flops[first] if params[last] > params[first] else None
@@ -67,8 +67,8 @@ def cut(shape: ModelShape, input_shape: Sequence[int], num_stages: int) -> tuple
     largest = _least(len(shape.blocks), num_stages, load, max)[0]
 
     def traffic(first: int, last: int) -> int | None:
-        found = load(first, last)
-        if found is None or found > largest:
+        largest_load = load(first, last)
+        if largest_load is None or largest_load > largest:
             return None
         return crossing[first - 1] if first else 0
 
@@ -125,17 +125,17 @@ def _least(
     for _ in range(1, num_stages):
         after: list[tuple[int, tuple[int, ...]] | None] = [None] * (num_blocks + 1)
         for last in range(1, num_blocks + 1):
-            found = []
+            candidates = []
             for middle in range(1, last):
-                before, own = best[middle], cost(middle, last)
-                if before is not None and own is not None:
-                    found.append((join(before[0], own), (*before[1], middle)))
-            after[last] = min(found) if found else None
+                before, own_cost = best[middle], cost(middle, last)
+                if before is not None and own_cost is not None:
+                    candidates.append((join(before[0], own_cost), (*before[1], middle)))
+            after[last] = min(candidates) if candidates else None
         best = after
-    whole = best[num_blocks]
-    if whole is None:
+    best_cut = best[num_blocks]
+    if best_cut is None:
         raise ValueError(f"{num_blocks} blocks cannot be cut into {num_stages} stages with parameters")
-    return whole
+    return best_cut
 
 
 def _running_sums(values: Sequence[int]) -> list[int]:

@@ -112,7 +112,7 @@ class Scheme(ABC):
     def check_input(cls, model: str, kind: InputKind) -> None:
         """Raises BenchError if the scheme cannot divide a model with samples of this kind."""
         if kind not in cls.inputs:
-            takes = " and ".join(one for one in InputKind if one in cls.inputs)
+            takes = " and ".join(input_kind for input_kind in InputKind if input_kind in cls.inputs)
             raise BenchError(f"{cls.name} cannot train {model}: it takes {takes} inputs, not {kind}")
 
     @classmethod
@@ -123,8 +123,8 @@ class Scheme(ABC):
         check_modifiers(config.modifiers)
         for modifier in config.modifiers:
             if modifier.name not in cls.modifiers:
-                known = ", ".join(f"+{one}" for one in sorted(cls.modifiers)) or "none"
-                raise BenchError(f"{cls.name} cannot take +{modifier.name} (it takes: {known})")
+                accepted = ", ".join(f"+{modifier_name}" for modifier_name in sorted(cls.modifiers)) or "none"
+                raise BenchError(f"{cls.name} cannot take +{modifier.name} (it takes: {accepted})")
 
     @classmethod
     def check(cls, job: Job) -> None:

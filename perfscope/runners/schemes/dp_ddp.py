@@ -104,19 +104,19 @@ class DDP(Replicas):
         element = job.element_size
         buckets = ddp_buckets([prod(shape) * element for _, shape in reversed(job.shape.params)])
         if _has_codec(job.config):
-            found = list(
+            calls = list(
                 exchange_traffic(job, members, ((i, size // element) for i, size in enumerate(buckets)))
             )
         else:
-            found = [_by_ddp("all_reduce", members, size, f"bucket {i}") for i, size in enumerate(buckets)]
+            calls = [_by_ddp("all_reduce", members, size, f"bucket {i}") for i, size in enumerate(buckets)]
         norms = [layer for layer in job.shape.layers if layer.kind == "norm"]
         if norms:
             statistics = 2 * element * sum(layer.weight_shape[0] for layer in norms)
-            found.append(_by_ddp("broadcast", members, statistics, "running statistics"))
-            found.append(
+            calls.append(_by_ddp("broadcast", members, statistics, "running statistics"))
+            calls.append(
                 _by_ddp("broadcast", members, _COUNTER_BYTES * len(norms), "batches counted by norms")
             )
-        return found
+        return calls
 
 
 def _by_ddp(collective: str, members: tuple[int, ...], size: int, what: str) -> Traffic:
@@ -126,7 +126,7 @@ def _by_ddp(collective: str, members: tuple[int, ...], size: int, what: str) -> 
 
 
 def _has_codec(config: BenchConfig) -> bool:
-    return any(one.name in CODECS for one in config.modifiers)
+    return any(modifier.name in CODECS for modifier in config.modifiers)
 
 
 def _hook(scheme: DDP, bucket: Any) -> Any:

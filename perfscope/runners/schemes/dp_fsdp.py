@@ -56,24 +56,24 @@ class _Sharded(Scheme):
 
     def full_state(self) -> dict[str, torch.Tensor] | None:
         """See Scheme. Gathers one tensor after the other."""
-        whole = {
+        state = {
             name: value.full_tensor() if isinstance(value, DTensor) else value
             for name, value in self.model.state_dict().items()
         }
-        return None if self.world.rank else {name: value.detach() for name, value in whole.items()}
+        return None if self.world.rank else {name: value.detach() for name, value in state.items()}
 
 
 def _shard_traffic(job: Job, axis: str, members: tuple[int, ...]) -> list[Traffic]:
     """Per block: gathered for the forward pass, again for the backward pass, gradients scattered once."""
-    found = []
+    calls = []
     for block in job.shape.blocks:
         size = _block_bytes(job, block, len(members))
         if size and len(members) > 1:
-            found += [
+            calls += [
                 _by_fsdp("all_gather", axis, members, size, f"weights of {block}", 2),
                 _by_fsdp("reduce_scatter", axis, members, size, f"gradients of {block}", 1),
             ]
-    return found
+    return calls
 
 
 def _block_bytes(job: Job, block: str, parts: int) -> int:
@@ -137,8 +137,8 @@ class HSDP(_Sharded):
     @classmethod
     def placement_groups(cls, job: Job) -> Mapping[str, tuple[tuple[int, ...], ...]]:
         """See Scheme."""
-        found = {REPLICATE: job.mesh.groups(Axis.DP), SHARD: job.mesh.groups(Axis.FSDP)}
-        return {axis: groups for axis, groups in found.items() if len(groups[0]) > 1}
+        by_axis = {REPLICATE: job.mesh.groups(Axis.DP), SHARD: job.mesh.groups(Axis.FSDP)}
+        return {axis: groups for axis, groups in by_axis.items() if len(groups[0]) > 1}
 
     def _device_mesh(self, device_type: str) -> Any:
         mesh = self.job.mesh
@@ -152,9 +152,9 @@ class HSDP(_Sharded):
     def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
         """See Scheme."""
         shards, replicas = job.mesh.group(Axis.FSDP, rank), job.mesh.group(Axis.DP, rank)
-        found = _shard_traffic(job, SHARD, shards)
+        calls = _shard_traffic(job, SHARD, shards)
         for block in job.shape.blocks:
             size = _block_bytes(job, block, len(shards)) // len(shards)
             if size and len(replicas) > 1:
-                found.append(_by_fsdp("all_reduce", REPLICATE, replicas, size, f"gradients of {block}", 1))
-        return found
+                calls.append(_by_fsdp("all_reduce", REPLICATE, replicas, size, f"gradients of {block}", 1))
+        return calls

@@ -51,7 +51,9 @@ class LayerGradients:
 def gradients_of(model: nn.Module) -> list[LayerGradients]:
     """Every layer that holds parameters itself, in the model's order. Sets the `.grad` of all parameters."""
     owners = [
-        (name, one) for name, one in model.named_modules() if next(one.parameters(False), None) is not None
+        (name, layer)
+        for name, layer in model.named_modules()
+        if next(layer.parameters(False), None) is not None
     ]
     return [LayerGradients(index, name, module) for index, (name, module) in enumerate(owners)]
 

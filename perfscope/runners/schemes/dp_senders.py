@@ -51,8 +51,8 @@ class Sender:
     def wait(self, layer: LayerGradients) -> bool:
         """Leaves the mean in layer.flat; False if nothing of the layer is on its way."""
         pending = self._pending.pop(layer.index, ())
-        for start, one in pending:
-            layer.take(one.wait(), start)
+        for start, request in pending:
+            layer.take(request.wait(), start)
         return bool(pending)
 
     def _start(self, layer: LayerGradients, piece: Piece) -> None:
@@ -100,9 +100,9 @@ class NewestFirst(Sender):
             self._queue.append((layer, pieces, head))
 
     def _next(self) -> None:
-        layer, rest, head = self._queue.pop()
+        layer, remaining, head = self._queue.pop()
         self._start(layer, head)
-        self._push(layer, rest)
+        self._push(layer, remaining)
 
 
 def make_sender(

@@ -89,24 +89,26 @@ class DistributedUpdate(Replicas):
         """See Scheme."""
         self.model = model
         group = self.data_group()
-        owners = [(name, one) for name, one in model.named_modules() if list(one.parameters(recurse=False))]
+        owners = [
+            (name, owner) for name, owner in model.named_modules() if list(owner.parameters(recurse=False))
+        ]
         self._slices = [_Slices(i, name, module, group) for i, (name, module) in enumerate(owners)]
-        layers = [one.layer for one in self._slices]
+        layers = [part.layer for part in self._slices]
         on_ready(layers, lambda layer: self._slices[layer.index].send_gradient())
-        self._optimizer = make_optimizer(self, [one.increment for one in self._slices])
+        self._optimizer = make_optimizer(self, [part.increment for part in self._slices])
 
     def step(self, batch: Batch) -> torch.Tensor:
         """See Scheme."""
-        clear(one.layer for one in self._slices)
+        clear(part.layer for part in self._slices)
         loss = loss_of(self.model, batch)
         loss.backward()
-        for one in reversed(self._slices):
-            one.wait_gradient()
+        for part in reversed(self._slices):
+            part.wait_gradient()
         self._optimizer.step()  # on increments that were set to zero: leaves -eta v in them
-        for one in self._slices:
-            one.send_increment()
-        for one in self._slices:
-            one.wait_increment()
+        for part in self._slices:
+            part.send_increment()
+        for part in self._slices:
+            part.wait_increment()
         return loss.detach()
 
     @classmethod

@@ -75,18 +75,18 @@ class ElasticWorker(torch.optim.Optimizer):
             gradient = self.weights.grad
             if gradient is None:
                 raise RuntimeError("step() before a gradient was made")
-            own = self.param_groups[0]
+            group = self.param_groups[0]
             elastic_worker_update(
                 self.weights,
                 gradient,
                 self.centre,
-                own["lr"],
-                own["moving_rate"],
+                group["lr"],
+                group["moving_rate"],
                 self.velocity,
-                own["momentum"],
+                group["momentum"],
             )
             if total is not None:
-                elastic_centre_update(self.centre, total, num_workers, own["moving_rate"])
+                elastic_centre_update(self.centre, total, num_workers, group["moving_rate"])
 
 
 class ElasticCentre(torch.optim.Optimizer):

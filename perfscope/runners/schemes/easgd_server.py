@@ -107,8 +107,8 @@ class EasgdOriginal(ServerScheme):
 
     def details(self) -> Mapping[str, Any]:
         """The moving rate; on the server staleness and order of arrivals, too."""
-        found = {"moving_rate": self.moving_rate, "num_workers": len(self.workers)}
-        return {**found, **self.staleness.as_json()} if self.is_server else found
+        details = {"moving_rate": self.moving_rate, "num_workers": len(self.workers)}
+        return {**details, **self.staleness.as_json()} if self.is_server else details
 
 
 class EasgdAsync(EasgdOriginal):

@@ -79,9 +79,9 @@ class _Unlocked(Scheme):
 
     def full_state(self) -> dict[str, torch.Tensor] | None:
         """The shared weights, with rank 0's buffers; rank 0 also collects all workers' staleness."""
-        own = self.unlocked.as_json()
-        parts = self.world.peers.gather(own)
-        self.recorded = own if parts is None else merged(parts)
+        counts = self.unlocked.as_json()
+        parts = self.world.peers.gather(counts)
+        self.recorded = counts if parts is None else merged(parts)
         return None if parts is None else self.packed.state(self.shared.weights)
 
     def details(self) -> Mapping[str, Any]:

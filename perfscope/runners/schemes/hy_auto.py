@@ -38,14 +38,14 @@ class Auto(HybridChain):
     def layout(cls, job: Job) -> dict[str, Any]:
         """The decision for each layer with the numbers behind it; JSON values."""
         layers = {layer.name: layer for layer in job.shape.layers}
-        found = {}
+        by_block = {}
         for block, (mode, why) in _decide(job).items():
             entry: dict[str, Any] = {"mode": mode, "why": why}
             if block in layers:
                 entry["activations"] = job.config.batch * layers[block].in_size
                 entry["weights"] = layers[block].num_weights
-            found[block] = entry
-        return {"modes": cls.modes(job), "layers": found}
+            by_block[block] = entry
+        return {"modes": cls.modes(job), "layers": by_block}
 
 
 def _decide(job: Job) -> dict[str, tuple[str, str]]:

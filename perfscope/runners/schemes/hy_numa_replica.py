@@ -59,7 +59,7 @@ class NumaReplica(Scheme):
     def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
         """See Scheme."""
         chip, roots = job.mesh.group(Axis.NUMA, rank), _roots(job.mesh)
-        place = chip.index(rank)
+        position = chip.index(rank)
 
         def send(to: int, what: str) -> Traffic:
             return Traffic(
@@ -71,9 +71,9 @@ class NumaReplica(Scheme):
                 group_size=len(chip),
             )
 
-        found = [send(parent(place), "gradients up the tree")] if place else []
-        if place == 0 and len(roots) > 1:
-            found.append(
+        sends = [send(parent(position), "gradients up the tree")] if position else []
+        if position == 0 and len(roots) > 1:
+            sends.append(
                 Traffic(
                     collective="all_reduce",
                     axis=Axis.DP,
@@ -82,8 +82,8 @@ class NumaReplica(Scheme):
                     what="gradients between chips",
                 )
             )
-        found += [send(child, "gradients down the tree") for child in children(place, len(chip))]
-        return found
+        sends += [send(child, "gradients down the tree") for child in children(position, len(chip))]
+        return sends
 
     def build(self, model: nn.Sequential) -> None:
         """See Scheme."""
@@ -120,20 +120,20 @@ class NumaReplica(Scheme):
         return {name: value.detach() for name, value in self.model.state_dict().items()}
 
 
-def parent(place: int) -> int:
-    """Above `place` (not 0) in the binary tree: its lowest set bit cleared, so that 1->0, 3->2, then 2->0."""
-    return place & (place - 1)
+def parent(position: int) -> int:
+    """Parent of `position` (not 0) in the binary tree, its lowest set bit cleared: 1->0, 3->2, 2->0."""
+    return position & (position - 1)
 
 
-def children(place: int, size: int) -> tuple[int, ...]:
-    """Below `place` among `size`, the largest subtree first; the root is 0."""
-    limit = (place & -place) or size
-    found = []
+def children(position: int, size: int) -> tuple[int, ...]:
+    """Below `position` among `size`, the largest subtree first; the root is 0."""
+    limit = (position & -position) or size
+    children_found = []
     bit = 1
-    while bit < limit and place + bit < size:
-        found.append(place + bit)
+    while bit < limit and position + bit < size:
+        children_found.append(position + bit)
         bit *= 2
-    return tuple(reversed(found))
+    return tuple(reversed(children_found))
 
 
 def tree_sum(tensor: torch.Tensor, arriving: torch.Tensor | None, group: Group) -> None:

@@ -67,12 +67,12 @@ class HybridChain(Scheme):
     def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
         """See Scheme."""
         members, plan = tuple(range(job.num_ranks)), cls.chain_plan(job)
-        found = []
+        calls = []
         for move in plan.moves:
             size = move.elements(job.config.batch, job.num_ranks) * job.element_size
             subject = "logits" if move.before is None else f"input of {move.before}"
             for collective, way in zip(move.calls(), ("", "gradient of the "), strict=True):
-                found.append(
+                calls.append(
                     Traffic(
                         collective=collective,
                         axis=Axis.TP,
@@ -88,13 +88,13 @@ class HybridChain(Scheme):
             if block not in plan.sliced
         )
         if replicated:
-            found += exchange_traffic(job, members, [("data blocks", replicated)])
-        return found
+            calls += exchange_traffic(job, members, [("data blocks", replicated)])
+        return calls
 
     @classmethod
     def check(cls, job: Job) -> None:
         """See Scheme."""
-        codec = next((one for one in job.config.modifiers if one.name in CODECS), None)
+        codec = next((modifier for modifier in job.config.modifiers if modifier.name in CODECS), None)
         if codec and DATA_MODE not in cls.modes(job).values():
             raise BenchError(
                 f"{cls.name}: every layer of {job.config.model} is model parallel here, so +{codec} has no "

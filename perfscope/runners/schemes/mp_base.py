@@ -59,7 +59,7 @@ class SplitModel(Scheme):
         self.params = list(self.model.parameters())
         self.optimizer = make_optimizer(self, self.params)
         self.exchange = make_exchange(self.config)
-        num_elements = sum(one.numel() for one in self.params) if self.data_group.size > 1 else 0
+        num_elements = sum(param.numel() for param in self.params) if self.data_group.size > 1 else 0
         self.packed = torch.empty(num_elements, dtype=self.params[0].dtype, device=self.world.device)
 
     @property
@@ -74,7 +74,7 @@ class SplitModel(Scheme):
         loss.backward()
         self.finish_gradients()
         if self.data_group.size > 1:
-            gradients = [one.grad for one in self.params]
+            gradients = [param.grad for param in self.params]
             comm.flatten(gradients, self.packed)
             comm.unflatten(self.exchange.start("gradients", self.packed, self.data_group).wait(), gradients)
         self.optimizer.step()
@@ -106,8 +106,14 @@ class SplitModel(Scheme):
             cls.own_params(job, rank), job.element_size, len(group), "gradients"
         )
         return [
-            Traffic(collective=one.collective, axis=Axis.DP, members=group, bytes=one.bytes, what="gradients")
-            for one in sends
+            Traffic(
+                collective=exchange.collective,
+                axis=Axis.DP,
+                members=group,
+                bytes=exchange.bytes,
+                what="gradients",
+            )
+            for exchange in sends
         ]
 
 
@@ -115,15 +121,15 @@ def traffic_of(job: Job, rank: int, exchanged: Iterable[Exchanged]) -> list[Traf
     """Calls of one group whose sizes follow from its b samples."""
     return [
         Traffic(
-            collective=one.collective,
+            collective=exchange.collective,
             axis=Axis.TP,
             members=job.mesh.group(Axis.TP, rank),
-            bytes=one.per_sample * job.group_batch * job.element_size,
+            bytes=exchange.per_sample * job.group_batch * job.element_size,
             count=count,
-            what=one.what,
+            what=exchange.what,
             scales_with=ScalesWith.SAMPLES,
         )
-        for one, count in Counter(exchanged).items()
+        for exchange, count in Counter(exchanged).items()
     ]
 
 
@@ -132,10 +138,10 @@ def require_divisible(scheme: str, num_parts: int, widths: Iterable[tuple[str, i
 
     The line says which M would do.
     """
-    known = list(widths)
-    for layer, width, unit in known:
+    layer_widths = list(widths)
+    for layer, width, unit in layer_widths:
         if width % num_parts:
-            common = gcd(*(width for _, width, _ in known))
+            common = gcd(*(width for _, width, _ in layer_widths))
             fits = [m for m in range(2, common + 1) if common % m == 0 and m < num_parts]
             hint = f"tp={' or '.join(map(str, fits))} would do" if fits else "no tp above 1 would do"
             raise BenchError(

@@ -51,8 +51,8 @@ class Channel(SplitModel):
     @classmethod
     def own_params(cls, job: Job, rank: int) -> int:
         """See SplitModel. Everything is cut evenly but the last layer's bias, which every rank holds."""
-        whole = _whole_bias(job)
-        return (job.shape.num_params - whole) // job.mesh.size(Axis.TP) + whole
+        bias_params = _whole_bias(job)
+        return (job.shape.num_params - bias_params) // job.mesh.size(Axis.TP) + bias_params
 
     @classmethod
     def check(cls, job: Job) -> None:
@@ -61,14 +61,16 @@ class Channel(SplitModel):
         unit = {"conv": "output maps", "linear": "outputs", "norm": "maps"}
         last = _summed_layer(job)
         widths = [
-            (one.name, one.weight_shape[0], unit[one.kind]) for one in job.shape.layers if one is not last
+            (layer.name, layer.weight_shape[0], unit[layer.kind])
+            for layer in job.shape.layers
+            if layer is not last
         ]
         require_divisible(cls.name, job.mesh.size(Axis.TP), widths)
 
 
 def _summed_layer(job: Job) -> LayerShape | None:
     """The last layer, if its partial sums go to every rank: not the first, and in no container."""
-    layers = [one for one in job.shape.layers if one.kind != "norm"]
+    layers = [layer for layer in job.shape.layers if layer.kind != "norm"]
     return layers[-1] if len(layers) > 1 and "." not in layers[-1].name else None
 
 

@@ -51,7 +51,9 @@ class FcTensorParallel(SplitModel):
     @classmethod
     def own_params(cls, job: Job, rank: int) -> int:
         """See SplitModel. Weights of linear layers are cut, and the biases of those cut along outputs."""
-        cut = sum(one.num_params if role == COLUMN else one.num_weights for one, role in _linear_layers(job))
+        cut = sum(
+            layer.num_params if role == COLUMN else layer.num_weights for layer, role in _linear_layers(job)
+        )
         return job.shape.num_params - cut + cut // job.mesh.size(Axis.TP)
 
     @classmethod
@@ -72,7 +74,7 @@ class FcTensorParallel(SplitModel):
 
 
 def _linear_layers(job: Job) -> list[tuple[LayerShape, str]]:
-    layers = {one.name: one for one in job.shape.layers if one.kind == "linear"}
+    layers = {layer.name: layer for layer in job.shape.layers if layer.kind == "linear"}
     role_of = roles([name for name in layers if "." not in name])
     for part, first, second in BLOCK_PAIRS:
         role_of |= {name: COLUMN for name in layers if name.endswith(f"{part}.{first}")}

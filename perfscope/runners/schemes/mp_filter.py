@@ -55,5 +55,5 @@ class Filter(SplitModel):
         """See Scheme."""
         require_ungrouped(cls.name, job)
         unit = {"conv": "output maps", "linear": "outputs", "norm": "maps"}
-        widths = [(one.name, one.weight_shape[0], unit[one.kind]) for one in job.shape.layers]
+        widths = [(layer.name, layer.weight_shape[0], unit[layer.kind]) for layer in job.shape.layers]
         require_divisible(cls.name, job.mesh.size(Axis.TP), widths)

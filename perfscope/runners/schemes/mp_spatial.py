@@ -60,14 +60,14 @@ class Spatial(SplitModel):
         surgeon = RowSurgeon(self.model_group, structure, seed=self.dropout_seed, device=self.world.device)
         made = surgeon.split(model)
         self.partial = surgeon.partial
-        num = sum(one.numel() for one in self.partial)
+        num = sum(param.numel() for param in self.partial)
         self.partial_packed = torch.empty(num, dtype=self.partial[0].dtype, device=self.world.device)
         return made, surgeon.pieces
 
     def finish_gradients(self) -> None:
         """Sums the gradients of layers of which each rank saw its rows."""
         if self.model_group.size > 1:
-            gradients = [one.grad for one in self.partial]
+            gradients = [param.grad for param in self.partial]
             comm.all_reduce(comm.flatten(gradients, self.partial_packed), self.model_group)
             comm.unflatten(self.partial_packed, gradients)
 
@@ -100,29 +100,29 @@ class Spatial(SplitModel):
         """See SplitModel."""
         group = job.mesh.group(Axis.TP, rank)
         structure = read_structure(job.config)
-        found: list[Traffic] = []
+        calls: list[Traffic] = []
         num_partial = 0
         for path, module, layout in _passed(structure, len(group)):
             if layout is Layout.WHOLE:
                 continue
             if isinstance(module, WINDOWED):
-                num_partial += sum(one.numel() for one in module.parameters())
-                found += (
+                num_partial += sum(param.numel() for param in module.parameters())
+                calls += (
                     _halo_traffic(job, group, rank, structure, path, layout) if layout is Layout.ROWS else []
                 )
             elif isinstance(module, nn.BatchNorm2d):
                 num_partial += 2 * module.num_features
                 count = 2 if layout is Layout.ROWS else 1
-                found.append(_all(job, group, "all_reduce", 2 * module.num_features, "statistics", count))
+                calls.append(_all(job, group, "all_reduce", 2 * module.num_features, "statistics", count))
         gathered = _gathered(structure, len(group))
         if gathered:
             channels, height, width = structure.in_shapes[gathered]
             most = max(rows.num for rows in split_rows(height, len(group)))
             size = len(group) * most * channels * width * job.group_batch
             gather = _all(job, group, "all_gather", size, "rows for all")
-            found.append(replace(gather, scales_with=ScalesWith.SAMPLES))
-        found.append(_all(job, group, "all_reduce", num_partial, "gradients of split layers"))
-        return found
+            calls.append(replace(gather, scales_with=ScalesWith.SAMPLES))
+        calls.append(_all(job, group, "all_reduce", num_partial, "gradients of split layers"))
+        return calls
 
 
 def _passed(structure: Structure, num_ranks: int) -> Iterator[Passed]:
@@ -137,8 +137,8 @@ def _way(
         if not can_split(structure, path, module, num_ranks):
             layout = Layout.WHOLE
         if is_container(module):
-            for key, one in paths_of(module):
-                yield from _way(structure, one, join(path, key), layout, num_ranks)
+            for key, branch in paths_of(module):
+                yield from _way(structure, branch, join(path, key), layout, num_ranks)
         else:
             yield path, module, layout
         mixes = is_container(module) or isinstance(module, (*WINDOWED, nn.BatchNorm2d))

@@ -121,13 +121,13 @@ class Pipeline(Scheme):
                 group_size=len(members),
             )
 
-        found = []
+        sends = []
         for index in cls.stages_of(job, rank):
             if index + 1 < len(stages):
-                found.append(send(index + 1, stages[index].out_size, "activations forward"))
+                sends.append(send(index + 1, stages[index].out_size, "activations forward"))
             if index > 0:
-                found.append(send(index - 1, stages[index].in_size, "activation gradients backward"))
-        return found
+                sends.append(send(index - 1, stages[index].in_size, "activation gradients backward"))
+        return sends
 
     def build(self, model: nn.Sequential) -> None:
         """See Scheme."""
@@ -181,15 +181,15 @@ class Pipeline(Scheme):
         )
         self.exchange_gradients()
         self.optimizer.step()
-        return torch.stack([one.detach() for one in losses]).mean() if self._last else None
+        return torch.stack([loss.detach() for loss in losses]).mean() if self._last else None
 
     def exchange_gradients(self) -> None:
         """Between backward and update; gradients are the data part's means."""
 
     def full_state(self) -> dict[str, torch.Tensor] | None:
         """See Scheme."""
-        own = {name: value for part in self.parts for name, value in part.state_dict().items()}
-        return collect_state(self._layout, own, self.world)
+        own_state = {name: value for part in self.parts for name, value in part.state_dict().items()}
+        return collect_state(self._layout, own_state, self.world)
 
     @classmethod
     def layout(cls, job: Job) -> dict[str, Any]:
@@ -217,12 +217,12 @@ class Pipeline(Scheme):
 
     def _owners(self, model: nn.Sequential, stages: Sequence[Stage]) -> dict[str, tuple[int, ...]]:
         mesh = self.job.mesh
-        place = {
+        stage_of = {
             block: mesh.rank_of({Axis.PP: index % mesh.size(Axis.PP)})
             for index, stage in enumerate(stages)
             for block in stage.blocks
         }
-        return {name: (place[name.split(".")[0]],) for name in model.state_dict()}
+        return {name: (stage_of[name.split(".")[0]],) for name in model.state_dict()}
 
 
 def _lonely_norm(job: Job, microbatch: int) -> str | None:

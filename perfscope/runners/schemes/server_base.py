@@ -120,15 +120,15 @@ class ServerScheme(Scheme):
     def placement_groups(cls, job: Job) -> Mapping[str, tuple[tuple[int, ...], ...]]:
         """See Scheme; the server talks with each worker."""
         workers = tuple(range(1, job.num_ranks))
-        found = {"server": tuple((SERVER, one) for one in workers)}
-        return {**found, "workers": (workers,)} if len(workers) > 1 else found
+        by_axis = {"server": tuple((SERVER, worker) for worker in workers)}
+        return {**by_axis, "workers": (workers,)} if len(workers) > 1 else by_axis
 
     @classmethod
     def traffic(cls, job: Job, rank: int) -> Sequence[Traffic]:
         """See Scheme."""
         if rank != SERVER:
             return (_send(rank, SERVER, job, cls.sends_up),)
-        return tuple(_send(SERVER, one, job, "weights") for one in range(1, job.num_ranks))
+        return tuple(_send(SERVER, worker, job, "weights") for worker in range(1, job.num_ranks))
 
     def __init__(self, job: Job, world: World) -> None:
         super().__init__(job, world)

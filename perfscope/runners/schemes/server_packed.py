@@ -48,18 +48,18 @@ class Packed:
     def state(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:
         """A state dict with parameters from `weights` (num_params,) and this model's own buffers."""
         names = {name for name, _ in self.model.named_parameters()}
-        found = {}
+        state = {}
         offset = 0
         for name, value in self.model.state_dict().items():
             if name in names:
                 end = offset + value.numel()
-                found[name] = weights[offset:end].view_as(value).detach().clone()
+                state[name] = weights[offset:end].view_as(value).detach().clone()
                 offset = end
             else:
-                found[name] = value.detach().clone()
-        return found
+                state[name] = value.detach().clone()
+        return state
 
 
 def buffers_of(model: nn.Module) -> Iterable[torch.Tensor]:
     """The model's buffers that are no weights: running statistics of normalisations."""
-    return (one for one in model.buffers() if one.numel())
+    return (buffer for buffer in model.buffers() if buffer.numel())

@@ -37,8 +37,8 @@ class SharedWeights:
 
     def __init__(self, memory: torch.Tensor, like: torch.Tensor, num_workers: int) -> None:
         """`memory`: uint8, shared by all ranks, at least `bytes_for(like, num_workers)` long."""
-        words = memory[: 2 * num_workers * _WORD].view(torch.int64)
-        self.updates, self.writing = words[:num_workers], words[num_workers:]
+        counters = memory[: 2 * num_workers * _WORD].view(torch.int64)
+        self.updates, self.writing = counters[:num_workers], counters[num_workers:]
         first = 2 * num_workers * _WORD
         self.weights = memory[first : first + like.numel() * like.element_size()].view(like.dtype)
 
@@ -138,16 +138,16 @@ def _offer(name: str, size: int, transport: Transport) -> tuple[torch.Tensor | N
             trouble = (
                 f"{name}: no {size:,} bytes of shared memory in {SHARED_FOLDER}: {error.strerror or error}"
             )
-        others = range(1, transport.group.size)
-        for rank in others:
+        other_ranks = range(1, transport.group.size)
+        for rank in other_ranks:
             _send_text(transport, rank, path)
-        strangers = [rank for rank in others if _receive_text(transport, rank) != "mapped"]
+        strangers = [rank for rank in other_ranks if _receive_text(transport, rank) != "mapped"]
         if strangers and not trouble:
             trouble = (
                 f"{name} keeps the weights in the memory of one host, and rank {strangers[0]} cannot map "
                 f"that of rank 0; start all ranks on one host"
             )
-        for rank in others:
+        for rank in other_ranks:
             _send_text(transport, rank, trouble[:_NAME_BYTES])
     finally:
         if path:

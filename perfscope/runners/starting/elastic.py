@@ -78,7 +78,7 @@ def _stop_soon() -> set[int]:
             closed[:] = [context]
             handlers = getattr(context, "subprocess_handlers", {})
             ended.clear()  # of ranks that were started again
-            ended.update(rank for rank, one in handlers.items() if one.proc.poll() is not None)
+            ended.update(rank for rank, handler in handlers.items() if handler.proc.poll() is not None)
         close(context, death_sig, min(timeout, _SHUTDOWN_S))
 
     setattr(PContext, "close", close_soon)  # noqa: B010 - this process has no other use for torch

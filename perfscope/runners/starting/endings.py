@@ -61,7 +61,7 @@ def cause(endings: Sequence[RankEnding]) -> RankEnding | None:
     A rank that loses its peer ends itself with an error, or is ended by its launcher, and both may be seen
     together with the peer's own end. So a signal that no rank sends goes first, a launcher's SIGTERM last.
     """
-    failed = [one for one in endings if one.code != 0]
+    failed = [ending for ending in endings if ending.code != 0]
     return min(failed, key=_order, default=None)
 
 
@@ -73,7 +73,7 @@ def silent(endings: Sequence[RankEnding]) -> list[int]:
     first = cause(endings)
     if first is None or first.code != EXIT_LOST_PEER:
         return []
-    return sorted(one.rank for one in endings if one.did_not_answer)
+    return sorted(ending.rank for ending in endings if ending.did_not_answer)
 
 
 def say_silent(ranks: Sequence[int]) -> str:

@@ -107,12 +107,12 @@ def descendants(ancestor: int) -> list[int]:
                 fields = (folder / "stat").read_text().rpartition(")")[2].split()
                 if fields[0] not in ("Z", "X"):
                     parents[int(folder.name)] = int(fields[1])
-    found: list[int] = []
+    pids: list[int] = []
     layer = {ancestor}
     while layer:
         layer = {pid for pid, parent in parents.items() if parent in layer}
-        found += layer
-    return found
+        pids += layer
+    return pids
 
 
 def _end_after(descriptor: int) -> None:
@@ -135,8 +135,8 @@ def _watch(child: int) -> int:
             with suppress(ProcessLookupError):
                 os.kill(child, received.si_signo)
         with suppress(ChildProcessError):
-            found, status = os.waitpid(child, os.WNOHANG)
-            if found == child:
+            reaped, status = os.waitpid(child, os.WNOHANG)
+            if reaped == child:
                 code = os.waitstatus_to_exitcode(status)
                 if code < 0 and -code not in STOPPING:
                     say(f"the launcher was killed by signal {-code}; all ranks are ended")

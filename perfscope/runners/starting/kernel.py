@@ -132,12 +132,12 @@ def run_as_child(work: Callable[[], int]) -> int:
 
 def block(numbers: frozenset[int]) -> frozenset[int]:
     """Hold these signals back, for `signal.sigtimedwait`. The mask as it was before."""
-    return frozenset(int(one) for one in signal.pthread_sigmask(signal.SIG_BLOCK, numbers))
+    return frozenset(int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, numbers))
 
 
 def _prctl(option: int, *arguments: int) -> None:
-    words = [ctypes.c_ulong(value) for value in (*arguments, 0, 0, 0, 0)[:4]]
-    _checked(_libc().prctl(ctypes.c_int(option), *words))
+    c_arguments = [ctypes.c_ulong(value) for value in (*arguments, 0, 0, 0, 0)[:4]]
+    _checked(_libc().prctl(ctypes.c_int(option), *c_arguments))
 
 
 def _libc() -> ctypes.CDLL:

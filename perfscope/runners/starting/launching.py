@@ -149,16 +149,16 @@ def _join(config: BenchConfig, environment: Mapping[str, str], outer: Outer) -> 
         _require_mpi4py()
     here = outer.local_size or config.num_ranks
     additions = _threads(config, environment, here)
-    told: dict[str, object] = {
+    facts: dict[str, object] = {
         "RANK": outer.rank,
         "WORLD_SIZE": outer.size,
         "LOCAL_RANK": outer.local_rank,
         "LOCAL_WORLD_SIZE": outer.local_size,
     }
     if config.backend != "mpi":
-        told |= _meeting_place(environment, outer)
+        facts |= _meeting_place(environment, outer)
     additions |= {
-        name: str(value) for name, value in told.items() if value is not None and name not in environment
+        name: str(value) for name, value in facts.items() if value is not None and name not in environment
     }
     if _is_bound(outer):
         additions[ENV_BOUND] = "1"
@@ -218,9 +218,9 @@ def _mpiexec(environment: Mapping[str, str]) -> tuple[str, ...]:
     beside = str(Path(sys.executable).parent)
     for path in (beside, environment.get("PATH", os.defpath)):
         for name in ("mpiexec", "mpirun"):
-            found = shutil.which(name, path=path)
-            if found:
-                return (found, "--oversubscribe") if _is_open_mpi(found) else (found,)
+            executable = shutil.which(name, path=path)
+            if executable:
+                return (executable, "--oversubscribe") if _is_open_mpi(executable) else (executable,)
     raise BenchError(
         "--backend mpi needs mpiexec, neither beside Python nor on PATH: pip install 'perfscope[mpi]'"
     )

@@ -73,13 +73,13 @@ def expand_nodes(text: str) -> list[str]:
         BenchError: it is not written like that.
     """
     names: list[str] = []
-    place = 0
-    while place < len(text):
-        found = _NODES.match(text, place)
-        if not found:
+    position = 0
+    while position < len(text):
+        match = _NODES.match(text, position)
+        if not match:
             raise BenchError(f"{text!r} is no list of Slurm nodes")
-        names += _expand(found[1], text)
-        place = found.end()
+        names += _expand(match[1], text)
+        position = match.end()
     return names
 
 
@@ -87,10 +87,10 @@ def expand_tasks(text: str) -> list[int]:
     """Slurm's `2(x3),1` (tasks per node) as [2, 2, 2, 1]; empty when it is not written like that."""
     counts: list[int] = []
     for word in text.split(","):
-        found = _TASKS.fullmatch(word.strip())
-        if not found or int(found[2] or 1) > _MAX_NODES:
+        match = _TASKS.fullmatch(word.strip())
+        if not match or int(match[2] or 1) > _MAX_NODES:
             return []
-        counts += [int(found[1])] * int(found[2] or 1)
+        counts += [int(match[1])] * int(match[2] or 1)
     return counts
 
 
@@ -186,11 +186,11 @@ def _number(environment: Mapping[str, str], name: str) -> int | None:
 
 def _expand(word: str, text: str) -> Iterator[str]:
     """One entry: every combination of its brackets, the last one changing fastest."""
-    head, bracket, rest = word.partition("[")
+    head, bracket, remainder = word.partition("[")
     if not bracket:
         yield head
         return
-    inside, closed, tail = rest.partition("]")
+    inside, closed, tail = remainder.partition("]")
     if not closed:
         raise BenchError(f"{text!r} is no list of Slurm nodes")
     for part in inside.split(","):

@@ -58,17 +58,17 @@ def run_order(study: Study, only: Collection[str] | None = None) -> list[tuple[C
 
     The same seed gives the same order, also when a study is continued. `only`: names of cells; None = all.
     """
-    found = []
+    runs = []
     for repeat in range(1, study.repeats + 1):
         cells = sorted(study.wanted, key=lambda cell: cell.name)
         random.Random(f"{study.seed} {repeat}").shuffle(cells)
-        found += [
+        runs += [
             (cell, run)
             for cell in cells
             for run in cell.runs
             if run.repeat == repeat and run.status == PENDING and (only is None or cell.name in only)
         ]
-    return found
+    return runs
 
 
 def run_all(
@@ -106,15 +106,15 @@ def run_all(
 
 def command_of(cell: CellState, run: Run, how: How) -> list[str]:
     """The command line of a run."""
-    words = [sys.executable, "-m", "perfscope", "bench", "run", cell.scheme]
+    argv = [sys.executable, "-m", "perfscope", "bench", "run", cell.scheme]
     for name, value in cell.settings.items():
-        words += [f"--{name.replace('_', '-')}", option_text(name, value)]
+        argv += [f"--{name.replace('_', '-')}", option_text(name, value)]
     if cell.cluster:
-        words += ["--cluster", cell.cluster]
+        argv += ["--cluster", cell.cluster]
     for name, value in _whole_periods(how.recording, int(cell.plan.get("period", 1))).items():
-        words += [f"--{name.replace('_', '-')}", str(value)]
-    words += ["--ceilings", how.ceilings, "--name", f"{cell.name} r{run.repeat}"]
-    return [*words, "--json", "--force", "-o", str(how.folder / run.path)]
+        argv += [f"--{name.replace('_', '-')}", str(value)]
+    argv += ["--ceilings", how.ceilings, "--name", f"{cell.name} r{run.repeat}"]
+    return [*argv, "--json", "--force", "-o", str(how.folder / run.path)]
 
 
 def _whole_periods(recording: Mapping[str, Any], period: int) -> dict[str, Any]:
@@ -149,11 +149,11 @@ def sole_user(folder: Path, tell: Callable[[str], None]) -> Iterator[int]:
         raise RunDirectoryError(f"cannot make the study {folder}: {error.strerror}") from error
     try:
         deadline = time.monotonic() + _LOCK_TIMEOUT_S
-        told = False
+        has_told = False
         while not _try_lock(descriptor):
-            if not told:
+            if not has_told:
                 tell("waiting: another sweep, or a run that one left behind, still uses this study")
-                told = True
+                has_told = True
             if time.monotonic() > deadline:
                 raise RunDirectoryError(
                     f"another sweep is working on {folder}; wait for it, or choose another -o"
@@ -220,9 +220,9 @@ def last_error(log: Path) -> str:
     except OSError:
         return "its log cannot be read"
     lines = [line.strip() for line in lines if line.strip()]
-    own = [line for line in lines if line.startswith("perfscope bench: ")]
-    said = [line for line in lines if line.startswith(("perfscope: ", "Error: ", "perfscope bench: "))]
-    chosen = own[:1] or said[-1:] or lines[-1:]
+    bench_lines = [line for line in lines if line.startswith("perfscope bench: ")]
+    error_lines = [line for line in lines if line.startswith(("perfscope: ", "Error: ", "perfscope bench: "))]
+    chosen = bench_lines[:1] or error_lines[-1:] or lines[-1:]
     text = chosen[0] if chosen else "it said nothing"
     for prefix in ("perfscope bench: ", "perfscope: ", "Error: "):
         text = text.removeprefix(prefix)

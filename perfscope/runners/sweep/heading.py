@@ -18,7 +18,7 @@ def trained_line(study: Study) -> str:
     if not cells:
         return "nothing: no cell can be run"
     clusters = list(dict.fromkeys(cell.cluster for cell in cells))
-    words = [
+    parts = [
         _several(_values(cells, "model", "smallcnn")),
         *_counted("input", _values(cells, "input")),
         _numbered(_values(cells, "ranks"), "rank"),
@@ -27,9 +27,9 @@ def trained_line(study: Study) -> str:
         _numbered([str(study.repeats)], "repeat"),
         _threads(_values(cells, "threads")),
     ]
-    line = ", ".join(filter(None, words))
+    line = ", ".join(filter(None, parts))
     if any(clusters):
-        named = _several([one or "none" for one in clusters])
+        named = _several([cluster_text or "none" for cluster_text in clusters])
         line += f"; cluster {named}: links are emulated, compute is shared"
     return line
 
@@ -43,8 +43,8 @@ def fact(cell: CellState, name: str, default: object = "") -> str:
 
 
 def _values(cells: Iterable[CellState], name: str, default: object = "") -> list[str]:
-    found = dict.fromkeys(fact(cell, name, default) for cell in cells)
-    return [value for value in found if value]
+    facts_found = dict.fromkeys(fact(cell, name, default) for cell in cells)
+    return [value for value in facts_found if value]
 
 
 def _several(values: list[str]) -> str:

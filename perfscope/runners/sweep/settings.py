@@ -34,10 +34,12 @@ class Shape(tuple[int, ...]):
 
     @classmethod
     def parse(cls, value: object) -> Shape:
-        words = value if isinstance(value, list | tuple) else str(value).lower().split("x")
-        if len(words) not in (1, 3) or not all(re.fullmatch(r"\s*[0-9]{1,9}\s*", str(one)) for one in words):
+        sizes = value if isinstance(value, list | tuple) else str(value).lower().split("x")
+        if len(sizes) not in (1, 3) or not all(
+            re.fullmatch(r"\s*[0-9]{1,9}\s*", str(size)) for size in sizes
+        ):
             raise ValueError(SHAPE)
-        return cls(map(int, words))
+        return cls(map(int, sizes))
 
 
 _READ = {"input_shape": Shape, "data": Place, "save_weights": Place}
@@ -60,13 +62,13 @@ class ClusterSize(NamedTuple):
     ranks_per_host: int
 
 
-def parse_modifiers(words: Sequence[str]) -> tuple[Modifier, ...]:
+def parse_modifiers(texts: Sequence[str]) -> tuple[Modifier, ...]:
     """`topk(0.01)` or `+topk(0.01)`, one each.
 
     Raises:
         BenchError: one is not written like that, or comes twice.
     """
-    return parse_scheme("+".join(["any", *(word.strip().lstrip("+") for word in words)]))[1] if words else ()
+    return parse_scheme("+".join(["any", *(word.strip().lstrip("+") for word in texts)]))[1] if texts else ()
 
 
 def config_of(
@@ -94,10 +96,10 @@ def config_of(
     Raises:
         BenchError: a name nobody knows (with the nearest), or a value that is no such thing.
     """
-    name, own = parse_scheme(scheme)
-    every = (*own, *parse_modifiers(modifiers))
-    if len({one.name for one in every}) < len(every):
-        raise BenchError(f"a modifier is given twice: {', '.join(f'+{one}' for one in every)}")
+    name, own_modifiers = parse_scheme(scheme)
+    every = (*own_modifiers, *parse_modifiers(modifiers))
+    if len({modifier.name for modifier in every}) < len(every):
+        raise BenchError(f"a modifier is given twice: {', '.join(f'+{modifier}' for modifier in every)}")
     asked = {key: value for key, value in settings.items() if value is not None}
     table = given(converted(asked, SettingsTable, strict=False, error=BenchError))
     values = {FIELDS[key][0]: value for key, value in table.items()}
@@ -123,9 +125,9 @@ def _default_ranks(scheme: str, mesh: Mesh | None, cluster: ClusterSize | None) 
 
 
 def _require_room(num_ranks: int, cluster: ClusterSize) -> None:
-    places = cluster.hosts * cluster.ranks_per_host
-    if num_ranks != places:
+    slots = cluster.hosts * cluster.ranks_per_host
+    if num_ranks != slots:
         raise BenchError(
-            f"the cluster holds {cluster.hosts} x {cluster.ranks_per_host} = {places} ranks, but the run has "
+            f"the cluster holds {cluster.hosts} x {cluster.ranks_per_host} = {slots} ranks, but the run has "
             f"{num_ranks}; make them equal (--ranks, --mesh or --cluster)"
         )

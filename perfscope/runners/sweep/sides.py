@@ -14,8 +14,8 @@ def by_side(by_link: Mapping[str, float] | None) -> dict[str, float] | None:
     """Bytes within and between hosts; unexpected calls are on none."""
     if by_link is None:
         return None
-    found = {WITHIN: 0.0, BETWEEN: 0.0}
+    by_side_ = {WITHIN: 0.0, BETWEEN: 0.0}
     for link, amount in by_link.items():
         if link != UNEXPECTED:
-            found[BETWEEN if link in BETWEEN_HOSTS else WITHIN] += amount
-    return found
+            by_side_[BETWEEN if link in BETWEEN_HOSTS else WITHIN] += amount
+    return by_side_

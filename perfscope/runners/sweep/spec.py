@@ -147,21 +147,21 @@ def read_sweep(path: Path) -> Sweep:
     return parse_sweep(read_toml(path, BenchError), path.stem, str(path))
 
 
-def parse_sweep(document: Mapping[str, Any], title: str, place: str) -> Sweep:
+def parse_sweep(document: Mapping[str, Any], title: str, where: str) -> Sweep:
     """The sweep in a decoded document. `place` names the file in messages.
 
     Raises:
         BenchError: a key nobody knows, with the nearest; a value of the wrong kind; no cell at all.
     """
-    _require_quotes(document.get("scheme"), place)
-    file: Any = converted(document, _SweepFile, file=place, strict=False, error=BenchError)
+    _require_quotes(document.get("scheme"), where)
+    file: Any = converted(document, _SweepFile, file=where, strict=False, error=BenchError)
     top: SweepTable = file.sweep
-    cells = [*_matrix(document, place), *_single(document)]
+    cells = [*_matrix(document, where), *_single(document)]
     if not cells:
-        raise BenchError(f"{place} asks for no run: list schemes in [sweep], or add a [[cell]]")
+        raise BenchError(f"{where} asks for no run: list schemes in [sweep], or add a [[cell]]")
     return Sweep(
         title=top.title or title,
-        cells=_with_names(cells, place),
+        cells=_with_names(cells, where),
         repeats=top.repeats,
         seed=top.seed,
         cell_timeout_s=float(top.cell_timeout or DEFAULT_CELL_TIMEOUT_S),
@@ -175,30 +175,30 @@ def parse_sweep(document: Mapping[str, Any], title: str, place: str) -> Sweep:
 _Raw = tuple[str, dict[str, Any], "str | None"]  # scheme, settings, cluster
 
 
-def _require_quotes(schemes: object, place: str) -> None:
-    for name, own in schemes.items() if isinstance(schemes, Mapping) else ():
-        if isinstance(own, Mapping) and any(isinstance(value, Mapping) for value in own.values()):
-            raise BenchError(f'{place}: write [scheme."{name}.NAME"] with quotes, scheme names hold a dot')
+def _require_quotes(schemes: object, where: str) -> None:
+    for name, overrides in schemes.items() if isinstance(schemes, Mapping) else ():
+        if isinstance(overrides, Mapping) and any(isinstance(value, Mapping) for value in overrides.values()):
+            raise BenchError(f'{where}: write [scheme."{name}.NAME"] with quotes, scheme names hold a dot')
 
 
-def _matrix(document: Mapping[str, Any], place: str) -> list[_Raw]:
+def _matrix(document: Mapping[str, Any], where: str) -> list[_Raw]:
     """The cells of [sweep], with settings as they are written: a study compares them from run to run."""
     top, overrides = document.get("sweep", {}), document.get("scheme", {})
     schemes = top.get("schemes", [])
     if "worlds" in top and "meshes" in top:
-        raise BenchError(f"{place}: give worlds or meshes in [sweep], not both; a mesh names its ranks")
+        raise BenchError(f"{where}: give worlds or meshes in [sweep], not both; a mesh names its ranks")
     unused = [name for name in overrides if name not in schemes and name not in map(_bare, schemes)]
     if unused:
         raise BenchError(
-            f"{place} [scheme.{unused[0]!r}] is not among the sweep's schemes{nearest(unused[0], schemes)}"
+            f"{where} [scheme.{unused[0]!r}] is not among the sweep's schemes{nearest(unused[0], schemes)}"
         )
     axes = {"model": "models", "ranks": "worlds", "mesh": "meshes", "batch": "batches"}
     cells: list[_Raw] = []
     for values in product(*(top.get(key) or [None] for key in axes.values())):
         varied = {name: value for name, value in zip(axes, values, strict=True) if value is not None}
         for scheme in schemes:
-            own = {**overrides.get(_bare(scheme), {}), **overrides.get(scheme, {})}
-            settings = {**document.get("settings", {}), **varied, **own}
+            scheme_settings = {**overrides.get(_bare(scheme), {}), **overrides.get(scheme, {})}
+            settings = {**document.get("settings", {}), **varied, **scheme_settings}
             cell = (scheme, settings, top.get("cluster"))
             if cell not in cells:  # a scheme with a mesh of its own comes once, whatever meshes are listed
                 cells.append(cell)
@@ -206,39 +206,39 @@ def _matrix(document: Mapping[str, Any], place: str) -> list[_Raw]:
 
 
 def _single(document: Mapping[str, Any]) -> list[_Raw]:
-    found: list[_Raw] = []
+    cells: list[_Raw] = []
     for row in document.get("cell", ()):
-        own = {key: value for key, value in row.items() if key not in ("scheme", "cluster")}
+        row_settings = {key: value for key, value in row.items() if key not in ("scheme", "cluster")}
         cluster = row.get("cluster", document.get("sweep", {}).get("cluster"))
-        settings = {**document.get("settings", {}), **own}
-        found.append((row["scheme"], settings, cluster or None))  # cluster = "" takes it away
-    return found
+        settings = {**document.get("settings", {}), **row_settings}
+        cells.append((row["scheme"], settings, cluster or None))  # cluster = "" takes it away
+    return cells
 
 
-def _with_names(cells: Sequence[_Raw], place: str) -> tuple[Cell, ...]:
-    found: dict[str, Cell] = {}
+def _with_names(cells: Sequence[_Raw], where: str) -> tuple[Cell, ...]:
+    cells_by_name: dict[str, Cell] = {}
     for scheme, settings, cluster in cells:
         if isinstance(settings.get("mesh"), dict):
             settings["mesh"] = str(Mesh.parse(settings["mesh"]))
         parse_scheme(scheme)  # a name that is none is said at once; whether it exists, planning says
-        words = [scheme, str(settings.get("model", "smallcnn"))]
+        name_parts = [scheme, str(settings.get("model", "smallcnn"))]
         if "mesh" in settings:
             mesh = settings["mesh"]
-            words.append(
+            name_parts.append(
                 "m" + "x".join(map(str, mesh) if isinstance(mesh, list) else mesh.replace("=", "").split(","))
             )
         elif "ranks" in settings:
-            words.append(f"p{settings['ranks']}")
+            name_parts.append(f"p{settings['ranks']}")
         if "batch" in settings:
-            words.append(f"b{settings['batch']}")
-        name = slug("-".join(words))
+            name_parts.append(f"b{settings['batch']}")
+        name = slug("-".join(name_parts))
         cell = Cell(name=name, scheme=scheme, settings=settings, cluster=cluster)
-        if name in found:
-            if found[name].digest == cell.digest:
-                raise BenchError(f"{place} asks for {scheme} twice with the same settings")
+        if name in cells_by_name:
+            if cells_by_name[name].digest == cell.digest:
+                raise BenchError(f"{where} asks for {scheme} twice with the same settings")
             cell = Cell(name=f"{name}-{cell.digest[:6]}", scheme=scheme, settings=settings, cluster=cluster)
-        found[cell.name] = cell
-    return tuple(found.values())
+        cells_by_name[cell.name] = cell
+    return tuple(cells_by_name.values())
 
 
 def slug(text: str) -> str:

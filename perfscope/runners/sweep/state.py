@@ -111,11 +111,11 @@ def load_study(folder: Path) -> Study | None:
             raise RunDirectoryError(
                 f"{path} was written by a newer perfscope ({raw.get('perfscope_version')}); update perfscope"
             )
-        cells = [CellState(**{**one, "runs": [Run(**run) for run in one["runs"]]}) for one in raw["cells"]]
+        cells = [CellState(**{**cell, "runs": [Run(**run) for run in cell["runs"]]}) for cell in raw["cells"]]
         names = ("title", "machine", "repeats", "seed", "sentences")
         return Study(cells=cells, **{name: raw[name] for name in names})
     except FileNotFoundError:
-        if folder.is_dir() and any(one.name != LOCK for one in folder.iterdir()):
+        if folder.is_dir() and any(entry.name != LOCK for entry in folder.iterdir()):
             raise UsageError(f"{folder} is not empty and holds no study; choose another -o") from None
         return None
     except NotADirectoryError:
@@ -151,13 +151,13 @@ def continue_study(
     study = new_study(sweep, plans, old.machine)
     added, changed = [], []
     for cell in study.cells:
-        known = before.pop(cell.name, None)
-        if known is None:
+        old_cell = before.pop(cell.name, None)
+        if old_cell is None:
             added.append(cell.name)
-        elif known.digest != cell.digest:
+        elif old_cell.digest != cell.digest:
             changed.append(cell.name)
         else:
-            _take_over(cell, known, retry_failed)
+            _take_over(cell, old_cell, retry_failed)
     for cell in before.values():
         cell.wanted = False
     gone = [cell.name for cell in before.values()]
@@ -181,20 +181,20 @@ def _new_cell(cell: Cell, plan: dict[str, Any] | BenchError, repeats: int) -> Ce
     )
 
 
-def _take_over(cell: CellState, known: CellState, retry_failed: bool) -> None:
-    kept = {run.repeat: run for run in known.runs}
+def _take_over(cell: CellState, old_cell: CellState, retry_failed: bool) -> None:
+    kept = {run.repeat: run for run in old_cell.runs}
     for index, run in enumerate(cell.runs):
         old = kept.get(run.repeat)
         if old is not None and (old.status == DONE or (old.status == FAILED and not retry_failed)):
             cell.runs[index] = old
     if cell.runs:  # repeats that are no longer asked for still tell something
-        cell.runs += [old for old in known.runs if old.repeat > len(cell.runs) and old.status == DONE]
+        cell.runs += [old for old in old_cell.runs if old.repeat > len(cell.runs) and old.status == DONE]
 
 
 def _changes(
     added: Sequence[str], changed: Sequence[str], gone: Sequence[str], before: int, repeats: int
 ) -> list[str]:
-    words = [
+    parts = [
         f"{len(names)} {what} ({', '.join(names[:3])}{' ...' if len(names) > 3 else ''})"
         for names, what in (
             (added, "new"),
@@ -204,5 +204,5 @@ def _changes(
         if names
     ]
     if before != repeats:
-        words.append(f"{repeats} repeats instead of {before}")
-    return [f"the sweep has changed since this study began: {'; '.join(words)}"] if words else []
+        parts.append(f"{repeats} repeats instead of {before}")
+    return [f"the sweep has changed since this study began: {'; '.join(parts)}"] if parts else []

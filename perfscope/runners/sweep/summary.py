@@ -76,8 +76,8 @@ class Row:
 
     def median(self, figure: str) -> float | None:
         """Of a figure, None if it is missing."""
-        found = self.figures.get(figure)
-        return found.median if found else None
+        spread = self.figures.get(figure)
+        return spread.median if spread else None
 
 
 def study_rows(study: Study) -> list[Row]:
@@ -97,28 +97,28 @@ def sentences(rows: Sequence[Row]) -> list[str]:
 
     Before it, where something else used the machine: how many runs that hit.
     """
-    found = _disturbed(rows)
+    lines = _disturbed(rows)
     groups = list(dict.fromkeys(row.group for row in rows if row.figures))
     for group in groups:
         members = [row for row in rows if row.group == group]
         where = f"{group[0]}, batch {group[1]}: " if len(groups) > 1 else ""
-        found += [where + text for text in (_fastest(members), _leanest(members)) if text]
+        lines += [where + text for text in (_fastest(members), _leanest(members)) if text]
     diverged = [row for row in rows if row.num_diverged]
     if diverged:
-        found.append(f"Training diverged: {', '.join(row.label for row in diverged)}; lower lr.")
+        lines.append(f"Training diverged: {', '.join(row.label for row in diverged)}; lower lr.")
     failed = [row for row in rows if row.num_failed]
     if failed:
-        found.append(
+        lines.append(
             f"{len(failed)} of {len(rows)} cells did not finish: {', '.join(row.label for row in failed)}."
         )
     going = [row for row in rows if row.num_done and row.num_done + row.num_failed < row.num_runs]
     if going:
-        found.append(
+        lines.append(
             "; ".join(f"{row.label}: {row.num_done} of {row.num_runs} repeats so far" for row in going) + "."
         )
     if not any(row.num_done for row in rows):
-        found.append("No run has finished.")
-    return found
+        lines.append("No run has finished.")
+    return lines
 
 
 def _disturbed(rows: Sequence[Row]) -> list[str]:
@@ -127,8 +127,8 @@ def _disturbed(rows: Sequence[Row]) -> list[str]:
     if not hit:
         return []
     done = sum(row.num_done for row in rows)
-    who = dict.fromkeys(disturbed_by(kind) for kinds in hit for kind in kinds)
-    by = f" by {' and '.join(who)}" if who else ""
+    causes = dict.fromkeys(disturbed_by(kind) for kinds in hit for kind in kinds)
+    by = f" by {' and '.join(causes)}" if causes else ""
     was = "was" if len(hit) == 1 else "were"
     return [f"{len(hit)} of {done} runs {was} disturbed{by} (marked *)."]
 
@@ -140,11 +140,11 @@ def _fastest(rows: Sequence[Row]) -> str:
     )
     if not speeds:
         return ""
-    (first, best), *rest = speeds
+    (first, best), *slower = speeds
     text = f"{first.label} is fastest with {rate_text(best.median)} samples/s"
-    if not rest:
+    if not slower:
         return f"{first.label} trains {rate_text(best.median)} samples/s."
-    second, next_best = rest[0]
+    second, next_best = slower[0]
     gain = best.median / next_best.median - 1 if next_best.median else 0.0
     lead = (
         f"{gain + 1:.1f} times" if gain >= 1 else f"{format_ratio(gain, 0 if gain >= 0.1 else 1)} more than"
@@ -166,12 +166,12 @@ def _leanest(rows: Sequence[Row]) -> str:
     """Over the slowest link: between hosts where anything crosses hosts, else within."""
     for side in (BETWEEN, WITHIN):
         sent = [(row, _sent(row, side)) for row in rows if row.figures]
-        known = [(row, amount) for row, amount in sent if amount is not None]
+        comparable = [(row, amount) for row, amount in sent if amount is not None]
         several = [row for row in rows if row.figures and not row.scheme.startswith("serial")]
-        known = [(row, amount) for row, amount in known if row in several]
-        if len(known) < 2 or not any(amount for _, amount in known):
+        comparable = [(row, amount) for row, amount in comparable if row in several]
+        if len(comparable) < 2 or not any(amount for _, amount in comparable):
             continue
-        least, most = min(known, key=lambda pair: pair[1]), max(known, key=lambda pair: pair[1])
+        least, most = min(comparable, key=lambda pair: pair[1]), max(comparable, key=lambda pair: pair[1])
         return (
             f"{least[0].label} sends the fewest bytes {side}: {format_bytes(least[1])} per step; "
             f"the most are {format_bytes(most[1])} ({most[0].label})."
@@ -271,8 +271,10 @@ def _spreads(runs: Sequence[Mapping[str, Any]]) -> dict[str, Spread]:
             for side, amount in (sides or {}).items():
                 values.setdefault(f"{kind} {side}", []).append(amount)
     return {
-        name: Spread(median=statistics.median(found), low=min(found), high=max(found), count=len(found))
-        for name, found in values.items()
+        name: Spread(
+            median=statistics.median(values_), low=min(values_), high=max(values_), count=len(values_)
+        )
+        for name, values_ in values.items()
     }
 
 
@@ -281,18 +283,18 @@ def _labels(cells: Sequence[CellState]) -> list[str]:
     labels = []
     for cell in cells:
         alike = [
-            one
-            for one in cells
-            if one.scheme == cell.scheme
-            and one.settings.get("model") == cell.settings.get("model")
-            and one.settings.get("batch") == cell.settings.get("batch")
+            cell_
+            for cell_ in cells
+            if cell_.scheme == cell.scheme
+            and cell_.settings.get("model") == cell.settings.get("model")
+            and cell_.settings.get("batch") == cell.settings.get("batch")
         ]
-        words = [cell.scheme]
+        label_parts = [cell.scheme]
         if len(alike) > 1:
-            keys = sorted({key for one in alike for key in one.settings})
-            told = [key for key in keys if len({str(one.settings.get(key)) for one in alike}) > 1]
-            words += [f"{key}={cell.settings.get(key, 'default')}" for key in told]
-            if len({one.cluster for one in alike}) > 1:
-                words.append(f"cluster={cell.cluster or 'none'}")
-        labels.append(" ".join(words))
+            keys = sorted({key for cell_ in alike for key in cell_.settings})
+            differing = [key for key in keys if len({str(cell_.settings.get(key)) for cell_ in alike}) > 1]
+            label_parts += [f"{key}={cell.settings.get(key, 'default')}" for key in differing]
+            if len({cell_.cluster for cell_ in alike}) > 1:
+                label_parts.append(f"cluster={cell.cluster or 'none'}")
+        labels.append(" ".join(label_parts))
     return labels

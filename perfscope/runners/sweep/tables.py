@@ -81,8 +81,8 @@ def csv_text(rows: Sequence[Row]) -> str:
     for row in rows:
         values: list[object] = []
         for name in _CSV_FIGURES:
-            found = row.figures.get(name)
-            values += ["", "", ""] if found is None else [found.median, found.low, found.high]
+            spread = row.figures.get(name)
+            values += ["", "", ""] if spread is None else [spread.median, spread.low, spread.high]
         counts = [row.num_done, row.num_runs, len(row.disturbances), row.num_diverged]
         facts = [row.facts.get(name, "") for name in _CSV_FACTS]
         writer.writerow([row.name, *facts, row.status, *counts, *values, row.note])
@@ -120,12 +120,12 @@ def _cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
 def _notes(rows: Sequence[Row]) -> list[str]:
     """One line for every cell that has no figures, or lacks one; cells that were not run yet share one."""
     pending = [row.name for row in rows if row.status == PENDING]
-    shown = f"{', '.join(pending[:4])}{' ...' if len(pending) > 4 else ''}"
+    names = f"{', '.join(pending[:4])}{' ...' if len(pending) > 4 else ''}"
     return [
         f"{row.name}: {'impossible: ' if row.status == 'impossible' else ''}{row.note}"
         for row in rows
         if row.note and row.status != PENDING
-    ] + ([f"not run yet: {len(pending)} of {len(rows)} cells ({shown})"] if pending else [])
+    ] + ([f"not run yet: {len(pending)} of {len(rows)} cells ({names})"] if pending else [])
 
 
 def _repeats(row: Row) -> str:

@@ -53,10 +53,10 @@ class Card:
 
 def list_cards(ctx: Context) -> list[Card]:
     """Every GPU, in the order of the runtime. [] = none, or no driver."""
-    found = _of_kfd(ctx) or _of_display(ctx)
+    result = _of_kfd(ctx) or _of_display(ctx)
     seen: set[str] = set()
     cards = []
-    for index, card in enumerate(found):
+    for index, card in enumerate(result):
         cards.append(replace(card, index=index, is_part=card.pci in seen))
         seen.add(card.pci)
     return cards
@@ -131,14 +131,14 @@ def xgmi_links(ctx: Context) -> list[Entry]:
             if facts.get("type") == _XGMI:
                 peaks[facts.get("node_from", -1), facts.get("node_to", -1)] = facts.get("max_bandwidth", 0)
     links: list[Entry] = []
-    for one, other in combinations(cards, 2):
-        assert one.node is not None and other.node is not None
-        ways = [way for way in ((one.node, other.node), (other.node, one.node)) if way in peaks]
+    for first, other in combinations(cards, 2):
+        assert first.node is not None and other.node is not None
+        ways = [way for way in ((first.node, other.node), (other.node, first.node)) if way in peaks]
         if ways:
             peak = min(peaks[way] for way in ways)
             links.append(
                 {
-                    "a": f"gpu:{one.index}",
+                    "a": f"gpu:{first.index}",
                     "b": f"gpu:{other.index}",
                     "class": LinkClass.GPU_LINK,
                     "kind": LINK_NAME,

@@ -69,7 +69,9 @@ class AmdDevices(BaseCollector):
 
     def probe(self, ctx: Context) -> Capability:
         gpus = self._opened(ctx)
-        metrics = {one.metric.name: one.metric for gpu in gpus for src in gpu.sources for one in src.series}
+        metrics = {
+            item.metric.name: item.metric for gpu in gpus for src in gpu.sources for item in src.series
+        }
         self._close(gpus)
         reasons = sorted({reason for gpu in gpus for _, reason in gpu.refused})
         return self.capability(
@@ -97,17 +99,17 @@ class AmdDevices(BaseCollector):
         table = self._table(ctx, card, gpu)
         if table is not None:
             gpu.sources.append(table)
-            given |= {one.metric.name for one in table.series}
+            given |= {item.metric.name for item in table.series}
         for reading in FILE_READINGS:
             if reading.row.name in given:
                 continue
-            found = _file_source(ctx, card, gpu, reading)
-            if found is not None:
-                gpu.sources.append(found)
+            source = _file_source(ctx, card, gpu, reading)
+            if source is not None:
+                gpu.sources.append(source)
                 given.add(reading.row.name)
         if words.THROTTLE_TIME.name in given:
             given.add(words.THROTTLE_REASONS.name)  # nothing that the times do not tell
-        rows = [one.row for one in TABLE_READINGS] + [one.row for one in FILE_READINGS]
+        rows = [possible.row for possible in TABLE_READINGS] + [possible.row for possible in FILE_READINGS]
         missing = dict.fromkeys(row.name for row in rows if row.name not in given)
         gpu.refused += [(name, "the driver does not give it") for name in missing]
         return gpu
@@ -143,7 +145,7 @@ class AmdDevices(BaseCollector):
         readings: list[Reading] = []
         for gpu in self._gpus:
             begin = self._clock()
-            answers = [(one, self._values(gpu, one)) for one in list(gpu.sources)]
+            answers = [(item, self._values(gpu, item)) for item in list(gpu.sources)]
             end = self._clock()
             for source, values in answers:
                 if source in gpu.sources:
@@ -169,7 +171,7 @@ class AmdDevices(BaseCollector):
     def _end(self, gpu: Gpu, source: Source, reason: str) -> None:
         gpu.sources.remove(source)
         source.file.close()
-        what = ", ".join(dict.fromkeys(one.metric.name for one in source.series))
+        what = ", ".join(dict.fromkeys(item.metric.name for item in source.series))
         self.stopped(what, gpu.labels, f"{source.path}: {reason}")
 
     def close(self) -> None:
@@ -187,12 +189,12 @@ Pick = Callable[[MetricsTable], Value]
 
 def _first_answers(now: MetricsTable) -> list[tuple[Pick, Metric, dict[str, str]]]:
     """Per metric and labels the first reading of the table that gives a value now."""
-    found: dict[tuple[str, tuple[tuple[str, str], ...]], tuple[Pick, Metric, dict[str, str]]] = {}
+    picks: dict[tuple[str, tuple[tuple[str, str], ...]], tuple[Pick, Metric, dict[str, str]]] = {}
     for reading in TABLE_READINGS:
         key = (reading.row.name, tuple(sorted(reading.labels.items())))
-        if now.revision in reading.revisions and key not in found and reading.pick(now) is not None:
-            found[key] = (reading.pick, _metric_of(reading, now.revision), reading.labels)
-    return list(found.values())
+        if now.revision in reading.revisions and key not in picks and reading.pick(now) is not None:
+            picks[key] = (reading.pick, _metric_of(reading, now.revision), reading.labels)
+    return list(picks.values())
 
 
 def _metric_of(reading: TableReading, revision: tuple[int, int]) -> Metric:

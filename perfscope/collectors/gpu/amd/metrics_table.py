@@ -120,22 +120,24 @@ class _Layout:
         self.fields: list[tuple[str, int, str]] = []
         form = "@HBB"
         for word in text.split():
-            found = re.fullmatch(r"(\w+)(?::(\d*)([BHIQ]))?", word)
-            assert found is not None, word
-            count, code = int(found[2] or 1), found[3] or "H"
-            self.fields.append((found[1], count, code))
+            match = re.fullmatch(r"(\w+)(?::(\d*)([BHIQ]))?", word)
+            assert match is not None, word
+            count, code = int(match[2] or 1), match[3] or "H"
+            self.fields.append((match[1], count, code))
             form += f"{count}{code}"
         self.struct = struct.Struct(form)
 
     def decode(self, data: bytes) -> dict[str, Field]:
         values = self.struct.unpack_from(data)[3:]
         fields: dict[str, Field] = {}
-        place = 0
+        offset = 0
         for name, count, code in self.fields:
             nothing = (1 << 8 * _SIZES[code]) - 1
-            found = tuple(None if one == nothing else one for one in values[place : place + count])
-            fields[name] = found if count > 1 else found[0]
-            place += count
+            values_present = tuple(
+                None if item == nothing else item for item in values[offset : offset + count]
+            )
+            fields[name] = values_present if count > 1 else values_present[0]
+            offset += count
         return fields
 
 

@@ -38,12 +38,12 @@ class AmdPcieRate(BaseCollector):
 
     def probe(self, ctx: Context) -> Capability:
         cards = [card for card in list_cards(ctx) if card.pci and not card.is_part]
-        found = [card for card in cards if ctx.exists(f"{card.folder}/pcie_bw")]
+        cards_with_rate = [card for card in cards if ctx.exists(f"{card.folder}/pcie_bw")]
         return self.capability(
-            metrics=(TX, RX) if found else (),
+            metrics=(TX, RX) if cards_with_rate else (),
             source=self.source,
-            reason="" if found else "these GPUs have no pcie_bw" if cards else NO_GPU,
-            detail=count_text(len(found)) if found else "",
+            reason="" if cards_with_rate else "these GPUs have no pcie_bw" if cards else NO_GPU,
+            detail=count_text(len(cards_with_rate)) if cards_with_rate else "",
         )
 
     def open(self, ctx: Context) -> None:
@@ -80,8 +80,8 @@ class AmdPcieRate(BaseCollector):
 
 def parse_pcie_bw(text: str) -> tuple[int | None, int | None]:
     """(sent, received) in bytes/s from ``RECEIVED SENT LARGEST_PAYLOAD``: packets of a second, and bytes."""
-    found = re.fullmatch(r"(\d+)\s+(\d+)\s+(\d+)", text.strip())
-    if found is None:
+    match = re.fullmatch(r"(\d+)\s+(\d+)\s+(\d+)", text.strip())
+    if match is None:
         return None, None
-    received, sent, payload = (int(one) for one in found.groups())
+    received, sent, payload = (int(number) for number in match.groups())
     return sent * payload, received * payload

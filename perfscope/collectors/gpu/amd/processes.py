@@ -70,12 +70,12 @@ class AmdProcesses(BaseCollector):
         return readings
 
     def _on(self, gpu_id: int) -> list[GpuProcess]:
-        found = []
+        processes = []
         for path in self._ctx.glob(f"{_PROCESSES}/*/vram_{gpu_id}"):
             pid, taken = path.split("/")[-2], self._ctx.read_int(path)
             if pid.isdecimal() and taken:
-                found.append(GpuProcess(int(pid), taken))
-        return found
+                processes.append(GpuProcess(int(pid), taken))
+        return processes
 
     def facts(self) -> Sequence[Fact]:
         return [*super().facts(), *(self._foreign.take_facts() if self._foreign is not None else ())]

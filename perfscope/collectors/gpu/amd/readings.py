@@ -20,8 +20,10 @@ from perfscope.vocabulary.gpu import GpuMetric
 
 Revision = tuple[int, int]
 Value = int | float | None
-_DISCRETE = frozenset(one for one in REVISIONS if one[0] == 1)  # v2 is of processors with graphics
-_OLD = frozenset(one for one in _DISCRETE if one[1] <= 3)
+_DISCRETE = frozenset(
+    revision for revision in REVISIONS if revision[0] == 1
+)  # v2 is of processors with graphics
+_OLD = frozenset(revision for revision in _DISCRETE if revision[1] <= 3)
 _SOCKET = _DISCRETE - _OLD
 _CENTI = frozenset({(2, 4)})
 _INDEPENDENT = frozenset({(1, 3), (2, 2), (2, 3), (2, 4)})
@@ -90,7 +92,7 @@ def _percent(row: GpuMetric, name: str, revisions: frozenset[Revision], unit: fl
 
 def _mean_clock(table: MetricsTable) -> Value:
     """Of the compute dies that are there."""
-    clocks = [one for one in table.array("current_gfxclk") if one]
+    clocks = [clock for clock in table.array("current_gfxclk") if clock]
     return sum(clocks) / len(clocks) if clocks else None
 
 
@@ -148,8 +150,8 @@ def _whole(text: str) -> Value:
 
 def _current_level(text: str) -> Value:
     """MHz of the level in use: ``1: 1700Mhz *``."""
-    found = re.search(r"^\w+:\s*(\d+)\s*Mhz\s*\*", text, re.M | re.I)
-    return int(found[1]) if found else None
+    match = re.search(r"^\w+:\s*(\d+)\s*Mhz\s*\*", text, re.M | re.I)
+    return int(match[1]) if match else None
 
 
 FILE_READINGS: tuple[FileReading, ...] = (

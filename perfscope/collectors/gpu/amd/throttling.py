@@ -78,9 +78,9 @@ class ThrottleTimes:
             passed = _difference(ticks, before.one(_COUNTER))
             if not passed:  # the firmware has not updated its table
                 return [round(total) for total in self._total_ns]
-            for place, name in enumerate(self._fields):
+            for index, name in enumerate(self._fields):
                 share = _difference(table.one(name), before.one(name)) / passed
-                self._total_ns[place] += min(share, 1.0) * (now_ns - then_ns)
+                self._total_ns[index] += min(share, 1.0) * (now_ns - then_ns)
         self._last = (now_ns, table)
         return [round(total) for total in self._total_ns]
 

@@ -28,13 +28,13 @@ class Amd(Vendor):
 
     def devices(self, ctx: Context, notes: list[str]) -> list[Entry]:
         """See Vendor."""
-        found = self.driver_devices(ctx)
-        if any(one.get("is_partition") for one in found):
+        cards = self.driver_devices(ctx)
+        if any(card.get("is_partition") for card in cards):
             notes.append(
                 "AMD GPUs are partitioned: what is read of one has the number of its first partition"
             )
-        if all(one["name"] for one in found):
-            return found
+        if all(card["name"] for card in cards):
+            return cards
         from perfscope.collectors.gpu.amd.library import load_amdsmi, market_names
 
         try:
@@ -43,7 +43,7 @@ class Amd(Vendor):
             if not absent.is_expected:
                 notes.append(absent.reason)
             names = {}
-        return [{**one, "name": one["name"] or names.get(str(one["pci"]))} for one in found]
+        return [{**card, "name": card["name"] or names.get(str(card["pci"]))} for card in cards]
 
     def links(self, ctx: Context) -> list[Entry]:
         """See Vendor."""

@@ -86,28 +86,28 @@ def _levels(nvml: Any, gpu: Gpu) -> list[Query]:
         info = nvml.nvmlDeviceGetMemoryInfo(handle)
         return info.used, info.total
 
-    def one(measured: Any, call: Callable[[], Value], other: Callable[[], Value] | None = None) -> Query:
+    def level(measured: Any, call: Callable[[], Value], other: Callable[[], Value] | None = None) -> Query:
         series = Series(measured, gpu.labels)
         instead = {series: Query([Series(measured, gpu.labels)], lambda: (other(),))} if other else None
         return Query([series], lambda: (call(),), instead)
 
     def memory_series() -> list[Series]:
-        return [Series(one, gpu.labels) for one in (MEMORY_USED, MEMORY_TOTAL)]
+        return [Series(metric_kind, gpu.labels) for metric_kind in (MEMORY_USED, MEMORY_TOTAL)]
 
     second = memory_series()
     first_version = Query(memory_series(), memory_v1)
-    rates = [Series(one, gpu.labels) for one in (UTILIZATION, MEMORY_UTILIZATION)]
+    rates = [Series(metric_kind, gpu.labels) for metric_kind in (UTILIZATION, MEMORY_UTILIZATION)]
     return [
         Query(rates, utilization),
         Query(second, memory, dict.fromkeys(second, first_version)),
-        one(SM_CLOCK, lambda: nvml.nvmlDeviceGetClockInfo(handle, _CLOCK_SM)),
-        one(MEMORY_CLOCK, lambda: nvml.nvmlDeviceGetClockInfo(handle, _CLOCK_MEMORY)),
-        one(
+        level(SM_CLOCK, lambda: nvml.nvmlDeviceGetClockInfo(handle, _CLOCK_SM)),
+        level(MEMORY_CLOCK, lambda: nvml.nvmlDeviceGetClockInfo(handle, _CLOCK_MEMORY)),
+        level(
             THROTTLE_REASONS,
             lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle),
             lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),  # drivers before 535
         ),
-        one(
+        level(
             TEMPERATURE,
             lambda: nvml.nvmlDeviceGetTemperature(handle, _SENSOR_GPU),
             lambda: nvml.nvmlDeviceGetTemperatureV(handle, _SENSOR_GPU),  # the only one from CUDA 14 on

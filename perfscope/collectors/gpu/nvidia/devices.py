@@ -80,9 +80,9 @@ def gpu_handles(nvml: Any) -> list[tuple[int, Any]]:
 
 def pci_address(bus_id: str) -> str:
     """``00000000:3B:00.0`` -> ``0000:3b:00.0``, the name in /sys/bus/pci/devices."""
-    domain, _, rest = bus_id.partition(":")
+    domain, _, remainder = bus_id.partition(":")
     try:
-        return f"{int(domain, 16):04x}:{rest.lower()}"
+        return f"{int(domain, 16):04x}:{remainder.lower()}"
     except ValueError:
         return bus_id.lower()
 
@@ -135,8 +135,8 @@ def _numa_node(nvml: Any, ctx: Context, address: str | None, handle: Any) -> int
     node = ctx.read_int(f"/sys/bus/pci/devices/{address}/numa_node") if address else None
     if node is not None and node >= 0:
         return node
-    words = asked(nvml, "nvmlDeviceGetMemoryAffinity", handle, 4, 0)
-    nodes = _bits(words) if words is not None else []
+    masks = asked(nvml, "nvmlDeviceGetMemoryAffinity", handle, 4, 0)
+    nodes = _bits(masks) if masks is not None else []
     return nodes[0] if len(nodes) == 1 else None
 
 
@@ -145,13 +145,15 @@ def _cpus(nvml: Any, ctx: Context, address: str | None, handle: Any) -> str | No
         listed = ctx.read_or(f"/sys/bus/pci/devices/{address}/local_cpulist")
         if listed:
             return listed
-    words = asked(nvml, "nvmlDeviceGetCpuAffinity", handle, 16)
-    return format_cpulist(_bits(words)) if words is not None else None
+    masks = asked(nvml, "nvmlDeviceGetCpuAffinity", handle, 16)
+    return format_cpulist(_bits(masks)) if masks is not None else None
 
 
-def _bits(words: Any) -> list[int]:
+def _bits(masks: Any) -> list[int]:
     """Numbers of the bits set in an array of 64-bit words."""
-    return [64 * place + bit for place, word in enumerate(words) for bit in range(64) if word >> bit & 1]
+    return [
+        64 * mask_index + bit for mask_index, word in enumerate(masks) for bit in range(64) if word >> bit & 1
+    ]
 
 
 def _pcie_link(nvml: Any, handle: Any) -> dict[str, object]:
@@ -182,14 +184,14 @@ def active_links(nvml: Any, handle: Any) -> list[int]:
     if count == 0:
         return []
     links = range(min(int(count), _MAX_LINKS) if count else _MAX_LINKS)
-    found: list[int] = []
+    active: list[int] = []
     for link in links:
         state = asked(nvml, "nvmlDeviceGetNvLinkState", handle, link)
         if state is None and count is None:
             break  # the number of links is unknown: the first that gives an error is one too many
         if state == 1:
-            found.append(link)
-    return found
+            active.append(link)
+    return active
 
 
 def _nvlink_version(nvml: Any, handle: Any) -> str | None:

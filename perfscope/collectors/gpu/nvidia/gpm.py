@@ -64,13 +64,13 @@ class _Samples:
         request.version = nvml.NVML_GPM_METRICS_GET_VERSION
         request.numMetrics = len(numbers)
         request.sample1, request.sample2 = self._buffers
-        for place, number in enumerate(numbers):
-            request.metrics[place].metricId = number
+        for index, number in enumerate(numbers):
+            request.metrics[index].metricId = number
         nvml.nvmlGpmMetricsGet(request)
         self._buffers.reverse()
         values: list[Value | Failed] = []
-        for place in range(len(numbers)):
-            entry = request.metrics[place]
+        for index in range(len(numbers)):
+            entry = request.metrics[index]
             good = entry.nvmlReturn == 0 and math.isfinite(entry.value)
             values.append(entry.value if good else Failed(entry.nvmlReturn or _NO_DATA))
         return values
@@ -104,8 +104,8 @@ class NvmlGpm(NvmlCollector):
             return []
         link = {**gpu.labels, "kind": LINK_NAME}
         numbers = {
-            Series(one, link if number in _LINK_METRICS else gpu.labels): number
-            for number, one in GPM_METRICS.items()
+            Series(metric_kind, link if number in _LINK_METRICS else gpu.labels): number
+            for number, metric_kind in GPM_METRICS.items()
         }
         self._numbers.update(numbers)
         return [[Query(list(numbers), lambda: [0.0] * len(numbers))]]
@@ -134,17 +134,17 @@ class NvmlGpm(NvmlCollector):
             since = samples.taken_ns
             if not series or now - since < MIN_INTERVAL_NS - _EARLY_NS:
                 return
-            values = samples.compare([self._numbers[one] for one in series])
+            values = samples.compare([self._numbers[item] for item in series])
             samples.taken_ns = now
         except self._nvml.NVMLError as error:
             since, values = now, [Failed(error.value)] * len(series)
         end = self._clock()
-        for one, value in zip(series, values, strict=True):
+        for item, value in zip(series, values, strict=True):
             if not isinstance(value, Failed):
-                self._failures.pop(one, None)
-                readings.append(Reading(one, value, since, end))
-            elif not gpu.gone and not self._ends(gpu, query, one, value.code):
-                readings.append(Reading(one, None, since, end))
+                self._failures.pop(item, None)
+                readings.append(Reading(item, value, since, end))
+            elif not gpu.gone and not self._ends(gpu, query, item, value.code):
+                readings.append(Reading(item, None, since, end))
 
     def close(self) -> None:
         for samples in self._samples.values():

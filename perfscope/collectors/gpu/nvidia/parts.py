@@ -68,7 +68,7 @@ class Query:
             return [(series, Failed(FUNCTION_NOT_FOUND)) for series in self.series]
         if len(self.series) == len(self._order):
             return list(zip(self._order, values, strict=True))
-        return [(one, value) for one, value in zip(self._order, values, strict=True) if one in self.series]
+        return [(item, value) for item, value in zip(self._order, values, strict=True) if item in self.series]
 
     def drop(self, series: Series) -> None:
         """Read it no more."""
@@ -206,7 +206,7 @@ class NvmlCollector(BaseCollector):
             return self.capability(source=self.source, reason=f"NVML failed: {error}")
         absent = _absent(gpus)
         metrics = {series.metric.name: series.metric for gpu in gpus for series in gpu.series()}
-        reasons = sorted({one.reason for one in absent}) or ["nothing of it is supported"]
+        reasons = sorted({refusal.reason for refusal in absent}) or ["nothing of it is supported"]
         if metrics:
             return self.capability(
                 metrics=tuple(metrics.values()),
@@ -289,7 +289,7 @@ def _settled(nvml: Any, gpu: Gpu, group: list[Query]) -> list[Query]:
     while waiting:
         query = waiting.pop(0)
         settled.append(query)
-        others: dict[int, Query] = {}
+        distinct: dict[int, Query] = {}
         for series, value in query.pairs(nvml):
             if not isinstance(value, Failed) or value.code not in NEVER | GONE:
                 continue
@@ -298,18 +298,18 @@ def _settled(nvml: Any, gpu: Gpu, group: list[Query]) -> list[Query]:
             if other is None:
                 gpu.refused.append((series.metric.name, error_words(nvml, value.code)))
             else:
-                others[id(other)] = other
-        waiting = _merged(others.values()) + waiting
+                distinct[id(other)] = other
+        waiting = _merged(distinct.values()) + waiting
     return settled
 
 
 def _merged(queries: Collection[Query]) -> list[Query]:
     """Fields of the same GPU in one call."""
-    rest = [query for query in queries if not isinstance(query, FieldQuery)]
+    plain_queries = [query for query in queries if not isinstance(query, FieldQuery)]
     fields = [query for query in queries if isinstance(query, FieldQuery)]
     for query in fields[1:]:
         fields[0].take_over(query)
-    return [*rest, *fields[:1]]
+    return [*plain_queries, *fields[:1]]
 
 
 def _absent(gpus: Sequence[Gpu]) -> tuple[Absent, ...]:

@@ -62,14 +62,14 @@ def _processes(nvml: Any, handle: Any) -> list[GpuProcess]:
     """Compute processes of one GPU. Raises NVMLError."""
     try:
         try:
-            found = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
         except nvml.NVMLLibraryMismatchError:  # a driver older than the calls of version 3
-            found = nvml.nvmlDeviceGetComputeRunningProcesses_v2(handle)
+            processes = nvml.nvmlDeviceGetComputeRunningProcesses_v2(handle)
     except nvml.NVMLError as error:
         if error.value != NOT_FOUND:  # how some drivers say that there is none
             raise
         return []
-    return [GpuProcess(one.pid, one.usedGpuMemory) for one in found]
+    return [GpuProcess(process.pid, process.usedGpuMemory) for process in processes]
 
 
 def _name(nvml: Any, pid: int) -> str:

@@ -37,17 +37,17 @@ def build(requirement: str, folder: Path, index: Sequence[str], run: Run) -> Non
             f"building {requirement} needs a C++ compiler; no c++ is on PATH (Debian: apt-get install g++)"
         )
     python = str(folder / "bin" / "python")
-    place = folder / "build"
+    build_dir = folder / "build"
     path = os.pathsep.join([str(folder / "bin"), os.environ.get("PATH", os.defpath)])  # its own cmake
     environment = {**_ENVIRONMENT, "PATH": path}
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir()
+    shutil.rmtree(build_dir, ignore_errors=True)
+    build_dir.mkdir()
     how = ["--no-deps", "--no-binary", ":all:", "--no-build-isolation"]
-    run([python, *_PIP, "download", *how, *index, "-d", str(place), requirement], environment)
-    source = _unpack(place)
+    run([python, *_PIP, "download", *how, *index, "-d", str(build_dir), requirement], environment)
+    source = _unpack(build_dir)
     patch(source)
     run([python, *_PIP, "install", "--no-deps", "--no-build-isolation", str(source)], environment)
-    shutil.rmtree(place, ignore_errors=True)
+    shutil.rmtree(build_dir, ignore_errors=True)
 
 
 def patch(source: Path) -> int:
@@ -69,11 +69,11 @@ def patch(source: Path) -> int:
     return changed
 
 
-def _unpack(place: Path) -> Path:
-    archives = list(place.glob("*.tar.gz"))
+def _unpack(build_dir: Path) -> Path:
+    archives = list(build_dir.glob("*.tar.gz"))
     if len(archives) != 1:
-        raise BenchError(f"pip left {len(archives)} archives in {place}, not one")
+        raise BenchError(f"pip left {len(archives)} archives in {build_dir}, not one")
     with tarfile.open(archives[0]) as file:
-        file.extractall(place, filter="data")
-    (source,) = (one for one in place.iterdir() if one.is_dir())
+        file.extractall(build_dir, filter="data")
+    (source,) = (entry for entry in build_dir.iterdir() if entry.is_dir())
     return source

@@ -151,16 +151,16 @@ def _make(folder: Path, pins: Pins, python: str, tell: Tell, index_url: str | No
         tell(f"[1/{stages}] making a virtual environment in {folder}")
         _run([python, "-m", "venv", "--clear", str(folder)], log, _nothing, keep=(folder / MARKER, log))
     tell(f"[2/{stages}] installing {', '.join(pins.packages)} (about {pins.megabytes:,} MB on disk)")
-    own = str(folder / "bin" / "python")
+    env_python = str(folder / "bin" / "python")
     index = ["--index-url", index_url] if index_url else []
-    command = [own, *_PIP, "install", "--progress-bar", "off", *index, *pins.packages]
+    command = [env_python, *_PIP, "install", "--progress-bar", "off", *index, *pins.packages]
     _run(command, log, lambda line: _tell_download(line, tell))
     if pins.patched:
         tell(f"[3/{stages}] building {pins.patched} with the gloo controller; some minutes")
-        building.build(pins.patched, folder, index, lambda words, more: _run(words, log, _nothing, more=more))
+        building.build(pins.patched, folder, index, lambda argv, more: _run(argv, log, _nothing, more=more))
     tell(f"[{stages}/{stages}] checking that {', '.join(pins.imports)} can be imported")
     for name in pins.imports:
-        _run([own, "-c", f"import {name}"], log, _nothing)
+        _run([env_python, "-c", f"import {name}"], log, _nothing)
 
 
 def _nothing(line: str) -> None:
@@ -168,13 +168,13 @@ def _nothing(line: str) -> None:
 
 
 def _tell_download(line: str, tell: Tell) -> None:
-    found = re.search(r"Downloading (\S+) \(([0-9.]+) ([kMG])B\)", line)
-    if found is None:
+    match = re.search(r"Downloading (\S+) \(([0-9.]+) ([kMG])B\)", line)
+    if match is None:
         return
-    size = float(found[2]) * {"k": 1e-3, "M": 1.0, "G": 1e3}[found[3]]
+    size = float(match[2]) * {"k": 1e-3, "M": 1.0, "G": 1e3}[match[3]]
     if size >= _LARGE_MB:
-        name = found[1].rpartition("/")[2].partition("-")[0]
-        tell(f"      downloading {name} ({found[2]} {found[3]}B)")
+        name = match[1].rpartition("/")[2].partition("-")[0]
+        tell(f"      downloading {name} ({match[2]} {match[3]}B)")
 
 
 def _run(
@@ -191,7 +191,7 @@ def _run(
     """
     kept = {path: path.read_bytes() for path in keep}
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    said: list[str] = []
+    lines: list[str] = []
     try:
         process = subprocess.Popen(
             list(command),
@@ -205,7 +205,7 @@ def _run(
         with process:
             assert process.stdout is not None
             for line in process.stdout:
-                said.append(line)
+                lines.append(line)
                 look(line)
     except OSError as error:
         raise BenchError(f"{command[0]} cannot be run: {error.strerror}") from error
@@ -214,21 +214,21 @@ def _run(
             if path.parent.is_dir():
                 path.write_bytes(data)
     with log.open("a", encoding="utf-8") as file:
-        file.write(f"$ {' '.join(command)}\n{''.join(said)}")
+        file.write(f"$ {' '.join(command)}\n{''.join(lines)}")
     if process.returncode != 0:
-        raise BenchError(f"{_reason(said, command)} (all that was said: {log})")
+        raise BenchError(f"{_reason(lines, command)} (all that was said: {log})")
 
 
-def _reason(said: Sequence[str], command: Sequence[str]) -> str:
+def _reason(output: Sequence[str], command: Sequence[str]) -> str:
     """One line: what went wrong, and what to do about it."""
-    text = "".join(said)
+    text = "".join(output)
     for pattern, reason in _REASONS:
-        found = re.search(pattern, text)
-        if found:
-            return reason.format(*found.groups())
+        match = re.search(pattern, text)
+        if match:
+            return reason.format(*match.groups())
     if "ensurepip" in text:
         return "this Python cannot make virtual environments (Debian: apt-get install python3-venv)"
-    lines = [line.strip() for line in said if line.strip()]
+    lines = [line.strip() for line in output if line.strip()]
     errors = [line for line in lines if line.startswith(("ERROR", "error:"))] or lines
     what = Path(command[0]).name if "pip" not in command else "pip"
     return f"{what} failed: {errors[-1][:300] if errors else 'it said nothing'}"
@@ -335,6 +335,6 @@ def _versions(folder: Path) -> dict[str, str]:
         command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ASK_TIMEOUT_S, check=False
     )
     try:
-        return {str(one["name"]): str(one["version"]) for one in json.loads(answer.stdout)}
+        return {str(package["name"]): str(package["version"]) for package in json.loads(answer.stdout)}
     except (ValueError, KeyError, TypeError):
         return {}

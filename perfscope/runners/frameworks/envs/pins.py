@@ -40,11 +40,11 @@ class Pins:
     @property
     def pythons(self) -> str:
         """`3.11 to 3.14`."""
-        return " to ".join(".".join(map(str, one)) for one in (self.oldest, self.newest))
+        return " to ".join(".".join(map(str, version)) for version in (self.oldest, self.newest))
 
     def version_of(self, distributions: Sequence[str]) -> str:
         """That the first of these packages is pinned to; "" where none is."""
-        pinned = dict(one.split("==") for one in (*self.packages, self.patched) if "==" in one)
+        pinned = dict(pin.split("==") for pin in (*self.packages, self.patched) if "==" in pin)
         return next((pinned[name] for name in distributions if name in pinned), "")
 
 
@@ -107,10 +107,10 @@ def find_pins(name: str) -> Pins:
     Raises:
         BenchError: there is none; the line names the nearest.
     """
-    for one in PINS:
-        if one.name == name or (one.name == "keras" and name.startswith("keras-")):
-            return one
-    names = [one.name for one in PINS]
+    for pins in PINS:
+        if pins.name == name or (pins.name == "keras" and name.startswith("keras-")):
+            return pins
+    names = [pins.name for pins in PINS]
     near = get_close_matches(name, names, n=1, cutoff=0.5)
     raise BenchError(
         f"{name!r} is no framework that an environment can be made for; "

@@ -85,7 +85,7 @@ def read_environment(folder: Path) -> Environment | None:
             framework=str(raw["framework"]),
             state=READY if raw["state"] == READY else CREATING,
             packages=tuple(map(str, raw["packages"])),
-            versions={str(name): str(one) for name, one in dict(raw.get("versions") or {}).items()},
+            versions={str(name): str(version) for name, version in dict(raw.get("versions") or {}).items()},
             python_version=str(raw.get("python_version") or ""),
         )
     except (OSError, ValueError, KeyError, TypeError):
@@ -101,7 +101,7 @@ def list_environments(
         entries = sorted(folder.iterdir())
     except OSError:
         return []
-    return [found for entry in entries if (found := read_environment(entry)) is not None]
+    return [environment_ for entry in entries if (environment_ := read_environment(entry)) is not None]
 
 
 def find_environment(name: str, environment: Mapping[str, str] | None = None) -> Environment | None:
