@@ -129,7 +129,7 @@ def test_numbers_are_numbers_and_everything_else_is_none(text: str) -> None:
             return text.strip()
 
     value = Fixed().read_int("/x")
-    assert value is None or int(text) == value
+    assert value is None or int(text.strip()) == value
 
 
 def test_every_built_in_collector_can_be_made_and_says_what_it_can_do_here() -> None:
