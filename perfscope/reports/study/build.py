@@ -30,6 +30,7 @@ from perfscope.reports.study.runs import MOST_WARNINGS, missing_section, problem
 from perfscope.reports.study.scaling import points_reference, scaling_sections
 from perfscope.reports.study.schemes import scheme_sections
 from perfscope.reports.study.words import LONGEST, listed, times
+from perfscope.vocabulary.comparison import ProblemKind
 
 _SENTENCE = re.compile(r"(?<=[\w)])\. +(?=[A-Z])")
 _PER_CENT = re.compile(r"(?<=\d) %")
@@ -133,7 +134,7 @@ def _sentences(study: StudyAnalysis) -> Iterator[str]:
 
 def _undermined(study: StudyAnalysis) -> Iterator[str]:
     """What takes the ground from under the speeds that the headline is about."""
-    traced = {label for one in study.problems if one.id == "traced_speed" for label in one.runs}
+    traced = {label for one in study.problems if one.id is ProblemKind.TRACED_SPEED for label in one.runs}
     points = [
         point for series in (study.scaling.series[:1] if study.scaling else ()) for point in series.points
     ]
