@@ -261,7 +261,7 @@ def scheme_study(num_repeats: int = 3) -> StudyAnalysis:
         problems=(
             Problem(
                 severity="warn",
-                id=ProblemKind.DISTURBED,
+                id=ProblemKind.SUPERLINEAR,
                 text="1 of 12 runs was disturbed by another program.",
                 runs=("dp.ddp-r1",),
                 affects="schemes",

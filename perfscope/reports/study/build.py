@@ -157,18 +157,17 @@ def _notices(study: StudyAnalysis) -> Iterator[Note]:
         yield Note(text=_problem(problem), tone="caution")
     if len(warnings) > MOST_WARNINGS:
         yield Note(text=f"{len(warnings) - MOST_WARNINGS} more to mind: see “{where}”.")
-    told = " ".join(problem.text for problem in study.problems)
-    cautions = [one.verdict.caution for one in study.schemes if one.verdict]
-    cautions = [text for text in cautions if text and text not in told]
+    cautions = [one.verdict.caution for one in study.schemes if one.verdict and one.verdict.caution]
     yield from (Note(text=visible(text, LONGEST), tone="caution") for text in dict.fromkeys(cautions))
 
 
+# Problems whose text does not say which runs have them.
+_RUNS_NOT_NAMED = (ProblemKind.NO_REFERENCE, ProblemKind.SUPERLINEAR, ProblemKind.UNEQUAL_WORLD_SIZES)
+
+
 def _problem(problem: Problem) -> str:
-    everyone = f"ll {len(problem.runs):,} runs" in problem.text  # "all", "All"
-    told = everyone or any(run in problem.text for run in problem.runs)
-    return visible(problem.text, LONGEST) + (
-        f" ({listed(problem.runs)})" if problem.runs and not told else ""
-    )
+    runs = problem.runs if problem.id in _RUNS_NOT_NAMED else ()
+    return visible(problem.text, LONGEST) + (f" ({listed(runs)})" if runs else "")
 
 
 def _figures(study: StudyAnalysis) -> Iterator[KeyFigure]:
