@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from perfscope.analysis.intervals import Int64, Intervals, union
 from perfscope.rundir.schema import KINDS, PHASES
+from perfscope.vocabulary.steps import StepSource
 
 Mask: TypeAlias = NDArray[np.bool_]
 
@@ -149,7 +150,7 @@ def window_facts(summary: dict[str, object]) -> WindowFacts:
         window=_int(summary.get("window")),
         host=str(summary.get("host") or ""),
         steps=tuple(_steps(summary.get("steps"))),
-        whole_file=summary.get("step_source") == "whole file",
+        whole_file=summary.get("step_source") == StepSource.WHOLE_FILE,
         has_device=bool(summary.get("has_device")),
         roles={
             (_int(lane.get("device")), _int(lane.get("lane"))): (

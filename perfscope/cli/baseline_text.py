@@ -17,7 +17,7 @@ from perfscope.gate.metrics import METRICS, Metric
 from perfscope.gate.records import RunFigures
 from perfscope.gate.store import Entry
 from perfscope.gate.store.entries import identity
-from perfscope.gate.verdict_words import fingerprint_words
+from perfscope.messages.gate.verdict import fingerprint_words
 from perfscope.messages.lists import counted
 from perfscope.reports.display import visible
 from perfscope.units import MISSING, format_bytes, format_ns, format_ratio, format_si

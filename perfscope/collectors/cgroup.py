@@ -30,15 +30,17 @@ class JobCgroup:
         v2: folder of the unified hierarchy; "" = none, or the root.
         v1: controller -> folder.
         reason: why there is none at all; "" when there is one.
+        has_rank: a rank is known whose group it is.
     """
 
     v2: str = ""
     v1: Mapping[str, str] = field(default_factory=dict)
     reason: str = ""
+    has_rank: bool = True
 
     def remedy(self, ctx: Context) -> str:
         """How to get the files that are missing; "" while no rank is known, and where nothing would help."""
-        return "" if self.reason == NO_RANK else own_group(ctx)
+        return own_group(ctx) if self.has_rank else ""
 
     def lacks(self, name: str) -> str:
         """Why there is no file `name`."""
@@ -62,7 +64,7 @@ class JobWatch:
         self._ctx = ctx
         self._seen: set[int] = set()
         self._paths: dict[str, str] = {}
-        self.group = JobCgroup(reason=NO_RANK)
+        self.group = JobCgroup(reason=NO_RANK, has_rank=False)
         self.look()
 
     def look(self) -> bool:
@@ -168,7 +170,7 @@ def _shared(one: str, other: str) -> str:
 
 def _located(ctx: Context, paths: Mapping[str, str]) -> JobCgroup:
     if not paths:
-        return JobCgroup(reason=NO_RANK)
+        return JobCgroup(reason=NO_RANK, has_rank=False)
     v2 = _v2_folder(ctx, paths.get("", ""))
     v1 = {name: folder for name, path in paths.items() if name and (folder := _v1_folder(ctx, name, path))}
     return JobCgroup(v2=v2, v1=v1, reason="" if v2 or v1 else IN_ROOT)

@@ -21,12 +21,14 @@ from perfscope.gate.results import LeftOut
 from perfscope.gate.settings import ALPHA, Settings
 from perfscope.gate.statistics import Floats, robust_spread
 from perfscope.gate.trials import TARGET, TARGET_POWER, Z_95, Rule, Trial, tried
-from perfscope.gate.verdict_words import FIELDS
-from perfscope.messages.lists import counted
+from perfscope.messages.gate import calibration as words
+from perfscope.messages.gate.runs import disturbed
+from perfscope.messages.gate.verdict import other_kind
 
 FEWEST_RUNS = 10
 PAIRS = tuple(range(5, 17))
 MOST_FALSE_ALARMS = 0.02
+FEW_CHECKS = 5  # without using a run twice: of fewer the shares are estimates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +156,7 @@ def _usable(
     for run in runs:
         reason = why_unusable(run, settings)
         if not reason and run.clean is False:
-            reason = f"disturbed: {run.clean_reason}"
+            reason = disturbed(run.clean_reason)
         if reason:
             lost.append(LeftOut(name=run.name, side="", reason=reason))
         else:
@@ -169,8 +171,8 @@ def _usable(
     for run in fit:
         others = common.differences(run.fingerprint, settings.allow)
         if others:
-            named = ", ".join(FIELDS[field] for field, _, _ in others)
-            lost.append(LeftOut(name=run.name, side="", reason=f"not of the same kind: {named} differs"))
+            reason = other_kind([field for field, _, _ in others])
+            lost.append(LeftOut(name=run.name, side="", reason=reason))
         else:
             kept.append(run)
     starts = [run.surroundings.start_unix_ns for run in kept]
@@ -199,17 +201,19 @@ def _fewest_runs(settings: Settings) -> int:
 
 
 def _too_few(num: int, left_out: tuple[LeftOut, ...], settings: Settings) -> Calibration:
-    lost = f" ({len(left_out)} left out: {left_out[0].reason})" if left_out else ""
     fewest = _fewest_runs(settings)
-    wanted = max(fewest, 2 * settings.pairs)
-    reason = (
-        f"{counted(num, 'run')} to judge by{lost}, at least {fewest} are needed, "
-        f"{wanted} for a check of {settings.pairs} pairs: make {wanted - num} more of the same code"
+    reason = words.too_few(
+        num,
+        fewest,
+        settings.pairs,
+        max(fewest, 2 * settings.pairs),
+        num_left_out=len(left_out),
+        why=left_out[0].reason if left_out else "",
     )
     return Calibration(
         num_runs=num,
         reason=reason,
-        headline=f"Not calibrated: {reason}.",
+        headline=words.not_calibrated(reason),
         left_out=left_out,
         alpha=settings.alpha,
     )
@@ -218,25 +222,14 @@ def _too_few(num: int, left_out: tuple[LeftOut, ...], settings: Settings) -> Cal
 def _headline(found: Calibration) -> str:
     best = found.suggestion
     if best is None:
-        return "Not calibrated: no number of pairs that the settings allow could be tried."
-    check = f"{best.pairs} pairs at {_percent(best.threshold)}"
-    wrong = _wrong(best)
+        return words.NO_TRIAL
+    check, wrong = words.check(best.pairs, best.threshold), _wrong(best)
     if found.sees_target:
-        finds = " and ".join(
-            f"+{_percent(effect)} in {_percent(best.finds(effect), 0)}" for effect in (TARGET, 2 * TARGET)
-        )
-        return f"Use {check}: a check is {wrong} and finds {finds}."
+        return words.use(check, wrong, [(effect, best.finds(effect)) for effect in (TARGET, 2 * TARGET)])
     most = max(trial.pairs for trial in found.trials)
-    sight = "not even +30 %" if best.visible is None else f"+{_percent(best.visible)}"
     if best.false_alarms > MOST_FALSE_ALARMS:
-        return (
-            f"This machine is too noisy for a gate of up to {most} pairs: the quietest, {check}, is {wrong} "
-            f"and finds {sight} four times out of five."
-        )
-    return (
-        f"This machine cannot see +{_percent(TARGET)} reliably with up to {most} pairs: the best, {check}, "
-        f"finds {sight} four times out of five and is {wrong}."
-    )
+        return words.too_noisy(most, check, wrong, best.visible)
+    return words.not_reliable(TARGET, most, check, wrong, best.visible)
 
 
 def _sentences(found: Calibration, settings: Settings, logs: Floats) -> list[str]:
@@ -245,84 +238,49 @@ def _sentences(found: Calibration, settings: Settings, logs: Floats) -> list[str
     Args:
         logs: log step_p10 without the drift, shape (runs,).
     """
-    said = []
+    sentences = []
     best = found.suggestion
     if best:
-        said.append(_cost(best))
+        most = best.most if best.most > best.pairs else None
+        sentences.append(words.cost(best.needed, best.needed_slower, TARGET, most))
     if best and found.sees_target and best.visible is not None and best.sure is not None:
-        said.append(
-            f"The smallest slow-down that it finds four times out of five is +{_percent(best.visible)}; "
-            f"+{_percent(best.sure)} it finds nearly always (97 %)."
-        )
+        sentences.append(words.smallest(best.visible, best.sure))
     own = settings.metrics[DECIDES].threshold
-    said += _as_configured(found, settings, len(logs))
-    most = max((trial.pairs for trial in found.trials), default=0)
-    if found.suggestion and not found.sees_target and most < PAIRS[-1]:
-        said.append(f"With more runs more pairs could be tried: {2 * PAIRS[-1]} runs for {PAIRS[-1]} pairs.")
+    sentences += _as_configured(found, settings, len(logs))
+    largest = max((trial.pairs for trial in found.trials), default=0)
+    if best and not found.sees_target and largest < PAIRS[-1]:
+        sentences.append(words.more_runs(PAIRS[-1]))
     if found.drift is not None and found.drift_low is not None and found.drift_high is not None:
         drifts = found.drift_low > 0 or found.drift_high < 0
         if drifts and abs(found.drift) > own / 2:
-            slower = "slower" if found.drift > 0 else "faster"
-            said.append(
-                f"The machine became {_percent(abs(found.drift))} {slower} over the session: interleaved "
-                "pairs bear that, runs against a stored baseline do not."
-            )
+            sentences.append(words.drift(found.drift))
     wild = _wild(logs)
     if wild:
-        said.append(
-            f"{wild} of {len(logs)} runs {'lie' if wild > 1 else 'lies'} far from the others "
-            "(more than 4 standard deviations): "
-            "something disturbs this machine now and then."
-        )
-    trial = found.suggestion
-    if trial and trial.num_apart < 5:
-        apart = counted(trial.num_apart, "check")
-        said.append(
-            f"The {len(logs)} runs make {apart} of {trial.most} pairs without using a run twice, so the "
-            "shares are estimates; more runs, at other times of the day, make them better."
-        )
-    return said
+        sentences.append(words.outliers(wild, len(logs)))
+    if best and best.num_apart < FEW_CHECKS:
+        sentences.append(words.estimates(len(logs), best.num_apart, best.most))
+    return sentences
 
 
 def _as_configured(found: Calibration, settings: Settings, num_runs: int) -> list[str]:
-    asked, least = f"A check of {settings.pairs} pairs as configured", fewest_pairs(found.alpha)
+    least = fewest_pairs(found.alpha)
     if settings.pairs < least:
-        return [f"{asked} can prove nothing at alpha {found.alpha:g}: give it {least} or more."]
+        return [words.proves_nothing(settings.pairs, found.alpha, least)]
     if found.current is None:
-        return [f"{asked} needs {2 * settings.pairs} runs to be tried; there are {num_runs}."]
-    return [] if found.current is found.suggestion else [f"As configured, {describe(found.current)}."]
-
-
-def _cost(trial: Trial) -> str:
-    return (
-        f"It takes {trial.needed:.1f} pairs on average where nothing changed and {trial.needed_slower:.1f} "
-        f"at +{_percent(TARGET)}"
-        + (f"; in doubt it goes on to {trial.most}." if trial.most > trial.pairs else ".")
-    )
+        return [words.runs_needed(settings.pairs, num_runs)]
+    return [] if found.current is found.suggestion else [words.as_configured(describe(found.current))]
 
 
 def describe(trial: Trial) -> str:
     """A trial in words: "a check of 8 to 16 pairs at 5 % is wrong 1.2 % of the time and finds ..."."""
-    finds = _percent(trial.finds(TARGET), 0)
-    span = f"{trial.pairs} to {trial.most}" if trial.most > trial.pairs else f"{trial.pairs}"
-    return (
-        f"a check of {span} pairs at {_percent(trial.threshold)} is {_wrong(trial)} "
-        f"and finds +{_percent(TARGET)} in {finds}"
-    )
+    span = (trial.pairs, trial.most)
+    return words.trial(span, trial.threshold, _wrong(trial), TARGET, trial.finds(TARGET))
 
 
 def _wrong(trial: Trial) -> str:
-    if trial.false_alarms == 0:
-        return f"wrong less than {_percent(max(trial.high, 0.001))} of the time"
-    return f"wrong {_percent(trial.false_alarms)} of the time"
+    return words.wrong(trial.false_alarms, trial.high)
 
 
 def _wild(logs: Floats) -> int:
     spread = robust_spread(logs)
     return int((np.abs(logs - np.median(logs)) > 4 * spread).sum()) if spread else 0
-
-
-def _percent(value: float, digits: int = 1) -> str:
-    """5 %, 7.5 %, 0.05 -> without needless zeros."""
-    text = f"{100 * value:.{digits}f}"
-    return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %"

@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfscope.gate.statistics import robust_spread, shift_interval
+from perfscope.messages.gate.runs import sessions_needed, sessions_searched
 
 Float64 = NDArray[np.float64]
 
@@ -89,10 +90,9 @@ class Search:
     def reason(self) -> str:
         """Why the series was not searched, or not all of it; "" = it was."""
         if self.lacking:
-            there = f"there {'is' if self.num_points == 1 else 'are'} {self.num_points}"
-            return f"to tell a change from noise {FEWEST_POINTS} sessions are needed, {there}"
+            return sessions_needed(FEWEST_POINTS, self.num_points)
         if self.left_out:
-            return f"only the last {self.num_points:,} sessions were searched for changes"
+            return sessions_searched(self.num_points)
         return ""
 
 

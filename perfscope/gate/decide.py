@@ -8,7 +8,7 @@ verdict needs both: proof (p < alpha) and size (median beyond the threshold).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -27,17 +27,15 @@ from perfscope.gate.statistics import (
     visible_shift,
     walsh_interval,
 )
-from perfscope.gate.verdict_words import (
-    fingerprint_sentence,
-    headline,
-    too_few_sentence,
-    unproven_sentence,
-)
-from perfscope.messages.lists import counted
+from perfscope.messages.gate import metrics as metric_words
+from perfscope.messages.gate import runs as run_words
+from perfscope.messages.gate import verdict as words
 
 Pair = tuple[RunFigures, RunFigures]
 ONE_GO_NS = 3_600_000_000_000  # runs that start within an hour are of one session
 UNLIKE_STEPS = 2.0  # times as many steps: runs that warm up, or end, differently
+MANY_OF_ONE_SIDE = 4  # disturbed runs that chance would hardly put on one side,
+ENOUGH = 4  # where that many of the other were seen to be undisturbed
 NOISE_FACTOR = 2.0  # unpaired: the change must exceed this many times the spread of single runs
 
 
@@ -81,7 +79,7 @@ def judge(
     refused = failed or _why_failed(base, head, lost)
     if refused:
         return replace(result, outcome=Outcome.FAILED, headline=refused)
-    other = fingerprint_sentence(base, head, settings.allow)
+    other = incomparable(base, head, settings.allow)
     if not other:
         base, head, scaled = _per_sample(base, head)
         pairs = pairs_of(base.runs, head.runs)
@@ -96,12 +94,73 @@ def judge(
     num = len(pairs) if pairs else min(len(base.runs), len(head.runs))
     if num < needed:
         result = replace(result, noise=replace(noise, visible=None) if noise else None)
-        return replace(result, headline=too_few_sentence(base, head, pairs, needed, lost, planned))
+        return replace(result, headline=_too_few(base, head, len(pairs), needed, lost, planned))
     outcome, reasons = _outcome(verdicts, _unlike(base, head, lost))
     if len(pairs) > settings.pairs:
-        reasons.append(f"{settings.pairs} pairs left it in doubt, so {len(pairs)} were run.")
+        reasons.append(words.more_pairs(settings.pairs, len(pairs)))
     result = replace(result, outcome=outcome, reasons=tuple(reasons))
-    return replace(result, headline=headline(result))
+    return replace(result, headline=_headline(result))
+
+
+def incomparable(base: Side, head: Side, allowed: Collection[str]) -> list[str]:
+    """Why the sides may not be compared, in sentences; [] if they may."""
+    reference, *others = (*base.runs, *head.runs) or (None,)
+    if reference is None:
+        return []
+    sentences: dict[str, str] = {}  # by field: the first run that differs
+    for run in others:
+        for field, mine, theirs in reference.fingerprint.differences(run.fingerprint, allowed):
+            text = words.not_comparable(field, (reference.name, mine), (run.name, theirs))
+            sentences.setdefault(field, text)
+    return [*sentences.values(), words.SAME_FINGERPRINT] if sentences else []
+
+
+def _too_few(
+    base: Side, head: Side, num_pairs: int, needed: int, lost: Sequence[LeftOut], planned: int
+) -> str:
+    """Fewer runs than a verdict needs."""
+    sides = {one.side for one in lost if one.disturbed}
+    num_disturbed = sum(one.disturbed for one in lost)
+    others = [run for side in (base, head) for run in side.runs if run.side not in sides]
+    not_chance = num_disturbed >= MANY_OF_ONE_SIDE and sum(run.clean is True for run in others) >= ENOUGH
+    return words.too_few(
+        ((base.label, len(base.runs)), (head.label, len(head.runs))),
+        num_pairs,
+        needed,
+        num_disturbed=num_disturbed,
+        side=sides.pop() if len(sides) == 1 and not_chance else "",
+        planned=bool(planned),
+    )
+
+
+def _headline(result: CheckResult) -> str:
+    """The verdict in one sentence, with its figures."""
+    deciding = result.deciding
+    assert deciding is not None
+    if result.outcome is Outcome.INCONCLUSIVE:
+        return words.inconclusive(result.reasons)
+    failing = [one for one in result.metrics if one.fails]
+    if failing and deciding not in failing:
+        return words.worse_metric(failing[0].metric.title, failing[0].worse, _proof(failing[0]))
+    if deciding.worse is None or deciding.base is None or deciding.head is None:
+        return words.PASS
+    steps = (deciding.base, deciding.head)
+    if failing:
+        num_slower = sum(one > 0 for one in result.pairs)
+        proof = _proof(deciding)
+        return words.regression(
+            deciding.worse, steps, proof, num_slower=num_slower, num_pairs=len(result.pairs)
+        )
+    interval = words.interval(deciding.low, deciding.high)
+    if deciding.state == "better":
+        return words.improvement(deciding.worse, steps, interval)
+    is_certain = deciding.worse > 0 and deciding.p is not None and deciding.p < result.alpha
+    threshold = deciding.metric.threshold
+    return words.no_slow_down(deciding.worse, steps, interval, threshold=threshold, is_certain=is_certain)
+
+
+def _proof(verdict: MetricVerdict) -> str:
+    return words.interval_and_p(verdict.low, verdict.high, verdict.p)
 
 
 def _fewest_runs(
@@ -135,8 +194,7 @@ def _per_sample(base: Side, head: Side) -> tuple[Side, Side, tuple[str, ...]]:
         )
         for run in head.runs
     )
-    said = f"Steps of {head.label} have {second:,} samples, those of {base.label} {first:,}: its times are"
-    return base, replace(head, runs=runs), (f"{said} given for {first:,} samples.",)
+    return base, replace(head, runs=runs), (words.per_sample(base.label, head.label, (first, second)),)
 
 
 def _doubts_about_time(base: Side, head: Side, pairs: Sequence[Pair]) -> tuple[str, ...]:
@@ -148,10 +206,7 @@ def _doubts_about_time(base: Side, head: Side, pairs: Sequence[Pair]) -> tuple[s
     apart = max(min(second) - max(first), min(first) - max(second))
     if max(first) - min(first) > ONE_GO_NS or apart <= ONE_GO_NS:
         return ()
-    return (
-        f"All runs of {base.label} were made within an hour, at another time than those of {head.label}: how "
-        "much this machine differs from day to day is not known. Add runs of other days, or run pairs.",
-    )
+    return (words.another_day(base.label, head.label),)
 
 
 def _unwatched(runs: Sequence[RunFigures]) -> tuple[str, ...]:
@@ -159,8 +214,7 @@ def _unwatched(runs: Sequence[RunFigures]) -> tuple[str, ...]:
     unknown = [run for run in runs if run.clean is None and run.clean_reason]
     if not unknown:
         return ()
-    of = f"{len(unknown)} of {len(runs)} runs"
-    return (f"Whether something disturbed {of} is not known: {unknown[0].clean_reason.rstrip('.')}.",)
+    return (words.disturbance_not_known(len(unknown), len(runs), unknown[0].clean_reason),)
 
 
 def _unlike(base: Side, head: Side, lost: Sequence[LeftOut]) -> list[str]:
@@ -169,12 +223,11 @@ def _unlike(base: Side, head: Side, lost: Sequence[LeftOut]) -> list[str]:
     for side, own in ((BASE, base), (HEAD, head)):
         failures = [one for one in lost if one.side == side and not one.disturbed]
         if failures:
-            of = len(own.runs) + len(failures)
-            reasons.append(f"{len(failures)} of {of} runs of {own.label} failed: {failures[0].reason}.")
+            num = len(own.runs) + len(failures)
+            reasons.append(words.runs_failed(len(failures), num, own.label, failures[0].reason))
     steps = [float(np.median([run.num_steps for run in side.runs])) for side in (base, head)]
     if max(steps) > UNLIKE_STEPS * min(steps):
-        counted = f"{steps[0]:,.0f} steps in the base, {steps[1]:,.0f} in the head"
-        reasons.append(f"The runs are not alike: {counted}.")
+        reasons.append(words.other_lengths(*steps))
     return reasons
 
 
@@ -203,13 +256,9 @@ def why_unusable(run: RunFigures, settings: Settings) -> str:
     if run.problem:
         return run.problem
     if DECIDES not in run.metrics:
-        return run.absent.get(DECIDES, "no step was timed")
+        return run.absent.get(DECIDES, metric_words.ABSENT[DECIDES])
     if run.num_steps < settings.fewest_steps:
-        steps = counted(run.num_steps, "step")
-        return (
-            f"only {steps} to judge by after warm-up, {settings.fewest_steps:,} are needed: "
-            "train longer, or set fewest_steps"
-        )
+        return run_words.few_steps(run.num_steps, settings.fewest_steps)
     return ""
 
 
@@ -222,7 +271,7 @@ def _usable(
         if reason:
             lost.append(LeftOut(name=run.name, side=side, reason=reason))
         elif run.clean is False:
-            reason = f"disturbed: {run.clean_reason}"
+            reason = run_words.disturbed(run.clean_reason)
             lost.append(LeftOut(name=run.name, side=side, reason=reason, disturbed=True))
         else:
             kept.append(run)
@@ -234,8 +283,8 @@ def _why_failed(base: Side, head: Side, lost: Sequence[LeftOut]) -> str:
     for side, own in ((BASE, base), (HEAD, head)):
         failures = [one for one in lost if one.side == side and not one.disturbed]
         if not own.runs and failures:
-            more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
-            return f"Nothing was measured of {own.label}: {failures[0].name}: {failures[0].reason}{more}."
+            first = failures[0]
+            return words.nothing_measured(own.label, first.name, first.reason, len(failures) - 1)
     return ""
 
 
@@ -262,15 +311,15 @@ def _verdict(
             if metric.id in one.metrics and metric.id in other.metrics
         ]
         if None in changes:
-            return replace(verdict, reason="some of its values are zero, so there is no ratio")
+            return replace(verdict, reason=metric_words.ZEROS)
         return _paired(verdict, [one for one in changes if one is not None], settings)
     return _unpaired(verdict, first, second, step, settings)
 
 
 def _why_absent(metric: Metric, base: Side, head: Side, has_base: bool, has_head: bool) -> str:
     side = base if not has_base else head
-    reason = next((why for run in side.runs if (why := run.absent.get(metric.id))), "not recorded")
-    return reason if has_base == has_head else f"{side.label}: {reason}"
+    reason = next((why for run in side.runs if (why := run.absent.get(metric.id))), metric_words.NOT_RECORDED)
+    return reason if has_base == has_head else metric_words.of_side(side.label, reason)
 
 
 def _change(metric: Metric, base: float, head: float, base_step: float) -> float | None:
@@ -287,7 +336,7 @@ def _share(metric: Metric, tested: float) -> float:
 
 def _paired(verdict: MetricVerdict, changes: Sequence[float], settings: Settings) -> MetricVerdict:
     if len(changes) < settings.fewest:
-        return replace(verdict, paired=True, reason=f"known of {len(changes)} pairs only")
+        return replace(verdict, paired=True, reason=metric_words.few_pairs(len(changes)))
     metric = verdict.metric
     interval = walsh_interval(changes)
     shares = [_share(metric, one) for one in changes]
@@ -311,11 +360,11 @@ def _unpaired(
 ) -> MetricVerdict:
     metric = verdict.metric
     if min(len(first), len(second)) < settings.fewest:
-        return replace(verdict, reason=f"known of {len(first)} and {len(second)} runs only")
+        return replace(verdict, reason=metric_words.few_runs(len(first), len(second)))
     centre = float(np.median(first))
     placed = [_change(metric, centre, value, step) for value in (*first, *second)]
     if None in placed:
-        return replace(verdict, reason="some of its values are zero, so there is no ratio")
+        return replace(verdict, reason=metric_words.ZEROS)
     values = [one for one in placed if one is not None]
     mine, theirs = values[: len(first)], values[len(first) :]
     spread = robust_spread(mine)  # not the head's: what makes it slower may make it restless, too
@@ -356,7 +405,11 @@ def _stated(
         high=None if high is None else _share(metric, high),
         p=p,
     )
-    return replace(stated, reason=unproven_sentence(stated, alpha, needed)) if state == "unproven" else stated
+    if state != "unproven":
+        return stated
+    if p < alpha:
+        return replace(stated, reason=words.within_noise(worse, threshold, needed))
+    return replace(stated, reason=words.not_proven(worse, threshold, p, alpha))
 
 
 def _noise(base: Side, head: Side, pairs: Sequence[Pair], settings: Settings) -> Noise | None:
@@ -380,12 +433,12 @@ def _outcome(verdicts: Sequence[MetricVerdict], unlike: Sequence[str]) -> tuple[
     if any(one.fails for one in verdicts):
         return Outcome.REGRESSION, list(unlike)
     open_ones = [
-        f"{one.metric.title} is not known: {one.reason}."
+        words.not_known(one.metric.title, one.reason)
         for one in verdicts
         if one.metric.severity == "error" and one.state == "unknown"
     ]
     open_ones += [
-        f"{one.metric.title}: {one.reason}."
+        words.unproven_metric(one.metric.title, one.reason)
         for one in verdicts
         if one.metric.severity == "error" and one.state == "unproven"
     ]

@@ -28,6 +28,8 @@ from perfscope.gate.records import (
     RunFigures,
 )
 from perfscope.gate.surroundings import surroundings
+from perfscope.messages.gate import runs as words
+from perfscope.messages.gate.metrics import ABSENT
 from perfscope.messages.lists import plural
 from perfscope.messages.missing import cause_text
 from perfscope.rundir.reader import RunReader
@@ -89,7 +91,7 @@ def measure_run(path: Path, name: str) -> RunFigures:
         collectives=_collectives(analysis),
         surroundings=surroundings(reader, study, analysis, steps),
         clean=_is_clean(machine),
-        clean_reason=machine.clean_reason if machine else "nothing of the machine was recorded",
+        clean_reason=machine.clean_reason if machine else words.MACHINE_NOT_RECORDED,
         disturbed_ratio=machine.disturbed_ratio if machine else None,
         problem=_problem(study, analysis),
         side=labels.get(SIDE_LABEL, ""),
@@ -146,29 +148,25 @@ def _metrics(
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Metrics by id, and why others are absent."""
     found = step_metrics([own.counted for own in steps.values()])
-    absent = dict.fromkeys({"step_p10", "step_mean", "stalls"} - set(found), "no step was timed")
+    absent = {id_: ABSENT[id_] for id_ in ("step_p10", "step_mean", "stalls") if id_ not in found}
     waits = [one.input_wait_ns for one in analysis.ranks if one.input_wait_ns is not None]
     memory = [meta.memory.peak_rss_bytes for meta in metas.values()]
     device = [meta.memory.peak_device_bytes for meta in metas.values()]
     joules = math.fsum(one.joules for one in analysis.machine.energy) if analysis.machine else 0.0
     num_steps = max((len(own.durations) for own in steps.values()), default=0)
     no_speed = [cause_text(one) for one in analysis.missing if one.figure is Figure.THROUGHPUT]
-    for id_, value, reason in (
-        ("throughput", study.samples_per_s, next(iter(no_speed), "the batch size is not known")),
-        ("input_wait", math.fsum(waits) / len(waits) if waits else None, "no data loader was seen"),
-        (
-            "exposed_comm",
-            study.composition.exposed_comm if study.composition else None,
-            "no window was traced",
-        ),
-        ("peak_memory", _largest(memory), "the run does not say (recorded before this was)"),
-        ("peak_device_memory", _largest(device), "no device memory was used"),
-        ("energy", joules / num_steps if joules and num_steps else None, "no energy counter was readable"),
-    ):
-        if value is None:
-            absent[id_] = reason
-        else:
-            found[id_] = float(value)
+    figures = {
+        "throughput": study.samples_per_s,
+        "input_wait": math.fsum(waits) / len(waits) if waits else None,
+        "exposed_comm": study.composition.exposed_comm if study.composition else None,
+        "peak_memory": _largest(memory),
+        "peak_device_memory": _largest(device),
+        "energy": joules / num_steps if joules and num_steps else None,
+    }
+    found |= {id_: float(value) for id_, value in figures.items() if value is not None}
+    absent |= {id_: ABSENT[id_] for id_, value in figures.items() if value is None}
+    if "throughput" in absent and no_speed:
+        absent["throughput"] = no_speed[0]
     return found, absent
 
 
@@ -246,19 +244,19 @@ def _problem(study: StudyRun, analysis: RunAnalysis) -> str:
     run = analysis.run
     cut_short = why_cut_short(run)
     if cut_short:
-        return f"it is incomplete: {cut_short}"
+        return words.cut_short(cut_short)
     if run.exit is not None and run.exit.code:
-        return f"its command ended with exit code {run.exit.code}"
+        return words.exit_code(run.exit.code)
     if run.is_open:
-        return "it is still running, or perfscope was killed"
+        return words.STILL_OPEN
     seen, expected = len(analysis.ranks), study.world_size
     if not seen:
-        return "no rank was recorded"
+        return words.NO_RANK
     if expected and seen < expected:
-        return f"only {seen} of {expected} ranks were recorded"
+        return words.ranks_missing(seen, expected)
     unfinished = [one.rank for one in analysis.ranks if one.finished is False]
     if unfinished:
-        return f"rank {unfinished[0]} did not end its training"
+        return words.unfinished(unfinished[0])
     return ""
 
 

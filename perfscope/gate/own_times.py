@@ -20,8 +20,8 @@ from perfscope.analysis.intervals import Int64
 from perfscope.errors import RunDirectoryError
 from perfscope.gate.measure import step_metrics
 from perfscope.gate.records import Fingerprint, Phases, RunFigures, Surroundings
+from perfscope.messages.gate.metrics import ONLY_STEP_TIMES
 
-_ABSENT = "the file holds step times only"
 _SHORTEST_NS, _LONGEST_NS = 1e3, 1e14  # of a median step, of any step (28 hours): it was not nanoseconds
 
 
@@ -77,7 +77,7 @@ def read_own_times(path: Path, name: str) -> RunFigures:
         name=file.name or name,
         fingerprint=fingerprint,
         metrics=metrics,
-        absent={id_: _ABSENT for id_ in wanted if id_ not in metrics},
+        absent={id_: ONLY_STEP_TIMES for id_ in wanted if id_ not in metrics},
         num_steps=min((len(own) for own in ranks), default=0),
         phases=Phases(step=sum(every) / len(every)) if every else None,
         surroundings=Surroundings(start_unix_ns=file.start_unix_ns, commit=file.commit),

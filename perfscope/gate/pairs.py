@@ -17,6 +17,7 @@ from perfscope.gate.records import BASE, HEAD, RunFigures
 from perfscope.gate.results import LeftOut
 from perfscope.gate.settings import Settings
 from perfscope.gate.stopping import settled
+from perfscope.messages.gate import runs as words
 
 MOST_IN_A_ROW = 2  # repeats of one run: what disturbs it then will stay for a while
 MOST_LOST = 4  # pairs that were disturbed in spite of repeats, or half of those planned
@@ -107,7 +108,7 @@ def _why_enough(pairs: Sequence[Pair], tried: int, settings: Settings) -> str:
     """Why no further pair is run, one sentence; "" = one is."""
     lost = tried - len(pairs)
     if lost >= max(MOST_LOST, settings.pairs // 2):
-        return f"{lost} of {tried} pairs were disturbed: the machine is too busy to go on"
+        return words.too_busy(lost, tried)
     fewest = settings.fewest if settings.early_stop else settings.pairs
     return settled(judged_ratios(pairs, settings), settings.looks, settings.alpha, fewest)
 
@@ -138,14 +139,13 @@ def run_undisturbed(
         problem = why_unusable(run, settings)
         if problem:
             watcher.ended(run, "failed")
-            done.failed = f"Measurement failed: {run.name} ({side}, pair {pair}): {problem}."
+            done.failed = words.measurement_failed(run.name, side, pair, problem)
             return None, attempt
         if run.clean is not False:
             watcher.ended(run, "")
             return run, attempt
         again = attempt < allowed
         watcher.ended(run, "disturbed, repeated" if again else "disturbed, left out")
-        what_then = "repeated" if again else "no repeats left"
-        reason = f"disturbed ({what_then}): {run.clean_reason}"
+        reason = words.disturbed_in_pair(run.clean_reason, is_repeated=again)
         done.left_out.append(LeftOut(name=run.name, side=side, reason=reason, disturbed=True))
     return None, allowed

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfscope.gate.statistics import Floats, signed_rank_p_of
+from perfscope.messages.gate import runs as words
 
-_CANNOT = "the median can no longer exceed the threshold"
 FIRST_OBVIOUS = 6
 OBVIOUS = 2.0  # times the threshold
 
@@ -48,10 +48,9 @@ def settled(
         number = int(used[0])
         if regression[0]:
             if number < at[0]:
-                return f"all of the first {number} pairs are slower by more than twice the threshold"
-            return f"decided after {number} pairs"
-        looked = number in at
-        reason = f"decided after {number} pairs" if looked else f"after {number} pairs {_CANNOT}"
+                return words.all_slower(number)
+            return words.decided(number)
+        reason = words.decided(number) if number in at else words.cannot_fail(number)
         reasons.append(reason if number else "")
     return reasons[0] if reasons and all(reasons) else ""
 

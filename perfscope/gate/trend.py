@@ -20,6 +20,7 @@ from perfscope.gate.explain.steady import metric_step, phase_parts, phase_step, 
 from perfscope.gate.metrics import DECIDES, Metric, worse_by
 from perfscope.gate.records import Fingerprint, RunFigures
 from perfscope.gate.results import Explanation, LeftOut, MetricVerdict, Moved
+from perfscope.messages.gate.runs import between_commits, between_sessions
 
 NEIGHBOURS = 40  # sessions on either side of a change that explain it: farther ones tell of other days
 NEWEST = 10  # a change that lies farther back, in sessions, was seen when it was new
@@ -170,8 +171,8 @@ class Change:
         """ "between a1b2c3d and e4f5a6b", or what is known instead."""
         old, new = (short_commit(run.surroundings.commit) for run in (self.before, self.after))
         if not old or not new:
-            return f"between sessions {self.point.index} and {self.point.index + 1}"
-        return f"between {old} and {new}" if old != new else f"within {new}"
+            return between_sessions(self.point.index)
+        return between_commits(old, new)
 
     @property
     def same_commit(self) -> bool:

@@ -11,10 +11,10 @@ import numpy.typing as npt
 from perfscope.ingest.classify import Host, step_number
 from perfscope.ingest.collect import Facts
 from perfscope.ingest.words import Lanes
+from perfscope.vocabulary.steps import StepSource
 
 OUTSIDE = -1
-_SOURCES = ((Host.STEP, "perfscope"), (Host.PROFILER_STEP, "ProfilerStep"))
-WHOLE_FILE = "whole file"
+_SOURCES = ((Host.STEP, StepSource.PERFSCOPE), (Host.PROFILER_STEP, StepSource.PROFILER))
 # The thread with most spans of the first of these classes that occurs is the main thread.
 _MAIN_SIGNS = (
     Host.STEP,
@@ -32,20 +32,20 @@ class Steps:
 
     Attributes:
         spans: (step, start_ns, end_ns) in the time of the trace's events, in order.
-        source: "perfscope", "ProfilerStep", "NVTX" or "whole file" (no marks: everything is step 0).
+        source: without marks, StepSource.WHOLE_FILE, everything is step 0.
     """
 
     def __init__(self, facts: Facts, texts: Sequence[str], codes: Sequence[int]) -> None:
-        self.source = WHOLE_FILE
+        self.source = StepSource.WHOLE_FILE
         self.spans: list[tuple[int, int, int]] = []
         for code, source in _SOURCES:
             marks = [mark for mark in facts.steps if codes[mark[2]] == code]
             if marks:
-                self.source = source if texts[marks[0][2]].startswith(source) else "NVTX"
+                self.source = source if texts[marks[0][2]].startswith(source) else StepSource.NVTX
                 self.spans = _spans(marks, texts)
                 break
         if not self.spans and facts.first_ns <= facts.last_ns:
-            self.source = WHOLE_FILE
+            self.source = StepSource.WHOLE_FILE
             self.spans = [(0, facts.first_ns, facts.last_ns + 1)]
         self._numbers = np.array([step for step, _, _ in self.spans], np.int32)
         self._starts = np.array([start for _, start, _ in self.spans], np.int64)
@@ -62,7 +62,9 @@ class Steps:
     @property
     def first_ns(self) -> int:
         """Start of the first marked step; the smallest integer where nothing is marked."""
-        return int(self._starts[0]) if self.source != WHOLE_FILE else int(np.iinfo(np.int64).min)
+        return (
+            int(self._starts[0]) if self.source is not StepSource.WHOLE_FILE else int(np.iinfo(np.int64).min)
+        )
 
 
 def _spans(marks: list[tuple[int, int, int, int]], texts: Sequence[str]) -> list[tuple[int, int, int]]:

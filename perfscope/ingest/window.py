@@ -18,12 +18,13 @@ from perfscope.ingest.lanes import describe_lanes
 from perfscope.ingest.metadata import Metadata
 from perfscope.ingest.scopes import Scopes
 from perfscope.ingest.spill import Spill
-from perfscope.ingest.steps import WHOLE_FILE, Steps, main_lane
+from perfscope.ingest.steps import Steps, main_lane
 from perfscope.ingest.summary import IngestSummary
 from perfscope.ingest.table import TimelineFile
 from perfscope.ingest.timeline import Timeline
 from perfscope.rundir import layout
 from perfscope.rundir.documents import read_document
+from perfscope.vocabulary.steps import StepSource
 
 
 class EventSource(Protocol):
@@ -179,7 +180,7 @@ class _Window:
 
     def _notes(self) -> list[str]:
         notes = [*self._counts.notes, *self._metadata.notes]
-        if self._steps.spans and self._steps.source == WHOLE_FILE:
+        if self._steps.spans and self._steps.source is StepSource.WHOLE_FILE:
             notes.append("no step marks: the whole file counts as one step")
         if self._use_modules:
             notes.append("layers from the nn.Module frames of the Python stacks")

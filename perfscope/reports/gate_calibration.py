@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from perfscope.gate.calibrate import PAIRS, Calibration
 from perfscope.gate.trials import EFFECTS, TARGET, TARGET_POWER, Trial
-from perfscope.gate.verdict_words import fingerprint_words
+from perfscope.messages.gate.verdict import fingerprint_words
 from perfscope.reports.gate.words import inert, sentence, shown
 from perfscope.reports.terminal import Style, cells, fit, pad, wrapped
 from perfscope.units import MISSING, format_ns, format_ratio

@@ -191,7 +191,10 @@ class Facts(Struct, frozen=True, kw_only=True):
 
 
 class FindingCard(Struct, frozen=True, kw_only=True):
-    """One finding, ready to print. `gain` and `share` are text; `gain_ratio` draws the bar."""
+    """One finding, ready to print. `gain` and `share` are text; `gain_ratio` draws the bar.
+
+    `is_verdict`: its title is the report's headline.
+    """
 
     slug: str
     title: str
@@ -201,6 +204,7 @@ class FindingCard(Struct, frozen=True, kw_only=True):
     share: str
     gain_ratio: float | None
     where: str
+    is_verdict: bool = False
 
 
 class FindingList(Struct, frozen=True, kw_only=True):

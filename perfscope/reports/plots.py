@@ -105,17 +105,22 @@ def _doubt(line: CounterLine) -> str:
 
 def chart_note(chart: CounterChart, frame: CounterFrame) -> str:
     """What holds for every line of a chart, said once: a peak above the axis, a doubt."""
-    shared = [{_far_peak(line, frame) for line in chart.lines}, {_doubt(line) for line in chart.lines}]
-    return ", ".join(next(iter(words)) for words in shared if len(words) == 1 and words != {""})
+    return ", ".join(filter(None, _shared(chart, frame)))
+
+
+def _shared(chart: CounterChart, frame: CounterFrame) -> tuple[str, str]:
+    """The peak above the axis and the doubt that all lines have; "" where they have not the same."""
+    peaks, doubts = {_far_peak(line, frame) for line in chart.lines}, {_doubt(line) for line in chart.lines}
+    return peaks.pop() if len(peaks) == 1 else "", doubts.pop() if len(doubts) == 1 else ""
 
 
 def line_note(chart: CounterChart, line: CounterLine, frame: CounterFrame) -> str:
     """Beside a line's name: its mean, and what of peak and doubts is its own."""
     known = [value for value in line.mean if math.isfinite(value)]
     parts = [f"mean {format_value(frame.unit, sum(known) / len(known))}"] if known else []
-    said = chart_note(chart, frame)
-    parts += [words for words in (_far_peak(line, frame), _doubt(line)) if words and words not in said]
-    return ", ".join(parts)
+    shared_peak, shared_doubt = _shared(chart, frame)
+    parts += ["" if shared_peak else _far_peak(line, frame), "" if shared_doubt else _doubt(line)]
+    return ", ".join(filter(None, parts))
 
 
 class RoofFrame(Struct, frozen=True, kw_only=True):

@@ -90,7 +90,7 @@ def render_text(report: Report, *, width: int = 100, color: bool = False) -> str
     for section in report.sections:
         if section.in_notices:
             continue
-        body = list(_section(section, report.verdict.headline, width, style))
+        body = list(_section(section, width, style))
         if body:
             lines += [style.bold(section.title), *body, ""]
     return "\n".join(lines).rstrip("\n") + "\n"
@@ -123,7 +123,7 @@ def _head(report: Report, width: int, style: Style) -> Iterator[str]:
         yield line + (style.quiet(f"  {head(figure.note, rest)}") if figure.note and rest > 4 else "")
 
 
-def _section(section: Section, headline: str, width: int, style: Style) -> Iterator[str]:
+def _section(section: Section, width: int, style: Style) -> Iterator[str]:
     if section.id in ("run", "steps", "provenance"):
         if section.id == "provenance" and section.lead:
             yield from wrapped(section.lead, width)
@@ -133,7 +133,7 @@ def _section(section: Section, headline: str, width: int, style: Style) -> Itera
     said = bool(section.lead)
     for block in section.blocks:
         if isinstance(block, FindingList):
-            yield from _findings(block, headline, width, style)
+            yield from _findings(block, width, style)
             continue
         lines = list(_block(block, width, style))
         compares = section.id.startswith(STUDY)
@@ -222,20 +222,19 @@ def _sparks(line: CounterLine, unit: Unit, span_ns: int, columns: int) -> str:
     )
 
 
-def _findings(block: FindingList, headline: str, width: int, style: Style) -> Iterator[str]:
+def _findings(block: FindingList, width: int, style: Style) -> Iterator[str]:
     if not block.cards:
         yield from wrapped(block.empty, width)
     # The verdict is the first finding: where nothing is added to it, it is not said again.
-    cards = [c for c in block.cards if c.title != headline or c.detail or c.gain]
+    cards = [c for c in block.cards if not c.is_verdict or c.detail or c.gain]
     for number, card in enumerate(cards[:MOST_FINDINGS], 1):
         gain = f" [saves at most {card.gain}{', ' + card.share if card.share else ''}]" if card.gain else ""
-        told = card.title == headline
-        title = "The verdict above" if told else card.title
+        title = "The verdict above" if card.is_verdict else card.title
         lines = wrapped(f"{title}{gain}", width, "     ", f"  {number}. ")
         yield from (style.bold(line) if n == 0 else line for n, line in enumerate(lines))
         if card.detail:
             yield from (style.quiet(line) for line in wrapped(card.detail, width, "     "))
-        if card.action and not told:
+        if card.action and not card.is_verdict:
             yield from wrapped(card.action, width, "       ", "     → ")
     left = len(cards) - MOST_FINDINGS
     if left > 0:

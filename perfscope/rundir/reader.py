@@ -32,6 +32,7 @@ from perfscope.rundir.records import LayersRecord, RankRecord, decode_record, de
 from perfscope.rundir.rows import Row, decode_lines, is_step, step_columns, without_impossible
 from perfscope.rundir.samples import HostSamples, read_samples
 from perfscope.rundir.schema import STEPS, TIMELINE
+from perfscope.vocabulary.steps import StepSource
 
 _UNVERIFIED = "carries no checksum, which it should: whether it is as it was written is not known"
 _GONE = "the run had this file when it was closed; it is not there any more"
@@ -461,7 +462,7 @@ def _marked_steps(summaries: Iterable[Document], rank: int) -> list[Row]:
         steps = summary.get("steps")
         if (
             summary["rank"] != rank
-            or summary.get("step_source") == "whole file"
+            or summary.get("step_source") == StepSource.WHOLE_FILE
             or not isinstance(steps, list)
         ):
             continue

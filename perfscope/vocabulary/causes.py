@@ -97,13 +97,6 @@ class Cause(str, Enum):
 
     # Several runs.
     RUN_LEFT_OUT = "run_left_out"
-    NOT_A_THROUGHPUT = "not_a_throughput"
-    NOT_A_RANK_COUNT = "not_a_rank_count"
-    NO_USABLE_THROUGHPUT = "no_usable_throughput"
-    ONE_REPEAT = "one_repeat"
-    REFERENCE_RUN_ONCE = "reference_run_once"
-    ONE_RANK_COUNT = "one_rank_count"
-    REFERENCE_NOT_ONE_RANK = "reference_not_one_rank"
     BAD_FACTORS = "bad_factors"
     NO_LOSS = "no_loss"
     NO_USABLE_RUN = "no_usable_run"

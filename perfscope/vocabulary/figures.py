@@ -77,11 +77,6 @@ class Figure(str, Enum):
     # Several runs.
     STUDY_RUN = "study_run"
     SCALING = "scaling"
-    SPEEDUP = "speedup"
-    SPEEDUP_INTERVALS = "speedup_intervals"
-    KARP_FLATT = "karp_flatt"
-    THROUGHPUT_AT = "throughput_at"
-    THROUGHPUT_INTERVAL = "throughput_interval"
     SAMPLES_PER_S = "samples_per_s"
     STEP_COMPOSITION = "step_composition"
     LOSS_CURVE = "loss_curve"

@@ -36,6 +36,7 @@ from perfscope.analysis.study.results import (
     Turn,
 )
 from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.comparison import ProblemKind
 from perfscope.vocabulary.efficiency import PopFactor
 from perfscope.vocabulary.figures import Figure
 
@@ -260,7 +261,7 @@ def scheme_study(num_repeats: int = 3) -> StudyAnalysis:
         problems=(
             Problem(
                 severity="warn",
-                id="disturbed",
+                id=ProblemKind.SUPERLINEAR,
                 text="1 of 12 runs was disturbed by another program.",
                 runs=("dp.ddp-r1",),
                 affects="schemes",
@@ -495,7 +496,7 @@ def diff_study() -> StudyAnalysis:
         problems=(
             Problem(
                 severity="refuse",
-                id="other_machine",
+                id=ProblemKind.OTHER_MACHINE,
                 text="before ran on EPYC 7543, after on Xeon 8358: speeds are the machines'.",
                 runs=("before", "after"),
                 affects="diff",

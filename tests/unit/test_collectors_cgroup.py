@@ -42,7 +42,7 @@ def test_the_root_group_is_the_machine_and_no_job(tmp_path: Path) -> None:
     assert group.v2 == ""
     assert group.reason == IN_ROOT
     assert group.remedy(captured_context(root)) == own_group(captured_context(root)) != ""
-    assert JobCgroup(reason=NO_RANK).remedy(captured_context(root)) == ""
+    assert JobCgroup(reason=NO_RANK, has_rank=False).remedy(captured_context(root)) == ""
 
 
 @pytest.mark.parametrize(

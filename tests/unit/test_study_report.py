@@ -45,6 +45,7 @@ from perfscope.reports.study.losses import grouped
 from perfscope.reports.study.words import efficiency_tone, ratio_tone, times
 from perfscope.reports.text import cells, render_text
 from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.comparison import ProblemKind
 from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.missing import Missing
 from tests.unit.study_entries import entry
@@ -146,7 +147,9 @@ def test_what_bounds_the_largest_run_and_what_to_do_stand_with_the_verdict() -> 
 def test_an_order_that_rests_on_traced_steps_is_doubted_beside_the_headline() -> None:
     study = scheme_study()
     labels = tuple(run.label for run in study.runs)
-    problem = Problem(severity=WARN, id="traced_speed", text="All 12 runs were too short.", runs=labels)
+    problem = Problem(
+        severity=WARN, id=ProblemKind.TRACED_SPEED, text="All 12 runs were too short.", runs=labels
+    )
     report = build_study_report(structs.replace(study, problems=(problem,)))
     assert "Rely on this order with care: its samples/s count traced steps" in report.verdict.detail
     assert report.notices[0].text == "All 12 runs were too short."  # its runs are not listed once more

@@ -38,6 +38,7 @@ def _link(
     *,
     peak: float | None = None,
     peak_source: str = "",
+    no_peak: str = "",
     errors: int | None = None,
     numa_node: int | None = None,
 ) -> LinkTraffic | None:
@@ -59,7 +60,7 @@ def _link(
         mean_bytes_per_s=moved * 1e9 / float(weight.sum()),
         p95_bytes_per_s=float(np.percentile(rates, _PERCENTILE)),
         peak_bytes_per_s=peak,
-        peak_source=peak_source if peak or peak_source == NO_PEAK else "",
+        peak_source=peak_source if peak else no_peak,
         quality=line.quality,
         errors=errors,
         numa_node=numa_node,
@@ -181,7 +182,8 @@ def _network(host: Host) -> Iterator[LinkTraffic]:
                 direction,
                 rate_line(counted),
                 peak=nic.bytes_per_s if nic and interface != "lo" else None,
-                peak_source=NO_PEAK if interface == "lo" else LINK_SPEED,
+                peak_source=LINK_SPEED,
+                no_peak=NO_PEAK if interface == "lo" else "",
                 errors=errors,
                 numa_node=nic.node if nic else None,
             )

@@ -10,7 +10,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis.scaling.speedup import Interval
-from perfscope.vocabulary.scaling import Fitted
+from perfscope.vocabulary.scaling import FitRefusal, FitRemark, Fitted, RefusedFit
 
 Floats = NDArray[np.float64]
 
@@ -46,7 +46,7 @@ class Fit:
         constant_smape: of a constant on the same points.
         measured_ranks: the N it was fitted on.
         refused: why there is no fit, None if there is one.
-        notes: what else to know, in sentences.
+        notes: what else to know.
         formula: for people, with the fitted figures; "" where refused.
         term: the term of a pmnf model.
     """
@@ -58,24 +58,23 @@ class Fit:
     smape: float | None
     constant_smape: float | None
     measured_ranks: tuple[int, ...]
-    refused: str | None = None
-    notes: tuple[str, ...] = ()
+    refused: RefusedFit | None = None
+    notes: tuple[FitRemark, ...] = ()
     formula: str = ""
     term: Term | None = None
     coefficients: Floats | None = field(default=None, repr=False, compare=False)
     draws: tuple[tuple[Term | None, Floats], ...] = field(default=(), repr=False, compare=False)
 
-    def refusal_at(self, num_ranks: float, *, beyond: bool = False) -> str | None:
+    def refusal_at(self, num_ranks: float, *, beyond: bool = False) -> RefusedFit | None:
         """Why `predict` gives nothing for this N; None if it does."""
         if self.refused is not None:
             return self.refused
         if not num_ranks >= 1:
-            return f"{num_ranks} is not a number of ranks"
-        limit = EXTRAPOLATION_LIMIT * max(self.measured_ranks)
-        if num_ranks > limit and not beyond:
-            return (
-                f"N = {num_ranks:g} is more than {EXTRAPOLATION_LIMIT} times the largest measured "
-                f"N = {max(self.measured_ranks)}: the points do not carry that far"
+            return RefusedFit(FitRefusal.NOT_A_SIZE, num_ranks=num_ranks)
+        largest = max(self.measured_ranks)
+        if num_ranks > EXTRAPOLATION_LIMIT * largest and not beyond:
+            return RefusedFit(
+                FitRefusal.TOO_FAR, needed=EXTRAPOLATION_LIMIT, found=largest, num_ranks=num_ranks
             )
         return None
 
@@ -144,12 +143,19 @@ def evaluate(name: str, term: Term | None, coefficients: Floats, num_ranks: floa
     return np.asarray(np.divide(above, linear, out=np.full_like(linear, np.inf), where=linear > 0))
 
 
-def refused_fit(name: str, what: Fitted, measured: tuple[int, ...], why: str, **known: float | None) -> Fit:
+def refused_fit(name: str, what: Fitted, measured: tuple[int, ...], why: RefusedFit) -> Fit:
     """A law that could not be fitted, or that says no more than a constant."""
+    as_good = why.kind is FitRefusal.CONSTANT_AS_GOOD
     return Fit(
-        name=name, what=what, parameters={}, intervals={}, smape=known.get("smape"),
-        constant_smape=known.get("constant_smape"), measured_ranks=measured, refused=why,
-    )  # fmt: skip
+        name=name,
+        what=what,
+        parameters={},
+        intervals={},
+        smape=why.error if as_good else None,
+        constant_smape=why.constant_error if as_good else None,
+        measured_ranks=measured,
+        refused=why,
+    )
 
 
 def percentiles(draws: Floats) -> Interval:

@@ -19,7 +19,7 @@ from perfscope.analysis.scaling.least_squares import bounded_fit, resampled_targ
 from perfscope.analysis.scaling.pmnf import fit_pmnf
 from perfscope.analysis.scaling.points import ScalePoint, clean_points
 from perfscope.analysis.scaling.speedup import Interval
-from perfscope.vocabulary.scaling import Fitted
+from perfscope.vocabulary.scaling import FitNote, FitRefusal, FitRemark, Fitted, RefusedFit
 
 Floats = NDArray[np.float64]
 
@@ -53,7 +53,7 @@ def fit_usl(points: Iterable[ScalePoint]) -> Fit:
 
 def fit_all(points: Iterable[ScalePoint]) -> tuple[Fit, ...]:
     """Amdahl, Gustafson, USL of throughput, PMNF of the time per step (per sample if steps are not known)."""
-    clean = clean_points(points).points
+    clean = clean_points(points)
     per_step = bool(clean) and all(point.samples_per_rank for point in clean)
     times = {
         point.num_ranks: tuple(
@@ -67,36 +67,28 @@ def fit_all(points: Iterable[ScalePoint]) -> tuple[Fit, ...]:
 
 
 def _fit(law: _Law, points: Iterable[ScalePoint]) -> Fit:
-    clean = clean_points(points).points
+    clean = clean_points(points)
     measured = tuple(point.num_ranks for point in clean)
     if len(clean) < law.num_points:
-        return refused_fit(
-            law.name,
-            Fitted.THROUGHPUT,
-            measured,
-            f"{law.name} needs at least {law.num_points} different numbers of ranks; there are {len(clean)}",
-        )
+        few = RefusedFit(FitRefusal.TOO_FEW_SIZES, needed=law.num_points, found=len(clean))
+        return refused_fit(law.name, Fitted.THROUGHPUT, measured, few)
     num = np.asarray(measured, dtype=np.float64)
     typical = np.asarray([point.throughput for point in clean])
     design = basis(law.name, None, num)
     bounds = [True] * design.shape[1]
     coefficients = bounded_fit(design, law.to_target(num, typical)[None, :], bounds)
     if coefficients[0, 0] == 0 and law.name == "usl":
-        return refused_fit(
-            law.name, Fitted.THROUGHPUT, measured,
-            "the points do not say what one rank does: throughput falls with N from the start; add N = 1",
-        )  # fmt: skip
+        why = RefusedFit(FitRefusal.ONE_RANK_NOT_KNOWN)
+        return refused_fit(law.name, Fitted.THROUGHPUT, measured, why)
     fitted = law.to_target(num, (coefficients @ design.T)[0])
     smape = float(smape_of(fitted, typical))
     level = 1 / float(bounded_fit(np.ones((num.size, 1)), 1 / typical[None, :], [True])[0, 0])
     constant_smape = float(smape_of(np.full_like(typical, level), typical))
     if constant_smape < max(GUARD_RATIO * smape, _TINY):
-        return refused_fit(
-            law.name, Fitted.THROUGHPUT, measured,
-            f"a constant {level:.4g} samples/s fits nearly as well as {law.name} (mean error "
-            f"{100 * constant_smape:.1f} % against {100 * smape:.1f} %): throughput does not follow N here",
-            smape=smape, constant_smape=constant_smape,
-        )  # fmt: skip
+        as_good = RefusedFit(
+            FitRefusal.CONSTANT_AS_GOOD, level=level, constant_error=constant_smape, error=smape
+        )
+        return refused_fit(law.name, Fitted.THROUGHPUT, measured, as_good)
     repeats = [point.throughputs for point in clean]
     targets = resampled_targets(fitted, repeats, design.shape[1], _DRAWS, _SEED)
     draws = bounded_fit(design, law.to_target(num[None, :], targets), bounds)
@@ -125,15 +117,17 @@ def _parameters(
     return parameters, intervals
 
 
-def _notes(law: _Law, parameters: dict[str, float | None], points: tuple[ScalePoint, ...]) -> tuple[str, ...]:
+def _notes(
+    law: _Law, parameters: dict[str, float | None], points: tuple[ScalePoint, ...]
+) -> tuple[FitRemark, ...]:
     notes = []
     if all(len(point.throughputs) == 1 for point in points):
-        notes.append("one repeat per N: intervals rest on what the law misses, not on how runs vary")
+        notes.append(FitNote.ONE_REPEAT)
     if parameters.get("f") == 0.0:
-        notes.append("f is at its bound, 0: throughput grows as fast as N or faster")
+        notes.append(FitNote.NO_SERIAL_PART)
     if law.name == "usl" and parameters["N_peak"] is None:
-        notes.append("no peak: beta is 0, the points show no loss that grows with N squared")
-    return tuple(notes)
+        notes.append(FitNote.NO_PEAK)
+    return tuple(map(FitRemark, notes))
 
 
 def _ratio(part: Floats, whole: Floats) -> Floats:

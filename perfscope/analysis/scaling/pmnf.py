@@ -31,7 +31,7 @@ from perfscope.analysis.scaling.fit import (
 )
 from perfscope.analysis.scaling.least_squares import bounded_fit, resampled_targets, smape_of
 from perfscope.analysis.scaling.points import is_measurement
-from perfscope.vocabulary.scaling import Fitted
+from perfscope.vocabulary.scaling import FitNote, FitRefusal, FitRemark, Fitted, RefusedFit
 
 Floats = NDArray[np.float64]
 
@@ -86,25 +86,21 @@ def fit_pmnf(values: Mapping[int, Sequence[float]], *, what: Fitted = Fitted.STE
     }
     usable = {num: each for num, each in usable.items() if each}
     lost = sum(len(each) for each in values.values()) - sum(len(each) for each in usable.values())
-    notes = [f"{lost} figures that are no measurement (a number above 0) are left out"] if lost else []
+    notes = [FitRemark(FitNote.LEFT_OUT, lost)] if lost else []
     measured = tuple(usable)
     if len(measured) < NUM_POINTS:
-        return refused_fit(
-            "pmnf",
-            what,
-            measured,
-            f"a PMNF model needs at least {NUM_POINTS} different numbers of ranks; there are {len(measured)}",
-        )
+        few = RefusedFit(FitRefusal.TOO_FEW_SIZES, needed=NUM_POINTS, found=len(measured))
+        return refused_fit("pmnf", what, measured, few)
     num = np.asarray(measured, dtype=np.float64)
     typical = np.asarray([np.median(each) for each in usable.values()])
     repeats = list(usable.values())
     if all(len(each) == 1 for each in repeats):
-        notes.append("one repeat per N: intervals rest on what the model misses, not on how runs vary")
+        notes.append(FitRemark(FitNote.ONE_REPEAT))
     search = _search_set(num)
     candidates = _candidates(search, typical)
     if candidates and _by_chance(search, typical) <= _CHANCE:
         return _term_fit(num, typical, repeats, [search.terms[place] for place in candidates], what, notes)
-    notes.append("no term explains the points better than a constant does beyond chance")
+    notes.append(FitRemark(FitNote.NO_TERM))
     return _constant_fit(num, typical, repeats, what, notes)
 
 
@@ -227,7 +223,7 @@ def _term_fit(
     repeats: list[tuple[float, ...]],
     terms: list[Term],
     what: Fitted,
-    notes: list[str],
+    notes: list[FitRemark],
 ) -> Fit:
     chosen = terms[0]
     design = basis("pmnf", chosen, num)
@@ -269,7 +265,7 @@ def _term_draws(
 
 
 def _constant_fit(
-    num: Floats, typical: Floats, repeats: list[tuple[float, ...]], what: Fitted, notes: list[str]
+    num: Floats, typical: Floats, repeats: list[tuple[float, ...]], what: Fitted, notes: list[FitRemark]
 ) -> Fit:
     level = _level(typical)
     fitted = np.full_like(typical, level)

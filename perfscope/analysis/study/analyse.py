@@ -18,7 +18,7 @@ from perfscope.analysis.study.comparable import (
     without_bad_factors,
 )
 from perfscope.analysis.study.diff import run_diff
-from perfscope.analysis.study.framework_words import verdict_of
+from perfscope.analysis.study.framework_verdict import verdict_of
 from perfscope.analysis.study.frameworks import framework_studies, separating_problems
 from perfscope.analysis.study.gather import SEPARATOR, gather
 from perfscope.analysis.study.grouping import (
@@ -51,28 +51,17 @@ from perfscope.analysis.study.results import (
 )
 from perfscope.analysis.study.scaling import scaling_study
 from perfscope.analysis.study.schemes import comparison_class, scheme_studies
-from perfscope.messages.lists import counted
+from perfscope.messages.comparison import overview as words
+from perfscope.messages.comparison import problems as problem_words
+from perfscope.messages.comparison import scaling as scaling_words
 from perfscope.messages.missing import cause_text
 from perfscope.messages.study import named
 from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.comparison import ProblemKind
 from perfscope.vocabulary.figures import Figure
 
-STATED = "stated with --by"
-_REMEDIES = {  # of refusals after which nothing is left to compare
-    "other_model": "Name runs of one model.",
-    "other_machine": "Name runs of one machine.",
-    "other_dtype": "Name runs of one data type.",
-    "other_batch": "Name runs with equal samples per step, of several numbers of ranks, or use --by batch.",
-    "unequal_world_sizes": "Name runs on equally many ranks.",
-    "same_run": "Name two different runs.",
-    "no_label": "Group by what two runs or more have.",
-    "running": "Compare again when the runs have ended.",
-    "missing_ranks": "Record the runs again with all their ranks.",
-    "no_speed": "Record again with --samples-per-step, so that a speed is known.",
-    "no_mode": "State what scaling was meant with --mode.",
-}
 _ASKED = (Figure.SCALING, Figure.WINNER)
-_SAID = 3  # of the runs left out, with their reasons
+_REASONS = 3  # why runs are left out, that are listed
 
 
 class _Views(Struct):
@@ -112,8 +101,8 @@ def analyse_study(
     _check(entries, by, mode)
     runs = gather(entries)
     asked = _reference(runs, reference)
-    by, by_reason = (by, STATED) if by else _what_differs(runs)
-    chosen = by_reason != STATED
+    chosen = not by
+    by, by_reason = (by, words.STATED) if by else _what_differs(runs)
     runs = tuple(_grouped(run, by) for run in runs)
     views = _Views(
         by="" if chosen and by.startswith(LABEL) else by,
@@ -186,8 +175,8 @@ def _reference(runs: Sequence[StudyRun], reference: str | None) -> StudyRun | No
 
 
 def _only_one(run: StudyRun) -> Problem:
-    text = f"A study compares runs; {run.label} is the only one: add others, or use `perfscope report`."
-    return Problem(severity=REFUSE, id="one_run", text=text, runs=(run.label,))
+    text = problem_words.only_one(run.label)
+    return Problem(severity=REFUSE, id=ProblemKind.ONE_RUN, text=text, runs=(run.label,))
 
 
 def _grouped(run: StudyRun, by: str) -> StudyRun:
@@ -200,7 +189,7 @@ def _grouped(run: StudyRun, by: str) -> StudyRun:
 def _what_differs(runs: Sequence[StudyRun]) -> tuple[str, str]:
     """What runs are compared by where the user has not said, and why."""
     if all(run.framework_run for run in runs) and len({run.framework for run in runs}) > 1:
-        return FRAMEWORK, "the runs differ in their framework"
+        return FRAMEWORK, words.BY_FRAMEWORK
     sizes: dict[tuple[str, str], set[int | None]] = defaultdict(set)
     for run in runs:
         sizes[run.scheme, run.model].add(run.world_size)
@@ -211,23 +200,20 @@ def _what_differs(runs: Sequence[StudyRun]) -> tuple[str, str]:
     )
     schemes = {run.scheme for run in runs if run.scheme}
     if scales and len(schemes - {"serial"}) > 1:
-        return WORLD_SIZE, "the runs differ in number of ranks and in scheme: both are compared"
+        return WORLD_SIZE, words.BY_SIZE_AND_SCHEME
     if scales:
-        return WORLD_SIZE, "the runs differ in their number of ranks"
+        return WORLD_SIZE, words.BY_SIZE
     if len(schemes) > 1:
-        return SCHEME, "the runs differ in their scheme"
+        return SCHEME, words.BY_SCHEME
     names = sorted({name for run in runs for name in run.labels})
     telling = [name for name in names if len({run.labels.get(name) for run in runs} - {None}) > 1]
     if len(telling) == 1:
-        return f"{LABEL}{telling[0]}", f"the runs differ in their label {telling[0]}"
+        return f"{LABEL}{telling[0]}", words.by_label(telling[0])
     if len(telling) > 1:
-        return (
-            "",
-            f"the runs differ in several labels ({', '.join(telling)}): choose one with --by label:NAME",
-        )
+        return "", words.by_labels(telling)
     if len({run.world_size for run in runs}) > 1:
-        return WORLD_SIZE, "the runs differ in their number of ranks"
-    return "", "nothing that runs are grouped by differs: number of ranks, scheme or labels"
+        return WORLD_SIZE, words.BY_SIZE
+    return "", words.BY_NOTHING
 
 
 def _diff(
@@ -259,11 +245,12 @@ def _scaling(views: _Views, runs: Sequence[StudyRun], mode: str | None, asked: S
         return
     for series in views.scaling.series:
         if series.refused:
-            of = f" of {series.name}" if series.name else ""
+            of = scaling_words.of_series(series.name)
             views.missing.append(
                 missing_figure(Figure.SCALING, Cause.REFUSED, of_series=of, reason=series.refused)
             )
-            text = f"Scaling{of} is not shown: {series.refused}."
+            assert series.refusal
+            text = scaling_words.not_shown(series.name, series.refused)
             views.problems.append(Problem(severity=REFUSE, id=series.refusal, text=text, affects="scaling"))
 
 
@@ -310,23 +297,21 @@ def _unequal_sizes(runs: Sequence[StudyRun], by: str, named_: Collection[str]) -
         groups[run.group].add(run.world_size)
     if len({run.world_size for run in runs}) < 2:
         return []
-    listed = "; ".join(
-        f"{name}: {', '.join(str(size) for size in sorted(sizes, key=lambda one: one or 0))} ranks"
-        for name, sizes in sorted(groups.items())
-    )
     classes: dict[object, set[str]] = defaultdict(set)
     for run in runs:
         classes[comparison_class(run, named_)].add(run.repeat_key)
     some = any(len(keys) > 1 for keys in classes.values())
-    end = "only runs on equally many are compared" if some else "none of them can be compared"
-    text = f"The runs of one {by.removeprefix(LABEL)} have unequal numbers of ranks ({listed}); {end}."
-    if all(len(sizes) == 1 for sizes in groups.values()):
-        text = f"The runs have unequal numbers of ranks ({listed}); {end}."
-    text += f" To compare them all the same: --by {with_name(by, WORLD_SIZE)}."
+    several = any(len(sizes) > 1 for sizes in groups.values())
+    text = problem_words.unequal_sizes(
+        by.removeprefix(LABEL) if several else "",
+        {name: sorted(sizes, key=lambda one: one or 0) for name, sizes in groups.items()},
+        with_name(by, WORLD_SIZE),
+        some_compared=some,
+    )
     return [
         Problem(
             severity=WARN if some else REFUSE,
-            id="unequal_world_sizes",
+            id=ProblemKind.UNEQUAL_WORLD_SIZES,
             text=text,
             runs=tuple(run.label for run in runs),
             affects="schemes",
@@ -337,12 +322,10 @@ def _unequal_sizes(runs: Sequence[StudyRun], by: str, named_: Collection[str]) -
 def _unlabelled(views: _Views, runs: Sequence[StudyRun], by: str) -> None:
     without = tuple(run.label for run in runs if not run.group)
     if without:
-        what = f"no label {by.removeprefix(LABEL)}" if by.startswith(LABEL) else f"no {by}"
-        has = "has" if len(without) == 1 else "have"
-        text = f"{named(without)} {has} {what}: left out of the comparison by {by.removeprefix(LABEL)}."
+        text = problem_words.no_value(without, by.removeprefix(LABEL), is_label=by.startswith(LABEL))
         severity = REFUSE if len(runs) - len(without) < 2 else WARN
         views.problems.append(
-            Problem(severity=severity, id="no_label", text=text, runs=without, affects="schemes")
+            Problem(severity=severity, id=ProblemKind.NO_LABEL, text=text, runs=without, affects="schemes")
         )
 
 
@@ -356,15 +339,8 @@ def _left_out(lost: Sequence[LeftOut]) -> list[Problem]:
     reasons: dict[str, list[str]] = defaultdict(list)
     for one in lost:
         reasons[one.reason].append(one.name)
-    said = [
-        reason if any(name in reason for name in names) else f"{named(names)} ({reason})"
-        for reason, names in list(reasons.items())[:_SAID]
-    ]
-    left = len(lost) - sum(len(names) for names in list(reasons.values())[:_SAID])
-    more = f"; {left:,} more" if left else ""
-    start = "1 run that was named is" if len(lost) == 1 else f"{len(lost):,} runs that were named are"
-    text = f"{start} not in this study: {'; '.join(said)}{more}."
-    return [Problem(severity=WARN, id="left_out", text=text)]
+    text = problem_words.left_out(reasons, _REASONS)
+    return [Problem(severity=WARN, id=ProblemKind.LEFT_OUT, text=text)]
 
 
 def _common(views: _Views, runs: Sequence[StudyRun], by: str) -> None:
@@ -377,11 +353,9 @@ def _common(views: _Views, runs: Sequence[StudyRun], by: str) -> None:
     keys = {key for key, of in commands.items() if len(of) > 1}
     if keys and views.diff is None:
         labels = tuple(run.label for run in runs if run.repeat_key in keys)
-        text = (
-            f"{named(labels)} count as repeats of one setting, but their commands differ: if they are none, "
-            "give each setting a label (perfscope run --label) and compare with --by label:NAME."
-        )
-        views.problems.append(Problem(severity=WARN, id="other_command", text=text, runs=labels))
+        text = problem_words.other_command(labels)
+        kind = ProblemKind.OTHER_COMMAND
+        views.problems.append(Problem(severity=WARN, id=kind, text=text, runs=labels))
 
 
 def _ordered(problems: Sequence[Problem]) -> tuple[Problem, ...]:
@@ -398,10 +372,10 @@ def _ordered(problems: Sequence[Problem]) -> tuple[Problem, ...]:
 def _with_more_steps(study: SchemeStudy, problems: Sequence[Problem]) -> str:
     """The verdict's action; where its speeds are of traced steps, these come first."""
     action = study.verdict.action if study.verdict else ""
-    traced = {label for one in problems if one.id == "traced_speed" for label in one.runs}
+    traced = {label for one in problems if one.id is ProblemKind.TRACED_SPEED for label in one.runs}
     if not any(traced & set(row.runs) for row in study.rows):
         return action
-    return f"Train more steps, so that untraced ones are counted; as it stands: {action}"
+    return words.more_steps(action)
 
 
 def _headline(runs: Sequence[StudyRun], views: _Views, stated: str) -> tuple[str, str]:
@@ -412,7 +386,8 @@ def _headline(runs: Sequence[StudyRun], views: _Views, stated: str) -> tuple[str
             best = max(
                 told, key=lambda series: (series.points[-1].world_size, series.points[-1].samples_per_s)
             )
-            return (f"{best.name}: {best.sentence}" if len(told) > 1 else best.sentence), best.action
+            text = words.of_series(best.name, best.sentence) if len(told) > 1 else best.sentence
+            return text, best.action
     if views.frameworks:
         return verdict_of(views.frameworks)
     for study in sorted(views.schemes, key=lambda one: -len(one.rows)):
@@ -422,15 +397,17 @@ def _headline(runs: Sequence[StudyRun], views: _Views, stated: str) -> tuple[str
         return views.diff.headline, views.diff.action or (_remedy(views) if views.diff.refused else "")
     refusals = sum(problem.severity == REFUSE for problem in views.problems)
     if refusals:
-        said = "a reason" if refusals == 1 else f"{refusals} reasons"
-        text = f"{counted(len(runs), 'run')}, not compared, for {said} given below."
-        return text, _remedy(views)
+        return words.refused(len(runs), refusals), _remedy(views)
     if stated:
-        why = next((cause_text(one) for one in views.missing if one.figure in _ASKED), "see the problems")
-        return f"{len(runs)} runs, not compared by {stated}: {why}.", ""
-    return f"{len(runs)} runs; choose what to compare them by with --by.", ""
+        why = next((cause_text(one) for one in views.missing if one.figure in _ASKED), words.SEE_PROBLEMS)
+        return words.not_compared_by(len(runs), stated, why), ""
+    return words.choose(len(runs)), ""
 
 
 def _remedy(views: _Views) -> str:
-    of = (_REMEDIES[one.id] for one in views.problems if one.severity == REFUSE and one.id in _REMEDIES)
+    of = (
+        words.REMEDIES[one.id]
+        for one in views.problems
+        if one.severity == REFUSE and one.id in words.REMEDIES
+    )
     return next(of, "")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from perfscope.analysis.results import Finding
 from perfscope.analysis.study.results import StudyRun
+from perfscope.messages.comparison.schemes import report_verdict
 
 KEPT = 3  # findings of a run that a study carries
 # About the recording, not about what the training does; the study warns of them by itself.
@@ -27,8 +28,6 @@ def common_cause(runs: Sequence[StudyRun]) -> tuple[StudyRun, Finding] | None:
     return max(found, key=lambda pair: count[pair[1].id])  # max keeps the first of equals
 
 
-def verdict_words(where: str, run: StudyRun, cause: Finding) -> str:
+def verdict_of_report(where: str, run: StudyRun, cause: Finding) -> str:
     """ "At 4 ranks perfscope's verdict: 4 threads want 2 CPUs." """
-    is_first = run.findings[0] is cause
-    said = "perfscope's verdict" if is_first else "perfscope finds, beside what disturbed the run"
-    return f"{where} {said}: {cause.title}"
+    return report_verdict(where, cause.title, is_first=run.findings[0] is cause)

@@ -1,4 +1,4 @@
-"""Which runs may be compared, and what is wrong with those that may not. Everything is said in words."""
+"""Which runs may be compared, and what is wrong with those that may not."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from perfscope.analysis.missing import missing_figure
 from perfscope.analysis.study.grouping import BATCH, DTYPE, MACHINE, MODEL, with_name
 from perfscope.analysis.study.machines import machine_key
 from perfscope.analysis.study.results import REFUSE, WARN, Problem, RunEntry, Severity, StudyRun
-from perfscope.messages.lists import counted
+from perfscope.messages.comparison import problems as words
 from perfscope.messages.missing import cause_text
-from perfscope.messages.sentences import capital
-from perfscope.messages.study import crowd, named, ranks
 from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.comparison import ProblemKind
 from perfscope.vocabulary.efficiency import PopFactor
 from perfscope.vocabulary.figures import Figure
 
@@ -87,64 +86,45 @@ def problems_of_runs(runs: Sequence[StudyRun], entries: Sequence[RunEntry]) -> l
         if run.samples_per_s is None and not run.running:
             speed = (Figure.SAMPLES_PER_S, Figure.THROUGHPUT)
             why = next((cause_text(one) for one in run.missing if one.figure in speed), "")
-            why = f": {why}" if why else ""
-            text = f"{run.label} has no samples/s{why}; it is left out of every ratio of samples/s."
-            found.append(
-                Problem(severity=REFUSE, id="no_speed", text=text, runs=(run.label,), affects=FIGURES)
-            )
+            found.append(_of_run(REFUSE, ProblemKind.NO_SPEED, words.no_speed(run.label, why), run, FIGURES))
         found += _negative(run)
     for label, kept in _second_copies(runs, entries).items():
-        text = (
-            f"{label} is a run that stands in the study already, as {kept}: it counts once, not as a repeat."
-        )
-        found.append(Problem(severity=REFUSE, id="same_run", text=text, runs=(label,), affects=FIGURES))
+        text = words.same_run(label, kept)
+        problem = ProblemKind.SAME_RUN
+        found.append(Problem(severity=REFUSE, id=problem, text=text, runs=(label,), affects=FIGURES))
     return [*found, *_shared(runs, entries)]
 
 
+def _of_run(
+    severity: Severity, kind: ProblemKind, text: str, run: StudyRun, affects: str = "everything"
+) -> Problem:
+    return Problem(severity=severity, id=kind, text=text, runs=(run.label,), affects=affects)
+
+
 def _incomplete(run: StudyRun) -> list[Problem]:
-    label, found = (run.label,), []
     if run.running:
-        text = (
-            f"{run.label} was not closed: it is still being written, or perfscope was killed. What it has so "
-            "far is listed, but no ratio uses it; compare again when it has ended."
-        )
-        return [Problem(severity=REFUSE, id="running", text=text, runs=label, affects=FIGURES)]
+        return [_of_run(REFUSE, ProblemKind.RUNNING, words.running(run.label), run, FIGURES)]
+    found = []
     if _lacks_ranks(run):
-        size = run.world_size or 0
-        text = (
-            f"{run.label} recorded {run.num_ranks_seen} of {ranks(size)}: its figures would be those of a "
-            "part of the job, so that no ratio uses it."
-        )
-        found.append(Problem(severity=REFUSE, id="missing_ranks", text=text, runs=label, affects=FIGURES))
+        text = words.missing_ranks(run.label, run.num_ranks_seen, run.world_size or 0)
+        found.append(_of_run(REFUSE, ProblemKind.MISSING_RANKS, text, run, FIGURES))
     elif _unseen(run) > 0:
-        text = (
-            f"{run.label} is imported from the traces of {run.num_ranks_seen} of {ranks(run.world_size)}: "
-            "what it tells of the others is not known."
-        )
-        found.append(Problem(severity=WARN, id="missing_ranks", text=text, runs=label, affects=FIGURES))
+        text = words.imported_ranks(run.label, run.num_ranks_seen, run.world_size)
+        found.append(_of_run(WARN, ProblemKind.MISSING_RANKS, text, run, FIGURES))
     causes = zip(run.incomplete, run.incomplete_causes, strict=True)
     others = [reason for reason, cause in causes if cause is not Cause.RANKS_MISSING]
     if others:
-        text = f"{run.label} is incomplete: {'; '.join(others)}. Its figures cover what was written."
-        found.append(Problem(severity=WARN, id="incomplete", text=text, runs=label))
+        found.append(_of_run(WARN, ProblemKind.INCOMPLETE, words.incomplete(run.label, others), run))
     return found
 
 
 def _negative(run: StudyRun) -> list[Problem]:
     """Shares that are none. They are shown as missing."""
-    if run.efficiency is None:
-        return []
     bad = bad_factors(run)
     if not bad:
         return []
-    figures = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in bad.items())
-    text = (
-        f"{run.label}: {figures} cannot be a share of anything (0 to 1); the clocks or the traces of this "
-        "run disagree. These are shown as missing."
-    )
-    return [
-        Problem(severity=REFUSE, id="negative_efficiency", text=text, runs=(run.label,), affects="efficiency")
-    ]
+    text = words.bad_factors(run.label, bad)
+    return [_of_run(REFUSE, ProblemKind.NEGATIVE_EFFICIENCY, text, run, "efficiency")]
 
 
 def without_bad_factors(run: StudyRun) -> StudyRun:
@@ -170,27 +150,14 @@ def _shared(runs: Sequence[StudyRun], entries: Sequence[RunEntry]) -> list[Probl
     benches = {entry.name: entry.analysis.bench for entry in entries}
     found = []
 
-    def add(id_: str, affected: Sequence[StudyRun], text: str, affects: str = FIGURES) -> None:
+    def add(kind: ProblemKind, affected: Sequence[StudyRun], affects: str = FIGURES) -> None:
         labels = tuple(run.label for run in affected)
         if labels:
-            who = crowd(labels, len(runs))
-            said = text.format(names=who, were="was" if len(labels) == 1 else "were")
-            if who != named(labels):  # "all 12 runs"; a name keeps its first letter
-                said = capital(said)
-            found.append(Problem(severity=WARN, id=id_, text=said, runs=labels, affects=affects))
+            text = words.shared(kind, labels, len(runs))
+            found.append(Problem(severity=WARN, id=kind, text=text, runs=labels, affects=affects))
 
-    add(
-        "disturbed",
-        [run for run in runs if run.disturbed],
-        "{names} {were} disturbed by something else on the machine: repeat, or read with care.",
-    )
-    add(
-        "no_windows",
-        [run for run in runs if run.composition is None],
-        "{names} {were} recorded without a traced step: step composition, efficiency factors and what grew "
-        "are missing there.",
-        "composition",
-    )
+    add(ProblemKind.DISTURBED, [run for run in runs if run.disturbed])
+    add(ProblemKind.NO_WINDOWS, [run for run in runs if run.composition is None], "composition")
     traced = [
         run
         for run in runs
@@ -198,19 +165,10 @@ def _shared(runs: Sequence[StudyRun], entries: Sequence[RunEntry]) -> list[Probl
         and bench.traced_steps == COUNTED
         and run.samples_per_s is not None
     ]
-    add(
-        "traced_speed",
-        traced,
-        "{names} {were} too short: the steps their samples/s count were traced, which slows them; train more "
-        "steps.",
-    )
-    add(
-        "uneven_ranks",
-        [run for run in runs if any(one.figure is Figure.LATER_STEPS for one in run.missing)],
-        "The ranks of {names} recorded unequal numbers of steps: what follows the shortest is not compared "
-        "between ranks.",
-    )
-    add("diverged", [run for run in runs if run.diverged], "{names} diverged: that speed trains nothing.")
+    add(ProblemKind.TRACED_SPEED, traced)
+    uneven = [run for run in runs if any(one.figure is Figure.LATER_STEPS for one in run.missing)]
+    add(ProblemKind.UNEVEN_RANKS, uneven)
+    add(ProblemKind.DIVERGED, [run for run in runs if run.diverged])
     return found
 
 
@@ -228,34 +186,25 @@ def shared_differences(
             of_group = [run for run in runs if run.group == group]
             sets = _sets(of_group, packages_of)
             if len(sets) > 1:
-                text = f"{group or 'The others'} ran with several versions of libraries: {_listed(sets)}."
-                found.append(_problem(WARN, "other_packages", text, of_group, affects))
-    for id_, what, of in _DOUBTS:
-        if id_ == "other_packages" and libraries_of_groups:
+                text = words.libraries_of(group, sets)
+                found.append(_problem(WARN, ProblemKind.OTHER_PACKAGES, text, of_group, affects))
+    for kind, of in _DOUBTS.items():
+        if kind is ProblemKind.OTHER_PACKAGES and libraries_of_groups:
             continue
         sets = _sets(runs, of)
         if len(sets) > 1:
-            text = f"{what} differ: {_listed(sets)}. A difference in speed may come from there."
-            if id_ == "step_counts":
-                text = (
-                    f"The runs trained unequal numbers of steps: {_listed(sets)}; compare losses by samples."
-                    + _few_steps(runs)
-                )
-            found.append(_problem(WARN, id_, text, runs, affects))
+            is_steps = kind is ProblemKind.STEP_COUNTS
+            text = _step_counts(runs, sets) if is_steps else words.doubtful(kind, sets)
+            found.append(_problem(WARN, kind, text, runs, affects))
     return found
 
 
-def _few_steps(runs: Sequence[StudyRun]) -> str:
-    """Whose figures rest on far fewer steps than the others'."""
+def _step_counts(runs: Sequence[StudyRun], sets: dict[str, list[str]]) -> str:
+    """With those whose figures rest on far fewer steps than the others'."""
     most = max(run.num_steps or 0 for run in runs)
-    few = [run for run in runs if run.num_steps and run.num_steps <= FEW_STEPS * most]
-    if not few:
-        return ""
-    counts = sorted({run.num_steps or 0 for run in few})
-    said = f"{counts[0]:,}" + (f" to {counts[-1]:,}" if len(counts) > 1 else "")
-    return (
-        f" The figures of {named([run.label for run in few])} rest on fewer steps, {said} against {most:,}."
-    )
+    few = {run.label: run.num_steps for run in runs if run.num_steps and run.num_steps <= FEW_STEPS * most}
+    counts = (min(few.values(), default=0), max(few.values(), default=0))
+    return words.step_counts(sets, list(few), counts, most)
 
 
 def forbidding_differences(
@@ -276,15 +225,14 @@ def forbidding_differences(
     networked = {machine_key(replace(run, world_size=1)) for run in runs if run.world_size != 1}
     # One rank uses no network, so that its machine is that of any cluster of the same hosts.
     on_links = [run for run in runs if run.world_size != 1 or machine_key(run) not in networked]
-    for id_, what, fact, of in FORBIDDING:
-        sets = _sets(on_links if id_ == "other_machine" else runs, of)
+    for kind, fact, of in FORBIDDING:
+        sets = _sets(on_links if kind is ProblemKind.OTHER_MACHINE else runs, of)
         if len(sets) > 1:
-            found.append(_difference(runs, severity, affects, (id_, what, fact), sets, by, explained))
+            found.append(_difference(runs, severity, affects, (kind, fact), sets, by, explained))
     unknown = [run for run in runs if not machine_key(run)]
     if unknown and len(runs) > 1:
-        who = crowd([run.label for run in unknown], len(runs))
-        text = f"The machine of {who} was not recorded: whether it is that of the others cannot be told."
-        found.append(_problem(WARN, "unknown_machine", text, unknown, affects))
+        text = words.unknown_machine([run.label for run in unknown], len(runs))
+        found.append(_problem(WARN, ProblemKind.UNKNOWN_MACHINE, text, unknown, affects))
     return found
 
 
@@ -292,21 +240,20 @@ def _difference(
     runs: Sequence[StudyRun],
     severity: Severity,
     affects: str,
-    what: tuple[str, str, str],
+    what: tuple[ProblemKind, str],
     sets: dict[str, list[str]],
     by: str | None,
     explained: Collection[str],
 ) -> Problem:
-    """`what`: the problem's id, the fact in words, and its name in `--by`."""
-    id_, words, fact = what
+    """`what`: the problem, and the fact's name in `--by`."""
+    kind, fact = what
     if fact in explained:
-        severity, end = WARN, f"--by {by} names it, so that they are compared all the same."
+        severity, text = WARN, words.explained_difference(kind, sets, by)
     elif severity == REFUSE:
-        end = "no ratio is formed between them."
-        end += "" if by is None else f" To compare them all the same: --by {with_name(by, fact)}."
+        text = words.refused_difference(kind, sets, None if by is None else with_name(by, fact))
     else:
-        end = "the figures stand side by side, but not like for like."
-    return _problem(severity, id_, f"The runs' {words} differ: {_listed(sets)}; {end}", runs, affects)
+        text = words.shown_difference(kind, sets)
+    return _problem(severity, kind, text, runs, affects)
 
 
 def batch_difference(
@@ -318,10 +265,10 @@ def batch_difference(
     explained: Collection[str] = (),
 ) -> list[Problem]:
     """Other samples per step, at the same number of ranks; arguments as of forbidding_differences."""
-    sets = _sets(runs, lambda run: "" if run.batch is None else f"{run.batch:,} samples per step")
+    sets = _sets(runs, lambda run: "" if run.batch is None else words.samples_per_step(run.batch))
     if len(sets) < 2:
         return []
-    what = ("other_batch", "batches", BATCH)
+    what = (ProblemKind.OTHER_BATCH, BATCH)
     return [_difference(runs, severity, affects, what, sets, by, explained)]
 
 
@@ -331,25 +278,25 @@ def packages_of(run: StudyRun) -> str:
 
 
 def _threads(run: StudyRun) -> str:
-    return "" if run.threads is None else f"{counted(run.threads, 'thread')} per rank"
+    return "" if run.threads is None else words.threads_per_rank(run.threads)
 
 
 def _steps(run: StudyRun) -> str:
-    return "" if run.num_steps is None else f"{run.num_steps:,} steps"
+    return "" if run.num_steps is None else words.steps(run.num_steps)
 
 
-FORBIDDING: tuple[tuple[str, str, str, Callable[[StudyRun], str]], ...] = (
-    ("other_model", "models", MODEL, lambda run: run.model),
-    ("other_dtype", "data types", DTYPE, lambda run: run.dtype),
-    ("other_machine", "machines", MACHINE, machine_key),
+FORBIDDING: tuple[tuple[ProblemKind, str, Callable[[StudyRun], str]], ...] = (
+    (ProblemKind.OTHER_MODEL, MODEL, lambda run: run.model),
+    (ProblemKind.OTHER_DTYPE, DTYPE, lambda run: run.dtype),
+    (ProblemKind.OTHER_MACHINE, MACHINE, machine_key),
 )
-_DOUBTS: tuple[tuple[str, str, Callable[[StudyRun], str]], ...] = (
-    ("other_version", "Versions of perfscope", lambda run: run.perfscope_version),
-    ("other_packages", "Versions of libraries", packages_of),
-    ("other_threads", "Threads per rank", _threads),
-    ("other_kernel", "Kernels", lambda run: run.machine.kernel),
-    ("step_counts", "Steps", _steps),
-)
+_DOUBTS: dict[ProblemKind, Callable[[StudyRun], str]] = {
+    ProblemKind.OTHER_VERSION: lambda run: run.perfscope_version,
+    ProblemKind.OTHER_PACKAGES: packages_of,
+    ProblemKind.OTHER_THREADS: _threads,
+    ProblemKind.OTHER_KERNEL: lambda run: run.machine.kernel,
+    ProblemKind.STEP_COUNTS: _steps,
+}
 
 
 def _sets(runs: Sequence[StudyRun], of: Callable[[StudyRun], str]) -> dict[str, list[str]]:
@@ -361,10 +308,8 @@ def _sets(runs: Sequence[StudyRun], of: Callable[[StudyRun], str]) -> dict[str, 
     return dict(sorted(sets.items()))
 
 
-def _listed(sets: dict[str, list[str]]) -> str:
-    return "; ".join(f"{value} ({named(labels)})" for value, labels in sets.items())
-
-
-def _problem(severity: Severity, id_: str, text: str, runs: Sequence[StudyRun], affects: str) -> Problem:
+def _problem(
+    severity: Severity, kind: ProblemKind, text: str, runs: Sequence[StudyRun], affects: str
+) -> Problem:
     labels = tuple(run.label for run in runs)
-    return Problem(severity=severity, id=id_, text=text, runs=labels, affects=affects)
+    return Problem(severity=severity, id=kind, text=text, runs=labels, affects=affects)

@@ -19,23 +19,27 @@ from perfscope.analysis.study.results import (
     RunEntry,
     StudyRun,
 )
-from perfscope.messages.efficiency import TITLES
+from perfscope.messages.comparison import diff as words
+from perfscope.messages.comparison.schemes import advised
 from perfscope.messages.sentences import capital
-from perfscope.messages.study import PART_TITLES, faster_than, named, percent, ranks, slower_than
-from perfscope.units import format_ns
+from perfscope.messages.study import PART_TITLES
 from perfscope.vocabulary.efficiency import PopFactor
 
 Value = float | str | None
 Side = dict[str, Value]
-IN_CALLS = "time in calls"
-_OF_COLLECTIVE = (  # rows of each collective, with their units
-    *(("calls", "count"), ("bytes", "bytes"), (IN_CALLS, "time"), ("transfer", "time")),
-    ("waiting for the last rank", "time"),
-)
+DURATION = "duration"
+_OF_COLLECTIVE = {  # figures of each collective, with their units
+    "calls": "count",
+    "bytes": "bytes",
+    DURATION: "time",
+    "transfer": "time",
+    "wait": "time",
+}
 SAME_NUMBER = 1e-5  # of a plain figure (losses): sums in another order differ by as much
 SAME_SHARE = 5e-4  # shares are shown with one decimal of a per cent
+SAME_SPEED = 0.0005  # relative; less is not seen in the figures
 CLOSE = 1.05  # of two runs' speeds: what noise may be
-NO_NOISE = "one run of each, so that nothing says how much of this is noise"
+_FACTORS = (PopFactor.PARALLEL, PopFactor.LOAD_BALANCE, PopFactor.SERIALISATION, PopFactor.TRANSFER)
 _SCHEME_LEFT_OUT = frozenset({"predicted", "places", "groups", "summary", "layout", "criterion"})
 
 
@@ -46,14 +50,14 @@ def run_diff(before: tuple[StudyRun, RunEntry], after: tuple[StudyRun, RunEntry]
     sections = [
         _step_section(first, second, one, other),
         _parts_section(first, second),
-        _section("layers", "Layers, per step", _layers(one), _layers(other), "time"),
+        _section("layers", _layers(one), _layers(other), "time"),
         _collective_section(one, other),
-        _mixed("machine", "Machine", _machine(first, one), _machine(second, other)),
-        _texts("packages", "Packages", first.packages, second.packages),
-        _texts("environment", "Environment", first.environment, second.environment),
-        _texts("options", "Options of perfscope", first.options, second.options),
-        _texts("command", "Command", {"command": _command(first)}, {"command": _command(second)}),
-        _texts("scheme", "Scheme and labels", _scheme(first, one), _scheme(second, other)),
+        _mixed("machine", _machine(first, one), _machine(second, other)),
+        _texts("packages", first.packages, second.packages),
+        _texts("environment", first.environment, second.environment),
+        _texts("options", first.options, second.options),
+        _texts("command", {"command": _command(first)}, {"command": _command(second)}),
+        _texts("scheme", _scheme(first, one), _scheme(second, other)),
     ]
     moved = _moved_most(first, second)
     return RunDiff(
@@ -68,22 +72,16 @@ def run_diff(before: tuple[StudyRun, RunEntry], after: tuple[StudyRun, RunEntry]
 
 def _headline(first: StudyRun, second: StudyRun, moved: str) -> str:
     if first.samples_per_s and second.samples_per_s:
-        ratio = second.samples_per_s / first.samples_per_s
-        speed = (
-            f"{second.label} trains {faster_than(ratio) if ratio >= 1 else slower_than(ratio)} {first.label}"
-        )
-        if abs(ratio - 1) < 0.0005:
-            speed = f"{first.label} and {second.label} train equally fast"
-        speed += f" ({first.samples_per_s:,.4g} → {second.samples_per_s:,.4g} samples/s)"
+        speeds = (first.samples_per_s, second.samples_per_s)
+        is_equal = abs(speeds[1] / speeds[0] - 1) < SAME_SPEED
+        clause = words.speed(first.label, second.label, speeds, is_equal=is_equal)
     elif first.step_ns and second.step_ns:
-        share = second.step_ns.median / first.step_ns.median - 1
-        than = "longer" if share >= 0 else "shorter"
-        speed = f"a step of {second.label} takes {percent(abs(share))} {than} than one of {first.label}"
-        speed += f" ({format_ns(first.step_ns.median)} → {format_ns(second.step_ns.median)})"
+        steps = (first.step_ns.median, second.step_ns.median)
+        clause = words.step_time(first.label, second.label, steps)
     else:
         lacking = [run.label for run in (first, second) if run.step_ns is None]
-        return f"The speed of {named(lacking or [first.label])} is not known: it cannot be compared."
-    return f"{speed}; {moved}; {NO_NOISE}." if moved else f"{speed}; {NO_NOISE}."
+        return words.speed_not_known(lacking or [first.label])
+    return words.headline(clause, moved)
 
 
 def _moved_most(first: StudyRun, second: StudyRun) -> str:
@@ -92,20 +90,17 @@ def _moved_most(first: StudyRun, second: StudyRun) -> str:
     longer = second.composition.step - first.composition.step
     typical = (first.typical_step_ns, second.typical_step_ns)
     if None not in typical and longer * ((typical[1] or 0.0) - (typical[0] or 0.0)) < 0:
-        steps = f"{format_ns(first.composition.step)} → {format_ns(second.composition.step)}"
-        return f"the traced steps do not show the difference, theirs moved the other way ({steps})"
+        return words.moved_the_other_way((first.composition.step, second.composition.step))
     changes = {part: getattr(second.composition, part) - getattr(first.composition, part) for part in PARTS}
     part = max(PARTS, key=lambda name: abs(changes[name]))
     if not changes[part]:
         return ""
-    how_much = "moved most"
+    explains = None
     if longer * changes[part] < 0:  # it goes against the step, which it does not explain
         part = max(PARTS, key=lambda name: math.copysign(1, longer) * changes[name])
-        how_much = "grew most" if longer > 0 else "shrank most"
-    sign = "+" if changes[part] > 0 else "−"
-    # Beside a scaling of the two, where the part that grew most against the ideal may be another one.
-    how = "" if first.world_size == second.world_size else ", counted in time,"
-    return f"{PART_TITLES[part]}{how} {how_much}: {sign}{format_ns(abs(changes[part]))} in a traced step"
+        explains = longer
+    is_scaling = first.world_size != second.world_size
+    return words.moved_most(part, changes[part], explains=explains, is_scaling=is_scaling)
 
 
 def _action(first: StudyRun, second: StudyRun) -> str:
@@ -114,48 +109,45 @@ def _action(first: StudyRun, second: StudyRun) -> str:
         return ""
     ratio = second.samples_per_s / first.samples_per_s
     if 1 / CLOSE < ratio < CLOSE:
-        return "Repeat each three times (`perfscope compare` groups repeats) before trusting the difference."
+        return words.REPEAT
     slower = second if ratio < 1 else first
     cause = cause_of(slower)
-    return f"What the report of {slower.label} advises: {cause.action}" if cause and cause.action else ""
+    return advised(slower.label, cause.action) if cause and cause.action else ""
 
 
 def _step_section(first: StudyRun, second: StudyRun, one: RunAnalysis, other: RunAnalysis) -> DiffSection:
-    return _mixed("step", "Step and result", _step(first, one), _step(second, other))
+    return _mixed("step", _step(first, one), _step(second, other))
 
 
 def _step(run: StudyRun, analysis: RunAnalysis) -> dict[tuple[str, str], Value]:
     """(what, unit) -> figure."""
     step = run.step_ns
-    share = run.composition.share("exposed_comm") if run.composition else None
-    factors = {
-        (f"POP: {TITLES[factor].lower()}", "ratio"): run.efficiency.value(factor) if run.efficiency else None
-        for factor in (
-            PopFactor.PARALLEL,
-            PopFactor.LOAD_BALANCE,
-            PopFactor.SERIALISATION,
-            PopFactor.TRANSFER,
-        )
+    figures: dict[tuple[str, str], Value] = {
+        ("samples_per_s", "rate"): run.samples_per_s,
+        ("slowest_rank", "time"): run.typical_step_ns if analysis.bench else None,
+        ("median_step", "time"): step.median if step else None,
+        ("fast_step", "time"): step.p10 if step else None,
+        ("slow_step", "time"): step.p90 if step else None,
+        ("num_steps", "count"): run.num_steps,
+        ("num_ranks", "count"): run.world_size,
+        ("num_hosts", "count"): run.num_hosts,
+        ("batch", "count"): run.batch,
+        ("effective_batch", "count"): run.effective_batch,
+        ("exposed_comm", "ratio"): run.composition.share("exposed_comm") if run.composition else None,
+        ("overhead", "ratio"): analysis.overhead_ratio,
+        ("peak_memory", "bytes"): run.peak_memory_bytes,
+        ("first_loss", "number"): run.first_loss,
+        ("last_loss", "number"): run.last_loss,
+        ("held_out_loss", "number"): run.held_out_loss,
     }
+    efficiency = run.efficiency
     return {
-        ("samples/s", "rate"): run.samples_per_s,
-        ("step of the slowest rank", "time"): run.typical_step_ns if analysis.bench else None,
-        ("median step, all ranks", "time"): step.median if step else None,
-        ("fast step (10th percentile)", "time"): step.p10 if step else None,
-        ("slow step (90th percentile)", "time"): step.p90 if step else None,
-        ("steps", "count"): run.num_steps,
-        ("ranks", "count"): run.world_size,
-        ("hosts", "count"): run.num_hosts,
-        ("samples per step", "count"): run.batch,
-        ("samples per update", "count"): run.effective_batch,
-        ("exposed communication of the traced step", "ratio"): share,
-        ("overhead of perfscope", "ratio"): analysis.overhead_ratio,
-        ("largest memory of a rank", "bytes"): run.peak_memory_bytes,
-        ("first loss", "number"): run.first_loss,
-        ("last loss", "number"): run.last_loss,
-        ("held-out loss", "number"): run.held_out_loss,
-        **factors,
-        **{(f"sent over {link.link_class}, per step", "bytes"): _sent(link) for link in run.links},
+        **{(words.STEP_ROWS[figure], unit): value for (figure, unit), value in figures.items()},
+        **{
+            (words.factor_row(factor), "ratio"): efficiency.value(factor) if efficiency else None
+            for factor in _FACTORS
+        },
+        **{(words.sent_row(link.link_class), "bytes"): _sent(link) for link in run.links},
     }
 
 
@@ -166,37 +158,36 @@ def _sent(link: object) -> float | None:
 
 def _parts_section(first: StudyRun, second: StudyRun) -> DiffSection:
     lacking = [run.label for run in (first, second) if run.composition is None]
-    title = "Parts of the traced step"
     if lacking:
-        reason = f"no step of {named(lacking)} was traced"
+        title, reason = words.SECTIONS["parts"], words.not_traced(lacking)
         return DiffSection(id="parts", title=title, rows=(), num_same=0, reason=reason)
     sides: list[Side] = [
         {PART_TITLES[part]: getattr(run.composition, part) for part in PARTS}
         | {"step": run.composition.step if run.composition else None}
         for run in (first, second)
     ]
-    return _section("parts", title, sides[0], sides[1], "time")
+    return _section("parts", sides[0], sides[1], "time")
 
 
 def _layers(analysis: RunAnalysis) -> Side:
     side: Side = {}
     for layer in analysis.layers:
-        name = layer.layer or "(the model itself)"
+        name = layer.layer or words.ROOT_LAYER
         side[f"{name}, forward"] = layer.forward_ns
         side[f"{name}, backward"] = layer.backward_ns
         if layer.exposed_comm_ns is not None:
-            side[f"{name}, exposed communication"] = layer.exposed_comm_ns
+            side[words.exposed_row(name)] = layer.exposed_comm_ns
     return side
 
 
 def _collective_section(one: RunAnalysis, other: RunAnalysis) -> DiffSection:
     """Rows of one collective stand together, weighed by the time in its calls."""
     before, after = _collectives(one), _collectives(other)
-    section = _mixed("collectives", "Collectives, per step", before, after)
+    section = _mixed("collectives", before, after)
     moved: dict[str, float] = defaultdict(float)
     names = _collective_names(one) | _collective_names(other)
     for name in set(names.values()):
-        sides = [side.get((f"{name}: {IN_CALLS}", "time")) for side in (before, after)]
+        sides = [side.get((words.collective_row(name, DURATION), "time")) for side in (before, after)]
         known = [value if isinstance(value, float) else 0.0 for value in sides]
         moved[name] = abs(known[1] - known[0])
     rows = [replace(row, weight=moved[names[row.what]]) for row in section.rows]
@@ -205,13 +196,13 @@ def _collective_section(one: RunAnalysis, other: RunAnalysis) -> DiffSection:
 
 
 def _name_of(one: CollectiveResult) -> str:
-    return f"{one.collective} over {ranks(one.group_size)}"
+    return words.collective_name(one.collective, one.group_size)
 
 
 def _collective_names(analysis: RunAnalysis) -> dict[str, str]:
     """Row of `_collectives` -> which collective it is of."""
     names = {_name_of(one) for one in analysis.collectives}
-    return {f"{name}: {what}": name for name in names for what, _ in _OF_COLLECTIVE}
+    return {words.collective_row(name, figure): name for name in names for figure in _OF_COLLECTIVE}
 
 
 def _collectives(analysis: RunAnalysis) -> dict[tuple[str, str], Value]:
@@ -221,8 +212,8 @@ def _collectives(analysis: RunAnalysis) -> dict[tuple[str, str], Value]:
     sums: dict[tuple[str, str], list[float | None]] = defaultdict(list)
     for one in analysis.collectives if steps else ():
         name, values = _name_of(one), (one.count, one.bytes, one.duration_ns, one.transfer_ns, one.wait_ns)
-        for (what, unit), value in zip(_OF_COLLECTIVE, values, strict=True):
-            sums[f"{name}: {what}", unit].append(None if value is None else value / steps)
+        for (figure, unit), value in zip(_OF_COLLECTIVE.items(), values, strict=True):
+            sums[words.collective_row(name, figure), unit].append(None if value is None else value / steps)
     return {
         key: None if None in values else math.fsum(value for value in values if value is not None)
         for key, values in sums.items()
@@ -231,27 +222,25 @@ def _collectives(analysis: RunAnalysis) -> dict[tuple[str, str], Value]:
 
 def _machine(run: StudyRun, analysis: RunAnalysis) -> dict[tuple[str, str], Value]:
     facts = run.machine
-    side: dict[tuple[str, str], Value] = {
-        ("CPU", "text"): facts.cpu or None,
-        ("CPUs", "count"): facts.num_cpus,
-        ("NUMA nodes", "count"): facts.num_nodes,
+    known: dict[tuple[str, str], Value] = {
+        ("cpu", "text"): facts.cpu or None,
+        ("num_cpus", "count"): facts.num_cpus,
+        ("num_nodes", "count"): facts.num_nodes,
         ("memory", "bytes"): facts.memory_bytes,
-        ("GPUs", "text"): ", ".join(facts.gpus) or None,
+        ("gpus", "text"): ", ".join(facts.gpus) or None,
         ("kernel", "text"): facts.kernel or None,
         ("hosts", "text"): ", ".join(facts.hosts) or None,
-        ("emulated cluster", "text"): facts.cluster or None,
+        ("cluster", "text"): facts.cluster or None,
         ("device", "text"): facts.device or None,
-        ("threads per rank", "count"): run.threads,
+        ("threads", "count"): run.threads,
         ("disturbed", "text"): None if run.disturbed is None else "yes" if run.disturbed else "no",
     }
-    for at, disturbance in enumerate(run.disturbances[:3]):
-        side[f"disturbance {at + 1}", "text"] = disturbance
-    for ceiling in analysis.machine.ceilings if analysis.machine else ():
-        threads = f", {ceiling.threads} threads" if ceiling.threads else ""
-        unit = "rate" if ceiling.unit == "bytes_per_s" else "flops"
-        side[f"{ceiling.host}: {ceiling.what}, {ceiling.where}{threads} ({ceiling.source})", unit] = (
-            ceiling.value
-        )
+    side = {(words.MACHINE_ROWS[fact], unit): value for (fact, unit), value in known.items()}
+    for number, disturbance in enumerate(run.disturbances[:3], 1):
+        side[words.disturbance_row(number), "text"] = disturbance
+    for one in analysis.machine.ceilings if analysis.machine else ():
+        unit = "rate" if one.unit == "bytes_per_s" else "flops"
+        side[words.ceiling_row(one.host, one.what, one.where, one.threads, one.source), unit] = one.value
     return side
 
 
@@ -278,12 +267,12 @@ def _scheme(run: StudyRun, analysis: RunAnalysis) -> dict[str, object]:
     return {**facts, **nested, **commit, **labels, **version}
 
 
-def _texts(id_: str, title: str, before: Mapping[str, object], after: Mapping[str, object]) -> DiffSection:
+def _texts(id_: str, before: Mapping[str, object], after: Mapping[str, object]) -> DiffSection:
     sides: list[Side] = [
         {name: None if value is None else _text(value) for name, value in side.items()}
         for side in (before, after)
     ]
-    return _section(id_, title, sides[0], sides[1], "text")
+    return _section(id_, sides[0], sides[1], "text")
 
 
 def _text(value: object) -> str:
@@ -294,15 +283,14 @@ def _text(value: object) -> str:
     return str(value)
 
 
-def _section(id_: str, title: str, before: Side, after: Side, unit: str) -> DiffSection:
+def _section(id_: str, before: Side, after: Side, unit: str) -> DiffSection:
     names = dict.fromkeys((*before, *after))
     rows = (_row(name, unit, before.get(name), after.get(name), relative=False) for name in names)
-    return _sorted(id_, title, rows)
+    return _sorted(id_, rows)
 
 
 def _mixed(
     id_: str,
-    title: str,
     before: dict[tuple[str, str], Value],
     after: dict[tuple[str, str], Value],
 ) -> DiffSection:
@@ -312,17 +300,21 @@ def _mixed(
         _row(what, unit, before.get((what, unit)), after.get((what, unit)), relative=True)
         for what, unit in keys
     )
-    return _sorted(id_, title, rows)
+    return _sorted(id_, rows)
 
 
-def _sorted(id_: str, title: str, rows: Iterable[DiffRow | None]) -> DiffSection:
+def _sorted(id_: str, rows: Iterable[DiffRow | None]) -> DiffSection:
     every = list(rows)
     known = [row for row in every if row is not None]
     changed = [row for row in known if row.before != row.after]
     changed.sort(key=lambda row: -row.weight)  # stable: what belongs together stays in order
-    reason = "" if known else "neither run has any"
+    reason = "" if known else words.NEITHER_HAS_ANY
     return DiffSection(
-        id=id_, title=title, rows=tuple(changed), num_same=len(known) - len(changed), reason=reason
+        id=id_,
+        title=words.SECTIONS[id_],
+        rows=tuple(changed),
+        num_same=len(known) - len(changed),
+        reason=reason,
     )
 
 

@@ -19,26 +19,17 @@ from perfscope.analysis.study.framework_results import (
     FrameworkRow,
     FrameworkStudy,
 )
-from perfscope.analysis.study.framework_words import action_of, agreement_of, headline_of, scaling_of
+from perfscope.analysis.study.framework_verdict import action_of, agreement_of, headline_of, scaling_of
 from perfscope.analysis.study.machines import machine_key
 from perfscope.analysis.study.parity import Parity, parity, worst
 from perfscope.analysis.study.repeats import centre_interval
 from perfscope.analysis.study.results import WARN, Problem, StudyRun
-from perfscope.messages.lists import counted
-from perfscope.messages.study import named, ranks
+from perfscope.messages.comparison import frameworks as words
+from perfscope.messages.study import ranks
 from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.comparison import ProblemKind
 from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.frameworks import REFERENCE, RETIRED
-
-# What two runs of one training share, by the names of options.framework_run; in words where they differ.
-_LEARNED = {
-    "learning_rate": "learning rate",
-    "momentum": "momentum",
-    "seed": "seed",
-    "data": "data",
-    "num_classes": "number of classes",
-    "input_shape": "size of a sample",
-}
 
 
 def framework_studies(runs: Sequence[StudyRun]) -> tuple[FrameworkStudy, ...]:
@@ -52,7 +43,7 @@ def framework_studies(runs: Sequence[StudyRun]) -> tuple[FrameworkStudy, ...]:
         telling = [at for at, of in enumerate(facets) if len({of(run) for run in of_model}) > 1]
         for key, of_class in sorted(classes.items()):
             title = [model, *(key[at] for at in telling)]
-            found.append(_study(of_class, ", ".join(filter(None, title)) or "the same model"))
+            found.append(_study(of_class, ", ".join(filter(None, title)) or words.SAME_MODEL))
     return tuple(found)
 
 
@@ -60,27 +51,16 @@ def separating_problems(runs: Sequence[StudyRun]) -> list[Problem]:
     """What tells studies of one model apart: said, for only runs that share it are held together."""
     found = []
     for model, of_model in _by_model(runs):
-        for title, of in _facets(of_model).items():
+        for kind, of in _facets(of_model).items():
             sets: dict[str, list[str]] = defaultdict(list)
             for run in of_model:
-                sets[of(run) or "not known"].append(run.label)
+                sets[of(run)].append(run.label)
             if len(sets) < 2:
                 continue
-            listed = "; ".join(f"{value} ({named(labels)})" for value, labels in sorted(sets.items()))
-            whose = f"The {title} of {model}'s runs" if model else f"The runs' {title}"
-            text = f"{whose} differ: {listed}. Frameworks are compared within each, not across."
+            text = words.facet_differs(kind, model, sets)
             labels = tuple(run.label for run in of_model)
-            found.append(Problem(severity=WARN, id=_IDS[title], text=text, runs=labels, affects="frameworks"))
+            found.append(Problem(severity=WARN, id=kind, text=text, runs=labels, affects="frameworks"))
     return found
-
-
-_IDS = {
-    "data types": "other_dtype",
-    "machines": "other_machine",
-    "batches": "other_batch",
-    "threads": "other_threads",
-    "sizes of a sample": "other_model",
-}
 
 
 def _by_model(runs: Sequence[StudyRun]) -> list[tuple[str, list[StudyRun]]]:
@@ -91,26 +71,32 @@ def _by_model(runs: Sequence[StudyRun]) -> list[tuple[str, list[StudyRun]]]:
     return sorted(models.items())
 
 
-def _facets(runs: Sequence[StudyRun]) -> dict[str, Callable[[StudyRun], str]]:
-    """What runs of one model must share to be held against each other."""
+def _facets(runs: Sequence[StudyRun]) -> dict[ProblemKind, Callable[[StudyRun], str]]:
+    """What runs of one model must share to be compared, by the problem where they do not."""
     per_rank = {run.samples_per_rank for run in runs}
     weak = len(per_rank) == 1 and None not in per_rank and len({run.batch for run in runs}) > 1
     return {
-        "data types": lambda run: run.dtype,
-        "machines": lambda run: machine_key(replace(run, world_size=1)),  # one rank uses no network
-        "batches": (lambda run: f"{run.samples_per_rank:g} samples per rank") if weak else _batch,
-        "threads": lambda run: _threads(run.framework_run.get("threads")),
-        "sizes of a sample": lambda run: "x".join(map(str, run.framework_run.get("input_shape") or ())),
+        ProblemKind.OTHER_DTYPE: lambda run: run.dtype,
+        ProblemKind.OTHER_MACHINE: lambda run: machine_key(
+            replace(run, world_size=1)
+        ),  # one rank uses no network
+        ProblemKind.OTHER_BATCH: _batch_of_rank if weak else _batch,
+        ProblemKind.OTHER_THREADS: lambda run: _threads(run.framework_run.get("threads")),
+        ProblemKind.OTHER_MODEL: lambda run: "x".join(map(str, run.framework_run.get("input_shape") or ())),
     }
 
 
 def _batch(run: StudyRun) -> str:
-    return "" if run.batch is None else f"{run.batch:,} samples per step"
+    return "" if run.batch is None else words.samples_per_step(run.batch)
+
+
+def _batch_of_rank(run: StudyRun) -> str:
+    return words.samples_per_rank(run.samples_per_rank or 0.0)
 
 
 def _threads(num: object) -> str:
     """That were asked for: what frameworks say of themselves is not one and the same figure."""
-    return f"{counted(num, 'thread')} per rank" if isinstance(num, int) and num else ""
+    return words.threads_per_rank(num) if isinstance(num, int) and num else ""
 
 
 def _study(runs: Sequence[StudyRun], title: str) -> FrameworkStudy:
@@ -150,10 +136,9 @@ def _trained(runs: Sequence[StudyRun]) -> str:
     first, settings = runs[0], runs[0].framework_run
     batches = {run.batch for run in runs}
     shape = "x".join(map(str, settings.get("input_shape") or ()))
-    of = f" of {shape}" if shape else ""
+    samples = first.samples_per_rank if len(batches) > 1 else first.batch
     facts = [
-        f"{first.batch:,} samples{of} a step over all ranks" if len(batches) == 1 and first.batch else "",
-        f"{first.samples_per_rank:g} samples{of} a step per rank" if len(batches) > 1 else "",
+        words.samples_trained(samples, shape, per_rank=len(batches) > 1) if samples else "",
         _threads(settings.get("threads")),
         str(settings.get("dtype") or first.dtype),
     ]
@@ -171,7 +156,7 @@ def _row(
     return FrameworkRow(
         name=name,
         version=_version(runs),
-        remark=f"retired upstream since {RETIRED[name]}" if name in RETIRED else "",
+        remark=words.RETIRED.format(since=RETIRED[name]) if name in RETIRED else "",
         is_reference=is_reference,
         points=tuple(points),
         parity={
@@ -231,19 +216,17 @@ def _against(references: Sequence[StudyRun], run: StudyRun) -> Parity:
     alike = [one for one in references if not _unlike(one, run)]
     found = parity((alike or references)[0].losses, run.losses)
     unlike = [] if alike else _unlike(references[0], run)
-    return (
-        found if found.agrees is not False or not unlike else found.because(f"trained with {named(unlike)}")
-    )
+    return found if found.agrees is not False or not unlike else found.because(words.trained_unlike(unlike))
 
 
 def _unlike(one: StudyRun, other: StudyRun) -> list[str]:
-    """Settings that decide losses and differ: "learning rate 0.1 for 0.05"."""
+    """Settings that decide losses and differ, in words."""
     first, then = one.framework_run, other.framework_run
     if not first or not then:
         return []
     return [
-        f"{words} {_word(then.get(name))} for {_word(first.get(name))}"
-        for name, words in _LEARNED.items()
+        words.trained_with(name, _word(then.get(name)), _word(first.get(name)))
+        for name in words.SETTINGS
         if first.get(name) != then.get(name)
     ]
 

@@ -26,6 +26,7 @@ from perfscope.analysis.study.results import (
     RunEntry,
     StudyRun,
 )
+from perfscope.messages.comparison.problems import incomplete_reason
 from perfscope.rundir.old_words import scales_with
 from perfscope.rundir.records import Exit, RankRecord, RunRecord
 from perfscope.vocabulary.causes import Cause
@@ -340,24 +341,27 @@ def _diverged(analysis: RunAnalysis) -> bool:
 
 
 def _incomplete(analysis: RunAnalysis, world: int | None) -> dict[Cause, str]:
-    """Why it is only a part, in words."""
+    """Why it is only a part."""
     run, reasons = analysis.run, dict[Cause, str]()
+
+    def add(cause: Cause, **facts: object) -> None:
+        reasons[cause] = incomplete_reason(cause, **facts)
+
     if run.is_open:
-        reasons[Cause.NOT_CLOSED] = "it was not closed: still being written, or perfscope was killed"
+        add(Cause.NOT_CLOSED)
     ended = run.exit or Exit()
-    cut_short = why_cut_short(run)
-    if cut_short:
-        reasons[Cause.CUT_SHORT] = cut_short
+    if how := why_cut_short(run):
+        add(Cause.CUT_SHORT, how=how)
     elif ended.signal:
-        reasons[Cause.ENDED_BY_SIGNAL] = f"it was ended by signal {ended.signal}"
+        add(Cause.ENDED_BY_SIGNAL, signal=ended.signal)
     elif ended.code:
-        reasons[Cause.EXIT_CODE] = f"it ended with exit code {ended.code}"
+        add(Cause.EXIT_CODE, code=ended.code)
     seen = len(analysis.ranks)
     if world and seen < world:
-        reasons[Cause.RANKS_MISSING] = f"{world - seen} of {world} ranks are missing"
+        add(Cause.RANKS_MISSING, count=world - seen, total=world)
     cut = [rank.rank for rank in analysis.ranks if rank.finished is False]
     if cut and not run.is_open:
-        reasons[Cause.FILES_NOT_CLOSED] = f"rank {', '.join(map(str, cut[:8]))} did not close its files"
+        add(Cause.FILES_NOT_CLOSED, ranks=", ".join(map(str, cut[:8])))
     return reasons
 
 

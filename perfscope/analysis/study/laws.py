@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,35 +10,20 @@ from perfscope.analysis.scaling.fit import EXTRAPOLATION_LIMIT, Fit
 from perfscope.analysis.scaling.fits import fit_all
 from perfscope.analysis.scaling.points import ScalePoint
 from perfscope.analysis.study.results import STRONG, FitCurvePoint, FitParameter, ScalingFit
+from perfscope.messages.scaling import (
+    FORMULAS,
+    PARAMETERS,
+    TITLES,
+    note_text,
+    refusal_text,
+    throughput_falls,
+)
 from perfscope.messages.sentences import capital
-from perfscope.messages.study import ranks
-from perfscope.vocabulary.scaling import Fitted
+from perfscope.vocabulary.scaling import FitRefusal, Fitted, RefusedFit
 
 NUM_CURVE = 25  # points of a curve, beside the measured ones
 FALLS = 0.95  # times the throughput of the fewest ranks: beyond noise
-_SPOKEN = {"amdahl": "Amdahl's law", "gustafson": "Gustafson's law", "usl": "the USL"}
-_TITLES = {
-    "amdahl": "Amdahl's law",
-    "gustafson": "Gustafson's law",
-    "usl": "Universal Scalability Law",
-    "pmnf": "Performance model normal form",
-    "constant": "Performance model normal form: a constant",
-}
-_LAWS = {
-    "amdahl": "S = 1 / (f + (1 - f) / N)",
-    "gustafson": "S = N - f (N - 1)",
-    "usl": "X = gamma N / (1 + alpha (N - 1) + beta N (N - 1))",
-    "pmnf": "t = c0 + c1 N^i log2(N)^j",
-    "constant": "t = c0",
-}
-_MEANINGS = {
-    ("amdahl", "f"): "serial part: what more ranks do not shorten",
-    ("gustafson", "f"): "part of the work that does not grow with N",
-    ("usl", "alpha"): "contention: waiting for one another",
-    ("usl", "beta"): "coherency: what every pair of ranks costs",
-    ("usl", "gamma"): "samples/s of one rank",
-    ("usl", "N_peak"): "ranks beyond which more are slower",
-}
+GROWTH = ("amdahl", "gustafson")  # laws that know no loss
 
 
 def fitted_laws(points: Sequence[ScalePoint], mode: str, reference: float) -> tuple[ScalingFit, ...]:
@@ -55,9 +39,11 @@ def fitted_laws(points: Sequence[ScalePoint], mode: str, reference: float) -> tu
 
 
 def _shown(fit: Fit, points: Sequence[ScalePoint], reference: float) -> ScalingFit:
-    title, formula = _TITLES.get(fit.name, fit.name), _LAWS.get(fit.name, "")
+    title, formula = TITLES.get(fit.name, fit.name), FORMULAS.get(fit.name, "")
     if fit.refused is not None:
-        return ScalingFit(law=fit.name, title=title, formula=formula, refused=_refusal(fit, points))
+        return ScalingFit(
+            law=fit.name, title=title, formula=formula, refused=_refusal(fit, fit.refused, points)
+        )
     parameters = []
     for name, value in fit.parameters.items():
         interval = fit.intervals.get(name)
@@ -65,7 +51,7 @@ def _shown(fit: Fit, points: Sequence[ScalePoint], reference: float) -> ScalingF
             parameters.append(
                 FitParameter(
                     name=name,
-                    meaning=_MEANINGS.get((fit.name, name), ""),
+                    meaning=PARAMETERS.get((fit.name, name), ""),
                     value=value,
                     low=interval.low if interval else None,
                     high=interval.high if interval else None,
@@ -78,24 +64,18 @@ def _shown(fit: Fit, points: Sequence[ScalePoint], reference: float) -> ScalingF
         parameters=tuple(parameters),
         curve=_curve(fit, points, reference),
         error_ratio=fit.smape,
-        sentence=". ".join(capital(note) for note in fit.notes),
+        sentence=". ".join(capital(note_text(note, fit.name)) for note in fit.notes),
     )
 
 
-def _refusal(fit: Fit, points: Sequence[ScalePoint]) -> str:
-    """Why the law is not shown, with its name as people write it."""
+def _refusal(fit: Fit, refused: RefusedFit, points: Sequence[ScalePoint]) -> str:
+    """Why the law is not shown."""
     first, last = (pick(points, key=lambda point: point.num_ranks) for pick in (min, max))
-    no_better = fit.constant_smape is not None
-    if no_better and fit.name in ("amdahl", "gustafson") and last.throughput < FALLS * first.throughput:
-        return (
-            f"throughput falls as ranks are added ({first.throughput:,.4g} samples/s on "
-            f"{ranks(first.num_ranks)}, {last.throughput:,.4g} on {last.num_ranks:,}): this law knows "
-            "growth alone"
-        )
-    refused = fit.refused or ""
-    for name, spoken in _SPOKEN.items():
-        refused = re.sub(rf"\b{name}\b", spoken, refused)
-    return refused
+    is_constant = refused.kind is FitRefusal.CONSTANT_AS_GOOD
+    if is_constant and fit.name in GROWTH and last.throughput < FALLS * first.throughput:
+        ends = ((point.num_ranks, point.throughput) for point in (first, last))
+        return throughput_falls(*ends)
+    return refusal_text(refused, fit.name)
 
 
 def _curve(fit: Fit, points: Sequence[ScalePoint], reference: float) -> tuple[FitCurvePoint, ...]:

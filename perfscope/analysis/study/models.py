@@ -16,8 +16,9 @@ from typing import Any
 from msgspec import Struct
 
 from perfscope.analysis.study.results import WARN, Problem, RunEntry, StudyRun
-from perfscope.messages.study import crowd
+from perfscope.messages.comparison import problems as words
 from perfscope.rundir.records import RootModule
+from perfscope.vocabulary.comparison import ProblemKind
 
 _SHARDED = ("FullyShardedDataParallel", "FSDP", "DeepSpeedEngine")  # how their root's type begins
 Layers = Mapping[str, tuple[str, int]]  # name -> type, own parameters
@@ -99,14 +100,13 @@ def _word(one: Model, wholes: Sequence[Model]) -> str:
     if not one.is_whole:
         fitting = [whole for whole in wholes if not _contradicts(one, whole)]
         if not fitting:
-            return f"{one.name}, {one.num_params:,} parameters on a rank".strip(", ")
+            return words.model_of(one.name, one.num_params, "", on_rank=True)
         return _word(fitting[0], wholes) if len(fitting) == 1 else one.name
     if len(wholes) == 1 and one.identity == wholes[0].identity:
         return one.name
-    word = f"{one.name}, {one.num_params:,} parameters".strip(", ")
-    if sum(whole.num_params == one.num_params for whole in wholes) > 1:
-        word += f" in layers {one.identity}"
-    return word
+    as_large = sum(whole.num_params == one.num_params for whole in wholes)
+    identity = one.identity if as_large > 1 else ""
+    return words.model_of(one.name, one.num_params, identity, on_rank=False)
 
 
 def _contradicts(part: Model, whole: Model) -> bool:
@@ -135,14 +135,9 @@ def doubtful_models(runs: Sequence[StudyRun], models: Mapping[str, Model]) -> li
         if not others or all(one.is_whole for one in known):
             continue
         sizes = sorted({one.num_params for one in known})
-        text = (
-            f"The ranks of {crowd([run.label for run in members], len(runs))} hold {_range(sizes)} of "
-            f"{word or 'their model'}, in other layers or other shares of them: whether all trained the same "
-            "model cannot be told."
-        )
-        found.append(
-            Problem(severity=WARN, id="model_parts", text=text, runs=tuple(run.label for run in members))
-        )
+        labels = tuple(run.label for run in members)
+        text = words.model_parts(labels, len(runs), (sizes[0], sizes[-1]), word)
+        found.append(Problem(severity=WARN, id=ProblemKind.MODEL_PARTS, text=text, runs=labels))
     return found
 
 
@@ -151,10 +146,6 @@ def _doubtful(one: Model, other: Model) -> bool:
     if one.layers.keys() != other.layers.keys():
         return True
     return one.num_ranks == other.num_ranks and one.identity != other.identity
-
-
-def _range(sizes: Sequence[int]) -> str:
-    return " to ".join(f"{size:,}" for size in dict.fromkeys((sizes[0], sizes[-1]))) + " parameters each"
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

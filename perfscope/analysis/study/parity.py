@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from perfscope.messages.lists import counted
+from perfscope.messages.comparison.frameworks import mismatch, too_few_steps
+from perfscope.vocabulary.comparison import LossMismatch
 
 PARITY_STEPS = 20  # later ones drift apart by rounding alone
 EARLY_STEPS = 5
@@ -75,14 +76,14 @@ def parity(
     """
     compared = min(num_steps, len(reference), len(other))
     if compared < MIN_STEPS:
-        steps = counted(compared, "step")
-        return _result(None, compared, [], f"only {steps} can be compared, {MIN_STEPS} are needed")
+        return _result(None, compared, [], too_few_steps(compared, MIN_STEPS))
     differences: list[float] = []
     for step in range(compared):
         one, two = reference[step], other[step]
         if one is None or two is None or not math.isfinite(one) or not math.isfinite(two):
-            whose = "the reference" if one is None or not math.isfinite(one) else "the run"
-            found = _result(False, compared, [], f"a loss of {whose} is no number at step {step + 1}")
+            of_reference = one is None or not math.isfinite(one)
+            kind = LossMismatch.NO_NUMBER_REFERENCE if of_reference else LossMismatch.NO_NUMBER_RUN
+            found = _result(False, compared, [], mismatch(kind, step + 1, math.nan))
             return replace(found, first_difference=next(iter(differences), None), max_at_step=step + 1)
         differences.append(abs(two - one) / max(abs(one), _SMALLEST))
     reason = _reason(differences)
@@ -92,15 +93,12 @@ def parity(
 def _reason(differences: Sequence[float]) -> str:
     """Why curves with these differences do not agree; "" where they do."""
     if differences[0] > EARLY_TOLERANCE:
-        return (
-            f"the first losses differ by {differences[0]:.1e}, before any update: weights, samples or the "
-            "network are not the same"
-        )
+        return mismatch(LossMismatch.FIRST, 1, differences[0])
     for step, one in enumerate(differences, 1):
         if step <= EARLY_STEPS and one > EARLY_TOLERANCE:
-            return f"losses differ by {one:.1e} at step {step}: the updates are not the same"
+            return mismatch(LossMismatch.EARLY, step, one)
         if one > TOLERANCE:
-            return f"losses differ by {one:.1e} at step {step}, more than rounding makes of it"
+            return mismatch(LossMismatch.LATER, step, one)
     return ""
 
 

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from perfscope.analysis.efficiency.results import Efficiency
 from perfscope.analysis.study.averages import middle_efficiency
 from perfscope.analysis.study.results import POP_ROWS, WEAK, PopRow, PopTree, StudyRun
+from perfscope.messages.comparison import scaling as words
 from perfscope.messages.missing import cause_text
-from perfscope.messages.study import ranks
 from perfscope.vocabulary.efficiency import PopFactor
 from perfscope.vocabulary.figures import Figure
 
@@ -30,12 +30,6 @@ _FIGURES = {  # factor -> the missing figure that says why there is none
     PopFactor.PARALLEL: Figure.PARALLEL_EFFICIENCY,
     PopFactor.SERIALISATION: Figure.SERIALISATION_AND_TRANSFER,
     PopFactor.TRANSFER: Figure.SERIALISATION_AND_TRANSFER,
-}
-_ALONE = {
-    PopFactor.LB_IN: "one host: all of the load balance is inside it",
-    PopFactor.LB_OUT: "one host: there is nothing between nodes",
-    PopFactor.SERIALISATION: "needs the ideal-network replay of the traced steps",
-    PopFactor.TRANSFER: "needs the ideal-network replay of the traced steps",
 }
 
 
@@ -116,7 +110,7 @@ def _column(
         column[PopFactor.COMPUTATION_SCALING] = (scaling, "")
         column[PopFactor.GLOBAL] = (scaling * own.parallel_efficiency, "")
     else:
-        why = f"needs the useful time of {ranks(reference)} and of {ranks(size)}"
+        why = words.needs_useful_time(reference, size)
         column[PopFactor.COMPUTATION_SCALING] = column[PopFactor.GLOBAL] = (None, why)
     return column
 
@@ -127,13 +121,13 @@ def _total(efficiency: Efficiency | None) -> float:
 
 def _why_none(runs: Sequence[StudyRun]) -> str:
     if all(run.composition is None for run in runs):
-        return "no step was traced"
+        return words.NO_STEP_TRACED
     figures = _FIGURES.values()
     said = (cause_text(one) for run in runs for one in run.missing if one.figure in figures)
-    return next(said, "the traced steps do not tell them")
+    return next(said, words.FACTORS_NOT_IN_TRACE)
 
 
 def _why_factor(factor: PopFactor, runs: Sequence[StudyRun]) -> str:
     figure = _FIGURES.get(factor)
     said = (cause_text(one) for run in runs for one in run.missing if one.figure is figure)
-    return next(said, _ALONE.get(factor, "the traced steps do not tell it"))
+    return next(said, words.FACTOR_MISSING.get(factor, words.FACTOR_NOT_IN_TRACE))

@@ -21,7 +21,6 @@ from perfscope.analysis.study.results import Interval
 SEED = 20_260
 NUM_DRAWS = 2_000
 MAX_PERMUTATIONS = 5_000  # exact below, drawn above
-ONE_REPEAT = "one run of each is no measure of the noise: an interval needs two repeats or more"
 _Z = 1.959964
 # Student's t, 97.5 %, by degrees of freedom 1..30
 _T = (

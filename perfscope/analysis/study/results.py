@@ -27,6 +27,7 @@ from perfscope.analysis.study.figures import Interval as Interval
 from perfscope.analysis.study.framework_results import FrameworkStudy as FrameworkStudy
 from perfscope.rundir.records import LayersRecord, RankRecord
 from perfscope.vocabulary.causes import Cause
+from perfscope.vocabulary.comparison import ProblemKind
 from perfscope.vocabulary.efficiency import PopFactor
 
 Severity = Literal["refuse", "warn"]
@@ -68,18 +69,14 @@ class Problem(Struct, frozen=True, kw_only=True):
 
     Attributes:
         severity: REFUSE: the figures named in `affects` are missing for it. WARN: they stand, with doubt.
-        id: stable slug: other_model, model_parts, other_batch, other_machine, other_dtype, other_version,
-            other_threads, other_packages, unknown_machine, disturbed, incomplete, running, missing_ranks,
-            no_windows, traced_speed, step_counts, unequal_world_sizes, negative_efficiency, superlinear,
-            no_reference, one_run, no_speed, no_label, same_run, mixed_settings, diverged,
-            other_kernel, other_command, no_mode, no_scaling, left_out, uneven_ranks.
+        id: which problem; the value is a stable slug.
         text: one sentence for a person, with the figures.
         runs: labels of the runs it is about.
         affects: what of the study: "everything", "scaling", "schemes", "diff", "efficiency".
     """
 
     severity: Severity
-    id: str
+    id: ProblemKind
     text: str
     runs: tuple[str, ...] = ()
     affects: str = "everything"
@@ -300,7 +297,7 @@ class ScalingSeries(Struct, frozen=True, kw_only=True):
     verdict: str = ""  # of a run at the largest N: what bounds its step
     action: str = ""
     refused: str = ""
-    refusal: str = ""  # the problem's id: mixed_settings, no_scaling, no_mode
+    refusal: ProblemKind | Literal[""] = ""  # mixed_settings, no_scaling, no_mode
     reference_stated: bool = False  # by --reference
 
 

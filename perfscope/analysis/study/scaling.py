@@ -9,10 +9,10 @@ from msgspec import Struct
 from perfscope.analysis.scaling.points import ScalePoint
 from perfscope.analysis.scaling.speedup import efficiency_of, karp_flatt_of, speedup_of
 from perfscope.analysis.study.averages import known_centre, mean_composition
-from perfscope.analysis.study.causes import common_cause, verdict_words
+from perfscope.analysis.study.causes import common_cause, verdict_of_report
 from perfscope.analysis.study.laws import fitted_laws
 from perfscope.analysis.study.pop import pop_tree
-from perfscope.analysis.study.repeats import ONE_REPEAT, centre, centre_interval, ratio_interval
+from perfscope.analysis.study.repeats import centre, centre_interval, ratio_interval
 from perfscope.analysis.study.results import (
     PARTS,
     STRONG,
@@ -27,11 +27,13 @@ from perfscope.analysis.study.results import (
     StudyRun,
 )
 from perfscope.analysis.study.series import Series, find_series
-from perfscope.messages.sentences import capital
-from perfscope.messages.study import PART_TITLES, percent, ranks, times
-from perfscope.units import format_ns
+from perfscope.messages.comparison import scaling as words
+from perfscope.messages.comparison.schemes import ONE_REPEAT
+from perfscope.messages.study import PART_TITLES
+from perfscope.vocabulary.comparison import ProblemKind
 
 SUPERLINEAR = 1.01  # above it more than the ranks must have helped
+NOTABLE = 0.01  # of the step: a part that grew by less is not named
 NOTABLY = 1.02  # times the speed of the largest N: fewer ranks are the better choice
 
 
@@ -62,7 +64,7 @@ class _Line(Struct, frozen=True, kw_only=True):
                 reference_world_size=None,
                 reference_reason="",
                 refused=refused or series.mode_reason,
-                refusal=("mixed_settings" if series.mixed else "no_scaling" if series.mode else "no_mode"),
+                refusal=_refusal(series),
             )
         size, reason = self._reference()
         points = _points(series, size)
@@ -99,19 +101,24 @@ class _Line(Struct, frozen=True, kw_only=True):
     def _why_not(self) -> str:
         sizes = self.series.sizes
         if len(sizes) < 2:
-            only = ranks(sizes[0]) if sizes else "no known number of ranks"
-            return f"all its usable runs have {only}: scaling needs two numbers of ranks of one kind"
+            return words.one_size(sizes[0] if sizes else None)
         if self.asked is not None and self.asked.label not in {run.label for run in self.series.runs}:
-            return f"the reference {self.asked.label} is not of this series: no speedup against it is formed"
+            return words.reference_elsewhere(self.asked.label)
         return ""
 
     def _reference(self) -> tuple[int, str]:
         if self.asked is not None and self.asked.world_size:
-            return self.asked.world_size, "stated with --reference"
+            return self.asked.world_size, words.REFERENCE_STATED
         size = self.series.sizes[0]
         if self.series.borrowed and size == 1:
-            return size, "the runs of serial: this scheme has none on one rank"
-        return size, "the fewest ranks of the series"
+            return size, words.REFERENCE_SERIAL
+        return size, words.REFERENCE_FEWEST
+
+
+def _refusal(series: Series) -> ProblemKind:
+    if series.mixed:
+        return ProblemKind.MIXED_SETTINGS
+    return ProblemKind.NO_SCALING if series.mode else ProblemKind.NO_MODE
 
 
 def _speeds(runs: Sequence[StudyRun]) -> list[float]:
@@ -146,7 +153,7 @@ def _point(size: int, runs: Sequence[StudyRun], base: Sequence[float], reference
         efficiency_interval=scaled,
         ideal_speedup=size / reference,
         karp_flatt=karp_flatt_of(speedup, size) if reference == 1 and not is_reference else None,
-        no_interval="" if interval else ("it is the reference itself" if is_reference else ONE_REPEAT),
+        no_interval="" if interval else (words.IS_REFERENCE if is_reference else ONE_REPEAT),
         composition=mean_composition(runs),
         disturbed=sum(bool(run.disturbed) for run in runs),
     )
@@ -157,10 +164,10 @@ def _what_grew(points: Sequence[ScalingPoint], reference: int, mode: str) -> tup
     last = points[-1]
     first = next(point for point in points if point.is_reference)
     if last is first:
-        return (), "the reference has the most ranks: nothing is larger than it"
+        return (), words.REFERENCE_IS_LARGEST
     for point in (first, last):
         if point.composition is None:
-            return (), f"the runs on {ranks(point.world_size)} have no traced step"
+            return (), words.runs_not_traced(point.world_size)
     before, after = first.composition, last.composition
     assert before is not None and after is not None
     share = reference / last.world_size if mode == STRONG else 1.0
@@ -173,21 +180,15 @@ def _growth(part: str, before: Composition, after: Composition, share: float, si
     first, then = float(getattr(before, part)), float(getattr(after, part))
     excess = then - first * share
     of_step = excess / after.step if after.step > 0 else None
-    title = PART_TITLES[part]
-    told = f"{capital(title)}: {format_ns(first)} → {format_ns(then)} a step, "
-    told += f"ideal would be {format_ns(first * share)}"
-    if of_step is not None and abs(of_step) >= 0.005:
-        kind = "costs" if excess > 0 else "saves"
-        told += f"; {kind} {percent(abs(of_step))} of the step on {ranks(size)}"
     return Growth(
         part=part,
-        title=title,
+        title=PART_TITLES[part],
         before_ns=first,
         after_ns=then,
         expected_ns=first * share,
         excess_ns=excess,
         excess_share=of_step,
-        sentence=f"{told}.",
+        sentence=words.growth(part, (first, then), first * share, of_step, size),
     )
 
 
@@ -199,80 +200,51 @@ def _cause(series: Series, points: Sequence[ScalingPoint]) -> tuple[str, str]:
     verdict, action = "", ""
     if found is not None:
         run, cause = found
-        verdict = verdict_words(f"At {ranks(last.world_size)}", run, cause)
+        verdict = verdict_of_report(words.at_ranks(last.world_size), run, cause)
         action = cause.action
     if best.samples_per_s > NOTABLY * last.samples_per_s:
-        train = "trains" if best.world_size == 1 else "train"
-        until = "Until then " if action else "Use fewer ranks: "
-        action += f"{' ' if action else ''}{until}{ranks(best.world_size)} {train} fastest of those measured."
+        advice = words.fewer_ranks(best.world_size, after_action=bool(action))
+        action = f"{action} {advice}".strip()
     return verdict, action
 
 
 def _sentence(points: Sequence[ScalingPoint], reference: int, grew: Sequence[Growth]) -> str:
     last = points[-1] if not points[-1].is_reference else points[0]
-    than, one = ranks(reference), last.world_size == 1
-    if last.speedup < 1 and last.world_size > reference:
-        whose = "its" if reference == 1 else "their"
-        text = f"{ranks(last.world_size)} are slower than {than}: {percent(last.speedup)} of {whose} speed "
-    else:
-        train = "trains" if one else "train"
-        text = f"{ranks(last.world_size)} {train} {times(last.speedup)} as fast as {than} "
-    text += f"(ideal {last.ideal_speedup:g}, efficiency {percent(last.efficiency)})"
     worst = grew[0] if grew else None
-    if worst is not None and worst.excess_ns > 0 and (worst.excess_share or 0) >= 0.01:
-        text += (
-            f"; against ideal scaling {worst.title} grew most: {percent(worst.excess_share or 0)} of the step"
-        )
-    return f"{text}."
+    notable = worst is not None and worst.excess_ns > 0 and (worst.excess_share or 0) >= NOTABLE
+    return words.speedup(
+        last.world_size,
+        reference,
+        last.speedup,
+        ideal=last.ideal_speedup,
+        efficiency=last.efficiency,
+        grew=(worst.part, worst.excess_share or 0.0) if worst is not None and notable else None,
+    )
 
 
 def _problems(series: Sequence[ScalingSeries]) -> list[Problem]:
     found = []
     for one in series:
-        name = f"{one.name}: " if one.name else ""
-        if one.reference_world_size and one.reference_world_size > 1:
-            text = (
-                f"{name}there is no run on 1 rank to compare with: speedup and efficiency are "
-                f"against {ranks(one.reference_world_size)}, whose own losses are not counted, and "
-                "Karp–Flatt is missing."
-            )
-            if one.reference_stated:
-                text = (
-                    f"{name}the reference has {ranks(one.reference_world_size)}: what these lose against 1 "
-                    "rank is not counted, and Karp–Flatt is missing."
-                )
+        first = one.reference_world_size or 0
+        if first > 1:
             found.append(
                 Problem(
                     severity=WARN,
-                    id="no_reference",
-                    text=_begun(text, name),
+                    id=ProblemKind.NO_REFERENCE,
+                    text=words.no_single_rank(one.name, first, stated=one.reference_stated),
                     runs=(one.reference,),
                     affects="scaling",
                 )
             )
-        above = [
-            point
-            for point in one.points
-            if point.efficiency > SUPERLINEAR and point.world_size > (one.reference_world_size or 0)
-        ]
+        above = [p for p in one.points if p.efficiency > SUPERLINEAR and p.world_size > first]
         if above:
-            sizes = ", ".join(str(point.world_size) for point in above)
-            text = (
-                f"{name}efficiency above 100 % on {sizes} ranks: more than the ranks helped (caches that "
-                "now fit, other threads per rank, or a slow reference)."
-            )
             found.append(
                 Problem(
                     severity=WARN,
-                    id="superlinear",
-                    text=_begun(text, name),
+                    id=ProblemKind.SUPERLINEAR,
+                    text=words.superlinear(one.name, [point.world_size for point in above]),
                     runs=tuple(label for point in above for label in point.runs),
                     affects="scaling",
                 )
             )
     return found
-
-
-def _begun(text: str, name: str) -> str:
-    """A sentence that begins with the series' name keeps it as it is written."""
-    return text if name else capital(text)

@@ -15,7 +15,6 @@ from perfscope.analysis.study.averages import (
 from perfscope.analysis.study.grouping import BATCH, DTYPE, MACHINE, MODEL, WORLD_SIZE
 from perfscope.analysis.study.machines import placed_machine_key
 from perfscope.analysis.study.repeats import (
-    ONE_REPEAT,
     Floats,
     centre,
     centre_interval,
@@ -26,7 +25,13 @@ from perfscope.analysis.study.repeats import (
 from perfscope.analysis.study.results import Interval, Pair, SchemeRow, SchemeStudy, StudyRun
 from perfscope.analysis.study.series import apart
 from perfscope.analysis.study.verdict import verdict_of
-from perfscope.messages.study import named, percent, ranks
+from perfscope.messages.comparison.schemes import (
+    NOTHING_SHARED,
+    ONE_REPEAT,
+    exchanges_not_seen,
+    one_setting,
+)
+from perfscope.messages.study import ranks
 
 BEGUN_BEFORE = ("dp.fwd_overlap", "easgd.sync_ar")  # schemes whose exchanges outlive the step they begin in
 MUCH_IDLE = 0.2  # of the step
@@ -114,27 +119,12 @@ def unseen_exchanges(rows: Sequence[SchemeRow]) -> str:
         and row.composition is not None
         and (share := row.composition.share("idle") or 0.0) >= MUCH_IDLE
     ]
-    if not found:
-        return ""
-    shares = " and ".join(dict.fromkeys(percent(share) for _, share in sorted(found, key=lambda one: one[1])))
-    if len(found) > 2:
-        shares = f"{percent(min(share for _, share in found))} or more"
-    return (
-        f"{named([title for title, _ in found])}: exchanges that began before the traced window have no span "
-        f"in it, so that waiting for them counts as idle ({shares} of the step), not as exposed "
-        "communication: that share is too low, and the saving it seems to show is none."
-    )
+    return exchanges_not_seen(found) if found else ""
 
 
 def _refused(runs: Sequence[StudyRun], by: str) -> SchemeStudy:
     rows = _rows(runs)
-    if len(rows) == 1:
-        why = f"all usable runs are of one setting ({rows[0].title}): nothing to compare it with"
-    else:
-        why = (
-            "no two settings share model, data type, batch, machine and number of ranks: no ratio is formed "
-            "and no winner is named"
-        )
+    why = one_setting(rows[0].title) if len(rows) == 1 else NOTHING_SHARED
     return SchemeStudy(title="", by=by, rows=rows, pairs=(), verdict=None, refused=why)
 
 

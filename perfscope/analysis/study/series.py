@@ -12,10 +12,11 @@ from perfscope.analysis.scaling.speedup import detect_mode
 from perfscope.analysis.study.gather import SEPARATOR
 from perfscope.analysis.study.machines import machine_key
 from perfscope.analysis.study.results import STRONG, WEAK, StudyRun
-from perfscope.messages.study import named, ranks
+from perfscope.messages.comparison import scaling as words
+from perfscope.messages.scaling import mode_problem, mode_text
+from perfscope.vocabulary.scaling import ModeReason
 
 SERIAL = "serial"
-UNLIKE_SERIAL = "; the runs of serial have other batches and are left out"
 
 
 class Series(Struct, frozen=True, kw_only=True):
@@ -60,7 +61,7 @@ def find_series(runs: Sequence[StudyRun], mode: str | None) -> list[Series]:
         if serial and not own and all(one.refused for one in joined):
             alone = _by_batch(members, mode, scheme, False)
             if not all(one.refused or len(one.sizes) < 2 for one in alone):  # serial trained something else
-                joined = [replace(one, mode_reason=one.mode_reason + UNLIKE_SERIAL) for one in alone]
+                joined = [replace(one, mode_reason=words.without_serial(one.mode_reason)) for one in alone]
         found += joined
     return _name_apart(found)
 
@@ -75,7 +76,9 @@ def _by_batch(runs: Sequence[StudyRun], mode: str | None, scheme: str, borrowed:
     for run in runs:
         of_size[run.world_size or 0].add(run.batch)
     if mode is None and all(len(batches) == 1 for batches in of_size.values()):
-        told, reason = detect_mode({run.world_size or 0: run.samples_per_rank for run in runs})
+        per_rank = {run.world_size or 0: run.samples_per_rank for run in runs}
+        told, why = detect_mode(per_rank)
+        reason = mode_text(why, per_rank, told) if told else mode_problem(why, per_rank)
         refused = "" if told or len(of_size) < 2 else reason
         return [_series(runs, scheme, told, reason, borrowed, refused)]
     if mode is None:
@@ -83,26 +86,24 @@ def _by_batch(runs: Sequence[StudyRun], mode: str | None, scheme: str, borrowed:
         if mode is None:
             return [_series(runs, scheme, None, reason, borrowed, reason)]
     else:
-        reason = f"stated: {mode} scaling"
+        reason = mode_text(ModeReason.STATED, {}, mode)
     parts: dict[float, list[StudyRun]] = defaultdict(list)
     unknown = [run.label for run in runs if run.batch is None]
     if unknown:
-        refused = f"the samples per step of {named(unknown)} are not known: {mode} scaling cannot be checked"
-        return [_series(runs, scheme, mode, reason, borrowed, refused)]
+        return [_series(runs, scheme, mode, reason, borrowed, words.batch_not_known(unknown, mode))]
     for run in runs:
         parts[(run.batch if mode == STRONG else run.samples_per_rank) or 0].append(run)
     found = []
     for samples, members in sorted(parts.items()):
-        kept = f"{samples:g} samples per {'step' if mode == STRONG else 'rank'}"
+        kept = words.samples_kept(samples, per_rank=mode == WEAK)
         title = f"{scheme}, {kept}".strip(", ") if len(parts) > 1 else scheme
         own = borrowed and any(run.world_size == 1 for run in members)
-        found.append(_series(members, title, mode, f"{reason} ({kept})", own))
+        found.append(_series(members, title, mode, words.mode_of(reason, kept), own))
     several = [one for one in found if len(one.sizes) > 1]
     if several or len(found) == 1:
         return several or found
-    kept = "samples per step" if mode == STRONG else "samples per rank"
-    had = ", ".join(f"{run.batch} on {ranks(run.world_size)}" for run in runs)
-    refused = f"{mode} scaling means equal {kept}, but no two numbers of ranks have them ({had} per step)"
+    had = [(run.batch, run.world_size) for run in runs]
+    refused = words.nothing_kept(mode, had, per_rank=mode == WEAK)
     return [_series(runs, scheme, mode, reason, borrowed, refused)]
 
 
@@ -113,14 +114,11 @@ def _mode_of_sweep(runs: Sequence[StudyRun]) -> tuple[str | None, str]:
         totals[run.world_size].add(run.batch)
         shares[run.world_size].add(run.samples_per_rank)
     if len({frozenset(batches) for batches in totals.values()}) == 1:
-        return STRONG, "strong scaling: the same batches were run on every number of ranks"
+        return STRONG, words.SAME_BATCHES
     if len({frozenset(each) for each in shares.values()}) == 1:
-        return WEAK, "weak scaling: the same samples per rank were run on every number of ranks"
-    listed = "; ".join(
-        f"{ranks(size)}: {', '.join(str(batch) for batch in sorted(batches, key=lambda one: one or 0))}"
-        for size, batches in sorted(totals.items(), key=lambda pair: pair[0] or 0)
-    )
-    return None, f"neither strong nor weak: samples per step are {listed}; give --mode"
+        return WEAK, words.SAME_SAMPLES_PER_RANK
+    ordered = sorted(totals.items(), key=lambda pair: pair[0] or 0)
+    return None, words.neither_mode({size: sorted(of, key=lambda one: one or 0) for size, of in ordered})
 
 
 def _series(
@@ -151,17 +149,8 @@ def _mixed(runs: Sequence[StudyRun]) -> str:
             of_size[run.world_size or 0].setdefault(run.repeat_key, run.label)
     for size, keys in sorted(of_size.items()):
         if len(keys) > 1:
-            told = differing(list(keys))
-            return (
-                f"the runs on {ranks(size)} are not repeats of one setting ({told}): compare fewer, or put "
-                "them apart with --by label:KEY or --by scheme"
-            )
+            return words.not_repeats(size, apart(list(keys)))
     return ""
-
-
-def differing(keys: Sequence[str]) -> str:
-    """The facts of repeat keys that are not in all of them."""
-    return " against ".join(text or "nothing of the kind" for text in apart(keys))
 
 
 def apart(keys: Sequence[str]) -> list[str]:

@@ -19,8 +19,8 @@ import numpy as np
 from msgspec import Struct
 
 from perfscope.analysis.study.results import BatchTurn, SchemeRow, StudyRun, Turn
-from perfscope.messages.study import times
-from perfscope.units import format_ns, format_rate
+from perfscope.messages.comparison import schemes as words
+from perfscope.vocabulary.comparison import NotModeled
 from perfscope.vocabulary.links import BETWEEN_HOSTS
 
 FARTHEST = 16.0  # times the bandwidth, either way: farther off the model says nothing
@@ -50,15 +50,15 @@ class Modelled(Struct, frozen=True, kw_only=True):
         return self.optimizer + factor * (self.rest - self.optimizer) + max(0.0, self.exposed + sent)
 
 
-def model_of(row: SchemeRow, run: StudyRun) -> Modelled | str:
+def model_of(row: SchemeRow, run: StudyRun) -> Modelled | NotModeled:
     """The row as modelled, or why it cannot be. `run` is one of its runs."""
     if (run.num_hosts or 1) < 2:
-        return "all its ranks are on one host: no link between hosts whose bandwidth could change"
+        return NotModeled.ONE_HOST
     if not row.samples_per_s or not row.batch:
-        return "its time per batch is not known"
+        return NotModeled.NO_BATCH_TIME
     share = row.composition.share("exposed_comm") if row.composition else None
     if share is None:
-        return "none of its steps was traced: how much of its communication is exposed is not known"
+        return NotModeled.NO_TRACED_STEP
     batch = row.batch / row.samples_per_s * 1e9
     exposed = share * batch
     links = [link for link in row.links if link.link_class in BETWEEN_HOSTS]
@@ -90,10 +90,7 @@ def _turn(winner: Modelled, other: Modelled) -> Turn:
     link_class = winner.link_class or other.link_class or "network"
     slowness = _crossing(winner.at, other.at)
     if slowness is None:
-        reason = (
-            f"{other.title} stays behind {winner.title} from {FARTHEST:.0f} times slower to "
-            f"{FARTHEST:.0f} times faster links (modelled)"
-        )
+        reason = words.stays_behind(other.title, winner.title, FARTHEST)
         return Turn(
             challenger=other.title,
             link_class=link_class,
@@ -105,21 +102,21 @@ def _turn(winner: Modelled, other: Modelled) -> Turn:
         )
     factor = 1 / slowness
     speed = factor * winner.link_bytes_per_s if winner.link_bytes_per_s else None
-    how = f"{times(factor)} as fast" if factor > 1 else f"{times(slowness)} as slow"
-    rate = f" ({format_rate(speed)} per host)" if speed else ""
-    both = winner.is_known and other.is_known
-    basis = "the bytes each sends" if both else "all exposed communication going as 1 / bandwidth"
-    sentence = (
-        f"{other.title} would overtake {winner.title} with {link_class} {how} as here{rate}, where both need "
-        f"{format_ns(winner.at(slowness))} for a batch; modelled from {basis}."
-    )
     return Turn(
         challenger=other.title,
         link_class=link_class,
         bandwidth_factor=factor,
         bandwidth_bytes_per_s=speed,
         step_ns=winner.at(slowness),
-        sentence=sentence,
+        sentence=words.overtakes(
+            other.title,
+            winner.title,
+            link_class,
+            factor,
+            bytes_per_s=speed,
+            batch_ns=winner.at(slowness),
+            from_bytes=winner.is_known and other.is_known,
+        ),
     )
 
 
@@ -133,17 +130,13 @@ def batch_turns(winner: Modelled, others: Sequence[Modelled], batch: int) -> tup
         if factor is None or round(factor * batch) in (0, batch):
             continue
         at = round(factor * batch)
-        sentence = (
-            f"With about {at:,} samples per step in place of {batch:,}, {other.title} would overtake "
-            f"{winner.title}: activations and compute grow with the batch, weights do not (modelled)."
-        )
         found.append(
             BatchTurn(
                 challenger=other.title,
                 batch_factor=factor,
                 batch=at,
                 step_ns=winner.at_batch(factor),
-                sentence=sentence,
+                sentence=words.overtakes_at_batch(other.title, winner.title, at, batch),
             )
         )
     return tuple(sorted(found, key=lambda one: (abs(math.log(one.batch_factor)), one.challenger)))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from perfscope.cli.check.output import say
 from perfscope.gate.records import HEAD, RunFigures
 from perfscope.gate.results import CheckResult, Outcome, Side
-from perfscope.gate.verdict_words import fingerprint_words
+from perfscope.messages.gate.verdict import fingerprint_words
 
 if TYPE_CHECKING:
     from perfscope.gate.store import Store

@@ -26,12 +26,11 @@ from perfscope.cli.check.runs import ReadRuns, is_check_folder, read_runs, sides
 from perfscope.cli.check.watched import Pointless, WatchedTrainer
 from perfscope.cli.output import print_result
 from perfscope.errors import PerfscopeError, UsageError
-from perfscope.gate.decide import judge
+from perfscope.gate.decide import incomparable, judge
 from perfscope.gate.pairs import Conducted, conduct
 from perfscope.gate.records import BASE, HEAD, RunFigures
 from perfscope.gate.results import CheckResult, LeftOut, Outcome, Side
 from perfscope.gate.store import open_store
-from perfscope.gate.verdict_words import fingerprint_sentence
 from perfscope.launch.session import planned_name
 from perfscope.reports.text import wants_color
 from perfscope.rundir.layout import RUN_JSON
@@ -105,7 +104,7 @@ class _Held:
             keep_so_far(result, folder)
         if result.outcome is Outcome.NO_BASELINE:
             return "there is no baseline that fits"
-        if fingerprint_sentence(result.base, result.head, settings.allow):
+        if incomparable(result.base, result.head, settings.allow):
             return "these runs may not be compared, and further ones would be like them"
         if not self.is_two_sided and len(result.base.runs) < settings.fewest:
             return "the base has too few runs, however many the head gets"

@@ -156,6 +156,7 @@ def settle_mode(runs: Sequence[MeasuredRun], asked: str | None) -> tuple[str, st
     if asked is not None:
         return asked, None
     from perfscope.analysis.scaling.speedup import detect_mode
+    from perfscope.messages.scaling import mode_text
 
     of_size: dict[int, list[float]] = {}
     for run in runs:
@@ -165,15 +166,14 @@ def settle_mode(runs: Sequence[MeasuredRun], asked: str | None) -> tuple[str, st
     alike = all(max(batches) <= _SAME_BATCH * min(batches) for batches in of_size.values())
     told, reason = None, "the runs of one number of ranks have several batches"
     if len(of_size) > 1 and alike:
-        told, reason = detect_mode({num: batches[0] / num for num, batches in of_size.items()})
+        samples = {num: batches[0] / num for num, batches in of_size.items()}
+        told, why = detect_mode(samples)
+        reason = mode_text(why, samples, told)
     elif alike:
         reason = "the runs have one number of ranks"
     if told is not None:
         return told, reason
-    return (
-        "strong",
-        f"strong scaling is assumed ({reason.split('; give')[0]}); --mode weak keeps the batch per rank",
-    )
+    return "strong", f"strong scaling is assumed ({reason}); --mode weak keeps the batch per rank"
 
 
 def _plans(

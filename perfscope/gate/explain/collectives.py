@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from perfscope.gate.explain.sides import Shift, Sides
 from perfscope.gate.records import CollectiveUse, RunFigures
 from perfscope.gate.results import Moved
-from perfscope.units import format_bytes
+from perfscope.messages.gate import explanation as words
 
 LEAST = 0.02  # a count that moved by less is a window that cut a step
 
@@ -144,12 +144,12 @@ def _size(kind: _Kind) -> float:
 def _moved(kind: _Kind) -> Moved:
     told = []
     if _apart((kind.calls[0],), (kind.calls[1],)):
-        told.append(f"calls per step {kind.calls[0]:g} → {kind.calls[1]:g}")
+        told.append(words.calls_changed(*kind.calls))
     before, after = kind.bytes
     if before is not None and after is not None and _apart((before,), (after,)):
-        told.append(f"bytes per step {format_bytes(before)} → {format_bytes(after)}")
+        told.append(words.bytes_changed(before, after))
     if not kind.changed:
-        told.append("calls and bytes as before")
+        told.append(words.AS_BEFORE)
     return Moved(
         kind="collective",
         what=kind.name,

@@ -20,11 +20,12 @@ from perfscope.gate.explain.layers import LayerEvidence, layer_evidence
 from perfscope.gate.explain.parts import part_moves
 from perfscope.gate.explain.sides import FEWEST, Shift, Sides, sides_of
 from perfscope.gate.explain.steady import EXACT, STEP_NAMES, step_figure, trace_slowdown, traced_step
+from perfscope.gate.explain.story import Story, action, headline, notes
 from perfscope.gate.explain.surroundings import Around, around
-from perfscope.gate.explain.words import Story, action, headline, notes
 from perfscope.gate.metrics import DECIDES
 from perfscope.gate.records import PARTS, RunFigures
 from perfscope.gate.results import Explanation, MetricVerdict, Moved
+from perfscope.messages.gate import explanation as words
 
 SHARE = 0.4  # of the step's change that the cause must make up
 SURE = 1.3  # standard deviations
@@ -71,8 +72,8 @@ def explain(
     if step is None or figure is None or step.base <= 0:
         return Explanation(
             cause="unknown",
-            headline=f"Too few runs to say what moved: {FEWEST} or more a side with a step time are needed.",
-            action="Make more runs, for example with `--pairs 8`.",
+            headline=words.too_few_runs(FEWEST),
+            action=words.MAKE_RUNS,
             surroundings=surroundings.differences,
         )
     deciding = next((one for one in verdicts if one.metric.id == DECIDES), None)

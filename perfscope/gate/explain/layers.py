@@ -18,7 +18,7 @@ import numpy as np
 from perfscope.gate.explain.sides import Shift, Sides, shift_of, weighted_median
 from perfscope.gate.records import RunFigures
 from perfscope.gate.results import Moved
-from perfscope.units import format_ns
+from perfscope.messages.gate import explanation as words
 
 FEWEST_LAYERS = 4  # of fewer, one slow layer would pass for the pace
 CERTAIN = 2.5  # standard deviations that a layer must have moved by: there are many layers to be wrong about
@@ -132,11 +132,11 @@ def _moved(
     for phase, column in phases.items():
         own = _shift(column, num_base, sides.paired)
         if own is not None and abs(own.change) >= 0.1 * abs(shift.change):
-            told.append(f"{phase} {signed(own.change)}")
+            told.append(words.moved(phase, own.change))
     if not _present(sides.base, name):
-        told.append("not in the base")
+        told.append(words.NOT_IN_BASE)
     if not _present(sides.head, name):
-        told.append("no longer there")
+        told.append(words.GONE)
     return Moved(
         kind="layer",
         what=name,
@@ -160,8 +160,3 @@ def _titled(name: str, runs: Sequence[RunFigures]) -> str:
 
 def _present(runs: tuple[RunFigures, ...], name: str) -> bool:
     return any(one.layer == name for run in runs for one in run.layers)
-
-
-def signed(ns: float) -> str:
-    """``+1.10 ms``, ``−340 µs``."""
-    return f"{'−' if ns < 0 else '+'}{format_ns(abs(ns))}"

@@ -23,9 +23,10 @@ import numpy as np
 from perfscope.gate.explain.collectives import CollectiveEvidence
 from perfscope.gate.explain.layers import LayerEvidence
 from perfscope.gate.explain.sides import Figure, Shift, Sides
-from perfscope.gate.explain.steady import TITLES, phase_parts, steady_parts
+from perfscope.gate.explain.steady import phase_parts, steady_parts
 from perfscope.gate.records import PARTS
 from perfscope.gate.results import Moved
+from perfscope.messages.gate.explanation import PARTS as TITLES
 
 UNIFORM = 0.05  # of computation: how far it may have moved in all layers alike
 SLACK = 0.05  # of the step: how far waiting may move exposed communication when its messages stay the same

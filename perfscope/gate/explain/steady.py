@@ -11,19 +11,10 @@ from collections.abc import Mapping
 
 from perfscope.gate.explain.sides import Figure, Shift, Sides
 from perfscope.gate.records import PARTS, RunFigures
+from perfscope.messages.gate import explanation as words
 
 EXACT = ("input_wait", "optimizer")  # parts that the always-on probe times
 TRACED = ("compute", "exposed_comm", "copy", "idle")  # parts that only a trace tells apart
-TITLES: Mapping[str, str] = {
-    "compute": "Computation",
-    "exposed_comm": "Exposed communication",
-    "copy": "Copies",
-    "input_wait": "Input wait",
-    "optimizer": "Optimizer",
-    "idle": "Idle",
-    "backward": "Backward pass",
-    "rest": "Forward pass and the rest",
-}
 
 
 def phase_step(run: RunFigures) -> float | None:
@@ -39,9 +30,9 @@ def metric_step(run: RunFigures) -> float | None:
 
 
 STEP_NAMES: Mapping[Figure, str] = {
-    phase_step: "median step",
-    metric_step: "step (p10)",
-    traced_step: "traced step",
+    phase_step: words.MEDIAN_STEP,
+    metric_step: words.P10_STEP,
+    traced_step: words.TRACED_STEP,
 }
 
 

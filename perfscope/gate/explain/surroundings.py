@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from perfscope.gate.explain.sides import Figure, Shift, Sides
 from perfscope.gate.records import RunFigures
 from perfscope.gate.results import Difference
+from perfscope.messages.gate import explanation as words
 from perfscope.messages.lists import first_of
 from perfscope.units import format_ratio, format_si
 
@@ -54,8 +55,7 @@ class Around:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Quantity:
-    what: str
-    title: str
+    what: str  # of words.QUANTITIES
     figure: Figure
     shown: Callable[[float], str]
     cost: Callable[[Shift], float]  # share of the step; positive = slower
@@ -103,7 +103,6 @@ def _quantities(sides: Sides) -> Iterable[_Quantity]:
 
     yield _Quantity(
         what="clock",
-        title="CPU clock",
         figure=lambda run: run.surroundings.cpu_hz,
         shown=hertz,
         cost=clock,
@@ -111,7 +110,6 @@ def _quantities(sides: Sides) -> Iterable[_Quantity]:
     )
     yield _Quantity(
         what="gpu clock",
-        title="GPU clock",
         figure=lambda run: run.surroundings.gpu_hz,
         shown=hertz,
         cost=clock,
@@ -119,7 +117,6 @@ def _quantities(sides: Sides) -> Iterable[_Quantity]:
     )
     yield _Quantity(
         what="throttling",
-        title="Time throttled",
         figure=lambda run: run.surroundings.throttled_ratio,
         shown=format_ratio,
         cost=lost,
@@ -127,7 +124,6 @@ def _quantities(sides: Sides) -> Iterable[_Quantity]:
     )
     yield _Quantity(
         what="steal",
-        title="Time taken by the hypervisor",
         figure=lambda run: run.surroundings.steal_ratio,
         shown=format_ratio,
         cost=lost,
@@ -135,7 +131,6 @@ def _quantities(sides: Sides) -> Iterable[_Quantity]:
     )
     yield _Quantity(
         what="neighbours",
-        title="CPUs taken by other processes",
         figure=lambda run: run.surroundings.neighbour_cpus,
         shown=lambda value: f"{value:.2f}",
         cost=lambda shift: shift.change / cpus,
@@ -143,7 +138,6 @@ def _quantities(sides: Sides) -> Iterable[_Quantity]:
     )
     yield _Quantity(
         what="pressure",
-        title="Time in which somebody waited for a CPU",
         figure=lambda run: run.surroundings.pressure_ratio,
         shown=format_ratio,
         cost=lambda shift: shift.change,
@@ -160,23 +154,27 @@ def _pressed_by_others(sides: Sides) -> bool:
 
 def _measured(one: _Quantity, shift: Shift, weighty: bool) -> Difference:
     base, head = one.shown(shift.base), one.shown(shift.head)
-    return Difference(
-        what=one.what, base=base, head=head, weighty=weighty, text=f"{one.title}: {base} → {head}."
-    )
+    return _difference(one.what, words.QUANTITIES[one.what], (base, head), weighty)
+
+
+def _difference(what: str, title: str, values: tuple[str, str], weighty: bool) -> Difference:
+    base, head = values
+    text = words.difference(title, base, head)
+    return Difference(what=what, base=base, head=head, weighty=weighty, text=text)
 
 
 def _settings(sides: Sides) -> list[Difference]:
     found = [
-        _setting(sides, "hosts", "Hosts", lambda run: ", ".join(run.surroundings.hosts), one_each=True),
-        _setting(sides, "kernel", "Kernel", lambda run: run.surroundings.kernel),
+        _setting(sides, "hosts", lambda run: ", ".join(run.surroundings.hosts), one_each=True),
+        _setting(sides, "kernel", lambda run: run.surroundings.kernel),
         _command(sides),
-        _setting(sides, "commit", "Commit", lambda run: run.surroundings.commit[:_SHORT_COMMIT], heavy=False),
-        _setting(sides, "uncommitted changes", "Uncommitted changes", _dirty, heavy=False),
+        _setting(sides, "commit", lambda run: run.surroundings.commit[:_SHORT_COMMIT], heavy=False),
+        _setting(sides, "uncommitted changes", _dirty, heavy=False),
     ]
-    for kind, title, of in (
-        ("package", "Package", lambda run: run.surroundings.packages),
-        ("environment", "Environment", lambda run: run.surroundings.environment),
-        ("option", "Option of perfscope", lambda run: run.surroundings.options),
+    for kind, of in (
+        ("package", lambda run: run.surroundings.packages),
+        ("environment", lambda run: run.surroundings.environment),
+        ("option", lambda run: run.surroundings.options),
     ):
         for name in _names(sides, of):
             if kind == "environment" and name in _NO_SETTING:
@@ -185,9 +183,9 @@ def _settings(sides: Sides) -> list[Difference]:
                 _setting(
                     sides,
                     f"{kind} {name}",
-                    f"{title} {name}",
-                    lambda run, of=of, name=name: str(of(run)[name]) if name in of(run) else "unset",  # type: ignore[misc]
+                    lambda run, of=of, name=name: str(of(run)[name]) if name in of(run) else words.UNSET,  # type: ignore[misc]
                     heavy=name in _HEAVY_OPTIONS if kind == "option" else name not in _LIGHT_SETTINGS,
+                    title=f"{words.KINDS[kind]} {name}",
                 )
             )
     return [one for one in found if one is not None]
@@ -200,27 +198,25 @@ def _names(sides: Sides, of: Callable[[RunFigures], Mapping[str, object]]) -> li
 def _setting(
     sides: Sides,
     what: str,
-    title: str,
     value: Callable[[RunFigures], str],
     *,
     heavy: bool = True,
     one_each: bool = False,
+    title: str = "",
 ) -> Difference | None:
     """None where both sides have the same values, or one of them none that is known.
 
     Args:
         heavy: it decides speed.
         one_each: weighty only where each side has a single value: of several, the noise of a side tells.
+        title: where it is not that of words.SETTINGS.
     """
     base = {one for run in sides.base if (one := value(run))}
     head = {one for run in sides.head if (one := value(run))}
     if not base or not head or base == head:
         return None
     weighty = heavy and not base & head and (not one_each or len(base) == len(head) == 1)
-    first, second = _listed(base), _listed(head)
-    return Difference(
-        what=what, base=first, head=second, weighty=weighty, text=f"{title}: {first} → {second}."
-    )
+    return _difference(what, title or words.SETTINGS[what], (_listed(base), _listed(head)), weighty)
 
 
 def _listed(values: Iterable[str]) -> str:
@@ -237,9 +233,7 @@ def _command(sides: Sides) -> Difference | None:
     base = {run.surroundings.command for run in sides.base if run.surroundings.command}
     head = {run.surroundings.command for run in sides.head if run.surroundings.command}
     if len(base) != 1 or len(head) != 1:
-        return _setting(
-            sides, "command", "Command", lambda run: shlex.join(run.surroundings.command), heavy=False
-        )
+        return _setting(sides, "command", lambda run: shlex.join(run.surroundings.command), heavy=False)
     (first,), (second,) = base, head
     if first == second:
         return None
@@ -251,8 +245,5 @@ def _command(sides: Sides) -> Difference | None:
         tail += 1
     # The word before tells whose value it is: `--amount 0` says more than `0`.
     start = max(0, same - 1) if same and first[same - 1].startswith("-") else same
-    before, after = (shlex.join(one[start : len(one) - tail]) or "nothing" for one in (first, second))
-    before, after = _listed([before]), _listed([after])
-    return Difference(
-        what="command", base=before, head=after, weighty=False, text=f"Command: {before} → {after}."
-    )
+    before, after = (shlex.join(one[start : len(one) - tail]) or words.NOTHING for one in (first, second))
+    return _difference("command", words.SETTINGS["command"], (_listed([before]), _listed([after])), False)

@@ -20,10 +20,10 @@ from perfscope.ingest.collectives import Collective
 from perfscope.ingest.summary import Lane
 from perfscope.rundir.files import replacing
 from perfscope.rundir.schema import KINDS, PHASES, TIMELINE
+from perfscope.vocabulary.steps import StepSource
 
 Ints = NDArray[np.int64]
 UNKNOWN = -1  # of flops and bytes
-_STEPS_BY_MARK, WHOLE_FILE = "perfscope", "whole file"  # as ingest.steps
 
 
 class FrameworkTrace(Struct):
@@ -107,8 +107,8 @@ class FrameworkTrace(Struct):
         return len(self._names)
 
     @property
-    def step_source(self) -> str:
-        return _STEPS_BY_MARK if self.steps else WHOLE_FILE
+    def step_source(self) -> StepSource:
+        return StepSource.PERFSCOPE if self.steps else StepSource.WHOLE_FILE
 
     def spans_of_steps(self) -> list[tuple[int, int, int]]:
         """`steps`, each lasting until the next begins; the whole file as one where there are none."""

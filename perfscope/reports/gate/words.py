@@ -23,7 +23,7 @@ from perfscope.gate.results import (
     Moved,
     Outcome,
 )
-from perfscope.gate.verdict_words import fingerprint_words
+from perfscope.messages.gate.verdict import fingerprint_words
 from perfscope.messages.lists import counted, first_of
 from perfscope.messages.sentences import capital
 from perfscope.reports.display import visible
@@ -135,8 +135,8 @@ def share(value: float | None, digits: int = 1) -> str:
         return f"{_sign(known)}{100 * abs(known):.2e} %"
     if abs(known) >= 10:
         return f"{_sign(known)}{100 * abs(known):,.0f} %"
-    text = units.format_ratio(abs(known), digits)
-    return f"{_sign(known)}{text}" if float(text.split()[0]) else text
+    sign = _sign(known) if round(100 * abs(known), digits) else ""
+    return f"{sign}{units.format_ratio(abs(known), digits)}"
 
 
 def by_how_much(verdict: MetricVerdict) -> str:

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from perfscope.gate.explain.steady import TITLES
 from perfscope.gate.metrics import DECIDES, METRICS
 from perfscope.gate.records import PARTS
 from perfscope.gate.trend import Session, Trend
-from perfscope.gate.verdict_words import fingerprint_words
+from perfscope.messages.gate.explanation import PARTS as TITLES
+from perfscope.messages.gate.verdict import fingerprint_words
 from perfscope.messages.lists import counted
 from perfscope.messages.sentences import capital
 from perfscope.reports.display import visible

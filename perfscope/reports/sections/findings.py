@@ -13,7 +13,9 @@ LONGEST_SENTENCE = 1200
 
 def findings_section(analysis: RunAnalysis) -> Section:
     short = scope_of(analysis).short
-    cards = tuple(_card(finding, short) for finding in analysis.findings)
+    cards = tuple(
+        _card(finding, short, is_verdict=number == 0) for number, finding in enumerate(analysis.findings)
+    )
     return Section(
         id="findings",
         title="What to do",
@@ -30,7 +32,7 @@ def findings_section(analysis: RunAnalysis) -> Section:
     )
 
 
-def _card(finding: Finding, short: str) -> FindingCard:
+def _card(finding: Finding, short: str, *, is_verdict: bool) -> FindingCard:
     places = (
         ("layer", finding.layer),
         ("rank", finding.rank),
@@ -48,4 +50,5 @@ def _card(finding: Finding, short: str) -> FindingCard:
         else f"{units.format_ratio(finding.gain_ratio)} of the {short}",
         gain_ratio=finding.gain_ratio,
         where=where,
+        is_verdict=is_verdict,
     )

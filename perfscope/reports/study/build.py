@@ -30,6 +30,7 @@ from perfscope.reports.study.runs import MOST_WARNINGS, missing_section, problem
 from perfscope.reports.study.scaling import points_reference, scaling_sections
 from perfscope.reports.study.schemes import scheme_sections
 from perfscope.reports.study.words import LONGEST, listed, times
+from perfscope.vocabulary.comparison import ProblemKind
 
 _SENTENCE = re.compile(r"(?<=[\w)])\. +(?=[A-Z])")
 _PER_CENT = re.compile(r"(?<=\d) %")
@@ -133,7 +134,7 @@ def _sentences(study: StudyAnalysis) -> Iterator[str]:
 
 def _undermined(study: StudyAnalysis) -> Iterator[str]:
     """What takes the ground from under the speeds that the headline is about."""
-    traced = {label for one in study.problems if one.id == "traced_speed" for label in one.runs}
+    traced = {label for one in study.problems if one.id is ProblemKind.TRACED_SPEED for label in one.runs}
     points = [
         point for series in (study.scaling.series[:1] if study.scaling else ()) for point in series.points
     ]
@@ -156,18 +157,17 @@ def _notices(study: StudyAnalysis) -> Iterator[Note]:
         yield Note(text=_problem(problem), tone="caution")
     if len(warnings) > MOST_WARNINGS:
         yield Note(text=f"{len(warnings) - MOST_WARNINGS} more to mind: see “{where}”.")
-    told = " ".join(problem.text for problem in study.problems)
-    cautions = [one.verdict.caution for one in study.schemes if one.verdict]
-    cautions = [text for text in cautions if text and text not in told]
+    cautions = [one.verdict.caution for one in study.schemes if one.verdict and one.verdict.caution]
     yield from (Note(text=visible(text, LONGEST), tone="caution") for text in dict.fromkeys(cautions))
 
 
+# Problems whose text does not say which runs have them.
+_RUNS_NOT_NAMED = (ProblemKind.NO_REFERENCE, ProblemKind.SUPERLINEAR, ProblemKind.UNEQUAL_WORLD_SIZES)
+
+
 def _problem(problem: Problem) -> str:
-    everyone = f"ll {len(problem.runs):,} runs" in problem.text  # "all", "All"
-    told = everyone or any(run in problem.text for run in problem.runs)
-    return visible(problem.text, LONGEST) + (
-        f" ({listed(problem.runs)})" if problem.runs and not told else ""
-    )
+    runs = problem.runs if problem.id in _RUNS_NOT_NAMED else ()
+    return visible(problem.text, LONGEST) + (f" ({listed(runs)})" if runs else "")
 
 
 def _figures(study: StudyAnalysis) -> Iterator[KeyFigure]:

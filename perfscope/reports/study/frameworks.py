@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfscope.analysis.study.framework_results import FrameworkPoint, FrameworkRow
-from perfscope.analysis.study.framework_words import agreement_of, fastest, level_with
+from perfscope.analysis.study.framework_verdict import agreement_of, fastest, level_with
 from perfscope.analysis.study.parity import (
     EARLY_STEPS,
     EARLY_TOLERANCE,

@@ -89,8 +89,7 @@ class Processes:
         name, ending = failed
         self._code = ending.exit_code
         rest = "; stopping the others" if self._alive else ""
-        how = str(ending).partition(" ")[2].partition(" ")[2]  # without its "rank N"
-        say(f"{name} {how}{rest}")
+        say(f"{name} {ending.how}{rest}")
         self._term_at = time.monotonic() + SAY_S
         self._kill_at = self._term_at + STOP_S
 

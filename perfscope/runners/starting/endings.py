@@ -40,14 +40,19 @@ class RankEnding:
         """As a shell says it: 128+N for signal N."""
         return 128 - self.code if self.code < 0 else self.code
 
-    def __str__(self) -> str:
+    @property
+    def how(self) -> str:
+        """ "was killed by signal 9 (SIGKILL)"."""
         if self.code >= 0:
-            return f"rank {self.rank} ended with exit code {self.code}"
+            return f"ended with exit code {self.code}"
         try:
             name = f" ({signal.Signals(-self.code).name})"
         except ValueError:
             name = ""
-        return f"rank {self.rank} was killed by signal {-self.code}{name}"
+        return f"was killed by signal {-self.code}{name}"
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} {self.how}"
 
 
 def cause(endings: Sequence[RankEnding]) -> RankEnding | None:

@@ -1,0 +1,1 @@
+"""Sentences of `perfscope compare`: one module per view."""

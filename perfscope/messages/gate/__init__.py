@@ -1,0 +1,1 @@
+"""Sentences of `perfscope check`, `baseline` and `history`."""

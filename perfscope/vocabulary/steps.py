@@ -1,0 +1,16 @@
+"""Where the boundaries of traced steps come from."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class StepSource(str, Enum):
+    """The value is recorded in the window's summary."""
+
+    PERFSCOPE = "perfscope"
+    PROFILER = "ProfilerStep"
+    NVTX = "NVTX"
+    WHOLE_FILE = "whole file"  # no marks: the file counts as one step
+
+    __str__ = str.__str__
