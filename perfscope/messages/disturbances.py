@@ -29,7 +29,7 @@ WORDS = {
     DisturbanceKind.CPU_NEIGHBOUR: DisturbanceWords(
         "other processes",
         "other processes",
-        "Somebody else's processes slow",
+        "Processes outside the job slow",
         "Repeat it on a quiet machine before blaming the code, or give it CPUs of its own.",
     ),
     DisturbanceKind.STEAL: DisturbanceWords(
@@ -56,7 +56,7 @@ WORDS = {
     DisturbanceKind.GPU_NEIGHBOUR: DisturbanceWords(
         "GPU shared",
         "others on the GPU",
-        "Somebody else's processes on the GPU slow",
+        "Processes outside the job, on the same GPU, slow",
         "End the other processes on that GPU, or set CUDA_VISIBLE_DEVICES to another one.",
     ),
     DisturbanceKind.NETWORK_NEIGHBOUR: DisturbanceWords("network shared", "others on the network"),

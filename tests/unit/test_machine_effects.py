@@ -107,7 +107,7 @@ def test_a_disturbance_that_costs_most_of_all_is_the_verdict(tmp_path: Path) -> 
     analysis = stepped(tmp_path, neighbour(between(12, 28)), (12, 28), 2.0, traced=(12, 29))
     first, second = analysis.findings[:2]
     assert (first.id, second.id) == ("disturbed", "compute_bound")
-    assert first.title.startswith("Somebody else's processes slow the steps: 80 steps took 200 ms instead of")
+    assert first.title.startswith("Processes outside the job slow the steps: 80 steps took 200 ms instead of")
     assert first.gain_ratio is not None and first.gain_ratio >= 0.25
     assert "quiet machine before blaming the code" in first.action
 
