@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfscope.rundir.records import Record, WholeLists
+from perfscope.rundir.typed import Record, WholeLists
 
 
 class MeasuredCeiling(Record, frozen=True):

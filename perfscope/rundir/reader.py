@@ -30,10 +30,12 @@ from perfscope.rundir.opening import (
     read_bounded,
     reason_of,
 )
-from perfscope.rundir.records import LayersRecord, RankRecord, decode_record, decode_run
+from perfscope.rundir.records import LayersRecord, RankRecord, decode_run
 from perfscope.rundir.rows import Row, decode_lines, is_step, step_columns, without_impossible
 from perfscope.rundir.samples import HostSamples, read_samples
 from perfscope.rundir.schema import STEPS, TIMELINE
+from perfscope.rundir.scheme_records import BenchRecord
+from perfscope.rundir.typed import decode_record
 from perfscope.vocabulary.steps import StepSource
 
 _T = TypeVar("_T", bound=Struct)
@@ -99,14 +101,15 @@ class RunReader:
             self._note(path, lost, f"{lost:,} of its entries cannot be read as a layer")
         return record
 
-    def bench_records(self) -> dict[int, Document]:
+    def bench_records(self) -> dict[int, BenchRecord]:
         """bench.json of a bench run by rank, of ranks that no probe reached, too; empty for other runs."""
-        records: dict[int, Document] = {}
+        records: dict[int, BenchRecord] = {}
         for path in sorted((self.path / layout.RANKS).glob(f"*/{layout.BENCH_JSON}")):
             name = path.parent.name
             document = self._document(path) if name.isdigit() else None
-            if document is not None:
-                records[int(name)] = document
+            record = self._record(BenchRecord, path, document)
+            if record is not None:
+                records[int(name)] = record
         return records
 
     def windows(self, rank: int) -> tuple[Document, ...]:

@@ -9,9 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from perfscope.analysis.source import Document
-from perfscope.rundir.records import LayersRecord, RankRecord, decode_record, rank_record, run_record
+from perfscope.rundir.records import LayersRecord, RankRecord, rank_record, run_record
 from perfscope.rundir.samples import HostSamples, SampleFact, SampleSeries
 from perfscope.rundir.schema import STEPS, TIMELINE
+from perfscope.rundir.scheme_records import BenchRecord
+from perfscope.rundir.typed import decode_record
 from tests.planted.emulate import BACKEND, COMM_STREAM, MAIN, STREAM, Job, Played
 
 SECOND = 1_000_000_000
@@ -91,7 +93,7 @@ class EmulatedRun:
             rows.append({"layer": layer.name, "type": layer.type, "params": count, "param_shapes": shapes})
         return decode_record(LayersRecord, {"root": "Net", "layers": rows})[0]
 
-    def bench_records(self) -> dict[int, Document]:
+    def bench_records(self) -> dict[int, BenchRecord]:
         return {}
 
     def windows(self, rank: int) -> Sequence[Document]:
