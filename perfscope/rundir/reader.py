@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 from msgspec import Struct
 
 from perfscope.errors import RunDirectoryError, UnreadableFileError
-from perfscope.rundir import layout, old_gpu_words, seal
+from perfscope.rundir import layout, seal
 from perfscope.rundir.attempts import Attempt, all_attempts, choose
 from perfscope.rundir.documents import Document, is_too_deep, parse_document, seal_of_file
-from perfscope.rundir.host_records import CeilingsRecord, StacksRecord
+from perfscope.rundir.host_records import CeilingsRecord, StacksRecord, TopologyRecord, with_document
 from perfscope.rundir.inventory import INVENTORY, mark_of
 from perfscope.rundir.links import refuse_links
 from perfscope.rundir.migrations import migrate
@@ -181,10 +181,11 @@ class RunReader:
             self._summaries = tuple(sorted(current, key=lambda d: (_whole(d["rank"]), _whole(d["window"]))))
         return self._summaries
 
-    def topology(self, host: str) -> Document | None:
+    def topology(self, host: str) -> TopologyRecord | None:
         """topology.json of a host in `hosts`, or None."""
-        document = self._document(self._host_file(host, layout.TOPOLOGY_JSON))
-        return old_gpu_words.topology(document) if document is not None else None
+        path = self._host_file(host, layout.TOPOLOGY_JSON)
+        document = self._document(path)
+        return self._record(TopologyRecord, path, with_document(document) if document is not None else None)
 
     def ceilings(self, host: str) -> CeilingsRecord | None:
         """ceilings.json of a host, or None."""
