@@ -27,16 +27,12 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis.bench_bytes import CallCount as CallCount
-from perfscope.analysis.bench_bytes import (
-    Document,
-    call_counts,
-    link_bytes,
-    recorded_bytes,
-)
 from perfscope.analysis.bench_bytes import LinkBytes as LinkBytes
+from perfscope.analysis.bench_bytes import call_counts, link_bytes, recorded_bytes
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.messages import bench as why
+from perfscope.rundir.scheme_records import BenchRecord, SchemeRecord
 from perfscope.vocabulary.axes import LAYOUT, OLD_MEANINGS, OLD_NAMES
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
@@ -45,7 +41,6 @@ WARM_UP_STEPS = 2
 MIN_UNTRACED = 3
 KEPT_LOSSES = 3
 NONE_TRACED, LEFT_OUT, COUNTED = "none", "left out", "counted"
-_UNREADABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError, ZeroDivisionError)
 
 
 class Traced(Struct, frozen=True, kw_only=True):
@@ -97,7 +92,7 @@ class BenchResult(Struct, frozen=True, kw_only=True):
 
 
 def bench_result(
-    scheme: object, records: Mapping[int, Document], traced: Traced | None = None
+    scheme: SchemeRecord | None, records: Mapping[int, BenchRecord], traced: Traced | None = None
 ) -> tuple[BenchResult | None, tuple[Missing, ...]]:
     """Figures of a bench run, and what of them is missing; (None, ()) where the run is none.
 
@@ -106,13 +101,12 @@ def bench_result(
         records: bench.json by rank; ranks that died have none.
         traced: what the traced windows say; None: nothing.
     """
-    if not isinstance(scheme, Mapping):
+    if scheme is None:
         return None, ()
-    try:
-        found = _figures(scheme, records, traced or Traced())
-    except _UNREADABLE as error:  # edited, or by another version
-        reason = why.not_understood(error)
+    if scheme.lacking:  # edited, or by another version
+        reason = why.entries_lacking(scheme.lacking)
         return None, (missing_figure(Figure.SCHEME, Cause.UNREADABLE, reason=reason),)
+    found = _figures(scheme, records, traced or Traced())
     missing = []
     lost = found.num_ranks - found.num_ranks_recorded
     if lost:
@@ -123,9 +117,9 @@ def bench_result(
     return found, tuple(missing)
 
 
-def _is_unseen(scheme: Document, traced: Traced) -> bool:
+def _is_unseen(scheme: SchemeRecord, traced: Traced) -> bool:
     """Whether the ranks communicate where no trace shows it."""
-    return scheme.get("backend") == "mpi" and int(scheme["num_ranks"]) > 1 and not traced.bytes
+    return scheme.backend == "mpi" and scheme.num_ranks > 1 and not traced.bytes
 
 
 class _Pace(Struct, frozen=True, kw_only=True, eq=False):
@@ -136,7 +130,7 @@ class _Pace(Struct, frozen=True, kw_only=True, eq=False):
     traced_steps: str
 
 
-def _figures(scheme: Document, records: Mapping[int, Document], traced: Traced) -> BenchResult:
+def _figures(scheme: SchemeRecord, records: Mapping[int, BenchRecord], traced: Traced) -> BenchResult:
     cycle = _cycle(scheme)
     paces = {
         rank: _pace(one, traced.spans_ns.get(rank, ()), cycle)
@@ -154,9 +148,9 @@ def _figures(scheme: Document, records: Mapping[int, Document], traced: Traced) 
         "step_median_ns": round(float(np.median(counted))) if counted.size else None,
         "first_loss": first,
         "last_loss": last,
-        "held_out_loss": records.get(0, {}).get("held_out_loss"),
+        "held_out_loss": records.get(0, BenchRecord()).held_out_loss,
         "peak_rss_bytes": max(
-            (int(one["peak_rss_bytes"]) for one in records.values() if one.get("peak_rss_bytes")),
+            (one.peak_rss_bytes for one in records.values() if one.peak_rss_bytes),
             default=None,
         ),
         "exposed_comm_ns": None if unseen else traced.exposed_comm_ns,
@@ -175,12 +169,12 @@ def _figures(scheme: Document, records: Mapping[int, Document], traced: Traced) 
     if recorded.links is None:
         missing["recorded"] = recorded.reason
     return BenchResult(
-        scheme=str(scheme["full_name"]),
-        model=str(scheme["model"]),
+        scheme=scheme.full_name,
+        model=scheme.model,
         mesh=_mesh(scheme),
-        num_ranks=int(scheme["num_ranks"]),
-        batch=int(scheme["batch"]),
-        effective_batch=int(scheme["effective_batch"]),
+        num_ranks=scheme.num_ranks,
+        batch=scheme.batch,
+        effective_batch=scheme.effective_batch,
         num_steps=num_steps,
         **values,
         num_counted_steps=int(counted.size),
@@ -189,39 +183,37 @@ def _figures(scheme: Document, records: Mapping[int, Document], traced: Traced) 
         unexpected_bytes=recorded.unexpected,
         calls=call_counts(scheme, records, num_steps),
         num_ranks_recorded=len(records),
-        details=next((one["details"] for one in records.values() if one.get("details")), {}),
+        details=next((one.details for one in records.values() if one.details), {}),
         missing=missing,
     )
 
 
-def _mesh(scheme: Document) -> str:
+def _mesh(scheme: SchemeRecord) -> str:
     """`2 dp × 2 tp`; records of before axes had names mean the same."""
-    meanings = OLD_MEANINGS.get(str(scheme.get("name")), {})
+    meanings = OLD_MEANINGS.get(scheme.name, {})
     sizes: dict[str, int] = {}
-    for name, size in scheme["mesh"].items():
+    for name, size in (scheme.mesh or {}).items():
         axis = OLD_NAMES.get(name)
-        sizes[meanings.get(axis, axis) if axis else name] = int(size)
+        sizes[meanings.get(axis, axis) if axis else name] = size
     return " × ".join(f"{sizes[axis]} {axis}" for axis in LAYOUT if sizes.get(axis, 1) > 1)
 
 
-def _cycle(scheme: Document) -> int:
+def _cycle(scheme: SchemeRecord) -> int:
     """After how many steps the scheme's communication repeats."""
-    rows = (row for rows in scheme["predicted"]["calls_of_rank"].values() for row in rows)
-    return math.lcm(*(int(row["every"]) for row in rows))
+    return math.lcm(*(row.every for rows in scheme.calls_of_rank.values() for row in rows))
 
 
-def _ends(record: Document) -> Int64:
-    ends = record.get("step_ends_ns")
-    return np.asarray(ends if isinstance(ends, list) else [], dtype=np.int64)
+def _ends(record: BenchRecord) -> Int64:
+    return np.asarray(record.step_ends_ns, dtype=np.int64)
 
 
-def _durations(record: Document) -> Int64:
+def _durations(record: BenchRecord) -> Int64:
     """Times of a rank's steps, ns; none for a rank that only serves."""
     points = _ends(record)
     return points[1:] - points[:-1]
 
 
-def _pace(record: Document, traced_ns: Sequence[tuple[int, int]], cycle: int) -> _Pace:
+def _pace(record: BenchRecord, traced_ns: Sequence[tuple[int, int]], cycle: int) -> _Pace:
     """Of a rank with at least one step."""
     durations, ends = _durations(record), _ends(record)
     mask: NDArray[np.bool_] = np.ones(durations.size, dtype=bool)
@@ -247,39 +239,32 @@ def _typical(durations: Int64, counted: NDArray[np.bool_], cycle: int) -> float:
     return float(np.mean([np.median(kind) for kind in kinds]))
 
 
-def _is_asynchronous(scheme: Document) -> bool:
-    axes = scheme.get("axes")
-    return isinstance(axes, Mapping) and axes.get("synchrony") == "asynchronous"
-
-
-def _workers(scheme: Document, records: Mapping[int, Document]) -> dict[int, Document]:
+def _workers(scheme: SchemeRecord, records: Mapping[int, BenchRecord]) -> dict[int, BenchRecord]:
     """Ranks whose steps tell the speed."""
     found = {rank: one for rank, one in records.items() if _durations(one).size}
-    if not _is_asynchronous(scheme):
+    if not scheme.is_asynchronous:
         return found
-    learning = {
-        rank: one for rank, one in found.items() if any(loss is not None for loss in one.get("losses") or ())
-    }
+    learning = {rank: one for rank, one in found.items() if any(loss is not None for loss in one.losses)}
     return learning or found  # none has a loss where all are no numbers
 
 
-def _samples_per_s(scheme: Document, paces: Mapping[int, _Pace]) -> float | None:
+def _samples_per_s(scheme: SchemeRecord, paces: Mapping[int, _Pace]) -> float | None:
     steps = [pace.typical_ns for pace in paces.values()]
     if not steps or min(steps) <= 0:
         return None
-    batch = int(scheme["batch"])
-    if not _is_asynchronous(scheme):
+    batch = scheme.batch
+    if not scheme.is_asynchronous:
         return batch * 1e9 / max(steps)
-    share = int(scheme.get("group_batch") or 0) or batch / len(steps)
+    share = scheme.group_batch or batch / len(steps)
     return math.fsum(share * 1e9 / step for step in steps)
 
 
-def _losses(records: Mapping[int, Document]) -> tuple[float | None, float | None]:
+def _losses(records: Mapping[int, BenchRecord]) -> tuple[float | None, float | None]:
     """Training loss of the run's beginning and end."""
-    rows = [one.get("losses") or [] for _, one in sorted(records.items())]
+    rows = [one.losses for _, one in sorted(records.items())]
     by_step = []
     for step in range(max(map(len, rows), default=0)):
-        known = [row[step] for row in rows if step < len(row) and row[step] is not None]
+        known = [loss for row in rows if step < len(row) and (loss := row[step]) is not None]
         if known:
             by_step.append(math.fsum(known) / len(known))
     if not by_step:

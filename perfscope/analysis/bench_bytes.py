@@ -15,19 +15,23 @@ wire             what the hosts' interfaces sent between the first and the last 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 from msgspec import Struct
 
 from perfscope.messages import bench as why
+from perfscope.rundir.scheme_records import (
+    BenchRecord,
+    InterfaceBytes,
+    LedgerCall,
+    PredictedCall,
+    SchemeRecord,
+)
 from perfscope.vocabulary.links import LinkClass
 
 # A trace shows what a backend does, not what it was asked: (backend, asked) -> seen. S is the same.
 _SEEN_AS = {("gloo", "reduce_scatter"): "all_reduce"}
-Document = Mapping[str, Any]
 _CallKey = tuple[str, str, int, int]  # collective, axis, ranks, bytes
-_Rows = Mapping[str, Sequence[Mapping[str, Any]]]  # predicted calls by rank
 
 
 class LinkBytes(Struct, frozen=True, kw_only=True):
@@ -68,8 +72,8 @@ class Recorded(Struct, frozen=True, kw_only=True):
 
 
 def recorded_bytes(
-    scheme: Document,
-    records: Mapping[int, Document],
+    scheme: SchemeRecord,
+    records: Mapping[int, BenchRecord],
     num_steps: int,
     traced_bytes: Mapping[str, float] | None,
 ) -> Recorded:
@@ -84,7 +88,7 @@ def recorded_bytes(
         num_steps: of the run.
         traced_bytes: collective -> S per traced step, over all callers; None: nothing was traced.
     """
-    predicted: _Rows = scheme["predicted"]["calls_of_rank"]
+    predicted = scheme.calls_of_rank
     if not num_steps or not records:
         return Recorded(links=None, reason=why.NO_RECORD)
     if unlisted := [rank for rank in records if str(rank) not in predicted]:
@@ -96,10 +100,10 @@ def recorded_bytes(
     found: dict[str, float] = defaultdict(float)
     strange, unexpected = 0, 0.0
     for rank, record in records.items():
-        entries: dict[_CallKey, list[Mapping[str, Any]]] = defaultdict(list)
+        entries: dict[_CallKey, list[PredictedCall]] = defaultdict(list)
         for row in predicted.get(str(rank), ()):
-            if row["by_library"]:
-                _add(found, row, _per_step(row) * scales[_seen_as(scheme, str(row["collective"]))])
+            if row.by_library:
+                _add(found, row, _per_step(row) * scales[_seen_as(scheme, row.collective)])
             else:
                 entries[_key(row)].append(row)
                 _add(found, row, 0.0)  # a link whose calls were never made carried 0 bytes
@@ -117,17 +121,17 @@ def recorded_bytes(
 
 
 def _library_scales(
-    scheme: Document,
-    records: Mapping[int, Document],
+    scheme: SchemeRecord,
+    records: Mapping[int, BenchRecord],
     num_steps: int,
     traced_bytes: Mapping[str, float] | None,
 ) -> tuple[dict[str, float] | None, str]:
     """(collective as traced -> traced over predicted S of libraries' calls, ""); (None, why not)."""
     wanted: dict[str, float] = defaultdict(float)
-    for rows in scheme["predicted"]["calls_of_rank"].values():
+    for rows in scheme.calls_of_rank.values():
         for row in rows:
-            if row["by_library"]:
-                wanted[_seen_as(scheme, str(row["collective"]))] += int(row["bytes"]) * _per_step(row)
+            if row.by_library:
+                wanted[_seen_as(scheme, row.collective)] += row.bytes * _per_step(row)
     if wanted and traced_bytes is None:
         return None, why.LIBRARY_NOT_TRACED
     own: dict[str, float] = defaultdict(float)
@@ -145,26 +149,27 @@ def _library_scales(
     }, ""
 
 
-def _seen_as(scheme: Document, collective: str) -> str:
-    return _SEEN_AS.get((str(scheme.get("backend", "gloo")), collective), collective)
+def _seen_as(scheme: SchemeRecord, collective: str) -> str:
+    return _SEEN_AS.get((scheme.backend or "gloo", collective), collective)
 
 
-def _per_step(row: Mapping[str, Any]) -> float:
+def _per_step(row: PredictedCall) -> float:
     """Calls per step, over a whole period."""
-    return int(row["count"]) / int(row["every"])
+    return row.count / row.every
 
 
-def _add(found: dict[str, float], row: Mapping[str, Any], calls: float) -> None:
-    for link_class, amount in row["links"].items():
+def _add(found: dict[str, float], row: PredictedCall, calls: float) -> None:
+    for link_class, amount in row.links.items():
         found[link_class] += calls * amount
 
 
 def link_bytes(
-    scheme: Document, records: Mapping[int, Document], num_steps: int, recorded: Recorded
+    scheme: SchemeRecord, records: Mapping[int, BenchRecord], num_steps: int, recorded: Recorded
 ) -> tuple[LinkBytes, ...]:
     """Predicted, recorded and counted bytes side by side, the link with most predicted bytes first."""
-    predicted = scheme["predicted"]
-    algorithmic, wires = predicted["bytes_algorithmic_per_step"], predicted["bytes_wire_per_step"]
+    predicted = scheme.predicted
+    algorithmic = predicted.bytes_algorithmic_per_step if predicted is not None else {}
+    wires = predicted.bytes_wire_per_step if predicted is not None else {}
     measured = wire_bytes(scheme, records, num_steps)
     made = recorded.links
     classes = set(algorithmic) | set(made or ()) | {name for name, amount in measured.items() if amount}
@@ -181,37 +186,37 @@ def link_bytes(
     )
 
 
-def wire_bytes(scheme: Document, records: Mapping[int, Document], num_steps: int) -> dict[str, float]:
+def wire_bytes(scheme: SchemeRecord, records: Mapping[int, BenchRecord], num_steps: int) -> dict[str, float]:
     """Bytes per step that the hosts' interfaces sent: the loopback devices, and all others together.
 
     One rank of each host tells. On one host other interfaces carry somebody else's bytes: they are left out.
     """
-    hosts = {int(place["rank"]): str(place["host"]) for place in scheme.get("places") or ()}
-    by_host: dict[str, Mapping[str, Mapping[str, int]]] = {}
+    hosts = {place.rank: place.host for place in scheme.places}
+    by_host: dict[str, Mapping[str, InterfaceBytes]] = {}
     for rank in sorted(records):
-        by_host.setdefault(hosts.get(rank, "?"), records[rank].get("interfaces") or {})
+        by_host.setdefault(hosts.get(rank, "?"), records[rank].interfaces)
     found: dict[str, float] = defaultdict(float)
     for interfaces in by_host.values() if num_steps else ():
         for name, counters in interfaces.items():
-            found[LinkClass.LOOPBACK if name == "lo" else LinkClass.ETHERNET] += (
-                counters["tx_bytes"] / num_steps
-            )
+            found[LinkClass.LOOPBACK if name == "lo" else LinkClass.ETHERNET] += counters.tx_bytes / num_steps
     if len(set(hosts.values())) < 2:
         found.pop(LinkClass.ETHERNET, None)
     return dict(found)
 
 
-def call_counts(scheme: Document, records: Mapping[int, Document], num_steps: int) -> tuple[CallCount, ...]:
+def call_counts(
+    scheme: SchemeRecord, records: Mapping[int, BenchRecord], num_steps: int
+) -> tuple[CallCount, ...]:
     """Every kind of call, summed over ranks; those that only the ledger knows say `not predicted`."""
     foreseen: dict[_CallKey, int] = defaultdict(int)
     words: dict[_CallKey, str] = {}
     by_library: set[_CallKey] = set()
-    for rows in scheme["predicted"]["calls_of_rank"].values():
+    for rows in scheme.calls_of_rank.values():
         for row in rows:
-            planned = int(row["count"]) * (num_steps // int(row["every"]))
-            foreseen[_key(row)] += int(row.get("calls", planned)) if num_steps else 0
-            words.setdefault(_key(row), str(row["what"]))
-            if row["by_library"]:
+            planned = row.count * (num_steps // row.every)
+            foreseen[_key(row)] += (planned if row.calls is None else row.calls) if num_steps else 0
+            words.setdefault(_key(row), row.what)
+            if row.by_library:
                 by_library.add(_key(row))
     made: dict[_CallKey, int] = defaultdict(int)
     for record in records.values():
@@ -232,12 +237,12 @@ def call_counts(scheme: Document, records: Mapping[int, Document], num_steps: in
     )
 
 
-def _ledger(record: Document) -> dict[_CallKey, int]:
+def _ledger(record: BenchRecord) -> dict[_CallKey, int]:
     found: dict[_CallKey, int] = defaultdict(int)
-    for call in record.get("calls") or ():
-        found[_key(call)] += int(call["count"])
+    for call in record.calls:
+        found[_key(call)] += call.count
     return found
 
 
-def _key(row: Mapping[str, Any]) -> _CallKey:
-    return str(row["collective"]), str(row["axis"]), int(row["num_ranks"]), int(row["bytes"])
+def _key(row: PredictedCall | LedgerCall) -> _CallKey:
+    return row.collective, row.axis, row.num_ranks, row.bytes

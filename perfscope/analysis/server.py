@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -10,6 +10,7 @@ from msgspec import Struct
 from perfscope.analysis.judged import JudgedCalls
 from perfscope.analysis.pairs import SEND
 from perfscope.analysis.results import RankResult
+from perfscope.rundir.scheme_records import SchemeRecord
 
 
 class ServerLoad(Struct, frozen=True, kw_only=True):
@@ -34,19 +35,14 @@ class ServerLoad(Struct, frozen=True, kw_only=True):
     request_bytes: float | None
 
 
-def servers_of(scheme: object) -> set[int]:
+def servers_of(scheme: SchemeRecord | None) -> set[int]:
     """Ranks of a bench run that only serve, by run.json's `scheme`; empty of any other run."""
-    groups = scheme.get("groups") if isinstance(scheme, Mapping) else None
-    serving = [
-        group.get("ranks")
-        for group in (groups if isinstance(groups, list) else [])
-        if isinstance(group, Mapping) and group.get("axis") == "server"
-    ]
-    return {ranks[0] for ranks in serving if isinstance(ranks, list) and ranks and type(ranks[0]) is int}
+    groups = scheme.groups if scheme is not None else ()
+    return {group.ranks[0] for group in groups if group.axis == "server" and group.ranks}
 
 
 def server_load(
-    scheme: object, ranks: Sequence[RankResult], matches: Iterable[JudgedCalls]
+    scheme: SchemeRecord | None, ranks: Sequence[RankResult], matches: Iterable[JudgedCalls]
 ) -> ServerLoad | None:
     """The load of the run's server; None where it has no single one, or no worker beside it was traced.
 

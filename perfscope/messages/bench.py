@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 NO_MPI_IN_TRACES = "no call of MPI was traced: what MPI does counts as compute or idle time"
 NO_WINDOW = "no window was traced"
 NO_STEP = "no step was recorded"
@@ -11,8 +13,8 @@ NO_RECORD = "no rank has left its record"
 LIBRARY_NOT_TRACED = "a library makes these calls itself: only traces show them, and no window was traced"
 
 
-def not_understood(error: Exception) -> str:
-    return f"its record cannot be understood ({type(error).__name__}: {error})"
+def entries_lacking(names: Sequence[str]) -> str:
+    return f"its record lacks, or cannot give: {', '.join(names)}"
 
 
 def calls_not_listed(num: int, num_ranks: int) -> str:

@@ -1,8 +1,13 @@
-"""What a host's folder says of the machine, as typed records: ceilings.json and the sampled stacks."""
+"""What a host's folder says of the machine, typed: topology.json, ceilings.json and the sampled stacks."""
 
 from __future__ import annotations
 
-from perfscope.rundir.records import Record, WholeLists
+from collections.abc import Mapping
+
+import msgspec
+
+from perfscope.rundir import old_gpu_words
+from perfscope.rundir.typed import Count, PartialRow, Record, WholeLists
 
 
 class MeasuredCeiling(Record, frozen=True):
@@ -107,3 +112,110 @@ class StacksRecord(WholeLists, frozen=True):
 
     shared: Frames = Frames()
     profiles: tuple[Profile, ...] = ()
+
+
+class NodeRow(PartialRow, frozen=True):
+    """A NUMA node; `kind` is cpu, memory_only, mcdram or fast; `cpus` a list as the kernel writes it."""
+
+    node: int | None = None
+    cpus: str = ""
+    kind: str = ""
+    memory_bytes: Count | None = None
+    package: int | None = None
+
+
+class PcieRow(Record, frozen=True):
+    """A PCIe link; the peak is per direction."""
+
+    peak_bytes_per_s: float | None = None
+
+
+class GpuRow(PartialRow, frozen=True):
+    """A GPU.
+
+    Attributes:
+        numa_node: -1 where the kernel does not know.
+        visibility: environment variables that select GPUs: stages, each by the first that is set.
+    """
+
+    id: str = ""
+    index: int | None = None
+    name: str = ""
+    vendor: str = ""
+    numa_node: int | None = None
+    pcie: PcieRow = PcieRow()
+    visibility: tuple[tuple[str, ...], ...] = ()
+
+
+class NicRow(PartialRow, frozen=True):
+    """A network interface."""
+
+    id: str = ""
+    name: str = ""
+    numa_node: int | None = None
+    speed_bits_per_s: float | None = None
+    state: str = ""
+    virtual: bool = False
+
+
+class PortRow(PartialRow, frozen=True):
+    """A port of a fabric adapter; `kind` is infiniband, omnipath, roce, rxe or iwarp."""
+
+    id: str = ""
+    device: str = ""
+    port: int | str | None = None
+    kind: str = ""
+    numa_node: int | None = None
+    rate_bits_per_s: float | None = None
+    netdev: str = ""
+
+
+class LinkRow(PartialRow, frozen=True):
+    """A link between the devices `a` and `b`, by their ids."""
+
+    a: str = ""
+    b: str = ""
+    link_class: str = msgspec.field(default="", name="class")
+    num_links: Count | None = None
+    switch: bool = False
+    peak_bytes_per_s: float | None = None
+
+
+class CacheRow(PartialRow, frozen=True):
+    """A cache that is shared by `cpus`; `type` is Data, Instruction or Unified."""
+
+    level: Count | None = None
+    type: str = ""
+    size_bytes: Count | None = None
+    cpus: str = ""
+
+
+class TopologyRecord(Record, frozen=True):
+    """topology.json.
+
+    Attributes:
+        online_cpus: a list as the kernel writes it.
+        cpu_limit: CPUs that the cgroup grants; None = no limit.
+        document: as it was read, in today's words.
+    """
+
+    cpu_model: str = ""
+    kernel: str = ""
+    logical_cpus: Count | None = None
+    online_cpus: str = ""
+    cpu_limit: float | None = None
+    sockets: Count | None = None
+    memory_bytes: Count | None = None
+    numa_nodes: tuple[NodeRow, ...] = ()
+    gpus: tuple[GpuRow, ...] = ()
+    nics: tuple[NicRow, ...] = ()
+    fabric_ports: tuple[PortRow, ...] = ()
+    links: tuple[LinkRow, ...] = ()
+    caches: tuple[CacheRow, ...] = ()
+    document: dict[str, object] = msgspec.field(default_factory=dict)
+
+
+def with_document(topology: Mapping[str, object]) -> dict[str, object]:
+    """What TopologyRecord is decoded from: topology.json in today's words, with itself as `document`."""
+    today = old_gpu_words.topology(dict(topology))
+    return {**today, "document": today}

@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 from msgspec import Struct
 
 from perfscope.errors import RunDirectoryError, UnreadableFileError
-from perfscope.rundir import layout, old_gpu_words, seal
+from perfscope.rundir import layout, seal
 from perfscope.rundir.attempts import Attempt, all_attempts, choose
 from perfscope.rundir.documents import Document, is_too_deep, parse_document, seal_of_file
-from perfscope.rundir.host_records import CeilingsRecord, StacksRecord
+from perfscope.rundir.host_records import CeilingsRecord, StacksRecord, TopologyRecord, with_document
 from perfscope.rundir.inventory import INVENTORY, mark_of
 from perfscope.rundir.links import refuse_links
 from perfscope.rundir.migrations import migrate
@@ -30,10 +30,12 @@ from perfscope.rundir.opening import (
     read_bounded,
     reason_of,
 )
-from perfscope.rundir.records import LayersRecord, RankRecord, decode_record, decode_run
+from perfscope.rundir.records import LayersRecord, RankRecord, decode_run
 from perfscope.rundir.rows import Row, decode_lines, is_step, step_columns, without_impossible
 from perfscope.rundir.samples import HostSamples, read_samples
 from perfscope.rundir.schema import STEPS, TIMELINE
+from perfscope.rundir.scheme_records import BenchRecord
+from perfscope.rundir.typed import decode_record
 from perfscope.vocabulary.steps import StepSource
 
 _T = TypeVar("_T", bound=Struct)
@@ -99,14 +101,15 @@ class RunReader:
             self._note(path, lost, f"{lost:,} of its entries cannot be read as a layer")
         return record
 
-    def bench_records(self) -> dict[int, Document]:
+    def bench_records(self) -> dict[int, BenchRecord]:
         """bench.json of a bench run by rank, of ranks that no probe reached, too; empty for other runs."""
-        records: dict[int, Document] = {}
+        records: dict[int, BenchRecord] = {}
         for path in sorted((self.path / layout.RANKS).glob(f"*/{layout.BENCH_JSON}")):
             name = path.parent.name
             document = self._document(path) if name.isdigit() else None
-            if document is not None:
-                records[int(name)] = document
+            record = self._record(BenchRecord, path, document)
+            if record is not None:
+                records[int(name)] = record
         return records
 
     def windows(self, rank: int) -> tuple[Document, ...]:
@@ -178,10 +181,11 @@ class RunReader:
             self._summaries = tuple(sorted(current, key=lambda d: (_whole(d["rank"]), _whole(d["window"]))))
         return self._summaries
 
-    def topology(self, host: str) -> Document | None:
+    def topology(self, host: str) -> TopologyRecord | None:
         """topology.json of a host in `hosts`, or None."""
-        document = self._document(self._host_file(host, layout.TOPOLOGY_JSON))
-        return old_gpu_words.topology(document) if document is not None else None
+        path = self._host_file(host, layout.TOPOLOGY_JSON)
+        document = self._document(path)
+        return self._record(TopologyRecord, path, with_document(document) if document is not None else None)
 
     def ceilings(self, host: str) -> CeilingsRecord | None:
         """ceilings.json of a host, or None."""

@@ -1,44 +1,26 @@
-"""The documents of a run directory as typed records: defaults, wrong types and impossible values end here.
-
-An entry that is null is absent. One of a wrong type, or out of its range, gives the default and is named to
-the caller (the reader makes a note of it). An unknown one is ignored. So a document of another version, or a
-damaged one, keeps the others.
-"""
+"""run.json, rank.json and layers.json as typed records."""
 
 from __future__ import annotations
 
-import contextlib
-import types
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
 
 from perfscope.rundir.documents import Document
+from perfscope.rundir.scheme_records import SchemeRecord
+from perfscope.rundir.typed import (
+    Count,
+    Nanoseconds,
+    NumRanks,
+    Record,
+    Size,
+    WorldSize,
+    decode_record,
+    read_as,
+)
 
-Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
-Size = Annotated[int, msgspec.Meta(ge=1, lt=1 << 62)]
-NumRanks = Annotated[int, msgspec.Meta(ge=0, le=10_000_000)]
-WorldSize = Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
-Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=10 * 366 * 86_400 * 10**9)]  # of something that ran
 BatchSize = Annotated[float, msgspec.Meta(gt=0, le=1e15)]
-
-_T = TypeVar("_T", bound=msgspec.Struct)
-
-
-class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of all: a key that is absent has its default."""
-
-
-class WholeLists(Record, frozen=True):
-    """A record whose lists and mappings are read whole or not at all: what is in them belongs together."""
-
-
-class PartialRow(WholeLists, frozen=True):
-    """A row of a list that is kept without the entries that cannot be read; any other row is left out whole.
-
-    Every field has a default.
-    """
 
 
 class Framework(Record, frozen=True):
@@ -157,7 +139,7 @@ class RankRecord(Record, frozen=True):
     notes: tuple[str, ...] = ()
     note_kinds: tuple[object, ...] = ()
     missing: tuple[ProbeMissing, ...] = ()
-    files: dict[str, object] = {}
+    files: dict[str, object] = msgspec.field(default_factory=dict)
 
 
 class LayerRow(Record, frozen=True):
@@ -278,14 +260,14 @@ class RunRecord(Record, frozen=True):
     attach_notes: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     git: Git | None = None
-    packages: dict[str, str] = {}
-    environment: dict[str, str] = {}
-    labels: dict[str, str] = {}
+    packages: dict[str, str] = msgspec.field(default_factory=dict)
+    environment: dict[str, str] = msgspec.field(default_factory=dict)
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
     options: Options = Options()
-    scheme: dict[str, Any] | None = None
+    scheme: SchemeRecord | None = None
     slurm: SlurmJob | None = None
     collected: tuple[object, ...] = ()
-    document: dict[str, object] = {}
+    document: dict[str, object] = msgspec.field(default_factory=dict)
 
     @property
     def is_imported(self) -> bool:
@@ -307,20 +289,12 @@ class RunRecord(Record, frozen=True):
         return options if isinstance(options, dict) else {}
 
 
-def decode_record(kind: type[_T], document: Mapping[str, object]) -> tuple[_T, tuple[str, ...]]:
-    """The document as a record, and the entries that are not in it by name (`memory.peak_rss_bytes`)."""
-    present = {name: value for name, value in document.items() if value is not None}
-    try:
-        return msgspec.convert(present, kind), ()
-    except msgspec.ValidationError:
-        damaged: dict[str, None] = {}
-        record = _lenient_struct(kind, present, "", damaged)
-        return record, tuple(damaged)
-
-
 def decode_run(document: Document) -> tuple[RunRecord, tuple[str, ...]]:
-    """run.json as decode_record gives it, with the document in it."""
-    return decode_record(RunRecord, {**document, "document": document})
+    """run.json as decode_record gives it, with the document in it, and that of the scheme in the scheme."""
+    whole = {**document, "document": document}
+    if isinstance(scheme := document.get("scheme"), dict):
+        whole["scheme"] = {**scheme, "document": scheme}
+    return decode_record(RunRecord, whole)
 
 
 def run_record(document: Document) -> RunRecord:
@@ -331,71 +305,3 @@ def run_record(document: Document) -> RunRecord:
 def rank_record(document: Mapping[str, object]) -> RankRecord:
     """rank.json, where a wrong type is of no account to the caller."""
     return read_as(RankRecord, document)
-
-
-def read_as(kind: type[_T], document: Mapping[str, object]) -> _T:
-    """A document as a record, where a wrong type is of no account to the caller."""
-    return decode_record(kind, document)[0]
-
-
-def _lenient_struct(kind: type[_T], document: Document, where: str, damaged: dict[str, None]) -> _T:
-    values: dict[str, Any] = {}
-    in_part = not issubclass(kind, WholeLists)
-    for field in msgspec.structs.fields(kind):
-        if field.encode_name not in document:
-            continue
-        value = document[field.encode_name]
-        try:
-            place = where + field.encode_name
-            values[field.name] = _lenient(field.type, value, place, damaged, in_part=in_part)
-        except msgspec.ValidationError:
-            if value is not None:
-                damaged[where + field.encode_name] = None
-    return kind(**values)
-
-
-def _lenient(kind: Any, value: object, where: str, damaged: dict[str, None], *, in_part: bool) -> Any:
-    """`value` as `kind`, without what does not fit in it; ValidationError where nothing of it does.
-
-    Args:
-        kind, value: the type wanted and what the document has.
-        where: dotted path of `value` in the document.
-        damaged: what is left out is added, by its path.
-        in_part: whether a list or a mapping may lose some of its values.
-    """
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError:
-        kinds = get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
-        inner = kinds[0]
-        if isinstance(value, dict) and isinstance(inner, type) and issubclass(inner, Record):
-            return _lenient_struct(inner, value, f"{where}.", damaged)
-        if in_part and isinstance(value, list) and get_origin(inner) is tuple and get_args(inner)[-1] is ...:
-            return tuple(_those_that_fit(get_args(inner)[0], value, where, damaged))
-        if in_part and isinstance(value, dict) and get_origin(inner) is dict:
-            of = get_args(inner)[1]
-            pairs = (
-                (name, found)
-                for name, one in value.items()
-                for found in _those_that_fit(of, [one], where, damaged)
-            )
-            return dict(pairs)
-        raise
-
-
-def _those_that_fit(
-    kind: Any, values: Iterable[object], where: str, damaged: dict[str, None]
-) -> Iterator[Any]:
-    for value in values:
-        with contextlib.suppress(msgspec.ValidationError):
-            yield _element(kind, value, where, damaged)
-
-
-def _element(kind: Any, value: object, where: str, damaged: dict[str, None]) -> Any:
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError:
-        if isinstance(value, dict) and isinstance(kind, type) and issubclass(kind, PartialRow):
-            return _lenient_struct(kind, value, f"{where}.", damaged)
-        damaged[where] = None
-        raise

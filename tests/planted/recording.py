@@ -9,9 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from perfscope.analysis.source import Document
-from perfscope.rundir.records import LayersRecord, RankRecord, decode_record, rank_record, run_record
+from perfscope.rundir.host_records import TopologyRecord, with_document
+from perfscope.rundir.records import LayersRecord, RankRecord, rank_record, run_record
 from perfscope.rundir.samples import HostSamples, SampleFact, SampleSeries
 from perfscope.rundir.schema import STEPS, TIMELINE
+from perfscope.rundir.scheme_records import BenchRecord
+from perfscope.rundir.typed import decode_record, read_as
 from tests.planted.emulate import BACKEND, COMM_STREAM, MAIN, STREAM, Job, Played
 
 SECOND = 1_000_000_000
@@ -91,7 +94,7 @@ class EmulatedRun:
             rows.append({"layer": layer.name, "type": layer.type, "params": count, "param_shapes": shapes})
         return decode_record(LayersRecord, {"root": "Net", "layers": rows})[0]
 
-    def bench_records(self) -> dict[int, Document]:
+    def bench_records(self) -> dict[int, BenchRecord]:
         return {}
 
     def windows(self, rank: int) -> Sequence[Document]:
@@ -106,13 +109,13 @@ class EmulatedRun:
     def ceilings(self, host: str) -> None:
         return None
 
-    def topology(self, host: str) -> Document | None:
+    def topology(self, host: str) -> TopologyRecord | None:
         nodes = [
             {"node": k, "cpus": cpus, "memory_bytes": 1 << 34, "kind": "cpu", "package": k}
             for k, cpus in enumerate(("0-3", "4-7"))
         ]
         facts = {"logical_cpus": CPUS_PER_HOST, "online_cpus": "0-7", "sockets": 2, "numa_nodes": nodes}
-        return {"schema_version": 1, "host": host, **facts}
+        return read_as(TopologyRecord, with_document({"host": host, **facts}))
 
     def summaries(self) -> Sequence[Document]:
         return [self._summary(rank, number) for rank in self.ranks for number in range(len(self.job.windows))]

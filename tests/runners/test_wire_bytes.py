@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from perfscope.analysis.bench import BenchResult, bench_result
+from perfscope.rundir.scheme_records import BenchRecord, SchemeRecord
+from perfscope.rundir.typed import read_as
 from perfscope.runners.config import BenchConfig, parse_scheme
 
 CASES = Path(__file__).with_name("wire_cases.py")
@@ -48,9 +50,10 @@ def measured(tmp_path: Path, cluster: str, num_hosts: int, num_ranks: int, *name
     results = []
     for number, config in enumerate(configs):
         ranks = {
-            rank: json.loads((tmp_path / f"{number}-{rank}.json").read_text()) for rank in range(num_ranks)
+            rank: read_as(BenchRecord, json.loads((tmp_path / f"{number}-{rank}.json").read_text()))
+            for rank in range(num_ranks)
         }
-        record = identity(plan(config), [Place(host=host) for host in hosts])
+        record = read_as(SchemeRecord, identity(plan(config), [Place(host=host) for host in hosts]))
         found, missing = bench_result(record, ranks)
         assert found is not None and not missing
         results.append(found)

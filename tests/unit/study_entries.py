@@ -20,6 +20,8 @@ from perfscope.analysis.results import (
 )
 from perfscope.analysis.study.results import PARTS, RunEntry
 from perfscope.rundir.records import rank_record, run_record
+from perfscope.rundir.scheme_records import BenchRecord
+from perfscope.rundir.typed import read_as
 
 MS = 1_000_000
 _STARTS = itertools.count(1_780_000_000_000_000_000)
@@ -206,6 +208,6 @@ def entry(
     return RunEntry(
         name=name,
         analysis=RunAnalysis(**{**values, **(analysis or {})}),
-        bench_records=records or {},
+        bench_records={rank: read_as(BenchRecord, one) for rank, one in (records or {}).items()},
         metas=dict.fromkeys(range(ranks), rank_record({"root": root})) if root else {},
     )

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from perfscope.analysis.bench import BenchResult, Traced, bench_result
+from perfscope.analysis.missing import Missing
 from perfscope.analysis.run import analyse_run
 from perfscope.messages.missing import cause_text, figure_text
+from perfscope.rundir.scheme_records import BenchRecord, SchemeRecord
+from perfscope.rundir.typed import read_as
 from tests.unit.synthetic_run import SyntheticRun
 
 MS = 1_000_000
@@ -59,8 +62,15 @@ def record(step_ms: int = 10, steps: int = 4, **changes: Any) -> dict[str, Any]:
     }
 
 
+def result_of(
+    scheme_: dict[str, Any], records: dict[int, dict[str, Any]], traced: Traced | None = None
+) -> tuple[BenchResult | None, tuple[Missing, ...]]:
+    typed = {rank: read_as(BenchRecord, one) for rank, one in records.items()}
+    return bench_result(read_as(SchemeRecord, scheme_), typed, traced)
+
+
 def figures(scheme_: dict[str, Any], *records: dict[str, Any], traced: Traced | None = None) -> BenchResult:
-    found, _ = bench_result(scheme_, dict(enumerate(records)), traced)
+    found, _ = result_of(scheme_, dict(enumerate(records)), traced)
     assert found is not None
     return found
 
@@ -245,7 +255,7 @@ def test_held_out_loss_is_that_of_rank_0() -> None:
 def test_communication_over_mpi_is_missing_never_none_of_it() -> None:
     traced = Traced(bytes={}, exposed_comm_ns=0.0, exposed_comm_ratio=0.0, reason="")
     over_mpi = scheme(backend="mpi")
-    found, missing = bench_result(over_mpi, {0: record(), 1: record()}, traced)
+    found, missing = result_of(over_mpi, {0: record(), 1: record()}, traced)
     assert found is not None
     assert (found.exposed_comm_ns, found.exposed_comm_ratio) == (None, None)
     assert "MPI" in found.missing["exposed_comm_ns"]
@@ -261,12 +271,12 @@ def test_a_rank_that_only_serves_has_no_part_in_speed_and_loss() -> None:
 
 
 def test_a_rank_that_died_is_missing_and_said_so() -> None:
-    _, missing = bench_result(scheme(), {0: record()})
+    _, missing = result_of(scheme(), {0: record()})
     assert ["1 of 2 ranks" in cause_text(gap) for gap in missing] == [True]
 
 
 def test_nobody_left_a_record() -> None:
-    result, missing = bench_result(scheme(), {})
+    result, missing = result_of(scheme(), {})
     assert result is not None
     assert (result.samples_per_s, result.last_loss, result.num_steps) == (None, None, 0)
     assert len(missing) == 1
@@ -276,7 +286,7 @@ def test_nobody_left_a_record() -> None:
     "broken", [{}, {"predicted": 3}, {"full_name": "x", "predicted": {}}, scheme(mesh=None)]
 )
 def test_a_record_that_makes_no_sense_is_one_missing_figure(broken: dict[str, Any]) -> None:
-    found, missing = bench_result(broken, {0: record()})
+    found, missing = result_of(broken, {0: record()})
     assert found is None
     assert [figure_text(gap) for gap in missing] == ["the scheme's figures"]
 
@@ -295,7 +305,7 @@ def test_a_mesh_without_named_axes_reads_as_one_with_them(
 ) -> None:
     unnamed = dict(zip(("data", "model", "stage"), old, strict=True))
     for mesh in (unnamed, new):
-        found, _ = bench_result(scheme(name=name, mesh=mesh), {0: record()})
+        found, _ = result_of(scheme(name=name, mesh=mesh), {0: record()})
         assert found is not None and found.mesh == text
 
 

@@ -15,8 +15,9 @@ from perfscope.analysis.machine.topology import Topology
 from perfscope.analysis.machine.tracks import tracks
 from perfscope.analysis.run import analyse_run
 from perfscope.messages.missing import cause_text, figure_text
-from perfscope.rundir.host_records import CeilingsRecord
+from perfscope.rundir.host_records import CeilingsRecord, TopologyRecord
 from perfscope.rundir.samples import HostSamples, SampleSeries
+from perfscope.rundir.typed import read_as
 from tests.unit.synthetic_run import EPOCH, SyntheticRun, comm, span
 from tests.unit.synthetic_samples import BOOT, SECOND, SampledRun, SampleFile, ticks, two_nodes
 
@@ -238,7 +239,7 @@ def test_an_hour_of_a_hundred_series_is_analysed_in_seconds() -> None:
     host = Host(
         name="a",
         samples=samples,
-        topology=Topology.of(two_nodes()),
+        topology=Topology.of(read_as(TopologyRecord, two_nodes())),
         ceilings=CeilingsRecord(),
         ranks=[rank],
         steps_ns=(int(at[0]), int(at[-1])),

@@ -14,7 +14,7 @@ from perfscope.analysis.machine.wire import Job, algorithmic
 from perfscope.analysis.run import analyse_run
 from perfscope.messages.missing import cause_text, figure_text
 from perfscope.rundir.host_records import StacksRecord
-from perfscope.rundir.records import read_as
+from perfscope.rundir.typed import read_as
 from perfscope.vocabulary.links import LinkClass
 from tests.unit.synthetic_run import comm, span
 from tests.unit.synthetic_samples import HOST, SampledRun, SampleFile, ticks, two_nodes

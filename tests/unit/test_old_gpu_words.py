@@ -72,7 +72,9 @@ def test_an_old_topology_has_vendors_and_links_of_today(tmp_path: Path) -> None:
     run.write("hosts/node0/topology.json", document)
     vendor = {"vendor": "NVIDIA", "visibility": [["CUDA_VISIBLE_DEVICES"]]}
     found = RunReader(tmp_path).topology("node0")
-    assert found == {
+    assert found is not None
+    assert found.gpus[0].vendor == "NVIDIA" and found.links[0].num_links == 18
+    assert found.document == {
         "gpus": [{"id": "gpu:0", "name": "NVIDIA H100", **vendor}, 3],
         "links": [{**link, "class": "gpu_link", "kind": "NVLink", "num_links": 18}, {"class": "pcie"}, None],
     }

@@ -9,16 +9,9 @@ from typing import Any
 import pytest
 
 from perfscope.rundir.host_records import CeilingsRecord, StacksRecord
-from perfscope.rundir.records import (
-    RankRecord,
-    Record,
-    RunRecord,
-    decode_record,
-    decode_run,
-    rank_record,
-    read_as,
-    run_record,
-)
+from perfscope.rundir.records import RankRecord, RunRecord, decode_run, rank_record, run_record
+from perfscope.rundir.scheme_records import BenchRecord, SchemeRecord
+from perfscope.rundir.typed import Record, decode_record, read_as
 from tests.unit.synthetic_run import SyntheticRun
 
 RANK: dict[str, Any] = {
@@ -77,6 +70,35 @@ STACKS: dict[str, Any] = {
     "profiles": [{"type": "sampled", "samples": [[0, 1], [0]], "weights": [1.0, 2]}],
 }
 
+CALL: dict[str, Any] = {"collective": "all_reduce", "axis": "dp", "num_ranks": 2, "bytes": 8, "count": 1}
+SCHEME: dict[str, Any] = {
+    "full_name": "dp.ddp",
+    "mesh": {"dp": 2},
+    "num_ranks": 2,
+    "model": "mlp",
+    "batch": 8,
+    "effective_batch": 8,
+    "axes": {"parallelism": "data"},
+    "groups": [{"axis": "server", "ranks": [0, 1]}],
+    "places": [{"rank": 0, "host": "a"}],
+    "predicted": {
+        "bytes_algorithmic_per_step": {"ethernet": 8.0},
+        "bytes_wire_per_step": {"ethernet": 8.0},
+        "calls_of_rank": {
+            "0": [{**CALL, "every": 1, "what": "gradients", "by_library": True, "links": {"ethernet": 8}}]
+        },
+    },
+}
+BENCH: dict[str, Any] = {
+    "losses": [2.0, None, 1.0],
+    "step_ends_ns": [1, 2, 3, 4],
+    "calls": [CALL],
+    "interfaces": {"eth0": {"tx_bytes": 5}},
+    "held_out_loss": None,
+    "peak_rss_bytes": 7,
+    "details": {"a": 1},
+}
+
 
 def test_what_is_absent_or_null_has_its_default() -> None:
     assert rank_record({}) == RankRecord() == rank_record(dict.fromkeys(RANK))
@@ -101,7 +123,14 @@ def test_a_record_has_what_was_written() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "document"),
-    [(RankRecord, RANK), (RunRecord, RUN), (CeilingsRecord, CEILINGS), (StacksRecord, STACKS)],
+    [
+        (RankRecord, RANK),
+        (RunRecord, RUN),
+        (SchemeRecord, SCHEME),
+        (BenchRecord, BENCH),
+        (CeilingsRecord, CEILINGS),
+        (StacksRecord, STACKS),
+    ],
 )
 def test_an_entry_of_a_wrong_type_loses_no_other(kind: type[Record], document: dict[str, Any]) -> None:
     whole, _ = decode_record(kind, document)
@@ -195,3 +224,19 @@ def test_a_stack_that_cannot_be_read_takes_those_beside_it_along() -> None:
     record, damaged = decode_record(StacksRecord, {**STACKS, "profiles": [{"samples": [[0], ["x"]]}]})
     assert record.profiles == () and damaged == ("profiles",)
     assert read_as(StacksRecord, STACKS).profiles[0].weights == (1.0, 2.0)
+
+
+def test_a_prediction_that_cannot_be_read_is_none_at_all() -> None:
+    """Without some of its calls a scheme would be predicted to send less than it does."""
+    [call] = SCHEME["predicted"]["calls_of_rank"]["0"]
+    for wrong in ({**call, "bytes": "8"}, {**call, "every": 0}, {"collective": "send"}, 3):
+        predicted = {**SCHEME["predicted"], "calls_of_rank": {"0": [call, wrong]}}
+        run, damaged = decode_run({"scheme": {**SCHEME, "predicted": predicted}})
+        assert run.scheme is not None and run.scheme.lacking == ("predicted",)
+        assert damaged == ("scheme.predicted.calls_of_rank", "scheme.predicted")
+        assert run.scheme.groups[0].ranks == (0, 1) and run.scheme.document["predicted"] == predicted
+
+
+def test_losses_of_a_rank_keep_their_steps_or_are_none() -> None:
+    record, damaged = decode_record(BenchRecord, {**BENCH, "losses": [2.0, "much", 1.0]})
+    assert record.losses == () and damaged == ("losses",) and record.step_ends_ns == (1, 2, 3, 4)

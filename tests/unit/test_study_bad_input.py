@@ -235,7 +235,8 @@ def test_runs_that_nothing_groups_are_still_said_to_differ() -> None:
 
 def test_another_data_type_is_refused() -> None:
     half = entry("b", scheme="b")
-    scheme = {**(half.analysis.run.scheme or {}), "dtype": "float64"}
+    assert half.analysis.run.scheme is not None
+    scheme = {**half.analysis.run.scheme.document, "dtype": "float64"}
     half = entry("b", scheme="b", run={"scheme": scheme})
     study = analyse_study([entry("a", scheme="a"), half], by="scheme")
     assert "float32 (a); float64 (b)" in next(one.text for one in study.problems if one.id == "other_dtype")

@@ -9,7 +9,8 @@ from msgspec import structs
 
 from perfscope.analysis.study.analyse import analyse_study
 from perfscope.analysis.study.results import RunEntry, StudyAnalysis
-from perfscope.rundir.records import LayersRecord, decode_record
+from perfscope.rundir.records import LayersRecord
+from perfscope.rundir.typed import decode_record
 from tests.unit.study_entries import entry, layer
 
 BIG = {"0": ("Conv2d", 896), "7": ("Linear", 4_195_328)}

@@ -159,8 +159,11 @@ def test_the_batch_at_which_the_order_turns_follows_from_what_the_bytes_are() ->
 
     def run(name: str, what: str, rest_ms: float, wire_ms: float) -> RunEntry:
         size = wire_ms / 1e3 * 125e6 * 2
-        calls = [{"what": what, "count": 1, "every": 1, "links": {"ethernet": size}}]
-        scheme = {"full_name": name, "predicted": {"calls_of_rank": {"0": calls}}}
+        call = {"collective": "all_reduce", "axis": "dp", "num_ranks": 2, "bytes": 1, "by_library": False}
+        call |= {"what": what, "count": 1, "every": 1, "links": {"ethernet": size}}
+        sent: dict[str, float] = {}
+        predicted = {"bytes_algorithmic_per_step": sent, "bytes_wire_per_step": sent}
+        scheme = {"full_name": name, "predicted": {**predicted, "calls_of_rank": {"0": [call]}}}
         step = rest_ms + wire_ms
         return entry(
             name,

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from perfscope.analysis import advice
 from perfscope.analysis.findings.evidence import Evidence
-from perfscope.analysis.findings.ranks import certain_calls, devices_of_one, late, scheme, wait_or_transfer
+from perfscope.analysis.findings.ranks import certain_calls, devices_of_one, late, wait_or_transfer
 from perfscope.analysis.results import Finding
 from perfscope.analysis.whatif.changes import SMALL_BYTES
 from perfscope.analysis.whatif.results import WhatIf
@@ -201,7 +201,7 @@ def _longest(evidence: Evidence) -> str:
 
 def _averages_gradients(evidence: Evidence) -> bool:
     """False for bench runs that send something else: activations, weights to and from a server."""
-    axes = scheme(evidence).get("axes")
-    if not isinstance(axes, dict):
+    scheme = evidence.run.scheme
+    if scheme is None or scheme.axes is None:
         return True
-    return axes.get("parallelism") == "data" and axes.get("optimisation") == "decentralised"
+    return scheme.parallelism == "data" and scheme.optimisation == "decentralised"

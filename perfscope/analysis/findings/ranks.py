@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
 
 from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.rank_facts import num_devices
@@ -289,9 +287,4 @@ def devices_of_one(evidence: Evidence) -> int:
 
 def servers(evidence: Evidence) -> set[int]:
     """Ranks of a bench run that only serve: they wait by design."""
-    return servers_of(scheme(evidence))
-
-
-def scheme(evidence: Evidence) -> Mapping[str, Any]:
-    """The scheme of a bench run; empty of any other."""
-    return evidence.run.scheme or {}
+    return servers_of(evidence.run.scheme)

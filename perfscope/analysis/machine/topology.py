@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from perfscope.analysis.source import Document
 from perfscope.kernel_text import cpu_set
+from perfscope.rundir.host_records import CacheRow, GpuRow, LinkRow, NicRow, NodeRow, PortRow, TopologyRecord
 from perfscope.vocabulary.links import LinkClass
 
 _MOST_LINKS = 18  # to other GPUs, of one GPU (H100, H200, B200)
@@ -51,6 +52,7 @@ class Topology(Struct, frozen=True, kw_only=True):
 
     document: Document
     online: frozenset[int]
+    logical_cpus: int | None
     cpu_limit: float | None  # CPUs that the cgroup grants
     sockets: int
     nodes: Mapping[int, Node] = {}
@@ -60,31 +62,27 @@ class Topology(Struct, frozen=True, kw_only=True):
     last_cache_bytes: int | None = None  # all last-level caches together
 
     @classmethod
-    def of(cls, document: Document | None) -> Topology:
-        """Types a topology.json, also one of an older perfscope; None gives an empty one."""
-        known = document or {}
-        links = _link_peaks(_dicts(known.get("links")))
-        online = known.get("online_cpus")
-        sockets = known.get("sockets")
+    def of(cls, record: TopologyRecord | None) -> Topology:
+        """What analysis asks of a topology.json; None gives an empty one."""
+        known = record if record is not None else TopologyRecord()
+        links = _link_peaks(known.links)
         return cls(
-            document=known,
-            online=cpu_set(online) if isinstance(online, str) else frozenset(),
-            cpu_limit=_number(known.get("cpu_limit")) or None,
-            sockets=sockets if isinstance(sockets, int) and sockets > 0 else 1,
-            nodes={one.number: one for one in map(_node, _dicts(known.get("numa_nodes")))},
-            gpus={one.index: one for one in (_gpu(row, links) for row in _dicts(known.get("gpus")))},
-            nics={one.name: one for one in map(_nic, _dicts(known.get("nics")))},
-            ports={one.name: one for one in map(_port, _dicts(known.get("fabric_ports")))},
-            last_cache_bytes=_last_cache(_dicts(known.get("caches"))),
+            document=known.document,
+            online=cpu_set(known.online_cpus),
+            logical_cpus=known.logical_cpus or None,
+            cpu_limit=known.cpu_limit or None,
+            sockets=known.sockets or 1,
+            nodes={one.number: one for one in map(_node, known.numa_nodes)},
+            gpus={one.index: one for one in (_gpu(row, links) for row in known.gpus)},
+            nics={one.name: one for one in map(_nic, known.nics)},
+            ports={one.name: one for one in map(_port, known.fabric_ports)},
+            last_cache_bytes=_last_cache(known.caches),
         )
 
     @property
     def num_cpus(self) -> int | None:
         """CPUs online; None when the file does not say."""
-        if self.online:
-            return len(self.online)
-        count = self.document.get("logical_cpus")
-        return count if isinstance(count, int) and count > 0 else None
+        return len(self.online) or self.logical_cpus
 
     def vendor_gpus(self, device: str) -> list[Gpu]:
         """GPUs of the vendor of a rank's device, ``cuda:0 AMD Instinct MI300X``, in the runtime's order.
@@ -109,64 +107,53 @@ class Topology(Struct, frozen=True, kw_only=True):
         return tuple(sorted(node.number for node in self.nodes.values() if node.package == package))
 
 
-def _node(row: Document) -> Node:
-    cpus = row.get("cpus")
-    own = cpu_set(cpus) if isinstance(cpus, str) else frozenset()
+def _node(row: NodeRow) -> Node:
+    cpus = cpu_set(row.cpus)
     return Node(
-        number=_whole(row.get("node")),
-        cpus=own,
-        kind=str(row.get("kind") or ("cpu" if own else "memory_only")),
-        memory_bytes=_maybe_whole(row.get("memory_bytes")),
-        package=_maybe_whole(row.get("package")),
+        number=-1 if row.node is None else row.node,
+        cpus=cpus,
+        kind=row.kind or ("cpu" if cpus else "memory_only"),
+        memory_bytes=row.memory_bytes,
+        package=row.package,
     )
 
 
-def _gpu(row: Document, links: Mapping[str, float]) -> Gpu:
-    index = _whole(row.get("index"))
-    pcie = row.get("pcie")
-    peak = pcie.get("peak_bytes_per_s") if isinstance(pcie, dict) else None
+def _gpu(row: GpuRow, links: Mapping[str, float]) -> Gpu:
+    index = -1 if row.index is None else row.index
     return Gpu(
         index=index,
-        name=str(row.get("name") or f"GPU {index}"),
-        node=_real_node(row.get("numa_node")),
-        pcie_bytes_per_s=_number(peak),
-        link_bytes_per_s=links.get(str(row.get("id") or f"gpu:{index}")),
-        vendor=str(row.get("vendor") or ""),
-        visibility=_visibility(row.get("visibility")),
+        name=row.name or f"GPU {index}",
+        node=_real_node(row.numa_node),
+        pcie_bytes_per_s=row.pcie.peak_bytes_per_s,
+        link_bytes_per_s=links.get(row.id or f"gpu:{index}"),
+        vendor=row.vendor,
+        visibility=row.visibility,
     )
 
 
-def _visibility(value: object) -> tuple[tuple[str, ...], ...]:
-    stages = value if isinstance(value, list) else []
-    return tuple(tuple(map(str, stage)) for stage in stages if isinstance(stage, list))
-
-
-def _nic(row: Document) -> Port:
-    speed = _number(row.get("speed_bits_per_s"))
+def _nic(row: NicRow) -> Port:
     return Port(
-        name=str(row.get("name")),
-        bytes_per_s=speed / 8 if speed else None,
-        node=_real_node(row.get("numa_node")),
+        name=row.name,
+        bytes_per_s=row.speed_bits_per_s / 8 if row.speed_bits_per_s else None,
+        node=_real_node(row.numa_node),
         kind="ethernet",
-        virtual=bool(row.get("virtual")),
+        virtual=row.virtual,
     )
 
 
-def _port(row: Document) -> Port:
-    rate = _number(row.get("rate_bits_per_s"))
-    netdev = row.get("netdev")
-    kind = str(row.get("kind") or "infiniband")
+def _port(row: PortRow) -> Port:
+    kind = row.kind or "infiniband"
     return Port(
-        name=f"{row.get('device')}/{row.get('port')}",
-        bytes_per_s=rate / 8 if rate else None,
-        node=_real_node(row.get("numa_node")),
+        name=f"{row.device}/{row.port}",
+        bytes_per_s=row.rate_bits_per_s / 8 if row.rate_bits_per_s else None,
+        node=_real_node(row.numa_node),
         kind=kind,
         virtual=kind == "rxe",
-        netdev=str(netdev) if netdev else None,
+        netdev=row.netdev or None,
     )
 
 
-def _link_peaks(rows: Iterable[Document]) -> dict[str, float]:
+def _link_peaks(rows: Iterable[LinkRow]) -> dict[str, float]:
     """Per GPU, what its links to other GPUs carry per direction.
 
     Four links to each of three neighbors are twelve links; eighteen to each of seven are the same eighteen
@@ -176,12 +163,11 @@ def _link_peaks(rows: Iterable[Document]) -> dict[str, float]:
     peaks: dict[str, list[tuple[int, float]]] = defaultdict(list)
     switched: set[str] = set()
     for row in rows:
-        peak, count = _number(row.get("peak_bytes_per_s")), row.get("num_links")
-        if row.get("class") != LinkClass.GPU_LINK or not peak:
+        if row.link_class != LinkClass.GPU_LINK or not row.peak_bytes_per_s:
             continue
-        for end in (str(row.get("a")), str(row.get("b"))):
-            peaks[end].append((count if isinstance(count, int) else 0, peak))
-            if row.get("switch") is True:
+        for end in (row.a, row.b):
+            peaks[end].append((row.num_links or 0, row.peak_bytes_per_s))
+            if row.switch:
                 switched.add(end)
     return {
         end: max(peak for _, peak in found)
@@ -191,31 +177,14 @@ def _link_peaks(rows: Iterable[Document]) -> dict[str, float]:
     }
 
 
-def _last_cache(rows: Iterable[Document]) -> int | None:
+def _last_cache(rows: Iterable[CacheRow]) -> int | None:
     sizes: dict[int, int] = defaultdict(int)
     for row in rows:
-        level, size = row.get("level"), row.get("size_bytes")
-        if isinstance(level, int) and isinstance(size, int) and row.get("type") != "Instruction":
-            sizes[level] += size
+        if row.level is not None and row.size_bytes is not None and row.type != "Instruction":
+            sizes[row.level] += row.size_bytes
     return sizes[max(sizes)] if sizes else None
 
 
-def _real_node(value: object) -> int | None:
+def _real_node(node: int | None) -> int | None:
     """A NUMA node; the kernel writes -1 where it does not know."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def _dicts(value: object) -> list[Document]:
-    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
-def _whole(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else -1
-
-
-def _maybe_whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return node if node is not None and node >= 0 else None

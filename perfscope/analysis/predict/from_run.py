@@ -276,10 +276,9 @@ def _threads(metas: Mapping[int, RankRecord]) -> int | None:
 
 def _model(analysis: RunAnalysis) -> str:
     """What must not differ among the runs that one prediction is made of."""
-    scheme = analysis.run.scheme or {}
-    if "model" in scheme:
-        size = "x".join(map(str, scheme.get("input_shape") or ()))
-        return f"{scheme['model']} at {size} in {scheme.get('dtype')}, {scheme.get('num_classes')} classes"
+    scheme = analysis.run.scheme
+    if scheme is not None and scheme.model:
+        return f"{scheme.model} at {scheme.size_of_sample} in {scheme.dtype}, {scheme.num_classes} classes"
     params = sum(one.num_params or 0 for one in analysis.layers)
     return f"{len(analysis.layers)} layers with {params:,} parameters"
 

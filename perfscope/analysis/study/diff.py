@@ -249,7 +249,7 @@ def _command(run: StudyRun) -> str | None:
 
 
 def _scheme(run: StudyRun, analysis: RunAnalysis) -> dict[str, object]:
-    scheme = mapping(analysis.run.scheme)
+    scheme = analysis.run.scheme.document if analysis.run.scheme is not None else {}
     facts: dict[str, object] = {
         str(name): value
         for name, value in scheme.items()

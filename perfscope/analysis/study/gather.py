@@ -20,7 +20,6 @@ from perfscope.analysis.study.parity import mean_losses
 from perfscope.analysis.study.results import (
     PARTS,
     Composition,
-    Document,
     LossCurve,
     MachineFacts,
     RunEntry,
@@ -29,6 +28,7 @@ from perfscope.analysis.study.results import (
 from perfscope.messages.comparison.problems import incomplete_reason
 from perfscope.rundir.old_words import scales_with
 from perfscope.rundir.records import Exit, RankRecord, RunRecord
+from perfscope.rundir.scheme_records import BenchRecord, SchemeRecord
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.links import BETWEEN_HOSTS
@@ -82,7 +82,7 @@ def _study_run(entry: RunEntry, label: str, known: Model, model: str) -> StudyRu
     analysis = entry.analysis
     run = analysis.run
     bench = analysis.bench
-    scheme = mapping(run.scheme)
+    scheme = run.scheme or SchemeRecord()
     world = _world_size(entry)
     hosts = Counter(rank.host for rank in analysis.ranks if rank.host)
     batch = bench.batch if bench else _batch(analysis)
@@ -105,11 +105,11 @@ def _study_run(entry: RunEntry, label: str, known: Model, model: str) -> StudyRu
         num_hosts=len(hosts) or None,
         ranks_per_host=tuple(hosts[host] for host in sorted(hosts)),
         num_ranks_seen=len(analysis.ranks),
-        scheme=bench.scheme if bench else str(scheme.get("full_name") or ""),
-        axes={str(name): str(value) for name, value in mapping(scheme.get("axes")).items()},
+        scheme=bench.scheme if bench else scheme.full_name,
+        axes=scheme.axes or {},
         mesh=bench.mesh if bench else "",
         model=model,
-        dtype=str(scheme.get("dtype") or ""),
+        dtype=scheme.dtype or "",
         threads=_threads(entry),
         batch=batch,
         effective_batch=bench.effective_batch if bench else None,
@@ -156,14 +156,15 @@ def _study_run(entry: RunEntry, label: str, known: Model, model: str) -> StudyRu
 
 def _backend(entry: RunEntry) -> str:
     """What carries the collectives: as the bench was asked, else as the ranks found it."""
-    asked = str(mapping(entry.analysis.run.scheme).get("backend") or "")
+    scheme = entry.analysis.run.scheme
+    asked = (scheme.backend or "") if scheme is not None else ""
     found = {meta.backend for meta in entry.metas.values() if meta.backend}
     return asked or " and ".join(sorted(found))
 
 
 def _settings(run: RunRecord) -> dict[str, str]:
     """Options of the run and of its bench that are one word or number each."""
-    both = {**run.all_options, **mapping(run.scheme)}
+    both = {**run.all_options, **(run.scheme.document if run.scheme is not None else {})}
     return {name: str(value) for name, value in both.items() if isinstance(value, str | int | float)}
 
 
@@ -217,7 +218,8 @@ def typical_step(entry: RunEntry) -> float | None:
 
 
 def _threads(entry: RunEntry) -> int | None:
-    asked = _whole(mapping(entry.analysis.run.scheme).get("threads"))
+    scheme = entry.analysis.run.scheme
+    asked = scheme.threads if scheme is not None else None
     said = {meta.num_threads or None for meta in entry.metas.values()}
     return asked or (said.pop() if len(said) == 1 else None)
 
@@ -247,8 +249,8 @@ def _repeat_key(
         *(f"{name}={value}" for name, value in sorted(run.labels.items()) if name != REPEAT),
     ]
     if bench is not None:
-        scheme = mapping(run.scheme)
-        facts += [str(scheme.get(name)) for name in ("period", "bind", "dtype", "backend")]
+        scheme = run.scheme or SchemeRecord()
+        facts += map(str, (scheme.period, scheme.bind, scheme.dtype, scheme.backend))
     return SEPARATOR.join(facts)
 
 
@@ -271,15 +273,14 @@ def _loss_curve(entry: RunEntry, batch: int | None) -> LossCurve | None:
     """
     ranks = []
     for _, record in sorted(entry.bench_records.items()):
-        losses, ends = sequence(record.get("losses")), sequence(record.get("step_ends_ns"))
-        if losses and len(ends) > 1:
-            ranks.append((losses, ends))
+        if record.losses and len(record.step_ends_ns) > 1:
+            ranks.append((record.losses, record.step_ends_ns))
     steps, samples, seconds, values = [], [], [], []
     for step in range(max((len(losses) for losses, _ in ranks), default=0)):
         known = [
-            (float(losses[step]), (ends[step + 1] - ends[0]) / 1e9)
+            (loss, (ends[step + 1] - ends[0]) / 1e9)
             for losses, ends in ranks
-            if step < len(losses) and step + 1 < len(ends) and _is_number(losses[step])
+            if step < len(losses) and step + 1 < len(ends) and (loss := losses[step]) is not None
         ]
         if known:
             steps.append(step + 1)
@@ -298,13 +299,7 @@ def _loss_curve(entry: RunEntry, batch: int | None) -> LossCurve | None:
 
 def _losses(entry: RunEntry) -> tuple[float | None, ...]:
     """Of whole batches, step by step: what two trainings are held against each other by."""
-    by_rank = [sequence(record.get("losses")) for _, record in sorted(entry.bench_records.items())]
-    known = [[float(one) if _is_number(one) else None for one in losses] for losses in by_rank]
-    return tuple(mean_losses(known))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    return tuple(mean_losses([record.losses for _, record in sorted(entry.bench_records.items())]))
 
 
 def _framework(entry: RunEntry) -> tuple[str, str]:
@@ -319,8 +314,8 @@ def _memory_of_ranks(metas: Mapping[int, RankRecord]) -> tuple[tuple[int, int], 
     return tuple((rank, size) for rank, size in found if size)
 
 
-def _memory(records: Mapping[int, Document]) -> tuple[tuple[int, int], ...]:
-    found = [(rank, _whole(record.get("peak_rss_bytes"))) for rank, record in sorted(records.items())]
+def _memory(records: Mapping[int, BenchRecord]) -> tuple[tuple[int, int], ...]:
+    found = [(rank, record.peak_rss_bytes) for rank, record in sorted(records.items())]
     return tuple((rank, size) for rank, size in found if size)
 
 
@@ -408,20 +403,19 @@ def _link_speed(cluster: str, topologies: Mapping[str, Mapping[str, object]]) ->
     return float(speeds.pop()) / 8 if len(speeds) == 1 else None
 
 
-def _fixed_share(scheme: Mapping[str, Any]) -> float | None:
+def _fixed_share(scheme: SchemeRecord) -> float | None:
     """Of the bytes that the scheme's formulas send between hosts, those that do not grow with the batch.
 
     None: nothing is sent, or what a call grows with is not known.
     """
     sums = dict.fromkeys(ScalesWith, 0.0)
-    calls = mapping(mapping(scheme.get("predicted")).get("calls_of_rank"))
-    for row in (mapping(row) for rows in calls.values() for row in sequence(rows)):
-        grows_with = scales_with(row.get("scales_with"), row.get("what"))
+    for row in (row for rows in scheme.calls_of_rank.values() for row in rows):
+        grows_with = scales_with(row.scales_with, row.what)
         if grows_with is None:
             return None
-        for link, size in mapping(row.get("links")).items():
-            if link in BETWEEN_HOSTS and _is_number(size) and _is_number(row.get("count")):
-                sums[grows_with] += size * row["count"] / (_whole(row.get("every")) or 1)
+        for link, size in row.links.items():
+            if link in BETWEEN_HOSTS:
+                sums[grows_with] += size * row.count / row.every
     total = math.fsum(sums.values())
     return sums[ScalesWith.WEIGHTS] / total if total else None
 

@@ -44,10 +44,10 @@ class Model(Struct, frozen=True, kw_only=True):
 
 def model_of(entry: RunEntry) -> Model:
     """What the run tells of its model."""
-    scheme = _mapping(entry.analysis.run.scheme)
+    scheme = entry.analysis.run.scheme
     num_ranks = len(entry.analysis.ranks)
     if entry.analysis.bench:
-        shape = "x".join(str(size) for size in scheme.get("input_shape") or ())
+        shape = scheme.size_of_sample if scheme is not None else ""
         name = entry.analysis.bench.model + (f", input {shape}" if shape else "")
         return Model(name=name, layers={}, is_whole=False, num_ranks=num_ranks)
     labels = entry.analysis.run.labels

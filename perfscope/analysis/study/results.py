@@ -26,6 +26,7 @@ from perfscope.analysis.study.figures import Composition as Composition
 from perfscope.analysis.study.figures import Interval as Interval
 from perfscope.analysis.study.framework_results import FrameworkStudy as FrameworkStudy
 from perfscope.rundir.records import LayersRecord, RankRecord
+from perfscope.rundir.scheme_records import BenchRecord
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.comparison import ProblemKind
 from perfscope.vocabulary.efficiency import PopFactor
@@ -52,7 +53,7 @@ class RunEntry(Struct, frozen=True, kw_only=True, eq=False):
 
     name: str
     analysis: RunAnalysis
-    bench_records: Mapping[int, Document] = {}
+    bench_records: Mapping[int, BenchRecord] = {}
     metas: Mapping[int, RankRecord] = {}
     layers: Mapping[int, LayersRecord] = {}
 

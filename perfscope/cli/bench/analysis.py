@@ -66,7 +66,8 @@ def finished_run(run_dir: Path) -> Finished:
         raise RunDirectoryError(f"{run_dir} holds no result of a bench run that can be read")
     if not analysis.bench.num_ranks_recorded:
         raise RunDirectoryError(f"{run_dir} holds no result of a bench run: no rank came to its end")
-    finished = Finished(scheme=scheme, figures={**figures_of(analysis.bench), **disturbed(analysis.machine)})
+    figures = {**figures_of(analysis.bench), **disturbed(analysis.machine)}
+    finished = Finished(scheme=scheme.document, figures=figures)
     del analysis, reader
     gc.collect()
     return finished

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ def figures_of_run(run_dir: Path) -> dict[str, Any]:
     records = reader.bench_records()
     if not records:
         raise RunDirectoryError(f"{run_dir} holds no result of a bench run: no process came to its end")
-    losses = mean_losses([_losses(record) for record in records.values()])
+    losses = mean_losses([record.losses for record in records.values()])
     figures = {
         "samples_per_s": analysis.throughput_samples_per_s,
         "step_median_ns": analysis.step_ns.median if analysis.step_ns else None,
@@ -44,10 +44,7 @@ def figures_of_run(run_dir: Path) -> dict[str, Any]:
         "losses": losses,
         "first_loss": losses[0] if losses else None,
         "final_loss": losses[-1] if losses else None,
-        "peak_rss_bytes": max(
-            (_whole(record.get("peak_rss_bytes")) for record in records.values()), default=0
-        )
-        or None,
+        "peak_rss_bytes": max((record.peak_rss_bytes or 0 for record in records.values()), default=0) or None,
         "missing": {figure_text(entry): cause_text(entry) for entry in analysis.missing},
     }
     del analysis, reader
@@ -75,12 +72,3 @@ def keep_parity(run_dir: Path, reference: str, agreement: Mapping[str, Any]) -> 
     except OSError as error:
         raise RunDirectoryError(f"{path} cannot be read: {error}") from error
     write_json(path, {**manifest, PARITY: {"reference": reference, **agreement}})
-
-
-def _losses(record: Mapping[str, Any]) -> Sequence[float | None]:
-    losses = record.get("losses")
-    return losses if isinstance(losses, list) else []
-
-
-def _whole(value: object) -> int:
-    return value if isinstance(value, int) else 0

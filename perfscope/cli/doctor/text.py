@@ -14,7 +14,7 @@ from perfscope.collectors.trial import Trial
 from perfscope.messages.lists import counted, joined
 from perfscope.reports.text import NARROWEST, WIDEST, Style, cells, pad
 from perfscope.rundir.host_records import CeilingsRecord, MeasuredCeiling, TheoreticalCeiling
-from perfscope.rundir.records import read_as
+from perfscope.rundir.typed import read_as
 
 # The first part of a collector's name -> a heading, and the same inside a sentence; in the table's order.
 GROUPS = {

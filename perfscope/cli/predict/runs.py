@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,6 +21,7 @@ from perfscope.errors import RunDirectoryError, TraceError, UsageError
 
 if TYPE_CHECKING:
     from perfscope.rundir.records import RankRecord
+    from perfscope.rundir.scheme_records import SchemeRecord
     from perfscope.runners.config import BenchConfig
 
 STUDY_JSON = "study.json"
@@ -190,7 +191,7 @@ def config_of(command: Sequence[str]) -> BenchConfig:
     raise NotUsable("its command holds no configuration of `perfscope bench run`; record it again")
 
 
-def _own_plan(config: BenchConfig, scheme: Mapping[str, Any], name: str) -> Plan | None:
+def _own_plan(config: BenchConfig, scheme: SchemeRecord, name: str) -> Plan | None:
     """What the run's own scheme says that it sends; None where only its record tells (no torch)."""
     if find_spec("torch") is None:
         if config.full_name not in _LIBRARY_SCHEMES:
@@ -201,8 +202,7 @@ def _own_plan(config: BenchConfig, scheme: Mapping[str, Any], name: str) -> Plan
         return None
     from perfscope.cli.predict.plans import plan_of
 
-    places = scheme.get("places")
-    hosts = [str(place.get("host")) for place in places] if isinstance(places, list) else []
+    hosts = [place.host for place in scheme.places]
     names = {host: index for index, host in enumerate(dict.fromkeys(hosts))}
     where = tuple(names[host] for host in hosts)
     if len(where) != config.num_ranks:

@@ -11,6 +11,7 @@ from perfscope.messages.links import WHERE
 from perfscope.reports.display import visible
 from perfscope.reports.model import Block, Column, Facts, Note, Section, Table, Unit, Value
 from perfscope.rundir.records import RunRecord
+from perfscope.rundir.scheme_records import SchemeRecord
 
 MOST_CALLS = 40
 
@@ -25,7 +26,7 @@ def scheme_section(analysis: RunAnalysis) -> Section | None:
             id="scheme-facts",
             title="What was trained how",
             pairs=(
-                *_facts(bench, analysis.run.scheme or {}),
+                *_facts(bench, analysis.run.scheme or SchemeRecord()),
                 *_cluster_facts(analysis.run.options.cluster),
             ),
         )
@@ -41,7 +42,7 @@ def scheme_section(analysis: RunAnalysis) -> Section | None:
 
 def scheme_words(run: RunRecord) -> str:
     """The scheme in one sentence: more use above the verdict than a rank's configuration."""
-    return visible((run.scheme or {}).get("summary") or "", 300)
+    return visible(run.scheme.summary if run.scheme is not None else "", 300)
 
 
 def _lead(bench: BenchResult) -> str:
@@ -55,23 +56,20 @@ def _lead(bench: BenchResult) -> str:
     return f"{text}."
 
 
-def _facts(bench: BenchResult, scheme: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+def _facts(bench: BenchResult, scheme: SchemeRecord) -> Iterator[tuple[str, str]]:
     yield "Scheme", visible(bench.scheme)
-    if scheme.get("summary"):
-        yield "In words", visible(scheme["summary"], 300)
-    axes = scheme.get("axes")
-    if isinstance(axes, Mapping):
-        yield "Kind", visible(", ".join(str(value) for value in axes.values()), 300)
+    if scheme.summary:
+        yield "In words", visible(scheme.summary, 300)
+    if scheme.axes is not None:
+        yield "Kind", visible(", ".join(scheme.axes.values()), 300)
     yield "Mesh", bench.mesh or "1 rank"
-    yield "Model", f"{visible(bench.model)}, {_count(scheme.get('num_params'))} parameters"
-    shape = scheme.get("input_shape")
-    if isinstance(shape, (list, tuple)):
-        yield "Input", visible("×".join(map(str, shape)))
+    yield "Model", f"{visible(bench.model)}, {_count(scheme.num_params)} parameters"
+    if scheme.input_shape is not None:
+        yield "Input", visible("×".join(map(str, scheme.input_shape)))
     yield "Batch", f"{bench.batch:,} samples per step, {bench.effective_batch:,} behind one update"
-    rate = scheme.get("learning_rate")
-    if isinstance(rate, Mapping):
-        yield "Learning rate", visible(f"{rate.get('value')} (rule: {rate.get('rule')})")
-    equal = "the same weights as serial training" if scheme.get("equals_serial") else scheme.get("criterion")
+    if (rate := scheme.learning_rate) is not None:
+        yield "Learning rate", visible(f"{rate.value} (rule: {rate.rule})")
+    equal = "the same weights as serial training" if scheme.equals_serial else scheme.criterion
     yield "Result", visible(equal or "differs from serial training", 300)
     if bench.peak_rss_bytes:
         yield "Memory", f"{units.format_bytes(bench.peak_rss_bytes)} at most per rank (peak resident set)"
@@ -92,8 +90,8 @@ def _short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _count(value: object) -> str:
-    return units.format_count(value) if isinstance(value, int) else units.MISSING
+def _count(value: int | None) -> str:
+    return units.MISSING if value is None else units.format_count(value)
 
 
 def _links_table(bench: BenchResult) -> Table:

@@ -1,0 +1,182 @@
+"""What a bench run is and what its ranks recorded, typed: `scheme` of run.json, and bench.json.
+
+`runners.identity` writes the one and `runners.rank` the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+
+from perfscope.rundir.typed import Count, Nanoseconds, Record, Size, WholeLists
+
+_Bytes = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
+_Loss = Annotated[float, msgspec.Meta(ge=-1e290, le=1e290)]
+
+
+class PredictedCall(Record, frozen=True):
+    """Equal calls of one rank.
+
+    Attributes:
+        axis: of the mesh.
+        num_ranks: of the group.
+        bytes: S of one call.
+        every: the calls happen in one of so many steps.
+        what: is sent, in words.
+        by_library: made by DDP, FSDP or torch's pipelines, in no ledger.
+        count: calls in a step in which they happen.
+        links: bytes of one call over each link class.
+        calls: of the whole run; None where an earlier version did not record it.
+        scales_with: see vocabulary.traffic; None likewise.
+    """
+
+    collective: str
+    axis: str
+    num_ranks: Count
+    bytes: Count
+    every: Size
+    what: str
+    by_library: bool
+    count: Count
+    links: dict[str, _Bytes]
+    calls: Count | None = None
+    scales_with: str | None = None
+
+
+class Predicted(WholeLists, frozen=True):
+    """What the scheme's formulas say that a run sends; bytes are per step and by link class.
+
+    Attributes:
+        calls_of_rank: by rank, as text; of very large runs the first ranks only.
+    """
+
+    bytes_algorithmic_per_step: dict[str, _Bytes]
+    bytes_wire_per_step: dict[str, _Bytes]
+    calls_of_rank: dict[str, tuple[PredictedCall, ...]]
+
+
+class LearningRate(Record, frozen=True):
+    """`value` is what the rule gives for the batch."""
+
+    rule: str | None = None
+    value: int | float | None = None
+
+
+class PlacementGroup(Record, frozen=True):
+    """Ranks that belong together along an axis of the mesh ("server": a server, then its workers)."""
+
+    axis: str = ""
+    ranks: tuple[Count, ...] = ()
+
+
+class RankPlace(Record, frozen=True):
+    """Where a rank was."""
+
+    rank: Count
+    host: str
+
+
+class SchemeRecord(WholeLists, frozen=True):
+    """`scheme` of run.json.
+
+    Attributes:
+        full_name: with modifiers.
+        mesh: ranks along each axis.
+        batch: samples of a step over all ranks; `group_batch` of one of the groups that share the weights.
+        effective_batch: samples behind one update.
+        equals_serial: the weights are those of serial training; else `criterion` says what they are.
+        document: the entry as it was read.
+    """
+
+    name: str = ""
+    full_name: str = ""
+    summary: str = ""
+    axes: dict[str, str] | None = None
+    mesh: dict[str, Count] | None = None
+    num_ranks: Count = 0
+    model: str = ""
+    num_params: Count | None = None
+    input_shape: tuple[Count, ...] | None = None
+    num_classes: Count | None = None
+    dtype: str | None = None
+    batch: Count = 0
+    group_batch: Count | None = None
+    effective_batch: Count = 0
+    learning_rate: LearningRate | None = None
+    period: Count | None = None
+    equals_serial: bool = False
+    criterion: str = ""
+    backend: str | None = None
+    bind: str | None = None
+    threads: Count | None = None
+    groups: tuple[PlacementGroup, ...] = ()
+    places: tuple[RankPlace, ...] = ()
+    predicted: Predicted | None = None
+    document: dict[str, object] = msgspec.field(default_factory=dict)
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """Entries that the figures of a bench run need and that are not there."""
+        needed = ("full_name", "model", "num_ranks", "batch", "effective_batch")
+        absent = [name for name in needed if not getattr(self, name)]
+        absent += [name for name in ("mesh", "predicted") if getattr(self, name) is None]
+        return tuple(absent)
+
+    @property
+    def parallelism(self) -> str:
+        return (self.axes or {}).get("parallelism", "")
+
+    @property
+    def optimisation(self) -> str:
+        return (self.axes or {}).get("optimisation", "")
+
+    @property
+    def is_asynchronous(self) -> bool:
+        return (self.axes or {}).get("synchrony") == "asynchronous"
+
+    @property
+    def size_of_sample(self) -> str:
+        """``3x32x32``; "" where it is not known."""
+        return "x".join(map(str, self.input_shape or ()))
+
+    @property
+    def calls_of_rank(self) -> Mapping[str, tuple[PredictedCall, ...]]:
+        return self.predicted.calls_of_rank if self.predicted is not None else {}
+
+
+class LedgerCall(Record, frozen=True):
+    """Equal calls that a rank made during the run."""
+
+    collective: str
+    axis: str
+    num_ranks: Count
+    bytes: Count
+    count: Count
+
+
+class InterfaceBytes(Record, frozen=True):
+    """Sent between a rank's first and last step, headers included."""
+
+    tx_bytes: Count
+
+
+class BenchRecord(WholeLists, frozen=True):
+    """bench.json of one rank.
+
+    Attributes:
+        losses: by step; None where it is no number, or the rank computes none.
+        step_ends_ns: monotonic; one more than there are steps, the first is where the first step begins.
+        calls: that the rank made itself.
+        interfaces: of its host, by name.
+        details: the scheme's own, by name.
+    """
+
+    losses: tuple[_Loss | None, ...] = ()
+    step_ends_ns: tuple[Nanoseconds, ...] = ()
+    calls: tuple[LedgerCall, ...] = ()
+    interfaces: dict[str, InterfaceBytes] = msgspec.field(default_factory=dict)
+    held_out_loss: _Loss | None = None
+    peak_rss_bytes: Count | None = None
+    details: dict[str, Any] = msgspec.field(default_factory=dict)
