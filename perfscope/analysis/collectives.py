@@ -67,31 +67,7 @@ def analyse_collectives(
         devices: rank -> devices of its process, where it has several.
     """
     name_groups(record, hosts)
-    missing: list[Missing] = []
-    matched: dict[GroupKey, _Matched] = {}
-    reasons: dict[GroupKey, str] = {}
-    for key, group in sorted(record.groups.items()):
-        found, reason = _match_group(key, group, world_size, devices or {})
-        if found is not None:
-            matched[key] = found
-        if reason:
-            reasons[key] = reason
-    together = [one for key, found in matched.items() if key.collective in SYNCHRONISING for one in found]
-    clocks = fit_clocks(together, hosts)
-    pairs = match_pairs(record.groups, hosts, clocks)
-    if pairs:  # they speak for hosts that no collective joins
-        clocks = fit_clocks(together, hosts, [one for found in pairs.values() for one in found])
-    matched |= pairs
-    for key, reason in reasons.items():
-        if not (key.collective in {SEND, RECV} and key._replace(collective=SEND) in matched):
-            entry = missing_figure(
-                Figure.COLLECTIVE_TIMES,
-                Cause.CALLS_UNMATCHED,
-                collective=key.collective,
-                group=key.group,
-                reason=reason,
-            )
-            missing.append(entry)
+    matched, clocks, missing = _match(record, hosts, world_size, devices or {})
     if record.num_nameless:
         missing.append(
             missing_figure(Figure.COMM_SPANS, Cause.COLLECTIVE_NOT_NAMED, count=record.num_nameless)
@@ -119,6 +95,38 @@ def analyse_collectives(
         waiting_ns=waiting,
         matches=tuple(matches),
     )
+
+
+def _match(
+    record: CommRecord, hosts: Mapping[int, str], world_size: int | None, devices: Mapping[int, int]
+) -> tuple[dict[GroupKey, _Matched], ClockFit, list[Missing]]:
+    """The calls of each group that are one call, the clocks fitted to them, and what could not be matched."""
+    matched: dict[GroupKey, _Matched] = {}
+    reasons: dict[GroupKey, str] = {}
+    for key, group in sorted(record.groups.items()):
+        found, reason = _match_group(key, group, world_size, devices)
+        if found is not None:
+            matched[key] = found
+        if reason:
+            reasons[key] = reason
+    together = [one for key, found in matched.items() if key.collective in SYNCHRONISING for one in found]
+    clocks = fit_clocks(together, hosts)
+    pairs = match_pairs(record.groups, hosts, clocks)
+    if pairs:  # they speak for hosts that no collective joins
+        clocks = fit_clocks(together, hosts, [one for found in pairs.values() for one in found])
+    matched |= pairs
+    missing = [
+        missing_figure(
+            Figure.COLLECTIVE_TIMES,
+            Cause.CALLS_UNMATCHED,
+            collective=key.collective,
+            group=key.group,
+            reason=reason,
+        )
+        for key, reason in reasons.items()
+        if not (key.collective in {SEND, RECV} and key._replace(collective=SEND) in matched)
+    ]
+    return matched, clocks, missing
 
 
 def _union_means(matches: Sequence[JudgedCalls]) -> tuple[int | None, int | None]:

@@ -110,20 +110,12 @@ def command(
     check_outputs(html_file, pdf_file)
     from perfscope.gate.config import load_settings
     from perfscope.gate.store import open_store
-    from perfscope.gate.store.errors import BaselineError, shown
 
     settings = load_settings(Path.cwd())
     metric = _metric(metric_id, settings)
-    path = file or settings.history or DEFAULT_FILE
-    if file is None:
-        click.echo(f"perfscope: the history is {path}", err=True)
-    if not path.exists():
-        raise BaselineError(
-            f"there is no history {shown(path)}: make it with `perfscope history add {shown(path)} RUN...`"
-        )
+    path = _existing(file, settings)
     store = open_store(path)
-    entries = store.entries()
-    _check_name(name, entries, path)
+    _check_name(name, store.entries(), path)
 
     from perfscope.gate.trend import trends
     from perfscope.reports.document import render_json
@@ -141,6 +133,20 @@ def command(
             click.echo(f"perfscope: {kind.upper()} report in {target}", err=True)
     if fail_on_change:
         _fail(histories)
+
+
+def _existing(file: Path | None, settings: Settings) -> Path:
+    """The history to read."""
+    from perfscope.gate.store.errors import BaselineError, shown
+
+    path = file or settings.history or DEFAULT_FILE
+    if file is None:
+        click.echo(f"perfscope: the history is {path}", err=True)
+    if not path.exists():
+        raise BaselineError(
+            f"there is no history {shown(path)}: make it with `perfscope history add {shown(path)} RUN...`"
+        )
+    return path
 
 
 def _fail(histories: Sequence[Trend]) -> None:

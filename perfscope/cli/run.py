@@ -98,18 +98,21 @@ def command(
         options={"ceilings": ceilings},
         keep_command_line=keep_command_line,
     )
-    context = click.get_current_context()
+    click.get_current_context().exit(_start(request, dry_run=dry_run))
+
+
+def _start(request: RunRequest, *, dry_run: bool) -> int:
+    """The code to exit with."""
     try:
         if dry_run:
             click.echo(describe_run(request, os.environ))
-            return
-        code = run_command(request, os.environ)
+            return 0
+        return run_command(request, os.environ)
     except CommandNotStarted as error:
         say(str(error))
-        code = error.exit_code
+        return error.exit_code
     except UsageError:
         raise
     except PerfscopeError as error:
         error.exit_code = EXIT_OWN_FAILURE  # the user's code 1 must stay distinguishable from ours
         raise
-    context.exit(code)

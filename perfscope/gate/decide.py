@@ -91,8 +91,7 @@ def judge(
     if other:
         return replace(result, headline=other[0], reasons=tuple(other[1:]))
     needed = _fewest_runs(base, head, pairs, settings, is_settled=bool(stopped))
-    num = len(pairs) if pairs else min(len(base.runs), len(head.runs))
-    if num < needed:
+    if _num_compared(base, head, pairs) < needed:
         result = replace(result, noise=replace(noise, visible=None) if noise else None)
         return replace(result, headline=_too_few(base, head, len(pairs), needed, lost, planned))
     outcome, reasons = _outcome(verdicts, _unlike(base, head, lost))
@@ -161,6 +160,10 @@ def _headline(result: CheckResult) -> str:
 
 def _proof(verdict: MetricVerdict) -> str:
     return words.interval_and_p(verdict.low, verdict.high, verdict.p)
+
+
+def _num_compared(base: Side, head: Side, pairs: Sequence[Pair]) -> int:
+    return len(pairs) if pairs else min(len(base.runs), len(head.runs))
 
 
 def _fewest_runs(

@@ -136,16 +136,11 @@ def analyse_machine(source: RunSource, training: Training) -> tuple[MachineAnaly
     effects = with_effects(disturbances, found.sampled, own_bounds)
     verdict = judge(found.looks, effects.disturbances, len(windows))
     num_hosts = len({record.host for record in source.rank_records.values()})
-    energy = tuple(found.energy)
     per_sample, no_energy = joules_per_sample(
-        energy, max(num_hosts, 1), _num_samples(training), found.no_energy
+        found.energy, max(num_hosts, 1), _num_samples(training), found.no_energy
     )
     on_wire = wire(found.sampled, training.calls, windows, _job(source))
-    missing = [*found.missing, *_missing(source, found, no_energy)]
-    if training.calls and found.sampled and not on_wire:
-        missing.append(missing_figure(Figure.WIRE_BYTES, Cause.NOTHING_ON_WIRE, reason=NOTHING_TO_COMPARE))
-    if not training.layers:  # else the rooflines say it
-        missing += _no_ceilings(found.hosts)
+    missing = [*found.missing, *_missing(source, training, found, no_energy, on_wire)]
     machine = MachineAnalysis(
         hosts=tuple(host.name for host in found.hosts),
         topologies={host.name: host.topology.document for host in found.hosts if host.topology.document},
@@ -158,7 +153,7 @@ def analyse_machine(source: RunSource, training: Training) -> tuple[MachineAnaly
         placements=tuple(found.placements),
         traffic=tuple(found.traffic),
         wire=on_wire,
-        energy=energy,
+        energy=tuple(found.energy),
         joules_per_sample=per_sample,
         stacks=top_frames(stacks),
         costs=tuple(found.costs),
@@ -255,7 +250,13 @@ def _what(what: object, labels: Mapping[str, str]) -> str:
     return f"{what or 'a reading'} ({of})" if of else str(what or "a reading")
 
 
-def _missing(source: RunSource, found: _Found, no_energy: Sequence[Missing]) -> list[Missing]:
+def _missing(
+    source: RunSource,
+    training: Training,
+    found: _Found,
+    no_energy: Sequence[Missing],
+    on_wire: Sequence[object],
+) -> list[Missing]:
     """What of the machine is not known, with the reason."""
     missing = unsampled(source, [host.name for host in found.hosts], [host.name for host in found.sampled])
     sizeless = [host.name for host in found.sampled if not host.topology.num_cpus]
@@ -264,6 +265,10 @@ def _missing(source: RunSource, found: _Found, no_energy: Sequence[Missing]) -> 
         missing.append(entry)
     if found.sampled:
         missing += no_energy
+    if training.calls and found.sampled and not on_wire:
+        missing.append(missing_figure(Figure.WIRE_BYTES, Cause.NOTHING_ON_WIRE, reason=NOTHING_TO_COMPARE))
+    if not training.layers:  # else the rooflines say it
+        missing += _no_ceilings(found.hosts)
     return missing
 
 

@@ -64,17 +64,46 @@ _ASKED = (Figure.SCALING, Figure.WINNER)
 _REASONS = 3  # why runs are left out, that are listed
 
 
-class _Views(Struct):
-    """What has been built so far."""
+class _View(Struct, frozen=True, kw_only=True):
+    """One comparison, with what it says about the runs; or several of them together."""
 
     scaling: ScalingStudy | None = None
     schemes: tuple[SchemeStudy, ...] = ()
     diff: RunDiff | None = None
     frameworks: tuple[FrameworkStudy, ...] = ()
-    problems: list[Problem] = []
-    explained: frozenset[str] = frozenset()  # what the user has the runs compared by, and may differ
-    by: str = ""
-    missing: list[Missing] = []
+    problems: Sequence[Problem] = ()
+    missing: Sequence[Missing] = ()
+
+    def __add__(self, other: _View) -> _View:
+        return _View(
+            scaling=other.scaling or self.scaling,
+            schemes=other.schemes or self.schemes,
+            diff=other.diff or self.diff,
+            frameworks=other.frameworks or self.frameworks,
+            problems=(*self.problems, *other.problems),
+            missing=(*self.missing, *other.missing),
+        )
+
+
+class _Grouping(Struct, frozen=True, kw_only=True):
+    """What runs are compared by.
+
+    Attributes:
+        by: what grouping.names_of knows; "" = nothing.
+        reason: why.
+        stated: whether the user named it.
+        explained: what the user has the runs compared by, and may differ.
+    """
+
+    by: str
+    reason: str
+    stated: bool
+    explained: frozenset[str] = frozenset()
+
+    @property
+    def may_differ(self) -> str:
+        """`by`, but for a label that nobody named."""
+        return "" if not self.stated and self.by.startswith(LABEL) else self.by
 
 
 def analyse_study(
@@ -101,56 +130,79 @@ def analyse_study(
     _check(entries, by, mode)
     runs = gather(entries)
     asked = _reference(runs, reference)
-    chosen = not by
-    by, by_reason = (by, words.STATED) if by else _what_differs(runs)
-    runs = tuple(_grouped(run, by) for run in runs)
-    views = _Views(
-        by="" if chosen and by.startswith(LABEL) else by,
-        explained=frozenset() if chosen or not by else explained(runs, by),
-    )
-    views.problems += [*_left_out(left_out), *problems_of_runs(runs, entries)]
-    views.missing += map(_unread, left_out)
-    of_name = {entry.name: model_of(entry) for entry in entries}
-    views.problems += doubtful_models(runs, {run.label: of_name[run.name] for run in runs})
+    grouping = _grouping(runs, by)
+    runs = tuple(_grouped(run, grouping.by) for run in runs)
+    view = _of_runs(runs, entries, left_out)
     runs = tuple(map(without_bad_factors, runs))
-    good = usable(runs, entries)
     if len(runs) == 1:
-        views.problems.append(_only_one(runs[0]))
+        view += _View(problems=(_only_one(runs[0]),))
     else:
-        if len(runs) == 2 and by != FRAMEWORK:
-            _diff(views, runs, entries, asked)
-        if by == FRAMEWORK:
-            _frameworks(views, good)
-            _unlabelled(views, runs, by)
-        elif by == WORLD_SIZE:
-            _scaling(views, good, mode, asked)
-            if chosen and len({run.scheme for run in good}) > 1:
-                _schemes(views, good, SCHEME, planned=True)
-        elif by:
-            _schemes(views, [run for run in good if run.group], by, planned=False)
-            _unlabelled(views, runs, by)
-        elif views.diff is None:
-            views.problems += forbidding_differences(runs, WARN, "everything")
-            views.problems += batch_difference(runs, WARN, "everything")
-        _common(views, runs, by)
-    problems = _ordered(views.problems)
-    forbidden = forbidding(problems, runs)
-    if views.diff is not None and forbidden:
-        views.diff = refused_diff(views.diff, forbidden)
-    headline, action = _headline(runs, replace(views, problems=list(problems)), by if not chosen else "")
+        view += _compare(runs, entries, grouping, mode, asked)
+    view = replace(view, problems=_ordered(view.problems))
+    forbidden = forbidding(view.problems, runs)
+    diff = refused_diff(view.diff, forbidden) if view.diff is not None and forbidden else view.diff
+    view = replace(view, diff=diff)
+    headline, action = _headline(runs, view, grouping.by if grouping.stated else "")
     return StudyAnalysis(
-        by=by,
-        by_reason=by_reason,
+        by=grouping.by,
+        by_reason=grouping.reason,
         headline=headline,
         runs=runs,
-        scaling=views.scaling,
-        schemes=views.schemes,
-        diff=views.diff,
-        problems=problems,
-        missing=tuple(dict.fromkeys(views.missing)),
+        scaling=view.scaling,
+        schemes=view.schemes,
+        diff=view.diff,
+        problems=tuple(view.problems),
+        missing=tuple(dict.fromkeys(view.missing)),
         action=action,
-        frameworks=views.frameworks,
+        frameworks=view.frameworks,
     )
+
+
+def _grouping(runs: Sequence[StudyRun], by: str | None) -> _Grouping:
+    if by:
+        return _Grouping(by=by, reason=words.STATED, stated=True, explained=explained(runs, by))
+    by, reason = _what_differs(runs)
+    return _Grouping(by=by, reason=reason, stated=False)
+
+
+def _of_runs(runs: Sequence[StudyRun], entries: Sequence[RunEntry], left_out: Sequence[LeftOut]) -> _View:
+    """What is to be said of the runs, however they are compared."""
+    of_name = {entry.name: model_of(entry) for entry in entries}
+    return _View(
+        problems=(
+            *_left_out(left_out),
+            *problems_of_runs(runs, entries),
+            *doubtful_models(runs, {run.label: of_name[run.name] for run in runs}),
+        ),
+        missing=tuple(map(_unread, left_out)),
+    )
+
+
+def _compare(
+    runs: Sequence[StudyRun],
+    entries: Sequence[RunEntry],
+    grouping: _Grouping,
+    mode: str | None,
+    asked: StudyRun | None,
+) -> _View:
+    by, good = grouping.by, usable(runs, entries)
+    view = _View()
+    if len(runs) == 2 and by != FRAMEWORK:
+        view += _diff(runs, entries, grouping, asked)
+    if by == FRAMEWORK:
+        view += _frameworks(good) + _unlabelled(runs, by)
+    elif by == WORLD_SIZE:
+        view += _scaling(good, mode, asked)
+        if not grouping.stated and len({run.scheme for run in good}) > 1:
+            regrouped = [replace(run, group=group_of(run, SCHEME)) for run in good]
+            view += _schemes(regrouped, SCHEME, grouping)
+    elif by:
+        grouped = [run for run in good if run.group]
+        view += _unequal(grouped, grouping) + _schemes(grouped, by, grouping) + _unlabelled(runs, by)
+    elif view.diff is None:
+        problems = forbidding_differences(runs, WARN, "everything")
+        view += _View(problems=(*problems, *batch_difference(runs, WARN, "everything")))
+    return view + _common(runs, by, is_diff=view.diff is not None)
 
 
 def _check(entries: Sequence[RunEntry], by: str | None, mode: str | None) -> None:
@@ -217,8 +269,8 @@ def _what_differs(runs: Sequence[StudyRun]) -> tuple[str, str]:
 
 
 def _diff(
-    views: _Views, runs: Sequence[StudyRun], entries: Sequence[RunEntry], asked: StudyRun | None
-) -> None:
+    runs: Sequence[StudyRun], entries: Sequence[RunEntry], grouping: _Grouping, asked: StudyRun | None
+) -> _View:
     """As given, or from the reference to the other."""
     left = list(runs)
     pairs = []
@@ -228,66 +280,67 @@ def _diff(
         pairs.append((run, entry))
     if asked is not None and pairs[1][0].label == asked.label:
         pairs.reverse()
-    views.diff = run_diff(pairs[0], pairs[1])
-    by, explained_ = views.by if any(run.group for run in runs) else "", views.explained
-    views.problems += forbidding_differences(runs, REFUSE, "diff", by=by, explained=explained_)
+    by = grouping.may_differ if any(run.group for run in runs) else ""
+    problems = forbidding_differences(runs, REFUSE, "diff", by=by, explained=grouping.explained)
     if len({run.world_size for run in runs}) == 1:  # of others it is a matter of strong or weak scaling
-        views.problems += batch_difference(runs, REFUSE, "diff", by=by, explained=explained_)
+        problems += batch_difference(runs, REFUSE, "diff", by=by, explained=grouping.explained)
+    return _View(diff=run_diff(pairs[0], pairs[1]), problems=problems)
 
 
-def _scaling(views: _Views, runs: Sequence[StudyRun], mode: str | None, asked: StudyRun | None) -> None:
-    views.scaling, problems = scaling_study(runs, mode, asked)
-    views.problems += problems
-    views.problems += forbidding_differences(runs, REFUSE, "scaling")
-    if views.scaling is None:
+def _scaling(runs: Sequence[StudyRun], mode: str | None, asked: StudyRun | None) -> _View:
+    scaling, problems = scaling_study(runs, mode, asked)
+    problems = [*problems, *forbidding_differences(runs, REFUSE, "scaling")]
+    if scaling is None:
         cause = Cause.SINGLE_RANK_RUNS if runs else Cause.NO_USABLE_RUN
-        views.missing.append(missing_figure(Figure.SCALING, cause, of_series=""))
-        return
-    for series in views.scaling.series:
+        return _View(problems=problems, missing=[missing_figure(Figure.SCALING, cause, of_series="")])
+    missing = []
+    for series in scaling.series:
         if series.refused:
-            of = scaling_words.of_series(series.name)
-            views.missing.append(
-                missing_figure(Figure.SCALING, Cause.REFUSED, of_series=of, reason=series.refused)
-            )
             assert series.refusal
+            of = scaling_words.of_series(series.name)
+            entry = missing_figure(Figure.SCALING, Cause.REFUSED, of_series=of, reason=series.refused)
+            missing.append(entry)
             text = scaling_words.not_shown(series.name, series.refused)
-            views.problems.append(Problem(severity=REFUSE, id=series.refusal, text=text, affects="scaling"))
+            problems.append(Problem(severity=REFUSE, id=series.refusal, text=text, affects="scaling"))
+    return _View(scaling=scaling, problems=problems, missing=missing)
 
 
-def _frameworks(views: _Views, runs: Sequence[StudyRun]) -> None:
-    views.frameworks = framework_studies(runs)
-    for study in views.frameworks:
-        views.missing += study.missing
-    views.problems += separating_problems(runs)
-    if not views.frameworks:
-        views.missing.append(missing_figure(Figure.WINNER, Cause.NO_FRAMEWORK))
+def _frameworks(runs: Sequence[StudyRun]) -> _View:
+    studies = framework_studies(runs)
+    missing = [entry for study in studies for entry in study.missing]
+    if not studies:
+        missing.append(missing_figure(Figure.WINNER, Cause.NO_FRAMEWORK))
+    return _View(frameworks=studies, problems=separating_problems(runs), missing=missing)
 
 
-def _schemes(views: _Views, runs: Sequence[StudyRun], by: str, planned: bool) -> None:
-    """`planned`: several numbers of ranks are what the study is about."""
-    views.schemes = scheme_studies(
-        [replace(run, group=group_of(run, by)) for run in runs] if planned else runs,
-        by,
-        views.explained,
-    )
-    if not planned:
-        explained_ = views.explained
-        views.problems += forbidding_differences(runs, REFUSE, "schemes", by=views.by, explained=explained_)
-        if WORLD_SIZE not in views.explained:
-            views.problems += _unequal_sizes(runs, by, views.explained)
-        sizes = {0 if WORLD_SIZE in views.explained else run.world_size for run in runs}
-        for size in sizes:
-            same = [run for run in runs if run.world_size == size or WORLD_SIZE in views.explained]
-            views.problems += batch_difference(same, REFUSE, "schemes", by=views.by, explained=explained_)
-    for study in views.schemes:
-        if study.refused:
-            views.missing.append(missing_figure(Figure.WINNER, Cause.REFUSED, reason=study.refused))
-    if not views.schemes:
-        views.missing.append(missing_figure(Figure.WINNER, Cause.NOT_GROUPED))
-    compared = {label for study in views.schemes for row in study.rows for label in row.runs}
+def _unequal(runs: Sequence[StudyRun], grouping: _Grouping) -> _View:
+    """What keeps grouped runs from being compared."""
+    by, named_ = grouping.may_differ, grouping.explained
+    problems = [*forbidding_differences(runs, REFUSE, "schemes", by=by, explained=named_)]
+    if WORLD_SIZE in named_:
+        problems += batch_difference(runs, REFUSE, "schemes", by=by, explained=named_) if runs else []
+        return _View(problems=problems)
+    problems += _unequal_sizes(runs, grouping.by, named_)
+    for size in {run.world_size for run in runs}:
+        same = [run for run in runs if run.world_size == size]
+        problems += batch_difference(same, REFUSE, "schemes", by=by, explained=named_)
+    return _View(problems=problems)
+
+
+def _schemes(runs: Sequence[StudyRun], by: str, grouping: _Grouping) -> _View:
+    studies = scheme_studies(runs, by, grouping.explained)
+    missing = [
+        missing_figure(Figure.WINNER, Cause.REFUSED, reason=study.refused)
+        for study in studies
+        if study.refused
+    ]
+    if not studies:
+        missing.append(missing_figure(Figure.WINNER, Cause.NOT_GROUPED))
+    compared = {label for study in studies for row in study.rows for label in row.runs}
     alone = [run.label for run in runs if run.label not in compared]
     if alone:
-        views.missing.append(missing_figure(Figure.RATIOS, Cause.NO_COUNTERPART, runs=named(alone)))
+        missing.append(missing_figure(Figure.RATIOS, Cause.NO_COUNTERPART, runs=named(alone)))
+    return _View(schemes=studies, missing=missing)
 
 
 def _unequal_sizes(runs: Sequence[StudyRun], by: str, named_: Collection[str]) -> list[Problem]:
@@ -319,14 +372,14 @@ def _unequal_sizes(runs: Sequence[StudyRun], by: str, named_: Collection[str]) -
     ]
 
 
-def _unlabelled(views: _Views, runs: Sequence[StudyRun], by: str) -> None:
+def _unlabelled(runs: Sequence[StudyRun], by: str) -> _View:
     without = tuple(run.label for run in runs if not run.group)
-    if without:
-        text = problem_words.no_value(without, by.removeprefix(LABEL), is_label=by.startswith(LABEL))
-        severity = REFUSE if len(runs) - len(without) < 2 else WARN
-        views.problems.append(
-            Problem(severity=severity, id=ProblemKind.NO_LABEL, text=text, runs=without, affects="schemes")
-        )
+    if not without:
+        return _View()
+    text = problem_words.no_value(without, by.removeprefix(LABEL), is_label=by.startswith(LABEL))
+    severity = REFUSE if len(runs) - len(without) < 2 else WARN
+    problem = Problem(severity=severity, id=ProblemKind.NO_LABEL, text=text, runs=without, affects="schemes")
+    return _View(problems=(problem,))
 
 
 def _unread(run: LeftOut) -> Missing:
@@ -343,19 +396,20 @@ def _left_out(lost: Sequence[LeftOut]) -> list[Problem]:
     return [Problem(severity=WARN, id=ProblemKind.LEFT_OUT, text=text)]
 
 
-def _common(views: _Views, runs: Sequence[StudyRun], by: str) -> None:
+def _common(runs: Sequence[StudyRun], by: str, *, is_diff: bool) -> _View:
     """What all of the study's figures rest on."""
-    views.problems += shared_differences(runs, "everything", libraries_of_groups=by == FRAMEWORK)
+    problems = shared_differences(runs, "everything", libraries_of_groups=by == FRAMEWORK)
     commands: dict[str, set[tuple[str, ...]]] = defaultdict(set)
     for run in runs:
         if not run.scheme and not run.framework_run:  # whose commands name temporary files
             commands[run.repeat_key].add(run.command)
     keys = {key for key, of in commands.items() if len(of) > 1}
-    if keys and views.diff is None:
+    if keys and not is_diff:
         labels = tuple(run.label for run in runs if run.repeat_key in keys)
         text = problem_words.other_command(labels)
         kind = ProblemKind.OTHER_COMMAND
-        views.problems.append(Problem(severity=WARN, id=kind, text=text, runs=labels))
+        problems = [*problems, Problem(severity=WARN, id=kind, text=text, runs=labels)]
+    return _View(problems=problems)
 
 
 def _ordered(problems: Sequence[Problem]) -> tuple[Problem, ...]:
@@ -378,36 +432,34 @@ def _with_more_steps(study: SchemeStudy, problems: Sequence[Problem]) -> str:
     return words.more_steps(action)
 
 
-def _headline(runs: Sequence[StudyRun], views: _Views, stated: str) -> tuple[str, str]:
+def _headline(runs: Sequence[StudyRun], view: _View, stated: str) -> tuple[str, str]:
     """The one sentence over the whole study, and what to do about it; `stated`: --by."""
-    if views.scaling is not None:
-        told = [series for series in views.scaling.series if not series.refused]
+    if view.scaling is not None:
+        told = [series for series in view.scaling.series if not series.refused]
         if told:
             best = max(
                 told, key=lambda series: (series.points[-1].world_size, series.points[-1].samples_per_s)
             )
             text = words.of_series(best.name, best.sentence) if len(told) > 1 else best.sentence
             return text, best.action
-    if views.frameworks:
-        return verdict_of(views.frameworks)
-    for study in sorted(views.schemes, key=lambda one: -len(one.rows)):
+    if view.frameworks:
+        return verdict_of(view.frameworks)
+    for study in sorted(view.schemes, key=lambda one: -len(one.rows)):
         if study.verdict is not None:
-            return study.verdict.headline, _with_more_steps(study, views.problems)
-    if views.diff is not None:
-        return views.diff.headline, views.diff.action or (_remedy(views) if views.diff.refused else "")
-    refusals = sum(problem.severity == REFUSE for problem in views.problems)
+            return study.verdict.headline, _with_more_steps(study, view.problems)
+    if view.diff is not None:
+        return view.diff.headline, view.diff.action or (_remedy(view) if view.diff.refused else "")
+    refusals = sum(problem.severity == REFUSE for problem in view.problems)
     if refusals:
-        return words.refused(len(runs), refusals), _remedy(views)
+        return words.refused(len(runs), refusals), _remedy(view)
     if stated:
-        why = next((cause_text(one) for one in views.missing if one.figure in _ASKED), words.SEE_PROBLEMS)
+        why = next((cause_text(one) for one in view.missing if one.figure in _ASKED), words.SEE_PROBLEMS)
         return words.not_compared_by(len(runs), stated, why), ""
     return words.choose(len(runs)), ""
 
 
-def _remedy(views: _Views) -> str:
+def _remedy(view: _View) -> str:
     of = (
-        words.REMEDIES[one.id]
-        for one in views.problems
-        if one.severity == REFUSE and one.id in words.REMEDIES
+        words.REMEDIES[one.id] for one in view.problems if one.severity == REFUSE and one.id in words.REMEDIES
     )
     return next(of, "")

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from perfscope.analysis.absent import why_cut_short
+from perfscope.analysis.bench import BenchResult
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.rank_facts import named_framework, world_size
 from perfscope.analysis.results import RunAnalysis
@@ -80,9 +81,8 @@ def _labels(names: Sequence[str]) -> list[str]:
 
 def _study_run(entry: RunEntry, label: str, known: Model, model: str) -> StudyRun:
     analysis = entry.analysis
-    run = analysis.run
     bench = analysis.bench
-    scheme = run.scheme or SchemeRecord()
+    scheme = analysis.run.scheme or SchemeRecord()
     world = _world_size(entry)
     hosts = Counter(rank.host for rank in analysis.ranks if rank.host)
     batch = bench.batch if bench else _batch(analysis)
@@ -94,12 +94,11 @@ def _study_run(entry: RunEntry, label: str, known: Model, model: str) -> StudyRu
     machine, facts = analysis.machine, _machine(entry)
     speed = analysis.throughput_samples_per_s
     usable = speed is not None and math.isfinite(speed) and speed > 0
-    key = _repeat_key(entry, model, facts, world, batch)
-    return StudyRun(
+    run = StudyRun(
         label=label,
         name=entry.name,
         group="",
-        repeat_key=key,
+        repeat_key=_repeat_key(entry, model, facts, world, batch),
         repeat=1,
         world_size=world,
         num_hosts=len(hosts) or None,
@@ -112,7 +111,6 @@ def _study_run(entry: RunEntry, label: str, known: Model, model: str) -> StudyRu
         dtype=scheme.dtype or "",
         threads=_threads(entry),
         batch=batch,
-        effective_batch=bench.effective_batch if bench else None,
         samples_per_s=speed if usable else None,
         samples_source=analysis.samples_source,
         step_ns=analysis.step_ns,
@@ -122,26 +120,15 @@ def _study_run(entry: RunEntry, label: str, known: Model, model: str) -> StudyRu
         peak_memory=memory,
         peak_memory_bytes=max((value for _, value in memory), default=None)
         or (bench.peak_rss_bytes if bench else None),
-        links=bench.links if bench else (),
-        first_loss=bench.first_loss if bench else None,
-        last_loss=bench.last_loss if bench else None,
-        held_out_loss=bench.held_out_loss if bench else None,
         loss_curve=curve,
         diverged=_diverged(analysis),
         disturbed=None if machine is None or machine.clean is None else not machine.clean,
         disturbances=tuple(one.title for one in machine.disturbances if one.within_steps) if machine else (),
         incomplete=tuple(incomplete.values()),
         incomplete_causes=tuple(incomplete),
-        running=run.is_open,
+        running=analysis.run.is_open,
         machine=facts,
-        perfscope_version=run.perfscope_version,
-        packages=run.packages,
-        environment=run.environment,
-        options=run.all_options,
-        command=run.command,
-        labels=run.labels,
         missing=_missing(analysis, no_composition, entry, curve),
-        origin=run.origin,
         fixed_share=_fixed_share(scheme),
         num_params=known.num_params or None,
         typical_step_ns=typical_step(entry),
@@ -149,8 +136,36 @@ def _study_run(entry: RunEntry, label: str, known: Model, model: str) -> StudyRu
         framework=framework,
         framework_version=version,
         backend=_backend(entry),
-        settings=_settings(run),
         losses=_losses(entry),
+    )
+    return _with_bench(_with_record(run, analysis.run), bench)
+
+
+def _with_record(run: StudyRun, record: RunRecord) -> StudyRun:
+    return replace(
+        run,
+        perfscope_version=record.perfscope_version,
+        packages=record.packages,
+        environment=record.environment,
+        options=record.all_options,
+        command=record.command,
+        labels=record.labels,
+        origin=record.origin,
+        settings=_settings(record),
+    )
+
+
+def _with_bench(run: StudyRun, bench: BenchResult | None) -> StudyRun:
+    if bench is None:
+        return run
+    return replace(
+        run,
+        mesh=bench.mesh,
+        effective_batch=bench.effective_batch,
+        links=bench.links,
+        first_loss=bench.first_loss,
+        last_loss=bench.last_loss,
+        held_out_loss=bench.held_out_loss,
     )
 
 

@@ -131,12 +131,12 @@ class StudyRun(Struct, frozen=True, kw_only=True):
     num_ranks_seen: int
     scheme: str  # full name with modifiers; "" = not a bench run
     axes: Mapping[str, str]  # the scheme's DDLS axes: parallelism, optimisation, synchrony, topology
-    mesh: str
+    mesh: str = ""
     model: str  # bench: the model and its input; else see models.py; "" = not known
     dtype: str
     threads: int | None  # of each rank
     batch: int | None  # samples of a step over all ranks
-    effective_batch: int | None  # samples in one update
+    effective_batch: int | None = None  # samples in one update
     samples_per_s: float | None
     samples_source: str | None
     step_ns: Quantiles | None
@@ -145,10 +145,10 @@ class StudyRun(Struct, frozen=True, kw_only=True):
     efficiency: Efficiency | None
     peak_memory: tuple[tuple[int, int], ...]  # (rank, bytes); empty = not known
     peak_memory_bytes: int | None  # of the rank with most
-    links: tuple[LinkBytes, ...]  # bytes per step by link class; bench runs only
-    first_loss: float | None
-    last_loss: float | None
-    held_out_loss: float | None
+    links: tuple[LinkBytes, ...] = ()  # bytes per step by link class; bench runs only
+    first_loss: float | None = None
+    last_loss: float | None = None
+    held_out_loss: float | None = None
     loss_curve: LossCurve | None
     diverged: bool
     disturbed: bool | None  # None: cannot be told
@@ -157,12 +157,12 @@ class StudyRun(Struct, frozen=True, kw_only=True):
     incomplete_causes: tuple[Cause, ...]  # of the same
     running: bool
     machine: MachineFacts
-    perfscope_version: str
-    packages: Mapping[str, str]
-    environment: Mapping[str, str]
-    options: Mapping[str, object]
-    command: tuple[str, ...]
-    labels: Mapping[str, str]
+    perfscope_version: str = ""
+    packages: Mapping[str, str] = {}
+    environment: Mapping[str, str] = {}
+    options: Mapping[str, object] = {}
+    command: tuple[str, ...] = ()
+    labels: Mapping[str, str] = {}
     missing: tuple[Missing, ...] = ()  # what of this run is not there
     origin: str = ""  # "run", "import"
     fixed_share: float | None = None  # of the bytes between hosts: what does not grow with the batch

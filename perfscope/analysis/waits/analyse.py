@@ -53,23 +53,11 @@ def analyse_waits(
         parameters: the model's (`ModelFacts.shapes`), to tell what gradient buckets carry; () = not known.
         loader: what the training gets its batches from.
     """
-    steps_of: dict[int, int] = defaultdict(int)
-    for of_window in lines.lines.values():
-        for rank, line in of_window.items():
-            steps_of[rank] += len(line.steps)
+    steps_of = _steps_of(lines)
     missing = _missing(lines, matches, steps_of, world_size)
     sums = Sums.of(len(lines.layers))
-    by_window: dict[int, list[JudgedCalls]] = defaultdict(list)
-    for match in matches:
-        if match.enter.shape[1]:
-            by_window[match.window].append(match)
-    before = {
-        line.steps[0].step - 1
-        for lines_of_window in lines.lines.values()
-        for line in lines_of_window.values()
-        if line.steps
-    }
-    input_of = input_waits(times or {}, before)
+    by_window = _by_window(matches)
+    input_of = input_waits(times or {}, _steps_before_windows(lines))
     windows: list[tuple[int, Sequence[JudgedCalls], Sequence[Late]]] = []
     for window in sorted(by_window):
         table = line_table(lines.lines.get(window, {}), clocks)
@@ -97,6 +85,32 @@ def analyse_waits(
         num_uncertain=sum(call.uncertain for call in calls),
         missing=tuple(missing),
     )
+
+
+def _steps_before_windows(lines: LineRecord) -> set[int]:
+    return {
+        line.steps[0].step - 1
+        for lines_of_window in lines.lines.values()
+        for line in lines_of_window.values()
+        if line.steps
+    }
+
+
+def _by_window(matches: Sequence[JudgedCalls]) -> dict[int, list[JudgedCalls]]:
+    by_window: dict[int, list[JudgedCalls]] = defaultdict(list)
+    for calls in matches:
+        if calls.enter.shape[1]:
+            by_window[calls.window].append(calls)
+    return by_window
+
+
+def _steps_of(lines: LineRecord) -> dict[int, int]:
+    """Rank -> its traced steps."""
+    steps_of: dict[int, int] = defaultdict(int)
+    for of_window in lines.lines.values():
+        for rank, line in of_window.items():
+            steps_of[rank] += len(line.steps)
+    return steps_of
 
 
 def _missing(

@@ -97,29 +97,38 @@ def command(
     _end_with_sweep()
     if name is not None and not name.strip():
         raise UsageError("--name is empty")
-    labelled = parse_labels(labels)
-    if not dry_run:
-        _require_room(output, force)
     asked = Asked(
         output=output,
         force=force,
         name=name,
-        labels=labelled,
+        labels=parse_labels(labels),
         ceilings=ceilings,
         dry_run=dry_run,
         as_json=as_json,
         rest=settings,
     )
-    if framework is not None:
+    if not dry_run:
+        _require_room(output, force)
+    if framework is None:
+        code = _run_scheme(_named_scheme(scheme, python, env), asked, modifiers, cluster)
+    else:
         refuse_scheme(scheme, modifiers, cluster)
-        from perfscope.cli.bench.framework import run_framework
+        code = _run_framework(framework, asked, python, env)
+    click.get_current_context().exit(code)
 
-        click.get_current_context().exit(run_framework(framework, asked, python=python, env=env))
+
+def _named_scheme(scheme: str | None, python: str | None, env: str | None) -> str:
     if python is not None or env is not None:
         raise UsageError("--python and --env name the Python of a --framework; name that, too")
     if scheme is None:
         raise UsageError("name a SCHEME (`perfscope bench list` shows them), or a --framework")
-    click.get_current_context().exit(_run_scheme(scheme, asked, modifiers, cluster))
+    return scheme
+
+
+def _run_framework(framework: str, asked: Asked, python: str | None, env: str | None) -> int:
+    from perfscope.cli.bench.framework import run_framework
+
+    return run_framework(framework, asked, python=python, env=env)
 
 
 def _run_scheme(scheme: str, asked: Asked, modifiers: tuple[str, ...], cluster: str | None) -> int:

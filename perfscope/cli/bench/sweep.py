@@ -94,16 +94,13 @@ def command(
     from perfscope.runners.sweep.state import load_study
 
     sweep = read_sweep(file)
-    if repeats is not None:
-        sweep = replace(sweep, repeats=repeats)
+    sweep = sweep if repeats is None else replace(sweep, repeats=repeats)
     names = _matching(sweep, only)
     folder = Path.cwd() / (output or STUDIES / file.stem)
     wanted = _wanted(folder, batch, slurm)
     if not dry_run:
         load_study(folder)  # what cannot be continued is refused before planning
-    _require_known_names(sweep, file)
-    plans = {cell.name: _plan(cell) for cell in sweep.cells}
-    _require_a_possible_cell(plans, names, file)
+    plans = _plans(sweep, names, file)
     sweep = _with_threads(sweep, plans, wanted)
     if dry_run:
         _print_order(sweep, names, plans, folder, as_json, wanted)
@@ -145,6 +142,14 @@ def _matching(sweep: Sweep, only: str | None) -> frozenset[str] | None:
             f"--only {only!r} matches no cell; there are {', '.join(cell.name for cell in sweep.cells[:8])}"
         )
     return cells
+
+
+def _plans(sweep: Sweep, names: frozenset[str] | None, file: Path) -> dict[str, dict[str, Any] | BenchError]:
+    """Cell -> its plan, or why it cannot be run."""
+    _require_known_names(sweep, file)
+    plans = {cell.name: _plan(cell) for cell in sweep.cells}
+    _require_a_possible_cell(plans, names, file)
+    return plans
 
 
 def _require_known_names(sweep: Sweep, file: Path) -> None:

@@ -104,7 +104,25 @@ def _of_runs(labels: list[str], everywhere: int) -> str:
 
 
 def runs_section(study: StudyAnalysis, started: Mapping[str, int]) -> Section:
-    table = Table(
+    blocks: list[Block] = [_compared(study, started), _locations(study)]
+    commands = tuple(
+        (visible(run.label, 80), visible(beginning(shlex.join(run.command), LONGEST_COMMAND), LONGEST))
+        for run in study.runs
+        if run.command
+    )
+    if commands:
+        blocks.append(Facts(id="runs-commands", title="Their commands", pairs=commands))
+    grouping = visible(study.by_reason, LONGEST)
+    return Section(
+        id="study-runs",
+        title="The runs",
+        lead=f"Grouped by {_by(study.by)}: {grouping}." if study.by and grouping else "",
+        blocks=tuple(blocks),
+    )
+
+
+def _compared(study: StudyAnalysis, started: Mapping[str, int]) -> Table:
+    return Table(
         id="study-runs-table",
         title="What was compared",
         columns=(
@@ -137,7 +155,10 @@ def runs_section(study: StudyAnalysis, started: Mapping[str, int]) -> Section:
             for run in study.runs
         ),
     ).trimmed()
-    locations = Table(
+
+
+def _locations(study: StudyAnalysis) -> Table:
+    return Table(
         id="runs-places",
         title="Where they ran, and how",
         columns=(
@@ -159,21 +180,6 @@ def runs_section(study: StudyAnalysis, started: Mapping[str, int]) -> Section:
         ),
         cards=True,
     ).trimmed()
-    blocks: list[Block] = [table, locations]
-    commands = tuple(
-        (visible(run.label, 80), visible(beginning(shlex.join(run.command), LONGEST_COMMAND), LONGEST))
-        for run in study.runs
-        if run.command
-    )
-    if commands:
-        blocks.append(Facts(id="runs-commands", title="Their commands", pairs=commands))
-    grouping = visible(study.by_reason, LONGEST)
-    return Section(
-        id="study-runs",
-        title="The runs",
-        lead=f"Grouped by {_by(study.by)}: {grouping}." if study.by and grouping else "",
-        blocks=tuple(blocks),
-    )
 
 
 def _by(by: str) -> str:

@@ -170,28 +170,17 @@ def bind_this_process(
         topology = replace(topology, gpu_nodes=())
     done: dict[str, object] = {"bind": config.bind, "cpus": [], "numa": None, "memory": None}
     if ENV_BOUND in env:
-        own = _slot(topology.cores)
-        note = (
-            "the launcher had bound this rank already; --bind was left out" if config.bind != "none" else ""
-        )
-        return done | {
-            "bind": "launcher",
-            "cpus": list(own.cpus),
-            "numa": own.node,
-            "gpu": None,
-            "threads": own.num_cores,
-            "notes": [note] if config.bind != "none" else [],
-        }
+        return done | _bound_by_launcher(topology, config.bind)
     slot = plan_placement(num_ranks, topology, config.bind)[rank]
     done |= {"gpu": slot.gpu, "threads": slot.num_cores}
-    notes: list[str] = []
     if config.bind == "none":
-        return done | {"notes": notes}
+        return done | {"notes": []}
     try:
         os.sched_setaffinity(0, slot.cpus)
     except OSError as error:
         return done | {"notes": [f"the kernel refused to bind this rank to CPUs: {error.strerror}"]}
     done |= {"cpus": list(slot.cpus), "numa": slot.node}
+    notes = []
     if slot.shared:
         notes.append(f"CPUs {format_cpulist(slot.cpus)} are shared by several ranks: there are too few cores")
     if slot.node is not None and len(_nodes_with_memory(root)) > 1:
@@ -201,6 +190,19 @@ def bind_this_process(
         except OSError as error:
             notes.append(f"the kernel refused to prefer memory of NUMA domain {slot.node}: {error.strerror}")
     return done | {"notes": notes}
+
+
+def _bound_by_launcher(topology: Topology, bind: str) -> dict[str, object]:
+    own = _slot(topology.cores)
+    note = "the launcher had bound this rank already; --bind was left out"
+    return {
+        "bind": "launcher",
+        "cpus": list(own.cpus),
+        "numa": own.node,
+        "gpu": None,
+        "threads": own.num_cores,
+        "notes": [note] if bind != "none" else [],
+    }
 
 
 def _fill_domains(domains: Sequence[Sequence[Core]], num_ranks: int) -> list[Slot]:
