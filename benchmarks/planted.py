@@ -189,7 +189,7 @@ def _nobody() -> Iterator[None]:
 
 @contextmanager
 def _neighbour() -> Iterator[None]:
-    """Somebody who computes on the last CPU, from some seconds after the start on."""
+    """A process that computes on the last CPU, from some seconds after the start on."""
     process = multiprocessing.Process(target=_burn, args=(9.0,), daemon=True)
     process.start()
     try:
@@ -207,10 +207,10 @@ def _burn(after_s: float) -> None:
 
 
 def _busy_s() -> float:
-    """CPU time that all processes of the machine have used."""
+    """CPU time that all processes of the machine have used, and that the hypervisor has taken."""
     fields = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-    user, nice, system, _idle, _iowait, irq, softirq, _steal = fields
-    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+    user, nice, system, _idle, _iowait, irq, softirq, steal = fields
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def _children_s() -> float:
@@ -283,7 +283,7 @@ def _noise(runs: list[dict[str, Any]]) -> list[float]:
 
 
 def _summary(document: dict[str, Any]) -> dict[str, Any]:
-    """Over the runs that nobody else overshadowed: with others on the machine, they are the cause."""
+    """Over the runs without much load from outside: with it, that load is the cause."""
     rows = [row for judged in document["causes"].values() for row in judged["runs"]]
     counted = [row for row in rows if not row["overshadowed"]]
     clean = [run for run in document["clean"] if not run["overshadowed"]]
@@ -319,7 +319,8 @@ def _print(document: dict[str, Any]) -> None:
     print(f"false alarms on clean runs: {summary['false_alarms']} of {summary['clean']}")
     if summary["overshadowed"]:
         print(
-            f"* not counted: {summary['overshadowed']} runs, others used more than {BUSY_CPUS} CPUs meanwhile"
+            f"* not counted: {summary['overshadowed']} runs during which other processes and the hypervisor "
+            f"used more than {BUSY_CPUS} CPUs"
         )
     _print_spread(f"what-ifs ({len(summary['what_if_errors'])} of {len(rows)})", summary["what_if_errors"])
     _print_spread("A/A", document["aa_errors"])

@@ -20,7 +20,7 @@ def test_a_loader_that_is_really_slow_is_named_first(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=280, check=True)
     document = json.loads(done.stdout)
     (row,) = document["causes"]["input_bound"]["runs"]
-    assert row["hit"] or row["overshadowed"], row["title"]  # somebody else may really be the larger cause
+    assert row["hit"] or row["overshadowed"], row["title"]  # load from outside may be the larger cause
     assert row["predicted_ns"] is not None and row["predicted_ns"] < row["step_ns"]
 
 
