@@ -84,6 +84,9 @@ _PROGRAMS = frozenset((*_GLUED, *_LOGINS, *_KEY_LOGINS, *_SLASHED_PROGRAMS, "htt
 _SHELLS_C = re.compile(r"-[a-z]{0,3}c\Z")
 # Words after which a name and its value follow as two words: `npm config set NAME VALUE`.
 _SETS = words("set setenv --set -genv -env configure config")
+# Options that are followed by names and values in turn (yacs, mmcv): `--opts SOLVER.LR 0.1 WANDB.KEY X`.
+_PAIRS = words("--opts --opt --cfg-options --options --overrides --override")
+_YACS = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)+\Z")
 _ENDS_COMMAND = frozenset((";", "&&", "||", "|", "&"))
 
 
@@ -131,6 +134,7 @@ class _Line:
         self._before = ""
         self._program = ""
         self._login = False
+        self._in_pairs = False
 
     def argument(self, text: str) -> str:
         """A whole argument of argv: all after `--password=` is its value, spaces and commas too."""
@@ -212,6 +216,7 @@ class _Line:
         if base in _PROGRAMS:
             self._program, self._login = base, False
         self._login = self._login or text == "login"
+        self._in_pairs = text in _PAIRS if text.startswith("-") else self._in_pairs
         if text in ("=", ":", ":=") and self._bare:
             self._announced, self._bare = self._bare, ""
             return
@@ -225,8 +230,12 @@ class _Line:
             self._announced = label[1]
         elif text.lower() in ("bearer", "basic"):
             self._announced = "authorization"
-        elif bare and (_is_setting(bare[1]) or (self._before in _SETS and announces(bare[1]))):
+        elif bare and (_is_setting(bare[1]) or (self._is_name_of_pair(text) and announces(bare[1]))):
             self._announced = bare[1]
+
+    def _is_name_of_pair(self, text: str) -> bool:
+        """Whether a bare word is a name whose value follows, by where it is or by how it is spelled."""
+        return self._before in _SETS or self._in_pairs or _YACS.match(text) is not None
 
 
 def _is_setting(name: str) -> bool:

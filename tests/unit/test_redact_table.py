@@ -42,6 +42,9 @@ SECRET_LINES = [
     (f"env PATVALUE={MIXED} python t.py", MIXED),
     (f"prog --keys {MIXED}", MIXED),
     (f"kaggle config set -n key -v {MIXED}", MIXED),
+    (f"train_net.py --opts SOLVER.LR 0.1 wandb.key {PW}", PW),
+    (f"train_net.py --cfg-options lr 0.1 token {PW}", PW),
+    (f"train_net.py --num-gpus 1 SOLVER.LR 0.1 WANDB.KEY {PW}", PW),
     (f"prog --pin={MIXED}", MIXED),
     (f"prog --totp {MIXED}", MIXED),
     (f"prog --license-key {MIXED}", MIXED),
@@ -161,6 +164,8 @@ SECRET_LINES = [
 ]
 
 HARMLESS_LINES = """
+python train_net.py --num-gpus 1 MODEL.TOKENS 128 DATA.KEY_DIM 64 MODEL.TOKENIZER bpe SOLVER.BASE_LR 0.1
+python run.py --opts model.key_dim 64 data.num_tokens 512 optim.lr 0.1
 python train.py --num-tokens 1024 --max-tokens 512 --tokens 300B --train-tokens 1e9
 python train.py --tokenizer gpt2 --tokenizer-name bert-base-uncased --tokenizer_path ./tok/tokenizer.json
 python train.py --pass-through --passes 3 --num-passes=2 --pass 2
