@@ -242,9 +242,10 @@ def test_a_run_is_an_ordinary_run_directory_and_its_bytes_are_those_predicted(tm
     assert figures["samples_per_s"] > 0 and figures["exposed_comm_ns"] > 0
     assert figures["held_out_loss"] is not None and figures["peak_rss_bytes"] > 50e6
     manifest = RunReader(tmp_path / "run").run
-    scheme: Any = manifest.scheme
     assert manifest.attached_ranks == 2 and manifest.name == "dp.packed"
-    assert scheme["full_name"] == "dp.packed" and scheme["places_are"] == "recorded"
+    assert manifest.scheme is not None
+    assert manifest.scheme.full_name == "dp.packed"
+    assert manifest.scheme.document["places_are"] == "recorded"
     text = verdict_text(document["scheme"], figures)
     assert text.startswith("dp.packed on smallcnn, 2 ranks: ")
     assert "within hosts" in text and "between hosts" not in text
