@@ -73,6 +73,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=5, help="runs of each kind to size the slowdowns")
     parser.add_argument("--resamples", type=int, default=1000, help="verdicts per comparison (default: 1000)")
     parser.add_argument("--verdicts", type=int, default=10, help="whole checks (default: 10)")
+    parser.add_argument("--steps", type=int, help="of each run (default: 150)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
@@ -94,7 +95,7 @@ def trained(folder: Path, args: argparse.Namespace) -> tuple[list[RunFigures], S
     cells = tuned(folder, args.trials) if args.planted else ()
     order = planned(cells, args.base, args.planted, args.seed)
     runs = []
-    for number, cell, run, seconds in collect(folder, order):
+    for number, cell, run, seconds in collect(folder, order, args.steps):
         runs.append(run)
         if seconds > 1:
             print(f"[{number + 1}/{len(order)}] {cell.name}: {seconds:.0f} s", file=sys.stderr, flush=True)

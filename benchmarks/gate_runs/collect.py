@@ -96,8 +96,13 @@ def planned(cells: Sequence[Cell], num_base: int, num_planted: int, seed: int) -
     return order
 
 
-def collect(folder: Path, order: Sequence[Cell]) -> Iterator[tuple[int, Cell, RunFigures, float]]:
+def collect(
+    folder: Path, order: Sequence[Cell], steps: int | None = None
+) -> Iterator[tuple[int, Cell, RunFigures, float]]:
     """Trains what is not there yet; yields (number, cell, figures, seconds), also of what is there.
+
+    Args:
+        steps: of each run; None: as many as the training makes by itself.
 
     Raises:
         CalledProcessError: a training failed.
@@ -107,17 +112,17 @@ def collect(folder: Path, order: Sequence[Cell]) -> Iterator[tuple[int, Cell, Ru
         name = f"{number:03d}-{cell.name}"
         began = time.monotonic()
         if name not in known:
-            known[name] = train(cell, folder / name)
+            known[name] = train(cell, folder / name, steps)
             with (folder / FIGURES).open("ab") as file:
                 file.write(msgspec.json.encode(known[name]) + b"\n")
         yield number, cell, known[name], time.monotonic() - began
 
 
-def train(cell: Cell, place: Path) -> RunFigures:
+def train(cell: Cell, place: Path, steps: int | None = None) -> RunFigures:
     """One run under `perfscope run`."""
     place.parent.mkdir(parents=True, exist_ok=True)
     subprocess.run(
-        [*PERFSCOPE, "run", "-o", str(place), "--force", *RECORDING, "--", *cell.command()],
+        [*PERFSCOPE, "run", "-o", str(place), "--force", *RECORDING, "--", *cell.command(steps)],
         check=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -41,7 +41,7 @@ def test_overhead_benchmark_compares_perfscope_with_the_plain_training() -> None
 def test_gate_benchmark_draws_verdicts_from_runs_that_it_really_made(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     command = [sys.executable, str(BENCHMARKS / "gate.py"), "--folder", str(tmp_path), "--json"]
-    counts = ["--base", "12", "--planted", "0", "--verdicts", "0", "--resamples", "20"]
+    counts = ["--base", "11", "--steps", "60", "--planted", "0", "--verdicts", "0", "--resamples", "20"]
     process = subprocess.run([*command, *counts], capture_output=True, text=True, timeout=850, check=False)
     if "is the machine alone?" in process.stderr:
         pytest.skip(process.stderr.splitlines()[-1])
