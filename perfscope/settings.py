@@ -145,7 +145,7 @@ def _path(value: object) -> Path:
     try:
         return Path(value).expanduser()
     except RuntimeError:
-        raise ValueError("the path of a file, and nobody here has that home directory") from None
+        raise ValueError("the path of a file, and no user here has that home directory") from None
 
 
 def _problems(value: object, hint: Any, key: str, convert: Convert) -> Iterator[Problem]:

@@ -183,7 +183,7 @@ class FileProvenance(Struct, frozen=True, kw_only=True):
     events_cut: int  # launched before the window; counted from the window's start
     events_dropped: int  # unreadable
     events_skipped: int  # readable but of no use to the timeline (Python frames, flow arrows, metadata)
-    unclassified: tuple[tuple[str, int], ...]  # device kernels no rule knows (name, count)
+    unclassified: tuple[tuple[str, int], ...]  # device kernels that no rule classifies (name, count)
     salvaged: bool  # the file was damaged
     notes: tuple[str, ...]  # rank source, damage in words, step source
 

@@ -154,7 +154,7 @@ def _unasked(base: Worktree, python: str) -> tuple[str, ...]:
     """Worth saying only of a project that can be installed."""
     if not any((base.repository / name).is_file() for name in ("pyproject.toml", "setup.py", "setup.cfg")):
         return ()
-    why = f"{python} did not say" if python else "the command does not tell which Python it starts"
+    why = f"{python} did not say" if python else "the command does not show which Python it starts"
     return (
         f"Not checked whether the base imports its own packages ({why}): if they are installed from the "
         "working tree (pip install -e), both sides run the head's code.",

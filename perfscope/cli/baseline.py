@@ -39,15 +39,13 @@ def command() -> None:
     """
 
 
-@command.command("update", context_settings=HELP, short_help="Measure runs and keep their figures.")
+@command.command("update", context_settings=HELP, short_help="Measure runs and store their metrics.")
 @click.argument("file", type=_PATH, metavar="FILE")
 @click.argument("runs", nargs=-1, required=True, type=_PATH, metavar="RUN...")
 @click.option(
     "--name", metavar="TEXT", help="The benchmark's name [default: the settings', or the script's]."
 )
-@click.option(
-    "--replace", "replacing", is_flag=True, help="Drop what was kept for these fingerprints before."
-)
+@click.option("--replace", "replacing", is_flag=True, help="Replace what is stored for these fingerprints.")
 @click.option(
     "--keep", type=click.IntRange(min=1), metavar="N", help="Keep only the newest N runs of a fingerprint."
 )
@@ -96,7 +94,7 @@ def update(
     store = open_store(file, create=True)  # before any run is measured: that takes a while
     groups = _measured(runs, settings, name or settings.name, allow_disturbed=allow_disturbed)
     if not groups:
-        raise PerfscopeError(f"no run was kept, {file} is as it was; the reasons stand above")
+        raise PerfscopeError(f"no run was kept, {file} is as it was; see the reasons above")
     lines = [
         _put(store, key, members, settings, keep=keep, replacing=replacing)
         for (key, _), members in groups.items()

@@ -37,16 +37,14 @@ FILES = (("html", "compare.html"), ("pdf", "compare.pdf"), ("json", "compare.jso
 @click.option(
     "--mode",
     type=click.Choice(["strong", "weak"]),
-    help="What scaling is meant [default: read from the batch of each run, and said].",
+    help="What scaling is meant [default: from the batch of each run].",
 )
-@click.option(
-    "--reference", metavar="RUN", help="The run that others are held against [default: the smallest]."
-)
+@click.option("--reference", metavar="RUN", help="The run to compare with [default: the smallest].")
 @click.option(
     "--html", "html_file", type=click.Path(path_type=Path), metavar="FILE", help="Write HTML to FILE."
 )
 @click.option("--pdf", "pdf_file", type=click.Path(path_type=Path), metavar="FILE", help="Write PDF to FILE.")
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--text", "as_text", is_flag=True, help="Print the text report.")
 @click.option(
     "-o",
@@ -67,7 +65,7 @@ def command(
     as_text: bool,
     folder: Path | None,
 ) -> None:
-    """Hold several runs against each other: how they scale, which scheme wins, what changed.
+    """Compare runs: how they scale, which scheme is fastest, what changed.
 
     RUN is a run directory, or the directory of a study by `perfscope bench sweep` or `bench frameworks`,
     which stands for all its runs. Two runs give a diff, runs of several world sizes their scaling, runs of

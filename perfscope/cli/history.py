@@ -55,11 +55,11 @@ class _History(click.Command):
     "metric_id",
     default="step_p10",
     metavar="ID",
-    help="The figure to follow [default: step_p10].",
+    help="The metric to follow [default: step_p10].",
 )
 @click.option("--html", "html_file", type=_PATH, metavar="FILE", help="Write HTML to FILE.")
 @click.option("--pdf", "pdf_file", type=_PATH, metavar="FILE", help="Write PDF to FILE.")
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--text", "as_text", is_flag=True, help="Print the text report.")
 @click.option(
     "--fail-on-change",

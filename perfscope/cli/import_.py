@@ -56,7 +56,7 @@ class _Import(click.Command):
     "--samples-per-step",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Samples in a step over all ranks. Traces do not tell: without it there is no throughput.",
+    help="Samples in a step over all ranks. Traces do not state it: without it there is no throughput.",
 )
 @click.option(
     "--jobs",

@@ -17,7 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("perfscope.cli.run", "Run a training command and record where its steps go."),
     "import": ("perfscope.cli.import_", "Turn traces of any profiler into a run directory."),
     "report": ("perfscope.cli.report", "Write the report of a run: text, HTML, PDF or JSON."),
-    "compare": ("perfscope.cli.compare", "Hold several runs against each other: scaling, schemes, a diff."),
+    "compare": ("perfscope.cli.compare", "Compare runs: scaling, schemes, differences."),
     "check": ("perfscope.cli.check.command", "Has training become slower? A gate for CI on noisy machines."),
     "baseline": ("perfscope.cli.baseline", "Keep the runs that later checks compare with."),
     "history": ("perfscope.cli.history", "Step times over many commits, and where they changed."),

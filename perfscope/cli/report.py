@@ -31,7 +31,7 @@ HTML_NAME, PDF_NAME = "report.html", "report.pdf"
     "--html", "html_file", type=click.Path(path_type=Path), metavar="FILE", help="Write HTML to FILE."
 )
 @click.option("--pdf", "pdf_file", type=click.Path(path_type=Path), metavar="FILE", help="Write PDF to FILE.")
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--text", "as_text", is_flag=True, help="Print the text report.")
 def command(
     run: Path | None, html_file: Path | None, pdf_file: Path | None, as_json: bool, as_text: bool

@@ -54,7 +54,7 @@ class Share(float):
         bare = _number(value)
         if bare is not None and 1 <= bare <= 100 * LARGEST_THRESHOLD:
             number_text = str(value).strip()
-            raise ValueError(f'a share: "{number_text}%" for {number_text} per cent, or a number below 1')
+            raise ValueError(f'a share: "{number_text}%" for {number_text} percent, or a number below 1')
         share = bare if bare is not None else _per_cent(value)
         if share is None or not 0 < share <= LARGEST_THRESHOLD:
             most = f"{100 * LARGEST_THRESHOLD:.0f} %"

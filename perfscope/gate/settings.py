@@ -1,4 +1,4 @@
-"""How a check is made. Where the figures come from: docs/check.md; from which file: gate.config."""
+"""How a check is made. Data sources: docs/check.md; from which file: gate.config."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def _clashes(
                 continue
             if _BY_ORDER in (process.meta.get("rank_source"), other.meta.get("rank_source")):
                 yield (
-                    f"nothing told their processes which rank they are, so both {first[0]} and {another[0]} "
+                    f"their processes did not know their ranks, so both {first[0]} and {another[0]} "
                     f"count from rank {process.rank}"
                 )
             elif _overlap(process.times, other.times):

@@ -61,7 +61,7 @@ class TrainingAdvice(Struct, frozen=True, kw_only=True):
     no_samples: str = "the batch size cannot be read from what the step is given; give `--samples-per-step`"
     no_width: str = "the program does not say over how many ranks a batch is split; give `--samples-per-step`"
     threads: str = ""
-    trace_anyway: str = "See what was not collected: the framework's profiler could not be used."
+    trace_anyway: str = "See “Not collected”: the framework's profiler could not be used."
     untold: Mapping[str, str] = {}
 
 
@@ -138,7 +138,7 @@ _TENSORFLOW = TrainingAdvice(
     heavy_unnamed=(
         "Look at the longest operators in the timeline first: precision, XLA (jit_compile=True), batch size."
     ),
-    no_layers="no operator of the traced steps lies in the name scope of one of the model's layers",
+    no_layers="no operator of the traced steps is in the name scope of a layer of the model",
     threads="TF_NUM_INTRAOP_THREADS={}",
     trace_anyway=(
         "Trace a run of one worker, where TensorFlow's profiler is safe, or risk it with "
@@ -170,7 +170,7 @@ _KERAS = replace(
 )
 _UNTOLD_UPDATE = (
     "XLA's operators do not say what they are for; only those in a scope or function called like an "
-    'optimizer (jax.named_scope("optimizer")) can be told, the others count as computation'
+    'optimizer (jax.named_scope("optimizer")) can be identified, the others count as compute'
 )
 _UNTOLD_INPUT = (
     "JAX's profile does not show where Keras takes its batches; the median over all steps stands with the "
@@ -198,8 +198,8 @@ _JAX = TrainingAdvice(
     heavy_unnamed=(
         "Put jax.named_scope around layers to see which are long; then precision (bfloat16) and batch size."
     ),
-    no_layers="no operator of the compiled step lies in a named_scope",
-    no_samples="the step's arguments do not tell its batch; give `--samples-per-step`",
+    no_layers="no operator of the compiled step is in a named_scope",
+    no_samples="the arguments of the step do not show its batch size; give `--samples-per-step`",
     trace_anyway="Use a version of JAX whose profiler perfscope knows (see docs/frameworks.md).",
     untold={"input_wait": "", "optimizer": _UNTOLD_UPDATE},
 )
@@ -232,7 +232,7 @@ _MXNET = TrainingAdvice(
 _OWN = replace(
     _GENERAL,
     busy="outside communication",
-    gap_is="what lies between calls",
+    gap_is="what is between calls",
     heavy="",
     heavy_unnamed=(
         "Look into the program's own work (`perfscope run --stacks` samples its Python), or spread it over "
@@ -240,7 +240,7 @@ _OWN = replace(
     ),
     unnamed="No profiler looks into it: it may be computation, reading of files, or waiting for something.",
     no_layers="no profiler looks into what the program computes",
-    samples_from="as perfscope.step() was told",
+    samples_from="as given to perfscope.step()",
     no_samples=(
         "the program does not say how many samples a step takes: call perfscope.step(samples) or give "
         "`--samples-per-step`, if it has any"
@@ -346,7 +346,7 @@ _LIBRARIES: dict[str, CommAdvice] = {
         small="",
         fewer_bytes="gluon.Trainer(compression_params={'type': '2bit'}), larger batches",
         on_full_link="gluon.Trainer(compression_params={'type': '2bit'}), larger batches",
-        calls_are="Pushing and pulling all parameters stands as one call a step. ",
+        calls_are="Pushing and pulling all parameters is one call per step. ",
     ),
     # mpi4py.readthedocs.io; the MPI standard on non-blocking communication.
     MPI: CommAdvice(

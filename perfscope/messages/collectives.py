@@ -5,7 +5,7 @@ from __future__ import annotations
 from perfscope.messages.lists import counted
 
 OTHER_END = "the other end was not traced, or the trace does not name the peers"
-ONE_SIDED = "one rank makes these calls by itself: nobody enters them with it"
+ONE_SIDED = "one rank makes these calls alone: no other rank enters them"
 GROUP_NOT_KNOWN = "the trace does not say which of several process groups they are on"
 # Of layers.
 NO_REDUCE = "gradients are not all-reduced (only the layers of DistributedDataParallel's buckets are known)"

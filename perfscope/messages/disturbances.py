@@ -21,7 +21,7 @@ class DisturbanceWords(Struct, frozen=True):
 
     label: str
     by: str
-    slows: str = "Something else slows"
+    slows: str = "A disturbance slowed"
     remedy: str = _FREE_MEMORY
 
 
@@ -29,34 +29,34 @@ WORDS = {
     DisturbanceKind.CPU_NEIGHBOUR: DisturbanceWords(
         "other processes",
         "other processes",
-        "Processes outside the job slow",
-        "Repeat it on a quiet machine before blaming the code, or give it CPUs of its own.",
+        "Other processes slowed",
+        "Repeat the run on an idle machine before you change the code, or give the job its own CPUs.",
     ),
     DisturbanceKind.STEAL: DisturbanceWords(
         "hypervisor",
         "the hypervisor",
-        "The hypervisor slows",
-        "Repeat it on a host that is not shared: the hypervisor gave this machine's CPUs to others.",
+        "CPU steal slowed",
+        "Repeat the run on a host that is not shared: the hypervisor gave CPU time to others.",
     ),
     DisturbanceKind.THROTTLING: DisturbanceWords(
         "throttling",
         "throttling",
-        "Lowered clocks slow",
+        "Throttled clocks slowed",
         "Check cooling, power supply and power limits before comparing step times.",
     ),
     DisturbanceKind.CGROUP_THROTTLING: DisturbanceWords(
         "CPU quota",
         "a CPU quota",
-        "The CPU quota slows",
+        "The CPU quota slowed",
         "Raise the CPU quota of the job's control group, or compute with fewer threads.",
     ),
     DisturbanceKind.PRESSURE: DisturbanceWords(
-        "pressure", "pressure on CPU, memory or disks", "A machine short of CPUs or memory slows"
+        "pressure", "pressure on CPU, memory or disks", "CPU or memory pressure slowed"
     ),
     DisturbanceKind.GPU_NEIGHBOUR: DisturbanceWords(
         "GPU shared",
         "others on the GPU",
-        "Processes outside the job, on the same GPU, slow",
+        "Other processes on the GPU slowed",
         "End the other processes on that GPU, or set CUDA_VISIBLE_DEVICES to another one.",
     ),
     DisturbanceKind.NETWORK_NEIGHBOUR: DisturbanceWords("network shared", "others on the network"),

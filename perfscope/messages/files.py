@@ -34,7 +34,7 @@ def ended_by_signal(number: int | str | None) -> str:
 
 def no_event(notes: str) -> str:
     """A trace that gave nothing; `notes`: of its reader."""
-    return f"its trace holds no event that can be used{': ' if notes else ''}{notes}"
+    return f"its trace has no usable event{': ' if notes else ''}{notes}"
 
 
 def window_of(window: object, rank: object) -> str:

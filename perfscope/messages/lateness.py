@@ -88,7 +88,7 @@ def _noise(late: Lateness) -> str:
 
 def _left(late: Lateness) -> str:
     where = f"{late.collective} on group {late.group}"
-    return f"left the call before, {where}, {format_ns(late.excess_ns)} later than the others"
+    return f"left the previous call, {where}, {format_ns(late.excess_ns)} late"
 
 
 def _busy(late: Lateness) -> str:
@@ -105,7 +105,7 @@ def _input(late: Lateness) -> str:
 def _idle(late: Lateness) -> str:
     if late.on_device:
         return f"had an idle device for {_more(late)}: its host launched late"
-    return f"ran no operator for {_more(late)}: Python code, sleeping, or another process on its CPU"
+    return f"ran no operator for {_more(late)}: Python code, sleep, or another process on its CPU"
 
 
 _WORDS: dict[LateReason, Callable[[Lateness], str]] = {
@@ -124,10 +124,10 @@ _WORDS: dict[LateReason, Callable[[Lateness], str]] = {
     LateReason.STARTED_LATE: lambda late: f"began the step {format_ns(late.excess_ns)} later than the others",
     LateReason.UNTRACED: lambda late: f"was outside the traced steps for {_more(late)}",
     LateReason.TOGETHER: lambda late: (
-        f"came with most of the others, {format_ns(late.lateness_ns)} behind; rank {late.early_rank} was "
+        f"entered with most of the others, {format_ns(late.lateness_ns)} late; rank {late.early_rank} was "
         f"early and waited {format_ns(late.early_ns)}"
     ),
     LateReason.UNCLEAR: lambda late: (
-        f"came {format_ns(late.lateness_ns)} later than the others, by several small things"
+        f"entered {format_ns(late.lateness_ns)} later than the others, for several small reasons"
     ),
 }

@@ -101,7 +101,7 @@ _NO_MATCH = "no call could be matched across ranks"
 
 _WHY = {
     Cause.NOT_CLOSED: "the run was not closed: it is still running, or perfscope was killed; "
-    "the figures cover what was written so far",
+    "the values cover what was written so far",
     Cause.NO_RANK_ATTACHED: "no rank was attached.{notes}",
     Cause.RANKS_DIED: "{count} of {total} ranks did not live to write their record",
     Cause.NO_RANK_FINISHED: "no rank lived to write it",
@@ -116,7 +116,7 @@ _WHY = {
     "as one",
     Cause.UNEVEN_STEPS: "{ranks:it_or_they} recorded {least:,} steps at least, others {most:,}: "
     "their medians are of different stretches of the run",
-    Cause.BATCH_NOT_KNOWN: "how many samples a step holds is not known",
+    Cause.BATCH_NOT_KNOWN: "the number of samples per step is not known",
     Cause.NO_COMMUNICATION: "no communication appears in the traced windows",
     Cause.SOME_CALLS_UNMATCHED: "{count} of {total} calls have no counterpart on every rank "
     "(the ranks' traces differ)",
@@ -125,17 +125,17 @@ _WHY = {
     "ranks explains",
     Cause.COLLECTIVE_NOT_NAMED: "the trace does not say which collective they are; they count as "
     "communication all the same",
-    Cause.SIZE_NOT_IN_TRACE: "the trace does not tell their size; bytes and bandwidths are those of the "
+    Cause.SIZE_NOT_IN_TRACE: "the trace does not state their size; bytes and bandwidths are those of the "
     "others",
     Cause.CLOCKS_UNLINKED: "they share no synchronising collective with the others, nor messages both ways: "
     "their clock offset is unknown, and waits between them and the others are marked",
     Cause.CLOCK_SET: "its wall clock was set by {jump_s:+.3f} s between two looks {apart_s:.1f} s apart: its "
-    "offset from the other hosts is not one straight line, and the doubt about it is stated accordingly",
-    Cause.NO_LAYER_TENSORS: "{calls} per step carry no layer's tensors and are in no layer's figure",
+    "offset from the other hosts is not one straight line, and its uncertainty is stated accordingly",
+    Cause.NO_LAYER_TENSORS: "{calls} per step carry no layer's tensors and are not attributed to a layer",
     Cause.LAYERS_NOT_DETERMINED: "the layers of {calls} cannot be determined, {time_ns:ns} of {total_ns:ns} "
     "per step: {reasons}",
     Cause.ONE_RANK: "one rank was traced",
-    Cause.ONE_RANK_JOB: "the job has one rank, which waits for nobody",
+    Cause.ONE_RANK_JOB: "the job has one rank, which waits for no other",
     Cause.NOT_ALL_RANKS_TRACED: "{count} of {total} ranks were traced; who waited for the others is not "
     "known",
     Cause.RANKS_TRACED_WINDOW: "{count} of {total} ranks traced it",
@@ -152,7 +152,7 @@ _WHY = {
     Cause.SAMPLER_STARTED_LATE: "its sampler began to read only then",
     Cause.SAMPLER_KILLED: "its sampler was killed",
     Cause.SAMPLER_ENDED: "its sampler ended: {end}",
-    Cause.SOURCES_ABSENT: "not available there: `perfscope doctor` on that host says why and what to do",
+    Cause.SOURCES_ABSENT: "not available there: run `perfscope doctor` on that host for reasons and remedies",
     Cause.CPU_COUNT_NOT_KNOWN: "topology.json does not say how many CPUs there are",
     Cause.NO_ENERGY: "no energy counter was read",
     Cause.NO_ENERGY_SOURCE: "{absent:energy_sources}",
@@ -160,16 +160,16 @@ _WHY = {
     Cause.ENERGY_OF_SOME_HOSTS: "the energy of {count} of {total} hosts was not read",
     Cause.SAMPLES_NOT_KNOWN: "the number of samples is not known",
     Cause.NO_SHAPES: "the trace gives no shapes, so neither FLOP nor bytes of a layer are known",
-    Cause.NO_LAYER_BYTES: "the trace tells FLOP of layers, but not the bytes they move",
+    Cause.NO_LAYER_BYTES: "the trace has the FLOPs of layers, but not the bytes they move",
     Cause.BAD_FACTORS: "{run} has factors below 0 or above 1: its clocks or traces disagree",
     Cause.NO_LOSS: "no rank recorded a loss that is a number",
     Cause.NO_USABLE_RUN: "no run is usable: see the problems",
     Cause.SINGLE_RANK_RUNS: "no usable run has more than one rank",
     Cause.NOT_GROUPED: "no usable run belongs to a group: see the problems",
-    Cause.NO_FRAMEWORK: "no usable run says which framework it trained with: see the problems",
+    Cause.NO_FRAMEWORK: "no usable run states its framework: see the problems",
     Cause.NO_COUNTERPART: "no other setting has their model, data type, batch, machine and number of ranks",
     Cause.LOSSES_NOT_RECORDED: "its losses or those of {reference} were not recorded",
-    Cause.NO_REFERENCE_RUN: "there is no run of {reference} on {size} to hold its losses against",
+    Cause.NO_REFERENCE_RUN: "there is no run of {reference} on {size} to compare its losses with",
 }
 # Where a cause has another wording for one figure.
 _WHY_OF: dict[Figure, dict[Cause, str]] = {

@@ -7,32 +7,33 @@ from collections.abc import Sequence
 from perfscope.messages.sentences import in_sentence
 from perfscope.units import format_count, format_ns
 
-NO_TRACED_STEP = "No traced step tells who came last."
+NO_TRACED_STEP = "No traced step shows which rank was last."
 
 
 def too_few_steps(num: int) -> str:
     steps = "1 traced step is" if num == 1 else f"{num} traced steps are"
-    return f"{steps} too few to tell a lasting straggler from chance."
+    return f"{steps} too few to distinguish a persistent straggler from chance."
 
 
 def varying(num_ranks: int, num_steps: int, rank: int, times: int) -> str:
     """`rank` was last most often, `times` times."""
     return (
-        f"No rank is late more often than by chance: {num_ranks} ranks held up {num_steps} traced steps, "
-        f"rank {rank} most often ({times} times); that is noise, not one slow rank."
+        f"No persistent straggler: {num_ranks} ranks were last in {num_steps} traced steps, rank {rank} most "
+        f"often ({times} times). That is consistent with chance."
     )
 
 
 def persistent(
     rank: int, times: int, num_steps: int, held_ns: float, always: tuple[int, str, int, float] | None
 ) -> str:
-    """A rank that held up `times` of the traced steps.
+    """A rank that was the straggler in `times` of the traced steps.
 
     `always`: of its untraced steps how many there are, in what it spends most time, in how many of them, and
     by how much typically, ns.
     """
     text = (
-        f"Rank {rank} held up {times} of {num_steps} traced steps, by {format_ns(held_ns)} a step on average"
+        f"Rank {rank} is the straggler in {times} of {num_steps} traced steps, {format_ns(held_ns)} late per "
+        "step on average"
     )
     if always is not None:
         num_untraced, what, often, excess_ns = always

@@ -27,7 +27,7 @@ _CURES = {
     Cause.TRACING_OFF: "Run again without `--no-trace`, and for long enough to reach a traced window.",
     Cause.TRACES_GONE: "Bring the trace files back, or run again.",
     Cause.NOT_INGESTED: "Run `perfscope report` on this run.",
-    Cause.NO_USABLE_WINDOW: "See what was not collected: each window stands there.",
+    Cause.NO_USABLE_WINDOW: "See “Not collected”: it lists each window.",
     Cause.NO_PROFILER: "Look into it with `perfscope run --stacks`, which samples its Python.",
     Cause.PROBE_ERROR: "See errors.jsonl of that rank; steps are recorded all the same.",
     Cause.FORWARD_NOT_SEEN: "Call the model in the thread that calls the optimizer.",

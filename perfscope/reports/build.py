@@ -119,7 +119,7 @@ def build_verdict(analysis: RunAnalysis) -> Verdict:
     if shares is not None:
         largest = max(shares[1].items(), key=lambda item: item[1])
         return Verdict(
-            headline=f"No single cause stands out: {units.format_ratio(largest[1], 0)} of the "
+            headline=f"No single cause dominates: {units.format_ratio(largest[1], 0)} of the "
             f"{scope_of(analysis).short} is {_part_words(largest[0])}.",
             detail=_where_it_goes(analysis),
             action="",
@@ -131,14 +131,14 @@ def build_verdict(analysis: RunAnalysis) -> Verdict:
 def _verdict_without_windows(analysis: RunAnalysis) -> Verdict:
     if analysis.step_ns is not None:
         return Verdict(
-            headline=f"A step takes {units.format_ns(analysis.step_ns.median)}; where it goes is not known.",
+            headline=f"A step takes {units.format_ns(analysis.step_ns.median)}; its parts are not known.",
             detail="Only step times were recorded, no window was traced.",
-            action="Run again without --no-trace to see what the step is made of.",
+            action="Run again without --no-trace to see the parts of the step.",
             tone="caution",
         )
     return Verdict(
         headline="No training step was recorded.",
-        detail="Nothing can be said about this run's speed. Why: see “What was not collected”.",
+        detail="The speed of this run is unknown. For the reason, see “Not collected”.",
         action="",
         tone="caution",
     )
@@ -172,16 +172,16 @@ def _against_untraced(analysis: RunAnalysis, traced_ns: float) -> str:
     return (
         f" Traced steps took {units.format_ratio(traced_ns / usual.median - 1, 0)} longer than the median of "
         f"{units.format_ns(usual.median)} ({_why_slower(analysis.machine)}): "
-        "trust the shares more than the times."
+        "percentages are reliable, absolute times are inflated by profiling."
     )
 
 
 def _why_slower(machine: MachineAnalysis | None) -> str:
     if machine is not None and machine.traced_disturbed:
-        return "a disturbance hit them, and profiling costs too"
+        return "interference and profiling overhead"
     if machine is not None and (machine.clean or machine.traced_disturbed is False):
-        return "profiling: no disturbance hit them"
-    return "profiling, or a busy machine"
+        return "profiling overhead; no interference detected"
+    return "profiling overhead or interference"
 
 
 def build_figures(analysis: RunAnalysis) -> tuple[KeyFigure, ...]:
@@ -197,7 +197,7 @@ def build_figures(analysis: RunAnalysis) -> tuple[KeyFigure, ...]:
                 title="Exposed communication",
                 value=units.format_ratio(exposed),
                 note=f"of the {scope_of(analysis).short}; {units.format_ns(exposed * shares[0])} "
-                "that no compute hides",
+                "not overlapped with compute",
             )
         )
     figures += [_ranks_figure(analysis), *machine_figures(analysis), _overhead_figure(analysis)]
@@ -223,9 +223,9 @@ def _state_figure(analysis: RunAnalysis) -> list[KeyFigure]:
 def _step_figure(analysis: RunAnalysis) -> KeyFigure:
     q = analysis.step_ns
     if q is None:
-        return KeyFigure(id="step", title="Step, median", value=units.MISSING, note="no step recorded")
+        return KeyFigure(id="step", title="Median step time", value=units.MISSING, note="no step recorded")
     note = f"p10 {units.format_ns(q.p10)} · p90 {units.format_ns(q.p90)}"
-    return KeyFigure(id="step", title="Step, median", value=units.format_ns(q.median), note=note)
+    return KeyFigure(id="step", title="Median step time", value=units.format_ns(q.median), note=note)
 
 
 def _throughput_figure(analysis: RunAnalysis) -> KeyFigure:
@@ -233,7 +233,7 @@ def _throughput_figure(analysis: RunAnalysis) -> KeyFigure:
     text = format_value(Unit.COUNT if rate is None or rate >= 100 else Unit.NUMBER, rate)
     notes = {
         None: "batch size not known",
-        "loader": "as the data loader drew them",
+        "loader": "batch size as drawn by the data loader",
         "derived": training_advice(analysis.framework).samples_from,
         "option": "from --samples-per-step",
         "scheme": "by the scheme's batch, slowest rank",
@@ -261,20 +261,20 @@ def _ranks_figure(analysis: RunAnalysis) -> KeyFigure:
     run = analysis.run
     attached = len(analysis.ranks) if run.attached_ranks is None else run.attached_ranks
     expected = run.expected_ranks or run.world_size
-    value = f"{attached:,} of {expected:,}" if expected is not None else f"{attached:,}"
+    value = f"{attached:,}/{expected:,}" if expected is not None else f"{attached:,}"
     hosts = len({rank.host for rank in analysis.ranks if rank.host})
     note = f"on {counted(hosts, 'host')}" if hosts else ""
     if attached > len(analysis.ranks):
-        note = f"the record of {len(analysis.ranks):,} can be read"
+        note = f"{len(analysis.ranks):,} records are readable"
     if run.is_imported:
         return KeyFigure(id="ranks", title="Ranks in the traces", value=value, note=note)
-    return KeyFigure(id="ranks", title="Ranks attached", value=value, note=note)
+    return KeyFigure(id="ranks", title="Ranks profiled", value=value, note=note)
 
 
 def _overhead_figure(analysis: RunAnalysis) -> KeyFigure:
     value = units.format_ratio(analysis.overhead_ratio, 2)
-    note = "of the training time, measured"
+    note = "of training time"
     if analysis.overhead_ratio is None:
         imported = analysis.run.is_imported
         note = "not known for imported traces" if imported else "not measured"
-    return KeyFigure(id="overhead", title="perfscope's own cost", value=value, note=note)
+    return KeyFigure(id="overhead", title="Profiling overhead", value=value, note=note)

@@ -109,7 +109,7 @@ def _table(c: Calibration, width: int, style: Style) -> Iterator[str]:
             f"{_share(shown_at)}. Other columns are thresholds; in each: false alarms, and the smallest "
             "slow-down that is found "
             f"{TARGET_POWER:.0%} of the time".replace("80%", "80 %")
-            + f", both in per cent. {', '.join(marks)}.",
+            + f", both in percent. {', '.join(marks)}.",
             width,
             indent="",
         )

@@ -149,7 +149,7 @@ def clip_note(frame: SeriesFrame) -> str:
     """Says what lies above the axis, or ''."""
     if not frame.num_above:
         return ""
-    points = "1 point lies" if frame.num_above == 1 else f"{frame.num_above:,} points lie"
+    points = "1 point is" if frame.num_above == 1 else f"{frame.num_above:,} points are"
     return f"{points} above the axis, the highest at {units.format_ns(frame.peak)}."
 
 

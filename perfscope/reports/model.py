@@ -327,7 +327,7 @@ class Machine(Struct, frozen=True, kw_only=True):
 
 
 class Topology(Struct, frozen=True, kw_only=True):
-    """What is plugged in where, one picture per kind of host."""
+    """Topology, one picture per kind of host."""
 
     id: str
     title: str

@@ -192,9 +192,7 @@ def _(table: Table) -> list[Json]:
     columns = list(table.columns)
     cells = [[soft(table.cell(row, i)) for i in range(len(columns))] for row in range(len(rows))]
     left_out = len(table.rows) - len(rows)
-    caption = (
-        f"{table.caption} {left_out:,} further rows stand in the HTML report." if left_out else table.caption
-    )
+    caption = f"{table.caption} {left_out:,} more rows are in the HTML report." if left_out else table.caption
     return [
         {
             "kind": "table",

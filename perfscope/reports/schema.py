@@ -61,12 +61,12 @@ def _list(kind: Any) -> Any:
 
 _Missing = _struct(
     "Missing",
-    "A figure that is not there, or not what it would be.",
-    what=_said(str, "the figure, in words"),
+    "A value that is missing or affected.",
+    what=_said(str, "the metric, in words"),
     reason=_said(str, "why it is missing, in words"),
     affects=_said(
         tuple[str, ...],
-        "dotted paths in this document of the figures that are there but not what they would be; a path"
+        "dotted paths in this document of values that are present but affected; a path"
         " covers all below it, `ranks.3` is the entry of rank 3; empty: only what is null",
     ),
     figure=_said(str, "its code, see vocabulary/figures.py"),
@@ -74,7 +74,7 @@ _Missing = _struct(
 )
 _Parts = _struct(
     "Parts",
-    "The parts of the mean analyzed step; null: no trace could tell it.",
+    "The parts of the mean analyzed step; null: not observable in the trace.",
     **{part: _said(int | None, f"{part.replace('_', ' ')}, ns") for part in Breakdown.PARTS},
 )
 _Rank = _object(
@@ -126,13 +126,13 @@ _PathStep = _object(
 )
 _Path = _struct(
     "Path",
-    "What the traced steps had to wait for.",
+    "Waiting in the traced steps.",
     steps=_said(_list(_PathStep), "one per traced step"),
     ranks=_said(tuple[PathShare, ...], "by rank, transfers left out, most first"),
     layers=_said(tuple[PathShare, ...], "by layer, most first"),
     entries=_said(tuple[PathEntry, ...], f"the {MOST_PATH_ENTRIES} longest over all steps together"),
     num_entries=_said(int, "entries in all"),
-    never_on_path=_said(tuple[int, ...], "ranks that were traced and lie on no step's path"),
+    never_on_path=_said(tuple[int, ...], "traced ranks that are on no critical path"),
 )
 # Of keys that say the same wherever they stand, and of which their results say nothing more.
 _COMMON = {
@@ -157,11 +157,11 @@ _COMMON = {
     "end_ns?": "end",
     "sentence": "the same in words",
     "num_ranks": "ranks that took part",
-    "num_steps": "steps that the figures are taken over",
+    "num_steps": "steps that the values are averaged over",
     "num_calls": "calls",
     "wait_ns": "waiting",
     "transfer_ns": "transfer",
-    "exposed_comm_ns": "communication that no computation hides",
+    "exposed_comm_ns": "communication not overlapped with compute",
 }
 
 
@@ -220,7 +220,7 @@ def document() -> str:
     todo: list[tuple[Any, str]] = [(Report, "")]
     while todo:
         kind, path = todo.pop(0)
-        rows = ["| key | what it holds | unit | meaning |", "|---|---|---|---|"]
+        rows = ["| key | type | unit | meaning |", "|---|---|---|---|"]
         for key, (hint, text) in keys_of(kind).items():
             inner = f"{path}.{key}".lstrip(".")
             for nested, where in _objects(hint, inner):

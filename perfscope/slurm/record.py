@@ -126,7 +126,7 @@ def why_incomplete(manifest: Mapping[str, object], facts: Mapping[str, object]) 
     if manifest.get("status") == "running":
         code = facts.get("exit_code")
         ending = f" with exit code {code}" if code else ""
-        return f"the job ended{ending}{_after(facts)}, and nobody closed the run: perfscope was killed"
+        return f"the job ended{ending}{_after(facts)}, and the run was not closed: perfscope was killed"
     of_job = manifest.get("slurm")
     of_step = isinstance(of_job, dict) and isinstance(of_job.get("step_id"), int)  # its tasks know better
     if state == "FAILED" and manifest.get("status") == INCOMPLETE and not of_step:

@@ -80,7 +80,7 @@ THROTTLE_TIME = GpuMetric(
     "gpu_throttle_time",
     "ns",
     _COUNTER,
-    "time in which this held the clocks down",
+    "time in which this lowered the clocks",
     "gpu",
     "GPU {gpu} throttled: {name}",
     1.0,
@@ -154,7 +154,7 @@ PCIE_RATE = GpuMetric(
     "gpu_pcie_rate",
     "bytes_per_s",
     _GAUGE,
-    "bytes/s over PCIe as the GPU's firmware counts them, directions not told apart",
+    "bytes/s over PCIe as the GPU's firmware counts them, directions not distinguished",
     _LINKS,
     "GPU {gpu} PCIe",
 )

@@ -73,7 +73,7 @@ def test_a_neighbour_that_starts_during_the_run_is_named_with_its_time(tmp_path:
         [*PERFSCOPE, "report", "run"], cwd=tmp_path, env=user_environment(), capture_output=True, check=True
     ).stdout.decode()
     assert NOISE in text
-    assert text.index("isturbed") < text.index("Step, median")  # said before any figure
+    assert text.index("isturbed") < text.index("Median step time")  # said before any figure
 
 
 def test_a_run_alone_accuses_nobody(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_reports_say_why_a_layer_has_no_figure(tmp_path: Path) -> None:
         for more in ([], ["--json"])
     )
     told = " ".join(text.stdout.decode().split())
-    assert "Exposed communication is not tied to layers here: the layers of" in told
+    assert "Exposed communication cannot be attributed to layers: the layers of" in told
     found = json.loads(document.stdout)
     assert {layer["exposed_comm_ns"] for layer in found["layers"]} == {None}
     assert any(one["figure"] == Figure.LAYER_COMM for one in found["missing"])

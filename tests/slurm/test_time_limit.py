@@ -36,7 +36,7 @@ def test_a_submitted_job_marks_its_run_also_where_nobody_follows(
     assert manifest["slurm"]["job"]["state"] == "TIMEOUT"
     report = slurm.run([*PERFSCOPE, "report", "submitted", "--text"], cwd=out_of_time.folder)
     assert report.returncode == 0, report.stderr
-    head = report.stdout.partition("What to do")[0]
+    head = report.stdout.partition("Recommendations")[0]
     assert "incomplete" in head and "the job reached its time limit" in head
 
 

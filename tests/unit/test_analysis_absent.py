@@ -78,9 +78,7 @@ def test_a_listed_window_without_its_trace_is_named(run: SyntheticRun) -> None:
 
 def test_a_window_of_no_use_is_named_with_what_ingest_says(run: SyntheticRun) -> None:
     run.window(0, [], [], window=1, notes=["the file is empty"])
-    assert missing(run)["window 1 of rank 0"] == (
-        "its trace holds no event that can be used: the file is empty"
-    )
+    assert missing(run)["window 1 of rank 0"] == ("its trace has no usable event: the file is empty")
 
 
 def test_a_rank_whose_steps_file_is_gone_is_named(run: SyntheticRun) -> None:
@@ -112,7 +110,7 @@ def test_a_run_that_was_not_closed_says_so_first(run: SyntheticRun) -> None:
     assert figure_text(analysis.missing[0]) == "the end of the run and its exit code"
     report = build_report(analysis, None)
     assert report.figures[0].value == "not finished"  # text, HTML and PDF all draw these
-    head = render_text(report).partition("What to do")[0]
+    head = render_text(report).partition("Recommendations")[0]
     assert "not finished" in head and "still running, or perfscope was killed" in head
     assert "not finished" in render_html(report)
     closed = build_report(analyse_run(SyntheticRun(run.path, name="demo").read()), None)

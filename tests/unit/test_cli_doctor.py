@@ -154,7 +154,7 @@ def test_the_verdict_comes_first_and_the_bug_report_last(fakes: None) -> None:
     assert headings == HEADINGS
 
 
-HEADINGS = ["What you can do", "Sources", "This machine", "Ceilings", "What a bug report needs"]
+HEADINGS = ["What you can do", "Sources", "This machine", "Ceilings", "Bug report information"]
 
 
 def test_each_remedy_is_told_once_with_what_it_gives(fakes: None) -> None:
@@ -178,7 +178,7 @@ def test_marks_reasons_and_remedies_are_readable_without_colour(fakes: None) -> 
 
 
 def test_a_fault_of_a_foreign_collector_reaches_the_bug_report(fakes: None) -> None:
-    text = run().output.partition("What a bug report needs")[2]
+    text = run().output.partition("Bug report information")[2]
     assert "sources: +numa !cpu -membw -power.perf -foreign" in text
     assert "problem: collector x (y:Z): gone" in text
     assert "perfscope doctor --json > doctor.json" in text
@@ -194,7 +194,7 @@ def test_the_bug_report_names_neither_host_nor_address(monkeypatch: pytest.Monke
     document = json.loads(done.output)
     assert secret not in done.output
     assert document["surroundings"]["environment"]["OMP_NUM_THREADS"] == "3"
-    report = run().output.partition("What a bug report needs")[2]
+    report = run().output.partition("Bug report information")[2]
     assert secret not in report
     assert "OMP_NUM_THREADS=3" in report
     if len(host) > 3:

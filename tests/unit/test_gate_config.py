@@ -182,11 +182,11 @@ KNOWN = f"it knows {', '.join(KEYS)}"
         ('threshold = "%"', f'check.threshold: {SHARE} "%"'),
         (
             "threshold = 5",
-            'check.threshold: must be a share: "5%" for 5 per cent, or a number below 1, not 5',
+            'check.threshold: must be a share: "5%" for 5 percent, or a number below 1, not 5',
         ),
         (
             'threshold = "5"',
-            'check.threshold: must be a share: "5%" for 5 per cent, or a number below 1, not "5"',
+            'check.threshold: must be a share: "5%" for 5 percent, or a number below 1, not "5"',
         ),
         ('name = ""', 'check.name: must be a name of 1 to 200 printable characters, not ""'),
         ('name = "a\\nb"', 'check.name: must be a name of 1 to 200 printable characters, not "a\\nb"'),
@@ -194,7 +194,7 @@ KNOWN = f"it knows {', '.join(KEYS)}"
         ("history = 5", "check.history: must be the path of a file, not 5"),
         (
             'history = "~nobody-of-that-name/h.sqlite"',
-            "check.history: must be the path of a file, and nobody here has that home directory, not"
+            "check.history: must be the path of a file, and no user here has that home directory, not"
             ' "~nobody-of-that-name/h.sqlite"',
         ),
         ('allow = "torch"', 'check.allow: must be a list, not "torch"; write ["torch"]'),
@@ -433,8 +433,7 @@ def test_of_two_words_for_one_metric_the_later_counts() -> None:
         (["energy=error:"], f'--metric energy=error:: threshold: {SHARE} ""'),
         (
             ["energy=5"],
-            '--metric energy=5: threshold: must be a share: "5%" for 5 per cent, or a number below 1,'
-            ' not "5"',
+            '--metric energy=5: threshold: must be a share: "5%" for 5 percent, or a number below 1, not "5"',
         ),
         (
             ["step_p10=off"],
@@ -461,7 +460,7 @@ def test_other_options_are_refused_by_their_own_names() -> None:
         ({"alpha": 0.7}, "--alpha: must be a number above 0 and at most 0.5, not 0.7"),
         (
             {"threshold": "5"},
-            '--threshold: must be a share: "5%" for 5 per cent, or a number below 1, not "5"',
+            '--threshold: must be a share: "5%" for 5 percent, or a number below 1, not "5"',
         ),
         ({"name": "\t"}, '--name: must be a name of 1 to 200 printable characters, not "\\t"'),
         (

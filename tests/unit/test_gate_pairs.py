@@ -127,7 +127,7 @@ def test_a_check_in_doubt_goes_on_until_it_is_sure() -> None:
     base, head = Side(label="base", runs=tuple(done.base)), Side(label="head", runs=tuple(done.head))
     result = judge(base, head, Settings(), name="t")
     assert result.outcome is Outcome.REGRESSION
-    assert "8 pairs left it in doubt, so 12 were run." in result.reasons
+    assert "8 pairs were inconclusive, so 12 were run." in result.reasons
 
 
 def test_a_pair_that_was_lost_is_made_up_for() -> None:

@@ -62,7 +62,7 @@ def test_tracks_are_shares_rates_and_levels_in_unix_time(tmp_path: Path) -> None
         "CPUs busy",
         "node 1 CPUs busy",
         "rank 0 CPU use",
-        "some of the job waits for a CPU",
+        "CPU pressure, job",
         "node 0 memory in use",
         "eth0 sent",
         "package-0",
@@ -71,7 +71,7 @@ def test_tracks_are_shares_rates_and_levels_in_unix_time(tmp_path: Path) -> None
     assert values["CPUs busy"] == pytest.approx(0.5, abs=0.02)
     assert values["node 1 CPUs busy"] == pytest.approx(0.75, abs=0.02)
     assert values["rank 0 CPU use"] == pytest.approx(1 / 8, abs=0.001)
-    assert values["some of the job waits for a CPU"] == pytest.approx(0.25)
+    assert values["CPU pressure, job"] == pytest.approx(0.25)
     assert values["node 0 memory in use"] == 10 << 30 and found["node 0 memory in use"].peak == 16 << 30
     assert values["package-0"] == pytest.approx(42) and found["package-0"].unit == "watts"
     busy = found["CPUs busy"]
@@ -148,7 +148,7 @@ def test_shares_of_the_time_end_at_one(tmp_path: Path) -> None:
     assert {one.title for one in found} == {
         "CPUs busy",
         "rank 0 CPU use",
-        "some of the job waits for a CPU",
+        "CPU pressure, job",
     }
     for one in found:
         assert max(one.mean) == max(one.high) == max(one.low) == 1.0

@@ -175,7 +175,7 @@ def test_the_job_s_own_threads_are_no_neighbour(tmp_path: Path) -> None:
     machine, findings = analyse(tmp_path, file, ranks=ranks)
     assert machine.clean is True
     finding = next(one for one in findings if one.id == "oversubscribed")
-    assert finding.title == "4 ranks x 4 compute threads share CPUs 0-7: 16 threads want 8 CPUs."
+    assert finding.title == "CPU oversubscription: 4 ranks x 4 compute threads share CPUs 0-7 (8 CPUs)."
     assert "90.0 % of the steps' time" in finding.detail and "OMP_NUM_THREADS=2" in finding.action
     assert machine.pressures == {"node0": 0.9}
 
@@ -217,7 +217,7 @@ def test_ranks_pinned_to_one_cpu_are_oversubscribed_though_others_are_free(tmp_p
     ranks = [{"pid": 100 + k, "affinity": [0] if k < 2 else [k]} for k in range(4)]
     _, findings = analyse(tmp_path / "pinned", quiet_file(), ranks=ranks)
     finding = next(one for one in findings if one.id == "oversubscribed")
-    assert finding.title == "2 ranks x 1 compute thread share CPUs 0: 2 threads want 1 CPUs."
+    assert finding.title == "CPU oversubscription: 2 ranks x 1 compute thread share CPUs 0 (1 CPU)."
     apart = [{"pid": 100 + k, "affinity": [k]} for k in range(4)]
     _, findings = analyse(tmp_path / "apart", quiet_file(), ranks=apart)
     assert "oversubscribed" not in {finding.id for finding in findings}

@@ -115,14 +115,14 @@ def test_a_disturbance_that_costs_most_of_all_is_the_verdict(tmp_path: Path) -> 
 def test_a_neighbour_that_slows_nothing_gains_nothing(tmp_path: Path) -> None:
     analysis = stepped(tmp_path, neighbour(between(12, 28)), (0, 0), 1.0, traced=(12, 29))
     finding = next(one for one in analysis.findings if one.id == "disturbed")
-    assert finding.gain_ns is None and "hardly slower (100 ms, 100 ms otherwise)" in finding.title
+    assert finding.gain_ns is None and "barely slower (100 ms, 100 ms without it)" in finding.title
     assert analysis.findings[0].id == "compute_bound"
 
 
 def test_steps_that_were_faster_in_a_disturbance_are_not_called_hardly_slower(tmp_path: Path) -> None:
     analysis = stepped(tmp_path, neighbour(between(12, 28)), (12, 28), 0.8, traced=(12, 29))
     finding = next(one for one in analysis.findings if one.id == "disturbed")
-    assert "steps were not slower (80.0 ms, 100 ms otherwise)" in finding.title
+    assert "steps were not slower (80.0 ms, 100 ms without it)" in finding.title
 
 
 def facts(*rows: tuple[float, str, float, float]) -> SampleFile:
@@ -143,7 +143,7 @@ def test_named_neighbours_have_their_share_of_the_whole_disturbance(tmp_path: Pa
     assert evidence(tmp_path, (16, "a", 3.0, 2.0), (17, "b", 1.8, 2.0)) == (
         "a (pid 5, user u): 1.0 CPUs",
         "b (pid 5, user u): 0.6 CPUs",
-        "others, or not told apart: 1.4 CPUs",
+        "others, or not distinguished: 1.4 CPUs",
     )
 
 

@@ -61,7 +61,7 @@ def test_a_rank_with_its_memory_on_the_other_node_is_found_and_mended(tmp_path: 
     )
     finding = findings["numa_remote"]
     assert finding.title == (
-        "Rank 0 runs on NUMA node 0, but 90 % of its memory lies elsewhere (90 % on node 1)."
+        "Rank 0 runs on NUMA node 0, but 90 % of its memory is on other nodes (90 % on node 1)."
     )
     assert "`numactl --cpunodebind=0 --membind=0 python train.py --lr 0.1`" in finding.action
     assert "bind:1" in finding.detail and finding.rank == 0

@@ -92,9 +92,9 @@ def test_a_disturbed_run_is_said_before_any_figure() -> None:
     report = report_of("vm")
     said = "stress-ng 1.9 CPUs"
     text = render_text(report)
-    assert text.index(said) < text.index("Step, median")
+    assert text.index(said) < text.index("Median step time")
     page = " ".join(Page(render_html(report)).text)
-    assert page.index(said) < page.index("Step, median")
+    assert page.index(said) < page.index("Median step time")
     assert "1.9 CPUs for 3.00 s" in pdf_data(report)["notices"][0]["text"]  # type: ignore[index]
     tile = next(figure for figure in report.figures if figure.id == "machine")
     told = "other processes: 95 % for 3.00 s, stress-ng (pid 4242, user bob): 1.9 CPUs"

@@ -72,7 +72,7 @@ def test_verdict_is_the_first_finding() -> None:
 
 def test_verdict_without_findings_names_the_largest_part() -> None:
     report = build_report(structs.replace(synthetic_analysis(), findings=()), None)
-    assert report.verdict.headline == "No single cause stands out: 83 % of the step is compute."
+    assert report.verdict.headline == "No single cause dominates: 83 % of the step is compute."
     assert report.verdict.tone == "good"
 
 

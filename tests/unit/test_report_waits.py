@@ -48,7 +48,7 @@ def test_the_sentence_names_who_why_and_the_cost(tmp_path: Path) -> None:
     assert "6.00 ms" in section.lead  # three of four ranks wait 8 ms
     assert "rank 2 came last to 6 of 6 collectives" in section.lead
     assert (
-        "In the call that cost most, rank 2 computed 8.00 ms more than the others, in forward of conv"
+        "In the most expensive call, rank 2 computed 8.00 ms more than the others, in forward of conv"
         in section.lead
     )
     [note] = [block for block in section.blocks if isinstance(block, Note)]

@@ -37,7 +37,7 @@ def notes(analysis: RunAnalysis, section: str) -> list[str]:
 @pytest.mark.parametrize(
     ("hit", "said"),
     [
-        (True, "The traced steps were hit: read every figure below with that in mind."),
+        (True, "The traced steps were disturbed: the values below include it."),
         (False, "The traced steps were not hit; step times and throughput were."),
     ],
 )
@@ -54,10 +54,10 @@ def test_the_notice_says_nothing_of_traced_steps_when_it_cannot_be_told() -> Non
 @pytest.mark.parametrize(
     ("machine", "why"),
     [
-        (None, "profiling, or a busy machine"),
-        (vm(traced_disturbed=True), "a disturbance hit them, and profiling costs too"),
-        (vm(traced_disturbed=False), "profiling: no disturbance hit them"),
-        (vm(clean=True, traced_disturbed=None), "profiling: no disturbance hit them"),
+        (None, "profiling overhead or interference"),
+        (vm(traced_disturbed=True), "interference and profiling overhead"),
+        (vm(traced_disturbed=False), "profiling overhead; no interference detected"),
+        (vm(clean=True, traced_disturbed=None), "profiling overhead; no interference detected"),
     ],
 )
 def test_slow_traced_steps_are_blamed_on_what_is_known(machine: MachineAnalysis | None, why: str) -> None:
@@ -77,7 +77,7 @@ def test_a_disturbance_stands_beside_what_it_did_to_the_steps() -> None:
     assert "stress-ng (pid 4242, user bob)" in str(column(block, "what")[0])
     text = " ".join(render_text(report).split())
     assert "95.0 % taken; step during it 41.0 ms, otherwise 24.0 ms; traced: window 1 hit" in text
-    assert 'data-title="Step during it"' in render_html(report)
+    assert 'data-title="Step time during"' in render_html(report)
 
 
 def test_the_machine_tile_is_cut_at_its_end() -> None:
@@ -159,7 +159,7 @@ def test_a_run_without_a_window_says_so_and_does_not_repeat_its_verdict() -> Non
     assert notes(untraced, "collectives") == ["No window was traced."]
     text = text_of(untraced)
     assert first.title in text
-    assert "The verdict above" not in text
+    assert "See above" not in text
 
 
 def test_text_gives_the_reason_under_a_row_without_a_figure() -> None:
@@ -177,7 +177,7 @@ def test_factors_keep_their_decimals_and_loopback_has_no_peak() -> None:
     )
     block = table(build_report(with_machine(vm(traffic=(loopback,))), None), "traffic", "traffic-table")
     assert column(block, "peak") == ["none"]
-    assert "Sums and means over the training's steps" in block.caption
+    assert "Sums and means over the training steps" in block.caption
 
 
 def test_a_share_is_drawn_against_100_percent_and_a_short_run_is_not_stretched() -> None:

@@ -63,7 +63,7 @@ def test_the_headline_tells_the_speed_and_the_part_that_moved_most() -> None:
     )
     assert found.headline == (
         "new trains 25 % faster than old (100 → 125 samples/s); exposed communication moved most: −134 ms "
-        "in a traced step; one run of each, so that nothing says how much of this is noise."
+        "in a traced step; no repeats, noise unknown."
     )
 
 

@@ -204,7 +204,7 @@ def test_other_batches_and_machines_are_studies_of_their_own_and_other_models_ar
 def test_a_number_of_ranks_without_the_reference_is_said() -> None:
     found = study(run("torch"), run("jax"), run("jax", ranks=2, speed=190))
     assert [cause_text(one) for one in found.missing] == [
-        "there is no run of torch on 2 ranks to hold its losses against"
+        "there is no run of torch on 2 ranks to compare its losses with"
     ]
 
 

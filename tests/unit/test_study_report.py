@@ -476,7 +476,7 @@ def test_two_runs_that_may_not_be_compared_show_facts_and_no_ratio() -> None:
     notes = {one.id: one.note for one in report.figures}
     assert notes["rate"] == notes["step"] == "each by itself: not compared"
     text = render_text(report, width=120)
-    for word in ("After over before", "Of the fastest", "as many", "faster", "slower than"):
+    for word in ("After / before", "Of the fastest", "as many", "faster", "slower than"):
         assert word not in text
     assert "samples per step" in text  # the facts
 

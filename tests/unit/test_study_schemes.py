@@ -125,7 +125,7 @@ def test_where_the_order_turns_follows_from_bytes_and_link_speed() -> None:
 def test_no_turn_is_claimed_on_one_host() -> None:
     found = verdict([entry("a", scheme="a", speed=100), entry("b", scheme="b", speed=150)])
     assert found.turn == (
-        "Where the order would turn is not known: b: all its ranks are on one host: no link between hosts "
+        "Crossover with bandwidth is not known: b: all its ranks are on one host: no link between hosts "
         "whose bandwidth could change."
     )
 

@@ -16,13 +16,13 @@ _WAITED = "rank_runqueue_wait"
 def compute(evidence: Evidence, verdict: bool) -> Finding:
     cost = evidence.mean("compute")
     advice_words = evidence.words
-    title = f"Computation bounds the step: {evidence.of_step(cost)} is spent {advice_words.busy}"
+    title = f"Compute-bound: {evidence.of_step(cost)} is spent {advice_words.busy}"
     top = max(evidence.layers, key=lambda layer: layer.forward_ns + layer.backward_ns, default=None)
     detail, action = advice_words.unnamed, advice_words.heavy_unnamed
     top_ns = top.forward_ns + top.backward_ns if top is not None else 0
     if top is not None and top_ns < LARGE * cost:
         detail = (
-            f"No layer stands out: the largest, {top.layer}, has {format_ratio(top_ns / cost)} of the "
+            f"No layer dominates: the largest, {top.layer}, has {format_ratio(top_ns / cost)} of the "
             f"computation ({format_ns(top_ns)}), all of them {format_ratio(_in_layers(evidence) / cost)}."
         )
         top = None
@@ -57,7 +57,7 @@ def copies(evidence: Evidence, verdict: bool) -> Finding:
     gain_ns, gain_ratio = evidence.all_of(cost)
     return Finding(
         id="copy_bound",
-        title=f"Copies take {evidence.of_step(cost)}, under neither computation nor communication.",
+        title=f"Copies take {evidence.of_step(cost)}, not overlapped with compute or communication.",
         detail="Host-to-device, device-to-host and device-to-device copies and fills.",
         action=evidence.words.faster_copies,
         gain_ns=gain_ns,
@@ -69,7 +69,7 @@ def input_wait(evidence: Evidence, verdict: bool) -> Finding:
     cost = evidence.mean("input_wait")
     gain_ns, gain_ratio = evidence.gain("no_input_wait", cost)
     worst, breakdown = max(evidence.traced, key=lambda item: item[1].input_wait)
-    lead = "Input bounds the step" if verdict else "Training waits for input"
+    lead = "Input-bound" if verdict else "Training waits for input"
     return Finding(
         id="input_bound",
         title=f"{lead}: for {evidence.of_step(cost)} the training waits for the {evidence.words.loader}.",
@@ -83,7 +83,7 @@ def input_wait(evidence: Evidence, verdict: bool) -> Finding:
 
 def optimizer(evidence: Evidence, verdict: bool) -> Finding:
     cost = evidence.mean("optimizer")
-    lead = "The optimizer bounds the step" if verdict else "The optimizer weighs"
+    lead = "Optimizer-bound" if verdict else "The optimizer takes long"
     return Finding(
         id="optimizer_bound",
         title=f"{lead}: {evidence.of_step(cost)} is spent inside the optimizer's step.",
@@ -104,7 +104,7 @@ def idle(evidence: Evidence, verdict: bool) -> Finding:
     waits = [rank.idle_host_wait_ns for rank in evidence.ranks if rank.idle_host_wait_ns is not None]
     launch = sum(waits) / len(waits) if waits else 0.0
     if waits and launch >= cost / 2:
-        lead = "Launching bounds the step" if verdict else "The device waits for launches"
+        lead = "Launch-bound" if verdict else "The device waits for kernel launches"
         return Finding(
             id="launch_bound",
             title=f"{lead}: for {evidence.of_step(launch)} the device idles because the host launches late.",
@@ -113,25 +113,25 @@ def idle(evidence: Evidence, verdict: bool) -> Finding:
             gain_ns=min(round(launch), gain_ns),
             gain_ratio=min(launch / evidence.step, gain_ratio),
         )
-    where = "the device runs nothing" if waits else "no operator runs and nothing is sent"
+    where = "the device is idle" if waits else "no operator or communication runs"
     waited = _explained_by_cpu_wait(evidence, cost)
     if waited is not None:
-        lead = "A shortage of CPUs bounds the step" if verdict else "Ranks wait for a CPU"
+        lead = "Bound by a shortage of CPUs" if verdict else "Ranks wait for a CPU"
         return Finding(
             id="preempted",
             title=f"{lead}: for {evidence.of_step(cost)} {where}, while threads wait for a CPU.",
             detail=(
-                f"In {format_ratio(waited)} of the steps' time a thread of the mean rank was ready to run "
-                "while another one had its CPU, so the training's own code is not shown to idle."
+                f"In {format_ratio(waited)} of step time a thread of an average rank was ready to run "
+                "while another thread had its CPU, so the idle time may not come from the training code."
             ),
             action=(
-                "Repeat it on a quiet machine, or give the ranks CPUs of their own (fewer threads, "
-                "binding), before looking for gaps in the code."
+                "Repeat the run on an idle machine, or give each rank its own CPUs (fewer threads, "
+                "binding), before you look for gaps in the code."
             ),
             gain_ns=gain_ns,
             gain_ratio=gain_ratio,
         )
-    lead = "Idle time bounds the step" if verdict else "The step is idle in part"
+    lead = "Idle-bound" if verdict else "Part of the step is idle"
     return Finding(
         id="idle_bound" if waits else "host_bound",
         title=f"{lead}: for {evidence.of_step(cost)} {where}.",
@@ -156,7 +156,7 @@ def untraced(evidence: Evidence) -> Finding:
     if step is None:
         return Finding(
             id="no_steps",
-            title="No training step was recorded, so nothing can be said about the training.",
+            title="No training step was recorded, so the training cannot be analyzed.",
             detail=_attached(len(evidence.ranks)),
             action=(
                 "Check that the command trains; loops without an optimizer object can call "
@@ -185,7 +185,7 @@ def untraced(evidence: Evidence) -> Finding:
         id="not_traced",
         title=f"The median step takes {format_ns(step.median)}; what bounds it is not known without a trace.",
         detail=f"Waiting for input is {format_ratio(share)} of it." if waits else "Input was not measured.",
-        action=why.cure if why else "See what was not collected: no traced step can be used.",
+        action=why.cure if why else "See “Not collected”: no traced step can be used.",
         gain_ns=None,
         gain_ratio=None,
     )

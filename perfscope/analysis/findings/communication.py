@@ -29,7 +29,7 @@ def exposed(evidence: Evidence, verdict: bool) -> Finding | None:
         if top and len({collective.collective for collective in evidence.collectives}) == 1
         else None
     )
-    what = f"exposed {name}" if name else "communication that no computation hides"
+    what = f"exposed {name}" if name else "communication not overlapped with compute"
     slug = kind.slug if kind else "comm_bound"
     lead = _LEADS[slug][0 if verdict else 1]
     title = f"{lead}: {evidence.of_step(cost)} is {what}"
@@ -57,11 +57,11 @@ def exposed(evidence: Evidence, verdict: bool) -> Finding | None:
 
 
 _LEADS = {
-    "serialised": ("Waiting for other ranks bounds the step", "Ranks wait for each other"),
-    "comm_bound": ("Communication bounds the step", "Communication is exposed"),
-    "slow_link": ("The link bounds the step", "The link is slow for what is sent"),
-    "no_overlap": ("Communication that could be hidden bounds the step", "Communication is not overlapped"),
-    "small_collectives": ("Many small calls bound the step", "Many small calls"),
+    "serialised": ("Bound by waiting for other ranks", "Ranks wait for each other"),
+    "comm_bound": ("Communication-bound", "Communication is exposed"),
+    "slow_link": ("Limited by network bandwidth", "The network is slow for the bytes sent"),
+    "no_overlap": ("Communication-bound without overlap", "Communication is not overlapped"),
+    "small_collectives": ("Latency-bound: many small calls", "Many small calls"),
 }
 SERIAL = 0.4  # of the exposed communication: an ideal network that saves less leaves mostly dependences
 _HELPS = 0.6  # of what an ideal network would bring: a remedy that brings as much is the one to name
@@ -142,7 +142,7 @@ def _hidden(evidence: Evidence) -> str:
     """How much of the communication computation covers."""
     if not any(rank.comm_ns for rank, _ in evidence.traced):
         return ""
-    return f"Computation hides {format_ratio(_hidden_share(evidence))} of the communication. "
+    return f"{format_ratio(_hidden_share(evidence))} of the communication overlaps with compute. "
 
 
 def _hidden_share(evidence: Evidence) -> float:
@@ -156,14 +156,14 @@ def _communication_action(evidence: Evidence, late_rank: int | None, kind: str) 
     if devices_of_one(evidence):
         return longest_words(evidence).overlap
     if not evidence.in_calls_ns or evidence.waiting_ns is None:
-        return "Trace every rank to tell waiting from transfer."
+        return "Trace every rank to distinguish waiting from transfer."
     if evidence.waiting_ns > evidence.in_calls_ns / 2 and kind != "slow_link":
         late_ranks = f"rank {late_rank}" if late_rank is not None else "the ranks that enter last"
-        return f"The link is not the cause: find out what holds {late_ranks} up before the collective."
+        return f"The link is not the cause: find out what delays {late_ranks} before the collective."
     if not _averages_gradients(evidence):
         return (
             "Give each call more to do (a larger batch), use fewer ranks in the group, or keep the group "
-            "inside a host; `perfscope bench list` tells what this scheme sends."
+            "inside a host; `perfscope bench list` lists what this scheme sends."
         )
     advice_of = longest_words(evidence)
     counted = [

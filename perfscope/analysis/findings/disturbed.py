@@ -61,7 +61,7 @@ def disturbed(evidence: Evidence, verdict: Finding) -> Disturbed:
     if first and effect:
         title = f"{WORDS[worst.kind].slows} the steps: {effect}; {cause_text}."
     else:
-        title = f"Something outside the training disturbed it: {cause_text}{'; ' if effect else ''}{effect}."
+        title = f"Interference from outside the training: {cause_text}{'; ' if effect else ''}{effect}."
     rank = _hit_rank(evidence) if causes_it else None
     title = f"{title.removesuffix('.')}; rank {rank} is slowed by it." if rank is not None else title
     hit = {number for disturbance in inside for number in disturbance.windows}
@@ -128,16 +128,18 @@ def _effect(disturbance: Disturbance) -> str:
     count, during = format_count(disturbance.num_steps_during), format_ns(disturbance.step_ns_during)
     if disturbance.step_ns_during >= SLOWER * disturbance.step_ns_otherwise:
         return f"{count} steps took {during} instead of {format_ns(disturbance.step_ns_otherwise)}"
-    slower = "hardly slower" if disturbance.step_ns_during >= disturbance.step_ns_otherwise else "not slower"
-    return f"its {count} steps were {slower} ({during}, {format_ns(disturbance.step_ns_otherwise)} otherwise)"
+    slower = "barely slower" if disturbance.step_ns_during >= disturbance.step_ns_otherwise else "not slower"
+    return (
+        f"its {count} steps were {slower} ({during}, {format_ns(disturbance.step_ns_otherwise)} without it)"
+    )
 
 
 def _evidence(worst: Disturbance, inside: list[Disturbance], traced: str) -> str:
     lines = "; ".join(worst.evidence)
     num_others = len(inside) - 1
     more = (
-        f" {format_count(num_others)} other {plural('disturbance', num_others)} on the machine's timeline."
+        f" {format_count(num_others)} other {plural('disturbance', num_others)} in section Machine."
         if num_others
         else ""
     )
-    return f"Seen: {lines}.{traced}{more} Compare such figures with another run's only after a quiet run."
+    return f"Observed: {lines}.{traced}{more} Compare with other runs only after a run without interference."

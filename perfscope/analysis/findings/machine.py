@@ -69,9 +69,9 @@ def _oversubscribed(evidence: Evidence) -> list[Finding]:
     num = len(worst.ranks)
     each = worst.threads / num
     waited = (
-        f"In {format_ratio(worst.wait_ratio)} of the steps' time some task waited for a CPU."
+        f"In {format_ratio(worst.wait_ratio)} of step time some task waited for a CPU."
         if worst.wait_ratio is not None
-        else "How long they wait for each other was not measured."
+        else "How long they wait for a CPU was not measured."
     )
     where = f" on {worst.host}" if len(evidence.hosts) > 1 else ""
     ranks_text = f"{counted(num, 'rank')} x {each:g} compute {plural('thread', each)}"
@@ -79,10 +79,10 @@ def _oversubscribed(evidence: Evidence) -> list[Finding]:
         Finding(
             id="oversubscribed",
             title=(
-                f"{ranks_text} share {worst.where}{where}: "
-                f"{format_count(worst.threads)} threads want {worst.cpus:g} CPUs."
+                f"CPU oversubscription: {ranks_text} share {worst.where}{where} "
+                f"({worst.cpus:g} {plural('CPU', worst.cpus)})."
             ),
-            detail=f"{waited} This is the job's own doing, not a neighbour's.",
+            detail=f"{waited} Caused by this job, not by other processes.",
             action=_fewer_threads(num, worst.cpus, evidence.words.threads),
             gain_ns=None,
             gain_ratio=None,
@@ -94,10 +94,11 @@ def _oversubscribed(evidence: Evidence) -> list[Finding]:
 def _fewer_threads(num_ranks: int, cpus: float, setting: str) -> str:
     fitting = int(cpus // num_ranks)
     if fitting >= 1 and setting:
-        return f"Set {setting.format(fitting)}, or bind ranks to CPUs of their own."
+        return f"Set {setting.format(fitting)}, or bind each rank to its own CPUs."
     if fitting >= 1:
-        return f"Bind ranks to CPUs of their own, {fitting} each (taskset, --cpus-per-task)."
-    return f"Start at most {max(1, int(cpus))} ranks on these CPUs, with one thread each, or use more CPUs."
+        return f"Bind each rank to {fitting} CPUs of its own (taskset, --cpus-per-task)."
+    most = counted(max(1, int(cpus)), "rank")
+    return f"Run at most {most} on these CPUs, one thread each, or give each rank its own core."
 
 
 def _power_capped(evidence: Evidence) -> list[Finding]:
@@ -120,7 +121,7 @@ def _power_capped(evidence: Evidence) -> list[Finding]:
         Finding(
             id="power_capped",
             title=f"{worst} was at its power limit in {format_ratio(over[worst], 0)} of the steps' time.",
-            detail=f"{format_count(len(over))} of {format_count(len(capped))} GPUs ran slower for it.",
+            detail=f"{format_count(len(over))} of {format_count(len(capped))} GPUs were slowed by it.",
             action="Expect this under full load; raise the power limit if the site allows it.",
             gain_ns=None,
             gain_ratio=None,
@@ -147,11 +148,12 @@ def _link_saturated(evidence: Evidence) -> list[Finding]:
             title=(
                 f"{worst.name} of {worst.host} is full: {worst.direction} "
                 f"{format_rate(worst.p95_bytes_per_s)} of "
-                f"{format_rate(worst.peak_bytes_per_s)} for a twentieth of the time."
+                f"{format_rate(worst.peak_bytes_per_s)} in 5 % of the time."
             ),
             detail=(
                 f"{format_rate(worst.mean_bytes_per_s)} in the mean; peak by {worst.peak_source}. "
-                f"Communication that nothing hides takes {evidence.of_step(evidence.mean('exposed_comm'))}."
+                "Communication not overlapped with compute takes "
+                f"{evidence.of_step(evidence.mean('exposed_comm'))}."
             ),
             action=f"Send fewer bytes ({longest_words(evidence).on_full_link}), or use a faster link.",
             gain_ns=None,
@@ -183,7 +185,7 @@ def _memory_roof(evidence: Evidence) -> list[Finding]:
                 f"{format_rate(top.bytes_per_s)} of {format_rate(roofline.bandwidth_bytes_per_s)}."
             ),
             detail=(
-                f"Bytes are modelled from shapes; it does {top.intensity:.1f} FLOP per byte. "
+                f"Bytes are modeled from shapes; it does {top.intensity:.1f} FLOP per byte. "
                 f"It takes {format_ns(top.time_ns)} per step."
             ),
             action=evidence.words.fewer_bytes,

@@ -33,7 +33,7 @@ def uncosted(evidence: Evidence) -> list[Finding]:
             id="numa_remote",
             title=(
                 f"Rank {worst.rank} runs on NUMA {_nodes(worst.cpu_nodes)}, but "
-                f"{format_ratio(1 - (worst.local_ratio or 0.0), 0)} of its memory lies elsewhere "
+                f"{format_ratio(1 - (worst.local_ratio or 0.0), 0)} of its memory is on other nodes "
                 f"({format_ratio(elsewhere[most], 0)} on node {most}){_and_more(len(remote) - 1)}."
             ),
             detail=(
@@ -55,7 +55,7 @@ def remote_memory(evidence: Evidence, verdict: bool) -> Finding | None:
     if what_if is None or not findings:
         return None
     gain = (
-        " Ranks with local memory do the same faster: with it the step would take "
+        " Ranks with local memory do the same work faster. With local memory the step would take "
         f"{format_ns(what_if.step_ns)}."
     )
     return replace(
@@ -73,7 +73,7 @@ def all_remote(evidence: Evidence) -> Finding | None:
     findings = uncosted(evidence)
     if not findings:
         return None
-    cost_note = " Every rank has it, so nothing in this run says what it costs."
+    cost_note = " Every rank is affected, so this run does not show the cost."
     return replace(findings[0], detail=findings[0].detail + cost_note)
 
 

@@ -35,7 +35,7 @@ def slow_rank(evidence: Evidence, verdict: bool) -> Finding | None:
     if waited is not None and waited[0] == worst.rank:
         _, cost, times = waited
         title = (
-            f"Rank {worst.rank} holds the others up: they wait {evidence.of_step(cost)} for it; it enters "
+            f"Rank {worst.rank} is the straggler: the others wait {evidence.of_step(cost)} for it; it enters "
             f"last in {format_count(times)} of {format_count(len(certain_calls(evidence)))} collectives."
         )
     else:
@@ -260,16 +260,16 @@ def wait_or_transfer(evidence: Evidence) -> str:
     devices = devices_of_one(evidence)
     if devices:
         return (
-            f"Waiting cannot be told from transfer: its {devices} devices are of one process, and the trace "
-            "does not tell which of them entered a call last."
+            f"Waiting and transfer cannot be distinguished: the {devices} devices belong to one process, "
+            "and the trace does not show which of them entered a call last."
         )
     if not in_calls or waiting is None:
-        return "Waiting cannot be told from transfer: that needs the traces of every rank of a group."
+        return "Waiting and transfer cannot be distinguished: that needs the traces of every rank of a group."
     steps = max(evidence.steps_per_rank, 1)
     unit, transfer = "step" if evidence.breakdown_of == "step" else "file", _transfer(evidence)
-    at_once = ", some of them at the same time" if transfer > 1.1 * (in_calls - waiting) else ""
+    at_once = " (overlapping)" if transfer > 1.1 * (in_calls - waiting) else ""
     return (
-        f"The mean rank is in collectives for {format_ns(in_calls / steps)} per {unit}, "
+        f"Average over ranks: {format_ns(in_calls / steps)} per {unit} in collectives, "
         f"{format_ratio(waiting / in_calls)} of it ({format_ns(waiting / steps)}) waiting for the last "
         f"rank to enter; the transfers themselves take {format_ns(transfer / steps)}{at_once}."
     )

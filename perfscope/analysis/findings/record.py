@@ -16,7 +16,7 @@ def overhead(evidence: Evidence) -> list[Finding]:
         Finding(
             id="overhead",
             title=(
-                f"perfscope itself cost {format_ratio(ratio, 2)} of the run, "
+                f"Profiling overhead was {format_ratio(ratio, 2)} of the run, "
                 f"over the budget of {format_ratio(budget, 2)}."
             ),
             detail=_why_costly(evidence),
@@ -31,8 +31,8 @@ def overhead(evidence: Evidence) -> list[Finding]:
 
 def _why_costly(evidence: Evidence) -> str:
     if evidence.no_window is not None:
-        return "No window was traced: what its start cost, a short run has little time to spread over."
-    return "What its start and its first window cost, a short run has little time to spread over."
+        return "No window was traced: a short run has little time over which the cost of its start is spread."
+    return "A short run has little time over which the cost of its start and first window is spread."
 
 
 def attached(evidence: Evidence) -> list[Finding]:
@@ -50,9 +50,9 @@ def attached(evidence: Evidence) -> list[Finding]:
             if imported
             else f"{count} {'can be shown' if unreadable else 'were attached'}.",
             detail=why
-            or ("The record of the others is damaged: see what was not collected. " if unreadable else "")
-            or ("" if imported else "Nothing in the run says why the others were not. ")
-            + "Figures over all ranks cover these only.",
+            or ("The record of the others is damaged: see “Not collected”. " if unreadable else "")
+            or ("" if imported else "The run does not record why the others were not. ")
+            + "Values over all ranks cover these only.",
             action="Import the other ranks' traces too."
             if imported
             else "See the launcher's notes in run.json.",
@@ -78,7 +78,7 @@ def killed(evidence: Evidence) -> list[Finding]:
                 f"{'their' if len(cut) > 1 else 'its'} files ({why}); "
                 f"steps are recorded up to number {format_count(fewest)}."
             ),
-            detail="All that was written before is in this report; a window under way at the time is lost.",
+            detail="Everything written before is in this report; a window being traced at that time is lost.",
             action="Look at the exit code and the kernel log (out of memory?) of that rank.",
             gain_ns=None,
             gain_ratio=None,

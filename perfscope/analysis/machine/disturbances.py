@@ -164,7 +164,7 @@ def _outside_the_group(host: Host, part: _Part) -> Iterator[Disturbance]:
     outside = (all_of_it.per_s - of_job.per_s) * 1e-9
     for episode in episodes(all_of_it.start_ns, all_of_it.end_ns, outside, _threshold(num_cpus)):
         title = f"Processes outside the job's control group took {episode.mean:.1f} of {num_cpus} CPUs"
-        lines = ["busy time of all CPUs less the control group's"]
+        lines = ["busy time of all CPUs minus that of the control group"]
         yield _make(host, part, Kind.CPU_NEIGHBOUR, episode, episode.mean / num_cpus, title, lines)
 
 
@@ -174,7 +174,7 @@ def _steal(host: Host, part: _Part) -> Iterator[Disturbance]:
         return
     for _, counted in host.counters("cpu_steal", cpu="all"):
         for episode in _episodes(counted, part, 1e-9 / num_cpus, STEAL_SHARE):
-            title = f"The hypervisor took {format_ratio(episode.mean, 0)} of the CPUs' time"
+            title = f"CPU steal: the hypervisor took {format_ratio(episode.mean, 0)} of CPU time"
             lines = [f"steal in /proc/stat, at most {format_ratio(episode.most, 0)}"]
             yield _make(host, part, Kind.STEAL, episode, episode.mean, title, lines)
 
@@ -202,7 +202,7 @@ def _heat(host: Host, part: _Part) -> Iterator[Disturbance]:
             kind = "package" if "package" in series.labels else "core"
             share = min(1.0, episode.mean) if timed else 0.5
             often = f"{format_ratio(share, 0)} of the time" if timed else f"{episode.mean:.0f} times a second"
-            title = f"CPU {kind} {series.labels.get(kind, '?')} was slowed by heat {often}"
+            title = f"CPU {kind} {series.labels.get(kind, '?')} was throttled by heat {often}"
             yield _make(host, part, Kind.THROTTLING, episode, share, title, [f"counted in {series.source}"])
 
 
@@ -214,7 +214,7 @@ def _gpu_heat(host: Host, part: _Part) -> Iterator[Disturbance]:
         name = series.labels.get("name") or series.labels["reason"]
         for episode in _episodes(counted, part, 1e-9, THROTTLED_SHARE):
             gpu, share = series.labels.get("gpu", "?"), min(1.0, episode.mean)
-            title = f"GPU {gpu} was slowed ({name}) {format_ratio(share, 0)} of the time"
+            title = f"GPU {gpu} was throttled ({name}) {format_ratio(share, 0)} of the time"
             yield _make(
                 host,
                 part,
@@ -240,7 +240,7 @@ def _gpu_bits(host: Host, part: _Part) -> Iterator[Disturbance]:
                 continue
             level = ((values & bit.mask) != 0).astype(np.float64)
             for episode in episodes(at[inside[:-1]], at[inside[1:]], level[:-1], 1.0):
-                title = f"GPU {gpu} was slowed ({bit.name})"
+                title = f"GPU {gpu} was throttled ({bit.name})"
                 yield _make(
                     host,
                     part,

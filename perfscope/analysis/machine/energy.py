@@ -1,4 +1,4 @@
-"""Energy over the training's steps: processor packages and memory by RAPL, GPUs by their own counters.
+"""Energy over the training steps: processor packages and memory by RAPL, GPUs by their own counters.
 
 Domains must not overlap: `psys` (the whole platform) holds the packages, `core` and `uncore` are parts of
 one; DRAM is its own. So psys counts only where no package is readable.

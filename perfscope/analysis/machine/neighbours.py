@@ -69,7 +69,7 @@ def _shares(
     if hidden > 0:
         lines.append(f"and {hidden} more{left}")
     elif left:
-        lines.append(f"others, or not told apart{left}")
+        lines.append(f"others, or not distinguished{left}")
     return lines
 
 

@@ -160,4 +160,4 @@ def _pressure(record: CeilingsRecord) -> str:
     ratio = record.pressure.cpu_some_ratio
     if ratio is None or ratio < _PRESSED:
         return ""
-    return f"CPUs were waited for in {format_ratio(ratio, 0)} of the time: it may be too low"
+    return f"CPU pressure was {format_ratio(ratio, 0)} during the measurement: the value may be too low"

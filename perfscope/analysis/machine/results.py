@@ -142,7 +142,7 @@ class WireBytes(Struct, frozen=True, kw_only=True):
 
 
 class Energy(Struct, frozen=True, kw_only=True):
-    """Energy over the training's steps."""
+    """Energy over the training steps."""
 
     host: str
     domain: str  # "CPU package 0", "DRAM 0", "GPU 0"
@@ -162,8 +162,8 @@ class Disturbance(Struct, frozen=True, kw_only=True):
     title: str  # one sentence with figures
     evidence: tuple[str, ...]  # "stress-ng (pid 4242, user bob): 1.9 CPUs"
     within_steps: bool = True  # False: before the first step or after the last; it disturbed no step
-    windows: tuple[int, ...] = ()  # traced windows that it overlaps
-    # Median duration of the host's steps in it, and outside of every disturbance, over all the host's ranks;
+    windows: tuple[int, ...] = ()  # traced windows that the disturbance overlaps
+    # Median duration of the host's steps in it, and outside every disturbance, over all the host's ranks;
     # without warm-up and traced steps. None: fewer than effects.FEWEST steps on either side.
     step_ns_during: int | None = None
     step_ns_otherwise: int | None = None
@@ -185,7 +185,7 @@ class SamplerCost(Struct, frozen=True, kw_only=True):
     interval_ns: int
     num_samples: int
     cpu_ratio: float | None  # of one core
-    late_ratio: float | None  # ticks that came later than half an interval
+    late_ratio: float | None  # ticks that came more than half an interval late
     ended: str  # "every rank has ended"; "" = killed, or still running
 
 

@@ -63,15 +63,15 @@ def _unit(series: SampleSeries) -> tuple[str, float]:
 
 
 _PRESSURE = (
-    _share("pressure_some", "pressure", "some of the job waits for a CPU", scope="job", resource="cpu"),
-    _share("pressure_some", "pressure", "some task waits for a CPU", scope="system", resource="cpu"),
-    _share("pressure_some", "pressure", "some of the job waits for memory", scope="job", resource="memory"),
-    _share("pressure_some", "pressure", "some task waits for memory", scope="system", resource="memory"),
-    _share("pressure_some", "pressure", "some of the job waits for storage", scope="job", resource="io"),
-    _share("pressure_some", "pressure", "some task waits for storage", scope="system", resource="io"),
-    _share("pressure_full", "pressure", "all of the job waits for a CPU", scope="job", resource="cpu"),
-    _share("pressure_full", "pressure", "all of the job waits for memory", scope="job", resource="memory"),
-    _share("pressure_full", "pressure", "all tasks wait for memory", scope="system", resource="memory"),
+    _share("pressure_some", "pressure", "CPU pressure, job", scope="job", resource="cpu"),
+    _share("pressure_some", "pressure", "CPU pressure, host", scope="system", resource="cpu"),
+    _share("pressure_some", "pressure", "memory pressure, job", scope="job", resource="memory"),
+    _share("pressure_some", "pressure", "memory pressure, host", scope="system", resource="memory"),
+    _share("pressure_some", "pressure", "I/O pressure, job", scope="job", resource="io"),
+    _share("pressure_some", "pressure", "I/O pressure, host", scope="system", resource="io"),
+    _share("pressure_full", "pressure", "CPU pressure, job (full)", scope="job", resource="cpu"),
+    _share("pressure_full", "pressure", "memory pressure, job (full)", scope="job", resource="memory"),
+    _share("pressure_full", "pressure", "memory pressure, host (full)", scope="system", resource="memory"),
 )
 _JOB_MEMORY = (
     _level("job_memory_anon", "memory", "node {node}, the job's own memory"),
@@ -110,7 +110,7 @@ _IO = (
     _level("job_written_bytes", "io", "{device} written by the job"),
 )
 _FABRIC_EVENTS = (_level("fabric_xmit_wait", "fabric", "{port} waited for credits, ticks"),)
-_TCP = (_level("tcp_retransmits", "network", "TCP segments sent again"),)
+_TCP = (_level("tcp_retransmits", "network", "TCP retransmits"),)
 
 Tracks = Iterable[CounterTrack]
 
@@ -181,11 +181,11 @@ def _cpu(host: Host) -> Iterator[CounterTrack]:
             )
             for metric, title, labels in (
                 ("cpu_busy", "CPUs busy", {"cpu": "all"}),
-                ("neighbour_cpu", "CPUs used by others", {}),
-                ("cpu_steal", "CPUs taken by the hypervisor", {"cpu": "all"}),
-                ("cpu_iowait", "CPUs idle, waiting for storage", {"cpu": "all"}),
+                ("neighbour_cpu", "CPUs used by other processes", {}),
+                ("cpu_steal", "CPU steal", {"cpu": "all"}),
+                ("cpu_iowait", "I/O wait", {"cpu": "all"}),
                 ("job_cpu", "CPUs used by the job's control group", {}),
-                ("job_throttled", "CPUs withheld by the control group's quota", {}),
+                ("job_throttled", "CPUs withheld by the CPU quota", {}),
             )
         ],
     )
@@ -397,4 +397,4 @@ def _rank_io(host: Host) -> Iterator[CounterTrack]:
         return
     line = summed([counted for _, counted in host.counters("rank_read_bytes")])
     if line is not None and line.moves:
-        yield track(host, "io", "read from storage by the ranks", "bytes_per_s", line, key="rank_read_bytes")
+        yield track(host, "io", "disk reads by ranks", "bytes_per_s", line, key="rank_read_bytes")

@@ -87,10 +87,10 @@ def _judged(looks: Sequence[Look], every: Sequence[Disturbance], windows: str) -
         where = f"On {worst.host}: " if len(looks) > 1 else ""
         effect = f"; {in_words(worst)}" if in_words(worst) else ""
         parts = [
-            f"It was not alone in {format_ratio(share, 0)} of the steps' time{_watched(looks)}.",
+            f"Disturbances cover {format_ratio(share, 0)} of step time{_watched(looks)}.",
             f"{where}{worst.title.removesuffix('.')}{effect}.",
             f"{windows}." if windows else "",
-            f"{len(inside) - 1} more on the timeline." if len(inside) > 1 else "",
+            f"{len(inside) - 1} more in section Machine." if len(inside) > 1 else "",
         ]
         return False, " ".join(part for part in parts if part)
     unknown = [look for look in looks if look.unknown]
@@ -148,8 +148,8 @@ def _why_unknown(host: Host) -> str:
     watched = _watched_share(host) or 0.0
     if watched < COVERED:
         share = format_ratio(watched, 0)
-        coverage = f"other processes were watched in {share} of the steps' time only ({format_ns(length)})"
-        return f"not watched long enough to tell: {coverage}"
+        coverage = f"other processes were monitored during only {share} of step time ({format_ns(length)})"
+        return f"not monitored long enough: {coverage}"
     return ""
 
 

@@ -30,7 +30,7 @@ from perfscope.volumes import edges
 
 WHOLE_RUN = -1
 NOTHING_TO_COMPARE = (
-    "the links were not read twice within the steps, or no traced collective tells its bytes and members "
+    "the links were not read twice within the steps, or no traced collective states its bytes and members "
     "(traces of CPU backends do not where several process groups are in use and a call passes no Python)"
 )
 _WIDEST = 2.0  # readings around a window may reach over this many times its length
@@ -256,7 +256,7 @@ def _one_window(
         first = int(np.searchsorted(edges, start, side="right")) - 1
         last = int(np.searchsorted(edges, end, side="left"))
         if first < 0 or last >= len(edges):
-            return _unread(window, per_step, carriers, "no reading lies on both sides of it")
+            return _unread(window, per_step, carriers, "there is no sample on both sides of it")
         around = edges[[first, last]]
         widest = max(widest, int(around[1] - around[0]))
         formula += per_step[host.name] * float(np.diff(_steps_before(host, around))[0])

@@ -184,15 +184,15 @@ def _questions(
     input_ns, idle_ns = _time_of(replays, LINE_INPUT), _time_of(replays, LINE_IDLE)
     what_ifs = asked.what_if(
         "no_input_wait",
-        "the next batch always ready",
-        f"the mean rank waits {format_ns(input_ns)} per step for its {wording.loader}",
+        "no data-loader wait",
+        f"ranks wait {format_ns(input_ns)} per step on average for the {wording.loader}",
         changes.no_input_wait,
         keeps=True,
     )
     what_ifs += asked.what_if(
         "no_idle",
-        f"no gap without work ({wording.gap_is})",
-        f"the mean rank runs nothing for {format_ns(idle_ns)} per step while it waits for no call",
+        f"no idle gaps ({wording.gap_is})",
+        f"{format_ns(idle_ns)} per step idle outside collectives (average over ranks)",
         changes.no_idle,
     )
     if len(work.ranks) > 1:
@@ -203,21 +203,21 @@ def _questions(
 def _of_calls(asked: _Asked, costs: Mapping[tuple[str, str], CallCost]) -> list[WhatIf]:
     fixed, moved = _transfers(asked.replays, costs)
     transfers = (
-        f"the mean rank's transfers take {format_ns(moved)} per step, {format_ns(fixed)} of it latency"
+        f"transfers take {format_ns(moved)} per step and rank on average, {format_ns(fixed)} of it latency"
     )
     small = f"calls below {changes.SMALL_BYTES // 1024} KiB pay their latency once per bucket"
     questions: tuple[tuple[str, str, str, Callable[[Program], Change | None]], ...] = (
-        ("zero_transfer", "instantaneous transfers", transfers, changes.zero_transfer),
+        ("zero_transfer", "zero-cost transfers", transfers, changes.zero_transfer),
         (
             "double_bandwidth",
-            "links of twice the bandwidth",
+            "2× network bandwidth",
             transfers,
             partial(changes.faster_links, costs=costs, factor=2.0),
         ),
         (
             "full_overlap",
-            "all communication hidden behind computation",
-            f"{transfers}; lines wait for nothing before the window's end",
+            "all communication overlapped with compute",
+            f"{transfers}; ranks wait for communication only at the end of the window",
             changes.full_overlap,
         ),
         (
@@ -234,7 +234,7 @@ def _of_ranks(asked: _Asked, work: Work, slow: Sequence[Slow]) -> list[WhatIf]:
     last, apart = _last_to_begin(asked.replays)
     what_ifs = asked.what_if(
         "equal_start",
-        "all ranks beginning the traced steps together",
+        "all ranks starting the traced steps together",
         f"rank {last} begins {format_ns(apart)} after the first",
         changes.equal_start,
         keeps=True,
@@ -242,8 +242,8 @@ def _of_ranks(asked: _Asked, work: Work, slow: Sequence[Slow]) -> list[WhatIf]:
     )
     what_ifs += asked.what_if(
         "perfect_balance",
-        "computation spread evenly over the ranks",
-        "every step's computation takes each rank the mean of all",
+        "compute balanced evenly over ranks",
+        "every rank computes for the average time of each step",
         changes.perfect_balance,
     )
     ranks = [slow_rank.rank for slow_rank in slow]
@@ -273,7 +273,7 @@ def in_words(slow: Slow) -> str:
     if slow.part == "compute" and not slow.has_layers:
         where = "computation"
     return (
-        f"rank {slow.rank} takes {format_ns(slow.excess_ns)} more per step than its peers for its own work, "
+        f"rank {slow.rank} takes {format_ns(slow.excess_ns)} more per step than its peers for the same work, "
         f"{format_ns(slow.part_excess_ns)} of it in {where}"
     )
 
@@ -282,7 +282,7 @@ _PART_WORDS = {
     "compute": "operators of no layer",
     "optimizer": "the optimizer",
     "copy": "copies",
-    "idle": "no operator at all (Python, sleeping, or another process on its core)",
+    "idle": "no operator (Python, sleep, or another process on its core)",
 }
 
 
@@ -304,12 +304,12 @@ def _roofs(asked: _Asked, layers: Sequence[str], rooflines: Sequence[Roofline]) 
             continue
         code = list(layers).index(layer)
         ratios = ", ".join(
-            f"{format_ratio(share, 0)} of the roof {phase}" for phase, share in factors[layer].items()
+            f"{format_ratio(share, 0)} of its roofline ({phase})" for phase, share in factors[layer].items()
         )
         what_ifs += asked.what_if(
             f"roofline:{layer}",
             f"layer {layer} at its roofline",
-            f"it takes {format_ns(times[layer])} per step and reaches {ratios}",
+            f"it takes {format_ns(times[layer])} per step and runs at {ratios}",
             partial(changes.layer_faster, layer=code, factor=factors[layer]),
             layer=layer,
         )

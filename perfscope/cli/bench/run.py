@@ -55,7 +55,7 @@ SCHEMA_VERSION = 1
 @tracing_options
 @hardware_options
 @click.option("--dry-run", is_flag=True, help="Print what would be run, and make nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print the figures (or the plan) as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the metrics (or the plan) as JSON.")
 def command(
     scheme: str | None,
     framework: str | None,

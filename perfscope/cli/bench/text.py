@@ -68,7 +68,7 @@ def verdict_text(record: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
     if figures.get("diverged"):
         lines.append("Training diverged: lower --lr")
     if figures.get("disturbed"):
-        lines.append("The run was disturbed by others on this machine: `perfscope report` says by what")
+        lines.append("The run was disturbed by others on this machine: see `perfscope report`")
     amounts = figures["bytes_per_step"]
     if amounts["predicted"] or amounts["recorded"]:
         lines += ["", "Bytes per step, over all senders", *_bytes_table(amounts)]

@@ -69,7 +69,7 @@ def _never_one(function: _F) -> _F:
     help="A run to compare with; repeatable, or a shell pattern right behind it.",
 )
 @click.option(
-    "--baseline", type=_PATH, metavar="FILE", help="Compare with runs kept by `perfscope baseline`."
+    "--baseline", type=_PATH, metavar="FILE", help="Compare with runs stored by `perfscope baseline`."
 )
 @click.option("--calibrate", is_flag=True, help="Measure the noise here; suggest pairs and a threshold.")
 @click.option(
@@ -113,9 +113,13 @@ def _never_one(function: _F) -> _F:
     help="Windows to trace.",
 )
 @click.option("--no-trace", is_flag=True, help="Trace nothing: no layers and collectives in the explanation.")
-@click.option("--samples-per-step", type=click.IntRange(1), metavar="N", help="As of `perfscope run`.")
+@click.option("--samples-per-step", type=click.IntRange(1), metavar="N", help="Same as in `perfscope run`.")
 @click.option(
-    "--sample-interval", default="100ms", show_default=True, metavar="TIME", help="As of `perfscope run`."
+    "--sample-interval",
+    default="100ms",
+    show_default=True,
+    metavar="TIME",
+    help="Same as in `perfscope run`.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--markdown", type=_PATH, metavar="FILE", help="Write Markdown to FILE.")

@@ -67,7 +67,7 @@ def render(survey: Survey, trials: Sequence[Trial] | None, *, width: int = 100, 
         if body:
             lines += [style.bold(title), *body, ""]
     # Unindented and without colour or decoration: it is there to be copied.
-    lines += [style.bold("What a bug report needs"), *bug_report(survey, width)]
+    lines += [style.bold("Bug report information"), *bug_report(survey, width)]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
@@ -280,7 +280,7 @@ def _ceilings(survey: Survey, width: int) -> Iterator[str]:
 
 def _kept_since(measured_unix_ns: int | None) -> str:
     if measured_unix_ns is None:
-        return "measured before and kept"
+        return "measured before and cached"
     at = datetime.fromtimestamp(measured_unix_ns // 10**9, tz=timezone.utc)
     return f"measured on {at:%Y-%m-%d at %H:%M} UTC and kept; --ceilings measures afresh"
 

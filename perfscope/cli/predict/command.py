@@ -216,7 +216,7 @@ def _script_plans(
 
     if set(names) - {DDP}:
         raise UsageError(
-            f"a script's runs tell only of {DDP}, its own scheme; other schemes are predicted from runs of "
+            f"runs of a script only show {DDP}, its own scheme; other schemes are predicted from runs of "
             f"`perfscope bench run`"
         )
     known = all(run.plan.batch is not None for run in loaded.runs)

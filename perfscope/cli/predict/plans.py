@@ -78,7 +78,7 @@ def _notes(synchrony: str) -> tuple[str, ...]:
     notes = []
     if synchrony == "asynchronous":
         notes.append(
-            "its workers step by themselves: waiting at the server is not modelled, only its traffic is"
+            "its workers step by themselves: waiting at the server is not modeled, only its traffic is"
         )
     return tuple(notes)
 

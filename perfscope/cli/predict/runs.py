@@ -206,7 +206,7 @@ def _own_plan(config: BenchConfig, scheme: SchemeRecord, name: str) -> Plan | No
     names = {host: index for index, host in enumerate(dict.fromkeys(hosts))}
     where = tuple(names[host] for host in hosts)
     if len(where) != config.num_ranks:
-        raise NotUsable("its record does not tell where its ranks were; record it again")
+        raise NotUsable("its record does not state the hosts of its ranks; record it again")
     return plan_of(config, where)
 
 

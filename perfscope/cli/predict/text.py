@@ -173,7 +173,7 @@ def _reference(report: PredictionReport) -> list[str]:
         worst = max(report.fitted, key=lambda one: abs(one.misfit))
         typical = median(abs(one.misfit) for one in report.fitted)
         lines.append(
-            "The model goes through the runs that it is fitted to: how far off it is, they do not tell."
+            "The model goes through the runs that it is fitted to: the error beyond them is unknown."
             if abs(worst.misfit) < _NO_MISFIT
             else f"For the runs that it is fitted to, the model is off by {_percent(typical)} (median), at "
             f"most {_percent(abs(worst.misfit))} ({worst.name}); that is no test of it."

@@ -101,7 +101,7 @@ class Teller:
             self._restarts[task.name] = task.restarts
             if task.restarts <= before:
                 continue
-            text = f"job {task.name} was requeued (a node failed, it was preempted, or somebody asked for it)"
+            text = f"job {task.name} was requeued (a node failed, it was preempted, or a user requested it)"
             if self._place is not None:
                 left = self._place.of_attempt(task, task.restarts - 1)
                 reason = f"job {task.name} was requeued"

@@ -126,7 +126,7 @@ class CpuClock(BaseCollector):
         if frequencies:
             return [Reading(series, round(sum(frequencies) / len(frequencies)), begin, end)]
         self._frequencies.remove((series, paths))
-        self.stopped(series.metric.name, dict(series.labels), "none of the node's CPUs tells its frequency")
+        self.stopped(series.metric.name, dict(series.labels), "no CPU of the node reports its frequency")
         return []
 
     def _sample_package(self, file: _File) -> list[Reading]:

@@ -62,7 +62,9 @@ def stat_metrics(clock_ticks: int) -> dict[str, Metric]:
         "busy": _ticks(
             "cpu_busy", STAT, "time CPUs ran anything: user, nice, system, interrupts", clock_ticks
         ),
-        "steal": _ticks("cpu_steal", STAT, "time the hypervisor ran somebody else", clock_ticks),
+        "steal": _ticks(
+            "cpu_steal", STAT, "time the hypervisor ran other virtual machines (CPU steal)", clock_ticks
+        ),
         "iowait": _ticks("cpu_iowait", STAT, "time CPUs were idle while I/O was outstanding", clock_ticks),
     }
 
@@ -91,7 +93,7 @@ def job_metrics(version: int) -> dict[str, Metric]:
             unit="ns",
             kind=COUNTER,
             source=f"cgroup {throttled}",
-            description="time the job's threads were held back by its CPU quota",
+            description="time the job's threads were throttled by its CPU quota",
             scale=scale,
         ),
         "job_throttle_count": THROTTLES,

@@ -368,7 +368,7 @@ def _hidden(ctx: Context) -> tuple[Absent, ...]:
         absent.append(
             Absent(
                 what="names of processes outside this container",
-                reason="/proc/stat counts the whole host: neighbours may be other containers, without names",
+                reason="/proc/stat counts the whole host; other processes may be in other containers",
             )
         )
     return tuple(absent)

@@ -1,4 +1,4 @@
-"""What a bug report needs about the machine around a run: kernel, virtualisation, limits, rights, tools.
+"""Bug report information about the machine around a run: kernel, virtualisation, limits, rights, tools.
 
 Everything is JSON-able, and None or left out where it cannot be read. Environment variables enter by the
 allow-list of rundir.redact only; no serial number, user name or address is read.

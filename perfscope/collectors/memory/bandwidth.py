@@ -39,7 +39,7 @@ from perfscope.collectors.memory.uncore import (
 )
 from perfscope.rundir.metrics import COUNTER, DERIVED, EXACT, SCALED, Metric, Series
 
-MODELLED_INSTEAD = "memory traffic is then modelled from tensor shapes, and labelled so"
+MODELLED_INSTEAD = "memory traffic is then modeled from tensor shapes, and labeled so"
 MANY_COUNTERS = 24  # each read interrupts a CPU of that socket for microseconds
 _PARANOID = "/proc/sys/kernel/perf_event_paranoid"
 _RECORD = struct.Struct("=QQQ")  # value, time enabled, time running

@@ -21,7 +21,7 @@ _MEANING = {
     "numa_hit": "allocations that got the node they wanted",
     "numa_miss": "allocations that got this node and wanted another",
     "numa_foreign": "allocations that wanted this node and got another",
-    "interleave_hit": "interleaved allocations that got the node whose turn it was",
+    "interleave_hit": "interleaved allocations on the intended node",
     "local_node": "allocations on this node by a CPU of this node",
     "other_node": "allocations on this node by a CPU of another node",
 }
@@ -68,7 +68,7 @@ class NumaCounters(BaseCollector):
             return self.capability(
                 metrics=metrics,
                 source=f"{NODES}/nodeN/numastat",
-                reason="vm.numa_stat is 0: the counters stand still",
+                reason="vm.numa_stat is 0: the counters are disabled",
                 remedy="sysctl vm.numa_stat=1 (as root)",
             )
         bare = [node for node in nodes if not node_cpus(ctx, node)]

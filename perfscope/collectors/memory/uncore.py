@@ -302,7 +302,9 @@ def _knights_cache(ctx: Context, notes: list[str]) -> tuple[_Raw, ...]:
     """The extra events of a Knights Landing whose MCDRAM is, in part at least, a cache."""
     nodes = ctx.glob("/sys/devices/system/node/node[0-9]*")
     if not nodes:
-        notes.append("how the MCDRAM is used is not told: if as a cache, reads include misses, writes fills")
+        notes.append(
+            "the mode of the MCDRAM is unknown: if it is a cache, reads include misses, writes fills"
+        )
         return ()
     memory = 0
     for node in nodes:

@@ -30,7 +30,7 @@ def _gauge(name: str, description: str) -> Metric:
 
 
 NODE_METRICS = {
-    "MemFree": _gauge("node_memory_free", "memory of the node that nobody uses"),
+    "MemFree": _gauge("node_memory_free", "unused memory of the node"),
     "MemTotal": _gauge("node_memory_total", "memory of the node"),
     "FilePages": _gauge("node_memory_file", "page cache of the node"),
     "AnonPages": _gauge("node_memory_anon", "memory of processes on the node that is no file's"),

@@ -30,7 +30,7 @@ METRICS = (
     _counter("net_dropped", "events", _DEV, "packets dropped on receipt or before sending"),
 )
 TCP_RETRANSMITS = _counter(
-    "tcp_retransmits", "events", "/proc/PID/net/snmp Tcp RetransSegs", "TCP segments sent again"
+    "tcp_retransmits", "events", "/proc/PID/net/snmp Tcp RetransSegs", "TCP retransmits"
 )
 TCP_TIMEOUTS = _counter(
     "tcp_timeouts", "events", "/proc/PID/net/netstat TcpExt TCPTimeouts", "expired TCP retransmission timers"

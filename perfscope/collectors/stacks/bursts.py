@@ -296,7 +296,7 @@ def why_no_ptrace(ctx: Context, program: str) -> tuple[str, str]:
     scope = ctx.read_int("/proc/sys/kernel/yama/ptrace_scope") or 0
     if scope >= 3:
         return (
-            f"kernel.yama.ptrace_scope is {scope}: nobody may look into processes",
+            f"kernel.yama.ptrace_scope is {scope}: no process may be inspected",
             "boot with another value",
         )
     if scope and not _holds_ptrace(ctx):

@@ -139,7 +139,9 @@ def _selection(connection: sqlite3.Connection, name: str, process: int | None, i
     if table.process in columns:
         return f"SELECT {chosen} FROM source.{name} WHERE {schema.process_of(table.process)} = {process}"
     if not is_only:
-        raise TraceError(f"{name} has no column {table.process}: the file's processes cannot be told apart")
+        raise TraceError(
+            f"{name} has no column {table.process}: the processes of the file cannot be distinguished"
+        )
     return f"SELECT {chosen} FROM source.{name}"
 
 

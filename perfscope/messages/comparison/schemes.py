@@ -8,12 +8,12 @@ from perfscope.messages.study import faster_than, named, on_part, percent, times
 from perfscope.units import format_bytes, format_ns, format_rate
 from perfscope.vocabulary.comparison import NotModeled
 
-OTHER_BATCHES = "Where the order would turn is not modelled: the settings have other batches."
+OTHER_BATCHES = "Crossover with bandwidth is not modeled: the settings have other batches."
 NOTHING_SHARED = (
     "no two settings share model, data type, batch, machine and number of ranks: no ratio is formed "
     "and no winner is named"
 )
-ONE_RUN_EACH = "one run of each, so that nothing says how much of this is noise"
+ONE_RUN_EACH = "no repeats, noise unknown"
 ONE_REPEAT = "one run of each is no measure of the noise: an interval needs two repeats or more"
 _NOT_MODELED = {
     NotModeled.ONE_HOST: "all its ranks are on one host: no link between hosts whose bandwidth could change",
@@ -111,7 +111,7 @@ def part_saved(
         f"{on_part(part)}, {other} {format_ns(times_ns[1])}"
     )
     if paid is not None:
-        text += f"; it pays with {format_ns(paid[1])} more on {on_part(paid[0])}"
+        text += f"; at the cost of {format_ns(paid[1])} more on {on_part(paid[0])}"
     return f"{text}."
 
 
@@ -133,7 +133,7 @@ def slowest_sends(last: str, size: float, ratio: float | None) -> str:
 
 
 def turn_not_known(title: str, why: NotModeled) -> str:
-    return f"Where the order would turn is not known: {title}: {_NOT_MODELED[why]}."
+    return f"Crossover with bandwidth is not known: {title}: {_NOT_MODELED[why]}."
 
 
 def no_turn(winner: str, farthest: float) -> str:

@@ -113,7 +113,7 @@ def cost(needed: float, needed_slower: float, target: float, most: int | None) -
         f"It takes {needed:.1f} pairs on average where nothing changed and {needed_slower:.1f} "
         f"at +{_percent(target)}"
     )
-    return f"{text}; in doubt it goes on to {most}." if most is not None else f"{text}."
+    return f"{text}; if inconclusive, it continues to {most}." if most is not None else f"{text}."
 
 
 def trial(pairs: tuple[int, int], threshold: float, wrong: str, target: float, share: float) -> str:

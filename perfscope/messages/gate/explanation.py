@@ -44,9 +44,9 @@ QUANTITIES = {
     "clock": "CPU clock",
     "gpu clock": "GPU clock",
     "throttling": "Time throttled",
-    "steal": "Time taken by the hypervisor",
+    "steal": "CPU steal",
     "neighbours": "CPUs taken by other processes",
-    "pressure": "Time in which somebody waited for a CPU",
+    "pressure": "CPU pressure",
 }
 SETTINGS = {
     "hosts": "Hosts",
@@ -146,7 +146,7 @@ def not_traced(step: str, change: str, seen: Sequence[str]) -> str:
     """`seen`: parts that moved."""
     return (
         f"The {step} moved by {change}: {' and '.join(seen)}. No window was traced, so computation and "
-        "communication cannot be told apart."
+        "communication cannot be distinguished."
     )
 
 
@@ -189,7 +189,7 @@ def layers_alike(change: float) -> str:
     """The pace of all layers, as a share."""
     return (
         f"In traced steps all layers ran {format_ratio(abs(change), 0)} "
-        f"{'slower' if change > 0 else 'faster'} alike; single layers are told apart from that."
+        f"{'slower' if change > 0 else 'faster'} alike; single layers are reported only beyond that."
     )
 
 
@@ -208,7 +208,7 @@ def lacking_runs(num: int, num_runs: int) -> str:
 
 def no_window(runs: str) -> str:
     """`runs`: of `lacking_runs`."""
-    return f"{runs} have no traced window: computation and communication cannot be told apart"
+    return f"{runs} have no traced window: compute and communication cannot be distinguished"
 
 
 def no_layers(runs: str) -> str:

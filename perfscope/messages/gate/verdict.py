@@ -189,7 +189,7 @@ def interval_and_p(low: float | None, high: float | None, p: float | None) -> st
 
 
 def more_pairs(num_planned: int, num_run: int) -> str:
-    return f"{num_planned} pairs left it in doubt, so {num_run} were run."
+    return f"{num_planned} pairs were inconclusive, so {num_run} were run."
 
 
 def per_sample(base: str, head: str, batches: tuple[int, int]) -> str:

@@ -42,7 +42,7 @@ def _roofline(chart: RooflineChart) -> Picture:
             ),
         ),
         axis=x_axis(across, thin=False),
-        x_title="arithmetic intensity, FLOP per byte (modelled)",
+        x_title="arithmetic intensity, FLOP per byte (modeled)",
         hook="roofline",
         keys="Left and right arrow step through the layers.",
     )

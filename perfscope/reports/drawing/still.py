@@ -102,11 +102,9 @@ def _caption(block: Timeline) -> str:
         "merged, and nesting is left out where there are many lanes."
     )
     if any(path.window == window for path in block.paths):
-        caption += (
-            " The dark line is the critical path, an arrow what had to end before the next could go on."
-        )
+        caption += " The dark line is the critical path, arrows point to what waited for it."
     if any(number == window for number, _ in block.disturbances):
-        caption += " The hatched band: something else took part of the machine."
+        caption += " Hatched band: a disturbance."
     return caption
 
 

@@ -116,7 +116,7 @@ def _explain_first(cases: list[TestCase], result: CheckResult) -> None:
     """Gives the first failed case the verdict and its cause as text, and points the others to it."""
     failed = [case for case in cases if any(isinstance(kept, Failure | Error) for kept in case.result)]
     for case in failed[1:]:
-        case.result[0].text = _xml(f"The verdict and its cause stand at {failed[0].name}.")
+        case.result[0].text = _xml(f"The verdict and its cause are at {failed[0].name}.")
     if not failed:
         return
     lines = [words.verdict_line(result), *words.reasons_of(result)]

@@ -306,7 +306,7 @@ def rule_sentence(result: CheckResult) -> str:
     words = []
     if metric is not None and metric.severity != "off":
         words.append(
-            f"To count, “{shown(metric.title)}” must be worse by more than {limit(metric)} in the median, "
+            f"Fails if “{shown(metric.title)}” is worse by more than {limit(metric)} in the median, "
             f"with p below {result.alpha:g}."
         )
     if result.stopped:

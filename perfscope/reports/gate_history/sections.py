@@ -107,7 +107,7 @@ def _caption(trend: Trend, has_parts: bool) -> str:
     hidden = len(trend.sessions) - MOST_SHOWN
     if hidden > 0:
         sentences.append(
-            f"Drawn are the newest {MOST_SHOWN:,} sessions; {hidden:,} older ones stand in the table."
+            f"Drawn are the newest {MOST_SHOWN:,} sessions; {hidden:,} older ones are in the table."
         )
     if has_parts:
         sentences.append(
@@ -200,9 +200,9 @@ def changes_table(trend: Trend, prefix: str) -> Table:
         for change in reversed(trend.changes)
     )
     caption = (
-        "Found by E-divisive on the logarithms of the sessions' figures; newest first. Where a change is not "
-        "much larger than the noise, it can lie a session or two off. A machine whose speed drifts shows "
-        f"changes too. The threshold is {threshold_text(trend.metric)}."
+        "Found by E-divisive on the logarithms of the sessions' values; newest first. Where a change is "
+        "not much larger than the noise, it may be off by one or two sessions. A machine with drifting speed "
+        f"shows changes too. The threshold is {threshold_text(trend.metric)}."
     )
     return Table(
         id=f"{prefix}-changes",
@@ -210,7 +210,7 @@ def changes_table(trend: Trend, prefix: str) -> Table:
         columns=columns,
         rows=rows,
         caption=caption if rows else "",
-        empty="None: no change of level stands out of the noise.",
+        empty="None: no change of level exceeds the noise.",
         cards=True,
     )
 

@@ -116,7 +116,7 @@ def headline(trend: Trend) -> str:
     if trend.search.lacking:
         num_points = trend.search.num_points
         return (
-            f"Too few sessions to tell a change of {name} from noise: {FEWEST_POINTS} sessions are needed, "
+            f"Too few sessions to detect a change of {name} from noise: {FEWEST_POINTS} sessions are needed, "
             f"there {'is' if num_points == 1 else 'are'} {num_points}{_disturbed(trend)}"
         )
     change = trend.told

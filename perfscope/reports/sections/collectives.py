@@ -31,7 +31,7 @@ def collectives_section(analysis: RunAnalysis) -> Section:
         blocks.append(
             StackedBars(
                 id="collectives-chart",
-                title="Waiting against transfer, over the traced windows",
+                title="Waiting and transfer in the traced windows",
                 parts=PARTS,
                 bars=bars[:MOST_BARS],
                 caption="Waiting: from a rank's entry to the last rank's entry; mean over member ranks.",
@@ -48,7 +48,7 @@ def collectives_section(analysis: RunAnalysis) -> Section:
         blocks.append(
             Note(
                 text=f"{uncertain:,} waits are shorter than {units.format_ns(analysis.clock_residual_ns)}, "
-                "the doubt left in comparing the hosts' clocks; who came last there is not certain.",
+                "the clock-synchronization uncertainty between hosts; the last rank is uncertain there.",
                 tone="caution",
             )
         )
@@ -62,11 +62,11 @@ def _lead(analysis: RunAnalysis) -> str:
     """Shares of the time in calls as unions, so that calls under way at once count once."""
     in_calls, waiting = analysis.in_calls_ns, analysis.waiting_ns
     if not in_calls or waiting is None:
-        return "Ranks could not be matched, so waiting and transfer cannot be told apart."
+        return "Ranks could not be matched, so waiting and transfer cannot be distinguished."
     return (
-        f"{units.format_ratio(waiting / in_calls, 0)} of the time in matched collectives was waiting for the "
-        f"last rank ({units.format_ns(waiting)} of {units.format_ns(in_calls)} on the mean rank, over "
-        f"{_span_words(analysis)}; calls at the same time count once)."
+        f"{units.format_ratio(waiting / in_calls, 0)} of the time in matched collectives is waiting for the "
+        f"last rank ({units.format_ns(waiting)} of {units.format_ns(in_calls)} on average over ranks, over "
+        f"{_span_words(analysis)}; overlapping calls count once)."
     )
 
 
@@ -108,15 +108,15 @@ def _table(results: list[CollectiveResult], span: str) -> Table:
         Column(
             key="busbw_wait", title="busbw with wait", unit=Unit.RATE, hint="the same over transfer + waiting"
         ),
-        Column(key="last", title="Came last most often"),
+        Column(key="last", title="Most often last"),
     )
     return Table(
         id="collectives-table",
         title=f"Collectives, sums over {span} per rank",
         columns=columns,
         rows=tuple(_row(result) for result in results),
-        caption="Overlapping calls are counted once in the sentence above, each by itself "
-        "in the table. Bandwidths use transfer time only: a late rank does not make the network look slow.",
+        caption="Overlapping calls are counted once in the sentence above, separately "
+        "in the table. Bandwidths use transfer time only: a late rank does not lower them.",
     )
 
 
@@ -157,7 +157,7 @@ def _late_table(results: list[CollectiveResult]) -> Table | None:
     rows = tuple((rank, count, count / total) for rank, count in sorted(late.items(), key=_most_often_first))
     return Table(
         id="late-table",
-        title="Who came last",
+        title="Last ranks",
         columns=(
             Column(key="rank", title="Rank", unit=Unit.COUNT, primary=True),
             Column(key="times", title="Times last", unit=Unit.COUNT, bar="wait", primary=True),

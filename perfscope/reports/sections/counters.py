@@ -39,7 +39,7 @@ UNITS = {
 TITLES = {
     "cpu": "CPUs",
     "gpu": "GPUs",
-    "pressure": "Pressure: share of time in which work waited",
+    "pressure": "Pressure (share of time waiting)",
     "memory": "Memory",
     "network": "Network",
     "fabric": "Fabric",
@@ -63,7 +63,7 @@ CHART_TITLES = {
     ("fabric", Unit.RATIO): "Fabric, share of time",
     ("cpu", Unit.EVENTS): "CPUs, events",
     ("power", Unit.TEMPERATURE): "Temperature",
-    ("clocks", Unit.RATIO): "Held back by heat",
+    ("clocks", Unit.RATIO): "Throttled by heat",
 }
 UNIT_ORDER = (Unit.RATIO, Unit.RATE, Unit.BYTES, Unit.POWER, Unit.FREQUENCY, Unit.TEMPERATURE, Unit.EVENTS)
 LANE_GROUPS = ("cpu", "gpu", "memory", "network", "fabric", "gpu_link")
@@ -89,7 +89,7 @@ def counters_section(analysis: RunAnalysis) -> Section | None:
     )
     block = Counters(
         id="counters-chart",
-        title="Readings over the run",
+        title="Counters over the run",
         span_ns=end - origin,
         charts=charts,
         windows=tuple(
@@ -105,16 +105,16 @@ def counters_section(analysis: RunAnalysis) -> Section | None:
 
 
 def _lead(machine: MachineAnalysis) -> str:
-    sentence = "Time runs from the first reading on; the bands around lines reach from the least to the most"
-    return f"{sentence} that a point stands for." if machine.tracks else ""
+    sentence = "x axis: time since the first sample. Bands: minimum to maximum of the samples"
+    return f"{sentence} behind a point." if machine.tracks else ""
 
 
 def _caption(machine: MachineAnalysis, still: int) -> str:
     parts = []
     if any(track.peak is not None for track in machine.tracks):
-        parts.append("A thin dashed grey line across a chart: what it can be at most.")
+        parts.append("Dashed gray line: maximum.")
     if still:
-        text = "reading stayed at 0 and is" if still == 1 else "readings stayed at 0 and are"
+        text = "counter stayed at 0 and is" if still == 1 else "counters stayed at 0 and are"
         parts.append(f"{still:,} {text} not drawn.")
     return " ".join(parts)
 
@@ -177,7 +177,7 @@ def _chart(key: tuple[str, Unit], number: int, family: _Family, origin: int, sev
     summed = group == "pressure" and any(track.peak is None for track in drawn)
     return CounterChart(
         id=f"counters-{_slug(group)}-{unit.value}-{number}",
-        title=f"{family.title}; of ranks summed over threads" if summed else family.title,
+        title=f"{family.title}; rank values are summed over threads" if summed else family.title,
         unit=unit,
         lines=tuple(
             CounterLine(

@@ -31,13 +31,16 @@ LONGEST_NAME = 60
 _PARTS = (
     ("compute", Part(key="compute", title="Compute")),
     ("transfer", Part(key="exposed_comm", title="Transfer", hint="from the last rank's entry on")),
-    ("comm", Part(key="wait", title="Communication", hint="waiting included: the other ends are not known")),
+    ("comm", Part(key="wait", title="Communication", hint="waiting included: the peers are unknown")),
     ("copy", Part(key="copy", title="Copy")),
     ("input", Part(key="input_wait", title="Input wait")),
     ("optimizer", Part(key="optimizer", title="Optimizer")),
     ("host", Part(key="idle_host_wait", title="Host", hint="the device, or the call, waited for the host")),
-    ("launch", Part(key="idle_kernel_wait", title="Launch", hint="from the host's asking to the beginning")),
-    ("idle", Part(key="idle", title="Idle", hint="nothing ran that the trace shows")),
+    (
+        "launch",
+        Part(key="idle_kernel_wait", title="Launch", hint="from the launch call to the start on the device"),
+    ),
+    ("idle", Part(key="idle", title="Idle", hint="no activity in the trace")),
 )
 _KIND_WORDS = {
     "compute": "compute",
@@ -159,7 +162,7 @@ def _bars(paths: Sequence[CriticalPath]) -> StackedBars:
     drawn = sorted(sorted(paths, key=lambda path: -path.total_ns)[:MOST_BARS], key=_order)
     windows = {path.window for path in paths}
     caption = (
-        "The parts of a bar add up to the step exactly: from where the last rank ends, back to its beginning."
+        "The parts of a bar add up to the step, from the end of the last rank back to the start of the step."
     )
     if len(paths) > len(drawn):
         caption += f" {len(paths):,} steps were traced; the {MOST_BARS} longest are drawn."
@@ -171,7 +174,7 @@ def _bars(paths: Sequence[CriticalPath]) -> StackedBars:
         bars.append(Bar(label=f"{window}step {path.step}", values=values))
     return StackedBars(
         id="critical-path-chart",
-        title="What the critical path of each step is made of",
+        title="Composition of the critical path of each step",
         parts=tuple(part for _, part in _present(paths)),
         bars=tuple(bars),
         caption=caption,
@@ -195,7 +198,7 @@ def _table(paths: Sequence[CriticalPath], names: Mapping[str, str] | None) -> Ta
         Column(key="layer", title="Layer", unit=Unit.CODE, primary=any(entry.layer for entry in every)),
         Column(key="time", title="Time per step", unit=Unit.TIME, primary=True, bar="compute"),
         Column(key="share", title="Of the path", unit=Unit.RATIO, primary=True),
-        Column(key="count", title="Stretches per step", unit=Unit.NUMBER),
+        Column(key="count", title="Segments per step", unit=Unit.NUMBER),
     )
     rows: list[tuple[Value, ...]] = [
         (
@@ -228,7 +231,10 @@ def _notes(paths: Sequence[CriticalPath]) -> list[Note]:
     notes = []
     never = never_on_path(paths)
     if never:
-        text = f"Never on the critical path: {_ranks(never)}. Making only these faster would change nothing."
+        text = (
+            f"Never on the critical path: {_ranks(never)}. "
+            "Making only these ranks faster would not shorten the step."
+        )
         notes.append(Note(text=text))
     uncertain = sum(path.num_uncertain for path in paths)
     if uncertain:
@@ -236,13 +242,13 @@ def _notes(paths: Sequence[CriticalPath]) -> list[Note]:
         text = (
             f"The path goes {times} to a rank that may not have been the last to enter: by how much it was "
         )
-        notes.append(Note(text=f"{text}later lies within the doubt of the hosts' clocks.", tone="caution"))
+        notes.append(
+            Note(text=f"{text}later is within the clock-synchronization uncertainty.", tone="caution")
+        )
     cut = [path for path in paths if not path.complete]
     if cut:
         steps = ", ".join(str(path.step) for path in cut[:MOST_RANKS])
-        text = (
-            f"The path of step {steps} ends before the step's beginning: “What was not collected” says why."
-        )
+        text = f"The path of step {steps} ends before the step's beginning: see “Not collected”."
         notes.append(Note(text=text, tone="caution"))
     return notes
 

@@ -11,27 +11,26 @@ from perfscope.vocabulary.efficiency import ACCEPTABLE, SPLIT_BY_HOST, PopFactor
 
 # (depth, factor, what it says)
 _TREE = (
-    (0, PopFactor.PARALLEL, "computation as a share of all ranks' time"),
-    (1, PopFactor.LOAD_BALANCE, "mean over most computation of a rank"),
+    (0, PopFactor.PARALLEL, "compute time / (ranks × elapsed time)"),
+    (1, PopFactor.LOAD_BALANCE, "mean / max compute time over ranks"),
     (2, PopFactor.LB_IN, "between ranks of one host"),
     (2, PopFactor.LB_OUT, "between hosts"),
-    (1, PopFactor.COMMUNICATION, "most computation of a rank over the time it took"),
-    (2, PopFactor.SERIALISATION, "what is lost to waiting even on an ideal network"),
-    (2, PopFactor.TRANSFER, "what is lost because transfers take time"),
+    (1, PopFactor.COMMUNICATION, "max compute time of a rank / elapsed time"),
+    (2, PopFactor.SERIALISATION, "dependency loss (remains on an ideal network)"),
+    (2, PopFactor.TRANSFER, "loss due to data transfer"),
 )
 _MARK = units.format_ratio(ACCEPTABLE, 0)
 _LOSSES = {
     PopFactor.LOAD_BALANCE: "uneven computation",
-    PopFactor.SERIALISATION: "waiting that no network would remove (dependences, input, idle time)",
+    PopFactor.SERIALISATION: "serialization (dependencies, input, idle time; remains on an ideal network)",
     PopFactor.TRANSFER: "transfers",
     # where waiting and transfer cannot be told apart
-    PopFactor.COMMUNICATION: "communication and waiting (which of the two cannot be told: "
-    "see what was not collected)",
+    PopFactor.COMMUNICATION: "communication and waiting (not distinguishable: see “Not collected”)",
 }
 
 
 def efficiency_section(analysis: RunAnalysis) -> Section | None:
-    """None where the factors are not known; why stands with what was not collected."""
+    """None where the factors are not known; why stands with “Not collected”."""
     efficiency = analysis.efficiency
     if efficiency is None:
         return None
@@ -49,12 +48,12 @@ def efficiency_section(analysis: RunAnalysis) -> Section | None:
             Column(key="factor", title="Factor", primary=True),
             Column(key="value", title="Value", unit=Unit.RATIO, bar="compute", primary=True),
             Column(key="mark", title="", primary=True),
-            Column(key="what", title="What it is"),
+            Column(key="what", title="Definition"),
         ),
         rows=tuple(rows),
         caption=(
-            f"A factor is the product of those below it. From {_MARK} on the field calls it acceptable. "
-            "Time on an ideal network is the replay's, with every transfer instantaneous."
+            f"A factor is the product of those below it. POP convention: {_MARK} or more is acceptable. "
+            "Time on an ideal network comes from the replay with zero-cost transfers."
         ),
     )
     return Section(id="efficiency", title="Parallel efficiency", lead=_lead(efficiency), blocks=(table,))
@@ -72,6 +71,6 @@ def _lead(efficiency: Efficiency) -> str:
         factor: value for factor, value in values.items() if value is not None and value < ACCEPTABLE
     }
     if not low_factors:
-        return f"{share} of the ranks' time is computation; none of the causes by itself is below {_MARK}."
+        return f"{share} of rank time is compute; no single factor is below {_MARK}."
     worst = min(low_factors, key=lambda factor: low_factors[factor])
-    return f"{share} of the ranks' time is computation; most is lost to {_LOSSES[worst]}."
+    return f"{share} of rank time is compute; the largest loss is {_LOSSES[worst]}."

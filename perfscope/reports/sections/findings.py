@@ -1,4 +1,4 @@
-"""Section "What to do": findings ranked by what removing them would gain."""
+"""Section "Recommendations": findings ranked by what removing them would gain."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def findings_section(analysis: RunAnalysis) -> Section:
     )
     return Section(
         id="findings",
-        title="What to do",
-        lead="Causes by the time that removing each alone would save at most; savings do not add up."
+        title="Recommendations",
+        lead="Ranked by the maximum saving if this cause alone were removed. Savings overlap."
         if len(cards) > 1
         else "",
         blocks=(
             FindingList(
                 id="finding-list",
                 cards=cards,
-                empty="No cause stands out: nothing perfscope looks for costs a notable share of the time.",
+                empty="No single cause dominates: no known cause takes a notable share of the time.",
             ),
         ),
     )

@@ -41,12 +41,12 @@ def _told(layer: LayerResult, names: Mapping[str, str]) -> str:
 
 def layers_section(analysis: RunAnalysis) -> Section:
     if not analysis.layers:
-        reason = "No layer was traced; see “What was not collected”."
+        reason = "No layer was traced; see “Not collected”."
         return Section(id="layers", title="Layers", blocks=(Note(text=reason, tone="caution"),))
     names = layer_names(analysis.layers)
     by_time = sorted(analysis.layers, key=lambda layer: (-layer_total_ns(layer), layer.order))
     drawn = sorted(by_time[:MOST_BARS], key=lambda layer: layer.order)
-    several = f"The {MOST_BARS} longest of {len(by_time):,}, in the order in which they first run."
+    several = f"The {MOST_BARS} longest of {len(by_time):,}, in order of first execution."
     tied = any(layer.exposed_comm_ns is not None for layer in by_time)
     blocks: list[Block] = [
         StackedBars(
@@ -54,7 +54,7 @@ def layers_section(analysis: RunAnalysis) -> Section:
             title="Time per step of each layer",
             parts=LAYER_PARTS if tied else LAYER_PARTS[:2],
             bars=tuple(_bar(layer, names) for layer in drawn),
-            caption=several if len(by_time) > MOST_BARS else "In the order in which they first run.",
+            caption=several if len(by_time) > MOST_BARS else "In order of first execution.",
         ),
         _table(analysis, by_time, primary_type=bool(names)),
     ]
@@ -64,7 +64,7 @@ def layers_section(analysis: RunAnalysis) -> Section:
     if step is not None and sum(layer_total_ns(layer) for layer in by_time) > ABOVE_ALL * step[0]:
         blocks.append(
             Note(
-                text="Layers run side by side here, on several devices or threads: their shares add up to "
+                text="Layers run concurrently here, on several devices or threads: their shares add up to "
                 "more than the step."
             )
         )
@@ -78,7 +78,7 @@ def _communicates(analysis: RunAnalysis) -> bool:
 def _why_untied(analysis: RunAnalysis) -> str:
     why = "; ".join(cause_text(entry) for entry in analysis.missing if entry.figure is Figure.LAYER_COMM)
     return (
-        "Exposed communication is not tied to layers here: "
+        "Exposed communication cannot be attributed to layers: "
         f"{why or 'the trace does not say whose tensors a collective carries'}."
     )
 
@@ -127,7 +127,7 @@ def _table(analysis: RunAnalysis, by_time: list[LayerResult], *, primary_type: b
             unit=Unit.TIME,
             bar="exposed_comm",
             primary=tied,
-            hint="communication of this layer's tensors that no compute hides",
+            hint="communication of this layer's tensors not overlapped with compute",
         ),
         Column(
             key="share",
@@ -141,7 +141,7 @@ def _table(analysis: RunAnalysis, by_time: list[LayerResult], *, primary_type: b
         Column(key="bytes", title="Bytes", unit=Unit.BYTES, modelled=True),
         *((FLOP_RATE, BYTE_RATE) if rates else ()),
     )
-    modelled = "FLOPs and bytes are modelled from tensor shapes (forward + backward), not measured"
+    modelled = "FLOPs and bytes are modeled from tensor shapes (forward + backward), not measured"
     return Table(
         id="layers-table",
         title="Layers, mean per step and rank",
@@ -149,7 +149,7 @@ def _table(analysis: RunAnalysis, by_time: list[LayerResult], *, primary_type: b
         rows=tuple(_row(layer, step_ns)[: len(columns)] for layer in by_time),
         caption=f"{modelled}; the rates divide them by measured time."
         if rates
-        else f"{modelled}; rates stand beside the machine's ceilings below.",
+        else f"{modelled}; see Roofline for rates.",
     )
 
 

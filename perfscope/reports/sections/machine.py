@@ -17,14 +17,14 @@ LONGEST_TILE = 90
 MOST_EVIDENCE = 3
 # Whether the disturbances hit the traced windows, which most figures are from.
 TRACED_WORDS = {
-    True: "The traced steps were hit: read every figure below with that in mind.",
+    True: "The traced steps were disturbed: the values below include it.",
     False: "The traced steps were not hit; step times and throughput were.",
     None: "",
 }
 
 
 def machine_section(analysis: RunAnalysis) -> Section | None:
-    """None where nothing of the machine was recorded: why stands with what was not collected."""
+    """None where nothing of the machine was recorded: why stands with “Not collected”."""
     machine = analysis.machine
     if machine is None:
         return None
@@ -106,7 +106,7 @@ def _disturbance_table(machine: MachineAnalysis) -> Table:
     ranked = sorted(machine.disturbances, key=lambda d: (not d.within_steps, -_weight(d)))
     return Table(
         id="disturbance-table",
-        title="What disturbed the run",
+        title="Disturbances",
         caption=_disturbance_caption(ranked),
         columns=(
             Column(key="what", title="What", primary=True),
@@ -114,11 +114,24 @@ def _disturbance_table(machine: MachineAnalysis) -> Table:
             Column(key="from", title="From", unit=Unit.TIME, primary=True, hint="since the first reading"),
             Column(key="for", title="For", unit=Unit.TIME, primary=True),
             Column(
-                key="severity", title="Taken", unit=Unit.RATIO, bar="input_wait", hint="share of the resource"
+                key="severity",
+                title="Share taken",
+                unit=Unit.RATIO,
+                bar="input_wait",
+                hint="share of the resource",
             ),
-            Column(key="during", title="Step during it", unit=Unit.TIME, hint="median over the host's ranks"),
-            Column(key="otherwise", title="Otherwise", unit=Unit.TIME, hint="steps in no disturbance"),
-            Column(key="windows", title="Traced, hit", hint="traced windows that it overlaps"),
+            Column(
+                key="during", title="Step time during", unit=Unit.TIME, hint="median over the host's ranks"
+            ),
+            Column(
+                key="otherwise",
+                title="Step time otherwise",
+                unit=Unit.TIME,
+                hint="steps outside every disturbance",
+            ),
+            Column(
+                key="windows", title="Windows affected", hint="traced windows that the disturbance overlaps"
+            ),
         ),
         rows=tuple(
             (
@@ -141,7 +154,7 @@ def _disturbance_caption(ranked: list[Disturbance]) -> str:
     parts = []
     if any(d.step_ns_during is not None for d in ranked):
         parts.append(
-            "A step during it, and otherwise (outside of every disturbance): the median, without warm-up and "
+            "A step during it, and otherwise (outside every disturbance): the median, without warm-up and "
             "traced steps."
         )
     if not all(d.within_steps for d in ranked):
@@ -183,18 +196,18 @@ def _ceilings_table(machine: MachineAnalysis) -> Table:
         if share >= 0.05
     ]
     caption = (
-        "Measured on this host without training beside it and kept from run to run (perfscope run --ceilings "
-        "refresh measures again), best of several; theoretical peaks are for dense work."
+        "Measured on this host before the training, and cached (perfscope run --ceilings "
+        "refresh measures again); best of several repetitions. Theoretical peaks are for dense arithmetic."
     )
     notes = {ceiling.note for ceiling in machine.ceilings}
     shared = len(machine.ceilings) > 2 and len(notes) == 1
     if shared and notes != {""}:
         caption += f" For every row: {visible(notes.pop())}."
     if pressures:
-        caption += f" During the run, CPUs were waited for {', '.join(pressures[:6])} of the time."
+        caption += f" During the run, CPU pressure {', '.join(pressures[:6])}."
     return Table(
         id="ceilings-table",
-        title="Ceilings: what the machine can do at most",
+        title="Measured and theoretical peaks",
         columns=(
             Column(key="what", title="What", primary=True),
             Column(key="where", title="Where", primary=True),
@@ -241,7 +254,7 @@ def _sampler_blocks(machine: MachineAnalysis) -> list[Block]:
         blocks.append(_stopped_table(machine))
     if machine.missing:
         figures = counted(len(machine.missing), "figure")
-        text = f"{figures} could not be had here; why stands under “What was not collected”."
+        text = f"{figures} unavailable; see “Not collected”."
         blocks.append(Note(text=text))
     return blocks
 
@@ -249,13 +262,13 @@ def _sampler_blocks(machine: MachineAnalysis) -> list[Block]:
 def _costs_table(machine: MachineAnalysis) -> Table:
     return Table(
         id="sampler-table",
-        title="What watching the machine cost",
+        title="Sampling overhead",
         columns=(
             Column(key="host", title="Host", primary=True),
             Column(key="interval", title="Interval", unit=Unit.TIME, primary=True),
             Column(key="samples", title="Samples", unit=Unit.COUNT, primary=True),
-            Column(key="cpu", title="Of one CPU", unit=Unit.RATIO, primary=True),
-            Column(key="late", title="Late", unit=Unit.RATIO, hint="later than half an interval"),
+            Column(key="cpu", title="Share of one CPU", unit=Unit.RATIO, primary=True),
+            Column(key="late", title="Late", unit=Unit.RATIO, hint="more than half an interval late"),
             Column(key="ended", title="Ended because"),
         ),
         rows=tuple(
@@ -276,7 +289,7 @@ def _stopped_table(machine: MachineAnalysis) -> Table:
     start, several = origin_ns(machine), len(machine.hosts) > 1
     return Table(
         id="stopped-table",
-        title="Readings that ended before the run did",
+        title="Counters that ended before the run",
         columns=(
             Column(key="what", title="Reading", primary=True),
             Column(key="host", title="Host"),

@@ -35,7 +35,7 @@ def roofline_section(analysis: RunAnalysis) -> Section | None:
         blocks.append(Note(text=f"{left:,} further {text} in the JSON report."))
     return Section(
         id="roofline",
-        title="How close layers come to the machine's ceilings",
+        title="Roofline",
         lead=_lead(rooflines[0]),
         blocks=tuple(blocks),
     )
@@ -71,7 +71,7 @@ def _lead(roofline: Roofline) -> str:
         if share >= 0.005:
             parts.append(f"{units.format_ratio(share, 0)} {text}")
     return (
-        f"Weighted by time, layers reach {units.format_ratio(weighted, 0)} of what is attainable; "
+        f"Weighted by time, layers run at {units.format_ratio(weighted, 0)} of roofline; "
         f"of their time, {', '.join(parts)}."
     )
 
@@ -98,7 +98,7 @@ def _above(roofline: Roofline) -> list[Note]:
     count = f"{len(above):,} of {len(roofline.points):,} passes reach"
     if len(above) == 1:
         count = f"1 of {len(roofline.points):,} passes reaches"
-    return [Note(text=f"{count} more than 100 % of attainable. That can be: {'; '.join(reasons)}.")]
+    return [Note(text=f"{count} more than 100 % of attainable. Possible reasons: {'; '.join(reasons)}.")]
 
 
 def _where(roofline: Roofline, several: bool) -> str:
@@ -116,10 +116,10 @@ def _chart(roofline: Roofline, number: int, several: bool, names: Mapping[str, s
     points = sorted((p for p in roofline.points if _plain(p)), key=lambda p: -p.time_ns)
     source = visible(roofline.ceilings_source)
     caption = [
-        f"Each point is a layer's forward or backward pass, its area the time per step. Roofs: {source}"
+        f"Each point is a layer's forward or backward pass, its area the time per step. Roof: {source}"
     ]
     caption.append(f"; {_share(roofline)}." if _share(roofline) else ".")
-    caption.append(" FLOPs and bytes are modelled from tensor shapes, times are measured.")
+    caption.append(" FLOPs and bytes are modeled from tensor shapes, times are measured.")
     if len(points) > MOST_POINTS:
         caption.append(f" The {MOST_POINTS} longest of {len(points):,} are drawn.")
     return RooflineChart(
@@ -162,7 +162,7 @@ def _table(roofline: Roofline, number: int, several: bool, names: Mapping[str, s
             primary=True,
             hint="attainable: the lower of peak FLOP/s and intensity × bandwidth",
         ),
-        Column(key="bound", title="Bound by", primary=True, hint="neither: latency or overhead"),
+        Column(key="bound", title="Bound by", primary=True, hint="latency or overhead: far below both roofs"),
     )
     points = sorted(roofline.points, key=lambda p: -p.time_ns)
     return Table(
@@ -170,8 +170,8 @@ def _table(roofline: Roofline, number: int, several: bool, names: Mapping[str, s
         title=f"Layers against the {_where(roofline, several)}'s ceilings",
         columns=columns,
         rows=tuple(_row(point, names) for point in points),
-        caption="Modelled: from tensor shapes; a rate is modelled work over measured time. Bound by neither: "
-        "far below both roofs, so latency or overhead.",
+        caption="Modeled from tensor shapes; a rate is modeled work / measured time. Latency or overhead: "
+        "far below both roofs.",
         sorted_by=("time", True),
         print_rows=30,
     )

@@ -1,4 +1,4 @@
-"""Sections about the run itself: what was not collected, where figures come from, and what ran where."""
+"""Sections about the run itself: “Not collected”, where figures come from, and what ran where."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def missing_section(analysis: RunAnalysis) -> Section:
     of_machine = analysis.machine.missing if analysis.machine else ()
     gaps = tuple(dict.fromkeys((*analysis.missing, *of_machine)))
     if not gaps:
-        note = Note(text="Every figure this report can show was collected.")
-        return Section(id="missing", title="What was not collected", blocks=(note,))
+        note = Note(text="All metrics of this report were collected.")
+        return Section(id="missing", title="Not collected", blocks=(note,))
     table = Table(
         id="missing-table",
-        title="Figures that are missing, and why",
+        title="Missing metrics and their reasons",
         columns=(
             Column(key="what", title="What", primary=True),
             Column(key="reason", title="Why", primary=True),
@@ -38,16 +38,16 @@ def missing_section(analysis: RunAnalysis) -> Section:
             (visible(figure_text(gap), LONGEST_NOTE), visible(cause_text(gap), LONGEST_NOTE)) for gap in gaps
         ),
     )
-    return Section(id="missing", title="What was not collected", blocks=(table,))
+    return Section(id="missing", title="Not collected", blocks=(table,))
 
 
 def provenance_section(analysis: RunAnalysis) -> Section:
     if not analysis.provenance:
         note = Note(text="No trace file was read.", tone="caution")
-        return Section(id="provenance", title="Where the figures come from", blocks=(note,))
+        return Section(id="provenance", title="Data sources", blocks=(note,))
     table = Table(
         id="provenance-table",
-        title="Trace files and what became of their events",
+        title="Trace files and their events",
         columns=(
             Column(key="path", title="File", unit=Unit.CODE, primary=True),
             Column(key="rank", title="Rank", unit=Unit.COUNT),
@@ -62,7 +62,12 @@ def provenance_section(analysis: RunAnalysis) -> Section:
                 unit=Unit.COUNT,
                 hint="of no use to the timeline: Python frames, flow arrows, metadata",
             ),
-            Column(key="unclassified", title="Unclassified", unit=Unit.COUNT, hint="kernels no rule knows"),
+            Column(
+                key="unclassified",
+                title="Unclassified",
+                unit=Unit.COUNT,
+                hint="kernels that no rule classifies",
+            ),
             Column(key="state", title="State"),
             Column(key="notes", title="Notes"),
         ),
@@ -74,7 +79,7 @@ def provenance_section(analysis: RunAnalysis) -> Section:
         blocks.append(kernels)
     return Section(
         id="provenance",
-        title="Where the figures come from",
+        title="Data sources",
         lead=_provenance_lead(analysis.provenance),
         blocks=tuple(blocks),
     )
@@ -119,7 +124,7 @@ def _unclassified(sources: tuple[FileProvenance, ...]) -> Table | None:
     ranked = sorted(totals.items(), key=lambda item: (-item[1], item[0]))[:MOST_KERNELS]
     return Table(
         id="unclassified-table",
-        title="Device kernels that no rule knows",
+        title="Unclassified device kernels",
         columns=(
             Column(key="kernel", title="Kernel", unit=Unit.CODE, primary=True),
             Column(key="count", title="Events", unit=Unit.COUNT, primary=True),

@@ -31,9 +31,9 @@ from perfscope.reports.model import (
 )
 
 BREAKDOWN_PARTS = (
-    Part(key="compute", title="Compute", hint="time covered by compute spans"),
-    Part(key="exposed_comm", title="Exposed communication", hint="communication that no compute hides"),
-    Part(key="copy", title="Copy", hint="copies under neither compute nor communication"),
+    Part(key="compute", title="Compute", hint="time covered by compute operators or kernels"),
+    Part(key="exposed_comm", title="Exposed communication", hint="communication not overlapped with compute"),
+    Part(key="copy", title="Copy", hint="copies not overlapped with compute or communication"),
     Part(key="input_wait", title="Input wait", hint="main thread blocked in the data loader"),
     Part(key="optimizer", title="Optimizer", hint="inside the optimizer step"),
     Part(key="idle", title="Idle", hint="the rest of the step"),
@@ -205,7 +205,7 @@ def _breakdown_table(
             Column(key=part.key, title=part.title, unit=Unit.TIME, hint=part.hint)
             for part in _parts(analysis)
         ),
-        Column(key="comm", title="Communication in all", unit=Unit.TIME, hint="hidden and exposed"),
+        Column(key="comm", title="Total communication", unit=Unit.TIME, hint="hidden and exposed"),
         Column(key="overlap", title="Overlap", unit=Unit.RATIO, hint="share of communication under compute"),
     )
     rows: list[tuple[Value, ...]] = [
@@ -247,7 +247,7 @@ def device_section(analysis: RunAnalysis) -> Section | None:
         Column(key="events", title="Events", unit=Unit.COUNT),
         Column(key="span", title="Span", unit=Unit.TIME, primary=True),
         *(Column(key=part.key, title=part.title, unit=Unit.TIME, hint=part.hint) for part in DEVICE_PARTS),
-        Column(key="comm", title="Communication in all", unit=Unit.TIME),
+        Column(key="comm", title="Total communication", unit=Unit.TIME),
         Column(key="overlap", title="Overlap", unit=Unit.RATIO),
     )
     rows: tuple[tuple[Value, ...], ...] = tuple(
@@ -299,9 +299,7 @@ def series_section(analysis: RunAnalysis) -> Section:
         note = Note(text="One step per rank is too few for a chart.")
         return Section(id="steps", title="Step times", blocks=(note, _steps_table(analysis)))
     if longest > MOST_POINTS:
-        thinned = (
-            f"Each point stands for up to {-(-longest // MOST_POINTS)} steps; bands show their extremes."
-        )
+        thinned = f"Each point covers up to {-(-longest // MOST_POINTS)} steps; bands show their extremes."
         caption = f"{caption} {thinned}".strip()
     chart = Series(
         id="steps-chart",
@@ -323,9 +321,9 @@ def _series_lead(analysis: RunAnalysis) -> str:
         return ""
     quantiles = analysis.step_ns
     return (
-        f"Median {units.format_ns(quantiles.median)}; one step in ten is shorter than "
-        f"{units.format_ns(quantiles.p10)}, one in ten longer than {units.format_ns(quantiles.p90)} "
-        f"({units.format_count(quantiles.count)} steps over all ranks, warm-up left out)."
+        f"Median {units.format_ns(quantiles.median)}; "
+        f"p10 {units.format_ns(quantiles.p10)}, p90 {units.format_ns(quantiles.p90)} "
+        f"({units.format_count(quantiles.count)} steps over all ranks, without warm-up)."
     )
 
 
@@ -362,7 +360,7 @@ def _steps_table(analysis: RunAnalysis) -> Table:
         Column(key="p90", title="p90", unit=Unit.TIME),
         Column(key="input", title="Input wait", unit=Unit.TIME, hint="median over all steps, always on"),
         Column(key="samples", title="Samples per step", unit=Unit.NUMBER),
-        Column(key="overhead", title="perfscope's cost", unit=Unit.TIME, hint="over the whole run"),
+        Column(key="overhead", title="Profiling overhead", unit=Unit.TIME, hint="over the whole run"),
     )
     rows: list[tuple[Value, ...]] = []
     for rank in analysis.ranks:

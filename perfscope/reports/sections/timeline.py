@@ -87,7 +87,7 @@ def _what_is_drawn(extract: TimelineExtract) -> str:
     sentences = [f"{extract.num_drawn:,} spans are drawn for {extract.num_recorded:,} recorded."]
     if extract.resolution_ns > 0:
         sentences.append(
-            f"Neighbours closer and shorter than {units.format_ns(extract.resolution_ns)} are merged."
+            f"Adjacent spans closer and shorter than {units.format_ns(extract.resolution_ns)} are merged."
         )
     if extract.num_left_out:
         sentences.append(f"{extract.num_left_out:,} are left out.")

@@ -50,7 +50,7 @@ def topology_block(topologies: Mapping[str, Json]) -> Topology | None:
     left = sum(len(hosts) for hosts in ranked[MOST_MACHINES:])
     return Topology(
         id="topology-chart",
-        title="What is plugged in where",
+        title="Topology",
         machines=tuple(_machine(hosts, topologies[hosts[0]]) for hosts in ranked[:MOST_MACHINES]),
         caption=f"{left:,} further hosts differ from these and are not drawn." if left else "",
     )

@@ -47,7 +47,7 @@ def _lead(machine: MachineAnalysis) -> str:
         joules = units.format_si(machine.joules_per_sample, "J")
         parts.append(f"a sample takes {joules}")
     if machine.traffic:
-        parts.append(f"bytes and rates of links are over {_counted(machine)}")
+        parts.append(f"link bytes and rates are over {_counted(machine)}")
     sentence = "; ".join(parts)
     return f"{capital(sentence)}." if parts else ""
 
@@ -57,7 +57,7 @@ def _counted(machine: MachineAnalysis) -> str:
     if machine.steps_start_ns is None or machine.steps_end_ns is None:
         return "all readings"
     lasted = units.format_ns(machine.steps_end_ns - machine.steps_start_ns)
-    return f"the training's steps ({lasted}, first start to last end)"
+    return f"the training steps ({lasted}, first start to last end)"
 
 
 def _local(placement: RankPlacement) -> float:
@@ -86,7 +86,7 @@ def _locality_chart(placements: list[RankPlacement], nodes: list[int]) -> Stacke
     of = f" The {MOST_BARS} least local of {len(placements):,} ranks." if len(placements) > MOST_BARS else ""
     return StackedBars(
         id="locality-chart",
-        title="Where each rank's memory lies, by NUMA node",
+        title="Memory of each rank by NUMA node",
         parts=tuple(parts),
         bars=tuple(_locality_bar(placement, drawn, len(parts)) for placement in charted),
         caption=f"At the end: the share on the nodes of the rank's own CPUs.{of}",
@@ -118,7 +118,7 @@ def _placement_table(machine: MachineAnalysis) -> Table:
     several = len(machine.hosts) > 1
     return Table(
         id="placement-table",
-        title="Where ranks run and where their memory lies",
+        title="CPU and memory placement of ranks",
         columns=(
             Column(key="rank", title="Rank", unit=Unit.COUNT, primary=True),
             Column(key="host", title="Host"),
@@ -161,7 +161,7 @@ def _traffic_table(machine: MachineAnalysis) -> Table:
     several = len({t.host for t in machine.traffic}) > 1
     return Table(
         id="traffic-table",
-        title="Traffic of each link against its peak",
+        title="Traffic and peak of each link",
         columns=(
             Column(key="link", title="Link", unit=Unit.CODE, primary=True),
             Column(key="class", title="Class"),
@@ -212,7 +212,7 @@ def _traffic_notes(traffic: LinkTraffic) -> str | None:
 def _wire_table(machine: MachineAnalysis) -> Table:
     return Table(
         id="wire-table",
-        title="Bytes of collectives: by formula, and on the wire",
+        title="Bytes of collectives: formula and wire",
         columns=(
             Column(key="window", title="Over", primary=True),
             Column(key="links", title="Links", unit=Unit.CODE, primary=True),
@@ -225,7 +225,7 @@ def _wire_table(machine: MachineAnalysis) -> Table:
                 title="Wire / formula",
                 unit=Unit.FACTOR,
                 primary=True,
-                hint="1 = nothing but the formula's bytes",
+                hint="1 = exactly the bytes of the formula",
             ),
             Column(key="took", title="Took", unit=Unit.TIME),
             Column(key="covered", title="Readings cover", unit=Unit.TIME),
@@ -257,12 +257,12 @@ def _wire_row(wire: WireBytes) -> tuple[Value, ...]:
 def _energy_table(machine: MachineAnalysis) -> Table:
     several = len({e.host for e in machine.energy}) > 1
     total = sum(e.joules for e in machine.energy)
-    caption = f"{units.format_si(total, 'J')} in all over the training's steps."
+    caption = f"{units.format_si(total, 'J')} in total over the training steps."
     if machine.joules_per_sample is not None:
         caption += f" {units.format_si(machine.joules_per_sample, 'J')} per sample."
     return Table(
         id="energy-table",
-        title="Energy over the training's steps",
+        title="Energy over the training steps",
         columns=(
             Column(key="domain", title="Part", primary=True),
             Column(key="host", title="Host"),
@@ -291,16 +291,16 @@ def stacks_section(analysis: RunAnalysis) -> Section | None:
         return None
     table = Table(
         id="stacks-table",
-        title="Python frames by how often they were on top",
+        title="Python frames by self time",
         columns=(
             Column(key="frame", title="Function", unit=Unit.CODE, primary=True),
-            Column(key="self", title="On top", unit=Unit.RATIO, bar="compute", primary=True),
+            Column(key="self", title="Self", unit=Unit.RATIO, bar="compute", primary=True),
             Column(key="total", title="Anywhere", unit=Unit.RATIO, primary=True),
             Column(key="file", title="File", unit=Unit.CODE, primary=True),
             Column(key="line", title="Line", unit=Unit.NUMBER),
         ),
         rows=tuple((visible(f.name), f.self_ratio, f.total_ratio, visible(f.file), f.line) for f in frames),
-        caption="From sampled stacks; the whole profile lies in the run directory for speedscope.app.",
+        caption="From sampled stacks; the full profile is in the run directory (open it in speedscope.app).",
         sorted_by=("self", True),
     )
     return Section(id="stacks", title="Python on the host", blocks=(table,))

@@ -53,15 +53,15 @@ def _step_ns(analysis: RunAnalysis) -> float | None:
 def _lead(waits: WaitAnalysis, step_ns: float | None, unit: str) -> str:
     cost = sum(rank.exposed_wait_ns for rank in waits.ranks) / max(len(waits.ranks), 1)
     share = f" ({units.format_ratio(cost / step_ns)} of it)" if step_ns else ""
-    text = f"Per traced {unit} the mean rank stands {units.format_ns(cost)}{share} waiting for others"
+    text = f"Per traced {unit} ranks wait {units.format_ns(cost)}{share} for other ranks on average"
     worst = max(waits.ranks, key=lambda rank: (rank.held_ns, -rank.rank), default=None)
     total = sum(rank.held_ns for rank in waits.ranks)
     if worst is None or not total:
-        return f"{text}; nobody can be said to have been late to a collective."
+        return f"{text}; no rank can be shown to have been late to a collective."
     decided = sum(rank.num_late for rank in waits.ranks)
     text += (
-        f"; rank {worst.rank} came last to {worst.num_late:,} of {decided:,} collectives and accounts for "
-        f"{units.format_ratio(worst.held_ns / total, 0)} of the lateness."
+        f"; rank {worst.rank} was last in {worst.num_late:,} of {decided:,} collectives and causes "
+        f"{units.format_ratio(worst.held_ns / total, 0)} of the wait."
     )
     why = _main_reason(waits, worst)
     return f"{text} {why}" if why else text
@@ -73,7 +73,7 @@ def _main_reason(waits: WaitAnalysis, late: RankWait) -> str:
     if not reasons:
         return ""
     worst = max(reasons, key=lambda why: why.wait_ns)
-    text = f"In the call that cost most, {in_sentence(worst.sentence)}"
+    text = f"In the most expensive call, {in_sentence(worst.sentence)}"
     if worst.meanwhile:
         text += f" Meanwhile on its host: {worst.meanwhile}."
     return visible(text, _LONGEST)
@@ -82,7 +82,7 @@ def _main_reason(waits: WaitAnalysis, late: RankWait) -> str:
 def _groups_table(waits: WaitAnalysis) -> Table:
     return Table(
         id="waits-table",
-        title="Waiting and transfer per step, mean member rank",
+        title="Waiting and transfer per step, average over member ranks",
         columns=(
             Column(key="collective", title="Collective", unit=Unit.CODE, primary=True),
             Column(key="group", title="Group", primary=True),
@@ -91,13 +91,16 @@ def _groups_table(waits: WaitAnalysis) -> Table:
             Column(key="wait", title="Wait", unit=Unit.TIME, bar="wait", primary=True),
             Column(key="transfer", title="Transfer", unit=Unit.TIME, bar="transfer", primary=True),
             Column(key="longest", title="Longest wait", unit=Unit.TIME),
-            Column(key="late", title="Came last most often", primary=True),
+            Column(key="late", title="Most often last", primary=True),
             Column(
-                key="uncertain", title="Not certain", unit=Unit.COUNT, hint="calls; the clocks leave it open"
+                key="uncertain",
+                title="Not certain",
+                unit=Unit.COUNT,
+                hint="calls whose last rank the clocks cannot determine",
             ),
         ),
         rows=tuple(_group_row(group) for group in waits.groups),
-        caption="Waiting: from a rank's entry to the last rank's. Calls that overlap count each for itself.",
+        caption="Waiting: from a rank's entry to the last rank's. Overlapping calls are counted separately.",
         sorted_by=("wait", True),
         print_rows=24,
     )
@@ -139,16 +142,16 @@ def _reasons_table(waits: WaitAnalysis, names: Mapping[str, str]) -> Table:
         id="wait-reasons-table",
         title="Why the last rank was late",
         columns=(
-            Column(key="why", title="Reason", hint="of the call of this kind that cost most", primary=True),
+            Column(key="why", title="Reason", hint="of the most expensive call of this kind", primary=True),
             Column(key="collective", title="Collective", unit=Unit.CODE),
             Column(key="group", title="Group"),
-            Column(key="rank", title="Rank", unit=Unit.COUNT, hint="whose doing it is"),
+            Column(key="rank", title="Rank", unit=Unit.COUNT, hint="rank that caused the wait"),
             Column(key="calls", title="Calls", unit=Unit.COUNT),
             Column(key="wait", title="Wait per step", unit=Unit.TIME, bar="wait", primary=True),
-            Column(key="share", title="Of the group's", unit=Unit.RATIO),
+            Column(key="share", title="% of group wait", unit=Unit.RATIO),
         ),
         rows=tuple(sorted(rows, key=_by_wait)),
-        caption="What the late rank did longer than the others since all last stood at the same place.",
+        caption="Extra work of the late rank since the last synchronization.",
         sorted_by=("wait", True),
         print_rows=12,
         cards=True,
@@ -168,21 +171,22 @@ def _pattern(waits: WaitAnalysis, names: Mapping[str, str]) -> Note:
 
 
 def _also(straggler: PersistentStraggler) -> str:
-    return (
-        f"Rank {straggler.rank} held up {straggler.times}, by {units.format_ns(straggler.held_ns)} per step."
-    )
+    late = units.format_ns(straggler.held_ns)
+    return f"Rank {straggler.rank} is the straggler in {straggler.times}, {late} late per step."
 
 
 def _stragglers_table(waits: WaitAnalysis, names: Mapping[str, str]) -> Table:
     return Table(
         id="stragglers-table",
-        title="Who held up which step",
+        title="Straggler of each step",
         columns=(
             Column(key="step", title="Step", unit=Unit.COUNT, primary=True),
             Column(key="rank", title="Rank", unit=Unit.COUNT, primary=True),
-            Column(key="times", title="Came last", hint="of the step's collectives with a certain last rank"),
-            Column(key="held", title="Behind", unit=Unit.TIME, bar="wait", primary=True),
-            Column(key="why", title="Why", hint="the call it came latest to", primary=True),
+            Column(
+                key="times", title="Last in", hint="of the collectives of the step whose last rank is certain"
+            ),
+            Column(key="held", title="Lag", unit=Unit.TIME, bar="wait", primary=True),
+            Column(key="why", title="Why", hint="the call with the largest lag", primary=True),
         ),
         rows=tuple(
             (
@@ -194,7 +198,7 @@ def _stragglers_table(waits: WaitAnalysis, names: Mapping[str, str]) -> Table:
             )
             for straggler in waits.stragglers
         ),
-        caption="Behind: time in which half of the others had entered a collective and it had not.",
+        caption="Lag: behind the median rank at entry.",
         print_rows=12,
     )
 
@@ -209,9 +213,11 @@ def _ranks_table(waits: WaitAnalysis) -> Table:
             Column(
                 key="late", title="Times last", unit=Unit.COUNT, hint="over all traced steps", primary=True
             ),
-            Column(key="held", title="Behind the others", unit=Unit.TIME, bar="wait", primary=True),
-            Column(key="wait", title="Waits itself", unit=Unit.TIME, primary=True),
-            Column(key="exposed", title="Exposed", unit=Unit.TIME, hint="the part that no work hides"),
+            Column(key="held", title="Lag", unit=Unit.TIME, bar="wait", primary=True),
+            Column(key="wait", title="Own wait", unit=Unit.TIME, primary=True),
+            Column(
+                key="exposed", title="Exposed", unit=Unit.TIME, hint="the part not overlapped with compute"
+            ),
         ),
         rows=tuple(
             (rank.rank, rank.num_late, rank.held_ns, rank.wait_ns, rank.exposed_wait_ns) for rank in ordered
@@ -223,8 +229,8 @@ def _ranks_table(waits: WaitAnalysis) -> Table:
 
 def _uncertain(waits: WaitAnalysis) -> str:
     return (
-        f"In {counted(waits.num_uncertain, 'call')} the ranks of other hosts came closer to "
-        "the last one than their clocks can be compared: nobody is called late there."
+        f"In {counted(waits.num_uncertain, 'call')} ranks of other hosts entered closer to "
+        "the last one than the clock-synchronization uncertainty: no rank is reported late there."
     )
 
 
@@ -246,9 +252,9 @@ def _split_table(waits: WaitAnalysis, names: Mapping[str, str]) -> Table:
             Column(key="transfer", title="Transfer", unit=Unit.TIME, bar="transfer"),
         ),
         rows=tuple(_split_row(row, names) for row in rows),
-        caption="Mean member rank. A call stands with the layer that its rank computed last before it. A "
-        "layer's computation stands in the row of every group with calls behind it, and in one without a "
-        f"group where no call follows: it does not add up over groups.{more}",
+        caption="Average over member ranks. Calls are attributed to the last layer computed before them. A "
+        "layer appears once per process group in which it communicates, or once without a "
+        f"group, so compute does not add up over groups.{more}",
         print_rows=24,
     )
 

@@ -12,7 +12,7 @@ from perfscope.reports.sections.layer_names import layer_names, with_types
 
 
 def what_ifs_section(analysis: RunAnalysis) -> Section | None:
-    """None where nothing could be replayed; why stands with what was not collected."""
+    """None where nothing could be replayed; why stands with “Not collected”."""
     check = analysis.replay
     if check is None or not analysis.what_ifs:
         return None
@@ -20,14 +20,14 @@ def what_ifs_section(analysis: RunAnalysis) -> Section | None:
     names = layer_names(analysis.layers)
     notes = tuple(
         Note(
-            text=f"{visible(capital(caution))}: trust the order more than the figures.",
+            text=f"{visible(capital(caution))}: the ranking is reliable, the magnitudes are not.",
             tone="caution",
         )
         for caution in sorted({what_if.caution for what_if in analysis.what_ifs if what_if.caution})
     )
     table = Table(
         id="what-ifs",
-        title="Predicted step, one thing changed at a time",
+        title="Predicted step time, one change at a time",
         columns=(
             Column(key="what", title="What if", primary=True),
             Column(key="step", title="Step", unit=Unit.TIME, modelled=True, bar="compute", primary=True),

@@ -151,7 +151,7 @@ def _notices(study: StudyAnalysis) -> Iterator[Note]:
         if problem.severity == REFUSE:
             yield Note(text=f"May not be compared: {_problem(problem)}", tone="refuse")
     refused = len(study.problems) > 0 and study.refused
-    where = "What may not be compared" if refused else "What to mind"
+    where = "What may not be compared" if refused else "Caveats"
     warnings = [problem for problem in study.problems if problem.severity != REFUSE]
     for problem in warnings[:MOST_WARNINGS]:
         yield Note(text=_problem(problem), tone="caution")
@@ -228,7 +228,7 @@ def _scheme_figures(schemes: SchemeStudy) -> Iterator[KeyFigure]:
         note=f"{format_value(Unit.SAMPLES, row.samples_per_s)} samples/s",
     )
     if verdict.ratio is not None:
-        sure = {True: "; repeats do not tell them apart", None: "; no repeats to say how sure"}
+        sure = {True: "; the repeats do not distinguish them", None: "; no repeats to say how sure"}
         yield KeyFigure(
             id="lead",
             title="Ahead of the next",

@@ -44,7 +44,7 @@ def diff_sections(study: StudyAnalysis) -> list[Section]:
             id="study-diff",
             title="What changed",
             lead=visible(_lead(study, diff), LONGEST),
-            blocks=present or (Note(text="Nothing of the two runs differs."),),
+            blocks=present or (Note(text="The two runs do not differ."),),
         )
     ]
 
@@ -79,7 +79,7 @@ def _table(section: DiffSection, diff: RunDiff) -> Table:
             Column(key="change", title="Change", unit=single or Unit.TEXT, signed=True, primary=True)
         )
         if not diff.refused:
-            columns.append(Column(key="ratio", title="After over before", unit=Unit.FACTOR, primary=True))
+            columns.append(Column(key="ratio", title="After / before", unit=Unit.FACTOR, primary=True))
     columns.append(Column(key="note", title="Note"))
     return Table(
         id=f"study-diff-{visible(section.id, 40)}",

@@ -208,9 +208,9 @@ def _speeds(of_model: FrameworkStudy, suffix: str) -> IntervalBars | None:
     has_repeats = any(len(point.speeds) > 1 for _, point in points)
     caption = (
         "The line across a bar's end goes from the slowest to the fastest repeat. The fastest on each number "
-        "of ranks is in colour."
+        "of ranks is in color."
         if has_repeats
-        else "One run of each: how far these figures scatter is not known."
+        else "One run of each: their variance is not known."
     )
     best = {
         size: max((row.speed(size) or 0.0 for row in of_model.rows if row.agrees(size)), default=0.0)

@@ -25,7 +25,7 @@ def problems_section(study: StudyAnalysis) -> Section | None:
         return None
     table = Table(
         id="study-problems-table",
-        title="Read before the figures",
+        title="Read this first",
         columns=(
             Column(key="what", title="What it means", primary=True),
             Column(key="text", title="Why", primary=True),
@@ -44,7 +44,7 @@ def problems_section(study: StudyAnalysis) -> Section | None:
         cards=True,
     )
     warnings = sum(problem.severity != REFUSE for problem in study.problems)
-    title = "What may not be compared" if warnings < len(study.problems) else "What to mind"
+    title = "What may not be compared" if warnings < len(study.problems) else "Caveats"
     in_notices = warnings <= MOST_WARNINGS
     return Section(id="study-problems", title=title, blocks=(table,), in_notices=in_notices)
 
@@ -55,7 +55,7 @@ def _texts(gap: Missing) -> tuple[str, str]:
 
 def missing_section(study: StudyAnalysis) -> Section:
     """Of the study first, then of its runs; the same gap of several runs is told once."""
-    title = "What could not be told"
+    title = "Not determined"
     gaps: dict[tuple[str, str], list[str]] = {_texts(gap): [] for gap in study.missing}
     single = _single_ranks(study)
     for run in study.runs:
@@ -65,12 +65,12 @@ def missing_section(study: StudyAnalysis) -> Section:
             labels = gaps.setdefault(_texts(gap), [])
             labels.append(run.label)
     if not gaps:
-        note = Note(text="Every figure this report can show was there.")
+        note = Note(text="All metrics of this report were collected.")
         return Section(id="study-missing", title=title, blocks=(note,))
     everywhere = len(study.runs)
     table = Table(
         id="missing-table",
-        title="Figures that are missing, and why",
+        title="Missing metrics and their reasons",
         columns=(
             Column(key="what", title="What", primary=True),
             Column(key="reason", title="Why", primary=True),

@@ -91,7 +91,7 @@ def _speeds(schemes: SchemeStudy, suffix: str) -> IntervalBars | None:
     caption = (
         "The line across a bar's end is the 95 % interval of the median over repeats."
         if has_intervals
-        else "No setting has repeats enough for an interval: how far these figures scatter is not known."
+        else "No setting has repeats enough for an interval: their variance is not known."
     )
     return IntervalBars(
         id=f"study-speed-bars{suffix}",
@@ -235,7 +235,7 @@ def _bytes_table(schemes: SchemeStudy, word: str, suffix: str) -> Table | None:
             ),
             Column(key="wire", title="Wire", unit=Unit.BYTES, hint="as the interfaces counted", primary=True),
             Column(key="factor", title="Wire over formula", unit=Unit.FACTOR),
-            Column(key="reason", title="Why a figure is missing"),
+            Column(key="reason", title="Reason for missing values"),
         ),
         rows=rows,
     ).trimmed()
@@ -347,7 +347,7 @@ def _turns(schemes: SchemeStudy, suffix: str) -> Iterator[Block]:
         yield _turns_table(turning, suffix)
         without_crossing = [turn.challenger for turn in schemes.turns if turn.bandwidth_factor is None]
         if without_crossing:
-            yield Note(text=f"Not overtaking within what is modelled: {listed(without_crossing, 12)}.")
+            yield Note(text=f"No crossover within the model: {listed(without_crossing, 12)}.")
     if schemes.batch_turns:
         yield _batch_turns_table(schemes, suffix)
 
@@ -355,13 +355,19 @@ def _turns(schemes: SchemeStudy, suffix: str) -> Iterator[Block]:
 def _turns_table(turning: list[Turn], suffix: str) -> Table:
     return Table(
         id=f"study-turns-table{suffix}",
-        title="Where the order would turn",
+        title="Crossover with bandwidth",
         columns=(
             Column(key="challenger", title="Challenger", primary=True),
             Column(key="link", title="Link"),
             Column(key="factor", title="Its bandwidth × now", unit=Unit.FACTOR, modelled=True, primary=True),
             Column(key="rate", title="Bandwidth there", unit=Unit.RATE, modelled=True),
-            Column(key="step", title="Step of both there", unit=Unit.TIME, modelled=True, primary=True),
+            Column(
+                key="step",
+                title="Step time of both at the crossover",
+                unit=Unit.TIME,
+                modelled=True,
+                primary=True,
+            ),
             Column(key="sentence", title="In words"),
         ),
         rows=tuple(
@@ -375,7 +381,7 @@ def _turns_table(turning: list[Turn], suffix: str) -> Table:
             )
             for turn in turning
         ),
-        caption="As modelled: exposed communication goes as 1 over the bandwidth, nothing else changes.",
+        caption="As modeled: exposed communication goes as 1 over the bandwidth, nothing else changes.",
         cards=True,
     ).trimmed()
 
@@ -383,12 +389,18 @@ def _turns_table(turning: list[Turn], suffix: str) -> Table:
 def _batch_turns_table(schemes: SchemeStudy, suffix: str) -> Table:
     return Table(
         id=f"study-turns-table-batch{suffix}",
-        title="Where the order would turn with the batch",
+        title="Crossover with batch size",
         columns=(
             Column(key="challenger", title="Challenger", primary=True),
             Column(key="batch", title="Samples per step", unit=Unit.COUNT, modelled=True, primary=True),
             Column(key="factor", title="Times now", unit=Unit.FACTOR, modelled=True),
-            Column(key="step", title="Step of both there", unit=Unit.TIME, modelled=True, primary=True),
+            Column(
+                key="step",
+                title="Step time of both at the crossover",
+                unit=Unit.TIME,
+                modelled=True,
+                primary=True,
+            ),
             Column(key="sentence", title="In words"),
         ),
         rows=tuple(
@@ -401,7 +413,7 @@ def _batch_turns_table(schemes: SchemeStudy, suffix: str) -> Table:
             )
             for turn in schemes.batch_turns
         ),
-        caption="As modelled: compute and activations grow with the batch, weights do not.",
+        caption="As modeled: compute and activations grow with the batch, weights do not.",
         cards=True,
     ).trimmed()
 
@@ -421,14 +433,14 @@ def _matrix(schemes: SchemeStudy, word: str, suffix: str) -> Table | None:
         heat.append(("", *("" if cell is None or cell[1] else ratio_tone(cell[0]) for cell in cells)))
     sure = any(pair.level is not None for pair in schemes.pairs)
     caption = "Samples/s of the row over those of the numbered column; blue: the row is faster. " + (
-        "Cells without colour: the repeats do not tell the two apart."
+        "Cells without color: the repeats do not distinguish the two."
         if sure
         else "Without repeats there is no interval: small differences may be noise."
     )
     left = len(titles) - len(titles_shown)
     return Table(
         id=f"study-matrix{suffix}",
-        title=f"Every {word} against every other",
+        title=f"Pairwise comparison of {word}s",
         columns=(
             Column(key="title", title=word.capitalize(), primary=True),
             *(
@@ -461,7 +473,7 @@ def _pairs_table(schemes: SchemeStudy, suffix: str) -> Table | None:
             Column(key="ratio", title="Ratio of samples/s", unit=Unit.FACTOR, primary=True),
             Column(key="interval", title="95 % interval", primary=True),
             Column(key="p", title="p", unit=Unit.LOSS, hint="permutation test over runs"),
-            Column(key="level", title="Told apart", primary=True),
+            Column(key="level", title="Distinguished", primary=True),
         ),
         rows=tuple(
             (

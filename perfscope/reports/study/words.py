@@ -80,7 +80,7 @@ def compositions(
         )
         for label, composition in compositions_given
     )
-    caption_start = "Shares of the mean traced step, whose length stands behind the bar. " if shares else ""
+    caption_start = "Shares of the mean traced step; its length is at the end of the bar. " if shares else ""
     return StackedBars(
         id=identity,
         title=title,
