@@ -66,27 +66,27 @@ class BenchResult(Struct, frozen=True, kw_only=True):
     """What a bench run was and did. Figures: see the module."""
 
     scheme: str  # with modifiers
-    model: str
-    mesh: str
+    model: str  # name of the model
+    mesh: str  # axes and their sizes
     num_ranks: int
-    batch: int
-    effective_batch: int
+    batch: int  # global batch size
+    effective_batch: int  # samples per update of the weights
     num_steps: int
-    samples_per_s: float | None
+    samples_per_s: float | None  # of all ranks
     step_p10_ns: int | None  # of the slowest rank's counted steps
-    step_median_ns: int | None
+    step_median_ns: int | None  # median step time
     num_counted_steps: int  # of the slowest rank
     traced_steps: str  # NONE_TRACED, LEFT_OUT of the counted steps, or COUNTED (too few others)
-    first_loss: float | None
-    last_loss: float | None
-    held_out_loss: float | None
+    first_loss: float | None  # training loss of the first step
+    last_loss: float | None  # training loss of the last step
+    held_out_loss: float | None  # loss on samples not trained on
     peak_rss_bytes: int | None  # largest of the ranks
-    exposed_comm_ns: float | None
-    exposed_comm_ratio: float | None
-    links: tuple[LinkBytes, ...]
+    exposed_comm_ns: float | None  # per step, mean over ranks
+    exposed_comm_ratio: float | None  # exposed communication / step
+    links: tuple[LinkBytes, ...]  # bytes by class of link
     unexpected_bytes: float  # S per step of calls that no formula foresaw; on no link
-    calls: tuple[CallCount, ...]
-    num_ranks_recorded: int
+    calls: tuple[CallCount, ...]  # calls by collective and axis
+    num_ranks_recorded: int  # ranks whose record exists
     details: Mapping[str, Any]  # the scheme's own, of the first rank that has any
     missing: Mapping[str, str]  # field (`recorded` for the links') -> why it is None
 

@@ -37,23 +37,23 @@ _CallKey = tuple[str, str, int, int]  # collective, axis, ranks, bytes
 class LinkBytes(Struct, frozen=True, kw_only=True):
     """Bytes per step over one link class, summed over its senders; None: not known, `reason` says why."""
 
-    link_class: str
+    link_class: str  # class of the link
     predicted: float  # bytes_algorithmic
     recorded: float | None  # bytes_algorithmic of the calls made
     predicted_wire: float  # with the backend's factors
     wire: float | None  # payload and headers, as the interfaces counted
-    reason: str = ""
+    reason: str = ""  # why a value is missing
 
 
 class CallCount(Struct, frozen=True, kw_only=True):
     """One kind of call, over all ranks and steps."""
 
     collective: str
-    axis: str
+    axis: str  # of the mesh
     num_ranks: int
     bytes: int  # S of one call
-    what: str
-    predicted: int
+    what: str  # purpose of the call
+    predicted: int  # calls by the formulas of the scheme
     recorded: int | None  # None: made by a library, out of the ledger's sight
 
 

@@ -23,10 +23,10 @@ from perfscope.rundir.records import RunRecord
 class Quantiles(Struct, frozen=True, kw_only=True):
     """Median, 10th and 90th percentile (linear interpolation) of `count` values."""
 
-    median: int
-    p10: int
-    p90: int
-    count: int
+    median: int  # 50th percentile
+    p10: int  # 10th percentile
+    p90: int  # 90th percentile
+    count: int  # number of values
 
 
 class Breakdown(Struct, frozen=True, kw_only=True):
@@ -51,16 +51,16 @@ class DeviceBreakdown(Struct, frozen=True, kw_only=True):
     idle = idle_host_wait + idle_kernel_wait + idle_other exactly.
     """
 
-    num_events: int
-    span: int
-    compute: int
-    comm: int
-    exposed_comm: int
+    num_events: int  # kernels, copies and sets
+    span: int  # first start to last end, ns
+    compute: int  # union of compute kernels, ns
+    comm: int  # union of communication, ns
+    exposed_comm: int  # communication not under compute, ns
     copy: int  # copies and sets not under compute or communication
-    idle: int
-    idle_host_wait: int
-    idle_kernel_wait: int
-    idle_other: int
+    idle: int  # no kernel, copy or set, ns
+    idle_host_wait: int  # idle until the host launched the next kernel, ns
+    idle_kernel_wait: int  # gaps below 30 µs between kernels, ns
+    idle_other: int  # other idle time, ns
     overlap_ratio: float | None  # |comm and compute| / |comm|; None when comm = 0
 
 
@@ -68,14 +68,14 @@ class RankResult(Struct, frozen=True, kw_only=True):
     rank: int
     host: str
     num_steps: int  # steps counted by the always-on probe (imports: ProfilerStep marks)
-    num_traced_steps: int
-    step_ns: Quantiles | None
+    num_traced_steps: int  # steps in analyzed windows
+    step_ns: Quantiles | None  # of this rank's steps, warm-up excluded
     breakdown_ns: Breakdown | None
     comm_ns: int | None  # |union of communication| per mean analyzed step
-    overlap_ratio: float | None
+    overlap_ratio: float | None  # share of communication overlapped with compute
     device_ns: DeviceBreakdown | None  # every device event in the files
     input_wait_ns: int | None  # always-on: median per step
-    samples_per_step: float | None
+    samples_per_step: float | None  # median; None: not known
     overhead_ns: int | None  # what the probe cost this rank in all
     elapsed_ns: int | None  # first step's start to last step's end
     idle_host_wait_ns: int | None = (
@@ -91,17 +91,17 @@ class LayerResult(Struct, frozen=True, kw_only=True):
     layer: str
     module_type: str | None
     calls: float | None  # forward calls per step; None: the trace does not mark layers' calls
-    forward_ns: int
-    backward_ns: int
+    forward_ns: int  # compute in the forward pass
+    backward_ns: int  # compute in the backward pass
     exposed_comm_ns: int | None  # None: the trace does not tie collectives to layers
     flops: int | None  # per step and rank, forward + backward, modeled from shapes
     bytes: int | None  # likewise, read + written
     order: int  # position of first execution, to sort as the network runs
     num_params: int | None = None  # the layer's own parameters; None: an imported trace does not list them
     forward_flops: int | None = None  # `flops` and `bytes` by phase
-    backward_flops: int | None = None
-    forward_bytes: int | None = None
-    backward_bytes: int | None = None
+    backward_flops: int | None = None  # likewise
+    forward_bytes: int | None = None  # likewise
+    backward_bytes: int | None = None  # likewise
 
 
 class LayerComm(Struct, frozen=True, kw_only=True):
@@ -125,19 +125,19 @@ class CollectiveResult(Struct, frozen=True, kw_only=True):
 
     collective: str
     group: str
-    group_size: int
+    group_size: int  # ranks of the process group
     dtype: str | None  # None: several, or not in the trace
     count: int  # calls per rank
     bytes: int | None  # S of METRICS §2 summed over calls whose size the trace has; None: it has no size
     duration_ns: int  # sum over calls of the mean rank's duration
     transfer_ns: int | None  # sum over matched calls; None: fewer ranks traced than the group has
     wait_ns: int | None  # sum over matched calls of the mean rank's wait
-    max_wait_ns: int | None
+    max_wait_ns: int | None  # longest wait of one rank in one call
     algbw_bytes_per_s: float | None  # from transfer_ns
     busbw_bytes_per_s: float | None  # from transfer_ns
     busbw_with_wait_bytes_per_s: float | None  # from duration_ns
     late_counts: tuple[tuple[int, int], ...]  # (rank, times it entered last), most often first
-    num_matched: int
+    num_matched: int  # calls found on all ranks of the group
     num_waits_uncertain: int | None = None  # waits (rank x call) smaller than the hosts' clock residual
     num_unsized: int = 0  # calls per rank without a size: not in `bytes`, nor in the bandwidths
 
@@ -163,8 +163,8 @@ class Finding(Struct, frozen=True, kw_only=True):
 
     id: str  # stable slug: input_bound, comm_bound, straggler, launch_bound, compute_bound, ...
     title: str  # one sentence with figures
-    detail: str
-    action: str
+    detail: str  # evidence, in sentences
+    action: str  # what to do about it
     gain_ns: int | None  # off the mean step
     gain_ratio: float | None  # gain_ns / step
     layer: str | None = None
@@ -178,8 +178,8 @@ class FileProvenance(Struct, frozen=True, kw_only=True):
     path: str  # relative to the run directory
     rank: int
     window: int
-    events_read: int
-    events_kept: int
+    events_read: int  # events in the file
+    events_kept: int  # events used by the timeline
     events_cut: int  # launched before the window; counted from the window's start
     events_dropped: int  # unreadable
     events_skipped: int  # readable but of no use to the timeline (Python frames, flow arrows, metadata)
@@ -195,13 +195,13 @@ class RunAnalysis(Struct, frozen=True, kw_only=True):
     collectives: tuple[CollectiveResult, ...]
     calls: tuple[CollectiveCall, ...]
     step_ns: Quantiles | None  # over all ranks' steps, warm-up excluded
-    throughput_samples_per_s: float | None
+    throughput_samples_per_s: float | None  # of all ranks; None: batch size not known
     # "loader": what it gave; "derived" from the root module's input; "option"; "scheme" (bench)
     samples_source: str | None
-    overhead_ratio: float | None
-    findings: tuple[Finding, ...]
+    overhead_ratio: float | None  # profiling overhead / training time
+    findings: tuple[Finding, ...]  # the verdict first, then by gain
     missing: tuple[Missing, ...]
-    provenance: tuple[FileProvenance, ...]
+    provenance: tuple[FileProvenance, ...]  # one per trace file
     step_series: dict[int, tuple[int, ...]] = {}  # rank -> step durations, in order
     in_calls_ns: int | None = None  # mean rank: |union| of matched collective calls, over all windows
     waiting_ns: int | None = None  # part of in_calls_ns spent waiting for the last rank to enter
@@ -218,7 +218,7 @@ class RunAnalysis(Struct, frozen=True, kw_only=True):
     bench: BenchResult | None = None  # None: not a run of `perfscope bench`
     efficiency: Efficiency | None = None  # None: `missing` has the reason
     what_ifs: tuple[WhatIf, ...] = ()  # largest gain first
-    replay: ReplayCheck | None = None
+    replay: ReplayCheck | None = None  # how well the unchanged replay matches; None: nothing was replayed
     waits: WaitAnalysis | None = None
     critical_paths: tuple[CriticalPath, ...] = ()  # one per window and step
     layer_comm: LayerComm | None = None  # None: no layer could be looked for

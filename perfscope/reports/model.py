@@ -81,7 +81,9 @@ class Table(Struct, frozen=True, kw_only=True):
     caption: str = ""
     empty: str = "Nothing to show."
     sorted_by: tuple[str, bool] | None = None
-    print_rows: int = 60  # rows on paper; the rest is counted there and stands in the HTML and JSON
+    print_rows: int = 60  # rows on paper; the others are counted there, and are in the HTML and JSON
+    terminal_rows: int = 0  # rows in a terminal; 0: the table is left to the HTML
+    terminal_title: bool = False  # whether the terminal shows the title: it states over what time sums go
     cards: bool = False
     heat: tuple[tuple[str, ...], ...] = ()
     heat_mark: str = ""

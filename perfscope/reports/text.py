@@ -44,23 +44,6 @@ MOST_BARS = 16
 MOST_FINDINGS = 4
 MOST_MISSING = 8
 MOST_DISTURBANCES = 5
-# Rows of the tables that are worth a terminal; every other table is left to the HTML.
-TABLE_ROWS = {
-    "layers-table": 8,
-    "collectives-table": 6,
-    "what-ifs": 8,
-    "pop": 8,
-    "wait-reasons-table": 4,
-    "ceilings-table": 8,
-    "roofline-table-0": 6,
-    "placement-table": 8,
-    "traffic-table": 8,
-    "wire-table": 4,
-    "energy-table": 4,
-    "stacks-table": 6,
-}
-
-TITLED = ("collectives-table",)  # their titles say over what time the sums go
 AIRY = ("machine", "traffic")  # sections of several tables, with a blank line between
 STUDY = ("study-", "history-")  # how ids of tables begin that are all worth a terminal
 MOST_STUDY_ROWS = 24
@@ -229,7 +212,8 @@ def _findings(block: FindingList, width: int, style: Style) -> Iterator[str]:
     cards = [c for c in block.cards if not c.is_verdict or c.detail or c.gain]
     for number, card in enumerate(cards[:MOST_FINDINGS], 1):
         gain = f" [saves at most {card.gain}{', ' + card.share if card.share else ''}]" if card.gain else ""
-        title = "The verdict above" if card.is_verdict else card.title
+        # The verdict stands in full at the top: here what comes before its figures.
+        title = card.title.partition(": ")[0].rstrip(".") if card.is_verdict else card.title
         lines = wrapped(f"{title}{gain}", width, "     ", f"  {number}. ")
         yield from (style.bold(line) if n == 0 else line for n, line in enumerate(lines))
         if card.detail:
@@ -299,10 +283,10 @@ def _table_or_list(table: Table, width: int, style: Style) -> Iterator[str]:
     elif table.id.startswith(STUDY) and table.rows:
         yield from _table(table, width, style, MOST_STUDY_ROWS)
         yield from (style.quiet(line) for line in wrapped(table.caption, width))
-    elif table.id in TABLE_ROWS and table.rows:
-        if table.id in TITLED:
+    elif table.terminal_rows and table.rows:
+        if table.terminal_title:
             yield style.bold(f"  {head(table.title, width - 2)}")
-        yield from _table(table, width, style, TABLE_ROWS[table.id])
+        yield from _table(table, width, style, table.terminal_rows)
 
 
 def _by_key(table: Table, row: tuple[Value, ...]) -> dict[str, str]:

@@ -32,7 +32,7 @@ class ClockFit(Struct, frozen=True, kw_only=True):
     themselves.
     """
 
-    reference: str
+    reference: str  # host whose clock the others are mapped to
     offset_ns: dict[str, int] = {}  # where the host's clock shows at_ns
     residual_ns: dict[str, int] = {}  # without the unlinked
     unlinked: tuple[str, ...] = ()  # hosts that nothing compares with the reference

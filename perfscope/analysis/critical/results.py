@@ -71,8 +71,8 @@ class PathSegment(Struct, frozen=True, kw_only=True):
 class PathShare(Struct, frozen=True, kw_only=True):
     """Part of a path, or of several, that has something in common."""
 
-    key: str
-    ns: int
+    key: str  # rank or layer
+    ns: int  # time on the critical path
     ratio: float  # of the path's total
 
 
@@ -80,7 +80,7 @@ class PathEntry(Struct, frozen=True, kw_only=True):
     """All segments of several paths that are alike."""
 
     rank: int | None  # None: a transfer, which belongs to its group
-    kind: str
+    kind: str  # what the time is spent on
     what: str  # collective, kernel or operator; "" = not known
     layer: str | None
     phase: str | None

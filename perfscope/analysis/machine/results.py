@@ -27,9 +27,9 @@ class CounterTrack(Struct, frozen=True, kw_only=True):
     title: str  # "CPU busy", "eth0 sent", "GPU 0 clock"
     unit: str  # ratio, bytes_per_s, watts, hz, celsius, per_s, bytes
     t_ns: tuple[int, ...]  # middle of each point, Unix ns
-    mean: tuple[float, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
+    mean: tuple[float, ...]  # per bin
+    low: tuple[float, ...]  # minimum per bin
+    high: tuple[float, ...]  # maximum per bin
     peak: float | None = None  # what it could be at most, same unit
     peak_source: str = ""  # "measured", "link speed", "theoretical: ..."
     quality: str = "exact"  # the worst of its readings: see rundir.metrics.QUALITIES
@@ -39,9 +39,9 @@ class StoppedReading(Struct, frozen=True, kw_only=True):
     """A metric that ended before the run did."""
 
     host: str
-    what: str
-    at_ns: int | None
-    reason: str
+    what: str  # the counter
+    at_ns: int | None  # when, Unix ns; None: not known
+    reason: str  # why it ended
 
 
 class Ceiling(Struct, frozen=True, kw_only=True):
@@ -50,10 +50,10 @@ class Ceiling(Struct, frozen=True, kw_only=True):
     host: str
     what: str  # "STREAM triad", "GEMM float32", "device copy"
     where: str  # "node 0", "all nodes", "GPU 0"
-    threads: int | None
-    value: float
+    threads: int | None  # that measured it; None: not by threads
+    value: float  # in `unit`
     unit: str  # bytes_per_s or flops_per_s
-    dtype: str | None
+    dtype: str | None  # of arithmetic; None: bandwidth
     source: str  # "measured", or "theoretical: ..."
     note: str = ""  # spread over repetitions, pressure while it was measured
 
@@ -67,8 +67,8 @@ class RooflinePoint(Struct, frozen=True, kw_only=True):
     flops: int  # per step, modeled
     bytes: int  # per step, modeled
     intensity: float  # FLOP per byte
-    flops_per_s: float
-    bytes_per_s: float
+    flops_per_s: float  # modeled work / measured time
+    bytes_per_s: float  # modeled traffic / measured time
     attainable_flops_per_s: float  # min(peak, intensity x bandwidth)
     fraction: float  # flops_per_s / attainable
     bound: str  # compute, memory, neither (latency or overhead)
@@ -84,11 +84,11 @@ class Roofline(Struct, frozen=True, kw_only=True):
 
     host: str
     device: str  # "cpu" or the GPU's name
-    dtype: str
-    peak_flops_per_s: float
-    bandwidth_bytes_per_s: float
+    dtype: str  # that the peak is for
+    peak_flops_per_s: float  # peak arithmetic of one rank
+    bandwidth_bytes_per_s: float  # peak memory bandwidth of one rank
     ranks_sharing: int  # 1 = the ceilings are each rank's own
-    points: tuple[RooflinePoint, ...]
+    points: tuple[RooflinePoint, ...]  # one per layer and phase
     ceilings_source: str  # "measured, 1 thread", "measured, all 2 threads shared by 4 ranks"
     cached: bool | None = None  # a working set that fits the last-level cache can beat the memory roof
     measured_bytes_per_s: float | None = None  # a rank's part of the memory controllers' traffic
@@ -99,7 +99,7 @@ class RankPlacement(Struct, frozen=True, kw_only=True):
 
     rank: int
     host: str
-    pid: int | None
+    pid: int | None  # process id
     cpus: str  # "0-3"; what it may run on
     cpu_nodes: tuple[int, ...]  # NUMA nodes of those CPUs
     memory_nodes: Mapping[int, float]  # node -> share of the sampled pages; empty = not known
@@ -114,17 +114,17 @@ class LinkTraffic(Struct, frozen=True, kw_only=True):
     """Traffic of one link or port over the run."""
 
     host: str
-    link_class: LinkClass
+    link_class: LinkClass  # class of the link
     name: str  # "eth0", "mlx5_0/1", "GPU 0 NVLink", "node 0 DRAM"
     direction: str  # sent, received, read, written
-    bytes: int
-    mean_bytes_per_s: float
-    p95_bytes_per_s: float
-    peak_bytes_per_s: float | None
-    peak_source: str
-    quality: str
+    bytes: int  # sum over the training steps
+    mean_bytes_per_s: float  # over the training steps
+    p95_bytes_per_s: float  # 95th percentile of the rate
+    peak_bytes_per_s: float | None  # maximum rate of the link; None: not known
+    peak_source: str  # where the maximum is from
+    quality: str  # of the counter: exact, saturated or ambiguous
     errors: int | None = None  # retransmits, symbol errors ...; None = not counted
-    numa_node: int | None = None
+    numa_node: int | None = None  # of the device; None: not known
 
 
 class WireBytes(Struct, frozen=True, kw_only=True):
@@ -132,11 +132,11 @@ class WireBytes(Struct, frozen=True, kw_only=True):
 
     window: int
     start_ns: int
-    dur_ns: int
+    dur_ns: int  # duration
     algorithmic_bytes: int  # the formula's, summed over ranks that cross the link
     wire_bytes: int | None  # None: no reading fell into the window
-    link_class: LinkClass
-    links: tuple[str, ...]
+    link_class: LinkClass  # class of the link
+    links: tuple[str, ...]  # names of the links
     covered_ns: int  # time between the readings that were used; longer than the window at 10 Hz
     reason: str = ""  # why not, or what blurs the comparison
 
@@ -146,8 +146,8 @@ class Energy(Struct, frozen=True, kw_only=True):
 
     host: str
     domain: str  # "CPU package 0", "DRAM 0", "GPU 0"
-    joules: float
-    mean_watts: float
+    joules: float  # over the training steps
+    mean_watts: float  # over the training steps
     source: str  # "RAPL", "NVML field 83"
 
 
@@ -155,7 +155,7 @@ class Disturbance(Struct, frozen=True, kw_only=True):
     """Another program or the hardware took part of the machine for a while."""
 
     host: str
-    kind: DisturbanceKind
+    kind: DisturbanceKind  # what took the resource
     start_ns: int
     end_ns: int
     severity: float  # 0..1: share of the resource taken
@@ -166,24 +166,24 @@ class Disturbance(Struct, frozen=True, kw_only=True):
     # Median duration of the host's steps in it, and outside every disturbance, over all the host's ranks;
     # without warm-up and traced steps. None: fewer than effects.FEWEST steps on either side.
     step_ns_during: int | None = None
-    step_ns_otherwise: int | None = None
+    step_ns_otherwise: int | None = None  # median step outside every disturbance
     num_steps_during: int = 0  # such steps in it, of the rank that has most
 
 
 class StackFrame(Struct, frozen=True, kw_only=True):
     """A Python frame and how often it was on top, and anywhere, in the sampled stacks."""
 
-    name: str
-    file: str
-    line: int | None
-    self_ratio: float
-    total_ratio: float
+    name: str  # function
+    file: str  # source file
+    line: int | None  # in the file
+    self_ratio: float  # share of samples with the frame on top
+    total_ratio: float  # share of samples with the frame anywhere
 
 
 class SamplerCost(Struct, frozen=True, kw_only=True):
     host: str
-    interval_ns: int
-    num_samples: int
+    interval_ns: int  # between samples
+    num_samples: int  # samples taken
     cpu_ratio: float | None  # of one core
     late_ratio: float | None  # ticks that came more than half an interval late
     ended: str  # "every rank has ended"; "" = killed, or still running
@@ -197,29 +197,29 @@ class MachineAnalysis(Struct, frozen=True, kw_only=True):
 
     hosts: tuple[str, ...]
     topologies: Mapping[str, Mapping[str, object]]  # host -> topology.json
-    clean: bool | None
+    clean: bool | None  # whether no disturbance took a notable share; None: not known
     clean_reason: str  # one sentence: what was looked at, or what is missing
-    disturbances: tuple[Disturbance, ...] = ()
-    tracks: tuple[CounterTrack, ...] = ()
-    ceilings: tuple[Ceiling, ...] = ()
-    rooflines: tuple[Roofline, ...] = ()
-    placements: tuple[RankPlacement, ...] = ()
-    traffic: tuple[LinkTraffic, ...] = ()
-    wire: tuple[WireBytes, ...] = ()
-    energy: tuple[Energy, ...] = ()
-    joules_per_sample: float | None = None
-    stacks: tuple[StackFrame, ...] = ()
-    costs: tuple[SamplerCost, ...] = ()
-    stopped: tuple[StoppedReading, ...] = ()
+    disturbances: tuple[Disturbance, ...] = ()  # of all hosts, those within steps first
+    tracks: tuple[CounterTrack, ...] = ()  # lines of the counter charts
+    ceilings: tuple[Ceiling, ...] = ()  # measured and theoretical peaks
+    rooflines: tuple[Roofline, ...] = ()  # one per host or device that has one
+    placements: tuple[RankPlacement, ...] = ()  # CPUs and memory of each rank
+    traffic: tuple[LinkTraffic, ...] = ()  # bytes over each link
+    wire: tuple[WireBytes, ...] = ()  # bytes of collectives by formula and on the wire
+    energy: tuple[Energy, ...] = ()  # by host and source
+    joules_per_sample: float | None = None  # energy of all hosts / samples
+    stacks: tuple[StackFrame, ...] = ()  # Python frames, most time first
+    costs: tuple[SamplerCost, ...] = ()  # overhead of the sampler, by host
+    stopped: tuple[StoppedReading, ...] = ()  # counters that ended before the run
     missing: tuple[Missing, ...] = ()
     start_ns: int | None = None  # first and last reading, Unix ns: the time axis of the tracks
     end_ns: int | None = None
     windows: tuple[tuple[int, int, int], ...] = ()  # (window, start, end), Unix ns
     steps_start_ns: int | None = None  # first step's start and last step's end, Unix ns
-    steps_end_ns: int | None = None
+    steps_end_ns: int | None = None  # end of the last step, Unix ns
     # Some traced window overlaps a disturbance; None: no window, or not known.
     traced_disturbed: bool | None = None
     # What a mean counted step lost to all disturbances, and as a share of it; None = not known or nothing.
     disturbed_ns: int | None = None
-    disturbed_ratio: float | None = None
+    disturbed_ratio: float | None = None  # gain of a run without disturbances / step
     pressures: Mapping[str, float] = {}  # host -> share of time CPUs were waited for

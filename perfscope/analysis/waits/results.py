@@ -13,8 +13,8 @@ class Hop(Struct, frozen=True, kw_only=True):
 
     collective: str
     group: str
-    waiting_rank: int
-    late_rank: int
+    waiting_rank: int  # rank that waited
+    late_rank: int  # rank that it waited for
 
 
 class LateCause(Struct, frozen=True, kw_only=True):
@@ -53,18 +53,18 @@ class WaitCall(Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...]
     start_ns: int  # first entry, reference clock
     wait_ns: int  # the mean rank's
-    max_wait_ns: int
+    max_wait_ns: int  # longest wait of a rank
     transfer_ns: int
     late_rank: int | None  # None: no rank, or the clocks leave it open
     lateness_ns: int  # behind the lower median of the others' entries
     cause: LateCause | None  # None with `late_rank`, or where the late rank has no line
-    uncertain: bool = False
+    uncertain: bool = False  # the last rank is within clock uncertainty
 
 
 class ReasonShare(Struct, frozen=True, kw_only=True):
     """One reason of the waiting in one group's calls."""
 
-    reason: LateReason
+    reason: LateReason  # code of the reason
     rank: int
     layer: str | None
     phase: str | None
@@ -121,7 +121,7 @@ class AlwaysOn(Struct, frozen=True, kw_only=True):
     num_steps: int
     times: int  # steps in which it spent the most of all ranks on that
     excess_ns: int  # median over steps, against the lower median of the other ranks
-    p_value: float
+    p_value: float  # one-sided, that it is chance
 
 
 class PersistentStraggler(Struct, frozen=True, kw_only=True):
@@ -159,11 +159,11 @@ class WaitAnalysis(Struct, frozen=True, kw_only=True):
     num_steps: int  # traced, of the rank with most
     calls: tuple[WaitCall, ...] = ()  # by window and start
     groups: tuple[GroupWait, ...] = ()  # most waiting first
-    ranks: tuple[RankWait, ...] = ()
+    ranks: tuple[RankWait, ...] = ()  # by rank
     stragglers: tuple[StepStraggler, ...] = ()  # by window and step
-    persistent: tuple[PersistentStraggler, ...] = ()
+    persistent: tuple[PersistentStraggler, ...] = ()  # stragglers beyond chance, most steps first
     pattern: str | None = None  # persistent, varying, none; None: too few steps to tell
     pattern_reason: str = ""  # one sentence
-    split: tuple[SplitRow, ...] = ()
+    split: tuple[SplitRow, ...] = ()  # by process group, layer and phase
     num_uncertain: int = 0  # calls of which the clocks leave open who was late
     missing: tuple[Missing, ...] = ()

@@ -35,5 +35,5 @@ class ReplayCheck(Struct, frozen=True, kw_only=True):
 
     num_steps: int
     measured_ns: int  # mean traced step
-    replayed_ns: int
+    replayed_ns: int  # time of the unchanged replay
     error_ratio: float  # |replayed - measured| / measured, mean over steps

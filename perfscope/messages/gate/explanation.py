@@ -145,7 +145,7 @@ def not_known_where(step: str, change: str) -> str:
 def not_traced(step: str, change: str, seen: Sequence[str]) -> str:
     """`seen`: parts that moved."""
     return (
-        f"The {step} moved by {change}: {' and '.join(seen)}. No window was traced, so computation and "
+        f"The {step} moved by {change}: {' and '.join(seen)}. No window was traced, so compute and "
         "communication cannot be distinguished."
     )
 

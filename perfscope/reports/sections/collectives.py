@@ -112,6 +112,8 @@ def _table(results: list[CollectiveResult], span: str) -> Table:
     )
     return Table(
         id="collectives-table",
+        terminal_rows=6,
+        terminal_title=True,
         title=f"Collectives, sums over {span} per rank",
         columns=columns,
         rows=tuple(_row(result) for result in results),

@@ -43,6 +43,7 @@ def efficiency_section(analysis: RunAnalysis) -> Section | None:
         rows.append((f"{'  ' * depth}{'└ ' if depth else ''}{TITLES[factor]}", value, assessment, hint))
     table = Table(
         id="pop",
+        terminal_rows=8,
         title="POP efficiencies",
         columns=(
             Column(key="factor", title="Factor", primary=True),

@@ -144,6 +144,7 @@ def _table(analysis: RunAnalysis, by_time: list[LayerResult], *, primary_type: b
     modelled = "FLOPs and bytes are modeled from tensor shapes (forward + backward), not measured"
     return Table(
         id="layers-table",
+        terminal_rows=8,
         title="Layers, mean per step and rank",
         columns=columns,
         rows=tuple(_row(layer, step_ns)[: len(columns)] for layer in by_time),

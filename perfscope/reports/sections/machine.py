@@ -207,6 +207,7 @@ def _ceilings_table(machine: MachineAnalysis) -> Table:
         caption += f" During the run, CPU pressure {', '.join(pressures[:6])}."
     return Table(
         id="ceilings-table",
+        terminal_rows=8,
         title="Measured and theoretical peaks",
         columns=(
             Column(key="what", title="What", primary=True),

@@ -167,6 +167,7 @@ def _table(roofline: Roofline, number: int, several: bool, names: Mapping[str, s
     points = sorted(roofline.points, key=lambda p: -p.time_ns)
     return Table(
         id=f"roofline-table-{number}",
+        terminal_rows=6 if number == 0 else 0,
         title=f"Layers against the {_where(roofline, several)}'s ceilings",
         columns=columns,
         rows=tuple(_row(point, names) for point in points),

@@ -118,6 +118,7 @@ def _placement_table(machine: MachineAnalysis) -> Table:
     several = len(machine.hosts) > 1
     return Table(
         id="placement-table",
+        terminal_rows=8,
         title="CPU and memory placement of ranks",
         columns=(
             Column(key="rank", title="Rank", unit=Unit.COUNT, primary=True),
@@ -161,6 +162,7 @@ def _traffic_table(machine: MachineAnalysis) -> Table:
     several = len({t.host for t in machine.traffic}) > 1
     return Table(
         id="traffic-table",
+        terminal_rows=8,
         title="Traffic and peak of each link",
         columns=(
             Column(key="link", title="Link", unit=Unit.CODE, primary=True),
@@ -212,6 +214,7 @@ def _traffic_notes(traffic: LinkTraffic) -> str | None:
 def _wire_table(machine: MachineAnalysis) -> Table:
     return Table(
         id="wire-table",
+        terminal_rows=4,
         title="Bytes of collectives: formula and wire",
         columns=(
             Column(key="window", title="Over", primary=True),
@@ -262,6 +265,7 @@ def _energy_table(machine: MachineAnalysis) -> Table:
         caption += f" {units.format_si(machine.joules_per_sample, 'J')} per sample."
     return Table(
         id="energy-table",
+        terminal_rows=4,
         title="Energy over the training steps",
         columns=(
             Column(key="domain", title="Part", primary=True),
@@ -291,6 +295,7 @@ def stacks_section(analysis: RunAnalysis) -> Section | None:
         return None
     table = Table(
         id="stacks-table",
+        terminal_rows=6,
         title="Python frames by self time",
         columns=(
             Column(key="frame", title="Function", unit=Unit.CODE, primary=True),

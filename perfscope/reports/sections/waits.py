@@ -140,6 +140,7 @@ def _reasons_table(waits: WaitAnalysis, names: Mapping[str, str]) -> Table:
     ]
     return Table(
         id="wait-reasons-table",
+        terminal_rows=4,
         title="Why the last rank was late",
         columns=(
             Column(key="why", title="Reason", hint="of the most expensive call of this kind", primary=True),

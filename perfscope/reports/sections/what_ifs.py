@@ -27,6 +27,7 @@ def what_ifs_section(analysis: RunAnalysis) -> Section | None:
     )
     table = Table(
         id="what-ifs",
+        terminal_rows=8,
         title="Predicted step time, one change at a time",
         columns=(
             Column(key="what", title="What if", primary=True),
