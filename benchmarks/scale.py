@@ -159,7 +159,7 @@ def analyse(path: Path) -> None:
     extract = extract_timeline(reader, clocks=analysis.clocks)
     done = time.monotonic()
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    print(f"verdict        {analysis.findings[0].title}")
+    print(f"verdict        {analysis.findings[0].text.title}")
     print(f"ranks          {len(analysis.ranks)}, layers {len(analysis.layers)}, calls {len(analysis.calls)}")
     print(f"analysis       {analysed - begun:.1f} s wall")
     drawn = f"{extract.num_drawn} of {extract.num_recorded} spans"

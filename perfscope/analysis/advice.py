@@ -20,7 +20,12 @@ def training(metas: Mapping[int, RankRecord]) -> TrainingAdvice:
 
 
 def communication(metas: Mapping[int, RankRecord], groups: Sequence[str] = ()) -> CommAdvice:
-    """For the library that carries the calls.
+    """For the library that carries the calls; arguments as for `library_of`."""
+    return comm_advice(library_of(metas, groups))
+
+
+def library_of(metas: Mapping[int, RankRecord], groups: Sequence[str] = ()) -> str:
+    """The library that carries the calls, as `comm_advice` takes it.
 
     Args:
         metas: rank -> rank.json.
@@ -28,12 +33,10 @@ def communication(metas: Mapping[int, RankRecord], groups: Sequence[str] = ()) -
     """
     backends = _backends(metas, groups)
     if backends and all(map(_is_horovod, backends)):
-        return comm_advice(FrameworkName.HOROVOD)
+        return FrameworkName.HOROVOD.value
     framework = framework_of(metas)
     by_mpi = any(meta.mpi_library for meta in metas.values())  # mpi4py's; torch may speak MPI, too
-    if framework in OWN_STEPS or (by_mpi and backends == {MPI}):
-        return comm_advice(MPI)
-    return comm_advice(framework)
+    return MPI if framework in OWN_STEPS or (by_mpi and backends == {MPI}) else framework
 
 
 def has_calls_beside(metas: Mapping[int, RankRecord]) -> bool:

@@ -17,7 +17,10 @@ from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.missing import Missing
 from perfscope.analysis.waits.results import WaitAnalysis
 from perfscope.analysis.whatif.results import ReplayCheck, WhatIf
+from perfscope.messages.findings import FindingFacts, FindingText, Subject, finding_text
+from perfscope.messages.findings.facts import Basis
 from perfscope.rundir.records import RunRecord
+from perfscope.vocabulary.findings import FindingKind
 
 
 class Quantiles(Struct, frozen=True, kw_only=True):
@@ -159,17 +162,22 @@ class CollectiveCall(Struct, frozen=True, kw_only=True):
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """One cause, with the gain removing it would bring and what to do."""
+    """One cause, with the gain removing it would bring. `messages.findings` has its sentences."""
 
-    id: str  # stable slug: input_bound, comm_bound, straggler, launch_bound, compute_bound, ...
-    title: str  # one sentence with figures
-    detail: str  # evidence, in sentences
-    action: str  # what to do about it
-    gain_ns: int | None  # off the mean step
-    gain_ratio: float | None  # gain_ns / step
+    id: FindingKind
+    facts: FindingFacts
+    gain_ns: int | None = None  # off the mean step
+    gain_ratio: float | None = None  # gain_ns / step
     layer: str | None = None
     rank: int | None = None
     collective: str | None = None
+    basis: Basis | None = None  # of the verdict
+
+    @property
+    def text(self) -> FindingText:
+        """Title, detail and action."""
+        subject = Subject(kind=self.id, rank=self.rank, layer=self.layer, is_verdict=self.basis is not None)
+        return finding_text(self.facts, subject, self.basis)
 
 
 class FileProvenance(Struct, frozen=True, kw_only=True):

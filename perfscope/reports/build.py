@@ -111,9 +111,9 @@ def build_verdict(analysis: RunAnalysis) -> Verdict:
         first = analysis.findings[0]
         notable = first.gain_ratio is not None and first.gain_ratio >= NOTABLE_GAIN
         return Verdict(
-            headline=visible(first.title, LONGEST_SENTENCE),
+            headline=visible(first.text.title, LONGEST_SENTENCE),
             detail=_where_it_goes(analysis),
-            action=visible(first.action, LONGEST_SENTENCE),
+            action=visible(first.text.action, LONGEST_SENTENCE),
             tone="caution" if notable else "plain",
         )
     if shares is not None:
@@ -265,7 +265,8 @@ def _ranks_figure(analysis: RunAnalysis) -> KeyFigure:
     hosts = len({rank.host for rank in analysis.ranks if rank.host})
     note = f"on {counted(hosts, 'host')}" if hosts else ""
     if attached > len(analysis.ranks):
-        note = f"{len(analysis.ranks):,} records are readable"
+        num = len(analysis.ranks)
+        note = f"{counted(num, 'record')} {'is' if num == 1 else 'are'} readable"
     if run.is_imported:
         return KeyFigure(id="ranks", title="Ranks in the traces", value=value, note=note)
     return KeyFigure(id="ranks", title="Ranks profiled", value=value, note=note)

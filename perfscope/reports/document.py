@@ -26,7 +26,7 @@ from perfscope.analysis.critical.results import (
     shares_by_rank,
 )
 from perfscope.analysis.machine.results import MachineAnalysis
-from perfscope.analysis.results import Breakdown, LayerResult, RankResult, RunAnalysis
+from perfscope.analysis.results import Breakdown, Finding, LayerResult, RankResult, RunAnalysis
 from perfscope.analysis.waits.results import WaitAnalysis
 from perfscope.messages.missing import missing_document
 
@@ -65,6 +65,7 @@ def build_document(analysis: RunAnalysis) -> Json:
             }
             for collective in analysis.collectives
         ],
+        "findings": [_finding(finding) for finding in analysis.findings],
         "missing": [missing_document(gap) for gap in analysis.missing],
         "machine": _machine(analysis.machine),
         "waits": _waits(analysis.waits),
@@ -141,6 +142,10 @@ def _layer(layer: LayerResult) -> Json:
         "flops_per_s": per_second(layer.flops, busy_ns),
         "bytes_per_s": per_second(layer.bytes, busy_ns),
     }
+
+
+def _finding(finding: Finding) -> Json:
+    return {**_object(finding, "facts", "basis"), **finding.text._asdict()}
 
 
 def _machine(machine: MachineAnalysis | None) -> Json | None:

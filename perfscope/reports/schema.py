@@ -26,7 +26,14 @@ from msgspec import Meta, Struct
 from perfscope.analysis.clocks.fit import ClockFit
 from perfscope.analysis.critical.results import PATH_KINDS, CriticalPath, PathEntry, PathShare
 from perfscope.analysis.machine.results import MachineAnalysis
-from perfscope.analysis.results import Breakdown, CollectiveResult, LayerResult, RankResult, RunAnalysis
+from perfscope.analysis.results import (
+    Breakdown,
+    CollectiveResult,
+    Finding,
+    LayerResult,
+    RankResult,
+    RunAnalysis,
+)
 from perfscope.analysis.waits.results import WaitAnalysis, WaitCall
 from perfscope.reports.document import MOST_PATH_ENTRIES, MOST_WAIT_CALLS, REPORT_SCHEMA_VERSION
 
@@ -94,6 +101,16 @@ _Layer = _object(
     type=_said(str | None, "class of the module"),
     flops_per_s=_said(float | None, "`flops` over forward and backward time"),
     bytes_per_s=_said(float | None, "`bytes` over forward and backward time"),
+)
+_Finding = _object(
+    "Finding",
+    Finding,
+    "facts",
+    "basis",
+    id=_said(str, "code of the kind of finding, see vocabulary/findings.py"),
+    title=_said(str, "one sentence with figures"),
+    detail=_said(str, "evidence, in sentences"),
+    action=_said(str, "what to do about it"),
 )
 _Late = _struct("Late", "", rank=int, count=_said(int, "times it entered last"))
 _Collective = _object("Collective", CollectiveResult, late_counts=_said(_list(_Late), "most often first"))
@@ -180,6 +197,7 @@ Report = _object(
     ranks=_said(_list(_Rank), "by rank"),
     layers=_said(_list(_Layer), "in the order of first execution"),
     collectives=_said(_list(_Collective), "by collective and process group"),
+    findings=_said(_list(_Finding), "the verdict first, then by gain"),
     missing=_said(_list(_Missing), "what is missing, and why"),
     machine=_said(_Machine | None, "null: nothing of the machine was recorded"),
     waits=_said(_Waits | None, "null: no step was traced"),

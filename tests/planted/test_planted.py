@@ -45,7 +45,9 @@ class Judged:
     @property
     def said(self) -> str:
         one = self.verdict
-        return f"{self.case.label} (rank {self.case.rank}, layer {self.case.layer}): {one.id}: {one.title}"
+        return (
+            f"{self.case.label} (rank {self.case.rank}, layer {self.case.layer}): {one.id}: {one.text.title}"
+        )
 
 
 def judged(seed: int, cause: str | None) -> Judged:

@@ -22,6 +22,8 @@ from perfscope.analysis.study.results import PARTS, RunEntry
 from perfscope.rundir.records import rank_record, run_record
 from perfscope.rundir.scheme_records import BenchRecord
 from perfscope.rundir.typed import read_as
+from perfscope.vocabulary.findings import FindingKind
+from tests.unit.stated_finding import stated
 
 MS = 1_000_000
 _STARTS = itertools.count(1_780_000_000_000_000_000)
@@ -127,7 +129,7 @@ def link(link_class: str, size: float) -> LinkBytes:
 
 
 def finding(id_: str, title: str = "Something bounds the step.", action: str = "Mend it.") -> Finding:
-    return Finding(id=id_, title=title, detail="", action=action, gain_ns=None, gain_ratio=None)
+    return stated(FindingKind(id_), title, action=action)
 
 
 def layer(name: str, kind: str, num_params: int | None) -> LayerResult:

@@ -57,9 +57,9 @@ def test_a_rank_without_rank_json_is_named_and_not_counted_as_attached(run: Synt
     analysis = analyse_run(run.read())
     report = build_report(analysis, None)
     [ranks] = [figure for figure in report.figures if figure.id == "ranks"]
-    assert ranks.note == "the record of 1 can be read"
+    assert ranks.note == "1 record is readable"
     [finding] = [finding for finding in analysis.findings if finding.id == "ranks_missing"]
-    assert finding.title == "1 of 2 ranks can be shown."
+    assert finding.text.title == "1 of 2 ranks can be shown."
     assert "- rank 0: no readable rank.json" in render_text(report)
     assert "no readable rank.json: left out (affects every figure of the training)" in render_html(report)
 

@@ -96,7 +96,7 @@ def test_no_run_of_another_framework_is_given_the_advice_of_torch(
     text = render_text(build_report(analysis, None))
     assert [word for word in TORCH_WORDS if word in text] == []
     for finding in analysis.findings:
-        assert finding.action.endswith(".") and finding.detail.endswith(".")
+        assert finding.text.action.endswith(".") and finding.text.detail.endswith(".")
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -173,7 +173,9 @@ def test_that_layers_are_missing_is_said_once_by_who_knows_why(tmp_path: Path) -
     entries = [one for one in analysis_of(run).missing if "layers" in figure_text(one)]
     assert [cause_text(one) for one in entries] == ["MXNet's profiler records operator types"]
     finding = by_id(run)["compute_bound"]
-    assert "names operators, not layers" in finding.detail and "largest layers" not in finding.action
+    assert (
+        "names operators, not layers" in finding.text.detail and "largest layers" not in finding.text.action
+    )
 
 
 def test_windows_that_the_framework_forbids_are_no_matter_of_no_trace(tmp_path: Path) -> None:
@@ -184,7 +186,7 @@ def test_windows_that_the_framework_forbids_are_no_matter_of_no_trace(tmp_path: 
     assert [what for what, why in found.items() if TF_REASON in why] == [
         "step breakdown, timeline, layers and collectives"
     ]
-    action = by_id(run)["not_traced"].action
+    action = by_id(run)["not_traced"].text.action
     assert "PERFSCOPE_TF_PROFILE=1" in action and "--no-trace" not in action
 
 
@@ -195,7 +197,7 @@ def test_a_short_run_is_not_blamed_on_what_was_noted_of_its_framework(tmp_path: 
         "the run ended before the first one (3 steps"
         in missing(run)["step breakdown, timeline, layers and collectives"]
     )
-    assert by_id(run)["not_traced"].action == "Train for more than 6 steps, to reach a traced window."
+    assert by_id(run)["not_traced"].text.action == "Train for more than 6 steps, to reach a traced window."
     assert f"{note}." in text_of(run)
 
 
@@ -203,7 +205,7 @@ def test_no_trace_is_named_where_it_was_given(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path, options={"trace": False})
     run.rank(0, framework=FRAMEWORKS["jax"])
     run.steps(0, [10 * MS] * 50)
-    assert "Run again without `--no-trace`" in by_id(run)["not_traced"].action
+    assert "Run again without `--no-trace`" in by_id(run)["not_traced"].text.action
 
 
 def test_notes_of_probes_and_readers_are_in_the_text_once(tmp_path: Path) -> None:
@@ -224,21 +226,23 @@ def test_a_program_into_which_nothing_looks_is_not_all_computation(tmp_path: Pat
     assert analysis.ranks[0].breakdown_ns is None and analysis.what_ifs == ()
     (reason,) = [cause_text(one) for one in analysis.missing if figure_text(one).startswith("step breakdown")]
     assert reason.startswith("no profiler looks into this program")
-    assert "--stacks" in analysis.findings[0].action
+    assert "--stacks" in analysis.findings[0].text.action
     calls = [span(0, 9 * MS, "compute"), comm(9 * MS, MS, 0)]
     verdict = analysis_of(traced(tmp_path / "mpi", "mpi4py", {0: calls, 1: calls})).findings[0]
-    assert "90.0 % of the mean step (9.00 ms of 10.0 ms) is spent between its calls of MPI" in verdict.title
+    assert (
+        "90.0 % of the mean step (9.00 ms of 10.0 ms) is spent between its calls of MPI" in verdict.text.title
+    )
 
 
 def test_devices_of_one_process_are_not_called_ranks(tmp_path: Path) -> None:
     spans = [span(0, 2 * MS, "compute"), comm(2 * MS, 7 * MS, 0, group="jax", group_size=4)]
     run = traced(tmp_path / "devices", "jax", {0: spans}, num_devices=4)
     assert missing(run)["transfer and wait of all_reduce on group jax"] == (
-        "its 4 devices are of one process: the calls of single devices are not matched"
+        "the 4 devices belong to one process: the calls of single devices are not matched"
     )
     verdict = analysis_of(run).findings[0]
-    assert "its 4 devices are of one process" in verdict.detail
-    assert "Trace every rank" not in verdict.action
+    assert "the 4 devices belong to one process" in verdict.text.detail
+    assert "Trace every rank" not in verdict.text.action
     alone = traced(tmp_path / "ranks", "jax", {0: spans})
     assert missing(alone)["transfer and wait of all_reduce on group jax"] == (
         "1 of the group's 4 ranks were traced"

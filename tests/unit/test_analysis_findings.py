@@ -41,8 +41,8 @@ def test_compute_bound_names_the_largest_layer(tmp_path: Path) -> None:
     ]
     verdict = analyse(tmp_path, {0: spans}).findings[0]
     assert (verdict.id, verdict.layer, verdict.gain_ns) == ("compute_bound", "b", None)
-    assert "90.0 % of the mean step (9.00 ms of 10.0 ms)" in verdict.title
-    assert "layer b (5.00 ms)" in verdict.title
+    assert "90.0 % of the mean step (9.00 ms of 10.0 ms)" in verdict.text.title
+    assert "layer b (5.00 ms)" in verdict.text.title
 
 
 def test_a_layer_that_is_small_is_not_the_one_to_look_at(tmp_path: Path) -> None:
@@ -53,9 +53,11 @@ def test_a_layer_that_is_small_is_not_the_one_to_look_at(tmp_path: Path) -> None
     ]
     verdict = analyse(tmp_path, {0: spans}).findings[0]
     assert (verdict.id, verdict.layer) == ("compute_bound", None)
-    assert "head" not in verdict.title
-    assert "the largest, head, has 2.2 % of the computation (200 µs), all of them 2.2 %" in verdict.detail
-    assert "largest layers" not in verdict.action
+    assert "head" not in verdict.text.title
+    assert (
+        "the largest, head, has 2.2 % of the computation (200 µs), all of them 2.2 %" in verdict.text.detail
+    )
+    assert "largest layers" not in verdict.text.action
 
 
 def test_waiting_for_a_late_rank_is_told_and_laid_at_the_rank(tmp_path: Path) -> None:
@@ -64,13 +66,15 @@ def test_waiting_for_a_late_rank_is_told_and_laid_at_the_rank(tmp_path: Path) ->
     analysis = analyse(tmp_path, {0: quick, 1: quick, 2: quick, 3: slow})
     verdict = analysis.findings[0]
     assert (verdict.id, verdict.rank) == ("straggler", 3)
-    assert "they wait 60.0 % of the mean step (6.00 ms of 10.0 ms) for it" in verdict.title
-    assert "enters last in 6 of 6 collectives" in verdict.title
-    assert verdict.detail.startswith("Rank 3 takes 6.00 ms more per step than its peers for its own work")
-    assert "the step would take 4.00 ms" in verdict.detail
-    assert verdict.detail.endswith("Mean of 6 traced steps on 4 ranks.")
+    assert "the others wait 60.0 % of the mean step (6.00 ms of 10.0 ms) for it" in verdict.text.title
+    assert "enters last in 6 of 6 collectives" in verdict.text.title
+    assert verdict.text.detail.startswith(
+        "Rank 3 takes 6.00 ms more per step than its peers for the same work"
+    )
+    assert "the step would take 4.00 ms" in verdict.text.detail
+    assert verdict.text.detail.endswith("Mean of 6 traced steps on 4 ranks.")
     assert verdict.gain_ns == 6 * MS
-    assert "rank 3" in verdict.action
+    assert "rank 3" in verdict.text.action
     assert "comm_bound" not in by_id(analysis)  # the same time under another name
 
 
@@ -80,8 +84,8 @@ def test_a_late_rank_that_sleeps_is_named_with_what_it_does(tmp_path: Path) -> N
     verdict = analyse(tmp_path, {0: quick, 1: slow}).findings[0]
     assert (verdict.id, verdict.rank) == ("straggler", 1)
     assert verdict.gain_ns == pytest.approx(4 * MS, rel=0.05)  # the last step's end has nobody to wait for
-    assert "4.00 ms more per step than its peers" in verdict.detail
-    assert "4.00 ms of it in no operator at all" in verdict.detail
+    assert "4.00 ms more per step than its peers" in verdict.text.detail
+    assert "4.00 ms of it in no operator" in verdict.text.detail
 
 
 def test_a_large_removable_part_comes_before_the_computation_that_must_remain(tmp_path: Path) -> None:
@@ -96,14 +100,14 @@ def test_a_slow_transfer_is_not_laid_at_a_rank(tmp_path: Path) -> None:
     analysis = analyse(tmp_path, {0: spans, 1: spans})
     verdict = analysis.findings[0]
     assert verdict.id == "slow_link"
-    assert "lower bucket_cap_mb" in verdict.action  # one call per step, and nothing hides it
-    assert "Computation hides 0.0 % of the communication." in verdict.detail
+    assert "lower bucket_cap_mb" in verdict.text.action  # one call per step, and nothing hides it
+    assert "0.0 % of the communication overlaps with compute." in verdict.text.detail
     assert "straggler" not in by_id(analysis)
 
 
 def test_slow_transfers_of_little_are_laid_at_latency(tmp_path: Path) -> None:
     spans = [span(0, 2 * MS, "compute"), comm(2 * MS, 7 * MS, 0, in_bytes=1000)]
-    assert "latency rules" in analyse(tmp_path, {0: spans, 1: spans}).findings[0].action
+    assert "latency rules" in analyse(tmp_path, {0: spans, 1: spans}).findings[0].text.action
 
 
 def test_many_slow_transfers_are_laid_at_the_link(tmp_path: Path) -> None:
@@ -114,16 +118,16 @@ def test_many_slow_transfers_are_laid_at_the_link(tmp_path: Path) -> None:
         run.window(rank, [span(0, 3 * MS, "compute"), *calls], STEP[:1])
     verdict = analyse_run(run.read()).findings[0]
     assert verdict.id == "slow_link"
-    assert "faster link" in verdict.action
-    assert "Computation hides 14.3 % of the communication." in verdict.detail
+    assert "faster link" in verdict.text.action
+    assert "14.3 % of the communication overlaps with compute." in verdict.text.detail
 
 
 def test_one_traced_rank_of_many_claims_no_waiting(tmp_path: Path) -> None:
     spans = [span(0, 2 * MS, "compute"), comm(2 * MS, 7 * MS, 0, group_size=8)]
     verdict = analyse(tmp_path, {0: spans}).findings[0]
     assert verdict.id == "comm_bound" and verdict.rank is None
-    assert "last" not in verdict.title
-    assert "cannot be told" in verdict.detail
+    assert "last" not in verdict.text.title
+    assert "cannot be distinguished" in verdict.text.detail
 
 
 def test_input_bound_names_the_rank_that_waits_longest(tmp_path: Path) -> None:
@@ -163,7 +167,7 @@ def test_many_small_collectives_are_noticed(tmp_path: Path) -> None:
         run.window(rank, [span(0, 5 * MS, "compute"), *calls], STEP[:1])
     verdict = analyse_run(run.read()).findings[0]
     assert verdict.id == "small_collectives"
-    assert "100 all_reduce calls per step carry only 400 B each" in verdict.title
+    assert "100 all_reduce calls per step carry only 400 B each" in verdict.text.title
     assert verdict.gain_ns == 99 * MS // 25
 
 
@@ -179,10 +183,10 @@ def test_small_collectives_that_computation_hides_cost_nothing(tmp_path: Path) -
 def test_ranks_that_are_not_there_are_said_in_the_words_of_the_run(tmp_path: Path) -> None:
     spans = [span(0, 9 * MS, "compute")]
     ran = analyse(tmp_path / "run", {0: spans}, expected_ranks=4, attach_notes=["env -i hides the probe."])
-    assert by_id(ran)["ranks_missing"].title == "1 of 4 ranks were attached."
-    assert by_id(ran)["ranks_missing"].detail == "env -i hides the probe."
+    assert by_id(ran)["ranks_missing"].text.title == "1 of 4 ranks were attached."
+    assert by_id(ran)["ranks_missing"].text.detail == "env -i hides the probe."
     imported = analyse(tmp_path / "import", {0: spans}, expected_ranks=8, origin="import")
-    assert by_id(imported)["ranks_missing"].title == "The traces of 1 of 8 ranks were imported."
+    assert by_id(imported)["ranks_missing"].text.title == "The traces of 1 of 8 ranks were imported."
 
 
 def test_overhead_over_the_budget_is_a_finding(tmp_path: Path) -> None:
@@ -206,7 +210,11 @@ def test_input_is_the_verdict_without_a_trace_only_when_it_weighs(tmp_path: Path
 def test_every_finding_is_a_sentence_with_an_action(tmp_path: Path, kind: str) -> None:
     columns = {"lane": 200, "collective": "all_reduce", "group": "0", "seq": 0} if kind == "comm" else {}
     for finding in analyse(tmp_path, {0: [span(0, 9 * MS, kind, **columns)]}).findings:
-        assert finding.title.endswith(".") and finding.detail.endswith(".") and finding.action.endswith(".")
+        assert (
+            finding.text.title.endswith(".")
+            and finding.text.detail.endswith(".")
+            and finding.text.action.endswith(".")
+        )
         assert (finding.gain_ns is None) == (finding.gain_ratio is None)
 
 
@@ -215,7 +223,7 @@ def test_advice_for_small_calls_depends_on_what_a_bench_run_sends(tmp_path: Path
     data = {"axes": {"parallelism": "data", "optimisation": "decentralised"}}
     model = {"axes": {"parallelism": "model", "optimisation": "decentralised"}}
     by_scheme = {
-        name: analyse(tmp_path / name, {0: spans, 1: spans}, scheme=scheme).findings[0].action
+        name: analyse(tmp_path / name, {0: spans, 1: spans}, scheme=scheme).findings[0].text.action
         for name, scheme in (("none", None), ("data", data), ("model", model))
     }
     assert "no_sync" in by_scheme["none"] and by_scheme["data"] == by_scheme["none"]
@@ -228,9 +236,9 @@ def test_a_server_that_waits_for_its_workers_is_no_imbalance(tmp_path: Path) -> 
     ranks = {0: serving, 1: working, 2: working}
     groups = [{"axis": "server", "ranks": [0, worker]} for worker in (1, 2)]
     alike = analyse(tmp_path / "a", ranks, scheme={"groups": groups})
-    assert "equal work" not in " ".join(finding.title for finding in alike.findings)
+    assert "equal work" not in " ".join(finding.text.title for finding in alike.findings)
     unequal = analyse(tmp_path / "b", ranks)
-    assert "equal work" in " ".join(finding.title for finding in unequal.findings)
+    assert "equal work" in " ".join(finding.text.title for finding in unequal.findings)
 
 
 SERVED = {"groups": [{"axis": "server", "ranks": [0, worker]} for worker in (1, 2)]}
@@ -245,7 +253,7 @@ def test_a_busy_server_is_named_before_the_idle_time_that_its_work_and_its_worke
     ranks = {0: serving, 1: working, 2: working}
     found = analyse(tmp_path / "a", ranks, scheme=SERVED).findings
     assert found[0].id == "server_bound"
-    assert "rank 0 is busy 90 % of the time, and its 2 workers wait for it 40 %" in found[0].title
+    assert "rank 0 is busy 90 % of the time, and its 2 workers wait for it 40 %" in found[0].text.title
     assert found[0].rank == 0
     assert found[0].gain_ratio == pytest.approx(0.4)
     assert analyse(tmp_path / "b", ranks).findings[0].id != "server_bound"  # no rank of it is known to serve
@@ -267,9 +275,9 @@ def test_a_verdict_on_two_traced_steps_says_that_confidence_is_low(tmp_path: Pat
     run.window(0, [span(0, 5 * MS, "compute"), span(10 * MS, 5 * MS, "compute")], STEP[:2])
     assert (
         "Mean of 2 traced steps on one rank, so confidence is low."
-        in analyse_run(run.read()).findings[0].detail
+        in analyse_run(run.read()).findings[0].text.detail
     )
-    six = analyse(tmp_path / "six", {0: [span(0, 5 * MS, "compute")]}).findings[0].detail
+    six = analyse(tmp_path / "six", {0: [span(0, 5 * MS, "compute")]}).findings[0].text.detail
     assert "Mean of 6 traced steps on one rank." in six
 
 

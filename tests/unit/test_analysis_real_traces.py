@@ -27,6 +27,7 @@ from perfscope.analysis.run import analyse_run
 from perfscope.analysis.spans import Mask, StepSpan, whole_numbers, window_facts, words
 from perfscope.ingest.importing import import_traces
 from perfscope.messages.missing import cause_text, figure_text
+from perfscope.reports.document import build_document
 from perfscope.rundir.reader import RunReader
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
@@ -169,11 +170,11 @@ def test_waiting_and_transfer_of_eight_ranks(runs: dict[str, RunReader]) -> None
 
 def test_the_verdict_on_eight_ranks_names_the_rank_that_comes_last(runs: dict[str, RunReader]) -> None:
     analysis = analyse_run(runs["dlrm_v100_8ranks"])
-    findings = {finding.id: finding for finding in analysis.findings}
+    findings = {finding.id.value: finding for finding in analysis.findings}
     verdict = analysis.findings[0]
     assert (verdict.id, verdict.rank) == ("late_start", 7)
-    assert "it enters last in 5 of 8 calls" in verdict.title
-    assert "the transfers themselves take 217 µs." in verdict.detail
+    assert "it enters last in 5 of 8 calls" in verdict.text.title
+    assert "the transfers themselves take 217 µs." in verdict.text.detail
     assert analysis.replay is not None and analysis.replay.error_ratio < 0.01
     launch = findings["launch_bound"].gain_ns  # what the slow ranks alone idle is laid at them
     assert launch is not None and 4_000_000 < launch < 6_790_000
@@ -217,8 +218,9 @@ def test_the_analysis_of_eight_ranks_is_as_kept(runs: dict[str, RunReader]) -> N
     analysis = analyse_run(runs["dlrm_v100_8ranks"])
     kept = {
         name: to_builtins(getattr(analysis, name), str_keys=True)
-        for name in ("ranks", "collectives", "calls", "findings", "step_ns")
+        for name in ("ranks", "collectives", "calls", "step_ns")
     }
+    kept["findings"] = build_document(analysis)["findings"]
     kept["missing"] = [
         {"what": figure_text(one), "reason": cause_text(one), "affects": one.affects}
         for one in analysis.missing

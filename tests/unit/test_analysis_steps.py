@@ -151,7 +151,7 @@ def test_a_rank_that_was_killed_keeps_its_steps(tmp_path: Path) -> None:
     assert [rank.finished for rank in analysis.ranks] == [True, False]
     [killed] = [finding for finding in analysis.findings if finding.id == "ranks_killed"]
     assert killed.rank == 1
-    assert "Rank 1 did not close its files" in killed.title
+    assert "Rank 1 did not close its files" in killed.text.title
 
 
 def test_a_rank_without_steps_or_windows_is_missing_not_zero(tmp_path: Path) -> None:

@@ -52,9 +52,9 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @needs_git
 def test_a_section_and_a_finding_are_two_files_each(copied: Path, tmp_path: Path) -> None:
-    for heading in ("Add a report section", "Add a finding"):
+    for heading, num_new in (("Add a report section", 1), ("Add a finding", 2)):
         diff = diffs(heading)
-        assert diff.count("\n+++ ") == 2
+        assert diff.count("--- /dev/null") == num_new
         apply(diff, copied)
     run = SyntheticRun(tmp_path, name="extended")
     for rank, samples in enumerate((8, 16)):

@@ -420,7 +420,7 @@ def test_without_traces_the_always_on_figures_still_name_the_loader() -> None:
 def test_without_traces_computation_is_not_guessed() -> None:
     found = explain(_bare(made(6, 43)), _bare(made(6, 44, CAUSES["compute"])), verdicts("worse"))
     assert found.cause == "unknown"
-    assert "backward pass +" in found.headline and "cannot be told apart" in found.headline
+    assert "backward pass +" in found.headline and "cannot be distinguished" in found.headline
     assert "--no-trace" in found.action
 
 

@@ -346,7 +346,7 @@ def test_a_change_below_the_threshold_is_shown_and_marked() -> None:
     assert report.verdict.tone == "plain" and not report.verdict.action
     changes = table(report, "history-1-changes")
     assert str(changes.rows[0][5]).endswith("worse, below the threshold")
-    assert "A machine whose speed drifts shows changes too." in changes.caption
+    assert "A machine with drifting speed shows changes too." in changes.caption
 
 
 def test_single_runs_lie_faint_around_their_session() -> None:

@@ -106,7 +106,7 @@ def test_a_vendor_needs_nothing_but_its_entry_in_the_registry(acme: None, tmp_pa
     assert titles == {"GPU 0", "GPU 0 AcmeLink sent", "GPU 0 throttled: too hot"}
     (sent,) = [one for one in machine.traffic if one.name == "GPU 0 AcmeLink"]
     assert sent.mean_bytes_per_s == pytest.approx(4e9) and sent.peak_bytes_per_s == 10e9
-    assert machine.disturbances[0].title == "GPU 0 was slowed (too hot) 50 % of the time for 20.0 s."
+    assert machine.disturbances[0].title == "GPU 0 was throttled (too hot) 50 % of the time for 20.0 s."
     (host,) = open_hosts(run, {})
     assert placements(host, {"ACME_VISIBLE": "1"})[0].device_node == 1
     assert 2e12 in [one.value for one in registry.gpu_peaks(NAME)]

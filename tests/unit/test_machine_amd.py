@@ -86,10 +86,10 @@ def test_a_recorded_run_shows_what_an_amd_gpu_did(tmp_path: Path) -> None:
     assert (sent.link_class, sent.direction, sent.peak_bytes_per_s) == ("gpu_link", "sent", 50e9)
     (found,) = machine.disturbances
     assert found.kind == "throttling"
-    assert found.title.startswith("GPU 0 was slowed (socket thermal) 25 % of the time for 16")
+    assert found.title.startswith("GPU 0 was throttled (socket thermal) 25 % of the time for 16")
     assert "clock 2050 to 2050 MHz" in found.evidence
     capped = next(one for one in analysis.findings if one.id == "power_capped")
-    assert capped.title == "GPU 0 of node0 was at its power limit in 100 % of the steps' time."
+    assert capped.text.title == "GPU 0 of node0 was at its power limit in 100 % of the steps' time."
 
 
 def test_bits_of_the_moment_become_a_disturbance_with_the_vendors_name(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_bits_of_the_moment_become_a_disturbance_with_the_vendors_name(tmp_path:
     machine = analyse_run(run.read()).machine
     assert machine is not None
     (found,) = machine.disturbances
-    assert found.title.startswith("GPU 0 was slowed (TEMP_HOTSPOT) for 8")
+    assert found.title.startswith("GPU 0 was throttled (TEMP_HOTSPOT) for 8")
     assert found.evidence[1] == "temperature 105 to 105 °C"
 
 

@@ -194,10 +194,10 @@ def test_a_full_link_of_a_run_bound_by_communication_is_a_finding(tmp_path: Path
         run = SampledRun(tmp_path / name, file, topology=two_nodes(nics=nics), ranks=[{"pid": 1}, {"pid": 2}])
         for rank in (0, 1):
             run.run.window(rank, [span(0, MS, "compute"), comm(2 * MS, 6 * MS, 0)], [(0, 0, 10 * MS)])
-        found = {finding.id: finding for finding in analyse_run(run.read()).findings}
+        found = {finding.id.value: finding for finding in analyse_run(run.read()).findings}
         assert ("link_saturated" in found) is expected
         if expected:
-            assert "eth0 of node0 is full: sent 120 MB/s of 125 MB/s" in found["link_saturated"].title
+            assert "eth0 of node0 is full: sent 120 MB/s of 125 MB/s" in found["link_saturated"].text.title
 
 
 def test_an_hour_of_a_hundred_series_is_analysed_in_seconds() -> None:

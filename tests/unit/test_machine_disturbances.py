@@ -63,7 +63,7 @@ def test_a_neighbour_is_found_when_it_was_there_and_named(tmp_path: Path) -> Non
     # One look saw 2.9 CPUs: over the whole of it, it is the title's figure.
     assert found.evidence == ("stress-ng (pid 4242, user bob): 3.0 CPUs",)
     finding = findings[1]  # right after the verdict: it may explain the figures
-    assert finding.id == "disturbed" and "stress-ng" in finding.detail
+    assert finding.id == "disturbed" and "stress-ng" in finding.text.detail
 
 
 def test_what_happens_before_the_first_step_or_after_the_last_does_not_count(tmp_path: Path) -> None:
@@ -107,8 +107,8 @@ def test_steal_is_laid_at_the_hypervisor(tmp_path: Path) -> None:
     file = quiet_file(steal=between(12, 28, 160, 0))  # of 800 jiffies a second
     machine, findings = analyse(tmp_path, file)
     assert [one.kind for one in machine.disturbances] == ["steal"]
-    assert "20 % of the CPUs' time" in machine.disturbances[0].title
-    assert "shared" in next(one for one in findings if one.id == "disturbed").action
+    assert "20 % of CPU time" in machine.disturbances[0].title
+    assert "shared" in next(one for one in findings if one.id == "disturbed").text.action
 
 
 def test_a_quota_that_stops_the_job_is_found(tmp_path: Path) -> None:
@@ -127,9 +127,9 @@ def test_heat_counts_and_a_power_cap_does_not(tmp_path: Path) -> None:
         file.rate("gpu_sm_clock", FAST, 0, gpu="0")
         machine, findings = analyse(tmp_path / reason, file)
         assert machine.clean is clean
-        titles = {finding.id: finding.title for finding in findings}
+        titles = {finding.id.value: finding.text.title for finding in findings}
         assert ("power_capped" in titles) is clean
-        assert clean or " GPU 0 was slowed" in titles["disturbed"]
+        assert clean or " GPU 0 was throttled" in titles["disturbed"]
 
 
 def test_heat_is_found_where_only_reasons_or_counts_are_told(tmp_path: Path) -> None:
@@ -139,8 +139,8 @@ def test_heat_is_found_where_only_reasons_or_counts_are_told(tmp_path: Path) -> 
     file.rate("thermal_throttle_count", FAST, between(12, 20, 5, 0), unit="events", package="1")
     machine, _ = analyse(tmp_path, file)
     assert {one.title.split(" for ")[0] for one in machine.disturbances} == {
-        "GPU 0 was slowed (HW thermal)",
-        "CPU package 1 was slowed by heat 5 times a second",
+        "GPU 0 was throttled (HW thermal)",
+        "CPU package 1 was throttled by heat 5 times a second",
     }
     assert all(one.kind == "throttling" for one in machine.disturbances)
 
@@ -175,8 +175,8 @@ def test_the_job_s_own_threads_are_no_neighbour(tmp_path: Path) -> None:
     machine, findings = analyse(tmp_path, file, ranks=ranks)
     assert machine.clean is True
     finding = next(one for one in findings if one.id == "oversubscribed")
-    assert finding.title == "CPU oversubscription: 4 ranks x 4 compute threads share CPUs 0-7 (8 CPUs)."
-    assert "90.0 % of the steps' time" in finding.detail and "OMP_NUM_THREADS=2" in finding.action
+    assert finding.text.title == "CPU oversubscription: 4 ranks x 4 compute threads share CPUs 0-7 (8 CPUs)."
+    assert "90.0 % of step time" in finding.text.detail and "OMP_NUM_THREADS=2" in finding.text.action
     assert machine.pressures == {"node0": 0.9}
 
 
@@ -197,9 +197,9 @@ def waiting_for_cpus(seconds_per_s: float, neighbour: float = 0.05) -> SampleFil
 def test_idle_time_in_which_threads_wait_for_a_cpu_is_not_laid_at_the_code(tmp_path: Path) -> None:
     finding = idle_run(tmp_path, waiting_for_cpus(0.7))[0]
     assert finding.id == "preempted"
-    assert "80.0 % of the mean step" in finding.title
-    assert "In 70.0 % of the steps' time" in finding.detail
-    assert "Profile" not in finding.action
+    assert "80.0 % of the mean step" in finding.text.title
+    assert "In 70.0 % of step time" in finding.text.detail
+    assert "Profile" not in finding.text.action
 
 
 def test_with_a_neighbour_the_disturbance_comes_before_such_idle_time(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_ranks_pinned_to_one_cpu_are_oversubscribed_though_others_are_free(tmp_p
     ranks = [{"pid": 100 + k, "affinity": [0] if k < 2 else [k]} for k in range(4)]
     _, findings = analyse(tmp_path / "pinned", quiet_file(), ranks=ranks)
     finding = next(one for one in findings if one.id == "oversubscribed")
-    assert finding.title == "CPU oversubscription: 2 ranks x 1 compute thread share CPUs 0 (1 CPU)."
+    assert finding.text.title == "CPU oversubscription: 2 ranks x 1 compute thread share CPUs 0 (1 CPU)."
     apart = [{"pid": 100 + k, "affinity": [k]} for k in range(4)]
     _, findings = analyse(tmp_path / "apart", quiet_file(), ranks=apart)
     assert "oversubscribed" not in {finding.id for finding in findings}
@@ -244,7 +244,7 @@ def test_without_readings_of_others_it_cannot_be_told(tmp_path: Path) -> None:
     file = SampleFile()
     file.rate("neighbour_cpu", ticks(0, 13, 1.0), 1, scale=1e7)
     machine, _ = analyse(tmp_path / "killed early", file)
-    assert machine.clean is None and "15 % of the steps' time only" in machine.clean_reason
+    assert machine.clean is None and "only 15 % of step time" in machine.clean_reason
 
 
 def test_where_others_are_hidden_the_control_group_tells_them_apart(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_traced_windows_that_were_hit_are_named(tmp_path: Path) -> None:
     assert only(analysis).windows == (0, 2) and machine.traced_disturbed is True
     assert "Traced windows 0 and 2 were hit." in machine.clean_reason
     finding = next(one for one in analysis.findings if one.id == "disturbed")
-    assert "Traced windows 0 and 2 were hit." in finding.detail
+    assert "Traced windows 0 and 2 were hit." in finding.text.detail
 
 
 def test_without_steps_on_both_sides_nothing_is_claimed(tmp_path: Path) -> None:
@@ -100,29 +100,29 @@ def test_what_a_disturbance_cost_is_the_gain_of_its_finding(tmp_path: Path) -> N
     assert (verdict.id, finding.id) == ("compute_bound", "disturbed")
     assert finding.gain_ns == pytest.approx(18 * MS, rel=0.1)
     assert finding.gain_ratio == pytest.approx(0.15, rel=0.1)
-    assert "steps took 200 ms instead of 100 ms" in finding.title
+    assert "steps took 200 ms instead of 100 ms" in finding.text.title
 
 
 def test_a_disturbance_that_costs_most_of_all_is_the_verdict(tmp_path: Path) -> None:
     analysis = stepped(tmp_path, neighbour(between(12, 28)), (12, 28), 2.0, traced=(12, 29))
     first, second = analysis.findings[:2]
     assert (first.id, second.id) == ("disturbed", "compute_bound")
-    assert first.title.startswith("Processes outside the job slow the steps: 80 steps took 200 ms instead of")
+    assert first.text.title.startswith("Other processes slowed the steps: 80 steps took 200 ms instead of")
     assert first.gain_ratio is not None and first.gain_ratio >= 0.25
-    assert "quiet machine before blaming the code" in first.action
+    assert "idle machine before you change the code" in first.text.action
 
 
 def test_a_neighbour_that_slows_nothing_gains_nothing(tmp_path: Path) -> None:
     analysis = stepped(tmp_path, neighbour(between(12, 28)), (0, 0), 1.0, traced=(12, 29))
     finding = next(one for one in analysis.findings if one.id == "disturbed")
-    assert finding.gain_ns is None and "barely slower (100 ms, 100 ms without it)" in finding.title
+    assert finding.gain_ns is None and "barely slower (100 ms, 100 ms without it)" in finding.text.title
     assert analysis.findings[0].id == "compute_bound"
 
 
 def test_steps_that_were_faster_in_a_disturbance_are_not_called_hardly_slower(tmp_path: Path) -> None:
     analysis = stepped(tmp_path, neighbour(between(12, 28)), (12, 28), 0.8, traced=(12, 29))
     finding = next(one for one in analysis.findings if one.id == "disturbed")
-    assert "steps were not slower (80.0 ms, 100 ms without it)" in finding.title
+    assert "steps were not slower (80.0 ms, 100 ms without it)" in finding.text.title
 
 
 def facts(*rows: tuple[float, str, float, float]) -> SampleFile:

@@ -13,6 +13,7 @@ import pytest
 from perfscope.analysis.findings.numactl import how_to_bind
 from perfscope.analysis.machine.host import Host, HostRank
 from perfscope.analysis.machine.topology import Topology
+from perfscope.messages.findings.machine import binding_text
 from perfscope.rundir.host_records import CeilingsRecord
 from perfscope.rundir.records import run_record
 from perfscope.rundir.samples import HostSamples
@@ -37,7 +38,7 @@ def host(num_ranks: int) -> Host:
 
 def told(command: str, launcher: str, *nodes: tuple[int, ...]) -> str:
     run = run_record({"command": command.split(), "launcher": launcher})
-    return how_to_bind(run, host(len(nodes)), dict(enumerate(nodes)))
+    return binding_text(how_to_bind(run, host(len(nodes)), dict(enumerate(nodes))))
 
 
 EACH = "start rank 0 under `numactl --cpunodebind=0 --membind=0`"

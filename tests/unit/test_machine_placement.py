@@ -60,11 +60,11 @@ def test_a_rank_with_its_memory_on_the_other_node_is_found_and_mended(tmp_path: 
         device_node=None,
     )
     finding = findings["numa_remote"]
-    assert finding.title == (
+    assert finding.text.title == (
         "Rank 0 runs on NUMA node 0, but 90 % of its memory is on other nodes (90 % on node 1)."
     )
-    assert "`numactl --cpunodebind=0 --membind=0 python train.py --lr 0.1`" in finding.action
-    assert "bind:1" in finding.detail and finding.rank == 0
+    assert "`numactl --cpunodebind=0 --membind=0 python train.py --lr 0.1`" in finding.text.action
+    assert "bind:1" in finding.text.detail and finding.rank == 0
 
 
 def test_memory_beside_its_cpus_is_no_finding(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_memory_bound_to_fast_memory_without_cpus_is_meant(tmp_path: Path) -> No
     _, findings = analyse(
         tmp_path / "spilled", {100: {0: 500, 1: 500}}, {100: {**here, "policy": "default"}}, topology=knl()
     )
-    assert "50 % on node 1" in findings["numa_remote"].title
+    assert "50 % on node 1" in findings["numa_remote"].text.title
 
 
 def test_torchrun_gets_a_line_that_binds_each_rank_to_its_own_node(tmp_path: Path) -> None:
@@ -112,11 +112,11 @@ def test_torchrun_gets_a_line_that_binds_each_rank_to_its_own_node(tmp_path: Pat
     bindings = {100 + k: node(k // 2) for k in range(4)}
     _, findings = analyse(tmp_path, pages, bindings, command=command, launcher="torchrun")
     finding = findings["numa_remote"]
-    assert finding.rank == 2 and "so is 1 other rank" in finding.title
+    assert finding.rank == 2 and "so is 1 other rank" in finding.text.title
     assert (
         "`torchrun --standalone --nproc-per-node 4 --no-python bash -c 'n=(0 0 1 1); "
         "exec numactl --cpunodebind=${n[${LOCAL_RANK:?}]:?} --membind=${n[${LOCAL_RANK:?}]:?} "
-        "python train.py --name '\"'\"'a b'\"'\"''`" in finding.action
+        "python train.py --name '\"'\"'a b'\"'\"''`" in finding.text.action
     )
 
 
@@ -124,7 +124,7 @@ def test_mpirun_gets_advice_because_its_make_is_not_recorded(tmp_path: Path) -> 
     command = ["mpirun", "-np", "2", "python", "train.py"]
     pages = {100: {0: 0, 1: 900}, 101: {0: 0, 1: 900}}
     _, findings = analyse(tmp_path, pages, {100: node(0), 101: node(1)}, command=command, launcher="mpirun")
-    action = findings["numa_remote"].action
+    action = findings["numa_remote"].text.action
     assert action == (
         "Keep CPUs and memory together: start rank 0 under `numactl --cpunodebind=0 --membind=0`, "
         "rank 1 under `numactl --cpunodebind=1 --membind=1`."
@@ -142,8 +142,8 @@ def test_a_rank_away_from_its_gpu_is_found(tmp_path: Path) -> None:
     ranks = [{"pid": 100, "device": "cuda:1 NVIDIA H100"}]
     machine, findings = analyse(tmp_path, {100: {0: 900}}, {100: node(0)}, topology=gpus(), ranks=ranks)
     assert machine.placements[0].device_node == 1
-    assert findings["gpu_remote"].title == "Rank 0 runs on NUMA node 0, its GPU is attached to node 1."
-    assert "--cpunodebind=1 --membind=1" in findings["gpu_remote"].action
+    assert findings["gpu_remote"].text.title == "Rank 0 runs on NUMA node 0, its GPU is attached to node 1."
+    assert "--cpunodebind=1 --membind=1" in findings["gpu_remote"].text.action
 
 
 def test_visible_devices_are_followed_to_the_gpu_that_is_meant(tmp_path: Path) -> None:

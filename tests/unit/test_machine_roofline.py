@@ -141,7 +141,7 @@ def test_a_number_of_threads_that_was_not_measured_is_no_more_than_so_many_singl
 def test_layers_at_the_memory_roof_are_a_finding(tmp_path: Path) -> None:
     _, findings = analyse(tmp_path, OPS, CEILINGS)
     assert findings["memory_bound"].layer == "norm"
-    assert "moves 80.0 GB/s of 100 GB/s" in findings["memory_bound"].title
+    assert "moves 80.0 GB/s of 100 GB/s" in findings["memory_bound"].text.title
 
 
 def test_a_gpu_has_ceilings_of_its_own_and_its_type_is_told_by_what_is_reached(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_ceilings_carry_their_doubts_and_data_sheets_their_source(tmp_path: Path
     machine, _ = analyse(tmp_path, OPS, document)
     triad, gemm, sheet = machine.ceilings
     assert (triad.what, triad.where, triad.source) == ("STREAM triad", "node 1", "measured")
-    assert "differ by 40 %" in triad.note and "CPUs were waited for in 50 %" in triad.note
+    assert "differ by 40 %" in triad.note and "CPU pressure was 50 %" in triad.note
     assert (gemm.what, gemm.where, gemm.unit) == ("GEMM float32", "all nodes", "flops_per_s")
     assert (sheet.what, sheet.source) == ("DRAM", "theoretical: 6 x DDR4-2666")
 

@@ -75,7 +75,7 @@ def test_a_clean_verdict_tells_the_watched_share(tmp_path: Path) -> None:
 def test_what_was_found_counts_however_short_the_watch(tmp_path: Path) -> None:
     machine = machine_of(tmp_path, readings(0, 20, cpus=3))
     assert machine.clean is False
-    assert "in 50 % of the steps' time, watched 50 % of the steps' time." in machine.clean_reason
+    assert "cover 50 % of step time, monitored during 50 % of it." in machine.clean_reason
 
 
 @pytest.mark.parametrize(

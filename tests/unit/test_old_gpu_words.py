@@ -93,7 +93,7 @@ def test_a_recording_of_an_earlier_version_gives_what_the_same_gpus_give_today(t
     assert before.traffic == now.traffic and before.traffic[0].bytes == 120e9
     assert before.disturbances == now.disturbances
     assert [one.title for one in before.disturbances] == [
-        "GPU 0 was slowed (HW thermal) 100 % of the time for 6.00 s."
+        "GPU 0 was throttled (HW thermal) 100 % of the time for 6.00 s."
     ]
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from perfscope.analysis.missing import missing_figure
-from perfscope.analysis.results import Finding, RunAnalysis
+from perfscope.analysis.results import RunAnalysis
 from perfscope.reports.build import build_report
 from perfscope.reports.drawing.patterns import PATTERNS
 from perfscope.reports.html import asset, json_for_script, render_html, script_text
@@ -23,6 +23,8 @@ from perfscope.reports.palette import light_palette, theme_blocks
 from perfscope.rundir.records import run_record
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
+from perfscope.vocabulary.findings import FindingKind
+from tests.unit.stated_finding import stated
 from tests.unit.synthetic_machine import hostile_machine
 from tests.unit.test_report_model import empty_analysis
 from tests.unit.test_report_synthetic import synthetic_analysis, synthetic_timeline
@@ -104,8 +106,8 @@ def hostile_analysis(text: str) -> RunAnalysis:
         "perfscope_version": text,
         "exit": {"code": None, "signal": text},
     }
-    finding = Finding(
-        id=text, title=text, detail=text, action=text, gain_ns=1, gain_ratio=0.5, layer=text, collective=text
+    finding = stated(
+        FindingKind.COMM_BOUND, text, text, text, gain_ns=1, gain_ratio=0.5, layer=text, collective=text
     )
     return structs.replace(
         analysis,
@@ -225,7 +227,7 @@ def test_report_reads_without_scripts(html: str) -> None:
     analysis, text = synthetic_analysis(), " ".join(Page(html).text)
     for layer in analysis.layers:
         assert layer.layer in text
-    assert analysis.findings[0].title in text
+    assert analysis.findings[0].text.title in text
     assert "interactive timeline needs JavaScript" in text
     assert html.count('<rect class="seg') >= 4 * 5
 

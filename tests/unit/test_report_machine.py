@@ -205,7 +205,7 @@ def test_counters_share_one_axis_with_windows_disturbances_and_steps() -> None:
     assert [mark.start_ns / SECOND for mark in block.disturbances] == [4.5, pytest.approx(8.9)]
     assert block.steps is not None
     assert block.steps.start_ns == SECOND // 2 - SECOND // 5
-    assert "1 reading stayed at 0" in block.caption
+    assert "1 counter stayed at 0" in block.caption
 
 
 def test_counter_charts_come_by_interest_with_a_unit_each() -> None:
@@ -339,11 +339,11 @@ def test_there_is_room_for_the_roofs_name_above_it(peak: float, least: float) ->
 
 
 def test_pressure_of_ranks_says_why_it_may_exceed_all_of_the_time() -> None:
-    base = wave("h", "pressure", "rank 0 waits for a CPU", "ratio", 1.3, 0.1, 0)
+    base = wave("h", "pressure", "CPU pressure, rank 0", "ratio", 1.3, 0.1, 0)
     for peak, summed in ((None, True), (1.0, False)):
         machine = structs.replace(gpu_machine(), tracks=(structs.replace(base, peak=peak),))
         (drawn,) = counters_of(build_report(with_machine(machine), None)).charts
-        assert ("of ranks summed over threads" in drawn.title) is summed
+        assert ("rank values are summed over threads" in drawn.title) is summed
 
 
 def test_roofline_figures_are_marked_as_modelled() -> None:

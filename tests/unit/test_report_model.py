@@ -65,7 +65,7 @@ def test_every_section_has_content_even_when_nothing_was_recorded() -> None:
 def test_verdict_is_the_first_finding() -> None:
     analysis = synthetic_analysis()
     report = build_report(analysis, None)
-    assert report.verdict.headline == analysis.findings[0].title
+    assert report.verdict.headline == analysis.findings[0].text.title
     assert report.verdict.tone == "caution"
     assert "compute" in report.verdict.detail
 

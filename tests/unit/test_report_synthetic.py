@@ -27,6 +27,8 @@ from perfscope.rundir.records import run_record
 from perfscope.rundir.schema import KINDS, PHASES
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
+from perfscope.vocabulary.findings import FindingKind
+from tests.unit.stated_finding import stated
 
 US = 1_000
 MS = 1_000_000
@@ -382,36 +384,34 @@ def synthetic_collectives() -> tuple[CollectiveResult, ...]:
 
 def synthetic_findings() -> tuple[Finding, ...]:
     return (
-        Finding(
-            id="straggler",
-            title="Rank 3 holds the others up: they wait 1.77 ms of every 27.2 ms step (6.5 %) "
+        stated(
+            FindingKind.STRAGGLER,
+            "Rank 3 holds the others up: they wait 1.77 ms of every 27.2 ms step (6.5 %) "
             "for it in all_reduce",
-            detail="Rank 3 entered 14 of 18 matched all_reduce calls last. It waits 1.95 ms per step "
+            "Rank 3 entered 14 of 18 matched all_reduce calls last. It waits 1.95 ms per step "
             "for input, the other ranks 0.18 ms.",
-            action="Give rank 3's data loader more workers or a faster file system, and look at what else "
+            "Give rank 3's data loader more workers or a faster file system, and look at what else "
             "runs on its cores.",
             gain_ns=1_770 * US,
             gain_ratio=0.065,
             rank=3,
             collective="all_reduce",
         ),
-        Finding(
-            id="comm_bound",
-            title="1.21 ms of all_reduce per step (4.4 %) has nothing to hide under",
-            detail="The last bucket holds features.1.conv and starts when backward is nearly over.",
-            action="Try smaller buckets: DistributedDataParallel(bucket_cap_mb=10).",
+        stated(
+            FindingKind.COMM_BOUND,
+            "1.21 ms of all_reduce per step (4.4 %) has nothing to hide under",
+            "The last bucket holds features.1.conv and starts when backward is nearly over.",
+            "Try smaller buckets: DistributedDataParallel(bucket_cap_mb=10).",
             gain_ns=1_210 * US,
             gain_ratio=0.044,
             layer="features.1.conv",
             collective="all_reduce",
         ),
-        Finding(
-            id="low_arithmetic_rate",
-            title="features.1.conv runs at 587 GFLOP/s against 717 GFLOP/s of features.2.conv",
-            detail="Both do the same work; features.1.conv moves twice the bytes.",
-            action="Try the channels_last memory format.",
-            gain_ns=None,
-            gain_ratio=None,
+        stated(
+            FindingKind.MEMORY_BOUND,
+            "features.1.conv runs at 587 GFLOP/s against 717 GFLOP/s of features.2.conv",
+            "Both do the same work; features.1.conv moves twice the bytes.",
+            "Try the channels_last memory format.",
             layer="features.1.conv",
         ),
     )

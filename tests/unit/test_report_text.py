@@ -28,7 +28,7 @@ def test_lines_stay_within_80_to_120_columns(width: int) -> None:
 def test_verdict_comes_before_any_other_figure() -> None:
     analysis = synthetic_analysis()
     lines = render_text(build_report(analysis, synthetic_timeline()), width=120).splitlines()
-    assert lines[3] == analysis.findings[0].title
+    assert lines[3] == analysis.findings[0].text.title
     assert not any(character.isdigit() for character in lines[0])
 
 

@@ -46,7 +46,7 @@ def test_the_sentence_names_who_why_and_the_cost(tmp_path: Path) -> None:
     section = report_of(tmp_path, waits_of(2))
     assert section is not None
     assert "6.00 ms" in section.lead  # three of four ranks wait 8 ms
-    assert "rank 2 came last to 6 of 6 collectives" in section.lead
+    assert "rank 2 was last in 6 of 6 collectives" in section.lead
     assert (
         "In the most expensive call, rank 2 computed 8.00 ms more than the others, in forward of conv"
         in section.lead
@@ -87,7 +87,7 @@ def test_waits_of_which_nobody_is_to_blame(tmp_path: Path) -> None:
     )
     section = report_of(tmp_path, nobody)
     assert section is not None
-    assert "nobody can be said to have been late" in section.lead
+    assert "no rank can be shown to have been late" in section.lead
     assert "In 1 call the ranks of other hosts came closer" in text_of(section)
 
 

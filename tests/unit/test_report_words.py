@@ -16,7 +16,9 @@ from perfscope.reports.html import render_html
 from perfscope.reports.model import Counters, Note, RooflineChart, Table, Timeline, Unit, format_value
 from perfscope.reports.pdf import pdf_data
 from perfscope.reports.text import cells, render_text
+from perfscope.vocabulary.findings import FindingKind
 from perfscope.vocabulary.links import LinkClass
+from tests.unit.stated_finding import stated
 from tests.unit.synthetic_machine import START, vm_machine, wave
 from tests.unit.test_report_machine import column, table, with_machine
 from tests.unit.test_report_synthetic import synthetic_analysis, synthetic_timeline
@@ -65,7 +67,7 @@ def test_slow_traced_steps_are_blamed_on_what_is_known(machine: MachineAnalysis 
     assert analysis.step_ns is not None
     quick = structs.replace(analysis.step_ns, median=analysis.step_ns.median // 2)
     report = build_report(structs.replace(analysis, step_ns=quick), None)
-    assert f"({why}): trust the shares" in report.verdict.detail
+    assert f"({why}): percentages are reliable" in report.verdict.detail
 
 
 def test_a_disturbance_stands_beside_what_it_did_to_the_steps() -> None:
@@ -134,7 +136,7 @@ def test_text_names_exposed_communication_of_layers_where_it_is_known() -> None:
     untied = tuple(structs.replace(layer, exposed_comm_ns=None) for layer in analysis.layers)
     loose = structs.replace(analysis, layers=untied)
     assert "Exposed comm." not in text_of(loose)
-    assert any("not tied to layers" in told for told in notes(loose, "layers"))
+    assert any("cannot be attributed to layers" in told for told in notes(loose, "layers"))
 
 
 def test_a_run_without_communication_is_not_told_about_it() -> None:
@@ -151,14 +153,14 @@ def test_a_run_without_communication_is_not_told_about_it() -> None:
 
 def test_a_run_without_a_window_says_so_and_does_not_repeat_its_verdict() -> None:
     analysis = synthetic_analysis()
-    first = structs.replace(analysis.findings[0], detail="", gain_ns=None, gain_ratio=None)
+    first = stated(FindingKind.STRAGGLER, analysis.findings[0].text.title, action="Look at it.")
     ranks = tuple(structs.replace(r, num_traced_steps=0, breakdown_ns=None) for r in analysis.ranks)
     untraced = structs.replace(
         analysis, collectives=(), calls=(), layers=(), provenance=(), ranks=ranks, findings=(first,)
     )
     assert notes(untraced, "collectives") == ["No window was traced."]
     text = text_of(untraced)
-    assert first.title in text
+    assert first.text.title in text
     assert "See above" not in text
 
 

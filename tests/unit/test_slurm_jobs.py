@@ -370,7 +370,7 @@ def run_of(folder: Path, **more: Any) -> Path:
         ("NODE_FAIL", "running", "a node of the job failed after 1:20"),
         ("PREEMPTED", "finished", "the job was preempted by another after 1:20"),
         ("OUT_OF_MEMORY", "running", "the job ran out of memory after 1:20"),
-        ("FAILED", "running", "the job ended with exit code 9 after 1:20, and nobody closed the run"),
+        ("FAILED", "running", "the job ended with exit code 9 after 1:20, and the run was not closed"),
     ],
 )
 def test_a_run_whose_job_was_cut_short_is_incomplete(

@@ -63,7 +63,7 @@ def test_settings_whose_updates_differ_have_no_winner_in_learning() -> None:
     assert "batch 256 processes the most samples: 300 against 240 samples/s" in verdict.headline
     assert "One update averages 16 to 256 samples: samples/s do not compare learning." in verdict.headline
     assert verdict.action.startswith("Compare losses after equally many samples before choosing batch 256.")
-    assert "not modelled" in verdict.turn
+    assert "not modeled" in verdict.turn
 
 
 def test_schemes_whose_updates_differ_are_said_so_with_the_verdict() -> None:

@@ -66,7 +66,7 @@ def test_one_repeat_gives_a_ratio_and_a_reason_in_place_of_an_interval() -> None
     assert (pair.interval, pair.level, pair.p_value) == (None, None, None)
     assert "two repeats or more" in pair.reason
     assert study.verdict is not None
-    assert "2.50 times as fast as a (one run of each" in study.verdict.headline
+    assert "2.50 times as fast as a (no repeats" in study.verdict.headline
 
 
 def test_why_names_the_part_that_is_saved_and_the_bytes() -> None:
@@ -78,7 +78,7 @@ def test_why_names_the_part_that_is_saved_and_the_bytes() -> None:
     )
     found = verdict([slow, fast])
     assert "b spends 21.3 ms on exposed communication, a 160 ms" in found.why
-    assert "it pays with 31.7 ms more on compute" in found.why
+    assert "at the cost of 31.7 ms more on compute" in found.why
     assert "b sends 256 KiB a step over ethernet, a 1.00 MiB" in found.why
 
 

@@ -438,7 +438,7 @@ def test_what_cannot_be_told_is_said() -> None:
     assert reasons(nothing.missing) == "wait states: no step was traced"
     assert (nothing.calls, nothing.pattern) == ((), None)
     lonely = play({0: [forward()]}, {})
-    assert "one rank, which waits for nobody" in reasons(analyse(lonely, world_size=1).missing)
+    assert "one rank, which waits for no other" in reasons(analyse(lonely, world_size=1).missing)
     of_eight = reasons(analyse(lonely, world_size=8).missing)
     assert "1 of 8 ranks were traced" in of_eight and "one rank was traced" in of_eight
     silent = play({0: [forward()], 1: [forward()]}, {})

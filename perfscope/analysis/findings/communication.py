@@ -6,197 +6,130 @@ from msgspec import Struct
 
 from perfscope.analysis import advice
 from perfscope.analysis.findings.evidence import Evidence
-from perfscope.analysis.findings.ranks import certain_calls, devices_of_one, late, wait_or_transfer
-from perfscope.analysis.results import Finding
+from perfscope.analysis.findings.ranks import late, waits_of
+from perfscope.analysis.results import CollectiveResult, Finding
 from perfscope.analysis.whatif.changes import SMALL_BYTES
 from perfscope.analysis.whatif.results import WhatIf
-from perfscope.messages.advice import CommAdvice
-from perfscope.units import format_bytes, format_count, format_ns, format_ratio
+from perfscope.messages.findings.communication import ExposedComm
+from perfscope.messages.findings.facts import Sent, SmallCalls
+from perfscope.vocabulary.findings import FindingKind
 
-
-def exposed(evidence: Evidence, verdict: bool) -> Finding | None:
-    """Communication that nothing hides, under the name of what would help most."""
-    cost = evidence.mean("exposed_comm")
-    if not cost:
-        return None
-    kind = _kind(evidence)
-    gain_ns, gain_ratio = evidence.gain("zero_transfer", cost) if evidence.calls else evidence.all_of(cost)
-    if kind is not None and kind.gain_ns is not None and kind.gain_ratio is not None:
-        gain_ns, gain_ratio = kind.gain_ns, kind.gain_ratio
-    top = max(evidence.collectives, key=lambda collective: collective.duration_ns, default=None)
-    name = (
-        top.collective
-        if top and len({collective.collective for collective in evidence.collectives}) == 1
-        else None
-    )
-    what = f"exposed {name}" if name else "communication not overlapped with compute"
-    slug = kind.slug if kind else "comm_bound"
-    lead = _LEADS[slug][0 if verdict else 1]
-    title = f"{lead}: {evidence.of_step(cost)} is {what}"
-    late_rank, times = late(evidence)
-    if late_rank is not None:
-        calls = format_count(len(certain_calls(evidence)))
-        title += f"; rank {late_rank} enters last in {format_count(times)} of {calls} calls"
-    return Finding(
-        id=slug,
-        title=(kind.title if kind and kind.title else title) + ".",
-        detail="".join(
-            (
-                kind.detail if kind else "",
-                longest_words(evidence).calls_are,
-                _hidden(evidence),
-                wait_or_transfer(evidence),
-            )
-        ),
-        action=kind.action if kind and kind.action else _communication_action(evidence, late_rank, slug),
-        gain_ns=gain_ns,
-        gain_ratio=gain_ratio,
-        rank=late_rank,
-        collective=top.collective if top else None,
-    )
-
-
-_LEADS = {
-    "serialised": ("Bound by waiting for other ranks", "Ranks wait for each other"),
-    "comm_bound": ("Communication-bound", "Communication is exposed"),
-    "slow_link": ("Limited by network bandwidth", "The network is slow for the bytes sent"),
-    "no_overlap": ("Communication-bound without overlap", "Communication is not overlapped"),
-    "small_collectives": ("Latency-bound: many small calls", "Many small calls"),
-}
 SERIAL = 0.4  # of the exposed communication: an ideal network that saves less leaves mostly dependences
 _HELPS = 0.6  # of what an ideal network would bring: a remedy that brings as much is the one to name
 
 
-class _Kind(Struct, frozen=True, kw_only=True):
-    """What kind of communication problem it is."""
+def exposed(evidence: Evidence) -> Finding | None:
+    """Exposed communication, under the name of what would help most."""
+    cost = evidence.mean("exposed_comm")
+    if not cost:
+        return None
+    remedy = _remedy(evidence)
+    gain_ns, gain_ratio = evidence.gain("zero_transfer", cost) if evidence.calls else evidence.all_of(cost)
+    if remedy.merged is not None:
+        gain_ns, gain_ratio = remedy.merged.gain_ns, remedy.merged.gain_ratio
+    top = longest(evidence)
+    kinds = {collective.collective for collective in evidence.collectives}
+    last, ideal = late(evidence), evidence.what_ifs.of("zero_transfer") if evidence.calls else None
+    overlapped = evidence.what_ifs.of("full_overlap")
+    return Finding(
+        id=remedy.kind,
+        facts=ExposedComm(
+            exposed=evidence.of_step(cost),
+            collective=top.collective if top and len(kinds) == 1 else None,
+            late=last,
+            overlap_ratio=_overlap_ratio(evidence),
+            waits=waits_of(evidence),
+            library=longest_library(evidence),
+            sends_gradients=_averages_gradients(evidence),
+            longest=top.collective if top else "",
+            sent=tuple(
+                Sent(
+                    collective=collective.collective,
+                    num_calls=collective.count,
+                    num_bytes=collective.bytes or 0,
+                )
+                for collective in evidence.collectives
+            ),
+            small_bytes=SMALL_BYTES,
+            small=remedy.small,
+            ideal_step_ns=ideal.step_ns if ideal else None,
+            ideal_gain_ns=ideal.gain_ns if ideal else 0,
+            ideal_gain_ratio=ideal.gain_ratio if ideal else 0.0,
+            overlap_gain_ns=overlapped.gain_ns if overlapped else 0,
+            overlap_gain_ratio=overlapped.gain_ratio if overlapped else 0.0,
+            fast_link_step_ns=remedy.fast_link_step_ns,
+        ),
+        gain_ns=gain_ns,
+        gain_ratio=gain_ratio,
+        rank=last.rank if last else None,
+        collective=top.collective if top else None,
+    )
 
-    slug: str
-    title: str = ""
-    detail: str = ""
-    action: str = ""
-    gain_ns: int | None = None
-    gain_ratio: float | None = None
+
+class _Remedy(Struct, frozen=True, kw_only=True):
+    """What kind of communication problem it is, by what would help."""
+
+    kind: FindingKind = FindingKind.COMM_BOUND
+    merged: WhatIf | None = None  # of small calls
+    small: SmallCalls | None = None
+    fast_link_step_ns: int | None = None
 
 
-def _kind(evidence: Evidence) -> _Kind | None:
-    """Which remedy the replay says would bring most of what an ideal network would; None: no one does."""
+def _remedy(evidence: Evidence) -> _Remedy:
+    """Which remedy the replay says would bring most of what an ideal network would."""
     ideal = evidence.what_ifs.of("zero_transfer")
     if ideal is None or not evidence.calls:
-        return None
+        return _Remedy()
     merged, faster = evidence.what_ifs.of("one_bucket"), evidence.what_ifs.of("double_bandwidth")
-    hidden = evidence.what_ifs.of("full_overlap")
-    note = f"On an ideal network the step would take {format_ns(ideal.step_ns)}. "
+    overlapped = evidence.what_ifs.of("full_overlap")
     if merged is not None and merged.gain_ns >= _HELPS * ideal.gain_ns:
-        small = _small_calls(evidence, merged, note)
+        small = _small_calls(evidence, merged)
         if small is not None:
-            return small
-    share = evidence.mean("exposed_comm") / evidence.step
-    if ideal.gain_ratio < SERIAL * share:
-        return _Kind(
-            slug="serialised",
-            title=(
-                f"Ranks wait for each other's work: {evidence.of_step(share * evidence.step)} is exposed "
-                f"communication, and an ideal network would save {format_ratio(ideal.gain_ratio)} of the step"
-            ),
-            detail=note,
-            action=(
-                "Shorten what ranks wait for: more micro-batches in a pipeline, even stages, fewer points at "
-                "which all must meet. A faster link brings little."
-            ),
-        )
-    nothing_hidden = _hidden_share(evidence) < 0.1
-    if nothing_hidden and hidden is not None and hidden.gain_ns >= 0.9 * ideal.gain_ns:
-        return _Kind(slug="no_overlap", detail=note)
+            return _Remedy(kind=FindingKind.SMALL_COLLECTIVES, merged=merged, small=small)
+    if ideal.gain_ratio < SERIAL * evidence.mean("exposed_comm") / evidence.step:
+        return _Remedy(kind=FindingKind.SERIALIZED)
+    nothing_overlaps = (_overlap_ratio(evidence) or 0.0) < 0.1
+    if nothing_overlaps and overlapped is not None and overlapped.gain_ns >= 0.9 * ideal.gain_ns:
+        return _Remedy(kind=FindingKind.NO_OVERLAP)
     # Twice the bandwidth halves what depends on it: more than a third of the whole gain is the link's.
     if faster is not None and faster.gain_ns >= 0.35 * ideal.gain_ns:
-        bandwidth = f"With twice the bandwidth the step would take {format_ns(faster.step_ns)}. "
-        return _Kind(slug="slow_link", detail=note + bandwidth)
-    return _Kind(slug="comm_bound", detail=note)
+        return _Remedy(kind=FindingKind.SLOW_LINK, fast_link_step_ns=faster.step_ns)
+    return _Remedy()
 
 
-def _small_calls(evidence: Evidence, merged: WhatIf, note: str) -> _Kind | None:
+def _small_calls(evidence: Evidence, merged: WhatIf) -> SmallCalls | None:
     """Calls too small to use the link: merged into buckets they would pay their latency once."""
     small = [call for call in evidence.calls if call.bytes is not None and call.bytes < SMALL_BYTES]
     small = [call for call in small if call.collective == "all_reduce"]
     steps = max((part.num_steps for _, part in evidence.traced), default=0)
     if not small or not steps:
         return None
-    advice_of = advice.communication(evidence.metas, tuple({call.group for call in small}))
-    shortest = min(call.transfer_ns for call in small)
-    total_bytes = sum(call.bytes or 0 for call in small)
-    return _Kind(
-        slug="small_collectives",
-        title=(
-            f"{format_count(len(small) / steps)} all_reduce calls per step carry only "
-            f"{format_bytes(total_bytes / len(small))} each; merged into buckets "
-            f"the step would take {format_ns(merged.step_ns)}"
-        ),
-        detail=f"The shortest of them still takes {format_ns(shortest)}: latency, not bandwidth. {note}",
-        action=advice_of.merge,
-        gain_ns=merged.gain_ns,
-        gain_ratio=merged.gain_ratio,
+    return SmallCalls(
+        calls_per_step=len(small) / steps,
+        mean_bytes=sum(call.bytes or 0 for call in small) / len(small),
+        shortest_ns=min(call.transfer_ns for call in small),
+        merged_step_ns=merged.step_ns,
+        library=advice.library_of(evidence.metas, tuple({call.group for call in small})),
     )
 
 
-def _hidden(evidence: Evidence) -> str:
-    """How much of the communication computation covers."""
-    if not any(rank.comm_ns for rank, _ in evidence.traced):
-        return ""
-    return f"{format_ratio(_hidden_share(evidence))} of the communication overlaps with compute. "
-
-
-def _hidden_share(evidence: Evidence) -> float:
-    """Of all ranks' communication; 0 without any."""
+def _overlap_ratio(evidence: Evidence) -> float | None:
+    """Of all ranks' communication; None without any."""
     measured = [rank for rank, _ in evidence.traced if rank.comm_ns]
     total = sum(rank.comm_ns or 0 for rank in measured)
-    return sum((rank.comm_ns or 0) * (rank.overlap_ratio or 0) for rank in measured) / total if total else 0.0
+    overlapped = sum((rank.comm_ns or 0) * (rank.overlap_ratio or 0) for rank in measured)
+    return overlapped / total if total else None
 
 
-def _communication_action(evidence: Evidence, late_rank: int | None, kind: str) -> str:
-    if devices_of_one(evidence):
-        return longest_words(evidence).overlap
-    if not evidence.in_calls_ns or evidence.waiting_ns is None:
-        return "Trace every rank to distinguish waiting from transfer."
-    if evidence.waiting_ns > evidence.in_calls_ns / 2 and kind != "slow_link":
-        late_ranks = f"rank {late_rank}" if late_rank is not None else "the ranks that enter last"
-        return f"The link is not the cause: find out what delays {late_ranks} before the collective."
-    if not _averages_gradients(evidence):
-        return (
-            "Give each call more to do (a larger batch), use fewer ranks in the group, or keep the group "
-            "inside a host; `perfscope bench list` lists what this scheme sends."
-        )
-    advice_of = longest_words(evidence)
-    counted = [
-        collective
-        for collective in evidence.collectives
-        if collective.collective == (advice_of.counts or _longest(evidence))
-    ]
-    calls = sum(collective.count for collective in counted)
-    sent = sum(collective.bytes or 0 for collective in counted)
-    if calls and 0 < sent < calls * SMALL_BYTES and advice_of.small:
-        return advice_of.small
-    if 0 < calls <= evidence.steps_per_rank and advice_of.one_call:
-        return advice_of.one_call
-    hidden, ideal = evidence.what_ifs.of("full_overlap"), evidence.what_ifs.of("zero_transfer")
-    if ideal is not None and (hidden.gain_ns if hidden else 0) < 0.5 * ideal.gain_ns:
-        bring = format_ratio(hidden.gain_ratio if hidden else 0.0, 0)
-        return (
-            f"Send fewer bytes ({advice_of.fewer_bytes}) or use a faster link: overlapping all of it would "
-            f"bring {bring} of the step at most."
-        )
-    return advice_of.overlap
+def longest(evidence: Evidence) -> CollectiveResult | None:
+    """The collective that takes most time."""
+    return max(evidence.collectives, key=lambda collective: collective.duration_ns, default=None)
 
 
-def longest_words(evidence: Evidence) -> CommAdvice:
-    """The words of the library that carries the calls on which most time goes by."""
-    top = max(evidence.collectives, key=lambda collective: collective.duration_ns, default=None)
-    return advice.communication(evidence.metas, (top.group,) if top is not None else ())
-
-
-def _longest(evidence: Evidence) -> str:
-    """The kind of call that takes most time."""
-    top = max(evidence.collectives, key=lambda collective: collective.duration_ns, default=None)
-    return top.collective if top is not None else ""
+def longest_library(evidence: Evidence) -> str:
+    """The library that carries the calls that take most time."""
+    top = longest(evidence)
+    return advice.library_of(evidence.metas, (top.group,) if top is not None else ())
 
 
 def _averages_gradients(evidence: Evidence) -> bool:

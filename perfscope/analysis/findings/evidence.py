@@ -1,4 +1,4 @@
-"""What findings are drawn from, and words that several of them use."""
+"""What findings are drawn from."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from perfscope.analysis import advice
 from perfscope.analysis.absent import NoWindow
 from perfscope.analysis.layers import UnevenLayer
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.results import MachineAnalysis
+from perfscope.analysis.rank_facts import framework_of
 from perfscope.analysis.results import (
     Breakdown,
     CollectiveCall,
@@ -21,9 +21,8 @@ from perfscope.analysis.results import (
 )
 from perfscope.analysis.server import ServerLoad
 from perfscope.analysis.whatif.analyse import NOTHING, WhatIfs
-from perfscope.messages.advice import TrainingAdvice
+from perfscope.messages.findings.facts import Basis, PartOfStep
 from perfscope.rundir.records import RankRecord, RunRecord
-from perfscope.units import format_ns, format_ratio
 
 
 class Evidence(Struct, frozen=True, kw_only=True):
@@ -52,9 +51,9 @@ class Evidence(Struct, frozen=True, kw_only=True):
         return [(rank, rank.breakdown_ns) for rank in self.ranks if rank.breakdown_ns is not None]
 
     @property
-    def words(self) -> TrainingAdvice:
-        """What the framework that trained calls things."""
-        return advice.training(self.metas)
+    def framework(self) -> str:
+        """That trained."""
+        return framework_of(self.metas)
 
     @property
     def step(self) -> float:
@@ -62,8 +61,15 @@ class Evidence(Struct, frozen=True, kw_only=True):
         return self.mean("step")
 
     @property
-    def span_name(self) -> str:
-        return "mean step" if self.breakdown_of == "step" else "traced time"
+    def has_step_marks(self) -> bool:
+        return self.breakdown_of == "step"
+
+    @property
+    def basis(self) -> Basis:
+        """What a verdict rests on."""
+        return Basis(
+            num_ranks=len(self.traced), num_steps=self.steps_per_rank, has_step_marks=self.has_step_marks
+        )
 
     def mean(self, part: str) -> float:
         """Mean of one part of the breakdown over the traced ranks, ns."""
@@ -93,7 +99,5 @@ class Evidence(Struct, frozen=True, kw_only=True):
         usual = self.step_ns.median if self.step_ns is not None else self.step
         return round(share * usual), share
 
-    def of_step(self, part_ns: float) -> str:
-        """``41.0 % of the mean step (12.3 ms of 30.1 ms)``."""
-        share = format_ratio(part_ns / self.step)
-        return f"{share} of the {self.span_name} ({format_ns(part_ns)} of {format_ns(self.step)})"
+    def of_step(self, part_ns: float) -> PartOfStep:
+        return PartOfStep(part_ns=part_ns, step_ns=self.step, has_step_marks=self.has_step_marks)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 from perfscope.analysis.findings import numa
-from perfscope.analysis.findings.communication import longest_words
+from perfscope.analysis.findings.communication import longest_library
 from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.machine.counters import counted_between
 from perfscope.analysis.machine.oversubscription import oversubscriptions
 from perfscope.analysis.machine.results import LinkTraffic
 from perfscope.analysis.results import Finding
-from perfscope.messages.lists import counted, plural
-from perfscope.units import format_count, format_ns, format_rate, format_ratio
+from perfscope.messages.findings.machine import LinkSaturated, MemoryBound, Oversubscribed, PowerCapped
+from perfscope.vocabulary.findings import COMMUNICATION, FindingKind
 from perfscope.vocabulary.gpu import THROTTLE_TIME, ThrottleReason
 from perfscope.vocabulary.links import LinkClass
 
@@ -22,9 +20,9 @@ MEMORY_BOUND = 0.1  # of the step in layers at the memory roof
 POWER_CAPPED = 0.1  # of the steps' time
 CROWDED = 1.5  # threads per CPU from which ...
 STARVING = 0.5  # ... waiting for a CPU in so much of the steps' time is what bounds them
-_STARVED = frozenset(
-    {"slow_link", "comm_bound", "no_overlap", "small_collectives", "compute_bound", "straggler", "imbalance"}
-)
+# What too few CPUs look like: slow computation, and waiting for it.
+_SLOW_RANKS = frozenset({FindingKind.COMPUTE_BOUND, FindingKind.STRAGGLER, FindingKind.IMBALANCE})
+_STARVED = _SLOW_RANKS | (COMMUNICATION - {FindingKind.SERIALIZED})
 WAITED = 0.02  # of the time some task must have waited for a CPU for oversubscription to matter
 
 
@@ -34,7 +32,7 @@ def findings(evidence: Evidence) -> list[Finding]:
         return []
     return [
         *_oversubscribed(evidence),
-        *([] if numa.remote_memory(evidence, False) else numa.uncosted(evidence)),
+        *([] if numa.remote_memory(evidence) else numa.uncosted(evidence)),
         *numa.gpu_remote(evidence),
         *_power_capped(evidence),
         *_link_saturated(evidence),
@@ -53,7 +51,7 @@ def starved(evidence: Evidence, verdict: Finding) -> Finding | None:
         if sharing.threads >= CROWDED * sharing.cpus and (sharing.wait_ratio or 0) >= STARVING
     ]
     one_host = len({rank.host for rank in evidence.ranks}) == 1  # else a real link may be behind it
-    if not severe or not (one_host or verdict.id in ("compute_bound", "straggler", "imbalance")):
+    if not severe or not (one_host or verdict.id in _SLOW_RANKS):
         return None
     return next(iter(_oversubscribed(evidence)), None)
 
@@ -66,44 +64,26 @@ def _oversubscribed(evidence: Evidence) -> list[Finding]:
     if not oversubscribed:
         return []
     worst = max(oversubscribed, key=lambda sharing: sharing.threads / sharing.cpus)
-    num = len(worst.ranks)
-    each = worst.threads / num
-    waited = (
-        f"In {format_ratio(worst.wait_ratio)} of step time some task waited for a CPU."
-        if worst.wait_ratio is not None
-        else "How long they wait for a CPU was not measured."
-    )
-    where = f" on {worst.host}" if len(evidence.hosts) > 1 else ""
-    ranks_text = f"{counted(num, 'rank')} x {each:g} compute {plural('thread', each)}"
     return [
         Finding(
-            id="oversubscribed",
-            title=(
-                f"CPU oversubscription: {ranks_text} share {worst.where}{where} "
-                f"({worst.cpus:g} {plural('CPU', worst.cpus)})."
+            id=FindingKind.OVERSUBSCRIBED,
+            facts=Oversubscribed(
+                num_ranks=len(worst.ranks),
+                threads=worst.threads,
+                cpus=worst.cpus,
+                where=worst.where,
+                host=worst.host if len(evidence.hosts) > 1 else "",
+                wait_ratio=worst.wait_ratio,
+                framework=evidence.framework,
             ),
-            detail=f"{waited} Caused by this job, not by other processes.",
-            action=_fewer_threads(num, worst.cpus, evidence.words.threads),
-            gain_ns=None,
-            gain_ratio=None,
             rank=worst.ranks[0],
         )
     ]
 
 
-def _fewer_threads(num_ranks: int, cpus: float, setting: str) -> str:
-    fitting = int(cpus // num_ranks)
-    if fitting >= 1 and setting:
-        return f"Set {setting.format(fitting)}, or bind each rank to its own CPUs."
-    if fitting >= 1:
-        return f"Bind each rank to {fitting} CPUs of its own (taskset, --cpus-per-task)."
-    most = counted(max(1, int(cpus)), "rank")
-    return f"Run at most {most} on these CPUs, one thread each, or give each rank its own core."
-
-
 def _power_capped(evidence: Evidence) -> list[Finding]:
     """GPUs at their power limit: the machine's own setting, so no disturbance, but it bounds the clocks."""
-    capped: dict[str, float] = defaultdict(float)
+    capped: dict[tuple[str, str], float] = {}  # (host, GPU) -> share of the steps' time
     for host in evidence.hosts:
         if host.steps_ns is None:
             continue
@@ -112,19 +92,21 @@ def _power_capped(evidence: Evidence) -> list[Finding]:
                 continue
             held, covered = counted_between(rates, *host.steps_ns)
             if covered:
-                capped[f"GPU {series.labels.get('gpu')} of {host.name}"] = held / covered
+                capped[host.name, series.labels.get("gpu", "")] = held / covered
     over = {name: share for name, share in capped.items() if share >= POWER_CAPPED}
     if not over:
         return []
-    worst = max(over, key=lambda name: over[name])
+    host_name, gpu = max(over, key=lambda name: over[name])
     return [
         Finding(
-            id="power_capped",
-            title=f"{worst} was at its power limit in {format_ratio(over[worst], 0)} of the steps' time.",
-            detail=f"{format_count(len(over))} of {format_count(len(capped))} GPUs were slowed by it.",
-            action="Expect this under full load; raise the power limit if the site allows it.",
-            gain_ns=None,
-            gain_ratio=None,
+            id=FindingKind.POWER_CAPPED,
+            facts=PowerCapped(
+                gpu=gpu,
+                host=host_name,
+                ratio=over[host_name, gpu],
+                num_capped=len(over),
+                num_gpus=len(capped),
+            ),
         )
     ]
 
@@ -144,20 +126,18 @@ def _link_saturated(evidence: Evidence) -> list[Finding]:
     worst = max(full, key=_use)
     return [
         Finding(
-            id="link_saturated",
-            title=(
-                f"{worst.name} of {worst.host} is full: {worst.direction} "
-                f"{format_rate(worst.p95_bytes_per_s)} of "
-                f"{format_rate(worst.peak_bytes_per_s)} in 5 % of the time."
+            id=FindingKind.LINK_SATURATED,
+            facts=LinkSaturated(
+                link=worst.name,
+                host=worst.host,
+                direction=worst.direction,
+                p95_bytes_per_s=worst.p95_bytes_per_s,
+                mean_bytes_per_s=worst.mean_bytes_per_s,
+                peak_bytes_per_s=worst.peak_bytes_per_s,
+                peak_source=worst.peak_source,
+                exposed=evidence.of_step(evidence.mean("exposed_comm")),
+                library=longest_library(evidence),
             ),
-            detail=(
-                f"{format_rate(worst.mean_bytes_per_s)} in the mean; peak by {worst.peak_source}. "
-                "Communication not overlapped with compute takes "
-                f"{evidence.of_step(evidence.mean('exposed_comm'))}."
-            ),
-            action=f"Send fewer bytes ({longest_words(evidence).on_full_link}), or use a faster link.",
-            gain_ns=None,
-            gain_ratio=None,
         )
     ]
 
@@ -179,18 +159,16 @@ def _memory_roof(evidence: Evidence) -> list[Finding]:
     top = max(bound, key=lambda point: point.time_ns)
     return [
         Finding(
-            id="memory_bound",
-            title=(
-                f"Layers at the memory roof take {evidence.of_step(time)}: {top.layer} ({top.phase}) moves "
-                f"{format_rate(top.bytes_per_s)} of {format_rate(roofline.bandwidth_bytes_per_s)}."
+            id=FindingKind.MEMORY_BOUND,
+            facts=MemoryBound(
+                layers=evidence.of_step(time),
+                phase=top.phase,
+                bytes_per_s=top.bytes_per_s,
+                peak_bytes_per_s=roofline.bandwidth_bytes_per_s,
+                intensity=top.intensity,
+                time_ns=top.time_ns,
+                framework=evidence.framework,
             ),
-            detail=(
-                f"Bytes are modeled from shapes; it does {top.intensity:.1f} FLOP per byte. "
-                f"It takes {format_ns(top.time_ns)} per step."
-            ),
-            action=evidence.words.fewer_bytes,
-            gain_ns=None,
-            gain_ratio=None,
             layer=top.layer,
         )
     ]

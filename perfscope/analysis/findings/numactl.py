@@ -1,8 +1,8 @@
 """How to keep each rank's CPUs and memory on one NUMA node: a whole command line only where it is sure.
 
 A line that is copied and starts the wrong thing is worse than advice. Sure are a single process, and torchrun
-in its plain form. Who else starts the ranks (spawn inside the script, MPI of whatever make, srun, accelerate)
-gets told what each rank needs.
+in its plain form. For other launchers (spawn inside the script, MPI, srun, accelerate)
+the result is what each rank needs.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from perfscope.analysis.machine.host import Host
+from perfscope.messages.findings.facts import Binding
+from perfscope.messages.findings.machine import numactl
 from perfscope.rundir.layout import HIDDEN
 from perfscope.rundir.records import RunRecord
 
-_MOST_RANKS = 4
 # torchrun's options without a value; every other one takes the next word.
 _TORCHRUN_FLAGS = frozenset({"--standalone", "--use-env", "--virtual-local-rank"})
 # With these torchrun starts something else than a script.
@@ -23,8 +24,8 @@ _TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.elastic.run")
 _BINDING = frozenset({"numactl", "taskset"})  # in the command already: the inner one would win
 
 
-def how_to_bind(run: RunRecord, host: Host, nodes: Mapping[int, tuple[int, ...]]) -> str:
-    """What to do, to stand after a colon: a command line in backquotes, else advice for each rank.
+def how_to_bind(run: RunRecord, host: Host, nodes: Mapping[int, tuple[int, ...]]) -> Binding:
+    """A command line where it is sure, else what each rank needs.
 
     Args:
         run: run.json.
@@ -38,25 +39,11 @@ def how_to_bind(run: RunRecord, host: Host, nodes: Mapping[int, tuple[int, ...]]
     line = None
     if sure and launcher == "python" and len(host.ranks) == 1:
         nodes_of_first = nodes.get(host.ranks[0].rank, ())
-        line = f"{_numactl(nodes_of_first)} {shlex.join(command)}" if nodes_of_first else None
+        line = f"{numactl(nodes_of_first)} {shlex.join(command)}" if nodes_of_first else None
     elif sure and launcher == "torchrun":
         line = _torchrun_line(command, _by_local_rank(host, nodes))
-    return f"`{line}`" if line is not None else _each_rank(nodes, replaces=binds)
-
-
-def _each_rank(nodes: Mapping[int, tuple[int, ...]], *, replaces: bool) -> str:
-    bound = [(rank, rank_nodes) for rank, rank_nodes in sorted(nodes.items()) if rank_nodes]
-    commands = [f"rank {rank} under `{_numactl(rank_nodes)}`" for rank, rank_nodes in bound[:_MOST_RANKS]]
-    more = len(bound) - len(commands)
-    if more:
-        commands.append(f"the other {more} each on the node of its own CPUs or GPU")
-    instead = " (in place of what the command binds now)" if replaces else ""
-    return f"start {', '.join(commands)}{instead}"
-
-
-def _numactl(numa_nodes: Sequence[int]) -> str:
-    listed = ",".join(map(str, numa_nodes))
-    return f"numactl --cpunodebind={listed} --membind={listed}"
+    known = tuple((rank, rank_nodes) for rank, rank_nodes in sorted(nodes.items()) if rank_nodes)
+    return Binding(command=line or "", nodes=known, replaces=binds)
 
 
 def _by_local_rank(host: Host, nodes: Mapping[int, tuple[int, ...]]) -> list[tuple[int, ...]]:

@@ -26,19 +26,15 @@ from perfscope.analysis.findings import (
 )
 from perfscope.analysis.findings.evidence import Evidence
 from perfscope.analysis.results import Finding
-from perfscope.units import format_count
+from perfscope.vocabulary.findings import GAPS, FindingKind
 
 NOTABLE = 0.05  # a cause below this share of the step is not worth a finding beside the verdict
 REMOVABLE = 0.1  # a cause that would bring more of the step than this comes before the computation
 
-GAPS = frozenset({"host_bound", "idle_bound", "launch_bound", "preempted"})  # time without work
-FEW_STEPS = 2  # a verdict on no more traced steps than these may be of steps that are not typical
-
 IDLE = 0.2  # the same for gaps without work ...
 AGAINST_COMPUTE = 0.5  # ... which must also be this much of the computation
 
-# Makes its finding, worded as the verdict or as one beside it; None where the run does not have it.
-_Cause: TypeAlias = Callable[[Evidence, bool], Finding | None]
+_Cause: TypeAlias = Callable[[Evidence], Finding | None]  # None where the run does not have it
 _REMOVABLE: tuple[_Cause, ...] = (
     numa.remote_memory,
     server.bound,
@@ -67,34 +63,30 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
     ]
     if not evidence.traced or not evidence.step:
         return _in_order(evidence, causes.untraced(evidence), candidates)
-    causes_found = [
-        (cause, finding) for cause in _REMOVABLE if (finding := cause(evidence, False)) is not None
-    ]
-    causes_found.sort(key=lambda item: -_gain(item[1]))
-    causes_found = _server_first(causes_found)
-    leads = next((item for item in causes_found if _leads(evidence, item[1])), None)
-    if leads is not None:
-        verdict = leads[0](evidence, True)
-        causes_found.remove(leads)
+    removable = [finding for cause in _REMOVABLE if (finding := cause(evidence)) is not None]
+    removable = _server_first(sorted(removable, key=lambda finding: -_gain(finding)))
+    verdict = next((finding for finding in removable if _leads(evidence, finding)), None)
+    if verdict is not None:
+        removable.remove(verdict)
     else:
         verdict = numa.all_remote(evidence) or _largest(evidence)
-        causes_found = [item for item in causes_found if verdict is not None and item[1].id != verdict.id]
+        removable = [finding for finding in removable if verdict is None or finding.id != verdict.id]
     assert verdict is not None
-    verdict = replace(verdict, detail=f"{verdict.detail} {_basis(evidence)}")
-    beside = [finding for _, finding in causes_found if _gain(finding) >= NOTABLE]
+    verdict = replace(verdict, basis=evidence.basis)
+    beside = [finding for finding in removable if _gain(finding) >= NOTABLE]
     candidates = [candidate for candidate in candidates if candidate.id != verdict.id]
     return _in_order(evidence, verdict, [*beside, *candidates])
 
 
-def _server_first(causes_found: list[tuple[_Cause, Finding]]) -> list[tuple[_Cause, Finding]]:
+def _server_first(findings: list[Finding]) -> list[Finding]:
     """Where workers wait for a server, that is the cause: their waits are no other finding of their own.
 
     What the server does between two messages may be time without operators; that is its work, not idling.
     """
-    if not any(finding.id == server.SERVER_BOUND for _, finding in causes_found):
-        return causes_found
-    kept = [item for item in causes_found if item[1].id not in server.CONSEQUENCES]
-    return sorted(kept, key=lambda item: item[1].id in GAPS)
+    if not any(finding.id is FindingKind.SERVER_BOUND for finding in findings):
+        return findings
+    kept = [finding for finding in findings if finding.id not in server.CONSEQUENCES]
+    return sorted(kept, key=lambda finding: finding.id in GAPS)
 
 
 def _leads(evidence: Evidence, finding: Finding) -> bool:
@@ -122,7 +114,7 @@ def _largest(evidence: Evidence) -> Finding | None:
         "optimizer": causes.optimizer,
         "idle": causes.idle,
     }
-    return parts[max(parts, key=evidence.mean)](evidence, True)
+    return parts[max(parts, key=evidence.mean)](evidence)
 
 
 def _in_order(evidence: Evidence, verdict: Finding, candidates: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -135,17 +127,6 @@ def _in_order(evidence: Evidence, verdict: Finding, candidates: Sequence[Finding
         if starved is None or finding.id != starved.id
     ]
     return (*before, verdict, *disturbances.doubt, *_by_gain(remaining))
-
-
-def _basis(evidence: Evidence) -> str:
-    """How much the verdict rests on."""
-    count = len(evidence.traced)
-    ranks_text = "one rank" if count == 1 else f"{format_count(count)} ranks"
-    if evidence.breakdown_of == "file":
-        return f"The traces of {ranks_text} have no step marks, so each counts as one step."
-    steps = format_count(evidence.steps_per_rank)
-    few = ", so confidence is low" if evidence.steps_per_rank <= FEW_STEPS else ""
-    return f"Mean of {steps} traced step{'' if steps == '1' else 's'} on {ranks_text}{few}."
 
 
 def _by_gain(findings: Sequence[Finding]) -> list[Finding]:

@@ -163,9 +163,9 @@ def _watched_share(host: Host) -> float | None:
 
 
 def _watched(looks: Sequence[Look]) -> str:
-    """``, watched 92 % of the steps' time``, of the host watched least; '' where nothing was left out."""
+    """``, monitored during 92 % of it``, of the host monitored least; "" where nothing was left out."""
     share = min((look.watched for look in looks if look.watched is not None), default=1.0)
-    return f", watched {format_ratio(share, 0)} of the steps' time" if share < WHOLLY else ""
+    return f", monitored during {format_ratio(share, 0)} of it" if share < WHOLLY else ""
 
 
 def _looked_at(host: Host) -> str:

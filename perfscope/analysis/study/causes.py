@@ -8,15 +8,16 @@ from collections.abc import Sequence
 from perfscope.analysis.results import Finding
 from perfscope.analysis.study.results import StudyRun
 from perfscope.messages.comparison.schemes import report_verdict
+from perfscope.vocabulary.findings import ABOUT_THE_RECORDING
 
 KEPT = 3  # findings of a run that a study carries
-# About the recording, not about what the training does; the study warns of them by itself.
-_BESIDE = ("disturbed", "overhead", "attached", "killed")
 
 
 def cause_of(run: StudyRun) -> Finding | None:
     """The run's verdict; where that is about the recording alone, the first finding that is not, if any."""
-    return next((one for one in run.findings if one.id not in _BESIDE), next(iter(run.findings), None))
+    return next(
+        (one for one in run.findings if one.id not in ABOUT_THE_RECORDING), next(iter(run.findings), None)
+    )
 
 
 def common_cause(runs: Sequence[StudyRun]) -> tuple[StudyRun, Finding] | None:
@@ -30,4 +31,4 @@ def common_cause(runs: Sequence[StudyRun]) -> tuple[StudyRun, Finding] | None:
 
 def verdict_of_report(where: str, run: StudyRun, cause: Finding) -> str:
     """ "At 4 ranks perfscope's verdict: 4 threads want 2 CPUs." """
-    return report_verdict(where, cause.title, is_first=run.findings[0] is cause)
+    return report_verdict(where, cause.text.title, is_first=run.findings[0] is cause)

@@ -112,7 +112,8 @@ def _action(first: StudyRun, second: StudyRun) -> str:
         return words.REPEAT
     slower = second if ratio < 1 else first
     cause = cause_of(slower)
-    return advised(slower.label, cause.action) if cause and cause.action else ""
+    action = cause.text.action if cause else ""
+    return advised(slower.label, action) if action else ""
 
 
 def _step_section(first: StudyRun, second: StudyRun, one: RunAnalysis, other: RunAnalysis) -> DiffSection:

@@ -201,7 +201,7 @@ def _cause(series: Series, points: Sequence[ScalingPoint]) -> tuple[str, str]:
     if found is not None:
         run, cause = found
         verdict = verdict_of_report(words.at_ranks(last.world_size), run, cause)
-        action = cause.action
+        action = cause.text.action
     if best.samples_per_s > NOTABLY * last.samples_per_s:
         advice = words.fewer_ranks(best.world_size, after_action=bool(action))
         action = f"{action} {advice}".strip()

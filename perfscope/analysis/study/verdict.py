@@ -95,8 +95,9 @@ def _action(rows: Sequence[SchemeRow], pair: Pair, runs: Mapping[str, StudyRun])
         is_unequal=len(_updates(rows)) > 1,
     )
     found = common_cause([runs[label] for label in winner.runs])
-    if found is not None and found[1].action:
-        text += f" {words.advised(winner.title, found[1].action)}"
+    action = found[1].text.action if found is not None else ""
+    if action:
+        text += f" {words.advised(winner.title, action)}"
     return text
 
 

@@ -23,6 +23,7 @@ from perfscope.analysis.whatif.peers import Slow, Work, as_fast_as_peers, splits
 from perfscope.analysis.whatif.results import ReplayCheck, WhatIf
 from perfscope.messages.advice import TORCH, TrainingAdvice
 from perfscope.messages.lists import first_of, plural
+from perfscope.messages.whatif import slower_than_peers
 from perfscope.units import format_ns, format_ratio
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
@@ -251,7 +252,15 @@ def _of_ranks(asked: _Asked, work: Work, slow: Sequence[Slow]) -> list[WhatIf]:
         what_ifs += asked.what_if(
             "no_stragglers",
             f"{_listed(ranks)} as fast as the ranks that do the same work",
-            in_words(slow[0]),
+            slower_than_peers(
+                slow[0].rank,
+                slow[0].excess_ns,
+                slow[0].part_excess_ns,
+                layer=slow[0].layer,
+                phase=slow[0].phase,
+                part=slow[0].part,
+                has_layers=slow[0].has_layers,
+            ),
             partial(as_fast_as_peers, work=work, slow=ranks),
             rank=ranks[0],
             layer=slow[0].layer,
@@ -265,25 +274,6 @@ def _last_to_begin(replays: Replays) -> tuple[int, float]:
         (window.program for window in replays.windows), key=lambda candidate: float(candidate.begin.max())
     )
     return program.ranks[int(program.begin.argmax())], float(program.begin.max())
-
-
-def in_words(slow: Slow) -> str:
-    """``rank 3 takes 6.00 ms more per step than its peers, 5.90 ms of it in conv2 (forward)``"""
-    where = f"{slow.layer} ({slow.phase})" if slow.layer else _PART_WORDS[slow.part]
-    if slow.part == "compute" and not slow.has_layers:
-        where = "computation"
-    return (
-        f"rank {slow.rank} takes {format_ns(slow.excess_ns)} more per step than its peers for the same work, "
-        f"{format_ns(slow.part_excess_ns)} of it in {where}"
-    )
-
-
-_PART_WORDS = {
-    "compute": "operators of no layer",
-    "optimizer": "the optimizer",
-    "copy": "copies",
-    "idle": "no operator (Python, sleep, or another process on its core)",
-}
 
 
 def _listed(ranks: Sequence[int]) -> str:

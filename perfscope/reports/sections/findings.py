@@ -39,11 +39,12 @@ def _card(finding: Finding, short: str, *, is_verdict: bool) -> FindingCard:
         ("collective", finding.collective),
     )
     where = " · ".join(f"{word} {visible(value)}" for word, value in places if value is not None)
+    title, detail, action = (visible(text, LONGEST_SENTENCE) for text in finding.text)
     return FindingCard(
-        slug=visible(finding.id),
-        title=visible(finding.title, LONGEST_SENTENCE),
-        detail=visible(finding.detail, LONGEST_SENTENCE),
-        action=visible(finding.action, LONGEST_SENTENCE),
+        slug=finding.id.value,
+        title=title,
+        detail=detail,
+        action=action,
         gain="" if finding.gain_ns is None else units.format_ns(finding.gain_ns),
         share=""
         if finding.gain_ratio is None

@@ -1,0 +1,148 @@
+"""Parts of the step as causes: compute, copies, input, the optimizer, idle time."""
+
+from __future__ import annotations
+
+from perfscope.messages.advice import training_advice
+from perfscope.messages.findings.facts import PartOfStep
+from perfscope.messages.findings.texts import FindingFacts, FindingText, Subject, of_step
+from perfscope.units import format_ns, format_ratio
+
+
+class ComputeBound(FindingFacts, frozen=True, kw_only=True):
+    compute: PartOfStep
+    framework: str
+    layer: str | None = None  # with most compute; None: the trace names no layers
+    module_type: str | None = None
+    forward_ns: int = 0
+    backward_ns: int = 0
+    layers_ns: int = 0  # compute of all layers
+    stands_out: bool = False  # the layer has a share worth looking at
+
+    def text(self, subject: Subject) -> FindingText:
+        advice, cost = training_advice(self.framework), self.compute.part_ns
+        title = f"Compute-bound: {of_step(self.compute)} is spent {advice.busy}"
+        layer_ns = self.forward_ns + self.backward_ns
+        if self.layer is None:
+            return FindingText(f"{title}.", advice.unnamed, advice.heavy_unnamed)
+        if not self.stands_out:
+            detail = (
+                f"No layer dominates: the largest, {self.layer}, has {format_ratio(layer_ns / cost)} of the "
+                f"computation ({format_ns(layer_ns)}), all of them {format_ratio(self.layers_ns / cost)}."
+            )
+            return FindingText(f"{title}.", detail, advice.heavy_unnamed)
+        if layer_ns > cost / 2:
+            title += f", most of it in layer {self.layer} ({format_ns(layer_ns)})"
+        else:
+            title += f"; the largest layer is {self.layer} with {format_ns(layer_ns)}"
+        module_type = f" ({self.module_type})" if self.module_type else ""
+        detail = (
+            f"Layer {self.layer}{module_type} takes {format_ns(self.forward_ns)} forward and "
+            f"{format_ns(self.backward_ns)} backward per step, {format_ratio(layer_ns / cost)} of the "
+            "computation."
+        )
+        return FindingText(f"{title}.", detail, advice.heavy)
+
+
+class CopyBound(FindingFacts, frozen=True, kw_only=True):
+    copy: PartOfStep
+    framework: str
+
+    def text(self, subject: Subject) -> FindingText:
+        return FindingText(
+            f"Copies take {of_step(self.copy)}, not overlapped with compute or communication.",
+            "Host-to-device, device-to-host and device-to-device copies and fills.",
+            training_advice(self.framework).faster_copies,
+        )
+
+
+class InputBound(FindingFacts, frozen=True, kw_only=True):
+    input_wait: PartOfStep
+    framework: str
+    worst_ns: int  # of the rank that waits longest
+
+    def text(self, subject: Subject) -> FindingText:
+        advice = training_advice(self.framework)
+        lead = "Input-bound" if subject.is_verdict else "Training waits for input"
+        return FindingText(
+            f"{lead}: for {of_step(self.input_wait)} the training waits for the {advice.loader}.",
+            f"Rank {subject.rank} waits longest: {format_ns(self.worst_ns)} per step.",
+            advice.faster_input,
+        )
+
+
+class InputBoundUntraced(FindingFacts, frozen=True, kw_only=True):
+    wait_ns: float
+    step_ns: float  # median step
+    framework: str
+
+    def text(self, subject: Subject) -> FindingText:
+        advice = training_advice(self.framework)
+        return FindingText(
+            f"Training waits for input: {format_ratio(self.wait_ns / self.step_ns)} of the median step "
+            f"({format_ns(self.wait_ns)} of {format_ns(self.step_ns)}) is spent in the {advice.loader}.",
+            "Measured without a trace, so the rest of the step is not split up.",
+            advice.faster_input,
+        )
+
+
+class OptimizerBound(FindingFacts, frozen=True, kw_only=True):
+    optimizer: PartOfStep
+    framework: str
+
+    def text(self, subject: Subject) -> FindingText:
+        lead = "Optimizer-bound" if subject.is_verdict else "The optimizer takes long"
+        return FindingText(
+            f"{lead}: {of_step(self.optimizer)} is spent inside the optimizer's step.",
+            "The time grows with the number of parameters, not with the batch.",
+            training_advice(self.framework).quicker_update,
+        )
+
+
+class LaunchBound(FindingFacts, frozen=True, kw_only=True):
+    launch: PartOfStep  # the device idles because the host launches late
+    idle_ns: float
+    framework: str
+
+    def text(self, subject: Subject) -> FindingText:
+        lead = "Launch-bound" if subject.is_verdict else "The device waits for kernel launches"
+        return FindingText(
+            f"{lead}: for {of_step(self.launch)} the device idles because the host launches late.",
+            f"The device is idle for {format_ns(self.idle_ns)} per step in all.",
+            training_advice(self.framework).fewer_launches,
+        )
+
+
+def _nothing_runs(on_device: bool) -> str:
+    return "the device is idle" if on_device else "no operator or communication runs"
+
+
+class Preempted(FindingFacts, frozen=True, kw_only=True):
+    idle: PartOfStep
+    on_device: bool
+    cpu_wait_ratio: float  # of the steps' time, mean rank
+
+    def text(self, subject: Subject) -> FindingText:
+        lead = "Bound by a shortage of CPUs" if subject.is_verdict else "Ranks wait for a CPU"
+        return FindingText(
+            f"{lead}: for {of_step(self.idle)} {_nothing_runs(self.on_device)}, while threads wait for a "
+            "CPU.",
+            f"In {format_ratio(self.cpu_wait_ratio)} of step time a thread of an average rank was ready to "
+            "run while another thread had its CPU, so the idle time may not come from the training code.",
+            "Repeat the run on an idle machine, or give each rank its own CPUs (fewer threads, binding), "
+            "before you look for gaps in the code.",
+        )
+
+
+class IdleBound(FindingFacts, frozen=True, kw_only=True):
+    idle: PartOfStep
+    on_device: bool
+    framework: str
+
+    def text(self, subject: Subject) -> FindingText:
+        advice = training_advice(self.framework)
+        lead = "Idle-bound" if subject.is_verdict else "Part of the step is idle"
+        return FindingText(
+            f"{lead}: for {of_step(self.idle)} {_nothing_runs(self.on_device)}.",
+            advice.gaps,
+            advice.shorter_gaps,
+        )

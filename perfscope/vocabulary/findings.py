@@ -1,0 +1,68 @@
+"""What a finding may be about."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class FindingKind(str, Enum):
+    """The kinds of findings. The value is the code in the JSON report."""
+
+    COMPUTE_BOUND = "compute_bound"
+    COPY_BOUND = "copy_bound"
+    INPUT_BOUND = "input_bound"
+    OPTIMIZER_BOUND = "optimizer_bound"
+    # Gaps without work.
+    LAUNCH_BOUND = "launch_bound"
+    PREEMPTED = "preempted"
+    IDLE_BOUND = "idle_bound"
+    HOST_BOUND = "host_bound"
+    # Exposed communication, by what would help most.
+    COMM_BOUND = "comm_bound"
+    SLOW_LINK = "slow_link"
+    NO_OVERLAP = "no_overlap"
+    SMALL_COLLECTIVES = "small_collectives"
+    SERIALIZED = "serialised"
+    # Ranks that differ.
+    STRAGGLER = "straggler"
+    MODEL_SPLIT = "model_split"
+    LATE_START = "late_start"
+    IMBALANCE = "imbalance"
+    SERVER_BOUND = "server_bound"
+    # The machine.
+    DISTURBED = "disturbed"
+    OVERSUBSCRIBED = "oversubscribed"
+    NUMA_REMOTE = "numa_remote"
+    GPU_REMOTE = "gpu_remote"
+    POWER_CAPPED = "power_capped"
+    LINK_SATURATED = "link_saturated"
+    MEMORY_BOUND = "memory_bound"
+    # The recording.
+    OVERHEAD = "overhead"
+    RANKS_MISSING = "ranks_missing"
+    RANKS_KILLED = "ranks_killed"
+    NO_STEPS = "no_steps"
+    NOT_TRACED = "not_traced"
+
+
+GAPS = frozenset(
+    {FindingKind.LAUNCH_BOUND, FindingKind.PREEMPTED, FindingKind.IDLE_BOUND, FindingKind.HOST_BOUND}
+)
+COMMUNICATION = frozenset(
+    {
+        FindingKind.COMM_BOUND,
+        FindingKind.SLOW_LINK,
+        FindingKind.NO_OVERLAP,
+        FindingKind.SMALL_COLLECTIVES,
+        FindingKind.SERIALIZED,
+    }
+)
+# About the recording or the machine's state, not about what the training does.
+ABOUT_THE_RECORDING = frozenset(
+    {
+        FindingKind.DISTURBED,
+        FindingKind.OVERHEAD,
+        FindingKind.RANKS_MISSING,
+        FindingKind.RANKS_KILLED,
+    }
+)
