@@ -238,7 +238,7 @@ def test_devices_of_one_process_are_not_called_ranks(tmp_path: Path) -> None:
     spans = [span(0, 2 * MS, "compute"), comm(2 * MS, 7 * MS, 0, group="jax", group_size=4)]
     run = traced(tmp_path / "devices", "jax", {0: spans}, num_devices=4)
     assert missing(run)["transfer and wait of all_reduce on group jax"] == (
-        "the 4 devices belong to one process: the calls of single devices are not matched"
+        "its 4 devices are of one process: the calls of single devices are not matched"
     )
     verdict = analysis_of(run).findings[0]
     assert "the 4 devices belong to one process" in verdict.text.detail

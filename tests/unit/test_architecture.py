@@ -277,9 +277,9 @@ NO_ENGLISH = {
 # Sentences that still have to move, by folder or module. The numbers only fall.
 SENTENCES = {
     "analysis/critical": 1,
-    "analysis/machine": 68,
+    "analysis/machine": 54,
     "analysis/predict": 41,
-    "analysis/whatif": 22,
+    "analysis/whatif": 18,
 }
 
 

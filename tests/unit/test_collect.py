@@ -207,7 +207,7 @@ def test_two_processes_cannot_have_been_one_rank_at_once(tmp_path: Path, two: li
     with pytest.raises(RunDirectoryError, match="two processes were rank 1 at the same time"):
         collect(two, tmp_path / "run")
     add_rank(two[1], "1", host="node2", rank_source="order of start")
-    with pytest.raises(RunDirectoryError, match="nothing told their processes which rank they are"):
+    with pytest.raises(RunDirectoryError, match="their processes did not know their ranks"):
         collect(two, tmp_path / "run")
     add_rank(two[1], "1", host="node2", world_size=8)
     with pytest.raises(RunDirectoryError, match="of worlds of 4 and 8 ranks"):

@@ -271,7 +271,7 @@ def test_no_permission_names_the_ways_out() -> None:
     capability = collector.probe(ctx)
     assert not capability.available
     assert "kernel.perf_event_paranoid is 2" in capability.reason
-    assert "modelled from tensor shapes" in capability.reason
+    assert "modeled from tensor shapes" in capability.reason
     for way in ("sysctl kernel.perf_event_paranoid=0", "setcap cap_perfmon=ep", "--cap-add PERFMON"):
         assert way in capability.remedy
     assert capability.detail == "uncore_imc: 6 on each of 2 sockets"
@@ -308,7 +308,7 @@ def test_a_virtual_machine_is_told_that_it_has_none() -> None:
         assert not capability.available
     capability = MemoryBandwidth().probe(captured_context(hardware.tree("vm-nothing-available")))
     assert "this is a virtual machine" in capability.reason
-    assert "modelled from tensor shapes" in capability.reason
+    assert "modeled from tensor shapes" in capability.reason
 
 
 @pytest.mark.parametrize("text", ["", "garbage", "config:", "-1"])
@@ -340,4 +340,4 @@ def test_a_dynamic_pmu_of_the_real_kernel(find: object) -> None:
     else:
         speeds = rates(first, second)  # GHz, and the same on every CPU
         assert all(0.5 < speed < 10 for speed in speeds)
-        assert max(speeds) == pytest.approx(min(speeds), rel=0.02)
+        assert max(speeds) == pytest.approx(min(speeds), rel=0.1)

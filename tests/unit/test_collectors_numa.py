@@ -92,7 +92,7 @@ def test_frozen_counters_are_not_read_and_the_remedy_is_named(tmp_path: Path) ->
     write(root, {"proc/sys/vm/numa_stat": "0\n"})
     capability = NumaCounters().probe(captured_context(root))
     assert not capability.available
-    assert "stand still" in capability.reason
+    assert "counters are disabled" in capability.reason
     assert "sysctl vm.numa_stat=1" in capability.remedy
 
 

@@ -410,7 +410,7 @@ NONE, PTRACE = "0000000000000000", "0000000000080000"
         ("1\n", NONE, "ptrace_scope is 1"),
         ("1\n", PTRACE, ""),
         ("2\n", NONE, "ptrace_scope is 2"),
-        ("3\n", PTRACE, "nobody may"),
+        ("3\n", PTRACE, "no process may be inspected"),
     ],
 )
 def test_rights_by_yama_and_capabilities(tmp_path: Path, scope: str, capabilities: str, reason: str) -> None:

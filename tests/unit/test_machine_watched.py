@@ -45,8 +45,7 @@ def test_a_sampler_that_was_killed_early_is_said(tmp_path: Path) -> None:
     ]
     assert machine.clean is None
     assert machine.clean_reason == (
-        "Not watched long enough to tell: "
-        "other processes were watched in 78 % of the steps' time only (20.0 s)."
+        "Not monitored long enough: other processes were monitored during only 78 % of step time (20.0 s)."
     )
 
 
@@ -69,7 +68,7 @@ def test_a_sampler_that_came_late_is_said(tmp_path: Path) -> None:
 def test_a_clean_verdict_tells_the_watched_share(tmp_path: Path) -> None:
     machine = machine_of(tmp_path, readings(11, 40, "every rank has ended"))
     assert machine.clean is True and counters(machine) == []
-    assert machine.clean_reason.endswith(", watched 95 % of the steps' time.")
+    assert machine.clean_reason.endswith(", monitored during 95 % of it.")
 
 
 def test_what_was_found_counts_however_short_the_watch(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_the_sentence_names_who_why_and_the_cost(tmp_path: Path) -> None:
         in section.lead
     )
     [note] = [block for block in section.blocks if isinstance(block, Note)]
-    assert note.text == "Rank 2 held up 6 of 6 traced steps, by 8.00 ms a step on average."
+    assert note.text == "Rank 2 is the straggler in 6 of 6 traced steps, 8.00 ms late per step on average."
     assert note.tone == "caution"
 
 
@@ -88,7 +88,7 @@ def test_waits_of_which_nobody_is_to_blame(tmp_path: Path) -> None:
     section = report_of(tmp_path, nobody)
     assert section is not None
     assert "no rank can be shown to have been late" in section.lead
-    assert "In 1 call the ranks of other hosts came closer" in text_of(section)
+    assert "In 1 call ranks of other hosts entered closer" in text_of(section)
 
 
 def test_names_from_the_trace_cannot_repaint_a_terminal(tmp_path: Path) -> None:
