@@ -35,8 +35,8 @@ from gate_runs.verdicts import LAYER, TRUE_CAUSE, Tally, steps_reader, tally_of
 from perfscope.gate.metrics import DECIDES
 from perfscope.gate.records import RunFigures
 from perfscope.gate.settings import FEWEST_RUNS
+from perfscope.gate.simulated_checks import wilson
 from perfscope.gate.statistics import robust_spread
-from perfscope.gate.trials import wilson
 
 FALSE_ALARMS = 0.02  # budgets
 POWER = {0.10: 0.80, 0.20: 0.97}

@@ -57,7 +57,7 @@ class CallCount(Struct, frozen=True, kw_only=True):
     recorded: int | None  # None: made by a library, out of the ledger's sight
 
 
-class Recorded(Struct, frozen=True, kw_only=True):
+class RecordedBytes(Struct, frozen=True, kw_only=True):
     """Bytes per step of the calls made.
 
     Attributes:
@@ -76,7 +76,7 @@ def recorded_bytes(
     records: Mapping[int, BenchRecord],
     num_steps: int,
     traced_bytes: Mapping[str, float] | None,
-) -> Recorded:
+) -> RecordedBytes:
     """Bytes per step by link class of the calls that were made.
 
     A ledger knows the group of a call, not the links it used: those follow from the prediction's entry of the
@@ -90,13 +90,13 @@ def recorded_bytes(
     """
     predicted = scheme.calls_of_rank
     if not num_steps or not records:
-        return Recorded(links=None, reason=why.NO_RECORD)
+        return RecordedBytes(links=None, reason=why.NO_RECORD)
     if unlisted := [rank for rank in records if str(rank) not in predicted]:
         reason = why.calls_not_listed(len(unlisted), len(records))
-        return Recorded(links=None, reason=reason)
+        return RecordedBytes(links=None, reason=reason)
     scales, reason = _library_scales(scheme, records, num_steps, traced_bytes)
     if scales is None:
-        return Recorded(links=None, reason=reason)
+        return RecordedBytes(links=None, reason=reason)
     found: dict[str, float] = defaultdict(float)
     strange, unexpected = 0, 0.0
     for rank, record in records.items():
@@ -117,7 +117,7 @@ def recorded_bytes(
             for row in rows:
                 _add(found, row, _per_step(row) / whole * count / num_steps)
     reason = why.calls_left_out(strange) if strange else ""
-    return Recorded(links=dict(found), unexpected=unexpected, reason=reason)
+    return RecordedBytes(links=dict(found), unexpected=unexpected, reason=reason)
 
 
 def _library_scales(
@@ -164,7 +164,7 @@ def _add(found: dict[str, float], row: PredictedCall, calls: float) -> None:
 
 
 def link_bytes(
-    scheme: SchemeRecord, records: Mapping[int, BenchRecord], num_steps: int, recorded: Recorded
+    scheme: SchemeRecord, records: Mapping[int, BenchRecord], num_steps: int, recorded: RecordedBytes
 ) -> tuple[LinkBytes, ...]:
     """Predicted, recorded and counted bytes side by side, the link with most predicted bytes first."""
     predicted = scheme.predicted

@@ -19,10 +19,10 @@ from msgspec import Struct
 
 from perfscope.analysis import intervals as iv
 from perfscope.analysis.clocks.fit import SYNCHRONISING, ClockFit, fit_clocks
+from perfscope.analysis.collective_waits import JudgedCalls, judge
 from perfscope.analysis.comm_groups import name_groups
 from perfscope.analysis.comm_record import UNKNOWN_GROUP, CommRecord, GroupCalls, GroupKey
 from perfscope.analysis.intervals import Int64
-from perfscope.analysis.judged import JudgedCalls, judge
 from perfscope.analysis.matching import MatchedCalls, match_calls
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.pairs import RECV, SEND, match_pairs

@@ -20,7 +20,7 @@ from perfscope.analysis.results import DeviceBreakdown, RankResult
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import WindowFacts, owning_step, spans_of, whole_numbers
 from perfscope.analysis.steps import RankSteps, quantiles, rank_steps
-from perfscope.analysis.waits.stragglers import StepTimes, step_times
+from perfscope.analysis.waits.stragglers import RankStepTimes, step_times
 from perfscope.errors import RunDirectoryError
 from perfscope.rundir import layout
 from perfscope.rundir.records import RankRecord
@@ -38,7 +38,7 @@ class TraceRecord(Struct, frozen=True, kw_only=True):
     lines: LineRecord = field(default_factory=LineRecord)
 
 
-class Ranks(Struct, frozen=True, kw_only=True):
+class RankFiles(Struct, frozen=True, kw_only=True):
     """What the ranks' files hold.
 
     Attributes:
@@ -54,7 +54,7 @@ class Ranks(Struct, frozen=True, kw_only=True):
 
     results: tuple[RankResult, ...]
     steps: Mapping[int, RankSteps]
-    times: Mapping[int, StepTimes]
+    times: Mapping[int, RankStepTimes]
     parameters: tuple[LayerParams, ...]
     traces: TraceRecord
     missing: tuple[Missing, ...]
@@ -70,7 +70,7 @@ class Ranks(Struct, frozen=True, kw_only=True):
 class _Rank(Struct, frozen=True, kw_only=True):
     result: RankResult
     steps: RankSteps
-    times: StepTimes
+    times: RankStepTimes
     parameters: tuple[LayerParams, ...]
     windows: _Windows
 
@@ -84,7 +84,7 @@ class _Windows(Struct, frozen=True, kw_only=True):
     missing: list[Missing]
 
 
-def read_ranks(source: RunSource, windows: Mapping[int, Sequence[WindowFacts]]) -> Ranks:
+def read_ranks(source: RunSource, windows: Mapping[int, Sequence[WindowFacts]]) -> RankFiles:
     """Reads every rank's steps, layers and traced windows.
 
     Args:
@@ -97,7 +97,7 @@ def read_ranks(source: RunSource, windows: Mapping[int, Sequence[WindowFacts]]) 
         rank: _read_rank(source, rank, windows.get(rank, ()), traces, ahead=ahead) for rank in source.ranks
     }
     read = ranks.values()
-    return Ranks(
+    return RankFiles(
         results=tuple(rank.result for rank in read),
         steps={number: rank.steps for number, rank in ranks.items()},
         times={number: rank.times for number, rank in ranks.items()},

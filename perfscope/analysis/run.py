@@ -14,7 +14,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perfscope.analysis import advice
-from perfscope.analysis.absent import (
+from perfscope.analysis.bench import BenchResult, bench_result
+from perfscope.analysis.bench_traced import traced_figures
+from perfscope.analysis.clocks.wall import step_notes
+from perfscope.analysis.collectives import CommAnalysis, analyse_collectives
+from perfscope.analysis.diagnosis import Why, analyse_why
+from perfscope.analysis.findings import Evidence, find
+from perfscope.analysis.findings.ranks import UNEVEN
+from perfscope.analysis.layer_comm import comm_of_layers
+from perfscope.analysis.layers import layer_results, uneven_layer
+from perfscope.analysis.machine.analyse import Training, analyse_machine
+from perfscope.analysis.machine.host import Host
+from perfscope.analysis.machine.results import MachineAnalysis
+from perfscope.analysis.missing import Missing, missing_figure
+from perfscope.analysis.missing_reasons import (
     NoWindow,
     dropped_parts,
     empty_windows,
@@ -26,27 +39,14 @@ from perfscope.analysis.absent import (
     why_no_window,
     without_windows,
 )
-from perfscope.analysis.bench import BenchResult, bench_result
-from perfscope.analysis.bench_traced import traced_figures
-from perfscope.analysis.clocks.wall import step_notes
-from perfscope.analysis.collectives import CommAnalysis, analyse_collectives
-from perfscope.analysis.findings import Evidence, find
-from perfscope.analysis.findings.ranks import UNEVEN
-from perfscope.analysis.layer_comm import comm_of_layers
-from perfscope.analysis.layers import layer_results, uneven_layer
-from perfscope.analysis.machine.analyse import Training, analyse_machine
-from perfscope.analysis.machine.host import Host
-from perfscope.analysis.machine.results import MachineAnalysis
-from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.provenance import provenance
 from perfscope.analysis.rank_facts import framework_of, num_devices, world_size
-from perfscope.analysis.ranks import Ranks, TraceRecord, read_ranks
+from perfscope.analysis.ranks import RankFiles, TraceRecord, read_ranks
 from perfscope.analysis.results import LayerResult, Quantiles, RankResult, RunAnalysis
 from perfscope.analysis.server import server_load
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import WindowFacts, window_facts
 from perfscope.analysis.steps import RankSteps, Throughput, overhead_ratio, quantiles, throughput
-from perfscope.analysis.why import Why, analyse_why
 from perfscope.messages.files import HANDED_OVER, NO_TRACED_STEP
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
@@ -56,7 +56,7 @@ from perfscope.vocabulary.frameworks import OWN_STEPS
 class _Figures(Struct, frozen=True, kw_only=True):
     """The results of all stages; `findings` and the report's `RunAnalysis` are made of them."""
 
-    ranks: Ranks
+    ranks: RankFiles
     no_window: NoWindow | None
     step_ns: Quantiles | None
     speed: Throughput
@@ -124,7 +124,7 @@ def _windows(source: RunSource) -> dict[int, list[WindowFacts]]:
     return windows
 
 
-def _usable_traces(source: RunSource, ranks: Ranks) -> tuple[Ranks, NoWindow | None]:
+def _usable_traces(source: RunSource, ranks: RankFiles) -> tuple[RankFiles, NoWindow | None]:
     """The ranks with the windows that can be used, and why there is none; None where there is one.
 
     Windows that hold nothing but the steps themselves are left out: "all computation" would be made up.
@@ -143,7 +143,7 @@ def _usable_traces(source: RunSource, ranks: Ranks) -> tuple[Ranks, NoWindow | N
     return untraced, NoWindow(cause=Cause.NO_PROFILER)
 
 
-def _without_unobservable(source: RunSource, ranks: Ranks) -> Ranks:
+def _without_unobservable(source: RunSource, ranks: RankFiles) -> RankFiles:
     """Parts of the step that are 0 only because the framework's trace cannot show them are no figures."""
     reasons = advice.training(source.rank_records).untold
     known = [rank.breakdown_ns for rank in ranks.results if rank.breakdown_ns is not None]
@@ -165,7 +165,7 @@ def _step_time(steps: Mapping[int, RankSteps]) -> Quantiles | None:
 
 
 def _bench(
-    source: RunSource, ranks: Ranks, comm: CommAnalysis, no_window: NoWindow | None
+    source: RunSource, ranks: RankFiles, comm: CommAnalysis, no_window: NoWindow | None
 ) -> tuple[BenchResult | None, tuple[Missing, ...]]:
     scheme = source.run.scheme
     if scheme is None:
@@ -245,7 +245,7 @@ def _evidence(source: RunSource, figures: _Figures, analysis: RunAnalysis) -> Ev
     )
 
 
-def _shared(ranks: Ranks) -> list[str]:
+def _shared(ranks: RankFiles) -> list[str]:
     if all(steps.shared is None for steps in ranks.steps.values()):
         return []
     return [HANDED_OVER]
@@ -253,7 +253,7 @@ def _shared(ranks: Ranks) -> list[str]:
 
 def _missing_of_run(
     source: RunSource,
-    ranks: Ranks,
+    ranks: RankFiles,
     comm: CommAnalysis,
     layers_missing: Sequence[Missing],
     no_window: NoWindow | None,
@@ -291,7 +291,7 @@ def _missing_of_run(
     return missing
 
 
-def _ranks_without(ranks: Ranks) -> list[Missing]:
+def _ranks_without(ranks: RankFiles) -> list[Missing]:
     """Ranks that lack what others have."""
     bare = [rank.rank for rank in ranks.results if rank.breakdown_ns is None]
     stepless = [rank.rank for rank in ranks.results if rank.step_ns is None]

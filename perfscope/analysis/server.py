@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from msgspec import Struct
 
-from perfscope.analysis.judged import JudgedCalls
+from perfscope.analysis.collective_waits import JudgedCalls
 from perfscope.analysis.pairs import SEND
 from perfscope.analysis.results import RankResult
 from perfscope.rundir.scheme_records import SchemeRecord

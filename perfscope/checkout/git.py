@@ -59,7 +59,7 @@ class CheckoutError(PerfscopeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class GitResult:
     """What git said. `code` 124: it took too long."""
 
     code: int
@@ -81,7 +81,7 @@ class Git:
     directory: Path
     environment: Mapping[str, str]
 
-    def run(self, *arguments: str, timeout: float | None = _ASK_S) -> Answer:
+    def run(self, *arguments: str, timeout: float | None = _ASK_S) -> GitResult:
         """Raises CheckoutError where there is no git."""
         settings = [word for setting in _QUIET for word in ("-c", setting)]
         try:
@@ -111,8 +111,8 @@ class Git:
         except OSError as error:
             raise CheckoutError(f"git cannot be started: {error.strerror or error}") from error
         except subprocess.TimeoutExpired:
-            return Answer(124, "", f"fatal: git {arguments[0]} took longer than {timeout:g} s")
-        return Answer(done.returncode, os.fsdecode(done.stdout), os.fsdecode(done.stderr))
+            return GitResult(124, "", f"fatal: git {arguments[0]} took longer than {timeout:g} s")
+        return GitResult(done.returncode, os.fsdecode(done.stdout), os.fsdecode(done.stderr))
 
     def ask(self, *arguments: str) -> str | None:
         """Its answer without the last line's end; None where it refuses."""
@@ -211,7 +211,7 @@ def named(reference: str) -> str:
     return text if len(text) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME]}…"
 
 
-def _why_none(answer: Answer, directory: Path) -> PerfscopeError:
+def _why_none(answer: GitResult, directory: Path) -> PerfscopeError:
     if "dubious ownership" in answer.err or "unsafe repository" in answer.err:
         match = re.search(r"repository at '(.+)'", answer.err) or re.search(r"\('(.+)' is owned", answer.err)
         directory_name = match[1] if match else str(directory)
@@ -227,7 +227,7 @@ def _why_none(answer: Answer, directory: Path) -> PerfscopeError:
     return CheckoutError(f"git cannot read the repository around {directory}: {answer.reason}")
 
 
-def _why_unknown(git: Git, reference: str, repository: Repository, answer: Answer) -> str:
+def _why_unknown(git: Git, reference: str, repository: Repository, answer: GitResult) -> str:
     what = named(reference)
     if git.ask("rev-parse", "--verify", "--quiet", "HEAD") is None and reference in ("HEAD", "@"):
         return "this repository has no commit yet, so there is no base to check out"

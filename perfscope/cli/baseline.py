@@ -17,7 +17,7 @@ from perfscope.messages.lists import counted
 if TYPE_CHECKING:
     from perfscope.gate.records import RunFigures
     from perfscope.gate.settings import Settings
-    from perfscope.gate.store import Entry, Store
+    from perfscope.gate.store import BaselineEntry, Store
 
 _PATH = click.Path(path_type=Path)
 
@@ -235,7 +235,7 @@ def list_(file: Path | None, as_json: bool) -> None:
         print_result(baseline_text.list_text(store.path, entries))
 
 
-def _opened(file: Path | None, name: str | None) -> tuple[Store, tuple[Entry, ...]]:
+def _opened(file: Path | None, name: str | None) -> tuple[Store, tuple[BaselineEntry, ...]]:
     """The store, and its entries (of one benchmark). Raises BaselineError, UsageError."""
     from perfscope.gate.store import BaselineError, open_store
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from perfscope.gate.metrics import METRICS, Metric
+from perfscope.gate.metrics import METRICS, GateMetric
 from perfscope.gate.records import RunFigures
-from perfscope.gate.store import Entry
+from perfscope.gate.store import BaselineEntry
 from perfscope.gate.store.entries import identity
 from perfscope.messages.gate.verdict import fingerprint_words
 from perfscope.messages.lists import counted
@@ -36,10 +36,10 @@ _FORMATS: Mapping[str, Callable[[float], str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class MetricHistory:
     """One metric over the runs of an entry. `spread`: robust standard deviation as a share of the median."""
 
-    metric: Metric
+    metric: GateMetric
     values: tuple[float, ...]
 
     @property
@@ -55,7 +55,9 @@ class Series:
         return MAD_TO_DEVIATION * away / abs(middle)
 
 
-def update_lines(path: Path, entry: Entry, before: Sequence[RunFigures], after: Sequence[RunFigures]) -> str:
+def update_lines(
+    path: Path, entry: BaselineEntry, before: Sequence[RunFigures], after: Sequence[RunFigures]
+) -> str:
     """What `update` says of one entry."""
     known_before = {identity(run) for run in before}
     now = {identity(run) for run in after}
@@ -69,7 +71,7 @@ def update_lines(path: Path, entry: Entry, before: Sequence[RunFigures], after: 
     )
 
 
-def list_text(path: Path, entries: Sequence[Entry]) -> str:
+def list_text(path: Path, entries: Sequence[BaselineEntry]) -> str:
     """A line for each entry."""
     if not entries:
         return f"{visible(path)} keeps no runs\n"
@@ -93,14 +95,14 @@ def list_text(path: Path, entries: Sequence[Entry]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def show_text(path: Path, entries: Sequence[tuple[Entry, Sequence[RunFigures]]]) -> str:
+def show_text(path: Path, entries: Sequence[tuple[BaselineEntry, Sequence[RunFigures]]]) -> str:
     """Everything about each entry."""
     if not entries:
         return f"{visible(path)} keeps no runs\n"
     return "\n".join(_entry_text(entry, runs) for entry, runs in entries)
 
 
-def _entry_text(entry: Entry, runs: Sequence[RunFigures]) -> str:
+def _entry_text(entry: BaselineEntry, runs: Sequence[RunFigures]) -> str:
     disturbed = sum(run.clean is False for run in runs)
     facts = [
         ("fingerprint", f"{visible(fingerprint_words(entry.fingerprint))} ({entry.key})"),
@@ -129,12 +131,12 @@ def _entry_text(entry: Entry, runs: Sequence[RunFigures]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def list_document(path: Path, entries: Sequence[Entry]) -> str:
+def list_document(path: Path, entries: Sequence[BaselineEntry]) -> str:
     """The list as JSON."""
     return _json({"file": str(path), "entries": [_entry_document(entry) for entry in entries]})
 
 
-def show_document(path: Path, entries: Sequence[tuple[Entry, Sequence[RunFigures]]]) -> str:
+def show_document(path: Path, entries: Sequence[tuple[BaselineEntry, Sequence[RunFigures]]]) -> str:
     """Everything about each entry as JSON; the runs themselves are in the file."""
     entries_shown = [
         {
@@ -150,7 +152,7 @@ def show_document(path: Path, entries: Sequence[tuple[Entry, Sequence[RunFigures
     return _json({"file": str(path), "entries": entries_shown})
 
 
-def _entry_document(entry: Entry) -> dict[str, Any]:
+def _entry_document(entry: BaselineEntry) -> dict[str, Any]:
     return {
         "name": entry.name,
         "key": entry.key,
@@ -163,7 +165,7 @@ def _entry_document(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _series_document(series: Series) -> dict[str, Any]:
+def _series_document(series: MetricHistory) -> dict[str, Any]:
     return {
         "title": series.metric.title,
         "unit": series.metric.unit,
@@ -179,17 +181,17 @@ def _json(document: dict[str, Any]) -> str:
     return json.dumps({"schema_version": SCHEMA_VERSION, **document}, indent=1, allow_nan=False) + "\n"
 
 
-def _series(runs: Sequence[RunFigures]) -> list[Series]:
+def _series(runs: Sequence[RunFigures]) -> list[MetricHistory]:
     """The metrics that any run has, in their order."""
     values = {id_: tuple(run.metrics[id_] for run in runs if id_ in run.metrics) for id_ in METRICS}
     return [
-        Series(metric=METRICS[id_], values=values_of_metric)
+        MetricHistory(metric=METRICS[id_], values=values_of_metric)
         for id_, values_of_metric in values.items()
         if values_of_metric
     ]
 
 
-def _middle(series_list: Sequence[Series]) -> str:
+def _middle(series_list: Sequence[MetricHistory]) -> str:
     deciding = next((series for series in series_list if series.metric.id == "step_p10"), None)
     if deciding is None:
         return MISSING
@@ -197,7 +199,7 @@ def _middle(series_list: Sequence[Series]) -> str:
     return text if deciding.spread is None else f"{text} ± {format_ratio(deciding.spread)}"
 
 
-def _shown(metric: Metric, value: float) -> str:
+def _shown(metric: GateMetric, value: float) -> str:
     return _FORMATS[metric.unit](value) if math.isfinite(value) else MISSING
 
 
@@ -205,7 +207,7 @@ def _runs(count: int) -> str:
     return counted(count, "run")
 
 
-def _span(entry: Entry) -> str:
+def _span(entry: BaselineEntry) -> str:
     first, last = _date(entry.first_start_unix_ns), _date(entry.last_start_unix_ns)
     return first if first == last else f"{first} to {last}"
 
@@ -219,7 +221,7 @@ def _date(unix_ns: int | None) -> str:
         return MISSING
 
 
-def _commits(entry: Entry) -> str:
+def _commits(entry: BaselineEntry) -> str:
     short = [visible(commit[:_SHORT_COMMIT]) for commit in entry.commits]
     if len(short) <= _MOST_COMMITS:
         return ", ".join(short)

@@ -130,31 +130,31 @@ def analyse(
 ) -> StudyAnalysis:
     """The comparison of the runs that were read; `lost`: name and reason of those that were not."""
     from perfscope.analysis.study.analyse import analyse_study
-    from perfscope.analysis.study.results import LeftOut
+    from perfscope.analysis.study.results import UnusableRun
 
-    left_out = [LeftOut(name=name, reason=reason) for name, reason in lost]
+    left_out = [UnusableRun(name=name, reason=reason) for name, reason in lost]
     return analyse_study(entries, by=by, mode=mode, reference=reference, left_out=left_out)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class NamedRun:
     """A run directory under the name that the user knows it by."""
 
     name: str
     path: Path
 
 
-def find_runs(named: Sequence[Path], lost: list[tuple[str, str]]) -> list[Place]:
+def find_runs(named: Sequence[Path], lost: list[tuple[str, str]]) -> list[NamedRun]:
     """The runs that are meant, each once: studies stand for the runs they finished.
 
     What of a study has not been run is said in a line each on stderr, and added to `lost`, (name, reason).
     Raises RunDirectoryError: a study that cannot be read.
     """
-    by_path: dict[Path, Place] = {}
+    by_path: dict[Path, NamedRun] = {}
     for path in named:
         # Another run's by tomorrow: `latest`.
         name = str(path.parent / path.readlink() if path.is_symlink() else path)
-        for located in _of_study(path, lost) if _is_study(path) else (Place(name=name, path=path),):
+        for located in _of_study(path, lost) if _is_study(path) else (NamedRun(name=name, path=path),):
             by_path.setdefault(located.path.resolve(), located)
     return list(by_path.values())
 
@@ -163,7 +163,7 @@ def _is_study(path: Path) -> bool:
     return any((path / name).is_file() for name in STUDIES) and not (path / RUN_JSON).is_file()
 
 
-def _of_study(folder: Path, lost: list[tuple[str, str]]) -> Iterator[Place]:
+def _of_study(folder: Path, lost: list[tuple[str, str]]) -> Iterator[NamedRun]:
     if not (folder / STUDY_JSON).is_file():
         yield from _of_frameworks(folder, lost)
         return
@@ -176,12 +176,12 @@ def _of_study(folder: Path, lost: list[tuple[str, str]]) -> Iterator[Place]:
         for run in cell.runs:
             path = folder / run.path
             if run.status == DONE:
-                yield Place(name=str(path), path=path)
+                yield NamedRun(name=str(path), path=path)
             elif not cell.impossible:
                 _leave_out(lost, path, f"{run.status}{f': {run.error}' if run.error else ''}")
 
 
-def _of_frameworks(folder: Path, lost: list[tuple[str, str]]) -> Iterator[Place]:
+def _of_frameworks(folder: Path, lost: list[tuple[str, str]]) -> Iterator[NamedRun]:
     from perfscope.runners.frameworks.matrix import DONE, load_cells
 
     for cell in load_cells(folder):
@@ -191,7 +191,7 @@ def _of_frameworks(folder: Path, lost: list[tuple[str, str]]) -> Iterator[Place]
         for run in cell.runs:
             path = folder / run["path"]
             if run["status"] == DONE:
-                yield Place(name=str(path), path=path)
+                yield NamedRun(name=str(path), path=path)
             else:
                 _leave_out(lost, path, ": ".join(filter(None, (run["status"], run["error"]))))
 
@@ -201,7 +201,7 @@ def _leave_out(lost: list[tuple[str, str]], name: str | Path, reason: str) -> No
     lost.append((str(name), reason))
 
 
-def _reference_name(reference: str | None, located_runs: Sequence[Place]) -> str | None:
+def _reference_name(reference: str | None, located_runs: Sequence[NamedRun]) -> str | None:
     """The reference as the study knows it. Raises UsageError: it is none of the runs."""
     if reference is None:
         return None
@@ -215,7 +215,7 @@ def _reference_name(reference: str | None, located_runs: Sequence[Place]) -> str
 
 
 def _read(
-    located_runs: Sequence[Place], lost: list[tuple[str, str]]
+    located_runs: Sequence[NamedRun], lost: list[tuple[str, str]]
 ) -> tuple[list[RunEntry], dict[str, int]]:
     """The runs that can be read, one after the other, and when each started (Unix ns, by name)."""
     show_progress = sys.stderr.isatty()
@@ -239,7 +239,7 @@ def _read(
     return entries, started
 
 
-def _entry(located: Place) -> RunEntry:
+def _entry(located: NamedRun) -> RunEntry:
     """Reads and analyses one run. Raises RunDirectoryError, TraceError."""
     from perfscope.analysis.run import analyse_run
     from perfscope.analysis.study.results import RunEntry

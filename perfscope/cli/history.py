@@ -13,9 +13,9 @@ from perfscope.cli.output import print_result
 from perfscope.errors import EXIT_USER, PerfscopeError, UsageError
 
 if TYPE_CHECKING:
-    from perfscope.gate.metrics import Metric
+    from perfscope.gate.metrics import GateMetric
     from perfscope.gate.settings import Settings
-    from perfscope.gate.store import Entry
+    from perfscope.gate.store import BaselineEntry
     from perfscope.gate.trend import Trend
 
 DEFAULT_FILE = Path("perfscope-history.sqlite")
@@ -152,7 +152,7 @@ def _existing(file: Path | None, settings: Settings) -> Path:
 def _fail(histories: Sequence[Trend]) -> None:
     """Names the benchmarks that became worse and ends with EXIT_WORSE; returns where none did."""
     from perfscope.reports.display import visible
-    from perfscope.reports.gate_history.words import headline
+    from perfscope.reports.gate_history.wording import headline
 
     failing = [trend for trend in histories if trend.failing is not None]
     for trend in failing:
@@ -161,14 +161,14 @@ def _fail(histories: Sequence[Trend]) -> None:
         raise click.exceptions.Exit(EXIT_WORSE)
 
 
-def _metric(metric_id: str, settings: Settings) -> Metric:
+def _metric(metric_id: str, settings: Settings) -> GateMetric:
     """Raises UsageError: there is none of that name."""
     if metric_id in settings.metrics:
         return settings.metrics[metric_id]
     raise UsageError(f"--metric {metric_id!r} is not known; use one of {', '.join(settings.metrics)}")
 
 
-def _check_name(name: str | None, entries: Sequence[Entry], path: Path) -> None:
+def _check_name(name: str | None, entries: Sequence[BaselineEntry], path: Path) -> None:
     """Raises UsageError: no run was kept under that name."""
     names = sorted({entry.name for entry in entries})
     if name is None or name in names:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from perfscope.collectors.context import Context, KeptFile
-from perfscope.collectors.machine.surroundings import container
+from perfscope.collectors.machine.environment import container
 
 _BASE = "/sys/fs/cgroup"
 _NEVER_IN_ROOT = ("cgroup.type", "cpu.max", "memory.current", "memory.max")

@@ -9,7 +9,7 @@ NOT_REREAD = "general knowledge, not re-read"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peak:
+class TheoreticalPeak:
     """One theoretical peak.
 
     Attributes:

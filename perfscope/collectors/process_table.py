@@ -21,7 +21,7 @@ _KERNEL_THREAD = 0x00200000  # PF_KTHREAD, include/linux/sched.h
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 
 
-class Process(NamedTuple):
+class ProcessEntry(NamedTuple):
     """One line of the table. `start` (ticks since boot) tells a process from a later one of the same pid."""
 
     pid: int
@@ -36,7 +36,7 @@ class Process(NamedTuple):
 Key = tuple[int, int]  # pid, start
 
 
-def parse_stat(text: bytes) -> Process | None:
+def parse_stat(text: bytes) -> ProcessEntry | None:
     """A /proc/PID/stat line; None when it is none. The name may hold blanks and brackets."""
     head, closed, tail = text.rpartition(b")")
     pid, opened, name = head.partition(b"(")
@@ -44,7 +44,7 @@ def parse_stat(text: bytes) -> Process | None:
     if not closed or not opened or len(fields) < 20:
         return None
     try:
-        return Process(
+        return ProcessEntry(
             int(pid),
             int(fields[1]),
             name.decode("utf-8", "replace"),
@@ -57,7 +57,7 @@ def parse_stat(text: bytes) -> Process | None:
         return None
 
 
-def read_process(ctx: Context, pid: int) -> Process | None:
+def read_process(ctx: Context, pid: int) -> ProcessEntry | None:
     """One process; None when it is gone or hidden."""
     try:
         descriptor = os.open(ctx.path(f"/proc/{pid}/stat"), os.O_RDONLY | os.O_CLOEXEC)
@@ -80,13 +80,13 @@ class ProcessTable:
 
     def __init__(self, ctx: Context) -> None:
         self._base = str(ctx.path("/proc"))
-        self._kept: dict[str, tuple[int, bytes, Process | None]] = {}
+        self._kept: dict[str, tuple[int, bytes, ProcessEntry | None]] = {}
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._room = min(_MAX_KEPT, max(soft, 0) // 4)
 
-    def scan(self) -> dict[Key, Process]:
+    def scan(self) -> dict[Key, ProcessEntry]:
         """The processes of now. Raises OSError when /proc cannot be listed."""
-        processes: dict[Key, Process] = {}
+        processes: dict[Key, ProcessEntry] = {}
         kept = self._kept
         names = [name for name in os.listdir(self._base) if name.isdigit()]  # noqa: PTH208 - no objects
         for name in names:
@@ -98,7 +98,7 @@ class ProcessTable:
                 os.close(kept.pop(name)[0])
         return processes
 
-    def _read(self, name: str, cached: tuple[int, bytes, Process | None] | None) -> Process | None:
+    def _read(self, name: str, cached: tuple[int, bytes, ProcessEntry | None] | None) -> ProcessEntry | None:
         if cached is not None:
             descriptor, before, process = cached
             try:
@@ -117,7 +117,7 @@ class ProcessTable:
             return None
         return self._read_new(name, descriptor)
 
-    def _read_new(self, name: str, descriptor: int) -> Process | None:
+    def _read_new(self, name: str, descriptor: int) -> ProcessEntry | None:
         try:
             text = os.pread(descriptor, _LINE, 0)
         except OSError:
@@ -149,7 +149,7 @@ def descends(ctx: Context, pid: int, ancestors: Iterable[int]) -> bool:
     return False
 
 
-def increments(before: Mapping[Key, Process], now: Mapping[Key, Process]) -> dict[Key, int]:
+def increments(before: Mapping[Key, ProcessEntry], now: Mapping[Key, ProcessEntry]) -> dict[Key, int]:
     """Ticks used since `before` by each process of `now` and by its children that have ended meanwhile.
 
     A parent's `reaped` grows by a child's whole life when it is waited for; what that child had used by the
@@ -169,7 +169,7 @@ def increments(before: Mapping[Key, Process], now: Mapping[Key, Process]) -> dic
     return used
 
 
-def _heirs(before: Mapping[Key, Process], now: Mapping[Key, Process]) -> dict[Key, int]:
+def _heirs(before: Mapping[Key, ProcessEntry], now: Mapping[Key, ProcessEntry]) -> dict[Key, int]:
     """Nearest ancestor that lives -> what its descendants that have ended since had used before."""
     gone = before.keys() - now.keys()
     by_pid = {process.pid: key for key, process in before.items()} if gone else {}
@@ -184,7 +184,7 @@ def _heirs(before: Mapping[Key, Process], now: Mapping[Key, Process]) -> dict[Ke
     return ended
 
 
-def unclaimed(before: Mapping[Key, Process], now: Mapping[Key, Process], mine: Set[Key]) -> bool:
+def unclaimed(before: Mapping[Key, ProcessEntry], now: Mapping[Key, ProcessEntry], mine: Set[Key]) -> bool:
     """Whether one of `mine` has ended whose last CPU time no living relative among `mine` has taken over."""
     gone = (before.keys() - now.keys()) & mine
     by_pid = {process.pid: key for key, process in before.items()} if gone else {}

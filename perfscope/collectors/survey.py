@@ -16,7 +16,7 @@ import msgspec
 from perfscope.collectors import registry
 from perfscope.collectors.base import Capability, Collector
 from perfscope.collectors.context import Context
-from perfscope.collectors.machine.surroundings import read_surroundings
+from perfscope.collectors.machine.environment import read_surroundings
 
 SCHEMA_VERSION = 1
 CEILINGS_BUDGET_S, TORCH_BUDGET_S = 8.0, 20.0  # somebody waits for them, and no training does
@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class SourceStatus:
     """One collector's answer.
 
     Attributes:
@@ -60,7 +60,7 @@ class Survey:
     host: str
     captured: str
     taken_unix_ns: int
-    sources: tuple[Source, ...]
+    sources: tuple[SourceStatus, ...]
     surroundings: dict[str, object] = field(default_factory=dict)
     topology: dict[str, object] = field(default_factory=dict)
     ceilings: dict[str, object] | None = None
@@ -113,7 +113,7 @@ def all_collectors(problems: list[str]) -> tuple[Sequence[Collector], Sequence[C
     return host_collectors, foreign
 
 
-def _ask(collector: Collector, ctx: Context, foreign: bool) -> Source:
+def _ask(collector: Collector, ctx: Context, foreign: bool) -> SourceStatus:
     name = str(getattr(collector, "name", "") or type(collector).__name__)
     try:
         capability = collector.probe(ctx)
@@ -132,10 +132,10 @@ def _ask(collector: Collector, ctx: Context, foreign: bool) -> Source:
         capability = replace(
             capability, available=False, absent=(), reason="a captured tree has no living processes"
         )
-    return Source(capability=capability, slow=bool(getattr(collector, "slow", False)), foreign=foreign)
+    return SourceStatus(capability=capability, slow=bool(getattr(collector, "slow", False)), foreign=foreign)
 
 
-def _source_as_dict(source: Source) -> dict[str, object]:
+def _source_as_dict(source: SourceStatus) -> dict[str, object]:
     document: dict[str, object] = msgspec.to_builtins(source.capability)
     return {**document, "slow": source.slow, "foreign": source.foreign}
 

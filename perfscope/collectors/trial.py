@@ -15,7 +15,7 @@ _PATIENCE_S = 5.0  # for a slow collector that is in the middle of a call
 
 
 @dataclass(slots=True, kw_only=True)
-class Trial:
+class CollectorTrial:
     """What became of one collector.
 
     Attributes:
@@ -40,10 +40,10 @@ class Trial:
         return asdict(self)
 
 
-def try_out(collectors: Sequence[Collector], ctx: Context, seconds: float) -> list[Trial]:
+def try_out(collectors: Sequence[Collector], ctx: Context, seconds: float) -> list[CollectorTrial]:
     """Sample `collectors`, which are available, for that long; slow ones have a thread each. Never raises."""
     stop = threading.Event()
-    trials = [Trial(collector=collector.name) for collector in collectors]
+    trials = [CollectorTrial(collector=collector.name) for collector in collectors]
     pairs = list(zip(collectors, trials, strict=True))
     slow = [
         threading.Thread(target=_loop, args=([pair], ctx, stop), daemon=True, name=pair[0].name)
@@ -69,7 +69,7 @@ def try_out(collectors: Sequence[Collector], ctx: Context, seconds: float) -> li
     return trials
 
 
-def _loop(pairs: Sequence[tuple[Collector, Trial]], ctx: Context, stop: threading.Event) -> None:
+def _loop(pairs: Sequence[tuple[Collector, CollectorTrial]], ctx: Context, stop: threading.Event) -> None:
     """Open, sample every tick or at the collector's own interval until `stop`, close."""
     opened = [(collector, trial) for collector, trial in pairs if _open(collector, trial, ctx)]
     due = {collector.name: 0 for collector, _ in opened}
@@ -85,7 +85,7 @@ def _loop(pairs: Sequence[tuple[Collector, Trial]], ctx: Context, stop: threadin
         _close(collector, trial)
 
 
-def _open(collector: Collector, trial: Trial, ctx: Context) -> bool:
+def _open(collector: Collector, trial: CollectorTrial, ctx: Context) -> bool:
     try:
         collector.open(ctx)
     except Exception as error:  # noqa: BLE001 - may be foreign; told as its fault, the others go on
@@ -94,7 +94,7 @@ def _open(collector: Collector, trial: Trial, ctx: Context) -> bool:
     return True
 
 
-def _sample(collector: Collector, trial: Trial) -> None:
+def _sample(collector: Collector, trial: CollectorTrial) -> None:
     wall, cpu = time.monotonic_ns(), time.thread_time_ns()
     try:
         readings = collector.sample()
@@ -113,7 +113,7 @@ def _sample(collector: Collector, trial: Trial) -> None:
     ]
 
 
-def _close(collector: Collector, trial: Trial) -> None:
+def _close(collector: Collector, trial: CollectorTrial) -> None:
     try:
         collector.close()
     except Exception as error:  # noqa: BLE001 - as above

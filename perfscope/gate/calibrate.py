@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from perfscope.gate.decide import why_unusable
-from perfscope.gate.looks import fewest_pairs
 from perfscope.gate.metrics import DECIDES
 from perfscope.gate.records import Fingerprint, RunFigures
-from perfscope.gate.results import LeftOut
+from perfscope.gate.results import ExcludedRun
+from perfscope.gate.sequential import fewest_pairs
 from perfscope.gate.settings import ALPHA, Settings
+from perfscope.gate.simulated_checks import TARGET, TARGET_POWER, Z_95, CheckTrial, Rule, tried
 from perfscope.gate.statistics import Floats, robust_spread
-from perfscope.gate.trials import TARGET, TARGET_POWER, Z_95, Rule, Trial, tried
 from perfscope.messages.gate import calibration as words
 from perfscope.messages.gate.runs import disturbed
 from perfscope.messages.gate.verdict import other_kind
@@ -55,7 +55,7 @@ class Calibration:
     reason: str = ""
     headline: str = ""
     sentences: tuple[str, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[ExcludedRun, ...] = ()
     fingerprint: Fingerprint | None = None
     step_ns: float | None = None
     spread: float | None = None
@@ -67,9 +67,9 @@ class Calibration:
     early_stop: bool = True
     draws: int = 0
     seed: int = 0
-    trials: tuple[Trial, ...] = ()
-    current: Trial | None = None
-    suggestion: Trial | None = None
+    trials: tuple[CheckTrial, ...] = ()
+    current: CheckTrial | None = None
+    suggestion: CheckTrial | None = None
     sees_target: bool = False
 
 
@@ -124,11 +124,11 @@ def calibrate(
     return replace(found, headline=_headline(found), sentences=tuple(_sentences(found, settings, residuals)))
 
 
-def _keeps_to_both(trial: Trial) -> bool:
+def _keeps_to_both(trial: CheckTrial) -> bool:
     return trial.false_alarms <= MOST_FALSE_ALARMS and trial.finds(TARGET) >= TARGET_POWER
 
 
-def _suggestion(trials: Sequence[Trial]) -> Trial | None:
+def _suggestion(trials: Sequence[CheckTrial]) -> CheckTrial | None:
     """The fewest pairs that do; of their thresholds the quietest (by half per cents), then the smallest."""
     good = [trial for trial in trials if _keeps_to_both(trial)]
     if good:
@@ -149,16 +149,16 @@ def _suggestion(trials: Sequence[Trial]) -> Trial | None:
 
 def _usable(
     runs: Sequence[RunFigures], settings: Settings
-) -> tuple[tuple[RunFigures, ...], tuple[LeftOut, ...]]:
+) -> tuple[tuple[RunFigures, ...], tuple[ExcludedRun, ...]]:
     """Runs a check would judge, of the commonest fingerprint, in time order where that is known."""
-    lost: list[LeftOut] = []
+    lost: list[ExcludedRun] = []
     fit: list[RunFigures] = []
     for run in runs:
         reason = why_unusable(run, settings)
         if not reason and run.clean is False:
             reason = disturbed(run.clean_reason)
         if reason:
-            lost.append(LeftOut(name=run.name, side="", reason=reason))
+            lost.append(ExcludedRun(name=run.name, side="", reason=reason))
         else:
             fit.append(run)
     prints = Counter(run.fingerprint for run in fit)
@@ -172,7 +172,7 @@ def _usable(
         others = common.differences(run.fingerprint, settings.allow)
         if others:
             reason = other_kind([field for field, _, _ in others])
-            lost.append(LeftOut(name=run.name, side="", reason=reason))
+            lost.append(ExcludedRun(name=run.name, side="", reason=reason))
         else:
             kept.append(run)
     starts = [run.surroundings.start_unix_ns for run in kept]
@@ -200,7 +200,7 @@ def _fewest_runs(settings: Settings) -> int:
     return max(FEWEST_RUNS, 2 * fewest_pairs(settings.alpha))
 
 
-def _too_few(num: int, left_out: tuple[LeftOut, ...], settings: Settings) -> Calibration:
+def _too_few(num: int, left_out: tuple[ExcludedRun, ...], settings: Settings) -> Calibration:
     fewest = _fewest_runs(settings)
     reason = words.too_few(
         num,
@@ -271,13 +271,13 @@ def _as_configured(found: Calibration, settings: Settings, num_runs: int) -> lis
     return [] if found.current is found.suggestion else [words.as_configured(describe(found.current))]
 
 
-def describe(trial: Trial) -> str:
+def describe(trial: CheckTrial) -> str:
     """A trial in words: "a check of 8 to 16 pairs at 5 % is wrong 1.2 % of the time and finds ..."."""
     span = (trial.pairs, trial.most)
     return words.trial(span, trial.threshold, _wrong(trial), TARGET, trial.finds(TARGET))
 
 
-def _wrong(trial: Trial) -> str:
+def _wrong(trial: CheckTrial) -> str:
     return words.wrong(trial.false_alarms, trial.high)
 
 

@@ -14,8 +14,8 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from perfscope.errors import UsageError
-from perfscope.gate.looks import fewest_pairs
-from perfscope.gate.metrics import DECIDES, METRICS, Direction, Metric, Severity
+from perfscope.gate.metrics import DECIDES, METRICS, Direction, GateMetric, Severity
+from perfscope.gate.sequential import fewest_pairs
 from perfscope.gate.settings import Settings
 from perfscope.settings import converted, given, meant, one_line, read_toml, shown, unknown_key
 from perfscope.units import parse_ratio
@@ -94,7 +94,7 @@ class MetricTable:
     threshold: Share | None = None
     severity: Severity | None = None
 
-    def applied(self, metric: Metric) -> Metric:
+    def applied(self, metric: GateMetric) -> GateMetric:
         return replace(
             metric,
             better=self.direction or metric.better,
@@ -319,7 +319,7 @@ def _require_deciding(where: str, settings: Settings) -> None:
 
 
 def _metric_word(word: str) -> tuple[str, MetricTable]:
-    """`peak_memory=error:15%` -> its id and what of `Metric` it changes."""
+    """`peak_memory=error:15%` -> its id and what of `GateMetric` it changes."""
     where = f"--metric {word if word.isprintable() else shown(word)}"
     id_, equals, values_text = word.partition("=")
     if not equals:

@@ -13,10 +13,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from perfscope.gate.looks import fewest_pairs
-from perfscope.gate.metrics import DECIDES, METRICS, Metric, worse_by
+from perfscope.gate.metrics import DECIDES, METRICS, GateMetric, worse_by
 from perfscope.gate.records import BASE, HEAD, RunFigures
-from perfscope.gate.results import CheckResult, LeftOut, MetricVerdict, Noise, Outcome, Side, State
+from perfscope.gate.results import CheckResult, ExcludedRun, MetricVerdict, Noise, Outcome, Side, State
+from perfscope.gate.sequential import fewest_pairs
 from perfscope.gate.settings import Settings
 from perfscope.gate.statistics import (
     rank_sum_p,
@@ -47,7 +47,7 @@ def judge(
     name: str,
     planned: int = 0,
     stopped: str = "",
-    left_out: Sequence[LeftOut] = (),
+    left_out: Sequence[ExcludedRun] = (),
     failed: str = "",
 ) -> CheckResult:
     """The verdict on two sides, without its explanation.
@@ -115,7 +115,7 @@ def incomparable(base: Side, head: Side, allowed: Collection[str]) -> list[str]:
 
 
 def _too_few(
-    base: Side, head: Side, num_pairs: int, needed: int, lost: Sequence[LeftOut], planned: int
+    base: Side, head: Side, num_pairs: int, needed: int, lost: Sequence[ExcludedRun], planned: int
 ) -> str:
     """Fewer runs than a verdict needs."""
     sides = {one.side for one in lost if one.disturbed}
@@ -220,7 +220,7 @@ def _unwatched(runs: Sequence[RunFigures]) -> tuple[str, ...]:
     return (words.disturbance_not_known(len(unknown), len(runs), unknown[0].clean_reason),)
 
 
-def _unlike(base: Side, head: Side, lost: Sequence[LeftOut]) -> list[str]:
+def _unlike(base: Side, head: Side, lost: Sequence[ExcludedRun]) -> list[str]:
     """Why runs that are left speak for less than they seem to."""
     reasons = []
     for side, own in ((BASE, base), (HEAD, head)):
@@ -266,22 +266,22 @@ def why_unusable(run: RunFigures, settings: Settings) -> str:
 
 
 def _usable(
-    runs: Sequence[RunFigures], side: str, settings: Settings, lost: list[LeftOut]
+    runs: Sequence[RunFigures], side: str, settings: Settings, lost: list[ExcludedRun]
 ) -> tuple[RunFigures, ...]:
     kept = []
     for run in runs:
         reason = why_unusable(run, settings)
         if reason:
-            lost.append(LeftOut(name=run.name, side=side, reason=reason))
+            lost.append(ExcludedRun(name=run.name, side=side, reason=reason))
         elif run.clean is False:
             reason = run_words.disturbed(run.clean_reason)
-            lost.append(LeftOut(name=run.name, side=side, reason=reason, disturbed=True))
+            lost.append(ExcludedRun(name=run.name, side=side, reason=reason, disturbed=True))
         else:
             kept.append(run)
     return tuple(kept)
 
 
-def _why_failed(base: Side, head: Side, lost: Sequence[LeftOut]) -> str:
+def _why_failed(base: Side, head: Side, lost: Sequence[ExcludedRun]) -> str:
     """A side of which nothing is left but failures has not been measured."""
     for side, own in ((BASE, base), (HEAD, head)):
         failures = [one for one in lost if one.side == side and not one.disturbed]
@@ -292,7 +292,7 @@ def _why_failed(base: Side, head: Side, lost: Sequence[LeftOut]) -> str:
 
 
 def _verdict(
-    metric: Metric, base: Side, head: Side, pairs: Sequence[Pair], settings: Settings
+    metric: GateMetric, base: Side, head: Side, pairs: Sequence[Pair], settings: Settings
 ) -> MetricVerdict:
     first = [run.metrics[metric.id] for run in base.runs if metric.id in run.metrics]
     second = [run.metrics[metric.id] for run in head.runs if metric.id in run.metrics]
@@ -319,13 +319,13 @@ def _verdict(
     return _unpaired(verdict, first, second, step, settings)
 
 
-def _why_absent(metric: Metric, base: Side, head: Side, has_base: bool, has_head: bool) -> str:
+def _why_absent(metric: GateMetric, base: Side, head: Side, has_base: bool, has_head: bool) -> str:
     side = base if not has_base else head
     reason = next((why for run in side.runs if (why := run.absent.get(metric.id))), metric_words.NOT_RECORDED)
     return reason if has_base == has_head else metric_words.of_side(side.label, reason)
 
 
-def _change(metric: Metric, base: float, head: float, base_step: float) -> float | None:
+def _change(metric: GateMetric, base: float, head: float, base_step: float) -> float | None:
     """On the scale that is tested: logarithms where shares are of the metric itself, else the share."""
     worse = worse_by(metric, base, head, base_step)
     if worse is None or metric.scale == "step":
@@ -333,7 +333,7 @@ def _change(metric: Metric, base: float, head: float, base_step: float) -> float
     return math.log1p(worse)
 
 
-def _share(metric: Metric, tested: float) -> float:
+def _share(metric: GateMetric, tested: float) -> float:
     return tested if metric.scale == "step" else math.expm1(tested)
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from perfscope.analysis.absent import why_cut_short
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.machine.results import MachineAnalysis
+from perfscope.analysis.missing_reasons import why_cut_short
 from perfscope.analysis.rank_facts import runs_ahead
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.run import analyse_run
@@ -27,7 +27,7 @@ from perfscope.gate.records import (
     Phases,
     RunFigures,
 )
-from perfscope.gate.surroundings import surroundings
+from perfscope.gate.run_conditions import surroundings
 from perfscope.messages.gate import runs as words
 from perfscope.messages.gate.metrics import ABSENT
 from perfscope.messages.lists import plural

@@ -20,7 +20,7 @@ DECIDES = "step_p10"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
+class GateMetric:
     """One figure of a run.
 
     Attributes:
@@ -42,10 +42,10 @@ class Metric:
     hint: str = ""
 
 
-METRICS: Mapping[str, Metric] = {
+METRICS: Mapping[str, GateMetric] = {
     metric.id: metric
     for metric in (
-        Metric(
+        GateMetric(
             id="step_p10",
             title=TITLES["step_p10"],
             hint=HINTS["step_p10"],
@@ -54,7 +54,7 @@ METRICS: Mapping[str, Metric] = {
             threshold=0.05,
             severity="error",
         ),
-        Metric(
+        GateMetric(
             id="step_mean",
             title=TITLES["step_mean"],
             hint=HINTS["step_mean"],
@@ -63,7 +63,7 @@ METRICS: Mapping[str, Metric] = {
             threshold=0.10,
             severity="warn",
         ),
-        Metric(
+        GateMetric(
             id="stalls",
             title=TITLES["stalls"],
             hint=HINTS["stalls"],
@@ -73,7 +73,7 @@ METRICS: Mapping[str, Metric] = {
             severity="warn",
             scale="step",
         ),
-        Metric(
+        GateMetric(
             id="throughput",
             title=TITLES["throughput"],
             hint=HINTS["throughput"],
@@ -82,7 +82,7 @@ METRICS: Mapping[str, Metric] = {
             threshold=0.10,
             severity="warn",
         ),
-        Metric(
+        GateMetric(
             id="input_wait",
             title=TITLES["input_wait"],
             hint=HINTS["input_wait"],
@@ -92,7 +92,7 @@ METRICS: Mapping[str, Metric] = {
             severity="warn",
             scale="step",
         ),
-        Metric(
+        GateMetric(
             id="exposed_comm",
             title=TITLES["exposed_comm"],
             hint=HINTS["exposed_comm"],
@@ -102,7 +102,7 @@ METRICS: Mapping[str, Metric] = {
             severity="warn",
             scale="step",
         ),
-        Metric(
+        GateMetric(
             id="peak_memory",
             title=TITLES["peak_memory"],
             hint=HINTS["peak_memory"],
@@ -111,7 +111,7 @@ METRICS: Mapping[str, Metric] = {
             threshold=0.10,
             severity="warn",
         ),
-        Metric(
+        GateMetric(
             id="peak_device_memory",
             title=TITLES["peak_device_memory"],
             hint=HINTS["peak_device_memory"],
@@ -120,7 +120,7 @@ METRICS: Mapping[str, Metric] = {
             threshold=0.10,
             severity="warn",
         ),
-        Metric(
+        GateMetric(
             id="energy",
             title=TITLES["energy"],
             hint=HINTS["energy"],
@@ -133,7 +133,7 @@ METRICS: Mapping[str, Metric] = {
 }
 
 
-def worse_by(metric: Metric, base: float, head: float, base_step: float | None) -> float | None:
+def worse_by(metric: GateMetric, base: float, head: float, base_step: float | None) -> float | None:
     """How much worse `head` is than `base`, as the share `metric.threshold` speaks of; negative is better.
 
     Args:

@@ -14,7 +14,7 @@ from typing import Protocol
 from perfscope.gate.decide import Pair, pairs_of, ratio_of, why_unusable
 from perfscope.gate.metrics import DECIDES, worse_by
 from perfscope.gate.records import BASE, HEAD, RunFigures
-from perfscope.gate.results import LeftOut
+from perfscope.gate.results import ExcludedRun
 from perfscope.gate.settings import Settings
 from perfscope.gate.stopping import settled
 from perfscope.messages.gate import runs as words
@@ -43,7 +43,7 @@ class Conducted:
 
     base: list[RunFigures] = field(default_factory=list)
     head: list[RunFigures] = field(default_factory=list)
-    left_out: list[LeftOut] = field(default_factory=list)
+    left_out: list[ExcludedRun] = field(default_factory=list)
     stopped: str = ""
     failed: str = ""
 
@@ -147,5 +147,5 @@ def run_undisturbed(
         again = attempt < allowed
         watcher.ended(run, "disturbed, repeated" if again else "disturbed, left out")
         reason = words.disturbed_in_pair(run.clean_reason, is_repeated=again)
-        done.left_out.append(LeftOut(name=run.name, side=side, reason=reason, disturbed=True))
+        done.left_out.append(ExcludedRun(name=run.name, side=side, reason=reason, disturbed=True))
     return None, allowed

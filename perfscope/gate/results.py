@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from perfscope.gate.metrics import Metric
+from perfscope.gate.metrics import GateMetric
 from perfscope.gate.records import Fingerprint, RunFigures
 
 
@@ -46,7 +46,7 @@ class MetricVerdict:
         reason: one sentence; why unknown or unproven, "" where there is nothing to add.
     """
 
-    metric: Metric
+    metric: GateMetric
     state: State
     base: float | None = None
     head: float | None = None
@@ -66,7 +66,7 @@ class MetricVerdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
+class ExcludedRun:
     """A run that is not judged: `disturbed` by the machine, or failed, or no run at all."""
 
     name: str
@@ -191,7 +191,7 @@ class CheckResult:
     stopped: str = ""
     alpha: float = 0.05
     noise: Noise | None = None
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[ExcludedRun, ...] = ()
     explanation: Explanation | None = None
     fingerprint: Fingerprint | None = None
     warnings: tuple[str, ...] = ()

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from perfscope.gate.looks import looks
-from perfscope.gate.metrics import METRICS, Metric
+from perfscope.gate.metrics import METRICS, GateMetric
+from perfscope.gate.sequential import looks
 
 PAIRS, FEWEST_RUNS, FEWEST_STEPS = 8, 5, 20
 ALPHA = 0.01
@@ -42,7 +42,7 @@ class Settings:
     repeats: int = 4
     early_stop: bool = True
     allow: tuple[str, ...] = ()
-    metrics: Mapping[str, Metric] = field(default_factory=lambda: dict(METRICS))
+    metrics: Mapping[str, GateMetric] = field(default_factory=lambda: dict(METRICS))
     baseline: Path | None = None
     history: Path | None = None
     source: Path | None = None

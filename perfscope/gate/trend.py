@@ -16,10 +16,10 @@ from typing import Protocol
 
 from perfscope.gate.changepoints import ChangePoint, Search, search
 from perfscope.gate.explain.explain import explain
-from perfscope.gate.explain.steady import metric_step, phase_parts, phase_step, steady_parts
-from perfscope.gate.metrics import DECIDES, Metric, worse_by
+from perfscope.gate.explain.untraced import metric_step, phase_parts, phase_step, steady_parts
+from perfscope.gate.metrics import DECIDES, GateMetric, worse_by
 from perfscope.gate.records import Fingerprint, RunFigures
-from perfscope.gate.results import Explanation, LeftOut, MetricVerdict, Moved
+from perfscope.gate.results import ExcludedRun, Explanation, MetricVerdict, Moved
 from perfscope.messages.gate.runs import between_commits, between_sessions
 
 NEIGHBOURS = 40  # sessions on either side of a change that explain it: farther ones tell of other days
@@ -29,7 +29,7 @@ HASH = 7  # letters of a commit that people use
 _HEX = frozenset("0123456789abcdef")
 
 
-class Kept(Protocol):
+class TrendEntry(Protocol):
     """What is needed of an entry of a store."""
 
     @property
@@ -42,7 +42,7 @@ class Kept(Protocol):
 class History(Protocol):
     """What is needed of a store (gate.store)."""
 
-    def entries(self) -> Sequence[Kept]: ...
+    def entries(self) -> Sequence[TrendEntry]: ...
 
     def runs(self, name: str, key: str) -> Sequence[RunFigures]: ...
 
@@ -119,7 +119,7 @@ def _same_session(previous: RunFigures, following: RunFigures) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class LevelChange:
     """One change of the metric's level.
 
     Attributes:
@@ -136,7 +136,7 @@ class Change:
     point: ChangePoint
     before: RunFigures
     after: RunFigures
-    metric: Metric
+    metric: GateMetric
     base_step: float | None
     worse: float | None
     is_worse: bool
@@ -196,19 +196,19 @@ class Trend:
 
     name: str
     fingerprint: Fingerprint
-    metric: Metric
+    metric: GateMetric
     runs: tuple[RunFigures, ...]
     sessions: tuple[Session, ...]
     values: tuple[float, ...]
     searched: tuple[float, ...]
     search: Search
-    changes: tuple[Change, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
+    changes: tuple[LevelChange, ...] = ()
+    left_out: tuple[ExcludedRun, ...] = ()
     parts: tuple[Mapping[str, float], ...] = field(default=())
     newest: int = NEWEST
 
     @property
-    def latest(self) -> Change | None:
+    def latest(self) -> LevelChange | None:
         return self.changes[-1] if self.changes else None
 
     @property
@@ -222,7 +222,7 @@ class Trend:
         return self.latest is not None and self.latest.is_worse and self.latest.is_beyond
 
     @property
-    def failing(self) -> Change | None:
+    def failing(self) -> LevelChange | None:
         """The newest change for the worse, beyond the threshold, within the `newest` judged sessions.
 
         None as well where the level has come back since.
@@ -233,14 +233,14 @@ class Trend:
                 return change
         return None
 
-    def _lasts(self, change: Change) -> bool:
+    def _lasts(self, change: LevelChange) -> bool:
         """Whether today's level is still worse than that before `change`, beyond the threshold."""
         now = self.changes[-1].point.after
         is_worse = (now > change.point.before) == (self.metric.better == "lower")
         return is_worse and change.beyond(now)
 
     @property
-    def told(self) -> Change | None:
+    def told(self) -> LevelChange | None:
         """The change that the headline is about."""
         return self.failing or self.latest
 
@@ -267,7 +267,7 @@ class Trend:
 
 def trends(
     history: History,
-    metric: Metric,
+    metric: GateMetric,
     *,
     name: str | None = None,
     alpha: float | None = None,
@@ -301,7 +301,7 @@ def trend(
     name: str,
     fingerprint: Fingerprint,
     runs: Sequence[RunFigures],
-    metric: Metric,
+    metric: GateMetric,
     *,
     alpha: float | None = None,
     newest: int = NEWEST,
@@ -324,7 +324,9 @@ def trend(
         searched=searched,
         search=result,
         changes=tuple(_change(point, sessions, metric) for point in result.changes),
-        left_out=tuple(LeftOut(name=run.name, side="", reason=run.problem) for run in runs if run.problem),
+        left_out=tuple(
+            ExcludedRun(name=run.name, side="", reason=run.problem) for run in runs if run.problem
+        ),
         parts=tuple(session.parts() for session in sessions),
         newest=newest,
     )
@@ -336,13 +338,13 @@ def parts_of(run: RunFigures) -> Mapping[str, float]:
     return steady_parts(run, step) or phase_parts(run, step)
 
 
-def _change(point: ChangePoint, sessions: Sequence[Session], metric: Metric) -> Change:
+def _change(point: ChangePoint, sessions: Sequence[Session], metric: GateMetric) -> LevelChange:
     is_worse = (point.after > point.before) == (metric.better == "lower")
     old = _judged(sessions[point.first : point.index], metric)
     new = _judged(sessions[point.index : point.end], metric)
     base, head = ([session.middle(metric.id) for session in side] for side in (old, new))
     steps = [run.metrics[DECIDES] for run in base if DECIDES in run.metrics]
-    return Change(
+    return LevelChange(
         point=point,
         before=old[-1].counted[-1],
         after=new[0].counted[0],
@@ -354,7 +356,7 @@ def _change(point: ChangePoint, sessions: Sequence[Session], metric: Metric) -> 
     )
 
 
-def _judged(sessions: Sequence[Session], metric: Metric) -> list[Session]:
+def _judged(sessions: Sequence[Session], metric: GateMetric) -> list[Session]:
     """Those of a level that its figures come from."""
     return [
         session
@@ -363,7 +365,7 @@ def _judged(sessions: Sequence[Session], metric: Metric) -> list[Session]:
     ]
 
 
-def _worse(point: ChangePoint, metric: Metric) -> float | None:
+def _worse(point: ChangePoint, metric: GateMetric) -> float | None:
     if point.change is None:
         return None
     if metric.better == "lower":
@@ -375,7 +377,7 @@ def _explained(
     point: ChangePoint,
     before: Sequence[RunFigures],
     after: Sequence[RunFigures],
-    metric: Metric,
+    metric: GateMetric,
     *,
     is_worse: bool,
 ) -> Explanation:

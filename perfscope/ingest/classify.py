@@ -26,7 +26,7 @@ from enum import IntEnum
 from perfscope.rundir import layout
 
 
-class Device(IntEnum):
+class DeviceClass(IntEnum):
     """Classes of device spans."""
 
     COMPUTE = 0
@@ -36,7 +36,7 @@ class Device(IntEnum):
     UNKNOWN = 4
 
 
-class Host(IntEnum):
+class HostClass(IntEnum):
     """Classes of host spans. Those below `FIRST_SCOPE` are operators."""
 
     OPERATOR = 0
@@ -62,8 +62,14 @@ class Host(IntEnum):
     CLOSURE = 20  # what Optimizer.step(closure) calls: no work of the optimizer's
 
 
-FIRST_SCOPE = Host.WRAPPER
-COMM_CLASSES = (Host.COMM, Host.COLLECTIVE_OP, Host.LAUNCH_NOTE, Host.COMM_PARAMETERS, Host.GROUP)
+FIRST_SCOPE = HostClass.WRAPPER
+COMM_CLASSES = (
+    HostClass.COMM,
+    HostClass.COLLECTIVE_OP,
+    HostClass.LAUNCH_NOTE,
+    HostClass.COMM_PARAMETERS,
+    HostClass.GROUP,
+)
 
 # Communication kernels: (prefix of the name, where it comes from). Case matters.
 COMM_PREFIXES = (
@@ -134,83 +140,86 @@ _STEP_NAME = r"(?:train(?:ing)?[ _])?(?:iteration|iter|step)"
 UNNUMBERED_STEP = re.compile(_STEP_NAME, re.IGNORECASE)
 _NVTX_STEP = re.compile(_STEP_NAME + r"[\s_#:=.-]*(\d{1,9})", re.IGNORECASE)
 _NVTX = (
-    (_NVTX_STEP, Host.PROFILER_STEP),
-    (re.compile(r"(?:forward|fwd)(?:[ _-](?:pass|step|compute))?", re.IGNORECASE), Host.CLOSURE),
-    (re.compile(r"(?:backward|bwd)(?:[ _-](?:pass|step|compute))?", re.IGNORECASE), Host.NODE),
-    (re.compile(r"(?:optimizer|optim|opt)(?:[ ._-]step)?", re.IGNORECASE), Host.OPTIMIZER),
-    (re.compile(r"zero[_ ]grad", re.IGNORECASE), Host.ZERO_GRAD),
-    (re.compile(r"(?:load|next|get)[ _](?:data|batch)|data[ _]?load(?:er|ing)?", re.IGNORECASE), Host.INPUT),
+    (_NVTX_STEP, HostClass.PROFILER_STEP),
+    (re.compile(r"(?:forward|fwd)(?:[ _-](?:pass|step|compute))?", re.IGNORECASE), HostClass.CLOSURE),
+    (re.compile(r"(?:backward|bwd)(?:[ _-](?:pass|step|compute))?", re.IGNORECASE), HostClass.NODE),
+    (re.compile(r"(?:optimizer|optim|opt)(?:[ ._-]step)?", re.IGNORECASE), HostClass.OPTIMIZER),
+    (re.compile(r"zero[_ ]grad", re.IGNORECASE), HostClass.ZERO_GRAD),
+    (
+        re.compile(r"(?:load|next|get)[ _](?:data|batch)|data[ _]?load(?:er|ing)?", re.IGNORECASE),
+        HostClass.INPUT,
+    ),
 )
 
 
-def device_class(category: str, name: str) -> Device:
+def device_class(category: str, name: str) -> DeviceClass:
     """The class of a device span; an unknown category with a device and stream is `UNKNOWN`."""
     if category in DEVICE_ANNOTATIONS:
-        return Device.ANNOTATION
+        return DeviceClass.ANNOTATION
     is_kernel = DEVICE_CATEGORIES.get(category)
     if is_kernel is None:
-        return Device.UNKNOWN
+        return DeviceClass.UNKNOWN
     if not is_kernel or _COPY.match(name):
-        return Device.COPY
+        return DeviceClass.COPY
     if name in _NAMELESS:
-        return Device.UNKNOWN
-    return Device.COMM if _COMM_KERNEL.search(name) else Device.COMPUTE
+        return DeviceClass.UNKNOWN
+    return DeviceClass.COMM if _COMM_KERNEL.search(name) else DeviceClass.COMPUTE
 
 
-def host_class(category: str, name: str) -> Host:
+def host_class(category: str, name: str) -> HostClass:
     """The class of a host span of any category."""
     if category == FRAME_CATEGORY:
-        return Host.MODULE if name.startswith(MODULE_PREFIX) else Host.OTHER
+        return HostClass.MODULE if name.startswith(MODULE_PREFIX) else HostClass.OTHER
     for prefix, host_kind in _PREFIXES:
         if name.startswith(prefix):
             return host_kind
     if name == layout.MARK_INPUT:
-        return Host.INPUT
+        return HostClass.INPUT
     if name == layout.MARK_CLOSURE:
-        return Host.CLOSURE
+        return HostClass.CLOSURE
     if name == "record_param_comms":
-        return Host.COMM_PARAMETERS
+        return HostClass.COMM_PARAMETERS
     if category == NVTX_CATEGORY:
-        return next((code for pattern, code in _NVTX if pattern.fullmatch(name)), Host.ANNOTATION)
+        return next((code for pattern, code in _NVTX if pattern.fullmatch(name)), HostClass.ANNOTATION)
     if category in ANNOTATION_CATEGORIES:
         compiled = name.startswith(("Torch-Compiled Region", "## Call Compiled"))
-        return Host.REGION if compiled else Host.ANNOTATION
+        return HostClass.REGION if compiled else HostClass.ANNOTATION
     if category in OPERATOR_CATEGORIES:
         return operator_class(name)
-    return Host.OTHER
+    return HostClass.OTHER
 
 
 _PREFIXES = (
-    (layout.MARK_LAYER, Host.LAYER),
-    (layout.MARK_STEP, Host.STEP),
-    (layout.MARK_GROUP, Host.GROUP),
-    (layout.MARK_SOURCE, Host.SOURCE),
-    ("ProfilerStep#", Host.PROFILER_STEP),
-    ("Optimizer.step#", Host.OPTIMIZER),
-    ("Optimizer.zero_grad#", Host.ZERO_GRAD),
-    ("enumerate(DataLoader)#", Host.INPUT),
-    *((backend, Host.COMM) for backend in _BACKENDS),
-    ("c10d::", Host.COLLECTIVE_OP),
-    ("_c10d_functional", Host.FUNCTIONAL),
-    ("nccl:", Host.LAUNCH_NOTE),
-    (BACKWARD_WRAPPER, Host.WRAPPER),
+    (layout.MARK_LAYER, HostClass.LAYER),
+    (layout.MARK_STEP, HostClass.STEP),
+    (layout.MARK_GROUP, HostClass.GROUP),
+    (layout.MARK_SOURCE, HostClass.SOURCE),
+    ("ProfilerStep#", HostClass.PROFILER_STEP),
+    ("Optimizer.step#", HostClass.OPTIMIZER),
+    ("Optimizer.zero_grad#", HostClass.ZERO_GRAD),
+    ("enumerate(DataLoader)#", HostClass.INPUT),
+    *((backend, HostClass.COMM) for backend in _BACKENDS),
+    ("c10d::", HostClass.COLLECTIVE_OP),
+    ("_c10d_functional", HostClass.FUNCTIONAL),
+    ("nccl:", HostClass.LAUNCH_NOTE),
+    (BACKWARD_WRAPPER, HostClass.WRAPPER),
 )
 
 
-def operator_class(name: str) -> Host:
+def operator_class(name: str) -> HostClass:
     """The class of a span that the dispatcher or autograd recorded."""
     if _NODE.match(name):
-        return Host.NODE
+        return HostClass.NODE
     if "::" in name:
-        return Host.OTHER if name.startswith(_NOT_OPERATORS) else Host.OPERATOR
-    return Host.REGION if _REGION.match(name) else Host.ANNOTATION
+        return HostClass.OTHER if name.startswith(_NOT_OPERATORS) else HostClass.OPERATOR
+    return HostClass.REGION if _REGION.match(name) else HostClass.ANNOTATION
 
 
-def mark_text(kind: Host, name: str) -> str:
+def mark_text(kind: HostClass, name: str) -> str:
     """What a row of a mark is called: the layer's or module's name instead of the mark's."""
-    if kind is Host.LAYER:
+    if kind is HostClass.LAYER:
         return name[len(layout.MARK_LAYER) :]
-    if kind is Host.MODULE:
+    if kind is HostClass.MODULE:
         return name[len(MODULE_PREFIX) :]
     return name
 

@@ -11,14 +11,14 @@ import numpy.typing as npt
 from msgspec import Struct, field
 
 from perfscope.ingest import classify
-from perfscope.ingest.classify import COMM_CLASSES, Device, Host
+from perfscope.ingest.classify import COMM_CLASSES, DeviceClass, HostClass
 from perfscope.ingest.collectives import Collective, from_args
 from perfscope.ingest.cost_model import Cost, cost, known
 from perfscope.ingest.events import NO_ARGS, Args, Event
 from perfscope.ingest.groups import is_call
 from perfscope.ingest.spill import DEVICE, HOST, LAUNCH, Rows, Spill
+from perfscope.ingest.string_table import Lanes, Words
 from perfscope.ingest.timestamps import parse_us, to_ns
-from perfscope.ingest.words import Lanes, Words
 
 FLUSH_ROWS = 1 << 14
 HOST_ROWS, LAUNCH_ROWS, DEVICE_ROWS = range(3)
@@ -30,14 +30,14 @@ _LONG = np.iinfo(np.int64)
 def _host_use(code: int, text: str) -> int:
     if code in COMM_CLASSES:
         return _USES_COLLECTIVE
-    return _USES_SHAPES if code == Host.OPERATOR and known(text) else _USES_NOTHING
+    return _USES_SHAPES if code == HostClass.OPERATOR and known(text) else _USES_NOTHING
 
 
 def _device_use(code: int, text: str) -> int:
-    return _USES_COLLECTIVE if code == Device.COMM else _USES_NOTHING
+    return _USES_COLLECTIVE if code == DeviceClass.COMM else _USES_NOTHING
 
 
-class Facts(Struct):
+class FileFacts(Struct):
     """What is known of a file once all its events were met."""
 
     first_ns: int = _LONG.max
@@ -53,7 +53,7 @@ class Facts(Struct):
     seen: int = 0  # events that became a row, or were dropped; B and E are one
 
 
-class Collector:
+class EventCollector:
     """Turns lists of events into rows of a `Spill`.
 
     Attributes:
@@ -62,7 +62,7 @@ class Collector:
     """
 
     def __init__(self, spill: Spill, *, flush_rows: int = FLUSH_ROWS) -> None:
-        self.facts = Facts()
+        self.facts = FileFacts()
         self.host_words = Words(classify.host_class, _host_use)
         self.device_words = Words(classify.device_class, _device_use)
         self.lanes = Lanes()
@@ -226,7 +226,7 @@ class Collector:
         columns.clear()
         codes = np.array(self.host_words.codes)[rows["name"]]
         self._count_codes(rows["lane"], codes)
-        for row in rows[(codes == Host.STEP) | (codes == Host.PROFILER_STEP)]:
+        for row in rows[(codes == HostClass.STEP) | (codes == HostClass.PROFILER_STEP)]:
             start = int(row["start"])
             self.facts.steps.append((start, start + int(row["dur"]), int(row["name"]), int(row["lane"])))
         self._keep_calls(rows)
@@ -275,7 +275,7 @@ class Collector:
         rows = self._timed(rows, columns)
         columns.clear()
         codes = np.array(self.device_words.codes)[rows["name"]]
-        self.facts.num_device += int(np.count_nonzero(codes != Device.ANNOTATION))
+        self.facts.num_device += int(np.count_nonzero(codes != DeviceClass.ANNOTATION))
         self._spill.add(DEVICE_ROWS, rows)
 
     def _timed(self, rows: Rows, columns: dict[str, list[Any]]) -> Rows:

@@ -23,7 +23,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from perfscope.ingest.operator_call import Call, Shape
+from perfscope.ingest.operator_call import OperatorInputs, Shape
 
 
 class Cost(Struct, frozen=True):
@@ -34,7 +34,7 @@ class Cost(Struct, frozen=True):
     written: int
 
 
-_Model = Callable[[Call], Cost]
+_Model = Callable[[OperatorInputs], Cost]
 
 
 def known(name: str) -> bool:
@@ -48,7 +48,7 @@ def cost(name: str, dims: Sequence[Any], types: Sequence[Any], concrete: Sequenc
     if model is None:
         return None
     try:
-        return model(Call(dims, types, concrete))
+        return model(OperatorInputs(dims, types, concrete))
     except (ValueError, IndexError, TypeError, ZeroDivisionError):
         return None  # a shape that is missing or does not fit the operator: no figure rather than a wrong one
 
@@ -56,44 +56,44 @@ def cost(name: str, dims: Sequence[Any], types: Sequence[Any], concrete: Sequenc
 # Matrix products
 
 
-def _matmul_cost(call: Call, out: int, inner: int, first: int, second: int) -> Cost:
+def _matmul_cost(call: OperatorInputs, out: int, inner: int, first: int, second: int) -> Cost:
     """out elements, each a sum of `inner` products of elements of inputs `first` and `second`."""
     return Cost(2 * out * inner, call.read(), out * call.size)
 
 
-def _mm(call: Call) -> Cost:
+def _mm(call: OperatorInputs) -> Cost:
     (rows, inner), (_, columns) = call.shape(0), call.shape(1)
     return _matmul_cost(call, rows * columns, inner, 0, 1)
 
 
-def _addmm(call: Call) -> Cost:
+def _addmm(call: OperatorInputs) -> Cost:
     (rows, inner), (_, columns) = call.shape(1), call.shape(2)
     return _matmul_cost(call, rows * columns, inner, 1, 2)
 
 
-def _bmm(call: Call) -> Cost:
+def _bmm(call: OperatorInputs) -> Cost:
     (batch, rows, inner), (_, _, columns) = call.shape(0), call.shape(1)
     return _matmul_cost(call, batch * rows * columns, inner, 0, 1)
 
 
-def _baddbmm(call: Call) -> Cost:
+def _baddbmm(call: OperatorInputs) -> Cost:
     (batch, rows, inner), (_, _, columns) = call.shape(1), call.shape(2)
     return _matmul_cost(call, batch * rows * columns, inner, 1, 2)
 
 
-def _matvec(call: Call) -> Cost:
+def _matvec(call: OperatorInputs) -> Cost:
     rows, inner = call.shape(0)
     return _matmul_cost(call, rows, inner, 0, 1)
 
 
-def _linear(call: Call) -> Cost:
+def _linear(call: OperatorInputs) -> Cost:
     *batch, inner = call.shape(0)
     weight = call.shape(1)
     columns = weight[0] if len(weight) == 2 else 1
     return _matmul_cost(call, prod(batch) * columns, inner, 0, 1)
 
 
-def _matmul(call: Call) -> Cost:
+def _matmul(call: OperatorInputs) -> Cost:
     left, right = call.shape(0), call.shape(1)
     inner = left[-1]
     rows = left[-2] if len(left) > 1 else 1
@@ -112,7 +112,9 @@ def _broadcast(left: Shape, right: Shape) -> Shape:
 
 
 def _recurrent(
-    weights: Callable[[Call], list[Shape]], num_outputs: Callable[[Call], int], passes: int
+    weights: Callable[[OperatorInputs], list[Shape]],
+    num_outputs: Callable[[OperatorInputs], int],
+    passes: int,
 ) -> _Model:
     """Model of a fused recurrent layer or stack.
 
@@ -123,7 +125,7 @@ def _recurrent(
         passes: 1 forward; 2 backward, which has a product for the input's and one for the weight's gradient.
     """
 
-    def model(call: Call) -> Cost:
+    def model(call: OperatorInputs) -> Cost:
         *positions, _ = call.shape(0)  # [seq, batch], [batch, seq], or the sum of lengths of packed sequences
         matrices = [shape for shape in weights(call) if len(shape) == 2]
         if not matrices:
@@ -135,17 +137,17 @@ def _recurrent(
     return model
 
 
-def _onednn_weights(call: Call) -> list[Shape]:
+def _onednn_weights(call: OperatorInputs) -> list[Shape]:
     """One layer in one direction: (input, weight of the input, weight of the state, biases ...)."""
     return [call.shape(1), call.shape(2)]
 
 
-def _stacked_weights(call: Call) -> list[Shape]:
+def _stacked_weights(call: OperatorInputs) -> list[Shape]:
     return call.list_shapes(1)
 
 
-def _stacked_width(directions_at: int) -> Callable[[Call], int]:
-    def width(call: Call) -> int:
+def _stacked_width(directions_at: int) -> Callable[[OperatorInputs], int]:
+    def width(call: OperatorInputs) -> int:
         """The second weight of a layer has the columns that the state, and with it the output, has."""
         return call.list_shapes(1)[1][1] * (1 + call.flag(directions_at))
 
@@ -167,7 +169,7 @@ def _conv_output(
 def _conv(stride_at: int, transposed_at: int | None) -> _Model:
     """Model of a forward convolution (input, weight, bias, ..., stride, padding, dilation, ...)."""
 
-    def model(call: Call) -> Cost:
+    def model(call: OperatorInputs) -> Cost:
         (batch, *spatial), weight = _batched(call, 0), call.shape(1)
         rank = len(weight) - 2
         spatial = spatial[1:]
@@ -191,7 +193,7 @@ def _conv(stride_at: int, transposed_at: int | None) -> _Model:
     return model
 
 
-def _mkldnn_conv(call: Call) -> Cost:
+def _mkldnn_conv(call: OperatorInputs) -> Cost:
     """input, weight, bias, padding, stride, dilation, groups: padding and stride change places."""
     (batch, *spatial), weight = _batched(call, 0), call.shape(1)
     rank = len(weight) - 2
@@ -200,12 +202,12 @@ def _mkldnn_conv(call: Call) -> Cost:
     return Cost(2 * batch * prod(out) * prod(weight), call.read(), batch * weight[0] * prod(out) * call.size)
 
 
-def _batched(call: Call, index: int) -> list[int]:
+def _batched(call: OperatorInputs, index: int) -> list[int]:
     shape, weight = call.shape(index), call.shape(1)
     return [1, *shape] if len(shape) == len(weight) - 1 else list(shape)
 
 
-def _conv_backward(call: Call) -> Cost:
+def _conv_backward(call: OperatorInputs) -> Cost:
     """grad_output, input, weight, bias sizes, stride, ..., transposed, output padding, groups, mask."""
     grad, data, weight = call.shape(0), call.shape(1), call.shape(2)
     transposed = call.flag(7)
@@ -219,7 +221,7 @@ def _conv_backward(call: Call) -> Cost:
 # Attention
 
 
-def _attention_shapes(call: Call, first: int, heads_first: bool) -> tuple[int, int, int, int, int]:
+def _attention_shapes(call: OperatorInputs, first: int, heads_first: bool) -> tuple[int, int, int, int, int]:
     """(batch * heads, query length, key length, query width, value width)."""
     query, key, value = (call.shape(first + i) for i in range(3))
     if len(query) < 3:
@@ -230,7 +232,7 @@ def _attention_shapes(call: Call, first: int, heads_first: bool) -> tuple[int, i
 
 
 def _attention(heads_first: bool) -> _Model:
-    def model(call: Call) -> Cost:
+    def model(call: OperatorInputs) -> Cost:
         batch, queries, keys, width, value_width = _attention_shapes(call, 0, heads_first)
         flops = 2 * batch * queries * keys * (width + value_width)
         return Cost(flops, call.read(), batch * queries * value_width * call.size)
@@ -241,7 +243,7 @@ def _attention(heads_first: bool) -> _Model:
 def _attention_backward(heads_first: bool) -> _Model:
     """Scores again, then the gradients of values, scores, queries and keys: five products."""
 
-    def model(call: Call) -> Cost:
+    def model(call: OperatorInputs) -> Cost:
         batch, queries, keys, width, value_width = _attention_shapes(call, 1, heads_first)
         flops = 2 * batch * queries * keys * (3 * width + 2 * value_width)
         written = sum(call.num_bytes(index) for index in (1, 2, 3))
@@ -256,7 +258,7 @@ def _attention_backward(heads_first: bool) -> _Model:
 def _elementwise(flops: int, *, writes: int = 1) -> _Model:
     """`flops` per element of the broadcast inputs; `writes` outputs of that size."""
 
-    def model(call: Call) -> Cost:
+    def model(call: OperatorInputs) -> Cost:
         shapes = [call.shape(index) for index in range(len(call)) if call.is_tensor(index)]
         if not shapes:
             raise ValueError("no tensor")
@@ -273,34 +275,34 @@ def _elementwise(flops: int, *, writes: int = 1) -> _Model:
 def _on_first(flops: int) -> _Model:
     """`flops` per element of the first tensor, which has the size of the output."""
 
-    def model(call: Call) -> Cost:
+    def model(call: OperatorInputs) -> Cost:
         return Cost(flops * call.elements(0), call.read(), call.num_bytes(0))
 
     return model
 
 
-def _norm_backward(call: Call) -> Cost:
+def _norm_backward(call: OperatorInputs) -> Cost:
     return Cost(8 * call.elements(0), call.read(), call.num_bytes(0))
 
 
-def _fill(call: Call) -> Cost:
+def _fill(call: OperatorInputs) -> Cost:
     return Cost(0, 0, call.num_bytes(0))
 
 
-def _copy(call: Call) -> Cost:
+def _copy(call: OperatorInputs) -> Cost:
     """copy_(self, source): reads the source, writes self."""
     return Cost(0, call.num_bytes(1), call.num_bytes(0))
 
 
-def _clone(call: Call) -> Cost:
+def _clone(call: OperatorInputs) -> Cost:
     return Cost(0, call.num_bytes(0), call.num_bytes(0))
 
 
-def _cat(call: Call) -> Cost:
+def _cat(call: OperatorInputs) -> Cost:
     return Cost(0, call.num_bytes(0), call.num_bytes(0))
 
 
-def _reduce(call: Call) -> Cost:
+def _reduce(call: OperatorInputs) -> Cost:
     """sum(self, dims, ...) and friends: one value per element that is not reduced."""
     shape = call.shape(0)
     try:
@@ -313,11 +315,11 @@ def _reduce(call: Call) -> Cost:
     return Cost(elements, call.num_bytes(0), elements // max(1, reduced) * call.size)
 
 
-def _reduce_all(call: Call) -> Cost:
+def _reduce_all(call: OperatorInputs) -> Cost:
     return Cost(call.elements(0), call.num_bytes(0), call.size)
 
 
-def _pool(call: Call) -> Cost:
+def _pool(call: OperatorInputs) -> Cost:
     """max_pool2d, avg_pool2d (self, kernel, stride, padding, ...)."""
     shape = call.shape(0)
     kernel = call.ints(1)
@@ -331,24 +333,24 @@ def _pool(call: Call) -> Cost:
     return Cost(elements * prod(kernel), call.num_bytes(0), elements * call.size)
 
 
-def _adaptive_pool(call: Call) -> Cost:
+def _adaptive_pool(call: OperatorInputs) -> Cost:
     shape, out = call.shape(0), call.ints(1)
     elements = prod(shape[: -len(out)]) * prod(out)
     return Cost(prod(shape), call.num_bytes(0), elements * call.size)
 
 
-def _pool_backward(call: Call) -> Cost:
+def _pool_backward(call: OperatorInputs) -> Cost:
     """(grad_output, self, ...): writes a gradient of self's size."""
     return Cost(call.elements(1), call.num_bytes(0), call.num_bytes(1))
 
 
-def _embedding(call: Call) -> Cost:
+def _embedding(call: OperatorInputs) -> Cost:
     """(weight, indices): reads and writes one row per index."""
     moved = call.elements(1) * call.shape(0)[-1] * (call.num_bytes(0) // max(1, call.elements(0)))
     return Cost(0, moved + call.num_bytes(1), moved)
 
 
-def _embedding_backward(call: Call) -> Cost:
+def _embedding_backward(call: OperatorInputs) -> Cost:
     """(grad_output, indices, num_weights, ...): adds one row per index into a zeroed table."""
     rows = call.ints(2)[0]
     return Cost(call.elements(0), call.read(), rows * call.shape(0)[-1] * call.size)
@@ -357,7 +359,7 @@ def _embedding_backward(call: Call) -> Cost:
 def _foreach(flops: int) -> _Model:
     """Operators over lists of tensors; the first list is the result."""
 
-    def model(call: Call) -> Cost:
+    def model(call: OperatorInputs) -> Cost:
         elements = call.list_elements(0)
         if not elements:
             raise ValueError("no tensor list")
@@ -369,7 +371,7 @@ def _foreach(flops: int) -> _Model:
 def _fused_optimizer(flops: int, state_lists: int) -> _Model:
     """_fused_sgd_ and the like: parameters, gradients, states; parameters and states are written."""
 
-    def model(call: Call) -> Cost:
+    def model(call: OperatorInputs) -> Cost:
         elements = call.list_elements(0)
         if not elements:
             raise ValueError("no tensor list")

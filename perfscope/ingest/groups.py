@@ -25,12 +25,18 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from perfscope.ingest.classify import Host
+from perfscope.ingest.classify import HostClass
 from perfscope.ingest.collectives import Collective, canonical
 from perfscope.ingest.spill import Rows
 from perfscope.rundir import layout
 
-_CALL_CODES = (Host.COMM, Host.COLLECTIVE_OP, Host.GROUP, Host.SOURCE, Host.FUNCTIONAL)
+_CALL_CODES = (
+    HostClass.COMM,
+    HostClass.COLLECTIVE_OP,
+    HostClass.GROUP,
+    HostClass.SOURCE,
+    HostClass.FUNCTIONAL,
+)
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 _BACKEND = "gloo:"  # the one that is known to give each group its own threads
 _SEEN_AS = {"reduce_scatter": "all_reduce"}  # gloo adds up, and each rank takes its part
@@ -60,7 +66,7 @@ class CallGroups(Struct):
 
 def is_call(code: int, text: str) -> bool:
     """Whether `find_groups` needs host rows of this class and name."""
-    return code in _CALL_CODES or (code == Host.WRAPPER and text.endswith(_ACCUMULATE))
+    return code in _CALL_CODES or (code == HostClass.WRAPPER and text.endswith(_ACCUMULATE))
 
 
 def find_groups(
@@ -83,7 +89,7 @@ def find_groups(
     """
     order = np.argsort(calls["start"], kind="stable")
     calls, codes = calls[order], codes[order]
-    if not np.isin(codes, (Host.GROUP, Host.SOURCE)).any() and not reducers:
+    if not np.isin(codes, (HostClass.GROUP, HostClass.SOURCE)).any() and not reducers:
         return CallGroups()
     calls_of = _Calls(texts, collectives, sizes, reducers[0] if len(reducers) == 1 else None)
     columns = (calls[name].tolist() for name in ("start", "dur", "name", "detail", "lane"))
@@ -130,18 +136,18 @@ class _Calls:
     def add(self, code: int, text: str, lane: int, start: int, end: int, detail: int) -> None:
         """The next call."""
         thread = self._threads[lane]
-        if code == Host.GROUP:
+        if code == HostClass.GROUP:
             thread.mark = (end, self._collectives[detail].group)
-        elif code == Host.SOURCE:
+        elif code == HostClass.SOURCE:
             rank_text = text[len(layout.MARK_SOURCE) :]
             if len(thread.anybody) == 1 and rank_text.isdigit():  # of several it could be any
                 self.sources[lane, thread.anybody[0]] = int(rank_text)
             thread.anybody.clear()
-        elif code == Host.FUNCTIONAL:
+        elif code == HostClass.FUNCTIONAL:
             thread.functional = end
-        elif code == Host.WRAPPER:
+        elif code == HostClass.WRAPPER:
             thread.accumulating = end
-        elif code == Host.COLLECTIVE_OP:
+        elif code == HostClass.COLLECTIVE_OP:
             thread.operator = (end, text)
             self._queue(text, self._group_of(thread, text, start), self._collectives[detail].elements)
         elif text.startswith(_BACKEND):

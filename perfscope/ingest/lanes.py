@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from perfscope.ingest.classify import Host
-from perfscope.ingest.collect import Facts
+from perfscope.ingest.classify import HostClass
+from perfscope.ingest.collect import FileFacts
+from perfscope.ingest.string_table import Lanes
 from perfscope.ingest.summary import Lane
-from perfscope.ingest.words import Lanes
 
 
 def describe_lanes(
-    facts: Facts,
+    facts: FileFacts,
     lanes: Lanes,
     main: int | None,
     device_rows: npt.NDArray[np.int64],
@@ -33,15 +33,15 @@ def describe_lanes(
                 label = f"stream {lane}" + (" (communication)" if comm else "")
                 lanes_found.append(Lane(device=owner, lane=lane, role="stream", label=label))
             continue
-        counts = facts.host_codes[number] if number < len(facts.host_codes) else np.zeros(len(Host))
+        counts = facts.host_codes[number] if number < len(facts.host_codes) else np.zeros(len(HostClass))
         if not counts.any():
             continue
         if number == main:
             role, label = "main", "main thread"
-        elif 2 * counts[Host.COMM] > counts.sum():
+        elif 2 * counts[HostClass.COMM] > counts.sum():
             num_backends += 1
             role, label = "backend", f"communication thread {num_backends}"
-        elif counts[Host.WRAPPER] or counts[Host.NODE]:
+        elif counts[HostClass.WRAPPER] or counts[HostClass.NODE]:
             num_autograd += 1
             role, label = "autograd", f"autograd thread {num_autograd}"
         else:

@@ -16,7 +16,7 @@ _SIZES = {
 _DEFAULT_SIZE = 4
 
 
-class Call:
+class OperatorInputs:
     """The recorded inputs of one operator call.
 
     Args:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
 
-from perfscope.ingest.classify import MODULE_PREFIX, Host
+from perfscope.ingest.classify import MODULE_PREFIX, HostClass
 from perfscope.ingest.collectives import Collective
 from perfscope.ingest.spill import Rows
 
@@ -39,9 +39,23 @@ _WRAPPERS = (
 
 # Not the nodes: only those that `complete_wrappers` finds in no wrapper saying the same are walked.
 SCOPES = frozenset(
-    {Host.WRAPPER, Host.LAYER, Host.MODULE, Host.STEP, Host.PROFILER_STEP, Host.OPTIMIZER}
-    | {Host.ZERO_GRAD, Host.INPUT, Host.COMM, Host.COLLECTIVE_OP, Host.LAUNCH_NOTE, Host.COMM_PARAMETERS}
-    | {Host.GROUP, Host.CLOSURE}
+    {
+        HostClass.WRAPPER,
+        HostClass.LAYER,
+        HostClass.MODULE,
+        HostClass.STEP,
+        HostClass.PROFILER_STEP,
+        HostClass.OPTIMIZER,
+    }
+    | {
+        HostClass.ZERO_GRAD,
+        HostClass.INPUT,
+        HostClass.COMM,
+        HostClass.COLLECTIVE_OP,
+        HostClass.LAUNCH_NOTE,
+        HostClass.COMM_PARAMETERS,
+    }
+    | {HostClass.GROUP, HostClass.CLOSURE}
 )
 
 
@@ -64,9 +78,9 @@ def complete_wrappers(rows: Rows, codes: npt.NDArray[np.int64]) -> tuple[Rows, n
         The rows (a copy if any changed), and which are backward nodes that stand in no wrapper with their
         number: wrappers are missing in the file, or began before these rows do.
     """
-    is_wrapper = codes == Host.WRAPPER
+    is_wrapper = codes == HostClass.WRAPPER
     numbered = (rows["sequence"] >= 0) & (rows["forward_thread"] > 0)
-    bare = ((codes == Host.NODE) | numbered) & ~is_wrapper  # Python Functions have nodes of any name
+    bare = ((codes == HostClass.NODE) | numbered) & ~is_wrapper  # Python Functions have nodes of any name
     nodes, wrappers = np.flatnonzero(bare), np.flatnonzero(is_wrapper)
     if not len(nodes) or not len(wrappers):
         return rows, bare
@@ -166,10 +180,10 @@ class Scopes:
                 self._pop(thread, changes)
             code = self._codes[name]
             path = outer_path = paths[-1]
-            if code == Host.MODULE:
+            if code == HostClass.MODULE:
                 path = self._module_path(self._texts[name][len(MODULE_PREFIX) :], outer_path)
             context = self._inner(code, contexts[-1], name, path, (lane, sequence, forward), detail)
-            if code == Host.MODULE and path.rpartition(".")[2].startswith(_WRAPPERS):
+            if code == HostClass.MODULE and path.rpartition(".")[2].startswith(_WRAPPERS):
                 path = outer_path
             ends.append(start + dur)
             contexts.append(context)
@@ -194,25 +208,25 @@ class Scopes:
     ) -> Context:
         phase, layer, collective = outer
         numbered = node[1] >= 0 and node[2] > 0
-        if numbered or code in (Host.WRAPPER, Host.NODE):
+        if numbered or code in (HostClass.WRAPPER, HostClass.NODE):
             phase = BACKWARD
             layer = self._ask(node, outer) if numbered else layer
-        elif code == Host.LAYER:
+        elif code == HostClass.LAYER:
             layer = self.layer_number(self._texts[name].partition(":")[2])
             phase = phase if phase == BACKWARD else FORWARD  # also inside an optimizer: it called a closure
-        elif code == Host.MODULE:
+        elif code == HostClass.MODULE:
             if self._use_modules:
                 layer = self.layer_number(path)
                 phase = phase if phase == BACKWARD else FORWARD
-        elif code == Host.CLOSURE:
+        elif code == HostClass.CLOSURE:
             phase = FORWARD
-        elif code in (Host.STEP, Host.PROFILER_STEP):
+        elif code in (HostClass.STEP, HostClass.PROFILER_STEP):
             phase = FORWARD if phase == OTHER else phase
-        elif code in (Host.OPTIMIZER, Host.ZERO_GRAD):
+        elif code in (HostClass.OPTIMIZER, HostClass.ZERO_GRAD):
             phase = OPTIMIZER
-        elif code == Host.INPUT:
+        elif code == HostClass.INPUT:
             phase = OTHER
-        elif code == Host.GROUP:
+        elif code == HostClass.GROUP:
             # A send that is still under way may seem to be around the next call: the mark knows better.
             collective = detail
         else:

@@ -8,22 +8,22 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from perfscope.ingest.classify import Host, step_number
-from perfscope.ingest.collect import Facts
-from perfscope.ingest.words import Lanes
+from perfscope.ingest.classify import HostClass, step_number
+from perfscope.ingest.collect import FileFacts
+from perfscope.ingest.string_table import Lanes
 from perfscope.vocabulary.steps import StepSource
 
 OUTSIDE = -1
-_SOURCES = ((Host.STEP, StepSource.PERFSCOPE), (Host.PROFILER_STEP, StepSource.PROFILER))
+_SOURCES = ((HostClass.STEP, StepSource.PERFSCOPE), (HostClass.PROFILER_STEP, StepSource.PROFILER))
 # The thread with most spans of the first of these classes that occurs is the main thread.
 _MAIN_SIGNS = (
-    Host.STEP,
-    Host.PROFILER_STEP,
-    Host.OPTIMIZER,
-    Host.LAYER,
-    Host.ZERO_GRAD,
-    Host.MODULE,
-    Host.INPUT,
+    HostClass.STEP,
+    HostClass.PROFILER_STEP,
+    HostClass.OPTIMIZER,
+    HostClass.LAYER,
+    HostClass.ZERO_GRAD,
+    HostClass.MODULE,
+    HostClass.INPUT,
 )
 
 
@@ -35,7 +35,7 @@ class Steps:
         source: without marks, StepSource.WHOLE_FILE, everything is step 0.
     """
 
-    def __init__(self, facts: Facts, texts: Sequence[str], codes: Sequence[int]) -> None:
+    def __init__(self, facts: FileFacts, texts: Sequence[str], codes: Sequence[int]) -> None:
         self.source = StepSource.WHOLE_FILE
         self.spans: list[tuple[int, int, int]] = []
         for code, source in _SOURCES:
@@ -81,7 +81,7 @@ def _spans(marks: list[tuple[int, int, int, int]], texts: Sequence[str]) -> list
     ]
 
 
-def main_lane(facts: Facts, lanes: Lanes) -> int | None:
+def main_lane(facts: FileFacts, lanes: Lanes) -> int | None:
     """Number of the thread that runs the training loop; None without host threads."""
     counts = facts.host_codes
     threads = [lane for lane in range(len(counts)) if not lanes.is_device[lane] and counts[lane].any()]

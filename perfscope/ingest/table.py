@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from perfscope.ingest.collectives import Collective, ProcessGroups
 from perfscope.ingest.cost_model import Cost
 from perfscope.ingest.groups import CallGroups
-from perfscope.ingest.timeline import ABSENT, COPY, Small, Table
+from perfscope.ingest.timeline import ABSENT, COPY, Small, TimelineTable
 from perfscope.rundir.files import replacing
 from perfscope.rundir.schema import KINDS, PHASES, TIMELINE
 
@@ -92,17 +92,17 @@ class TimelineFile:
             raise
         self._stack.__exit__(kind, value, trace)
 
-    def write(self, tables: Sequence[Table]) -> None:
+    def write(self, tables: Sequence[TimelineTable]) -> None:
         """One row group out of the tables of a slice."""
         parts = [table for table in tables if len(table)]
         if not parts:
             return
         start = np.concatenate([part.start for part in parts])
         order = np.argsort(start, kind="stable")
-        rows = Table(
+        rows = TimelineTable(
             **{
                 name: np.concatenate([getattr(p, name) for p in parts])[order]
-                for name in Table.__struct_fields__
+                for name in TimelineTable.__struct_fields__
             }
         )
         columns = self._columns(rows) | self._comm_columns(rows)
@@ -110,7 +110,7 @@ class TimelineFile:
         self._writer.write_table(batch, row_group_size=len(rows))
         self.num_rows += len(rows)
 
-    def _columns(self, rows: Table) -> dict[str, pa.Array]:
+    def _columns(self, rows: TimelineTable) -> dict[str, pa.Array]:
         rank, window, base_ns = self._constants
         lanes = self._lanes[rows.lane]
         costs = self._costs[np.maximum(rows.cost, 0)]
@@ -140,7 +140,7 @@ class TimelineFile:
             "bytes_written": _ints(np.where(is_copy, moved, costs[:, 2]), pa.int64(), unknown & ~is_copy),
         }
 
-    def _comm_columns(self, rows: Table) -> dict[str, pa.Array]:
+    def _comm_columns(self, rows: TimelineTable) -> dict[str, pa.Array]:
         """Columns only communication has. Counts `seq`, so each slice must come exactly once."""
         rows_with = np.flatnonzero(rows.collective >= 0)
         descriptions: list[tuple[Any, ...]] = []

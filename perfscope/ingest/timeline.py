@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from perfscope.ingest.classify import FIRST_SCOPE, Device, Host
-from perfscope.ingest.collect import Collector
+from perfscope.ingest.classify import FIRST_SCOPE, DeviceClass, HostClass
+from perfscope.ingest.collect import EventCollector
 from perfscope.ingest.launches import Launches
 from perfscope.ingest.scopes import NO_LAYER, SCOPES, Scopes, complete_wrappers
 from perfscope.ingest.spill import DEVICE, Rows
@@ -21,10 +21,10 @@ COMPUTE, COMM, COPY, INPUT, OPTIMIZER, HOST, ANNOTATION = range(7)  # as schema.
 # A device clock mapped onto the host's may put a kernel a little before its own launch.
 _CLOCK_SLACK_NS = 2_000_000
 ABSENT = int(np.iinfo(np.int64).max)
-_NO_ROW_CODES = (Host.WRAPPER, Host.COMM_PARAMETERS, Host.GROUP, Host.SOURCE)
+_NO_ROW_CODES = (HostClass.WRAPPER, HostClass.COMM_PARAMETERS, HostClass.GROUP, HostClass.SOURCE)
 
 
-class Table(Struct):
+class TimelineTable(Struct):
     """Finished rows, as arrays of one length. -1 is null unless said otherwise."""
 
     lane: Small  # number in `Lanes`
@@ -47,7 +47,7 @@ class Table(Struct):
         return len(self.start)
 
 
-class Timeline:
+class TimelineBuilder:
     """Turns the merged slices of a `Spill` into tables, carrying over what is still open.
 
     Args:
@@ -58,7 +58,7 @@ class Timeline:
     """
 
     def __init__(
-        self, collector: Collector, scopes: Scopes, steps: Steps, *, main: int | None, use_modules: bool
+        self, collector: EventCollector, scopes: Scopes, steps: Steps, *, main: int | None, use_modules: bool
     ) -> None:
         facts = collector.facts
         self._scopes = scopes
@@ -71,10 +71,10 @@ class Timeline:
         self._device_carry = np.zeros(0, DEVICE)
         self._open_ends: dict[int, Ints] = {}
         self._operator_ends: dict[tuple[int, bool], int] = {}
-        self._kinds = _kinds_of_codes(facts.num_device > 0, bool(facts.host_codes[:, Host.COMM].any()))
-        self._is_scope = np.array([code in SCOPES for code in Host])
-        self._has_row = np.array([code not in _NO_ROW_CODES for code in Host])
-        self._has_row[Host.MODULE] = use_modules
+        self._kinds = _kinds_of_codes(facts.num_device > 0, bool(facts.host_codes[:, HostClass.COMM].any()))
+        self._is_scope = np.array([code in SCOPES for code in HostClass])
+        self._has_row = np.array([code not in _NO_ROW_CODES for code in HostClass])
+        self._has_row[HostClass.MODULE] = use_modules
         self.num_cut = 0  # device rows launched before the first step, or before the file begins
         self._can_be_cut = facts.num_launches > 0
         self._first_device_word = len(self._host_codes)
@@ -83,7 +83,7 @@ class Timeline:
         self.comm_rows = np.zeros(len(collector.lanes.keys), np.int64)  # per lane, of these
         self.unknown_rows = np.zeros(len(self._device_codes), np.int64)  # per device word
 
-    def tables(self, until: int, host: Rows, launches: Rows, device: Rows) -> list[Table]:
+    def tables(self, until: int, host: Rows, launches: Rows, device: Rows) -> list[TimelineTable]:
         """The table rows of one slice: host threads, then devices, each by start within its lane."""
         host_table, contexts = self._host_slice(until, host, launches)
         self._launches.add(launches, self._steps.of(launches["start"]), contexts)
@@ -97,7 +97,7 @@ class Timeline:
 
     # Host threads
 
-    def _host_slice(self, until: int, rows: Rows, launches: Rows) -> tuple[Table, Small]:
+    def _host_slice(self, until: int, rows: Rows, launches: Rows) -> tuple[TimelineTable, Small]:
         codes = self._host_codes[rows["name"]] if len(rows) else np.zeros(0, np.int64)
         context = np.zeros((len(rows), 3), np.int32)
         launch_context = np.zeros((len(launches), 3), np.int32)
@@ -149,7 +149,7 @@ class Timeline:
         transforms hides the dimensions that are mapped over, and its innermost operators carry the cost.
         """
         starts, ends = rows["start"], rows["start"] + rows["dur"]
-        operator = codes == Host.OPERATOR
+        operator = codes == HostClass.OPERATOR
         is_costed = operator & (rows["detail"] >= 0)
         nested = starts < self._enclosing_end(lane, False, operator, ends)
         nested_known = starts < self._enclosing_end(lane, True, is_costed, ends)
@@ -216,9 +216,9 @@ class Timeline:
         context: Small,
         costed: npt.NDArray[np.bool_],
         depth: Small,
-    ) -> Table:
+    ) -> TimelineTable:
         nothing = np.full(len(rows), -1, np.int64)
-        return Table(
+        return TimelineTable(
             lane=rows["lane"],
             start=rows["start"],
             dur=rows["dur"],
@@ -227,7 +227,7 @@ class Timeline:
             kind=kinds,
             phase=context[:, 0],
             layer=context[:, 1],
-            word=np.where(codes == Host.MODULE, self._first_layer_word + context[:, 1], rows["name"]),
+            word=np.where(codes == HostClass.MODULE, self._first_layer_word + context[:, 1], rows["name"]),
             correlation=nothing,
             launch=np.full(len(rows), ABSENT),
             launch_step=np.full(len(rows), OUTSIDE, np.int32),
@@ -238,10 +238,10 @@ class Timeline:
 
     # Devices
 
-    def _device_slice(self, rows: Rows, until: int) -> Table:
+    def _device_slice(self, rows: Rows, until: int) -> TimelineTable:
         codes = self._device_codes[rows["name"]] if len(rows) else np.zeros(0, np.int64)
         launches = self._launches.find(rows["correlation"])
-        is_work = codes != Device.ANNOTATION
+        is_work = codes != DeviceClass.ANNOTATION
         launched = launches.known & is_work
         launch = np.where(launched, launches.start, ABSENT)
         if self._can_be_cut:
@@ -256,7 +256,7 @@ class Timeline:
         collective = np.full(len(rows), -1, np.int32)
         for row in np.flatnonzero(kinds == COMM).tolist():
             collective[row] = self._scopes.merge(int(rows["detail"][row]), int(launches.collective[row]))
-        return Table(
+        return TimelineTable(
             lane=rows["lane"],
             start=rows["start"],
             dur=rows["dur"],
@@ -276,15 +276,20 @@ class Timeline:
 
     def _count_device(self, rows: Rows, codes: Ints) -> None:
         self.device_rows += np.bincount(rows["lane"], minlength=len(self.device_rows))
-        self.comm_rows += np.bincount(rows["lane"][codes == Device.COMM], minlength=len(self.comm_rows))
-        unknown = rows["name"][codes == Device.UNKNOWN]
+        self.comm_rows += np.bincount(rows["lane"][codes == DeviceClass.COMM], minlength=len(self.comm_rows))
+        unknown = rows["name"][codes == DeviceClass.UNKNOWN]
         self.unknown_rows += np.bincount(unknown, minlength=len(self.unknown_rows))
 
 
-_DEVICE_KINDS = np.empty(len(Device), np.int32)
-_DEVICE_KINDS[[Device.COMPUTE, Device.COMM, Device.COPY, Device.ANNOTATION, Device.UNKNOWN]] = (
-    COMPUTE, COMM, COPY, ANNOTATION, COMPUTE
-)  # fmt: skip
+_DEVICE_KINDS = np.empty(len(DeviceClass), np.int32)
+for _device_class, _kind in (
+    (DeviceClass.COMPUTE, COMPUTE),
+    (DeviceClass.COMM, COMM),
+    (DeviceClass.COPY, COPY),
+    (DeviceClass.ANNOTATION, ANNOTATION),
+    (DeviceClass.UNKNOWN, COMPUTE),
+):
+    _DEVICE_KINDS[_device_class] = _kind
 
 
 def _regions_that_communicate(rows: Rows, codes: Ints) -> npt.NDArray[np.bool_]:
@@ -292,10 +297,10 @@ def _regions_that_communicate(rows: Rows, codes: Ints) -> npt.NDArray[np.bool_]:
 
     Looked up within one slice: a region is not told from others whose collective lies in the next slice.
     """
-    calls = rows["start"][codes == Host.COLLECTIVE_OP]
+    calls = rows["start"][codes == HostClass.COLLECTIVE_OP]
     begin = np.searchsorted(calls, rows["start"], side="left")
     end = np.searchsorted(calls, rows["start"] + rows["dur"], side="left")
-    result: npt.NDArray[np.bool_] = (codes == Host.REGION) & (end > begin)
+    result: npt.NDArray[np.bool_] = (codes == HostClass.REGION) & (end > begin)
     return result
 
 
@@ -307,12 +312,14 @@ def _present(*lanes: npt.NDArray[Any]) -> list[int]:
 
 def _kinds_of_codes(has_device: bool, has_backend: bool) -> Small:
     """Kind of each host class. On a host that feeds a device, operators only launch: kind host."""
-    kinds = np.full(len(Host), ANNOTATION, np.int32)
-    kinds[[Host.OPERATOR, Host.REGION]] = HOST if has_device else COMPUTE
-    kinds[[Host.NODE, Host.LAUNCH_NOTE, Host.OTHER, Host.WRAPPER, Host.COMM_PARAMETERS]] = HOST
-    kinds[Host.FUNCTIONAL] = HOST
-    kinds[[Host.OPTIMIZER, Host.ZERO_GRAD]] = OPTIMIZER
-    kinds[Host.INPUT] = INPUT
-    kinds[Host.COMM] = COMM
-    kinds[Host.COLLECTIVE_OP] = HOST if has_device or has_backend else COMM
+    kinds = np.full(len(HostClass), ANNOTATION, np.int32)
+    kinds[[HostClass.OPERATOR, HostClass.REGION]] = HOST if has_device else COMPUTE
+    kinds[
+        [HostClass.NODE, HostClass.LAUNCH_NOTE, HostClass.OTHER, HostClass.WRAPPER, HostClass.COMM_PARAMETERS]
+    ] = HOST
+    kinds[HostClass.FUNCTIONAL] = HOST
+    kinds[[HostClass.OPTIMIZER, HostClass.ZERO_GRAD]] = OPTIMIZER
+    kinds[HostClass.INPUT] = INPUT
+    kinds[HostClass.COMM] = COMM
+    kinds[HostClass.COLLECTIVE_OP] = HOST if has_device or has_backend else COMM
     return kinds

@@ -8,8 +8,8 @@ from typing import Protocol
 import numpy as np
 
 from perfscope.errors import UnreadableFileError
-from perfscope.ingest.classify import Host, mark_text
-from perfscope.ingest.collect import Collector
+from perfscope.ingest.classify import HostClass, mark_text
+from perfscope.ingest.collect import EventCollector
 from perfscope.ingest.collectives import ProcessGroups
 from perfscope.ingest.events import Event, ReadCounts
 from perfscope.ingest.files import WindowFile, source_of
@@ -21,7 +21,7 @@ from perfscope.ingest.spill import Spill
 from perfscope.ingest.steps import Steps, main_lane
 from perfscope.ingest.summary import IngestSummary
 from perfscope.ingest.table import TimelineFile
-from perfscope.ingest.timeline import Timeline
+from perfscope.ingest.timeline import TimelineBuilder
 from perfscope.rundir import layout
 from perfscope.rundir.documents import read_document
 from perfscope.vocabulary.steps import StepSource
@@ -47,7 +47,7 @@ def ingest_events(file: WindowFile, source: EventSource) -> IngestSummary:
         OSError: the timeline cannot be written.
     """
     with Spill(file.table.parent) as spill:
-        collector = Collector(spill)
+        collector = EventCollector(spill)
         for events in source:
             collector.add(events)
         collector.close()
@@ -57,7 +57,7 @@ def ingest_events(file: WindowFile, source: EventSource) -> IngestSummary:
 def unusable_window(file: WindowFile, reason: str) -> IngestSummary:
     """An empty timeline and a summary that says why."""
     with Spill(file.table.parent) as spill:
-        collector = Collector(spill)
+        collector = EventCollector(spill)
         collector.close()
         return _Window(file, ReadCounts(notes=[reason]), Metadata(), collector).write(spill)
 
@@ -70,7 +70,7 @@ class _Window:
         file: WindowFile,
         counts: ReadCounts,
         metadata: Metadata,
-        collector: Collector,
+        collector: EventCollector,
     ) -> None:
         self._file = file
         self._counts = counts
@@ -78,8 +78,8 @@ class _Window:
         self._metadata = metadata
         strings = collector.host_words
         self._facts = collector.facts
-        marked = bool(self._facts.host_codes[:, Host.LAYER].any())
-        self._use_modules = not marked and bool(self._facts.host_codes[:, Host.MODULE].any())
+        marked = bool(self._facts.host_codes[:, HostClass.LAYER].any())
+        self._use_modules = not marked and bool(self._facts.host_codes[:, HostClass.MODULE].any())
         self._steps = Steps(self._facts, strings.texts, strings.codes)
         self._renamed = _renamed_layers(file)
         self._scopes = Scopes(
@@ -93,11 +93,13 @@ class _Window:
     def write(self, spill: Spill) -> IngestSummary:
         collector = self._collector
         main = main_lane(self._facts, collector.lanes)
-        timeline = Timeline(collector, self._scopes, self._steps, main=main, use_modules=self._use_modules)
+        timeline = TimelineBuilder(
+            collector, self._scopes, self._steps, main=main, use_modules=self._use_modules
+        )
         groups = ProcessGroups(self._metadata.groups, self._metadata.world_size)
         host_words = collector.host_words
         texts = [
-            self._word(Host(code), text)
+            self._word(HostClass(code), text)
             for code, text in zip(host_words.codes, host_words.texts, strict=True)
         ]
         texts += collector.device_words.texts
@@ -123,9 +125,9 @@ class _Window:
                 table.write(timeline.tables(until, host, launches, device))
         return self._summary(table.num_rows, timeline, main)
 
-    def _word(self, code: Host, text: str) -> str:
+    def _word(self, code: HostClass, text: str) -> str:
         word = mark_text(code, text)
-        return self._renamed.get(word, word) if code == Host.LAYER else word
+        return self._renamed.get(word, word) if code == HostClass.LAYER else word
 
     def _call_groups(self, groups: ProcessGroups) -> CallGroups:
         strings = self._collector.host_words
@@ -138,7 +140,7 @@ class _Window:
             calls, codes, strings.texts, self._collector.collectives, groups.sizes, self._metadata.reducers
         )
 
-    def _summary(self, num_rows: int, timeline: Timeline, main: int | None) -> IngestSummary:
+    def _summary(self, num_rows: int, timeline: TimelineBuilder, main: int | None) -> IngestSummary:
         counts, facts, metadata = self._counts, self._facts, self._metadata
         dropped = counts.dropped + facts.dropped
         device_words = self._collector.device_words.texts

@@ -12,9 +12,9 @@ import re
 from dataclasses import replace
 from pathlib import PurePath
 
-from perfscope.launch import mpi, slurm, torchrun, words
+from perfscope.launch import command_line, mpi, slurm, torchrun
 from perfscope.launch.environment import PYTHONPATH
-from perfscope.launch.plan import Context, Launcher, LaunchPlan
+from perfscope.launch.plan import CommandContext, Launcher, LaunchPlan
 from perfscope.launch.slurm_job import find_step_task
 
 # Commands that start another one and keep its environment: options with a value, words of their own.
@@ -66,7 +66,7 @@ _CLUSTER = re.compile(r"([0-9]{1,4})x([0-9]{1,4})(?:@.*)?")  # HOSTSxRANKS@RATE
 _RANK_MODULE = "perfscope.runners.rank"
 
 
-def recognise(argv: tuple[str, ...], context: Context) -> LaunchPlan:
+def recognise(argv: tuple[str, ...], context: CommandContext) -> LaunchPlan:
     """The plan for a command; `launcher` is "other" when nothing is known about it."""
     for launcher in LAUNCHERS:
         plan = launcher(argv, context)
@@ -75,22 +75,22 @@ def recognise(argv: tuple[str, ...], context: Context) -> LaunchPlan:
     return LaunchPlan(launcher="other", argv=argv, name=PurePath(argv[0]).stem)
 
 
-def _behind(argv: tuple[str, ...], start: int, context: Context, launcher: str) -> LaunchPlan:
+def _behind(argv: tuple[str, ...], start: int, context: CommandContext, launcher: str) -> LaunchPlan:
     """The plan of the command that starts at `start` of argv; `launcher` when there is none."""
     if start >= len(argv):
-        return LaunchPlan(launcher=launcher, argv=argv, name=words.base(argv[0]))
+        return LaunchPlan(launcher=launcher, argv=argv, name=command_line.base(argv[0]))
     return recognise(argv[start:], context).behind(*argv[:start])
 
 
-def plan_torchrun(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
+def plan_torchrun(argv: tuple[str, ...], context: CommandContext) -> LaunchPlan | None:
     """`torchrun`, `python -m torch.distributed.run|launch`, and perfscope's own torchrun."""
     start = 1
-    if words.is_python(argv[0]):
+    if command_line.is_python(argv[0]):
         kind, module = _python_target(argv)
         if kind != "m" or argv[module] not in _TORCHRUN_MODULES:
             return None
         start = module + 1
-    elif words.base(argv[0]) != "torchrun":
+    elif command_line.base(argv[0]) != "torchrun":
         return None
     job = torchrun.read(argv[start:], context.environment)
     plan = LaunchPlan(
@@ -107,9 +107,9 @@ def plan_torchrun(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
     return plan
 
 
-def plan_emulated_cluster(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
+def plan_emulated_cluster(argv: tuple[str, ...], context: CommandContext) -> LaunchPlan | None:
     """`python -m perfscope.runners.cluster [--quiet] HOSTSxRANKS@RATE -- COMMAND`: hosts emulated here."""
-    if not words.is_python(argv[0]):
+    if not command_line.is_python(argv[0]):
         return None
     kind, module = _python_target(argv)
     if kind != "m" or argv[module] != _CLUSTER_MODULE:
@@ -130,7 +130,7 @@ def plan_emulated_cluster(argv: tuple[str, ...], context: Context) -> LaunchPlan
     )
 
 
-def plan_bench_rank(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
+def plan_bench_rank(argv: tuple[str, ...], context: CommandContext) -> LaunchPlan | None:
     """`python -m perfscope.runners.rank`: a rank of a bench run, perhaps of several that record together."""
     if not _is_bench_rank(argv):
         return None
@@ -139,13 +139,13 @@ def plan_bench_rank(argv: tuple[str, ...], context: Context) -> LaunchPlan | Non
         argv=argv,
         name="bench",
         expected_ranks=1,
-        world_size=words.as_count(context.environment.get("WORLD_SIZE")) or 1,
+        world_size=command_line.as_count(context.environment.get("WORLD_SIZE")) or 1,
     )
 
 
-def plan_mpi(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
+def plan_mpi(argv: tuple[str, ...], context: CommandContext) -> LaunchPlan | None:
     """`mpirun`, `mpiexec` and their aliases, of Open MPI or of the Hydra family."""
-    if words.base(argv[0]) not in mpi.COMMANDS:
+    if command_line.base(argv[0]) not in mpi.COMMANDS:
         return None
     rewritten = mpi.pass_environment(argv, context)
     program = mpi.program_index(argv, context.environment)
@@ -164,9 +164,9 @@ def plan_mpi(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
     )
 
 
-def plan_srun(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
+def plan_srun(argv: tuple[str, ...], context: CommandContext) -> LaunchPlan | None:
     """`srun`: the environment goes along unless `--export` says otherwise."""
-    if words.base(argv[0]) != "srun":
+    if command_line.base(argv[0]) != "srun":
         return None
     program = slurm.program_index(argv)
     inner = recognise(argv[program:], context) if program < len(argv) else None
@@ -187,12 +187,12 @@ def plan_srun(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
     )
 
 
-def plan_horovodrun(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
+def plan_horovodrun(argv: tuple[str, ...], context: CommandContext) -> LaunchPlan | None:
     """`horovodrun` exports the whole environment to its workers by itself."""
-    if words.base(argv[0]) != "horovodrun":
+    if command_line.base(argv[0]) != "horovodrun":
         return None
-    program = words.end_of_options(argv, mpi.HOROVOD_OPTIONS_WITH_VALUE)
-    num_ranks = words.as_count(words.last_value(argv[:program], "-np", "-n", "--num-proc"))
+    program = command_line.end_of_options(argv, mpi.HOROVOD_OPTIONS_WITH_VALUE)
+    num_ranks = command_line.as_count(command_line.last_value(argv[:program], "-np", "-n", "--num-proc"))
     inner = recognise(argv[program:], context) if program < len(argv) else None
     return LaunchPlan(
         launcher="horovodrun",
@@ -206,11 +206,11 @@ def plan_horovodrun(argv: tuple[str, ...], context: Context) -> LaunchPlan | Non
     )
 
 
-def plan_env(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
+def plan_env(argv: tuple[str, ...], context: CommandContext) -> LaunchPlan | None:
     """`env [-i] [-u NAME] [NAME=VALUE...] command`; a PYTHONPATH set here keeps its value behind ours."""
-    if words.base(argv[0]) != "env":
+    if command_line.base(argv[0]) != "env":
         return None
-    start = words.end_of_options(argv, ("-u", "--unset", "-C", "--chdir"))
+    start = command_line.end_of_options(argv, ("-u", "--unset", "-C", "--chdir"))
     options = argv[1:start]
     emptied = bool({"-i", "--ignore-environment"}.intersection(options))
     if argv[start : start + 1] == ("-",):  # the old way to write -i
@@ -222,34 +222,34 @@ def plan_env(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
             changed[start] = f"{PYTHONPATH}={context.injection.python_path(value)}"
         start += 1
     plan = _behind(tuple(changed), start, context, "other")
-    if emptied or PYTHONPATH in (words.last_value(options, "-u", "--unset"), *options):
+    if emptied or PYTHONPATH in (command_line.last_value(options, "-u", "--unset"), *options):
         return replace(plan, unreachable="`env` takes PYTHONPATH, through which the probe enters, away")
     return plan
 
 
-def plan_prefix(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
+def plan_prefix(argv: tuple[str, ...], context: CommandContext) -> LaunchPlan | None:
     """Commands that only change how another command runs (`numactl`, `timeout`, ...)."""
-    planner = _PREFIXES.get(words.base(argv[0]))
+    planner = _PREFIXES.get(command_line.base(argv[0]))
     if planner is None:
         return None
     with_value, own_words = planner
-    return _behind(argv, words.end_of_options(argv, with_value) + own_words, context, "other")
+    return _behind(argv, command_line.end_of_options(argv, with_value) + own_words, context, "other")
 
 
-def plan_closed_door(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
+def plan_closed_door(argv: tuple[str, ...], context: CommandContext) -> LaunchPlan | None:
     """Commands behind which our environment does not arrive."""
-    reason = _CLOSED_DOORS.get(words.base(argv[0]))
+    reason = _CLOSED_DOORS.get(command_line.base(argv[0]))
     if reason is None:
         return None
-    return LaunchPlan(launcher="other", argv=argv, name=words.base(argv[0]), unreachable=reason)
+    return LaunchPlan(launcher="other", argv=argv, name=command_line.base(argv[0]), unreachable=reason)
 
 
-def plan_python(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
+def plan_python(argv: tuple[str, ...], context: CommandContext) -> LaunchPlan | None:
     """`python script.py`, `python -m module`, or a script whose first line names python."""
     interpreter = argv
-    if not words.is_python(argv[0]):
-        line = words.shebang(argv[0], context.environment)
-        if not line or not words.is_python(line[0]):
+    if not command_line.is_python(argv[0]):
+        line = command_line.shebang(argv[0], context.environment)
+        if not line or not command_line.is_python(line[0]):
             return None
         interpreter = (*line, argv[0])
     kind, target = _python_target(interpreter)
@@ -263,24 +263,24 @@ def plan_python(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
     return LaunchPlan(launcher="python", argv=argv, name=name, unreachable=reason if letters else None)
 
 
-def plan_shell(argv: tuple[str, ...], context: Context) -> LaunchPlan | None:
+def plan_shell(argv: tuple[str, ...], context: CommandContext) -> LaunchPlan | None:
     """A shell script: it may start anything, so nothing is expected of it."""
     script = argv[0]
-    if words.is_shell(script):
-        index = words.end_of_options(argv, ("-o", "+o", "-O", "+O", "--rcfile", "--init-file"))
+    if command_line.is_shell(script):
+        index = command_line.end_of_options(argv, ("-o", "+o", "-O", "+O", "--rcfile", "--init-file"))
         runs_text = any(
             word.startswith("-") and not word.startswith("--") and "c" in word for word in argv[1:index]
         )
-        script = words.base(argv[0]) if runs_text or index >= len(argv) else argv[index]
+        script = command_line.base(argv[0]) if runs_text or index >= len(argv) else argv[index]
     else:
-        line = words.shebang(script, context.environment)
-        if not line or not words.is_shell(line[0]):
+        line = command_line.shebang(script, context.environment)
+        if not line or not command_line.is_shell(line[0]):
             return None
     return LaunchPlan(launcher="shell", argv=argv, name=PurePath(script).stem)
 
 
 def _is_bench_rank(argv: tuple[str, ...]) -> bool:
-    kind, module = _python_target(argv) if words.is_python(argv[0]) else ("", 0)
+    kind, module = _python_target(argv) if command_line.is_python(argv[0]) else ("", 0)
     return kind == "m" and argv[module] == _RANK_MODULE
 
 
@@ -330,7 +330,7 @@ LAUNCHERS: tuple[Launcher, ...] = (
 )
 
 
-def plan_command(argv: tuple[str, ...], context: Context) -> LaunchPlan:
+def plan_command(argv: tuple[str, ...], context: CommandContext) -> LaunchPlan:
     """`recognise`, and the warnings that hold for every launcher."""
     plan = recognise(argv, context)
     warnings = list(plan.warnings)

@@ -32,7 +32,7 @@ _OF_ONE_PART = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ManifestPart:
     """One directory's run.json, the ranks that were beside it, and how the user called the directory."""
 
     manifest: Mapping[str, object]
@@ -59,7 +59,7 @@ class Part:
         return self.manifest.get("status") != "running", self.end_ns or 0, attached, len(self.ranks)
 
 
-def read_parts(run_dir: Path) -> tuple[Part, ...]:
+def read_parts(run_dir: Path) -> tuple[ManifestPart, ...]:
     """The parts of a collected run, by key; empty for other directories."""
     parts = [
         _read_part(path, str(run_dir)) for path in sorted((run_dir / layout.OWNER / PARTS).glob("*.json"))
@@ -67,23 +67,23 @@ def read_parts(run_dir: Path) -> tuple[Part, ...]:
     return tuple(part for part in parts if part is not None)
 
 
-def _read_part(path: Path, origin: str) -> Part | None:
+def _read_part(path: Path, origin: str) -> ManifestPart | None:
     """None where whoever copied the run tore the file: its source can be collected again."""
     try:
         document: dict[str, Any] = read_document(path)
         ranks = tuple(map(int, document["ranks"]))
-        return Part(manifest=dict(document["manifest"]), ranks=ranks, origin=origin)
+        return ManifestPart(manifest=dict(document["manifest"]), ranks=ranks, origin=origin)
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
 
-def write_parts(run_dir: Path, parts: Sequence[Part]) -> bool:
+def write_parts(run_dir: Path, parts: Sequence[ManifestPart]) -> bool:
     """Keep the fullest copy of every part. Whether anything had to be written.
 
     Raises:
         RunDirectoryError: the run cannot be written.
     """
-    best: dict[str, Part] = {}
+    best: dict[str, ManifestPart] = {}
     for part in parts:
         if part.key not in best or part.fullness > best[part.key].fullness:
             best[part.key] = part
@@ -96,7 +96,7 @@ def write_parts(run_dir: Path, parts: Sequence[Part]) -> bool:
     return bool(new)
 
 
-def merge(run_dir: Path, parts: Sequence[Part]) -> dict[str, object]:
+def merge(run_dir: Path, parts: Sequence[ManifestPart]) -> dict[str, object]:
     """The manifest of the whole: rank 0's, with counts, notes and the ending of all.
 
     Args:

@@ -18,7 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfscope.errors import RunDirectoryError, UnreadableFileError, UsageError
-from perfscope.launch.merged_manifest import PARTS, Part, keep_later_facts, merge, read_parts, write_parts
+from perfscope.launch.merged_manifest import (
+    PARTS,
+    ManifestPart,
+    keep_later_facts,
+    merge,
+    read_parts,
+    write_parts,
+)
 from perfscope.launch.same_run import RankProcess, require_one_run
 from perfscope.rundir import layout
 from perfscope.rundir.attempts import Attempt, all_attempts
@@ -36,7 +43,7 @@ _ONCE = (layout.SCHEME_JSON, layout.PLAN_JSON)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class MergeSource:
     """One directory to collect from.
 
     Attributes:
@@ -46,7 +53,7 @@ class Source:
     """
 
     path: Path
-    parts: tuple[Part, ...]
+    parts: tuple[ManifestPart, ...]
     processes: tuple[RankProcess, ...]
 
 
@@ -114,7 +121,7 @@ def collect(run_dirs: Sequence[Path], target: Path) -> Collected:
             release(target)
 
 
-def _collect(sources: Sequence[Source], target: Path, parts: Sequence[Part]) -> Collected:
+def _collect(sources: Sequence[MergeSource], target: Path, parts: Sequence[ManifestPart]) -> Collected:
     changed = False
     tallies = []
     try:
@@ -164,7 +171,7 @@ def _require_apart(run_dirs: Sequence[Path], target: Path) -> None:
             )
 
 
-def _read_source(run_dir: Path) -> Source:
+def _read_source(run_dir: Path) -> MergeSource:
     folder = run_dir.resolve()
     if not folder.is_dir():
         raise RunDirectoryError(f"{run_dir} {'is not there' if not folder.exists() else 'is no directory'}")
@@ -177,10 +184,12 @@ def _read_source(run_dir: Path) -> Source:
         if manifest is None:
             raise RunDirectoryError(f"{run_dir / layout.RUN_JSON} is broken or cannot be read")
         ranks = sorted({process.rank for process in processes})
-        parts = (Part(manifest=migrate(manifest, str(run_dir)), ranks=tuple(ranks), origin=str(run_dir)),)
+        parts = (
+            ManifestPart(manifest=migrate(manifest, str(run_dir)), ranks=tuple(ranks), origin=str(run_dir)),
+        )
     if not parts and not processes:
         raise RunDirectoryError(f"{run_dir} is no part of a run: it holds neither run.json nor ranks")
-    return Source(path=folder, parts=parts, processes=processes)
+    return MergeSource(path=folder, parts=parts, processes=processes)
 
 
 def _present(target: Path) -> bool:
@@ -200,7 +209,7 @@ def _processes(folder: Path) -> tuple[RankProcess, ...]:
     )
 
 
-def _copy_ranks(source: Source, target: Path) -> Tally:
+def _copy_ranks(source: MergeSource, target: Path) -> Tally:
     copied = replaced = kept = 0
     for process in source.processes:
         there = _processes(target)

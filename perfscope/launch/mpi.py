@@ -12,9 +12,9 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from perfscope.launch import words
+from perfscope.launch import command_line
 from perfscope.launch.environment import PYTHONPATH
-from perfscope.launch.plan import Context
+from perfscope.launch.plan import CommandContext
 
 COMMANDS = frozenset(
     {"mpirun", "mpiexec", "orterun", "mpiexec.hydra", "mpirun.openmpi", "mpiexec.openmpi"}
@@ -149,7 +149,7 @@ def ask_version(command: str) -> str:
     return (answer.stdout + answer.stderr)[:4096].decode("utf-8", "replace")
 
 
-def pass_environment(argv: tuple[str, ...], context: Context) -> Rewritten:
+def pass_environment(argv: tuple[str, ...], context: CommandContext) -> Rewritten:
     """The command changed so that every rank, on every host, gets our variables."""
     version = context.mpi_version(argv[0])
     program = program_index(argv, context.environment)
@@ -186,7 +186,7 @@ def program_index(argv: Sequence[str], environment: Mapping[str, str]) -> int:
             unknown_before = not two and word not in _WITH_VALUE
             index += 3 if two else 2 if word in _WITH_VALUE else 1
             continue
-        if not unknown_before or words.is_python(word) or shutil.which(word, path=path):
+        if not unknown_before or command_line.is_python(word) or shutil.which(word, path=path):
             return index
         unknown_before = False
         index += 1
@@ -201,7 +201,9 @@ def count_ranks(argv: Sequence[str], environment: Mapping[str, str]) -> int | No
         if word != ":":
             part.append(word)
             continue
-        count = words.as_count(words.last_value(part[: program_index(part, environment)], *_COUNT_OPTIONS))
+        count = command_line.as_count(
+            command_line.last_value(part[: program_index(part, environment)], *_COUNT_OPTIONS)
+        )
         if count is None:
             return None
         total += count
@@ -209,7 +211,7 @@ def count_ranks(argv: Sequence[str], environment: Mapping[str, str]) -> int | No
     return total
 
 
-def _pass_open_mpi(argv: tuple[str, ...], program: int, context: Context) -> Rewritten:
+def _pass_open_mpi(argv: tuple[str, ...], program: int, context: CommandContext) -> Rewritten:
     names = context.injection.names
     for index in range(1, program - 2):
         if argv[index] in _MCA_OPTIONS and argv[index + 1] == _ENV_LIST:
@@ -232,7 +234,7 @@ def _pass_open_mpi(argv: tuple[str, ...], program: int, context: Context) -> Rew
     return Rewritten((changed[0], *inserted, *changed[1:]))
 
 
-def _pass_hydra(argv: tuple[str, ...], program: int, context: Context) -> tuple[str, ...]:
+def _pass_hydra(argv: tuple[str, ...], program: int, context: CommandContext) -> tuple[str, ...]:
     """Lists of variables get ours, and a PYTHONPATH of the user's own stays behind ours."""
     changed = list(argv)
     for index in range(1, program - 1):
@@ -245,7 +247,7 @@ def _pass_hydra(argv: tuple[str, ...], program: int, context: Context) -> tuple[
     return tuple(changed)
 
 
-def _extend_list(listed: str, context: Context) -> str:
+def _extend_list(listed: str, context: CommandContext) -> str:
     """A `;`-separated list with our names added and a PYTHONPATH of the user's own kept behind ours."""
     items = []
     names = set()

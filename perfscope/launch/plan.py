@@ -9,7 +9,7 @@ from perfscope.launch.environment import Injection
 
 
 @dataclass(frozen=True, kw_only=True)
-class Context:
+class CommandContext:
     """What recognising a command may look at.
 
     Attributes:
@@ -54,4 +54,4 @@ class LaunchPlan:
         return replace(self, argv=(*prefix, *self.argv))
 
 
-Launcher = Callable[[tuple[str, ...], Context], "LaunchPlan | None"]
+Launcher = Callable[[tuple[str, ...], CommandContext], "LaunchPlan | None"]

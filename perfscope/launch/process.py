@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from perfscope.launch.witness import Witness
+from perfscope.launch.signal_probe import Witness
 
 EXIT_NOT_EXECUTABLE = 126
 EXIT_NOT_FOUND = 127

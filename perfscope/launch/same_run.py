@@ -9,7 +9,7 @@ from itertools import combinations
 from pathlib import Path
 
 from perfscope.errors import RunDirectoryError
-from perfscope.launch.merged_manifest import Part, as_mapping
+from perfscope.launch.merged_manifest import ManifestPart, as_mapping
 from perfscope.rundir.attempts import Attempt
 
 _SLACK_NS = 5_000_000_000  # clocks of hosts differ, though Slurm itself fails at more than some seconds
@@ -61,7 +61,9 @@ class RankProcess:
         return self.name == other.name
 
 
-def require_one_run(parts: Sequence[Part], run_dirs: Sequence[tuple[Path, Sequence[RankProcess]]]) -> None:
+def require_one_run(
+    parts: Sequence[ManifestPart], run_dirs: Sequence[tuple[Path, Sequence[RankProcess]]]
+) -> None:
     """Refuse what is not one run.
 
     Args:
@@ -86,7 +88,7 @@ def require_one_run(parts: Sequence[Part], run_dirs: Sequence[tuple[Path, Sequen
     _require_time_of(parts, run_dirs)
 
 
-def _difference(this: Part, other: Part) -> str:
+def _difference(this: ManifestPart, other: ManifestPart) -> str:
     """Why two manifests are not of one run; '' if nothing says so."""
     jobs = [as_mapping(part.manifest.get("slurm")) for part in (this, other)]
     for name in _STEP:
@@ -109,7 +111,7 @@ def _unlike(name: str, first: Mapping[str, object], other: Mapping[str, object])
     return f"{name} is {_word(first.get(name))} and {_word(other.get(name))}"
 
 
-def _command(part: Part) -> list[str]:
+def _command(part: ManifestPart) -> list[str]:
     """The command without what differs between nodes: `--node-rank 1`, `--local-addr=node2`."""
     command = part.manifest.get("command")
     return [re.sub(r"\d+", "#", str(word)) for word in command] if isinstance(command, list) else []
@@ -146,7 +148,9 @@ def _clashes(
                 )
 
 
-def _require_time_of(parts: Sequence[Part], run_dirs: Sequence[tuple[Path, Sequence[RankProcess]]]) -> None:
+def _require_time_of(
+    parts: Sequence[ManifestPart], run_dirs: Sequence[tuple[Path, Sequence[RankProcess]]]
+) -> None:
     """Ranks without a run.json beside them must have run while the run did."""
     start = min(part.start_ns for part in parts) - _SLACK_NS
     ends = [part.end_ns for part in parts]

@@ -23,7 +23,7 @@ from perfscope.launch import attachment, finish, joining, mpi, step_closing, ste
 from perfscope.launch.environment import Injection, ProbeOptions, is_nested, make_injection
 from perfscope.launch.git_state import read_git_state
 from perfscope.launch.launchers import plan_command
-from perfscope.launch.plan import Context, LaunchPlan
+from perfscope.launch.plan import CommandContext, LaunchPlan
 from perfscope.launch.process import (
     EXIT_NOT_FOUND,
     Ending,
@@ -36,9 +36,9 @@ from perfscope.launch.process import (
 )
 from perfscope.launch.sampling import SamplerKeeper
 from perfscope.launch.sightings import ProcessWatch, Sightings
+from perfscope.launch.signal_probe import Witness
 from perfscope.launch.slurm_job import StepTask, find_step_task, slurm_facts
 from perfscope.launch.step_tasks import StepRoom
-from perfscope.launch.witness import Witness
 from perfscope.rundir import layout, seal
 from perfscope.rundir.inventory import INVENTORY, take_inventory
 from perfscope.rundir.redact import allowed_environment, plain_argv, redact_argv, redact_labels, redact_text
@@ -292,7 +292,7 @@ def _keep_sampler(run_dir: Path, request: RunRequest, environment: Mapping[str, 
 def _plan(request: RunRequest, environment: Mapping[str, str]) -> LaunchPlan:
     # Launchers are told names and our site directory; the run directory need not be known yet.
     injection: Injection = make_injection(Path(), request.probe, environment)
-    context = Context(environment=environment, injection=injection, mpi_version=mpi.ask_version)
+    context = CommandContext(environment=environment, injection=injection, mpi_version=mpi.ask_version)
     return plan_command(request.command, context)
 
 

@@ -15,8 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from perfscope.launch.command_line import base, is_python
 from perfscope.launch.environment import PYTHONPATH
-from perfscope.launch.words import base, is_python
 from perfscope.rundir import layout
 from perfscope.rundir.last_word import Listener
 from perfscope.rundir.redact import redact_argv

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from perfscope.launch import words
+from perfscope.launch import command_line
 from perfscope.launch.environment import PYTHONPATH
-from perfscope.launch.plan import Context
+from perfscope.launch.plan import CommandContext
 
 _VALUE_OPTIONS = """
 -A -a -b -c -C -d -D -e -g -G -i -J -L -m -M -n -N -o -p -q -r -S -t -T -w -W -x --account --chdir
@@ -26,26 +26,26 @@ _WITH_VALUE = frozenset(_VALUE_OPTIONS.split())
 
 def program_index(argv: Sequence[str]) -> int:
     """Where the program starts. Options this list does not know and that take a spaced value mislead it."""
-    return words.end_of_options(argv, _WITH_VALUE)
+    return command_line.end_of_options(argv, _WITH_VALUE)
 
 
 def count_tasks(options: Sequence[str], environment: Mapping[str, str]) -> int | None:
     """Number of tasks; None when only Slurm can tell."""
-    if words.last_value(options, "--het-group", "--pack-group") is not None:
+    if command_line.last_value(options, "--het-group", "--pack-group") is not None:
         return (
             None  # several parts of a heterogeneous job, of which each has as many as its own variables say
         )
-    given = words.last_value(options, "-n", "--ntasks")
+    given = command_line.last_value(options, "-n", "--ntasks")
     if given is None:
         given = next((word[2:] for word in options if word.startswith("-n") and word[2:].isdigit()), None)
     if given is not None:
-        return words.as_count(given)
-    if words.last_value(options, "-N", "--nodes", "--ntasks-per-node") is not None:
+        return command_line.as_count(given)
+    if command_line.last_value(options, "-N", "--nodes", "--ntasks-per-node") is not None:
         return None
-    return words.as_count(environment.get("SLURM_NTASKS"))
+    return command_line.as_count(environment.get("SLURM_NTASKS"))
 
 
-def pass_environment(argv: tuple[str, ...], program: int, context: Context) -> tuple[str, ...]:
+def pass_environment(argv: tuple[str, ...], program: int, context: CommandContext) -> tuple[str, ...]:
     """argv with `--export` extended by our variables, where there is a list that would keep them out."""
     for index, word in enumerate(argv[:program]):
         if word.startswith("--export="):
@@ -64,7 +64,7 @@ def _passes_all(export: str) -> bool:
     return "ALL" in export.split(",")
 
 
-def _extend(export: str, context: Context) -> str:
+def _extend(export: str, context: CommandContext) -> str:
     if _passes_all(export) and not any(name.startswith(f"{PYTHONPATH}=") for name in export.split(",")):
         return export
     kept = []

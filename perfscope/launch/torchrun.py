@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from perfscope.launch import words
+from perfscope.launch import command_line
 
 # torchrun's options without a value (dashes and underscores mean the same); every other takes one.
 _FLAGS = frozenset(
@@ -82,7 +82,7 @@ def _num_nodes(given: Mapping[str, str], environment: Mapping[str, str]) -> int 
     if "--standalone" in given:
         return 1
     low, _, high = given.get("--nnodes", environment.get("PET_NNODES", "1")).partition(":")
-    return words.as_count(low) if not high or high == low else None
+    return command_line.as_count(low) if not high or high == low else None
 
 
 def _num_local(text: str, environment: Mapping[str, str]) -> int | None:
@@ -90,7 +90,7 @@ def _num_local(text: str, environment: Mapping[str, str]) -> int | None:
     if text == "cpu":
         return os.cpu_count()
     if text not in ("gpu", "auto"):
-        return words.as_count(text)
+        return command_line.as_count(text)
     from perfscope.collectors.context import Context
     from perfscope.collectors.gpu.registry import num_visible
 

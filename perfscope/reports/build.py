@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec import structs
 
 from perfscope import __version__, units
-from perfscope.analysis.absent import why_cut_short
 from perfscope.analysis.machine.results import MachineAnalysis
+from perfscope.analysis.missing_reasons import why_cut_short
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.timeline_extract import TimelineExtract
 from perfscope.messages.advice import training_advice

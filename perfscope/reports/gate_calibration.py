@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from perfscope.gate.calibrate import PAIRS, Calibration
-from perfscope.gate.trials import EFFECTS, TARGET, TARGET_POWER, Trial
+from perfscope.gate.simulated_checks import EFFECTS, TARGET, TARGET_POWER, CheckTrial
 from perfscope.messages.gate.verdict import fingerprint_words
-from perfscope.reports.gate.words import inert, sentence, shown
+from perfscope.reports.gate.wording import inert, sentence, shown
 from perfscope.reports.terminal import Style, cells, fit, pad, wrapped
 from perfscope.units import MISSING, format_ns, format_ratio
 
@@ -63,11 +63,11 @@ def calibration_document(c: Calibration) -> dict[str, object]:
     }
 
 
-def _place(trial: Trial | None) -> dict[str, object] | None:
+def _place(trial: CheckTrial | None) -> dict[str, object] | None:
     return None if trial is None else {"pairs": trial.pairs, "threshold": trial.threshold}
 
 
-def _trial(trial: Trial) -> dict[str, object]:
+def _trial(trial: CheckTrial) -> dict[str, object]:
     return {
         "pairs": trial.pairs,
         "most_pairs": trial.most,
@@ -116,7 +116,7 @@ def _table(c: Calibration, width: int, style: Style) -> Iterator[str]:
     )
 
 
-def _columns(c: Calibration, marked: list[Trial], room: int) -> list[float]:
+def _columns(c: Calibration, marked: list[CheckTrial], room: int) -> list[float]:
     """Thresholds that fit: those of the marked trials, then every other one from below."""
     every = sorted({trial_.threshold for trial_ in c.trials})
     kept = {trial.threshold for trial in marked}
@@ -126,7 +126,7 @@ def _columns(c: Calibration, marked: list[Trial], room: int) -> list[float]:
     return sorted(kept)
 
 
-def _cell(trial: Trial, c: Calibration, style: Style) -> str:
+def _cell(trial: CheckTrial, c: Calibration, style: Style) -> str:
     seen = ">30" if trial.visible is None else f"{100 * trial.visible:.1f}"
     mark = "*" if trial is c.suggestion else "=" if trial is c.current else " "
     text = f"{100 * trial.false_alarms:.1f} / {seen}{mark}"

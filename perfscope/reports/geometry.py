@@ -7,7 +7,7 @@ import math
 from msgspec import Struct
 
 from perfscope import units
-from perfscope.reports.model import Bar, Part, Series, StackedBars, Unit, format_value
+from perfscope.reports.model import Bar, ChartPart, LineChart, StackedBars, Unit, format_value
 
 LABEL_SHARE = 6.5  # per cent of the axis a segment must span to carry its figure
 CLIP = 1.5  # the value axis ends here times the 98th percentile; single outliers must not flatten the rest
@@ -22,7 +22,7 @@ class Tick(Struct, frozen=True, kw_only=True):
 class Segment(Struct, frozen=True, kw_only=True):
     """One coloured piece: `start` and `width` in per cent of the axis, `share` of its own bar in per cent."""
 
-    part: Part
+    part: ChartPart
     value: float
     start: float
     width: float
@@ -112,7 +112,7 @@ def bar_segments(chart: StackedBars, bar: Bar) -> tuple[Segment, ...]:
     return tuple(segments)
 
 
-def used_parts(chart: StackedBars) -> tuple[Part, ...]:
+def used_parts(chart: StackedBars) -> tuple[ChartPart, ...]:
     """Parts that some bar has, for the legend."""
     return tuple(part for i, part in enumerate(chart.parts) if any(bar.values[i] > 0 for bar in chart.bars))
 
@@ -127,7 +127,7 @@ class SeriesFrame(Struct, frozen=True, kw_only=True):
     peak: int  # the largest value of all
 
 
-def series_frame(series: Series) -> SeriesFrame:
+def series_frame(series: LineChart) -> SeriesFrame:
     """Ranges that show the bulk: outliers beyond CLIP times the 98th percentile leave at the top."""
     values = sorted(value for line in series.lines for value in (*line.high, *line.low))
     peak, bulk = values[-1], values[int(0.98 * (len(values) - 1))]

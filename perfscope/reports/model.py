@@ -121,7 +121,7 @@ class Table(Struct, frozen=True, kw_only=True):
         return max(finite, default=0.0)
 
 
-class Part(Struct, frozen=True, kw_only=True):
+class ChartPart(Struct, frozen=True, kw_only=True):
     """One colour of a stacked chart. `key` is also the CSS variable and the legend's pattern."""
 
     key: str
@@ -148,7 +148,7 @@ class Bar(Struct, frozen=True, kw_only=True):
 class StackedBars(Chart, Struct, frozen=True, kw_only=True):
     id: str
     title: str
-    parts: tuple[Part, ...]
+    parts: tuple[ChartPart, ...]
     bars: tuple[Bar, ...]
     caption: str = ""
     unit: Unit = Unit.TIME  # TIME in ns, or RATIO
@@ -159,7 +159,7 @@ class StackedBars(Chart, Struct, frozen=True, kw_only=True):
         return max((bar.total for bar in self.bars), default=0)
 
 
-class Line(Struct, frozen=True, kw_only=True):
+class ChartLine(Struct, frozen=True, kw_only=True):
     """One line of a Series: x positions and values in ns, equally long; `low`, `high` where thinned."""
 
     label: str
@@ -169,11 +169,11 @@ class Line(Struct, frozen=True, kw_only=True):
     high: tuple[int, ...]
 
 
-class Series(Chart, Struct, frozen=True, kw_only=True):
+class LineChart(Chart, Struct, frozen=True, kw_only=True):
     id: str
     title: str
     x_title: str
-    lines: tuple[Line, ...]
+    lines: tuple[ChartLine, ...]
     caption: str = ""
 
 
@@ -184,7 +184,7 @@ class Note(Struct, frozen=True, kw_only=True):
     tone: str = "plain"
 
 
-class Facts(Struct, frozen=True, kw_only=True):
+class FactList(Struct, frozen=True, kw_only=True):
     """Names and values, one under the other."""
 
     id: str
@@ -215,7 +215,7 @@ class FindingList(Struct, frozen=True, kw_only=True):
     empty: str
 
 
-class Mark(Struct, frozen=True, kw_only=True):
+class TimeLabel(Struct, frozen=True, kw_only=True):
     """A stretch of a time axis that carries a name. Ns since the axis' start."""
 
     start_ns: int
@@ -254,9 +254,9 @@ class Counters(Chart, Struct, frozen=True, kw_only=True):
     title: str
     span_ns: int
     charts: tuple[CounterChart, ...]
-    windows: tuple[Mark, ...] = ()  # traced
-    disturbances: tuple[Mark, ...] = ()
-    steps: Mark | None = None  # first step's start to last step's end
+    windows: tuple[TimeLabel, ...] = ()  # traced
+    disturbances: tuple[TimeLabel, ...] = ()
+    steps: TimeLabel | None = None  # first step's start to last step's end
     caption: str = ""
 
 
@@ -328,7 +328,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     loose: tuple[Device, ...] = ()  # devices whose NUMA node is not known
 
 
-class Topology(Struct, frozen=True, kw_only=True):
+class TopologyPicture(Struct, frozen=True, kw_only=True):
     """Topology, one picture per kind of host."""
 
     id: str
@@ -359,11 +359,11 @@ class Timeline(Struct, frozen=True, kw_only=True, eq=False):
     focus: tuple[int, int, int] | None
     caption: str = ""
     lanes: tuple[TimelineLane, ...] = ()
-    disturbances: tuple[tuple[int, Mark], ...] = ()  # (window, mark since the window's start)
+    disturbances: tuple[tuple[int, TimeLabel], ...] = ()  # (window, mark since the window's start)
     paths: tuple[CriticalPath, ...] = ()
 
 
-Block = Table | Chart | Topology | Note | Facts | FindingList | Timeline
+Block = Table | Chart | TopologyPicture | Note | FactList | FindingList | Timeline
 
 
 class Section(Struct, frozen=True, kw_only=True):

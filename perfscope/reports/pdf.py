@@ -16,8 +16,8 @@ from msgspec import structs
 
 from perfscope.errors import PerfscopeError
 from perfscope.reports.drawing import lay_out
-from perfscope.reports.drawing.paper import paper_svg
 from perfscope.reports.drawing.picture import Json
+from perfscope.reports.drawing.print_picture import paper_svg
 from perfscope.reports.drawing.still import lay_out_still
 from perfscope.reports.drawing.topology import paper_svg as machine_svg
 from perfscope.reports.model import (
@@ -25,14 +25,14 @@ from perfscope.reports.model import (
     Chart,
     Column,
     Counters,
-    Facts,
+    FactList,
     FindingList,
     Note,
     Report,
     Section,
     Table,
     Timeline,
-    Topology,
+    TopologyPicture,
     Unit,
 )
 from perfscope.reports.palette import light_palette
@@ -125,7 +125,7 @@ def _note_json(block: Note) -> Json:
 
 
 @_block.register
-def _(block: Facts) -> list[Json]:
+def _(block: FactList) -> list[Json]:
     pairs = [[soft(name), soft(value)] for name, value in block.pairs]
     return [{"kind": "facts", "title": block.title, "pairs": pairs}]
 
@@ -151,7 +151,7 @@ def _(block: Counters) -> list[Json]:
 
 
 @_block.register
-def _(block: Topology) -> list[Json]:
+def _(block: TopologyPicture) -> list[Json]:
     pictures: list[Json] = []
     for number, machine in enumerate(block.machines):
         svg, share = machine_svg(machine)

@@ -13,6 +13,7 @@ from perfscope.reports.gate_history.text import history_lines
 from perfscope.reports.geometry import bar_end, used_parts
 from perfscope.reports.model import (
     Block,
+    ChartPart,
     CounterLine,
     Counters,
     CurveChart,
@@ -20,13 +21,12 @@ from perfscope.reports.model import (
     HistoryChart,
     IntervalBars,
     Note,
-    Part,
     Report,
     Section,
     StackedBars,
     Table,
     Timeline,
-    Topology,
+    TopologyPicture,
     Unit,
     Value,
     format_value,
@@ -137,7 +137,7 @@ def _block(block: Block, width: int, style: Style) -> Iterator[str]:
         yield from _plotted(block, width, style)
     elif isinstance(block, Table):
         yield from _table_or_list(block, width, style)
-    elif isinstance(block, Topology):
+    elif isinstance(block, TopologyPicture):
         for machine in block.machines:
             yield from wrapped(f"{machine.title}: {machine.summary}", width)
     elif isinstance(block, Counters):
@@ -243,7 +243,7 @@ def _bars(chart: StackedBars, width: int, style: Style) -> Iterator[str]:
     yield from _legend(used_parts(chart), width, style)
 
 
-def _legend(parts: tuple[Part, ...], width: int, style: Style) -> Iterator[str]:
+def _legend(parts: tuple[ChartPart, ...], width: int, style: Style) -> Iterator[str]:
     line, used = " ", 1
     for part in parts:
         size = cells(part.title) + 4

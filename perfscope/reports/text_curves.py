@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from perfscope.reports import curve_places as places
+from perfscope.reports import curve_layout as places
 from perfscope.reports.curves import Curve, CurveChart, IntervalBars
 from perfscope.reports.terminal import Style, cells, fit, pad, wrapped
 from perfscope.reports.values import format_value
@@ -41,7 +41,7 @@ def _end(chart: CurveChart, curve: Curve, at: int) -> str:
     return f"{format_value(chart.y_unit, curve.y[at])} at {x}"
 
 
-def _course(box: places.Frame, curve: Curve, columns: int) -> str:
+def _course(box: places.PlotFrame, curve: Curve, columns: int) -> str:
     """The mean of the points in each column, from the axis' foot to its top; blanks where there are none."""
     bins: list[list[float]] = [[] for _ in range(columns)]
     for x, y in zip(curve.x, curve.y, strict=True):

@@ -56,7 +56,7 @@ class MissingCeiling(Record, frozen=True):
     reason: str = ""
 
 
-class Pressure(Record, frozen=True):
+class PressureShares(Record, frozen=True):
     """Share of the time of the measurement that something waited for CPUs."""
 
     cpu_some_ratio: float | None = None
@@ -74,7 +74,7 @@ class CeilingsRecord(Record, frozen=True):
     entries: tuple[MeasuredCeiling, ...] = ()
     theoretical: tuple[TheoreticalCeiling, ...] = ()
     missing: tuple[MissingCeiling, ...] = ()
-    pressure: Pressure = Pressure()
+    pressure: PressureShares = PressureShares()
     how: str = ""
     measured_unix_ns: int | None = None
     cached: bool = False
@@ -85,7 +85,7 @@ class CeilingsRecord(Record, frozen=True):
         return self == CeilingsRecord()
 
 
-class Frame(Record, frozen=True):
+class RecordedFrame(Record, frozen=True):
     """A Python frame of the stacks."""
 
     name: str = ""
@@ -96,7 +96,7 @@ class Frame(Record, frozen=True):
 class Frames(WholeLists, frozen=True):
     """Frames of all profiles; samples refer to them by index."""
 
-    frames: tuple[Frame, ...] = ()
+    frames: tuple[RecordedFrame, ...] = ()
 
 
 class Profile(WholeLists, frozen=True):

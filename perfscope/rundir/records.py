@@ -23,7 +23,7 @@ from perfscope.rundir.typed import (
 BatchSize = Annotated[float, msgspec.Meta(gt=0, le=1e15)]
 
 
-class Framework(Record, frozen=True):
+class FrameworkRecord(Record, frozen=True):
     """What trained; `backend` is Keras's."""
 
     name: str = ""
@@ -53,14 +53,14 @@ class RootModule(Record, frozen=True):
     dp_unknown: str = ""
 
 
-class Mesh(Record, frozen=True):
+class MeshRecord(Record, frozen=True):
     """The device mesh of the program: axis names, and ranks along each."""
 
     axes: tuple[str, ...] = ()
     shape: tuple[Count, ...] = ()
 
 
-class Samples(Record, frozen=True):
+class SamplesRecord(Record, frozen=True):
     """Where the number of samples in a step is known from: "loader" or elsewhere."""
 
     source: str = msgspec.field(default="", name="from")
@@ -86,7 +86,7 @@ class Memory(Record, frozen=True):
     peak_device_bytes: Size | None = None
 
 
-class Group(Record, frozen=True):
+class GroupRecord(Record, frozen=True):
     """A process group; `ranks` None = not known."""
 
     name: str | None = None
@@ -126,16 +126,16 @@ class RankRecord(Record, frozen=True):
     python: str = ""
     device: str = ""
     backend: str = ""
-    framework: Framework = Framework()
+    framework: FrameworkRecord = FrameworkRecord()
     mpi_library: str = ""
     root: RootModule | None = None
-    mesh: Mesh | None = None
-    samples: Samples = Samples()
+    mesh: MeshRecord | None = None
+    samples: SamplesRecord = SamplesRecord()
     overhead: Overhead = Overhead()
     memory: Memory = Memory()
     affinity: tuple[int, ...] = ()
     anchors: tuple[tuple[int, int], ...] = ()
-    groups: tuple[Group, ...] = ()
+    groups: tuple[GroupRecord, ...] = ()
     notes: tuple[str, ...] = ()
     note_kinds: tuple[object, ...] = ()
     missing: tuple[ProbeMissing, ...] = ()
@@ -166,7 +166,7 @@ class Exit(Record, frozen=True):
     signal: int | str | None = None
 
 
-class Git(Record, frozen=True):
+class GitRecord(Record, frozen=True):
     """The repository that the run was started in."""
 
     commit: str | None = None
@@ -259,7 +259,7 @@ class RunRecord(Record, frozen=True):
     world_size: WorldSize | None = None
     attach_notes: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
-    git: Git | None = None
+    git: GitRecord | None = None
     packages: dict[str, str] = msgspec.field(default_factory=dict)
     environment: dict[str, str] = msgspec.field(default_factory=dict)
     labels: dict[str, str] = msgspec.field(default_factory=dict)

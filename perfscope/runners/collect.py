@@ -12,7 +12,7 @@ from perfscope.runners.world import World
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StateEntry:
     """One tensor of the undivided model's state.
 
     Attributes:
@@ -26,7 +26,7 @@ class Entry:
 
 
 def collect_state(
-    layout: Mapping[str, Entry], own_state: Mapping[str, torch.Tensor], world: World
+    layout: Mapping[str, StateEntry], own_state: Mapping[str, torch.Tensor], world: World
 ) -> dict[str, torch.Tensor] | None:
     """The whole state on rank 0, None elsewhere. Every rank calls it.
 
@@ -48,17 +48,22 @@ def collect_state(
 
 def layout_of(
     state: Mapping[str, torch.Tensor], owners: Mapping[str, Sequence[int]] | None = None
-) -> dict[str, Entry]:
+) -> dict[str, StateEntry]:
     """The layout of a whole model's state; names that `owners` leaves out are held by rank 0."""
     chosen = owners or {}
     return {
-        name: Entry(tuple(value.shape), value.dtype, tuple(chosen.get(name, (0,))))
+        name: StateEntry(tuple(value.shape), value.dtype, tuple(chosen.get(name, (0,))))
         for name, value in state.items()
     }
 
 
 def _part(
-    rank: int, name: str, entry: Entry, own_state: Mapping[str, torch.Tensor], world: World, group: comm.Group
+    rank: int,
+    name: str,
+    entry: StateEntry,
+    own_state: Mapping[str, torch.Tensor],
+    world: World,
+    group: comm.Group,
 ) -> torch.Tensor:
     if rank == 0:
         return own_state[name].detach()

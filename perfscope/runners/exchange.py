@@ -23,7 +23,7 @@ class Sent(NamedTuple):
     bytes: int
 
 
-class Pending(ABC):
+class PendingExchange(ABC):
     """An exchange that has been started."""
 
     @abstractmethod
@@ -35,7 +35,7 @@ class Exchange(ABC):
     """Averages over groups. One object per rank and run: error feedback is kept in it, by key."""
 
     @abstractmethod
-    def start(self, key: Hashable, flat: torch.Tensor, group: Group) -> Pending:
+    def start(self, key: Hashable, flat: torch.Tensor, group: Group) -> PendingExchange:
         """Starts averaging the 1-d `flat` over `group`; it may be overwritten.
 
         `key` names the buffer across steps: error feedback is kept by it.
@@ -49,7 +49,7 @@ class Exchange(ABC):
 class DenseExchange(Exchange):
     """One all_reduce, then the division."""
 
-    def start(self, key: Hashable, flat: torch.Tensor, group: Group) -> Pending:
+    def start(self, key: Hashable, flat: torch.Tensor, group: Group) -> PendingExchange:
         """See Exchange."""
         return _DensePending(flat, group.size, comm.all_reduce(flat, group, async_op=True))
 
@@ -58,7 +58,7 @@ class DenseExchange(Exchange):
         return [Sent("all_reduce", numel * element_size)] if num_ranks > 1 else []
 
 
-class _DensePending(Pending):
+class _DensePending(PendingExchange):
     def __init__(self, flat: torch.Tensor, num_ranks: int, work: Any) -> None:
         self._flat, self._num_ranks, self._work = flat, num_ranks, work
 

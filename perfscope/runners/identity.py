@@ -21,7 +21,7 @@ _MAX_LISTED, _MAX_CALLS = 4096, 1 << 16  # groups and ranks, and calls of them; 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RankLocation:
     """Where one rank is.
 
     Attributes:
@@ -37,12 +37,12 @@ class Place:
     gpu: int | None = None
 
 
-def planned_places(job: Job) -> tuple[Place, ...]:
+def planned_places(job: Job) -> tuple[RankLocation, ...]:
     """By rank: consecutive ranks share a host; what a rank is bound to is known only when it runs."""
-    return tuple(Place(host=f"host{job.host_of(rank)}") for rank in range(job.num_ranks))
+    return tuple(RankLocation(host=f"host{job.host_of(rank)}") for rank in range(job.num_ranks))
 
 
-def link_class(a: Place, b: Place) -> LinkClass:
+def link_class(a: RankLocation, b: RankLocation) -> LinkClass:
     """The kind of link between two ranks, as far as their places tell."""
     if a.host != b.host:
         return LinkClass.ETHERNET
@@ -55,7 +55,7 @@ def link_class(a: Place, b: Place) -> LinkClass:
 
 def bytes_by_link(
     traffic: Mapping[int, Sequence[Traffic]],
-    placements: Sequence[Place],
+    placements: Sequence[RankLocation],
     backend: str | None = None,
     steps: int | None = None,
 ) -> dict[str, float]:
@@ -77,7 +77,7 @@ def _add_bytes(
     by_class: dict[str, float],
     rank: int,
     calls: Sequence[Traffic],
-    placements: Sequence[Place],
+    placements: Sequence[RankLocation],
     backend: str | None,
     steps: int | None,
 ) -> None:
@@ -116,7 +116,9 @@ def all_traffic(job: Job) -> dict[int, Sequence[Traffic]]:
     return {rank: scheme.traffic(job, rank) for rank in range(job.num_ranks)}
 
 
-def identity(job: Job, placements: Sequence[Place] | None = None, backend: str = "gloo") -> dict[str, Any]:
+def identity(
+    job: Job, placements: Sequence[RankLocation] | None = None, backend: str = "gloo"
+) -> dict[str, Any]:
     """The record of a bench run's scheme; JSON values.
 
     Args:
@@ -194,7 +196,7 @@ def equality(job: Job) -> tuple[bool, str]:
     return False, f"Not the weights of serial training: {'; '.join(reasons)}."
 
 
-def _predicted(job: Job, placements: Sequence[Place], backend: str) -> dict[str, Any]:
+def _predicted(job: Job, placements: Sequence[RankLocation], backend: str) -> dict[str, Any]:
     """Rank by rank: what thousands of ranks send is not held at once."""
     scheme, steps = find_scheme(job.config.scheme), job.config.steps
     exact: dict[str, float] = defaultdict(float)
@@ -224,7 +226,7 @@ def _learning_rate(config: BenchConfig, effective: int) -> dict[str, Any]:
     }
 
 
-def _groups(job: Job, placements: Sequence[Place]) -> list[dict[str, Any]]:
+def _groups(job: Job, placements: Sequence[RankLocation]) -> list[dict[str, Any]]:
     rows = []
     for axis, groups in find_scheme(job.config.scheme).placement_groups(job).items():
         for ranks in groups[:_MAX_LISTED]:
@@ -246,7 +248,7 @@ def _groups(job: Job, placements: Sequence[Place]) -> list[dict[str, Any]]:
 
 
 def _calls(
-    rank: int, traffic: Sequence[Traffic], placements: Sequence[Place], steps: int
+    rank: int, traffic: Sequence[Traffic], placements: Sequence[RankLocation], steps: int
 ) -> list[dict[str, Any]]:
     """The calls of one rank, equal ones together, with the bytes of one over each link class.
 

@@ -115,9 +115,11 @@ def _save(state: dict[str, Any], file: Path) -> str | None:
 def _write_identity(run_dir: Path, job: Any, placements: list[dict[str, Any]], backend: str) -> None:
     from perfscope.rundir import layout
     from perfscope.rundir.writer import write_json
-    from perfscope.runners.identity import Place, identity
+    from perfscope.runners.identity import RankLocation, identity
 
-    located = tuple(Place(**{**placement, "cpus": tuple(placement["cpus"])}) for placement in placements)
+    located = tuple(
+        RankLocation(**{**placement, "cpus": tuple(placement["cpus"])}) for placement in placements
+    )
     write_json(run_dir / layout.SCHEME_JSON, identity(job, located, "gloo" if backend == "none" else backend))
 
 

@@ -18,7 +18,7 @@ from perfscope.runners.data.registry import held_out, input_workers, open_feed
 from perfscope.runners.data.seeds import mixed_seed
 from perfscope.runners.job import Job
 from perfscope.runners.models.registry import build_model
-from perfscope.runners.schemes.base import Batch, Note, Scheme
+from perfscope.runners.schemes.base import Batch, LoopReporter, Scheme
 from perfscope.runners.schemes.local import loss_of
 from perfscope.runners.schemes.registry import find_scheme
 from perfscope.runners.wire import grown, read_interfaces
@@ -29,7 +29,7 @@ _DRAWS = 3  # a stream of random numbers beside those of synthetic data
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class TrainingOutcome:
     """What one rank has to tell.
 
     Attributes:
@@ -66,7 +66,7 @@ class Outcome:
         }
 
 
-class _Notes(Note):
+class _Notes(LoopReporter):
     """Keeps times at once and losses as tensors: reading a loss would wait for the device."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class _Notes(Note):
         return [None if loss is None else float(loss) for loss in self._losses]
 
 
-def train(job: Job, world: World) -> Outcome:
+def train(job: Job, world: World) -> TrainingOutcome:
     """Builds the model, trains `config.steps` steps, collects the result. Every rank calls it.
 
     Raises:
@@ -111,7 +111,7 @@ def train(job: Job, world: World) -> Outcome:
     if state is not None:
         template.load_state_dict(state)
         loss = evaluate(template, held_out(config, world.device))
-    return Outcome(
+    return TrainingOutcome(
         losses=notes.losses(),
         step_ends_ns=notes.ends_ns,
         calls=calls,

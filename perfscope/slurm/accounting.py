@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from perfscope.slurm.jobs import ENDED, Task, state_word
+from perfscope.slurm.jobs import ENDED, SlurmTask, state_word
 from perfscope.slurm.programs import Caller, SlurmError, call
 
 LIMIT_S = 12.0
@@ -26,7 +26,7 @@ _Row = Mapping[str, str]
 
 
 def job_facts(
-    task: Task,
+    task: SlurmTask,
     *,
     ask: Caller = call,
     limit_s: float = LIMIT_S,
@@ -59,7 +59,7 @@ def job_facts(
         sleep(_POLL_S)
 
 
-def _sacct_words(task: Task) -> list[str]:
+def _sacct_words(task: SlurmTask) -> list[str]:
     form = ",".join(_FIELDS)
     return ["sacct", "--noheader", "--parsable2", "--duplicates", f"--jobs={task.name}", f"--format={form}"]
 
@@ -69,7 +69,7 @@ def _rows(text: str) -> list[_Row]:
     return [dict(zip(_FIELDS, fields, strict=True)) for fields in lines if len(fields) == len(_FIELDS)]
 
 
-def _own_row(rows: Sequence[_Row], task: Task) -> _Row | None:
+def _own_row(rows: Sequence[_Row], task: SlurmTask) -> _Row | None:
     """The job's own row; of one that was requeued the last."""
     own_rows = [row for row in rows if row["JobIDRaw"] == str(task.job_id)]
     return own_rows[-1] if own_rows else None
@@ -117,7 +117,7 @@ def _restarts(facts: Facts, rows: Sequence[_Row], job: _Row) -> int:
     return max(num_restarts, sum(row["JobIDRaw"] == job["JobIDRaw"] for row in rows) - 1)
 
 
-def _of_queue(task: Task) -> Facts:
+def _of_queue(task: SlurmTask) -> Facts:
     """What squeue said; every key there is."""
     keys = ("exit_code", "exit_signal", "elapsed_s", "submitted", "ended", "queued_s", "num_cpus")
     more = ("max_rss_bytes", "energy_joules", "partition", "account", "qos")
@@ -134,7 +134,7 @@ def _of_queue(task: Task) -> Facts:
     }
 
 
-def _of_controller(task: Task, ask: Caller) -> Facts:
+def _of_controller(task: SlurmTask, ask: Caller) -> Facts:
     """What scontrol says, which it does for some minutes after the end (MinJobAge)."""
     try:
         fields = show_job(str(task.job_id), ask)

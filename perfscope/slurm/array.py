@@ -29,7 +29,7 @@ TOO_LATE = 124  # exit code of timeout(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class ArrayCommand:
     """One command of an array.
 
     Attributes:
@@ -68,7 +68,7 @@ class Array:
     keys: Mapping[str, str]
 
 
-def array_script(job: JobRequest, pieces: Sequence[Piece], at_once: int | None) -> str:
+def array_script(job: JobRequest, pieces: Sequence[ArrayCommand], at_once: int | None) -> str:
     """The batch script of an array.
 
     Args:
@@ -143,7 +143,7 @@ def save_arrays(folder: Path, arrays: Sequence[Array]) -> None:
     write_json(folder / ARRAYS_JSON, {"arrays": [asdict(array) for array in arrays]})
 
 
-def _case(index: int, piece: Piece) -> list[str]:
+def _case(index: int, piece: ArrayCommand) -> list[str]:
     quoted = quote_all(piece.command)
     return [
         f"  {index})",

@@ -30,7 +30,7 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class SlurmTask:
     """A job, or one task of an array.
 
     Attributes:
@@ -76,7 +76,7 @@ def is_job(text: str) -> bool:
     return _JOB.fullmatch(text) is not None
 
 
-def look_up(job: str, ask: Caller = call) -> tuple[Task, ...]:
+def look_up(job: str, ask: Caller = call) -> tuple[SlurmTask, ...]:
     """The job's tasks, by index; one for a job that is no array.
 
     Raises:
@@ -96,7 +96,7 @@ def look_up(job: str, ask: Caller = call) -> tuple[Task, ...]:
     return tasks
 
 
-def _parse(text: str) -> tuple[Task, ...]:
+def _parse(text: str) -> tuple[SlurmTask, ...]:
     tasks = []
     for line in text.splitlines():
         fields, position = {}, 0
@@ -106,7 +106,7 @@ def _parse(text: str) -> tuple[Task, ...]:
         name = _own_name(fields["jobarrayid"])
         if name and fields["jobid"].isdigit():
             tasks.append(
-                Task(
+                SlurmTask(
                     name=name,
                     job_id=int(fields["jobid"]),
                     state=fields["state"],
@@ -122,7 +122,7 @@ def _parse(text: str) -> tuple[Task, ...]:
     return tuple(sorted(tasks, key=lambda task: task.array_index or 0))
 
 
-def _of_accounting(job: str, ask: Caller) -> tuple[Task, ...]:
+def _of_accounting(job: str, ask: Caller) -> tuple[SlurmTask, ...]:
     """The job as accounting remembers it; empty where there is none."""
     argv = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job}"]
     try:
@@ -134,7 +134,7 @@ def _of_accounting(job: str, ask: Caller) -> tuple[Task, ...]:
         fields = line.split("|")
         if len(fields) == 8 and _own_name(fields[0]):
             tasks.append(
-                Task(
+                SlurmTask(
                     name=_own_name(fields[0]),
                     job_id=_whole(fields[1]),
                     state=state_word(fields[2]),
@@ -159,7 +159,7 @@ def state_word(text: str) -> str:
     return text.split()[0] if text.split() else ""
 
 
-def all_ended(tasks: Sequence[Task]) -> bool:
+def all_ended(tasks: Sequence[SlurmTask]) -> bool:
     return all(task.has_ended for task in tasks)
 
 

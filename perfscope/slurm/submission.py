@@ -25,7 +25,7 @@ from perfscope.rundir import layout
 from perfscope.rundir.recording import LOCK
 from perfscope.rundir.writer import write_json
 from perfscope.slurm.accounting import show_job
-from perfscope.slurm.jobs import Task, is_job, look_up
+from perfscope.slurm.jobs import SlurmTask, is_job, look_up
 from perfscope.slurm.programs import Caller, NotKnown, SlurmError, call
 from perfscope.slurm.record import read_manifest
 from perfscope.slurm.refusals import explain
@@ -47,7 +47,7 @@ _OTHER_NAMES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class JobPaths:
     """Where the run of a job goes, and what lies beside it.
 
     Attributes:
@@ -72,11 +72,11 @@ class Place:
     def log(self) -> Path:
         return self._beside(LOG)
 
-    def of(self, task: Task) -> Path:
+    def of(self, task: SlurmTask) -> Path:
         """The run that a task makes at its present attempt."""
         return self.of_attempt(task, task.restarts)
 
-    def of_attempt(self, task: Task, restarts: int) -> Path:
+    def of_attempt(self, task: SlurmTask, restarts: int) -> Path:
         """The run of an attempt; 0 = before the job was ever requeued."""
         if self.is_exact:
             return self.run
@@ -84,7 +84,7 @@ class Place:
         name = self.run.name if index is None else f"{self.run.name}{self.mark}{index}"
         return self.run.with_name(name + (f"-restart{restarts}" if restarts else ""))
 
-    def log_of(self, task: Task) -> Path:
+    def log_of(self, task: SlurmTask) -> Path:
         """What a task prints."""
         index = task.array_index
         return self.log if index is None else self._beside(f"-{index}{LOG}")
@@ -95,7 +95,7 @@ class Place:
 
 def submit(
     script: str,
-    target: Place,
+    target: JobPaths,
     *,
     array: bool = False,
     asked: Mapping[str, str] | None = None,
@@ -133,7 +133,7 @@ def submit(
     return job
 
 
-def _reserve(target: Place) -> None:
+def _reserve(target: JobPaths) -> None:
     """The ticket of this run for one `submit` alone: exclusive creation decides between two."""
     try:
         target.run.parent.mkdir(parents=True, exist_ok=True)
@@ -169,7 +169,7 @@ def sbatch(
     return job
 
 
-def require_free(target: Place, ask: Caller = call, *, array: bool = False) -> None:
+def require_free(target: JobPaths, ask: Caller = call, *, array: bool = False) -> None:
     """Two jobs never write into one run directory. Raises RunDirectoryError where something is in the way."""
     if target.run.is_dir() and any(entry.name != LOCK for entry in target.run.iterdir()):
         what = "already holds a run" if read_manifest(target.run) is not None else "is not empty"
@@ -190,7 +190,7 @@ def require_free(target: Place, ask: Caller = call, *, array: bool = False) -> N
             )
 
 
-def ticket_job(target: Place) -> str | None:
+def ticket_job(target: JobPaths) -> str | None:
     """The job that was submitted for a run; None = none that is known."""
     try:
         ticket = json.loads(target.ticket.read_bytes())
@@ -219,18 +219,18 @@ def job_of(run: Path) -> str:
     raise SlurmError(f"nothing says that {run} is the run of a Slurm job; give the job's id")
 
 
-def find_place(run: Path) -> Place:
+def find_place(run: Path) -> JobPaths:
     """What a run was submitted as: it may be a task of an array, or a later attempt."""
     for ending in ("", r"-restart[0-9]+$", r"-[0-9]+$", r"-[0-9]+-restart[0-9]+$"):
         name = re.sub(ending, "", run.name) if ending else run.name
-        if name and Place(run=run.with_name(name)).ticket.exists():
-            return Place(run=run.with_name(name))
+        if name and JobPaths(run=run.with_name(name)).ticket.exists():
+            return JobPaths(run=run.with_name(name))
     named = re.fullmatch(r"slurm-(\d+)(?:_\d+)?(?:-restart\d+)?", run.name)
     by_id = _place_by_id(run.parent, named[1], "0") if named else None
-    return by_id or Place(run=run, is_exact=True)
+    return by_id or JobPaths(run=run, is_exact=True)
 
 
-def place_of(job: str, ask: Caller = call) -> Place | None:
+def place_of(job: str, ask: Caller = call) -> JobPaths | None:
     """Where the runs of a job go, from the script that Slurm knows; None = perfscope did not submit it."""
     try:
         fields = show_job(job, ask)
@@ -238,24 +238,24 @@ def place_of(job: str, ask: Caller = call) -> Place | None:
         return None
     script = Path(fields.get("Command", ""))
     run_path = script.with_name(script.name.removesuffix(SCRIPT)) if script.name.endswith(SCRIPT) else None
-    if run_path is not None and ticket_job(Place(run=run_path)) == job.partition("_")[0]:
-        return Place(run=run_path)
+    if run_path is not None and ticket_job(JobPaths(run=run_path)) == job.partition("_")[0]:
+        return JobPaths(run=run_path)
     runs = Path(fields.get("WorkDir", "")) / RUNS
     located = _place_by_id(runs, job.partition("_")[0], fields.get("Restarts", "0"))
     # The number of an array is that of one of its tasks, too: a run named by a step is not all of it.
     return None if located is not None and located.is_exact and "ArrayJobId" in fields else located
 
 
-def _place_by_id(runs: Path, job: str, restarts: str) -> Place | None:
+def _place_by_id(runs: Path, job: str, restarts: str) -> JobPaths | None:
     """Where a job records whose script was submitted by hand: its runs have its id in their names."""
     names = [path.name for path in runs.glob(f"slurm-{job}*") if path.is_dir()]
     for mark in ("-", "_"):
         index = r"_\d+" if mark == "_" else ""
         if any(re.fullmatch(rf"slurm-{job}{index}(-restart\d+)?", name) for name in names):
-            return Place(run=runs / f"slurm-{job}", mark=mark)
+            return JobPaths(run=runs / f"slurm-{job}", mark=mark)
     attempt = "" if restarts == "0" else f"-restart{restarts}"
     of_steps = [name for name in names if re.match(rf"slurm-{job}\.\d+{attempt}-(?!restart)", name)]
-    return Place(run=runs / of_steps[0], is_exact=True) if len(of_steps) == 1 else None
+    return JobPaths(run=runs / of_steps[0], is_exact=True) if len(of_steps) == 1 else None
 
 
 def job_environment(python_bin: Path, script: str) -> dict[str, str]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from perfscope.slurm.jobs import Task, all_ended, look_up
+from perfscope.slurm.jobs import SlurmTask, all_ended, look_up
 from perfscope.slurm.programs import NotKnown, SlurmError, Unreachable
 
 _FIRST_S, _LONGEST_S = 0.5, 20.0
@@ -19,7 +19,7 @@ class PendingTooLong(SlurmError):
 
     exit_code = 3
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: SlurmTask) -> None:
         super().__init__(f"job {task.name} is still queued")
         self.task = task
 
@@ -33,7 +33,7 @@ class Snapshot:
         trouble: why there is no news; "" = this is news.
     """
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[SlurmTask, ...]
     trouble: str = ""
 
     @property
@@ -45,7 +45,7 @@ def watch(
     job: str,
     *,
     pending_limit_s: float | None = None,
-    look: Callable[[str], tuple[Task, ...]] = look_up,
+    look: Callable[[str], tuple[SlurmTask, ...]] = look_up,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Snapshot]:
@@ -60,7 +60,7 @@ def watch(
         Unreachable: Slurm has not answered for ten minutes.
     """
     pause, answered, started = _FIRST_S, clock(), clock()
-    tasks: tuple[Task, ...] = ()
+    tasks: tuple[SlurmTask, ...] = ()
     while True:
         try:
             tasks_now = _look(job, tasks, look)
@@ -84,7 +84,9 @@ def watch(
         pause = min(pause * _GROWTH, _LONGEST_S)
 
 
-def _look(job: str, before: tuple[Task, ...], look: Callable[[str], tuple[Task, ...]]) -> tuple[Task, ...]:
+def _look(
+    job: str, before: tuple[SlurmTask, ...], look: Callable[[str], tuple[SlurmTask, ...]]
+) -> tuple[SlurmTask, ...]:
     """The tasks now; of a job that Slurm has just forgotten as they were, if they had ended."""
     try:
         return look(job)
@@ -94,5 +96,5 @@ def _look(job: str, before: tuple[Task, ...], look: Callable[[str], tuple[Task, 
         raise
 
 
-def _states(tasks: tuple[Task, ...]) -> list[tuple[str, str, int]]:
+def _states(tasks: tuple[SlurmTask, ...]) -> list[tuple[str, str, int]]:
     return [(task.name, task.state, task.restarts) for task in tasks]

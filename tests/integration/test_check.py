@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from perfscope.gate.looks import fewest_pairs
+from perfscope.gate.sequential import fewest_pairs
 from perfscope.gate.settings import ALPHA
 from tests.integration.run_support import PERFSCOPE, user_environment
 

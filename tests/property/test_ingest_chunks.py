@@ -26,7 +26,7 @@ def rows_of(found: Ingested) -> list[Row]:
 def ingest_with(data: bytes, *, chunk: int, flush: int, block: int, memory: int) -> Ingested:
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr(reader.EventReader.__init__, "__kwdefaults__", {"chunk_bytes": chunk})
-        patch.setattr(collect.Collector.__init__, "__kwdefaults__", {"flush_rows": flush})
+        patch.setattr(collect.EventCollector.__init__, "__kwdefaults__", {"flush_rows": flush})
         patch.setattr(spill.Spill.__init__, "__kwdefaults__", {"memory_bytes": memory})
         patch.setattr(spill.Spill.slices, "__kwdefaults__", {"block_rows": block})
         patch.setattr(spill, "_MIN_BLOCK_ROWS", 2)

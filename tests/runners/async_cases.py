@@ -26,7 +26,7 @@ from perfscope.runners.config import BenchConfig, BenchError
 from perfscope.runners.data.registry import open_feed
 from perfscope.runners.models.registry import build_model
 from perfscope.runners.planning import plan
-from perfscope.runners.schemes.base import Note
+from perfscope.runners.schemes.base import LoopReporter
 from perfscope.runners.schemes.local import loss_of
 from perfscope.runners.schemes.ps_async import PsAsyncSgd
 from perfscope.runners.schemes.registry import find_scheme
@@ -196,7 +196,7 @@ def serve_a_norm(world: World) -> dict[str, torch.Tensor] | None:
     return scheme.full_state()
 
 
-class _Silent(Note):
+class _Silent(LoopReporter):
     def step(self, number: int, loss: torch.Tensor | None) -> None:
         """Not noted."""
 

@@ -14,7 +14,7 @@ from perfscope.runners.comm import Group
 from perfscope.runners.config import BenchConfig
 from perfscope.runners.model_parallel import operators as operators_of_runners
 from perfscope.runners.model_parallel.halo import ExchangeHalo, gather_rows
-from perfscope.runners.model_parallel.rows import Halo, Window, split_rows
+from perfscope.runners.model_parallel.rows import Halo, RowExtent, split_rows
 from perfscope.runners.models import registry as models
 from perfscope.runners.models.blocks import Branches, Residual
 from perfscope.runners.models.registry import ModelInfo
@@ -220,7 +220,7 @@ def windows(world: World, seed: int, num_cases: int) -> list[str]:
 
 class _Case(NamedTuple):
     kind: str
-    window: Window
+    window: RowExtent
     height: int
     num_ranks: int
 
@@ -231,7 +231,7 @@ def _draw_window(random: Random, most_ranks: int) -> _Case:
         kind = random.choice(["conv", "conv", "max", "mean"])
         padding = random.randint(0, kernel if kind == "conv" else kernel // 2)
         dilation = 1 if kind == "mean" else random.choice([1, 1, 2])
-        window = Window(kernel, random.randint(1, 4), padding, dilation)
+        window = RowExtent(kernel, random.randint(1, 4), padding, dilation)
         height = random.randint(num_ranks, 24)
         if height + 2 * padding >= window.reach and window.out_rows(height) >= num_ranks:
             return _Case(kind, window, height, num_ranks)

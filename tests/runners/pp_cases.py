@@ -16,7 +16,7 @@ from perfscope.runners.mesh import Mesh
 from perfscope.runners.models.registry import build_model
 from perfscope.runners.planning import plan
 from perfscope.runners.schemes.registry import find_scheme
-from perfscope.runners.train import Outcome
+from perfscope.runners.train import TrainingOutcome
 from perfscope.runners.world import Alone, World
 from tests.runners.ranks import run_ranks
 from tests.runners.training import train_here
@@ -85,8 +85,8 @@ class Trained:
     """
 
     config: BenchConfig
-    ranks: list[Outcome]
-    serial: Outcome
+    ranks: list[TrainingOutcome]
+    serial: TrainingOutcome
     traced: list[Sends] | None
 
     def difference(self) -> float:
@@ -113,7 +113,7 @@ def trained(num_ranks: int) -> dict[str, Trained]:
     }
 
 
-def trained_alone(config: BenchConfig) -> Outcome:
+def trained_alone(config: BenchConfig) -> TrainingOutcome:
     """The same model and samples, in this process."""
     alone = replace(config, scheme="serial", modifiers=(), num_ranks=1, mesh=None, num_microbatches=None)
     return train_here(World(Alone(), 0, torch.device("cpu")), alone)
@@ -121,7 +121,7 @@ def trained_alone(config: BenchConfig) -> Outcome:
 
 def run_all(
     world: World, configs: dict[str, BenchConfig], traced: tuple[str, ...]
-) -> tuple[dict[str, Outcome], dict[str, Sends]]:
+) -> tuple[dict[str, TrainingOutcome], dict[str, Sends]]:
     """Trains every configuration in the same ranks, and traces the third step of some."""
     outcomes = {name: train_here(world, config) for name, config in configs.items()}
     return outcomes, {name: traced_step(world, configs[name]) for name in traced}

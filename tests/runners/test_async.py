@@ -14,7 +14,7 @@ from perfscope.runners.planning import plan
 from perfscope.runners.schemes.ps_async import momentum_update
 from perfscope.runners.schemes.registry import find_scheme
 from perfscope.runners.schemes.server_base import Staleness
-from perfscope.runners.schemes.server_packed import Packed
+from perfscope.runners.schemes.server_packed import PackedModel
 from perfscope.runners.schemes.shared_memory import SharedWeights, UnlockedUpdates, merged
 from tests.runners.async_cases import (
     ALL,
@@ -251,7 +251,7 @@ def test_unlocked_updates_see_who_was_there() -> None:
 def test_a_packed_model_computes_and_saves_the_same() -> None:
     model = torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3))
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    packed = Packed(model)
+    packed = PackedModel(model)
     assert packed.weights.shape == (4 + 4 + 12 + 3,)
     assert difference(packed.state(packed.weights), before) == 0
     packed.weights += 1

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from perfscope.cli.bench import options as bench_options
 from perfscope.cli.bench.run import has_elder
 from perfscope.cli.bench.text import verdict_text
-from perfscope.cli.words import exposed
+from perfscope.cli.formatting import exposed
 from perfscope.errors import PerfscopeError
 from perfscope.rundir.reader import RunReader
 from perfscope.runners.catalogue.scheme_docs import BEGIN, END, render

@@ -10,7 +10,7 @@ from torch import nn
 
 from perfscope.runners import comm
 from perfscope.runners.config import BenchConfig, BenchError, parse_scheme
-from perfscope.runners.exchange import Exchange, Pending
+from perfscope.runners.exchange import Exchange, PendingExchange
 from perfscope.runners.mesh import Mesh
 from perfscope.runners.planning import plan
 from perfscope.runners.schemes import dp_senders
@@ -278,7 +278,7 @@ class _Recorder(Exchange):
     def __init__(self) -> None:
         self.keys: list[Any] = []
 
-    def start(self, key: Any, flat: torch.Tensor, group: comm.Group) -> Pending:
+    def start(self, key: Any, flat: torch.Tensor, group: comm.Group) -> PendingExchange:
         self.keys.append(key)
         return _Done(flat * 2)
 
@@ -286,7 +286,7 @@ class _Recorder(Exchange):
         raise NotImplementedError
 
 
-class _Done(Pending):
+class _Done(PendingExchange):
     def __init__(self, flat: torch.Tensor) -> None:
         self._flat = flat
 

@@ -27,7 +27,7 @@ from perfscope.runners.data.registry import open_feed
 from perfscope.runners.frameworks import preparation
 from perfscope.runners.frameworks.envs import creation
 from perfscope.runners.frameworks.envs.pins import Pins
-from perfscope.runners.frameworks.envs.places import READY, read_environment
+from perfscope.runners.frameworks.envs.store import READY, read_environment
 from perfscope.runners.frameworks.registry import find_framework
 from perfscope.runners.frameworks.request import FrameworkRun
 from perfscope.runners.models.registry import MODELS, build_model

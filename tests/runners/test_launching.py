@@ -17,13 +17,13 @@ import pytest
 
 from perfscope.launch.environment import ProbeOptions, make_injection
 from perfscope.launch.launchers import plan_command
-from perfscope.launch.plan import Context, LaunchPlan
+from perfscope.launch.plan import CommandContext, LaunchPlan
 from perfscope.runners.cluster.network import require_rights, require_tools
 from perfscope.runners.cluster.spec import parse_cluster
 from perfscope.runners.config import BenchConfig, BenchError
 from perfscope.runners.starting.endings import RankEnding, cause, silent
 from perfscope.runners.starting.launching import launch_for, shared_run_dir
-from perfscope.runners.starting.outer import expand_nodes, expand_tasks, find_outer
+from perfscope.runners.starting.outer_launcher import expand_nodes, expand_tasks, find_outer
 from tests.integration.run_support import user_environment
 
 CONFIG = BenchConfig(scheme="dp.ddp", num_ranks=4, device="cpu")
@@ -45,7 +45,7 @@ def slurm_task(rank: int) -> dict[str, str]:
 def planned(*argv: str, **environment: str) -> LaunchPlan:
     """What `perfscope run` makes of a command."""
     injection = make_injection(Path("/runs/x"), ProbeOptions(), environment)
-    context = Context(environment=environment, injection=injection, mpi_version=lambda _: "HYDRA")
+    context = CommandContext(environment=environment, injection=injection, mpi_version=lambda _: "HYDRA")
     return plan_command(argv, context)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from perfscope.runners.config import BenchError, Modifier
 from perfscope.runners.mesh import Mesh
-from perfscope.runners.model_parallel.rows import Halo, Window, split_rows
+from perfscope.runners.model_parallel.rows import Halo, RowExtent, split_rows
 from perfscope.runners.models import registry as models
 from perfscope.runners.planning import plan
 from perfscope.runners.schemes.registry import find_scheme
@@ -224,10 +224,12 @@ def test_model_schemes_refuse_data_parts_and_modifiers() -> None:
     num_ranks=st.integers(1, 6),
     num_rows=st.integers(1, 40),
     window=st.builds(
-        Window, st.integers(1, 7), st.integers(1, 4), padding=st.integers(0, 8), dilation=st.integers(1, 2)
+        RowExtent, st.integers(1, 7), st.integers(1, 4), padding=st.integers(0, 8), dilation=st.integers(1, 2)
     ),
 )
-def test_halo_is_what_the_windows_see_and_no_row_more(num_ranks: int, num_rows: int, window: Window) -> None:
+def test_halo_is_what_the_windows_see_and_no_row_more(
+    num_ranks: int, num_rows: int, window: RowExtent
+) -> None:
     if num_rows + 2 * window.padding < window.reach:
         return
     halo = Halo.of(num_rows, window, num_ranks)

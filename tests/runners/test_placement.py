@@ -14,7 +14,7 @@ import pytest
 from perfscope.runners.config import BenchConfig, BenchError
 from perfscope.runners.starting.placement import (
     Core,
-    Topology,
+    HostTopology,
     bind_this_process,
     plan_placement,
     read_topology,
@@ -22,10 +22,10 @@ from perfscope.runners.starting.placement import (
 from tests import hardware
 
 
-def machine(num_domains: int, cores: int, siblings: int = 1) -> Topology:
+def machine(num_domains: int, cores: int, siblings: int = 1) -> HostTopology:
     """Siblings are numbered like on Intel's: second threads after all first ones."""
     total = num_domains * cores
-    return Topology(
+    return HostTopology(
         tuple(
             Core(tuple(core + total * thread for thread in range(siblings)), core // cores)
             for core in range(total)
@@ -40,7 +40,7 @@ def write(root: Path, **files: str) -> None:
         path.write_text(text + "\n")
 
 
-def cpus(topology: Topology, num_ranks: int, bind: str = "numa") -> list[tuple[int, ...]]:
+def cpus(topology: HostTopology, num_ranks: int, bind: str = "numa") -> list[tuple[int, ...]]:
     return [slot.cpus for slot in plan_placement(num_ranks, topology, bind)]
 
 
@@ -95,7 +95,7 @@ def test_nobody_shares_a_core_while_there_are_enough(ranks: int, bind: str) -> N
 
 def test_domains_of_unequal_size_get_ranks_in_proportion() -> None:
     cores = [Core((cpu,), 0) for cpu in range(6)] + [Core((cpu,), 1) for cpu in range(6, 8)]
-    slots = plan_placement(4, Topology(tuple(cores)))
+    slots = plan_placement(4, HostTopology(tuple(cores)))
     assert [slot.node for slot in slots] == [0, 0, 0, 1]
     assert [slot.num_cores for slot in slots] == [2, 2, 2, 2]
 

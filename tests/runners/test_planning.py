@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 from perfscope.runners.config import BenchConfig, BenchError, Modifier
-from perfscope.runners.identity import Place, all_traffic, bytes_by_link, identity, link_class
+from perfscope.runners.identity import RankLocation, all_traffic, bytes_by_link, identity, link_class
 from perfscope.runners.mesh import Mesh
 from perfscope.runners.planning import plan
 from perfscope.runners.schemes.registry import SCHEMES
@@ -144,7 +144,7 @@ def test_bytes_by_link_are_those_of_every_edge_of_every_call() -> None:
             job = plan(config_of(scheme.name, num_ranks=4, batch=24, num_hosts=1 + (not scheme.one_host)))
         except BenchError:
             continue
-        places = tuple(Place(host=f"h{rank // 2}", numa=rank % 2) for rank in range(4))
+        places = tuple(RankLocation(host=f"h{rank // 2}", numa=rank % 2) for rank in range(4))
         expected: dict[str, float] = defaultdict(float)
         traffic = all_traffic(job)
         for rank, calls in traffic.items():

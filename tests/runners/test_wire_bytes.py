@@ -25,7 +25,7 @@ pytestmark = pytest.mark.torch
 def measured(tmp_path: Path, cluster: str, num_hosts: int, num_ranks: int, *names: str) -> list[BenchResult]:
     """Runs each scheme for a few steps, all in one start of the cluster."""
     pytest.importorskip("torch")
-    from perfscope.runners.identity import Place, identity
+    from perfscope.runners.identity import RankLocation, identity
     from perfscope.runners.planning import plan
 
     configs = []
@@ -53,7 +53,7 @@ def measured(tmp_path: Path, cluster: str, num_hosts: int, num_ranks: int, *name
             rank: read_as(BenchRecord, json.loads((tmp_path / f"{number}-{rank}.json").read_text()))
             for rank in range(num_ranks)
         }
-        record = read_as(SchemeRecord, identity(plan(config), [Place(host=host) for host in hosts]))
+        record = read_as(SchemeRecord, identity(plan(config), [RankLocation(host=host) for host in hosts]))
         found, missing = bench_result(record, ranks)
         assert found is not None and not missing
         results.append(found)

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from perfscope.runners.config import BenchConfig
 from perfscope.runners.planning import plan
 from perfscope.runners.traffic import Traffic
-from perfscope.runners.train import Outcome, train
+from perfscope.runners.train import TrainingOutcome, train
 from perfscope.runners.world import World
 
 
-def train_here(world: World, config: BenchConfig) -> Outcome:
+def train_here(world: World, config: BenchConfig) -> TrainingOutcome:
     """Plans and trains on an open world; see `train`."""
     return train(plan(config), world)
 

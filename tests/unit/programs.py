@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from perfscope.analysis.clocks.fit import ClockFit
+from perfscope.analysis.collective_waits import JudgedCalls, judge
 from perfscope.analysis.comm_record import GroupKey
-from perfscope.analysis.judged import JudgedCalls, judge
 from perfscope.analysis.mainline import (
     LINE_COMPUTE,
     LINE_EXPOSED,

@@ -13,8 +13,8 @@ from perfscope.gate.records import Composition, Fingerprint, LayerTime, RunFigur
 from perfscope.gate.results import (
     CheckResult,
     Difference,
+    ExcludedRun,
     Explanation,
-    LeftOut,
     MetricVerdict,
     Moved,
     Noise,
@@ -186,7 +186,7 @@ def regression() -> CheckResult:
         pairs=_pairs(BASE_P10, HEAD_P10),
         noise=Noise(spread=0.013, visible=0.066),
         left_out=(
-            LeftOut(
+            ExcludedRun(
                 name="perfscope-runs/head-3",
                 side="head",
                 reason="disturbed: other processes used 0.81 of 2 CPUs",
@@ -279,7 +279,9 @@ def four_runs() -> CheckResult:
         pairs=_pairs(BASE_P10[:4], HEAD_P10[:4]),
         noise=Noise(spread=0.021),
         left_out=tuple(
-            LeftOut(name=f"perfscope-runs/{side}-5", side=side, reason="disturbed: 11 % of the time stolen")
+            ExcludedRun(
+                name=f"perfscope-runs/{side}-5", side=side, reason="disturbed: 11 % of the time stolen"
+            )
             for side in ("base", "head")
         ),
         elapsed_s=201.0,
@@ -305,7 +307,9 @@ def failed() -> CheckResult:
         "Nothing was measured of head: perfscope-runs/head-1: its command ended with exit code 3.",
         base=Side(label="base", runs=runs("base", BASE_P10[:1])),
         left_out=(
-            LeftOut(name="perfscope-runs/head-1", side="head", reason="its command ended with exit code 3"),
+            ExcludedRun(
+                name="perfscope-runs/head-1", side="head", reason="its command ended with exit code 3"
+            ),
         ),
         elapsed_s=41.8,
     )
@@ -411,7 +415,7 @@ def hostile(name: str) -> CheckResult:
         base=Side(label=name, runs=(own,)),
         head=Side(label=name, runs=(own,) * 2),
         stopped=name,
-        left_out=(LeftOut(name=name, side=name, reason=name),) * 9,
+        left_out=(ExcludedRun(name=name, side=name, reason=name),) * 9,
         explanation=Explanation(
             cause="compute",
             headline=name,

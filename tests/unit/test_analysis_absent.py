@@ -18,7 +18,7 @@ from perfscope.messages.missing import cause_text, figure_text
 from perfscope.reports.build import build_report
 from perfscope.reports.document import build_document
 from perfscope.reports.html import render_html
-from perfscope.reports.model import Facts, Note
+from perfscope.reports.model import FactList, Note
 from perfscope.reports.sections.run import run_section
 from perfscope.reports.text import render_text
 from tests.unit.synthetic_run import SyntheticRun, span
@@ -28,7 +28,7 @@ NO_WINDOW = "step breakdown, timeline, layers and collectives"
 
 
 def facts_of_run(analysis: RunAnalysis) -> dict[str, str]:
-    return next(dict(block.pairs) for block in run_section(analysis).blocks if isinstance(block, Facts))
+    return next(dict(block.pairs) for block in run_section(analysis).blocks if isinstance(block, FactList))
 
 
 def missing(run: SyntheticRun) -> dict[str, str]:

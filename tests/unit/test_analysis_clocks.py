@@ -12,8 +12,8 @@ import pytest
 from perfscope.analysis.clocks.centre import gathered, weighted_median
 from perfscope.analysis.clocks.fit import UNKNOWN_NS, ClockFit, fit_clocks
 from perfscope.analysis.clocks.wall import step_notes, wall_steps
+from perfscope.analysis.collective_waits import judge
 from perfscope.analysis.comm_record import GroupKey
-from perfscope.analysis.judged import judge
 from perfscope.analysis.run import analyse_run
 from perfscope.messages.missing import cause_text, figure_text
 from perfscope.rundir.records import RankRecord, rank_record

@@ -270,7 +270,7 @@ NO_ENGLISH = {
     "analysis/study/grouping.py": "a pattern of names, and the message of an error that lists them",
     "analysis/scaling/fits.py": "a formula",
     "gate/config.py": "parts of the messages of errors",
-    "gate/explain/surroundings.py": "names of environment variables",
+    "gate/explain/conditions.py": "names of environment variables",
     "gate/store/json_file.py": "messages of errors",
     "gate/store/sqlite_file.py": "SQL, and the messages of errors",
 }
@@ -362,7 +362,7 @@ READ_BY_KEY = {
     "reports/sections/topology.py": "topology.json",
     "cli/doctor/machine.py": "the topology and the surroundings of the machine, as just read",
     "cli/doctor/text.py": "the same",
-    "analysis/absent.py": "summaries of windows, lines of errors.jsonl",
+    "analysis/missing_reasons.py": "summaries of windows, lines of errors.jsonl",
     "analysis/provenance.py": "summaries of windows",
     "analysis/spans.py": "summaries of windows",
     "cli/export.py": "summaries of windows",

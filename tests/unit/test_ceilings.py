@@ -18,7 +18,13 @@ import pytest
 from perfscope.collectors.ceilings import cache as ceilings_cache
 from perfscope.collectors.ceilings import measure as ceilings
 from perfscope.collectors.ceilings.child import run_child
-from perfscope.collectors.ceilings.host import Host, Node, cgroup_limits, last_level_bytes, read_host
+from perfscope.collectors.ceilings.host import (
+    LocalHost,
+    LocalNode,
+    cgroup_limits,
+    last_level_bytes,
+    read_host,
+)
 from perfscope.collectors.ceilings.kernels_numpy import TRIAD_BYTES, aggregate, triad
 from perfscope.collectors.ceilings.measure import (
     Document,
@@ -117,7 +123,7 @@ class Measurements:
         monkeypatch.setattr(ceilings, "_plan", lambda ctx, machine: PLAN)
 
     def __call__(
-        self, ctx: Context, host: str, machine: Host, plan: Sequence[Document], budget_s: float
+        self, ctx: Context, host: str, machine: LocalHost, plan: Sequence[Document], budget_s: float
     ) -> Document:
         self.plans.append([what(task["label"]) for task in plan])
         return self.documents.pop(0)
@@ -439,7 +445,7 @@ def test_the_quota_of_version_1_counts_too(tmp_path: Path) -> None:
     assert cgroup_limits(Context(root=tmp_path / "nothing")) == (None, None)
 
 
-def _plan_of(name: str, cpus: range, monkeypatch: pytest.MonkeyPatch) -> tuple[Host, list[Document]]:
+def _plan_of(name: str, cpus: range, monkeypatch: pytest.MonkeyPatch) -> tuple[LocalHost, list[Document]]:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(cpus))
     ctx = captured_context(hardware.tree(name))
     machine = read_host(ctx)
@@ -499,8 +505,8 @@ def test_caches_are_added_once_each(tmp_path: Path) -> None:
 
 
 def test_one_node_stands_for_all_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = Node(number=0, cores=(0, 1), free_bytes=None)
-    machine = Host(
+    one = LocalNode(number=0, cores=(0, 1), free_bytes=None)
+    machine = LocalHost(
         nodes=(one,), threads=2, cpus=(0, 1), cpu_limit=None, free_bytes=1 << 33, cpu_model="", memory_bytes=1
     )
     monkeypatch.setattr(ceilings, "read_host", lambda ctx: machine)

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from perfscope.cli.check.command import command
-from perfscope.cli.check.options import Asked, CommandAfterDashes
+from perfscope.cli.check.options import CheckOptions, CommandAfterDashes
 from perfscope.errors import UsageError
-from perfscope.gate.looks import fewest_pairs
+from perfscope.gate.sequential import fewest_pairs
 from perfscope.gate.settings import ALPHA
 
 FEWEST = fewest_pairs(ALPHA)
 TRAIN = ("--base-cmd", "train a", "--", "train", "b")
 
 
-def ask(*words: str) -> Asked:
+def ask(*words: str) -> CheckOptions:
     """The options as the command sees them, without running anything."""
     context = command.make_context("check", list(words))
     given = {
@@ -25,7 +25,7 @@ def ask(*words: str) -> Asked:
         for name in context.params
         if (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
     }
-    return Asked.of(context.params, tuple(context.meta.get(CommandAfterDashes.KEY, ())), given)
+    return CheckOptions.of(context.params, tuple(context.meta.get(CommandAfterDashes.KEY, ())), given)
 
 
 @pytest.fixture(autouse=True)

@@ -15,10 +15,10 @@ import pytest
 import yaml  # type: ignore[import-untyped,unused-ignore]
 
 from perfscope.gate.config import KEYS, METRIC_KEYS, load_settings, with_overrides
-from perfscope.gate.looks import fewest_pairs, looks
 from perfscope.gate.metrics import METRICS
 from perfscope.gate.records import Fingerprint
 from perfscope.gate.results import Outcome
+from perfscope.gate.sequential import fewest_pairs, looks
 from perfscope.gate.settings import EXTENDED, Settings
 from perfscope.gate.stopping import sequential_rule
 from perfscope.reports.gate.registry import FORMATS

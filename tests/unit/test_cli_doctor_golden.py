@@ -16,8 +16,8 @@ from perfscope import __version__
 from perfscope.cli.doctor import command as doctor
 from perfscope.cli.doctor.text import in_ascii, render
 from perfscope.collectors.base import SECOND_NS, Absent, Capability
-from perfscope.collectors.survey import Source, Survey
-from perfscope.collectors.trial import Trial
+from perfscope.collectors.survey import SourceStatus, Survey
+from perfscope.collectors.trial import CollectorTrial
 from perfscope.rundir.metrics import COUNTER, GAUGE, Metric
 from tests import hardware
 
@@ -46,14 +46,14 @@ def metric(name: str, unit: str, resolution: str = "") -> Metric:
 
 def source(
     collector: str, *metrics: Metric, slow: bool = False, foreign: bool = False, **fields: object
-) -> Source:
+) -> SourceStatus:
     capability = Capability(
         collector=collector,
         available=not fields.get("reason"),
         metrics=metrics,
         **fields,  # type: ignore[arg-type]
     )
-    return Source(capability=capability, slow=slow, foreign=foreign)
+    return SourceStatus(capability=capability, slow=slow, foreign=foreign)
 
 
 def made_up() -> Survey:
@@ -218,12 +218,14 @@ def made_up() -> Survey:
     )
 
 
-def trials() -> list[Trial]:
+def trials() -> list[CollectorTrial]:
     return [
-        Trial(collector="numa", samples=20, readings=240, cpu_ns=800_000),
-        Trial(collector="cpu", samples=20, readings=0, failed=20, cpu_ns=200_000),
-        Trial(collector="power", samples=20, readings=38, failed=2, stopped=["rapl_energy: psys is gone"]),
-        Trial(collector="gpu.nvidia", fault="cannot be opened: [Errno 5] gone"),
+        CollectorTrial(collector="numa", samples=20, readings=240, cpu_ns=800_000),
+        CollectorTrial(collector="cpu", samples=20, readings=0, failed=20, cpu_ns=200_000),
+        CollectorTrial(
+            collector="power", samples=20, readings=38, failed=2, stopped=["rapl_energy: psys is gone"]
+        ),
+        CollectorTrial(collector="gpu.nvidia", fault="cannot be opened: [Errno 5] gone"),
     ]
 
 

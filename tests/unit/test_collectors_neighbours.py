@@ -11,7 +11,7 @@ import pytest
 
 from perfscope.collectors.base import Fact
 from perfscope.collectors.context import Context
-from perfscope.collectors.cpu.neighbours import (
+from perfscope.collectors.cpu.neighbors import (
     COMMAND_LENGTH,
     MAX_NAMED,
     Neighbours,

@@ -19,7 +19,7 @@ import pytest
 
 from perfscope.collectors.base import Fact
 from perfscope.collectors.context import Context, captured_context, live_context
-from perfscope.collectors.cpu.neighbours import (
+from perfscope.collectors.cpu.neighbors import (
     Neighbours,
     busy_ticks,
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from perfscope.collectors.context import Context
-from perfscope.collectors.cpu.neighbours import Neighbours
+from perfscope.collectors.cpu.neighbors import Neighbours
 from perfscope.collectors.cpu.same_kernel import KERNEL, LOOK_NS, SameKernel
 
 BOOT = "4f5c1f0e-0000-4000-8000-000000000001"

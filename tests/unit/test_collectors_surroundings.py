@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perfscope.collectors.context import Context, live_context
-from perfscope.collectors.machine import surroundings
+from perfscope.collectors.machine import environment
 
 
 def machine(root: Path, files: dict[str, str]) -> Context:
@@ -35,7 +35,7 @@ def test_the_tightest_limit_of_all_control_groups_above_counts(tmp_path: Path) -
             f"{base}/slurm/job_7/cpuset.cpus.effective": "4-7\n",
         },
     )
-    assert surroundings.control_group(ctx) == {
+    assert environment.control_group(ctx) == {
         "version": "v2",
         "cpus": 2.5,
         "memory_bytes": 8 << 30,
@@ -59,12 +59,12 @@ def test_limits_of_the_first_version_of_control_groups(tmp_path: Path) -> None:
         },
     )
     expected = {"version": "v1", "cpus": 1.5, "memory_bytes": 1 << 30, "cpuset": "0-1"}
-    assert surroundings.control_group(ctx) == expected
+    assert environment.control_group(ctx) == expected
 
 
 def test_no_limit_is_none_and_no_control_group_is_no_version(tmp_path: Path) -> None:
     none = {"version": None, "cpus": None, "memory_bytes": None, "cpuset": None}
-    assert surroundings.control_group(Context(root=tmp_path)) == none
+    assert environment.control_group(Context(root=tmp_path)) == none
     unlimited = machine(
         tmp_path,
         {
@@ -73,7 +73,7 @@ def test_no_limit_is_none_and_no_control_group_is_no_version(tmp_path: Path) -> 
             "sys/fs/cgroup/cpu.max": "max 0\n",
         },
     )
-    assert surroundings.control_group(unlimited) == {**none, "version": "v2"}
+    assert environment.control_group(unlimited) == {**none, "version": "v2"}
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_no_limit_is_none_and_no_control_group_is_no_version(tmp_path: Path) -> 
     ],
 )
 def test_virtual_machines_are_recognised(tmp_path: Path, files: dict[str, str], kind: str | None) -> None:
-    assert surroundings.virtual_machine(machine(tmp_path, files)) == kind
+    assert environment.virtual_machine(machine(tmp_path, files)) == kind
 
 
 @pytest.mark.parametrize(
@@ -109,11 +109,11 @@ def test_virtual_machines_are_recognised(tmp_path: Path, files: dict[str, str], 
     ],
 )
 def test_containers_are_recognised(tmp_path: Path, files: dict[str, str], runtime: str | None) -> None:
-    assert surroundings.container(machine(tmp_path, files)) == runtime
+    assert environment.container(machine(tmp_path, files)) == runtime
 
 
 def test_of_a_captured_tree_nothing_of_this_machine_is_told(tmp_path: Path) -> None:
-    found = surroundings.read_surroundings(Context(root=tmp_path))
+    found = environment.read_surroundings(Context(root=tmp_path))
     assert not {"python", "packages", "launchers", "environment", "limits"} & set(found)
     assert found["kernel"] is None
     assert json.loads(json.dumps(found)) == found
@@ -131,10 +131,10 @@ def test_launchers_answer_with_their_version_if_they_answer(
     tool(tmp_path, "srun", "exec sleep 30")
     tool(tmp_path, "mpiexec", "exit 1")
     tool(tmp_path, "torchrun", "touch started")
-    monkeypatch.setattr(surroundings, "_TOOL_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(environment, "_TOOL_TIMEOUT_S", 0.3)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.chdir(tmp_path)
-    found = surroundings.read_surroundings(live_context())["launchers"]
+    found = environment.read_surroundings(live_context())["launchers"]
     assert isinstance(found, dict)
     assert found["mpirun"] == "mpirun (Open MPI) 4.1.6 --token=<redacted>"
     assert found["srun"] == "found, does not answer"
@@ -148,6 +148,6 @@ def test_secrets_of_the_environment_do_not_enter(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("SLURM_JWT", "eyJhbGciOiJIUzI1NiJ9.secretsecret.x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "verysecret")
     monkeypatch.setenv("UCX_PROXY", "http://user:verysecret@proxy:1")
-    text = json.dumps(surroundings.read_surroundings(live_context()))
+    text = json.dumps(environment.read_surroundings(live_context()))
     assert "secret" not in text.lower()
     assert '"SLURM_JOB_ID": "4711"' in text

@@ -17,7 +17,7 @@ from perfscope.runners.config import BenchError
 from perfscope.runners.frameworks.envs import creation
 from perfscope.runners.frameworks.envs.building import patch
 from perfscope.runners.frameworks.envs.pins import PINS, Pins, find_pins
-from perfscope.runners.frameworks.envs.places import (
+from perfscope.runners.frameworks.envs.store import (
     CREATING,
     MARKER,
     default_dir,

@@ -27,7 +27,7 @@ from perfscope.runners.frameworks import layouts
 from perfscope.runners.frameworks.registry import FRAMEWORKS, NAMES, find_framework
 from perfscope.runners.frameworks.rendezvous import Start, free_ports, tasks_of
 from perfscope.runners.frameworks.request import FrameworkRun, framework_run
-from perfscope.runners.frameworks.train_common import Cell, main
+from perfscope.runners.frameworks.train_common import CellProcess, main
 from perfscope.vocabulary.frameworks import REFERENCE
 
 PROGRAMS = sorted(Path(layouts.__file__).parent.glob("train_*.py"))
@@ -147,7 +147,7 @@ def test_the_parts_of_all_processes_are_the_batch_in_its_order(
     monkeypatch.setenv("WORLD_SIZE", "3")
     for rank in range(3):
         monkeypatch.setenv("RANK", str(rank))
-        cell = Cell(str(path))
+        cell = CellProcess(str(path))
         assert cell.share == 2
         parts.append(list(cell.batches()))
     inputs, labels = np.load(tmp_path / "inputs.npy"), np.load(tmp_path / "labels.npy")
@@ -164,7 +164,7 @@ def test_a_cell_leaves_its_losses_and_times_where_the_run_is(
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
 
-    def train(cell: Cell) -> None:
+    def train(cell: CellProcess) -> None:
         assert cell.weights()["fc.weight"].shape == (2, 3)
         cell.begin()
         cell.step_done(2.5)
@@ -194,7 +194,7 @@ def test_rank_0_leaves_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_fault_of_the_training_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def train(cell: Cell) -> None:
+    def train(cell: CellProcess) -> None:
         raise ValueError("shapes\ndo not fit")
 
     assert main(train, [str(write_config(tmp_path))]) == 1

@@ -21,13 +21,13 @@ from perfscope.gate.calibrate import (
     calibrate,
     describe,
 )
-from perfscope.gate.looks import looks
 from perfscope.gate.metrics import METRICS
 from perfscope.gate.records import Fingerprint, RunFigures, Surroundings
+from perfscope.gate.sequential import looks
 from perfscope.gate.settings import Settings
+from perfscope.gate.simulated_checks import EFFECTS, CheckTrial, draw_pairs, gate_judge, most_of, wilson
 from perfscope.gate.statistics import signed_rank_p
 from perfscope.gate.stopping import settled
-from perfscope.gate.trials import EFFECTS, Trial, draw_pairs, gate_judge, most_of, wilson
 from perfscope.reports.gate_calibration import calibration_document, render_calibration
 
 Floats = NDArray[np.float64]
@@ -55,7 +55,7 @@ def gaussian(spread: float, num: int, seed: int = 7) -> Floats:
     return result
 
 
-def trial(found: Calibration, pairs: int, threshold: float) -> Trial:
+def trial(found: Calibration, pairs: int, threshold: float) -> CheckTrial:
     (one,) = [one for one in found.trials if (one.pairs, one.threshold) == (pairs, threshold)]
     return one
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from perfscope.errors import UsageError
 from perfscope.gate.config import KEYS, load_settings, with_overrides
-from perfscope.gate.metrics import METRICS, SEVERITIES, Metric
+from perfscope.gate.metrics import METRICS, SEVERITIES, GateMetric
 from perfscope.gate.records import Fingerprint
 from perfscope.gate.settings import Settings
 
@@ -523,7 +523,7 @@ NAMES = st.text(st.characters(exclude_categories=("C", "Z")) | st.just(" "), min
 PATHS = NAMES.map(lambda text: Path("/perf") / text.replace("/", "-").strip("."))
 
 
-def changed(metric: Metric) -> st.SearchStrategy[Metric]:
+def changed(metric: GateMetric) -> st.SearchStrategy[GateMetric]:
     return st.builds(
         lambda better, hundredths, severity: replace(
             metric, better=better, threshold=hundredths / 100, severity=severity
@@ -534,7 +534,7 @@ def changed(metric: Metric) -> st.SearchStrategy[Metric]:
     )
 
 
-def metrics() -> st.SearchStrategy[Mapping[str, Metric]]:
+def metrics() -> st.SearchStrategy[Mapping[str, GateMetric]]:
     return st.fixed_dictionaries({id_: changed(one) for id_, one in METRICS.items()}).filter(
         lambda made: any(one.severity == "error" for one in made.values())
     )

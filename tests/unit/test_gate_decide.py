@@ -9,7 +9,7 @@ import pytest
 from perfscope.gate.decide import judge
 from perfscope.gate.metrics import METRICS, worse_by
 from perfscope.gate.records import RunFigures, Surroundings
-from perfscope.gate.results import CheckResult, LeftOut, Outcome, Side
+from perfscope.gate.results import CheckResult, ExcludedRun, Outcome, Side
 from perfscope.gate.settings import Settings
 from tests.unit.gate_runs import MACHINE, noisy, run, side
 
@@ -258,7 +258,7 @@ def test_a_metric_that_is_off_says_nothing() -> None:
 
 
 def test_what_was_left_out_before_is_kept_beside_what_is_left_out_here() -> None:
-    before = LeftOut(name="03-head", side="head", reason="disturbed (repeated): a compiler")
+    before = ExcludedRun(name="03-head", side="head", reason="disturbed (repeated): a compiler")
     result = judged(side("base", STEADY), side("head", slower(0.0)), left_out=[before])
     assert before in result.left_out
 

@@ -27,8 +27,8 @@ from perfscope.reports.document import render_json
 from perfscope.reports.drawing import lay_out
 from perfscope.reports.drawing.history import history_payload
 from perfscope.reports.drawing.page import figure_html
-from perfscope.reports.drawing.paper import paper_svg
-from perfscope.reports.gate_history import places
+from perfscope.reports.drawing.print_picture import paper_svg
+from perfscope.reports.gate_history import layout
 from perfscope.reports.gate_history.build import build_history_report
 from perfscope.reports.gate_history.chart import Break, HistoryChart, Level, RunPoint
 from perfscope.reports.html import render_html, script_text
@@ -238,11 +238,11 @@ def test_a_run_far_above_the_others_leaves_at_the_top_and_is_told() -> None:
     runs = made_history(by=0.0)
     runs[9] = slower(runs[9], "idle", 60e6)
     chart = chart_of(report_of(runs))
-    box = places.frame(chart)
+    box = layout.frame(chart)
     assert box.high < 40e6 and box.top < 60e6
-    assert [spot.point.number for spot in places.spots(chart) if spot.above] == [10]
-    assert "Above the axis: session 10 at 8" in places.full_caption(chart)
-    assert all(piece.bottom >= 0 and piece.bottom + piece.height <= 100.001 for piece in places.pieces(chart))
+    assert [spot.point.number for spot in layout.spots(chart) if spot.above] == [10]
+    assert "Above the axis: session 10 at 8" in layout.full_caption(chart)
+    assert all(piece.bottom >= 0 and piece.bottom + piece.height <= 100.001 for piece in layout.pieces(chart))
 
 
 def plain_chart(breaks: Sequence[int], num: int = 100) -> HistoryChart:
@@ -259,7 +259,7 @@ def plain_chart(breaks: Sequence[int], num: int = 100) -> HistoryChart:
 
 def test_words_of_neighbouring_changes_do_not_cover_each_other() -> None:
     for breaks in ((30, 36, 42, 48), (20, 60), (80, 85, 95), (50, 52, 54, 56, 58, 60)):
-        rules = places.rules(plain_chart(breaks))
+        rules = layout.rules(plain_chart(breaks))
         worded = [rule for rule in rules if rule.row is not None]
         assert len(worded) >= min(len(breaks), 3)
         for one in worded:
@@ -269,7 +269,7 @@ def test_words_of_neighbouring_changes_do_not_cover_each_other() -> None:
                 (begin, end), (start, stop) = one.span, other.span
                 assert one.row != other.row or end <= start or stop <= begin
                 assert not (start < one.x < stop and one.row <= other.row), "a line through the words"
-        assert places.label_rows(plain_chart(breaks)) <= places.LABEL_ROWS
+        assert layout.label_rows(plain_chart(breaks)) <= layout.LABEL_ROWS
         assert "<svg" in paper_svg(lay_out(plain_chart(breaks)))
 
 
@@ -365,7 +365,7 @@ def test_single_runs_lie_faint_around_their_session() -> None:
     chart = chart_of(report)
     assert len(chart.points) == 12 and {len(point.runs) for point in chart.points} == {3}
     assert [mark.number for mark in chart.breaks] == [7]
-    dots, box = places.dots(chart), places.frame(chart)
+    dots, box = layout.dots(chart), layout.frame(chart)
     assert [dot.doubtful for dot in dots[:3]] == [False, False, True]
     assert dots[0].x < dots[1].x < dots[2].x < box.x(1.5)
     assert dots[1].x == pytest.approx(box.x(1))

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfscope.errors import RunDirectoryError
+from perfscope.gate.external_timings import read_own_times
 from perfscope.gate.measure import measure_run, step_metrics
-from perfscope.gate.own_times import read_own_times
 from perfscope.gate.records import PARTS, Fingerprint, RunFigures
 from tests.unit.synthetic_run import SyntheticRun, comm, span
 

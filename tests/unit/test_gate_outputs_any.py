@@ -16,8 +16,8 @@ from perfscope.gate.records import Fingerprint, RunFigures, Surroundings
 from perfscope.gate.results import (
     CheckResult,
     Difference,
+    ExcludedRun,
     Explanation,
-    LeftOut,
     MetricVerdict,
     Moved,
     Noise,
@@ -116,7 +116,7 @@ results = st.builds(
     stopped=words,
     alpha=st.floats(0, 1),
     noise=st.none() | st.builds(Noise, spread=st.floats(), visible=figures),
-    left_out=st.lists(st.builds(LeftOut, name=words, side=words, reason=words), max_size=2).map(tuple),
+    left_out=st.lists(st.builds(ExcludedRun, name=words, side=words, reason=words), max_size=2).map(tuple),
     explanation=st.none()
     | st.builds(
         Explanation,

@@ -22,8 +22,8 @@ from perfscope.gate import records
 from perfscope.gate.results import (
     CheckResult,
     Difference,
+    ExcludedRun,
     Explanation,
-    LeftOut,
     MetricVerdict,
     Moved,
     Noise,
@@ -338,7 +338,7 @@ def test_json_holds_every_field_there_is() -> None:
     )
     assert names(Side) <= set(document["base"])
     assert names(Noise) <= set(document["noise"])
-    assert names(LeftOut) <= set(document["left_out"][0])
+    assert names(ExcludedRun) <= set(document["left_out"][0])
     assert names(Explanation) <= set(document["explanation"])
     assert names(Moved) | {"is_certain"} <= set(document["explanation"]["layers"][0])
     assert names(Difference) <= set(document["explanation"]["surroundings"][0])

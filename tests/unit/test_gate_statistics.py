@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfscope.gate.looks import fewest_pairs, looks
+from perfscope.gate.sequential import fewest_pairs, looks
 from perfscope.gate.settings import Settings
 from perfscope.gate.statistics import (
     rank_sum_p,

@@ -16,7 +16,7 @@ from perfscope.collectors.context import Context, captured_context
 from perfscope.collectors.gpu import registry
 from perfscope.collectors.gpu.base import Entry, Vendor, metric
 from perfscope.collectors.machine.topology import read_topology
-from perfscope.collectors.peak import BYTES, Peak
+from perfscope.collectors.peak import BYTES, TheoreticalPeak
 from perfscope.rundir.metrics import Series
 from perfscope.vocabulary import gpu as words
 from perfscope.vocabulary.links import LinkClass
@@ -53,8 +53,12 @@ class Acme(Vendor):
     def num_usable(self, ctx: Context) -> int | None:
         return 2
 
-    def peaks(self, name: str) -> tuple[Peak, ...]:
-        return (Peak(what="memory", value=2e12, unit=BYTES, source="made up"),) if name == NAME else ()
+    def peaks(self, name: str) -> tuple[TheoreticalPeak, ...]:
+        return (
+            (TheoreticalPeak(what="memory", value=2e12, unit=BYTES, source="made up"),)
+            if name == NAME
+            else ()
+        )
 
 
 class AcmeCounters(BaseCollector):
@@ -85,7 +89,7 @@ class AcmeCounters(BaseCollector):
 
 @pytest.fixture
 def acme(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = registry.Place(f"{__name__}:Acme", (f"{__name__}:AcmeCounters",), (), ())
+    place = registry.VendorModule(f"{__name__}:Acme", (f"{__name__}:AcmeCounters",), (), ())
     monkeypatch.setattr(registry, "PLACES", (*registry.PLACES, place))
 
 

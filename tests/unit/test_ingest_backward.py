@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfscope.ingest.classify import Host
+from perfscope.ingest.classify import HostClass
 from perfscope.ingest.scopes import complete_wrappers
 from perfscope.ingest.spill import HOST
 from tests.unit.ingest_traces import AUTOGRAD, TRACES, Json, document, ingest, note, span, text_of
@@ -101,7 +101,7 @@ def test_a_node_whose_wrapper_began_before_these_rows_stands_for_itself() -> Non
     rows = np.zeros(3, HOST)
     rows["start"], rows["dur"] = [10, 100, 110], [50, 50, 20]
     rows["sequence"], rows["forward_thread"] = [7, -1, 8], [1, -1, 1]
-    completed, bare = complete_wrappers(rows, np.array([Host.NODE, Host.WRAPPER, Host.NODE]))
+    completed, bare = complete_wrappers(rows, np.array([HostClass.NODE, HostClass.WRAPPER, HostClass.NODE]))
     assert bare.tolist() == [True, False, False]
     assert completed["sequence"].tolist() == [7, 8, 8]
     assert rows["sequence"].tolist() == [7, -1, 8]

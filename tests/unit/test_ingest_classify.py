@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfscope.ingest.classify import Device, Host, device_class, host_class, launches, step_number
+from perfscope.ingest.classify import DeviceClass, HostClass, device_class, host_class, launches, step_number
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from perfscope.ingest.classify import Device, Host, device_class, host_class, la
     ],
 )
 def test_communication_kernels(name: str) -> None:
-    assert device_class("kernel", name) is Device.COMM
+    assert device_class("kernel", name) is DeviceClass.COMM
 
 
 @pytest.mark.parametrize(
@@ -41,67 +41,67 @@ def test_communication_kernels(name: str) -> None:
     ],
 )
 def test_other_kernels_compute(name: str) -> None:
-    assert device_class("kernel", name) is Device.COMPUTE
+    assert device_class("kernel", name) is DeviceClass.COMPUTE
 
 
 @pytest.mark.parametrize(
     ("category", "name", "expected"),
     [
-        ("gpu_memcpy", "Memcpy DtoD (Device -> Device)", Device.COPY),
-        ("gpu_memset", "Memset (Device)", Device.COPY),
-        ("kernel", "dmaCopy", Device.COPY),
-        ("Memcpy", "anything", Device.COPY),
-        ("gpu_user_annotation", "nccl:all_reduce", Device.ANNOTATION),
-        ("kernel", "", Device.UNKNOWN),
-        ("npu_op", "aclnnAdd", Device.UNKNOWN),
+        ("gpu_memcpy", "Memcpy DtoD (Device -> Device)", DeviceClass.COPY),
+        ("gpu_memset", "Memset (Device)", DeviceClass.COPY),
+        ("kernel", "dmaCopy", DeviceClass.COPY),
+        ("Memcpy", "anything", DeviceClass.COPY),
+        ("gpu_user_annotation", "nccl:all_reduce", DeviceClass.ANNOTATION),
+        ("kernel", "", DeviceClass.UNKNOWN),
+        ("npu_op", "aclnnAdd", DeviceClass.UNKNOWN),
     ],
 )
-def test_copies_annotations_and_unknowns(category: str, name: str, expected: Device) -> None:
+def test_copies_annotations_and_unknowns(category: str, name: str, expected: DeviceClass) -> None:
     assert device_class(category, name) is expected
 
 
 @pytest.mark.parametrize(
     ("category", "name", "expected"),
     [
-        ("cpu_op", "aten::mm", Host.OPERATOR),
-        ("cpu_op", "fbgemm::jagged_2d_to_dense", Host.OPERATOR),
-        ("Operator", "prims::convert", Host.OPERATOR),
-        ("cpu_op", "torch::distributed::reducer::mul_out", Host.OPERATOR),
-        ("cpu_op", "MyFunction", Host.REGION),
-        ("cpu_op", "MyFunctionBackward", Host.REGION),
-        ("cpu_op", "CompiledFunction", Host.REGION),
-        ("cpu_op", "CompiledFunctionBackward", Host.REGION),
-        ("cpu_op", "Torch-Compiled Region: 0/0", Host.REGION),
-        ("user_annotation", "Torch-Compiled Region: 0/1", Host.REGION),
-        ("cpu_op", "graph_0_cpp_fused_add_0", Host.REGION),
-        ("cpu_op", "call", Host.REGION),
-        ("cpu_op", "ConvolutionBackward0", Host.NODE),
-        ("cpu_op", "torch::autograd::AccumulateGrad", Host.NODE),
-        ("cpu_op", "torch::autograd::CopyBackwards", Host.NODE),
-        ("cpu_op", "autograd::engine::evaluate_function: ConvolutionBackward0", Host.WRAPPER),
-        ("cpu_op", "c10d::allreduce_", Host.COLLECTIVE_OP),
-        ("cpu_op", "record_param_comms", Host.COMM_PARAMETERS),
-        ("cpu_op", "DistributedDataParallel.forward", Host.ANNOTATION),
-        ("user_annotation", "DistributedDataParallel.forward", Host.ANNOTATION),
-        ("user_annotation", "## forward ##", Host.ANNOTATION),
-        ("user_annotation", "nccl:all_reduce", Host.LAUNCH_NOTE),
-        ("user_annotation", "gloo:all_reduce", Host.COMM),
-        ("user_annotation", "mpi:broadcast", Host.COMM),
-        ("user_annotation", "ucc:all_to_all", Host.COMM),
-        ("user_annotation", "ProfilerStep#12", Host.PROFILER_STEP),
-        ("user_annotation", "perfscope.step:12", Host.STEP),
-        ("user_annotation", "perfscope.layer:features.0", Host.LAYER),
-        ("user_annotation", "perfscope.layer:", Host.LAYER),
-        ("user_annotation", "perfscope.input", Host.INPUT),
-        ("user_annotation", "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", Host.INPUT),
-        ("user_annotation", "Optimizer.step#AdamW.step", Host.OPTIMIZER),
-        ("user_annotation", "Optimizer.zero_grad#AdamW.zero_grad", Host.ZERO_GRAD),
-        ("python_function", "nn.Module: Conv2d_0", Host.MODULE),
-        ("python_function", "train.py(3): main", Host.OTHER),
-        ("somebody's", "thing", Host.OTHER),
+        ("cpu_op", "aten::mm", HostClass.OPERATOR),
+        ("cpu_op", "fbgemm::jagged_2d_to_dense", HostClass.OPERATOR),
+        ("Operator", "prims::convert", HostClass.OPERATOR),
+        ("cpu_op", "torch::distributed::reducer::mul_out", HostClass.OPERATOR),
+        ("cpu_op", "MyFunction", HostClass.REGION),
+        ("cpu_op", "MyFunctionBackward", HostClass.REGION),
+        ("cpu_op", "CompiledFunction", HostClass.REGION),
+        ("cpu_op", "CompiledFunctionBackward", HostClass.REGION),
+        ("cpu_op", "Torch-Compiled Region: 0/0", HostClass.REGION),
+        ("user_annotation", "Torch-Compiled Region: 0/1", HostClass.REGION),
+        ("cpu_op", "graph_0_cpp_fused_add_0", HostClass.REGION),
+        ("cpu_op", "call", HostClass.REGION),
+        ("cpu_op", "ConvolutionBackward0", HostClass.NODE),
+        ("cpu_op", "torch::autograd::AccumulateGrad", HostClass.NODE),
+        ("cpu_op", "torch::autograd::CopyBackwards", HostClass.NODE),
+        ("cpu_op", "autograd::engine::evaluate_function: ConvolutionBackward0", HostClass.WRAPPER),
+        ("cpu_op", "c10d::allreduce_", HostClass.COLLECTIVE_OP),
+        ("cpu_op", "record_param_comms", HostClass.COMM_PARAMETERS),
+        ("cpu_op", "DistributedDataParallel.forward", HostClass.ANNOTATION),
+        ("user_annotation", "DistributedDataParallel.forward", HostClass.ANNOTATION),
+        ("user_annotation", "## forward ##", HostClass.ANNOTATION),
+        ("user_annotation", "nccl:all_reduce", HostClass.LAUNCH_NOTE),
+        ("user_annotation", "gloo:all_reduce", HostClass.COMM),
+        ("user_annotation", "mpi:broadcast", HostClass.COMM),
+        ("user_annotation", "ucc:all_to_all", HostClass.COMM),
+        ("user_annotation", "ProfilerStep#12", HostClass.PROFILER_STEP),
+        ("user_annotation", "perfscope.step:12", HostClass.STEP),
+        ("user_annotation", "perfscope.layer:features.0", HostClass.LAYER),
+        ("user_annotation", "perfscope.layer:", HostClass.LAYER),
+        ("user_annotation", "perfscope.input", HostClass.INPUT),
+        ("user_annotation", "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", HostClass.INPUT),
+        ("user_annotation", "Optimizer.step#AdamW.step", HostClass.OPTIMIZER),
+        ("user_annotation", "Optimizer.zero_grad#AdamW.zero_grad", HostClass.ZERO_GRAD),
+        ("python_function", "nn.Module: Conv2d_0", HostClass.MODULE),
+        ("python_function", "train.py(3): main", HostClass.OTHER),
+        ("somebody's", "thing", HostClass.OTHER),
     ],
 )
-def test_host_spans(category: str, name: str, expected: Host) -> None:
+def test_host_spans(category: str, name: str, expected: HostClass) -> None:
     assert host_class(category, name) is expected
 
 

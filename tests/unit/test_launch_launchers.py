@@ -12,7 +12,7 @@ import pytest
 from perfscope.launch.environment import Injection, ProbeOptions, is_nested, make_injection
 from perfscope.launch.launchers import plan_command
 from perfscope.launch.mpi import ask_version
-from perfscope.launch.plan import Context, LaunchPlan
+from perfscope.launch.plan import CommandContext, LaunchPlan
 
 SITE = "/opt/perfscope/site"
 VARIABLES = {"PERFSCOPE_RUN_DIR": "/r", "PERFSCOPE_AGENT": "/a.py", "PERFSCOPE_CONFIG": "{}"}
@@ -27,7 +27,7 @@ def words(text: str) -> tuple[str, ...]:
 
 def plan(command: str | list[str], mpi: str = OPEN_MPI, **environment: str) -> LaunchPlan:
     argv = tuple(command.split() if isinstance(command, str) else command)
-    context = Context(
+    context = CommandContext(
         environment={"PATH": os.environ["PATH"], **environment},
         injection=Injection(SITE, VARIABLES),
         mpi_version=lambda _: mpi,

@@ -10,7 +10,7 @@ import pytest
 
 from perfscope.analysis.machine.results import LinkTraffic, MachineAnalysis, WireBytes
 from perfscope.analysis.machine.stacks import top_frames
-from perfscope.analysis.machine.wire import Job, algorithmic
+from perfscope.analysis.machine.wire import RankHosts, algorithmic
 from perfscope.analysis.run import analyse_run
 from perfscope.messages.missing import cause_text, figure_text
 from perfscope.rundir.host_records import StacksRecord
@@ -292,8 +292,8 @@ def test_top_frames_come_from_all_hosts_and_count_recursion_once() -> None:
 
 
 def test_a_call_of_one_of_several_unnamed_groups_has_no_formula() -> None:
-    job = Job(host_of={0: "a", 1: "b", 2: "a"}, groups={"0": (0, 1), "1": (1, 2)}, on_gpu=False)
+    job = RankHosts(host_of={0: "a", 1: "b", 2: "a"}, groups={"0": (0, 1), "1": (1, 2)}, on_gpu=False)
     assert job.members("1") == (1, 2)
     assert job.members("unknown") == ()
     assert algorithmic("all_reduce", job.members("unknown"), job.host_of) == {}
-    assert Job(host_of=job.host_of, groups={}, on_gpu=False).members("default") == (0, 1, 2)
+    assert RankHosts(host_of=job.host_of, groups={}, on_gpu=False).members("default") == (0, 1, 2)

@@ -9,14 +9,14 @@ import pytest
 
 from perfscope.launch.environment import ProbeOptions, make_injection
 from perfscope.launch.mpi import Rewritten, pass_environment, program_index
-from perfscope.launch.plan import Context
+from perfscope.launch.plan import CommandContext
 
 HYDRA = "HYDRA build details:\n    Version: 5.0.2\n"
 INJECTION = make_injection(Path("/run"), ProbeOptions(), {})
 
 
 def passed(command: str) -> Rewritten:
-    context = Context(environment={"PATH": "/bin"}, injection=INJECTION, mpi_version=lambda _: HYDRA)
+    context = CommandContext(environment={"PATH": "/bin"}, injection=INJECTION, mpi_version=lambda _: HYDRA)
     return pass_environment(tuple(shlex.split(command)), context)
 
 

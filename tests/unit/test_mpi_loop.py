@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import pytest
 
 from perfscope.probes.mpi import loop as mpi_loop
-from perfscope.probes.mpi.groups import Place, ranks_text
+from perfscope.probes.mpi.groups import Communicator, ranks_text
 from perfscope.probes.mpi.loop import BARE_REPEATS, PATIENCE, REPEATS, Loop, LoopFinder, choose_mark
 
 
@@ -96,12 +96,12 @@ def test_steps_are_cut_behind_the_last_of_the_rarest_calls(
 
 
 def test_peers_are_global_ranks() -> None:
-    place = Place("world.split1", "world.split", [4, 6, 9], 3)
+    place = Communicator("world.split1", "world.split", [4, 6, 9], 3)
     assert [place.global_rank(rank) for rank in (0, 2, 3, -1, None)] == [4, 9, None, None, None]
-    between = Place("inter", "inter", [0, 1], 4)
+    between = Communicator("inter", "inter", [0, 1], 4)
     between.remote = [2, 3]
     assert between.global_rank(1) == 3
-    other = Place("inter", "inter", [2, 3], 4)
+    other = Communicator("inter", "inter", [2, 3], 4)
     other.remote = [0, 1]
     assert between.everybody == other.everybody == [0, 1, 2, 3]
 

@@ -16,7 +16,7 @@ from perfscope.analysis.predict.networks import parse_network
 from perfscope.analysis.predict.records import (
     BETWEEN_HOSTS,
     INSIDE_HOST,
-    LayerTime,
+    LayerOperators,
     MeasuredCall,
     MeasuredRun,
     Plan,
@@ -112,8 +112,8 @@ def measured(
         backward_share=0.6,
         fixed_share=FIXED_MS * MS / own,
         layers=(
-            LayerTime(layer="a", forward_ns=0.2 * own, backward_ns=0.3 * own),
-            LayerTime(layer="b", forward_ns=0.1 * own, backward_ns=0.1 * own),
+            LayerOperators(layer="a", forward_ns=0.2 * own, backward_ns=0.3 * own),
+            LayerOperators(layer="b", forward_ns=0.1 * own, backward_ns=0.1 * own),
         ),
         calls=tuple(calls),
     )

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from perfscope.analysis.machine.results import CounterTrack, Disturbance, MachineAnalysis
 from perfscope.analysis.results import RunAnalysis
-from perfscope.reports import plots
+from perfscope.reports import chart_layout
 from perfscope.reports.build import build_report
 from perfscope.reports.document import render_json
 from perfscope.reports.drawing.counters import counters_payload, line_runs
@@ -258,7 +258,7 @@ def chart(*lines: CounterLine, unit: Unit = Unit.RATE) -> CounterChart:
 
 def test_a_gap_breaks_the_line_and_is_null_in_the_page() -> None:
     gapped = line((1.0, 2.0, math.nan, 3.0, 4.0))
-    frame = plots.counter_frame(chart(gapped))
+    frame = chart_layout.counter_frame(chart(gapped))
     assert [len(run) for run in line_runs(frame, gapped, 4)] == [2, 2]
     block = Counters(id="x", title="x", span_ns=4, charts=(chart(gapped),))
     assert counters_payload(block)["charts"][0]["lines"][0]["mean"] == [1, 2, None, 3, 4]  # type: ignore[index]
@@ -266,14 +266,14 @@ def test_a_gap_breaks_the_line_and_is_null_in_the_page() -> None:
 
 def test_a_near_peak_is_drawn_and_a_far_one_is_told_once() -> None:
     near = chart(line((10e9, 12e9), peak=15e9, peak_source="link speed"))
-    frame = plots.counter_frame(near)
+    frame = chart_layout.counter_frame(near)
     assert frame.peaks == (15e9,)
     assert frame.high > 15e9
     far = chart(*(line((1e9, 2e9), peak=50e9, peak_source="link speed") for _ in range(3)))
-    frame = plots.counter_frame(far)
+    frame = chart_layout.counter_frame(far)
     assert frame.peaks == ()
-    assert plots.chart_note(far, frame) == "at most 50.0 GB/s (link speed)"
-    assert plots.line_note(far, far.lines[0], frame) == "mean 1.50 GB/s"
+    assert chart_layout.chart_note(far, frame) == "at most 50.0 GB/s (link speed)"
+    assert chart_layout.line_note(far, far.lines[0], frame) == "mean 1.50 GB/s"
 
 
 @given(
@@ -283,7 +283,7 @@ def test_a_near_peak_is_drawn_and_a_far_one_is_told_once() -> None:
     st.floats(1e-4, 1e15),
 )
 def test_value_ticks_lie_on_the_axis_and_name_one_unit(unit: Unit, high: float) -> None:
-    ticks = plots.value_ticks(unit, 0, high, 4)
+    ticks = chart_layout.value_ticks(unit, 0, high, 4)
     assert 2 <= len(ticks) <= 8
     assert all(-1e-6 <= tick.position <= 100 + 1e-6 for tick in ticks)
     words = {tick.text.split(" ", 1)[1] for tick in ticks if tick.text != "0"}
@@ -300,11 +300,11 @@ def roofline_of(name: str) -> RooflineChart:
 @pytest.mark.parametrize("name", ["vm", "gpu"])
 def test_the_roofline_holds_every_point_and_its_roof_bends_at_the_ridge(name: str) -> None:
     chart = roofline_of(name)
-    frame = plots.roof_frame(chart)
+    frame = chart_layout.roof_frame(chart)
     for point in chart.points:
         assert 0 < frame.x(point.intensity) < 100
         assert 0 < frame.y(point.flops_per_s) < 100
-    start, ridge, end = plots.roof_line(chart, frame)
+    start, ridge, end = chart_layout.roof_line(chart, frame)
     assert ridge[1] == end[1] == pytest.approx(frame.y(chart.peak_flops_per_s))
     assert ridge[0] == pytest.approx(frame.x(chart.peak_flops_per_s / chart.bandwidth_bytes_per_s))
     assert start[0] < ridge[0] < end[0]
@@ -313,7 +313,7 @@ def test_the_roofline_holds_every_point_and_its_roof_bends_at_the_ridge(name: st
 @pytest.mark.parametrize(("width", "height"), [(780, 360), (270, 300), (740, 340)])
 @pytest.mark.parametrize("name", ["vm", "gpu"])
 def test_names_on_the_roofline_do_not_touch(name: str, width: int, height: int) -> None:
-    labels = plots.roof_labels(roofline_of(name), width, height, most=9)
+    labels = chart_layout.roof_labels(roofline_of(name), width, height, most=9)
     boxes = []
     for label in labels:
         size = len(label.text) * 6.6
@@ -335,7 +335,7 @@ def test_there_is_room_for_the_roofs_name_above_it(peak: float, least: float) ->
     block = roofline_of("vm")
     point = structs.replace(block.points[0], flops_per_s=least)
     block = structs.replace(block, peak_flops_per_s=peak, points=(point,))
-    assert plots.roof_frame(block).y(peak) <= plots.ROOF_AIR
+    assert chart_layout.roof_frame(block).y(peak) <= chart_layout.ROOF_AIR
 
 
 def test_pressure_of_ranks_says_why_it_may_exceed_all_of_the_time() -> None:

@@ -14,7 +14,7 @@ from perfscope.analysis.results import RunAnalysis
 from perfscope.reports import geometry
 from perfscope.reports.build import build_report
 from perfscope.reports.display import visible
-from perfscope.reports.model import Bar, Part, Series, StackedBars, Table, Unit, format_value
+from perfscope.reports.model import Bar, ChartPart, LineChart, StackedBars, Table, Unit, format_value
 from perfscope.rundir.records import run_record
 from tests.unit.test_report_synthetic import synthetic_analysis, synthetic_timeline
 
@@ -114,7 +114,7 @@ def test_a_thousand_ranks_are_drawn_as_the_slowest_and_listed_in_full() -> None:
 def test_many_ranks_share_three_step_lines() -> None:
     section = build_report(synthetic_analysis(num_ranks=12), None).section("steps")
     series = section.blocks[0]
-    assert isinstance(series, Series)
+    assert isinstance(series, LineChart)
     assert [line.label for line in series.lines] == ["slowest rank", "median rank", "fastest rank"]
     for slow, middle, fast in zip(*(line.y for line in series.lines), strict=True):
         assert fast <= middle <= slow
@@ -160,7 +160,7 @@ def test_visible_text_says_how_long_a_cut_name_was() -> None:
 
 @given(st.lists(st.integers(0, 10**12), min_size=3, max_size=3))
 def test_segments_cover_a_bar_without_gap_or_overlap(values: list[int]) -> None:
-    parts = tuple(Part(key=str(i), title=str(i)) for i in range(3))
+    parts = tuple(ChartPart(key=str(i), title=str(i)) for i in range(3))
     chart = StackedBars(id="x", title="x", parts=parts, bars=(Bar(label="x", values=tuple(values)),))
     segments = geometry.bar_segments(chart, chart.bars[0])
     assert sum(segment.value for segment in segments) == sum(values)

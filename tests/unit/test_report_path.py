@@ -11,7 +11,7 @@ from msgspec import structs
 from perfscope.analysis.critical.results import CriticalPath, PathSegment
 from perfscope.analysis.timeline_extract import TimelineExtract
 from perfscope.reports.document import path_document, to_plain
-from perfscope.reports.drawing.paper import paper_svg
+from perfscope.reports.drawing.print_picture import paper_svg
 from perfscope.reports.drawing.still import lay_out_still
 from perfscope.reports.model import Note, StackedBars, Table, Timeline
 from perfscope.reports.sections.critical_path import critical_path_section, path_sentence

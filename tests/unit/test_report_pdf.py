@@ -14,10 +14,10 @@ from msgspec import structs
 from perfscope.reports.build import build_report
 from perfscope.reports.drawing import lay_out
 from perfscope.reports.drawing.metrics import FONT
-from perfscope.reports.drawing.paper import paper_svg
+from perfscope.reports.drawing.print_picture import paper_svg
 from perfscope.reports.drawing.still import lay_out_still
 from perfscope.reports.html import render_html
-from perfscope.reports.model import Report, Series, StackedBars, Timeline
+from perfscope.reports.model import LineChart, Report, StackedBars, Timeline
 from perfscope.reports.pdf import BREAK, pdf_data, render_pdf, soft
 from tests.unit.pdf_sections import section_titles
 from tests.unit.test_report_html import HOSTILE, Page, hostile_analysis
@@ -68,8 +68,8 @@ def inflated(pdf: bytes) -> bytes:
 
 def test_charts_are_vectors_with_live_text(report: Report) -> None:
     blocks = [block for section in report.sections for block in section.blocks]
-    charts = [block for block in blocks if isinstance(block, (StackedBars, Series, Timeline))]
-    assert {type(chart) for chart in charts} == {StackedBars, Series, Timeline}
+    charts = [block for block in blocks if isinstance(block, (StackedBars, LineChart, Timeline))]
+    assert {type(chart) for chart in charts} == {StackedBars, LineChart, Timeline}
     for chart in charts:
         picture = lay_out_still(chart) if isinstance(chart, Timeline) else lay_out(chart)
         first, second = paper_svg(picture), paper_svg(picture)

@@ -25,7 +25,7 @@ from perfscope.reports.drawing.topology import (
     page_svgs,
     paper_svg,
 )
-from perfscope.reports.model import Machine, Rail, Topology
+from perfscope.reports.model import Machine, Rail, TopologyPicture
 from perfscope.reports.sections.links import paths_table
 from perfscope.reports.sections.topology import topology_block
 from perfscope.vocabulary.links import LinkClass
@@ -301,7 +301,7 @@ def test_a_damaged_topology_is_drawn_as_far_as_it_goes(kind: str, seed: int, val
             target[key] = value  # type: ignore[index]
             break
     block = topology_block({"h": document})
-    assert block is None or isinstance(block, Topology)
+    assert block is None or isinstance(block, TopologyPicture)
     for machine in block.machines if block else ():
         for width in (WIDE, NARROW):
             assert lay_out(machine, width).height > 0

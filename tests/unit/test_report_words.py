@@ -9,7 +9,7 @@ from msgspec import structs
 
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.results import RunAnalysis
-from perfscope.reports import plots
+from perfscope.reports import chart_layout
 from perfscope.reports.build import build_report
 from perfscope.reports.display import beginning
 from perfscope.reports.html import render_html
@@ -217,13 +217,13 @@ def test_disturbances_are_a_list_on_paper() -> None:
     assert "(pid 4242, user bob)" in listed["items"][0]
 
 
-@pytest.mark.parametrize("letter", [plots.LETTER, plots.SMALL_LETTER])
+@pytest.mark.parametrize("letter", [chart_layout.LETTER, chart_layout.SMALL_LETTER])
 def test_names_of_roofs_lie_inside_the_plot(letter: float) -> None:
     for bandwidth in (5e9, 58e9, 900e9):
         roof = structs.replace(vm().rooflines[0], bandwidth_bytes_per_s=bandwidth)
         report = build_report(with_machine(vm(rooflines=(roof,))), None)
         chart = next(b for b in report.section("roofline").blocks if isinstance(b, RooflineChart))
-        words = plots.roof_words(chart, letter)
+        words = chart_layout.roof_words(chart, letter)
         assert words.peak[0] - letter * len(chart.peak_text) >= 0
         start = words.memory[0] if words.below else words.memory[0] - letter * len(chart.bandwidth_text)
         assert start >= 0

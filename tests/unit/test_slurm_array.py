@@ -18,17 +18,25 @@ from perfscope.errors import UsageError
 from perfscope.runners.sweep.execution import How
 from perfscope.runners.sweep.spec import parse_sweep
 from perfscope.runners.sweep.state import CellState, Study, load_study, new_study
-from perfscope.slurm.array import Array, Piece, array_script, forget, load_arrays, read_ended, save_arrays
+from perfscope.slurm.array import (
+    Array,
+    ArrayCommand,
+    array_script,
+    forget,
+    load_arrays,
+    read_ended,
+    save_arrays,
+)
 from perfscope.slurm.request import JobRequest
 
 JOB = JobRequest(command=(), framework="torch", name="sweep", time="10", partition="cpu")
 
 
-def piece(path: str, *command: str, timeout_s: float = 60.0) -> Piece:
-    return Piece(path=path, key="k1", command=command, timeout_s=timeout_s)
+def piece(path: str, *command: str, timeout_s: float = 60.0) -> ArrayCommand:
+    return ArrayCommand(path=path, key="k1", command=command, timeout_s=timeout_s)
 
 
-def run_task(pieces: list[Piece], index: int, folder: Path) -> int:
+def run_task(pieces: list[ArrayCommand], index: int, folder: Path) -> int:
     programs = folder / "programs"
     programs.mkdir(exist_ok=True)
     (programs / "perfscope").write_text("#!/bin/sh\n")

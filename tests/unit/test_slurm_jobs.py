@@ -15,7 +15,7 @@ from perfscope.errors import RunDirectoryError
 from perfscope.rundir.layout import RUN_JSON
 from perfscope.slurm.accounting import job_facts, show_job
 from perfscope.slurm.job_log import first_failure
-from perfscope.slurm.jobs import Task, look_up
+from perfscope.slurm.jobs import SlurmTask, look_up
 from perfscope.slurm.programs import NotKnown, SlurmError, Unreachable, _failure, call, plain
 from perfscope.slurm.progress import StepCounter
 from perfscope.slurm.reasons import is_hopeless, reason_text
@@ -28,7 +28,7 @@ from perfscope.slurm.record import (
 )
 from perfscope.slurm.refusals import explain
 from perfscope.slurm.submission import (
-    Place,
+    JobPaths,
     find_place,
     job_environment,
     job_of,
@@ -94,14 +94,14 @@ class Clock:
         self.now += seconds
 
 
-def task(state: str = "RUNNING", **changes: Any) -> Task:
-    return replace(Task(name="12", job_id=12, state=state), **changes)
+def task(state: str = "RUNNING", **changes: Any) -> SlurmTask:
+    return replace(SlurmTask(name="12", job_id=12, state=state), **changes)
 
 
 def watched(looks: list[Any], limit_s: float | None = None) -> tuple[list[Snapshot], Clock]:
     clock, left = Clock(), iter(looks)
 
-    def look(job: str) -> tuple[Task, ...]:
+    def look(job: str) -> tuple[SlurmTask, ...]:
         found = next(left)
         if isinstance(found, Exception):
             raise found
@@ -118,7 +118,7 @@ def test_a_job_is_read_from_squeue() -> None:
     pending = ("13_4", "17", "PENDING", "ReqNodeNotAvail, UnavailableNodes:node7", "N/A", "0:00", "UNLIMITED")
     stand = Stand(squeue=squeue((*pending, "1-2", "3", ""), RUNNING))
     first, second = look_up("12", stand)
-    assert first == Task(
+    assert first == SlurmTask(
         name="12",
         job_id=12,
         state="RUNNING",
@@ -247,7 +247,7 @@ def test_a_job_that_does_not_start_is_left_in_the_queue() -> None:
 
 
 def test_an_array_is_over_when_all_its_tasks_are() -> None:
-    def tasks(*states: str) -> tuple[Task, ...]:
+    def tasks(*states: str) -> tuple[SlurmTask, ...]:
         return tuple(task(state, name=f"12_{k}") for k, state in enumerate(states))
 
     seen, _ = watched([tasks("RUNNING", "PENDING"), tasks("FAILED", "RUNNING"), tasks("FAILED", "COMPLETED")])
@@ -255,7 +255,7 @@ def test_an_array_is_over_when_all_its_tasks_are() -> None:
 
 
 def test_the_user_is_told_what_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    place = Place(run=tmp_path / "run")
+    place = JobPaths(run=tmp_path / "run")
     run_of(place.run, status="running")
     steps = place.run / "ranks/0/steps.jsonl"
     steps.parent.mkdir(parents=True)
@@ -469,11 +469,11 @@ def test_the_end_of_a_job_is_a_line() -> None:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    yield Place(run=tmp_path / "runs" / "one")
+def place(tmp_path: Path) -> Iterator[JobPaths]:
+    yield JobPaths(run=tmp_path / "runs" / "one")
 
 
-def test_a_script_is_submitted_beside_its_run(place: Place) -> None:
+def test_a_script_is_submitted_beside_its_run(place: JobPaths) -> None:
     stand = Stand(sbatch="12;mini\n")
     assert submit("#!/bin/bash\n", place, ask=stand) == "12"
     assert stand.calls == [["sbatch", "--parsable", str(place.script)]]
@@ -482,7 +482,7 @@ def test_a_script_is_submitted_beside_its_run(place: Place) -> None:
     assert find_place(place.run.with_name("one-restart2")) == place
 
 
-def test_two_jobs_never_make_one_run(place: Place) -> None:
+def test_two_jobs_never_make_one_run(place: JobPaths) -> None:
     submit("", place, ask=Stand(sbatch="12\n"))
     with pytest.raises(RunDirectoryError, match="job 12 is queued or running for"):
         submit("", place, ask=Stand(sbatch="13\n", squeue=squeue(RUNNING)))
@@ -493,21 +493,21 @@ def test_two_jobs_never_make_one_run(place: Place) -> None:
         require_free(place, Stand())
 
 
-def test_runs_of_an_earlier_array_are_not_written_into(place: Place) -> None:
+def test_runs_of_an_earlier_array_are_not_written_into(place: JobPaths) -> None:
     run_of(place.run.with_name("one-3"))
     require_free(place, Stand())
     with pytest.raises(RunDirectoryError, match="one-3 already holds a run"):
         require_free(place, Stand(), array=True)
 
 
-def test_of_two_submits_at_the_same_moment_one_is_refused(place: Place) -> None:
+def test_of_two_submits_at_the_same_moment_one_is_refused(place: JobPaths) -> None:
     place.run.parent.mkdir()
     place.ticket.touch()  # the other one is at sbatch now
     with pytest.raises(RunDirectoryError, match="another command is submitting"):
         submit("", place, ask=Stand(sbatch="13\n"))
 
 
-def test_a_refused_job_leaves_the_place_free(place: Place) -> None:
+def test_a_refused_job_leaves_the_place_free(place: JobPaths) -> None:
     with pytest.raises(SlurmError, match="there is no partition 'x'; there are debug"):
         submit(
             "",
@@ -519,7 +519,7 @@ def test_a_refused_job_leaves_the_place_free(place: Place) -> None:
     assert submit("", place, ask=Stand(sbatch="13\n")) == "13"
 
 
-def test_slurm_that_is_not_there_refused_nothing(place: Place) -> None:
+def test_slurm_that_is_not_there_refused_nothing(place: JobPaths) -> None:
     with pytest.raises(SlurmError, match=r"^sbatch is not on PATH: go to a login node"):
         submit("", place, ask=Stand(sbatch=SlurmError("sbatch is not on PATH: go to a login node")))
 

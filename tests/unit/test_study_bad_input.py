@@ -10,7 +10,7 @@ from msgspec import structs
 from perfscope.analysis.bench import COUNTED
 from perfscope.analysis.missing import missing_figure
 from perfscope.analysis.study.analyse import analyse_study
-from perfscope.analysis.study.results import LeftOut, Problem, RunEntry, StudyAnalysis
+from perfscope.analysis.study.results import Problem, RunEntry, StudyAnalysis, UnusableRun
 from perfscope.messages.missing import cause_text, figure_text
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
@@ -197,7 +197,10 @@ def test_factors_that_are_none_leave_the_diff_of_two_runs_standing() -> None:
 
 
 def test_what_could_not_be_read_is_part_of_the_study() -> None:
-    lost = [LeftOut(name="c", reason="it is not there"), LeftOut(name="d", reason="d/run.json is broken")]
+    lost = [
+        UnusableRun(name="c", reason="it is not there"),
+        UnusableRun(name="d", reason="d/run.json is broken"),
+    ]
     study = analyse_study([entry("a", scheme="a"), entry("b", scheme="b")], left_out=lost)
     assert problem(study, "left_out").text == (
         "2 runs that were named are not in this study: c (it is not there); d/run.json is broken."
@@ -209,10 +212,10 @@ def test_what_could_not_be_read_is_part_of_the_study() -> None:
 
 
 def test_of_many_unreadable_runs_some_are_named_and_all_are_missing() -> None:
-    lost = [LeftOut(name=f"x{at}", reason="gone") for at in range(9)]
+    lost = [UnusableRun(name=f"x{at}", reason="gone") for at in range(9)]
     study = analyse_study([entry("a", scheme="a"), entry("b", scheme="b")], left_out=lost)
     assert problem(study, "left_out").text.endswith(": x0, x1, x2, x3, x4, x5 and 3 more (gone).")
-    lost = [LeftOut(name=f"x{at}", reason=f"reason {at}") for at in range(9)]
+    lost = [UnusableRun(name=f"x{at}", reason=f"reason {at}") for at in range(9)]
     study = analyse_study([entry("a", scheme="a"), entry("b", scheme="b")], left_out=lost)
     assert problem(study, "left_out").text.endswith("x2 (reason 2); 6 more.")
     assert len([one for one in study.missing if figure_text(one).startswith("the run x")]) == 9

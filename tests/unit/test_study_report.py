@@ -20,11 +20,11 @@ from msgspec import Struct, structs
 from perfscope.analysis.missing import missing_figure
 from perfscope.analysis.study.analyse import analyse_study
 from perfscope.analysis.study.results import WARN, LossCurve, Pair, Problem, StudyAnalysis
-from perfscope.reports import curve_places
+from perfscope.reports import curve_layout
 from perfscope.reports.build import build_report
 from perfscope.reports.document import render_json
 from perfscope.reports.drawing import lay_out
-from perfscope.reports.drawing.paper import paper_svg
+from perfscope.reports.drawing.print_picture import paper_svg
 from perfscope.reports.html import asset, render_html
 from perfscope.reports.model import (
     HEAT_TONES,
@@ -41,8 +41,8 @@ from perfscope.reports.model import (
 from perfscope.reports.palette import theme_blocks
 from perfscope.reports.pdf import render_pdf
 from perfscope.reports.study.build import build_study_report, first_sentence
+from perfscope.reports.study.formatting import efficiency_tone, ratio_tone, times
 from perfscope.reports.study.losses import grouped
-from perfscope.reports.study.words import efficiency_tone, ratio_tone, times
 from perfscope.reports.text import cells, render_text
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.comparison import ProblemKind
@@ -207,7 +207,7 @@ def test_intervals_appear_only_where_runs_were_repeated() -> None:
         report = build_study_report(scheme_study(count))
         bars = next(iter(blocks(report, IntervalBars)))
         assert isinstance(bars, IntervalBars)
-        first = curve_places.bar_place(bars, bars.bars[0])
+        first = curve_layout.bar_place(bars, bars.bars[0])
         assert first.text == words
         assert (first.low is None) == (count == 1)
         titles = [column.title for column in table(report, "study-schemes-table").columns]
@@ -290,8 +290,8 @@ def test_the_ideal_is_one_for_one_and_fits_are_dashed_beyond_the_data() -> None:
     assert ideal.kind == "ideal"
     assert ideal.y == pytest.approx(ideal.x)
     assert ideal.x[-1] == fit.x[-1] == 32
-    pieces = curve_places.strokes(speedup, fit)
-    edge = curve_places.frame(speedup).x(float(COUNTS[-1]))
+    pieces = curve_layout.strokes(speedup, fit)
+    edge = curve_layout.frame(speedup).x(float(COUNTS[-1]))
     assert [dashed for _, dashed in pieces] == [False, True]
     assert pieces[0][0][-1] == pieces[1][0][0], "the two meet where the data end"
     assert pieces[0][0][-1][0] == pytest.approx(edge)
@@ -308,15 +308,15 @@ def test_the_band_starts_at_the_reference_and_holds_the_data() -> None:
 def test_an_interval_wider_than_all_figures_does_not_flatten_them() -> None:
     curve = Curve(label="x", x=(1.0, 2.0), y=(1.0, 0.5), low=(1.0, -40.0), high=(1.0, 60.0))
     wide = CurveChart(id="c", title="c", x_title="n", y_title="y", curves=(curve,))
-    box = curve_places.frame(wide)
+    box = curve_layout.frame(wide)
     assert -1.5 < box.y_low < box.y_high < 1.5
 
 
 def test_gaps_break_a_curve() -> None:
     curve = Curve(label="x", x=(1.0, 2.0, 3.0, 4.0), y=(1.0, math.nan, 3.0, 4.0))
     drawn = CurveChart(id="c", title="c", x_title="n", y_title="y", curves=(curve,))
-    assert [len(points) for points, _ in curve_places.strokes(drawn, curve)] == [1, 2]
-    assert len(curve_places.marks(drawn, curve)) == 3
+    assert [len(points) for points, _ in curve_layout.strokes(drawn, curve)] == [1, 2]
+    assert len(curve_layout.marks(drawn, curve)) == 3
     report = structs.replace(
         made("scaling"),
         sections=(structs.replace(made("scaling").sections[0], blocks=(drawn,)),),
@@ -465,8 +465,8 @@ def test_every_axis_carries_its_unit(report: Report) -> None:
         assert isinstance(one, CurveChart)
         assert one.x_title
         assert one.y_title
-        assert curve_places.x_ticks(one)
-        assert curve_places.y_ticks(one)
+        assert curve_layout.x_ticks(one)
+        assert curve_layout.y_ticks(one)
 
 
 def test_two_runs_that_may_not_be_compared_show_facts_and_no_ratio() -> None:

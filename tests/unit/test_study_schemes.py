@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from perfscope.analysis.bench import COUNTED
 from perfscope.analysis.study.analyse import analyse_study
+from perfscope.analysis.study.crossover import FARTHEST, Modelled, turns_against
 from perfscope.analysis.study.repeats import centre_interval, permutation_p, ratio_interval
 from perfscope.analysis.study.results import RunEntry, SchemeStudy, SchemeVerdict
 from perfscope.analysis.study.schemes import inverse
-from perfscope.analysis.study.turning import FARTHEST, Modelled, turns_against
 from perfscope.messages.missing import figure_text
 from perfscope.rundir.old_words import scales_with
 from perfscope.vocabulary.traffic import ScalesWith

@@ -56,16 +56,16 @@ def test_samples_are_the_leading_dimension_of_the_first_tensor() -> None:
 def test_the_sizes_of_an_epochs_batches_add_up_to_its_samples() -> None:
     adapter = SimpleNamespace(batch_size=16, num_batches=5, partial_batch_size=6)
     source = SimpleNamespace(data_adapter=adapter, steps_per_epoch=None)
-    one, two = keras_describe.BatchSizes(source, 1), keras_describe.BatchSizes(source, 2)
+    one, two = keras_describe.EpochBatches(source, 1), keras_describe.EpochBatches(source, 2)
     assert [one.of(first) for first in range(5)] == [16, 16, 16, 16, 6]
     assert [two.of(first) for first in (0, 2, 4)] == [32, 32, 6]
     assert one.exact
     short = SimpleNamespace(data_adapter=adapter, steps_per_epoch=3)
-    assert [keras_describe.BatchSizes(short, 1).of(first) for first in range(3)] == [16, 16, 16]
+    assert [keras_describe.EpochBatches(short, 1).of(first) for first in range(3)] == [16, 16, 16]
 
 
 def test_a_source_that_says_nothing_gives_no_sizes() -> None:
-    assert keras_describe.BatchSizes(None, 1).of(0) is None
+    assert keras_describe.EpochBatches(None, 1).of(0) is None
 
 
 def test_only_marked_lines_are_kept_from_stderr(capfd: pytest.CaptureFixture[str]) -> None:

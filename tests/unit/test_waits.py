@@ -18,9 +18,9 @@ from perfscope.analysis.mainline import LineRecord
 from perfscope.analysis.missing import Missing
 from perfscope.analysis.spans import spans_of, window_facts
 from perfscope.analysis.waits.analyse import analyse_waits
+from perfscope.analysis.waits.host_conditions import HostConditions
 from perfscope.analysis.waits.results import LateCause, WaitAnalysis
-from perfscope.analysis.waits.stragglers import StepTimes, always_on, binomial_tail
-from perfscope.analysis.waits.surroundings import Surroundings
+from perfscope.analysis.waits.stragglers import RankStepTimes, always_on, binomial_tail
 from perfscope.ingest.importing import import_traces
 from perfscope.messages.missing import cause_text, figure_text
 from perfscope.rundir.reader import RunReader
@@ -127,8 +127,8 @@ def test_excess_here_and_there_names_no_layer() -> None:
     programs: dict[int, list[Step]] = {rank: [[*layers, *sync()]] for rank in range(4)}
     programs[2] = [[*((*op[:3], (12 if k % 2 else 10) * MS) for k, op in enumerate(layers)), *sync()]]
     for around, reason in (
-        (Surroundings(), "compute"),
-        (Surroundings(disturbed={("node1", 0): "Other processes took 1 CPU"}, is_known=True), "disturbed"),
+        (HostConditions(), "compute"),
+        (HostConditions(disturbed={("node1", 0): "Other processes took 1 CPU"}, is_known=True), "disturbed"),
     ):
         hosts = {0: "node0", 1: "node0", 2: "node1", 3: "node0"}
         [call] = analyse(play(programs, WORLD, hosts=hosts), around=around).calls
@@ -138,11 +138,11 @@ def test_excess_here_and_there_names_no_layer() -> None:
 
 def test_remote_memory_is_named_where_it_is() -> None:
     words = "90 % of its memory is not on its NUMA node 0, most of it on node 1"
-    around = Surroundings(remote={2: words}, is_known=True)
+    around = HostConditions(remote={2: words}, is_known=True)
     assert cause_of(SLOWER, around=around).reason == "numa_remote"
     assert words in cause_of(SLOWER, around=around).sentence
     # Another rank's memory, or one slow layer alone, is not it.
-    assert cause_of(SLOWER, around=Surroundings(remote={1: words}, is_known=True)).reason == "compute"
+    assert cause_of(SLOWER, around=HostConditions(remote={1: words}, is_known=True)).reason == "compute"
     one_layer = [("input_wait", MS), *forward(), *backward(a=28), *sync()]
     assert cause_of(one_layer, around=around).reason == "compute"
 
@@ -151,7 +151,7 @@ TWO_HOSTS = {0: "node0", 1: "node0", 2: "node1", 3: "node1"}
 
 
 def test_a_neighbour_on_its_host_is_named() -> None:
-    around = Surroundings(
+    around = HostConditions(
         disturbed={("node1", 0): "Other processes (stress-ng) took 1.9 of 4 CPUs"}, is_known=True
     )
     alone = {0: "node0", 1: "node0", 2: "node1", 3: "node0"}
@@ -166,9 +166,9 @@ def test_a_neighbour_on_its_host_is_named() -> None:
 
 
 def test_what_disturbs_a_host_does_not_pick_one_rank_of_it() -> None:
-    around = Surroundings(disturbed={("node1", 0): "Other processes took 1.9 of 4 CPUs"}, is_known=True)
+    around = HostConditions(disturbed={("node1", 0): "Other processes took 1.9 of 4 CPUs"}, is_known=True)
     assert cause_of(SLOWER, hosts=TWO_HOSTS, around=around).reason == "compute"
-    crowded = Surroundings(crowded=dict.fromkeys(range(4), "8 threads share CPUs 0-1"), is_known=True)
+    crowded = HostConditions(crowded=dict.fromkeys(range(4), "8 threads share CPUs 0-1"), is_known=True)
     assert cause_of(SLOWER, around=crowded).reason == "compute"
 
 
@@ -177,7 +177,7 @@ def test_too_few_cpus_hit_one_rank_now_and_another_then() -> None:
         rank: [usual(), *([*SLOWER, ("optimizer", 2 * MS)] if step == rank else usual() for step in range(4))]
         for rank in range(4)
     }
-    around = Surroundings(crowded=dict.fromkeys(range(4), "8 threads share CPUs 0-1"), is_known=True)
+    around = HostConditions(crowded=dict.fromkeys(range(4), "8 threads share CPUs 0-1"), is_known=True)
     result = analyse(play(programs, WORLD), around=around)
     assert [call.late_rank for call in result.calls] == [None, 0, 1, 2, 3]
     assert {call.cause.reason for call in result.calls if call.cause} == {"oversubscribed"}
@@ -292,7 +292,7 @@ def test_the_step_before_tells_why_the_first_traced_one_began_late() -> None:
     programs: dict[int, list[Step]] = {rank: [usual()] for rank in range(4)}
     waited = {rank: 8 * MS if rank == 0 else MS for rank in range(4)}
     times = {
-        rank: StepTimes(
+        rank: RankStepTimes(
             step=np.array([-1, 0]),
             outside_backward=np.array([-1, -1]),
             input_wait=np.array([own, 0]),
@@ -367,10 +367,10 @@ def test_a_rank_that_is_always_late_is_persistent() -> None:
     assert result.pattern == "persistent"
 
 
-def times_of(values: np.ndarray[Any, Any]) -> dict[int, StepTimes]:
+def times_of(values: np.ndarray[Any, Any]) -> dict[int, RankStepTimes]:
     num = values.shape[1]
     return {
-        rank: StepTimes(
+        rank: RankStepTimes(
             step=np.arange(num),
             outside_backward=own.astype(np.int64),
             input_wait=np.full(num, -1),

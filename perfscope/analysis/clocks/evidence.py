@@ -27,7 +27,7 @@ MOST_CALLS = 256  # per group and window; more do not make the offset surer than
 Hosts = tuple[str, str]
 
 
-class Samples(Struct, frozen=True, kw_only=True, eq=False):
+class PairSamples(Struct, frozen=True, kw_only=True, eq=False):
     """Calls of one window that hosts a and b shared; arrays of shape (calls,), ns."""
 
     window: int
@@ -51,7 +51,7 @@ class OneWay(Struct, frozen=True, kw_only=True, eq=False):
 
 def shared_calls(
     matched: Iterable[tuple[int, MatchedCalls]], hosts: Mapping[int, str], reference: str
-) -> dict[Hosts, list[Samples]]:
+) -> dict[Hosts, list[PairSamples]]:
     """Of synchronising collectives, per pair of hosts: each host of a group against one of them.
 
     Args:
@@ -59,7 +59,7 @@ def shared_calls(
         hosts: rank -> host.
         reference: the host against which a group's others are set, where it is one of them.
     """
-    result: dict[Hosts, list[Samples]] = defaultdict(list)
+    result: dict[Hosts, list[PairSamples]] = defaultdict(list)
     for window, calls in matched:
         rows: dict[str, list[int]] = defaultdict(list)
         for row, rank in enumerate(calls.ranks):
@@ -72,7 +72,7 @@ def shared_calls(
     return dict(result)
 
 
-def _of_group(window: int, calls: MatchedCalls, rows: list[list[int]]) -> Iterable[Samples]:
+def _of_group(window: int, calls: MatchedCalls, rows: list[list[int]]) -> Iterable[PairSamples]:
     at = _fastest(calls)
     enter, leave = calls.enter[:, at], calls.exit[:, at]
     # (hosts, calls). The lower median of a host's exits: half of its ranks may leave late.
@@ -86,7 +86,7 @@ def _of_group(window: int, calls: MatchedCalls, rows: list[list[int]]) -> Iterab
     stay = (left - last_in)[last, np.arange(len(last))]
     out = left - rough[:, None] - entered.max(axis=0)
     for b in range(1, len(rows)):
-        yield Samples(
+        yield PairSamples(
             window=window,
             at=left[b],
             skew=skew[b],

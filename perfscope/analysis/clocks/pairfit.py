@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from perfscope.analysis.clocks.centre import NORMAL, Floats, gathered, weighted_median
-from perfscope.analysis.clocks.evidence import OneWay, Samples
+from perfscope.analysis.clocks.evidence import OneWay, PairSamples
 from perfscope.analysis.intervals import Int64
 
 MAX_DRIFT = 1e-3  # crystals keep 100 ppm, and a clock being slewed 500: what is more is a clock that was set
@@ -56,7 +56,7 @@ class _Calls(Struct, frozen=True, kw_only=True, eq=False):
     size: Int64
 
     @classmethod
-    def of(cls, parts: Sequence[Samples]) -> _Calls:
+    def of(cls, parts: Sequence[PairSamples]) -> _Calls:
         skew = np.concatenate([samples.skew for samples in parts])
         at = np.concatenate([samples.at for samples in parts])
         base, base_at = int(skew[0]), int(at.min()) // 2 + int(at.max()) // 2
@@ -135,7 +135,7 @@ class _Line(Struct, frozen=True, kw_only=True, eq=False):
         return result
 
 
-def fit_shared(parts: Sequence[Samples]) -> PairFit:
+def fit_shared(parts: Sequence[PairSamples]) -> PairFit:
     """From synchronising collectives; at least one call."""
     calls = _Calls.of(parts)
     if len(calls.at) >= _PLENTY:

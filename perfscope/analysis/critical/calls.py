@@ -10,8 +10,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis.clocks.fit import ClockFit
+from perfscope.analysis.collective_waits import JudgedCalls
 from perfscope.analysis.intervals import Int64
-from perfscope.analysis.judged import JudgedCalls
 
 
 class OwnCalls(Struct, frozen=True, kw_only=True, eq=False):

@@ -16,12 +16,12 @@ from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from perfscope.analysis.clocks.fit import ClockFit
+from perfscope.analysis.collective_waits import JudgedCalls
 from perfscope.analysis.critical import results as words_of
 from perfscope.analysis.critical.calls import CallIndex
 from perfscope.analysis.critical.device import BACK_TO_BACK_NS, DEVICE_COLUMNS, DeviceIndex
 from perfscope.analysis.critical.results import CriticalPath, PathSegment
 from perfscope.analysis.intervals import Int64
-from perfscope.analysis.judged import JudgedCalls
 from perfscope.analysis.mainline import (
     LINE_COMPUTE,
     LINE_COPY,

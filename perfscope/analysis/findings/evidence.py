@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from perfscope.analysis.absent import NoWindow
 from perfscope.analysis.layers import UnevenLayer
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.results import MachineAnalysis
+from perfscope.analysis.missing_reasons import NoWindow
 from perfscope.analysis.rank_facts import framework_of
 from perfscope.analysis.results import (
     Breakdown,

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from perfscope.analysis.machine.absent_sources import absent_sources, unsampled, unwatched
 from perfscope.analysis.machine.effects import with_effects
 from perfscope.analysis.machine.energy import energies, joules_per_sample, why_no_energy
 from perfscope.analysis.machine.host import Host, open_hosts
 from perfscope.analysis.machine.links import traffic
+from perfscope.analysis.machine.missing_sources import absent_sources, unsampled, unwatched
 from perfscope.analysis.machine.oversubscription import waited_ratio
 from perfscope.analysis.machine.peaks import ceilings
 from perfscope.analysis.machine.placement import placements
@@ -30,7 +30,7 @@ from perfscope.analysis.machine.roofline import roofline_of
 from perfscope.analysis.machine.stacks import top_frames
 from perfscope.analysis.machine.tracks import tracks
 from perfscope.analysis.machine.verdict import Look, judge, look
-from perfscope.analysis.machine.wire import METRICS, NOTHING_TO_COMPARE, Job, Window, wire
+from perfscope.analysis.machine.wire import METRICS, NOTHING_TO_COMPARE, RankHosts, TracedWindow, wire
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.results import CollectiveCall, LayerResult
 from perfscope.analysis.source import RunSource
@@ -172,14 +172,14 @@ def analyse_machine(source: RunSource, training: Training) -> tuple[MachineAnaly
     return machine, found.hosts
 
 
-def _windows(facts: Sequence[WindowFacts]) -> tuple[Window, ...]:
+def _windows(facts: Sequence[WindowFacts]) -> tuple[TracedWindow, ...]:
     """Each traced window over all ranks."""
     found: dict[int, list[WindowFacts]] = {}
     for one in facts:
         if one.steps and not one.whole_file:
             found.setdefault(one.window, []).append(one)
     return tuple(
-        Window(
+        TracedWindow(
             window=number,
             start_ns=min(one.steps[0].start_ns for one in members),
             end_ns=max(one.steps[-1].end_ns for one in members),
@@ -201,7 +201,7 @@ def _num_samples(training: Training) -> float | None:
     return training.samples_per_step * steps if training.samples_per_step and steps else None
 
 
-def _job(source: RunSource) -> Job:
+def _job(source: RunSource) -> RankHosts:
     host_of: dict[int, str] = {}
     groups: dict[str, tuple[int, ...]] = {}
     on_gpu = False
@@ -211,7 +211,7 @@ def _job(source: RunSource) -> Job:
         for group in record.groups:
             if group.ranks is not None:
                 groups.setdefault(str(group.name), group.ranks)
-    return Job(host_of=host_of, groups=groups, on_gpu=on_gpu)
+    return RankHosts(host_of=host_of, groups=groups, on_gpu=on_gpu)
 
 
 def _cost(host: Host) -> SamplerCost:

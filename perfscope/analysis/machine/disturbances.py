@@ -15,7 +15,7 @@ from msgspec import Struct
 from perfscope.analysis.machine.counters import Rates, middle_ns, on_grid
 from perfscope.analysis.machine.episodes import Episode, episodes
 from perfscope.analysis.machine.host import Host
-from perfscope.analysis.machine.neighbours import who
+from perfscope.analysis.machine.neighbors import who
 from perfscope.analysis.machine.oversubscription import is_oversubscribed
 from perfscope.analysis.machine.results import Disturbance
 from perfscope.units import format_bytes, format_ns, format_ratio

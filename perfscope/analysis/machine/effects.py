@@ -23,15 +23,17 @@ from perfscope.units import format_ns
 FEWEST = 5  # steps of a rank on either side for a comparison
 
 
-class StepTimes(Struct, frozen=True, kw_only=True, eq=False):
+class HostStepTimes(Struct, frozen=True, kw_only=True, eq=False):
     """Counted steps of one host's ranks, Unix ns; arrays of shape (n,)."""
 
     start_ns: Int64
     dur_ns: Int64
     rank: Int64
 
-    def where(self, chosen: NDArray[np.bool_]) -> StepTimes:
-        return StepTimes(start_ns=self.start_ns[chosen], dur_ns=self.dur_ns[chosen], rank=self.rank[chosen])
+    def where(self, chosen: NDArray[np.bool_]) -> HostStepTimes:
+        return HostStepTimes(
+            start_ns=self.start_ns[chosen], dur_ns=self.dur_ns[chosen], rank=self.rank[chosen]
+        )
 
     @property
     def most(self) -> int:
@@ -48,7 +50,7 @@ class Effects(Struct, frozen=True, kw_only=True):
     lost_ratio: float | None
 
 
-def step_times(host: Host) -> StepTimes:
+def step_times(host: Host) -> HostStepTimes:
     """The host's counted steps."""
     starts, durations, ranks = [], [], []
     for rank in host.ranks:
@@ -57,7 +59,7 @@ def step_times(host: Host) -> StepTimes:
         durations.append((rank.ends - rank.starts)[chosen])
         ranks.append(np.full(int(chosen.sum()), rank.rank, dtype=np.int64))
     none = np.empty(0, dtype=np.int64)
-    return StepTimes(
+    return HostStepTimes(
         start_ns=host.samples.unix_ns(np.concatenate((none, *starts))),
         dur_ns=np.concatenate((none, *durations)),
         rank=np.concatenate((none, *ranks)),
@@ -119,7 +121,7 @@ def _hit(disturbance: Disturbance, windows: Sequence[tuple[int, int, int]]) -> t
     )
 
 
-def _overlaps(steps: StepTimes, busy: Int64) -> NDArray[np.bool_]:
+def _overlaps(steps: HostStepTimes, busy: Int64) -> NDArray[np.bool_]:
     """Which steps overlap one of the stretches, shape (n, 2), ascending and apart."""
     if not len(busy):
         return np.zeros(len(steps.start_ns), dtype=bool)
@@ -129,7 +131,7 @@ def _overlaps(steps: StepTimes, busy: Int64) -> NDArray[np.bool_]:
     return result
 
 
-def _compared(disturbance: Disturbance, steps: StepTimes, quiet: StepTimes) -> Disturbance:
+def _compared(disturbance: Disturbance, steps: HostStepTimes, quiet: HostStepTimes) -> Disturbance:
     middle = steps.start_ns + steps.dur_ns // 2
     during = steps.where((middle >= disturbance.start_ns) & (middle < disturbance.end_ns))
     comparable = during.most >= FEWEST and quiet.most >= FEWEST
@@ -141,7 +143,7 @@ def _compared(disturbance: Disturbance, steps: StepTimes, quiet: StepTimes) -> D
     )
 
 
-def _lost(steps: Sequence[StepTimes], quiet: Sequence[StepTimes]) -> tuple[int, float] | None:
+def _lost(steps: Sequence[HostStepTimes], quiet: Sequence[HostStepTimes]) -> tuple[int, float] | None:
     if not steps:
         return None
     num = max(times.most for times in quiet)

@@ -18,7 +18,7 @@ from perfscope.rundir.samples import SampleSeries
 _SHORTEST = 0.3  # of the usual interval; shorter ones are left out of a line, not out of a sum
 
 
-class Line(Struct, frozen=True, kw_only=True, eq=False):
+class SampledLine(Struct, frozen=True, kw_only=True, eq=False):
     """Values at instants; arrays of shape (n,)."""
 
     t_ns: Int64  # monotonic
@@ -26,8 +26,10 @@ class Line(Struct, frozen=True, kw_only=True, eq=False):
     weight: Float64  # ns each stands for
     quality: str
 
-    def times(self, factor: float) -> Line:
-        return Line(t_ns=self.t_ns, values=self.values * factor, weight=self.weight, quality=self.quality)
+    def times(self, factor: float) -> SampledLine:
+        return SampledLine(
+            t_ns=self.t_ns, values=self.values * factor, weight=self.weight, quality=self.quality
+        )
 
     @property
     def moves(self) -> bool:
@@ -35,11 +37,11 @@ class Line(Struct, frozen=True, kw_only=True, eq=False):
         return bool(len(self.values)) and bool((self.values != 0).any())
 
 
-def rate_line(counted: Rates) -> Line:
+def rate_line(counted: Rates) -> SampledLine:
     """A counter's rate per second, each at the middle of its interval."""
     drawn = _drawn(counted)
     length = (counted.end_ns - counted.start_ns)[drawn]
-    return Line(
+    return SampledLine(
         t_ns=counted.start_ns[drawn] + length // 2,
         values=counted.per_s[drawn],
         weight=length.astype(np.float64),
@@ -55,9 +57,9 @@ def _drawn(counted: Rates) -> NDArray[np.bool_]:
     return result
 
 
-def gauge_line(series: SampleSeries) -> Line:
+def gauge_line(series: SampleSeries) -> SampledLine:
     """A gauge's readings in its unit."""
-    return Line(
+    return SampledLine(
         t_ns=middle_ns(series),
         values=series.values.astype(np.float64) * series.scale,
         weight=np.ones(len(series.values)),
@@ -65,7 +67,7 @@ def gauge_line(series: SampleSeries) -> Line:
     )
 
 
-def summed(counters: Sequence[Rates]) -> Line | None:
+def summed(counters: Sequence[Rates]) -> SampledLine | None:
     """The rates of several counters together; on common stretches of time where they were read apart."""
     parts = [rates for rates in counters if len(rates.delta)]
     if not parts:
@@ -75,7 +77,7 @@ def summed(counters: Sequence[Rates]) -> Line | None:
     if all(np.array_equal(part.start_ns, first.start_ns) for part in parts):
         line = rate_line(first)
         total = np.sum([part.per_s for part in parts], axis=0)[_drawn(first)]
-        return Line(t_ns=line.t_ns, values=total, weight=line.weight, quality=worst)
+        return SampledLine(t_ns=line.t_ns, values=total, weight=line.weight, quality=worst)
     start = max(int(part.start_ns[0]) for part in parts)
     end = min(int(part.end_ns[-1]) for part in parts)
     width = max(int(np.median(part.end_ns - part.start_ns)) for part in parts)
@@ -83,7 +85,7 @@ def summed(counters: Sequence[Rates]) -> Line | None:
     values = np.sum([grid.per_s for grid in grids], axis=0)
     finite = np.isfinite(values)
     middle = grids[0].start_ns + (grids[0].end_ns - grids[0].start_ns) // 2  # it may be wider than asked
-    return Line(
+    return SampledLine(
         t_ns=middle[finite], values=values[finite], weight=np.full(finite.sum(), width), quality=worst
     )
 
@@ -93,7 +95,7 @@ def track(
     group: str,
     title: str,
     unit: str,
-    line: Line,
+    line: SampledLine,
     *,
     key: str,
     peak: float | None = None,

@@ -8,7 +8,7 @@ import numpy as np
 
 from perfscope.analysis.machine.counters import Rates
 from perfscope.analysis.machine.host import Host
-from perfscope.analysis.machine.lines import Line, rate_line, summed
+from perfscope.analysis.machine.lines import SampledLine, rate_line, summed
 from perfscope.analysis.machine.peaks import memory_peak
 from perfscope.analysis.machine.results import LinkTraffic
 from perfscope.analysis.machine.tracks import gpu_link_counters, gpu_link_peak, memory_lines
@@ -34,7 +34,7 @@ def _link(
     link_class: LinkClass,
     name: str,
     direction: str,
-    line: Line,
+    line: SampledLine,
     *,
     peak: float | None = None,
     peak_source: str = "",
@@ -106,7 +106,7 @@ def _monitored(host: Host) -> Iterator[LinkTraffic]:
                 (LinkClass.INTRA_NUMA, rate_line(near)),
                 (
                     LinkClass.CROSS_NUMA,
-                    Line(t_ns=total.t_ns, values=far, weight=total.weight, quality=total.quality),
+                    SampledLine(t_ns=total.t_ns, values=far, weight=total.weight, quality=total.quality),
                 ),
             ]
         for link_class, line in parts:

@@ -41,7 +41,7 @@ _BEATEN = 1.1  # a roof that layers beat by more than this is not the one they r
 _DTYPES = ("float32", "tf32", "bfloat16", "float16", "float64")
 
 
-class Work(Struct, frozen=True, kw_only=True):
+class LayerWork(Struct, frozen=True, kw_only=True):
     """One layer and phase, per step."""
 
     layer: str
@@ -70,7 +70,7 @@ def roofline_of(host: Host, layers: Sequence[LayerResult]) -> tuple[Roofline | N
     return roofline, None
 
 
-def _work(layers: Sequence[LayerResult]) -> Iterator[Work]:
+def _work(layers: Sequence[LayerResult]) -> Iterator[LayerWork]:
     for layer in layers:
         phases = (
             ("forward", layer.forward_ns, layer.forward_flops, layer.forward_bytes),
@@ -78,7 +78,7 @@ def _work(layers: Sequence[LayerResult]) -> Iterator[Work]:
         )
         for phase, time_ns, flops, moved in phases:
             if time_ns > 0 and flops and moved:
-                yield Work(
+                yield LayerWork(
                     layer=layer.layer,
                     phase=phase,
                     time_ns=time_ns,
@@ -88,7 +88,7 @@ def _work(layers: Sequence[LayerResult]) -> Iterator[Work]:
                 )
 
 
-def _roofline(host: Host, work: Sequence[Work]) -> tuple[Roofline | None, str]:
+def _roofline(host: Host, work: Sequence[LayerWork]) -> tuple[Roofline | None, str]:
     gpus = sorted({rank.gpu for rank in host.ranks if rank.gpu is not None})
     gpu = gpus[0] if gpus else None
     sharing = max(1, len(host.ranks)) if gpu is None else max(1, round(len(host.ranks) / len(gpus)))
@@ -199,7 +199,7 @@ def _measured(host: Host, sharing: int) -> float | None:
     return total / sharing if total else None
 
 
-def _dtype(peaks: dict[str, Peak], work: Sequence[Work]) -> str:
+def _dtype(peaks: dict[str, Peak], work: Sequence[LayerWork]) -> str:
     """The roof the layers run under: the first of _DTYPES that no layer clearly beats.
 
     The trace does not name the types of operators; a layer beyond the float32 peak does not run in float32.
@@ -212,7 +212,7 @@ def _dtype(peaks: dict[str, Peak], work: Sequence[Work]) -> str:
     )
 
 
-def _point(work: Work, peak: float, bandwidth: float) -> RooflinePoint:
+def _point(work: LayerWork, peak: float, bandwidth: float) -> RooflinePoint:
     intensity = work.flops / work.bytes
     by_memory = intensity * bandwidth
     attainable = min(peak, by_memory)
@@ -233,7 +233,7 @@ def _point(work: Work, peak: float, bandwidth: float) -> RooflinePoint:
     )
 
 
-def _fits_cache(host: Host, sharing: int, work: Sequence[Work]) -> bool | None:
+def _fits_cache(host: Host, sharing: int, work: Sequence[LayerWork]) -> bool | None:
     """Whether what one call of most layers moves fits a rank's part of the last-level cache."""
     cache = host.topology.last_cache_bytes
     if cache is None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from perfscope.analysis.machine.results import StackFrame
-from perfscope.rundir.host_records import Frame, Profile, StacksRecord
+from perfscope.rundir.host_records import Profile, RecordedFrame, StacksRecord
 
 _MOST_FRAMES = 25
 
@@ -54,7 +54,7 @@ def top_frames(records: Iterable[StacksRecord]) -> tuple[StackFrame, ...]:
     )
 
 
-def _place(frame: Frame) -> _Place:
+def _place(frame: RecordedFrame) -> _Place:
     return _Place(frame.name or "?", frame.file)
 
 

@@ -9,7 +9,7 @@ from itertools import chain
 from msgspec import Struct
 
 from perfscope.analysis.machine.host import Host
-from perfscope.analysis.machine.lines import Line, gauge_line, rate_line, summed, track
+from perfscope.analysis.machine.lines import SampledLine, gauge_line, rate_line, summed, track
 from perfscope.analysis.machine.peaks import Peak, memory_peak
 from perfscope.analysis.machine.results import CounterTrack
 from perfscope.rundir.metrics import GAUGE
@@ -153,7 +153,7 @@ def _titled(template: str, labels: Mapping[str, str]) -> str:
     return template.format_map(named)
 
 
-def _line(host: Host, series: SampleSeries) -> Line:
+def _line(host: Host, series: SampleSeries) -> SampledLine:
     return gauge_line(series) if series.kind == GAUGE else rate_line(host.rates(series))
 
 
@@ -254,7 +254,7 @@ def _bandwidth(host: Host) -> Iterator[CounterTrack]:
                 )
 
 
-def memory_lines(host: Host, metric: str) -> list[tuple[str, Line, tuple[int, ...]]]:
+def memory_lines(host: Host, metric: str) -> list[tuple[str, SampledLine, tuple[int, ...]]]:
     """Rates of a memory controller metric per socket or node: (name, line, NUMA nodes behind it)."""
     groups: dict[tuple[str, str], list[SampleSeries]] = defaultdict(list)
     for series, _ in host.counters(metric):
@@ -270,7 +270,9 @@ def memory_lines(host: Host, metric: str) -> list[tuple[str, Line, tuple[int, ..
     return lines
 
 
-def _peaked(host: Host, group: str, title: str, line: Line, key: str, peak: Peak | None) -> CounterTrack:
+def _peaked(
+    host: Host, group: str, title: str, line: SampledLine, key: str, peak: Peak | None
+) -> CounterTrack:
     value, source = (peak.value, peak.source) if peak else (None, "")
     return track(host, group, title, "bytes_per_s", line, key=key, peak=value, peak_source=source)
 
@@ -285,7 +287,9 @@ def _memory(host: Host) -> Iterator[CounterTrack]:
         )
         if size and len(series.values):
             free = gauge_line(series)
-            used = Line(t_ns=free.t_ns, values=size - free.values, weight=free.weight, quality=free.quality)
+            used = SampledLine(
+                t_ns=free.t_ns, values=size - free.values, weight=free.weight, quality=free.quality
+            )
             title = f"node {node} memory in use"
             yield track(
                 host, "memory", title, "bytes", used, key=_key(series), peak=size, peak_source=_INSTALLED

@@ -36,7 +36,7 @@ class Look(Struct, frozen=True, kw_only=True):
     seen: str  # what a quiet verdict rests on
 
 
-class Verdict(Struct, frozen=True, kw_only=True):
+class MachineVerdict(Struct, frozen=True, kw_only=True):
     """`clean` as in MachineAnalysis."""
 
     clean: bool | None
@@ -59,7 +59,7 @@ def look(host: Host) -> Look:
     )
 
 
-def judge(looks: Sequence[Look], disturbances: Sequence[Disturbance], num_windows: int) -> Verdict:
+def judge(looks: Sequence[Look], disturbances: Sequence[Disturbance], num_windows: int) -> MachineVerdict:
     """Whether the run was clean: every host must have been.
 
     Args:
@@ -74,7 +74,7 @@ def judge(looks: Sequence[Look], disturbances: Sequence[Disturbance], num_window
     not_told = not num_windows or not looks or any(look.unknown for look in looks)
     traced_disturbed = True if hit else (None if not_told else False)
     clean, reason = _judged(looks, every, windows_in_words(hit) if hit or not not_told else "")
-    return Verdict(clean=clean, reason=reason, disturbances=every, traced_disturbed=traced_disturbed)
+    return MachineVerdict(clean=clean, reason=reason, disturbances=every, traced_disturbed=traced_disturbed)
 
 
 def _judged(looks: Sequence[Look], every: Sequence[Disturbance], windows: str) -> tuple[bool | None, str]:

@@ -38,7 +38,7 @@ METRICS = frozenset({"net_tx_bytes", "fabric_tx_bytes", LINK_TX.name, PCIE_TX.na
 _SEEN = 0.5  # a link that carried less than this part of the formula's bytes did not carry the collective
 
 
-class Window(Struct, frozen=True, kw_only=True):
+class TracedWindow(Struct, frozen=True, kw_only=True):
     """One traced window with its number of steps, on Unix time as each host's own clock has it."""
 
     window: int
@@ -52,7 +52,7 @@ class Window(Struct, frozen=True, kw_only=True):
         return self.of_host.get(host, (self.start_ns, self.end_ns))
 
 
-class Job(Struct, frozen=True, kw_only=True):
+class RankHosts(Struct, frozen=True, kw_only=True):
     """Where the ranks are."""
 
     host_of: Mapping[int, str]
@@ -92,7 +92,7 @@ def algorithmic(collective: str, members: Sequence[int], host_of: Mapping[int, s
 
 
 def wire(
-    hosts: Sequence[Host], calls: Sequence[CollectiveCall], windows: Sequence[Window], job: Job
+    hosts: Sequence[Host], calls: Sequence[CollectiveCall], windows: Sequence[TracedWindow], job: RankHosts
 ) -> tuple[WireBytes, ...]:
     """The whole run first, then each traced window; one entry per link class."""
     sampled = [host for host in hosts if host.has_samples and len(_edges(host)) > 1]
@@ -116,7 +116,7 @@ def wire(
 
 
 def _per_step(
-    calls: Sequence[CollectiveCall], windows: Sequence[Window], job: Job
+    calls: Sequence[CollectiveCall], windows: Sequence[TracedWindow], job: RankHosts
 ) -> tuple[_Share, dict[int, _Share]]:
     """Bytes per step over all windows, and per step of each window."""
     bounds = {window.window: window for window in windows if window.num_steps > 0}
@@ -154,7 +154,7 @@ class _Carriers(Struct, frozen=True, kw_only=True):
         return sum(counted_between(counted, start_ns, end_ns)[0] for counted in self.counters)
 
 
-def _carriers(host: Host, local: bool, per_step: float, job: Job) -> _Carriers:
+def _carriers(host: Host, local: bool, per_step: float, job: RankHosts) -> _Carriers:
     """The links that carry a host's collectives: those that sent at least half of the formula's bytes.
 
     Ranks of one host that sit in network namespaces of their own reach each other over interfaces, not over
@@ -244,7 +244,10 @@ def _whole_run(
 
 
 def _one_window(
-    window: Window, hosts: Sequence[Host], chosen: Mapping[str, _Carriers], per_step: Mapping[str, float]
+    window: TracedWindow,
+    hosts: Sequence[Host],
+    chosen: Mapping[str, _Carriers],
+    per_step: Mapping[str, float],
 ) -> WireBytes:
     length = window.end_ns - window.start_ns
     carriers = [chosen[host.name] for host in hosts]
@@ -270,7 +273,7 @@ def _one_window(
 
 
 def _unread(
-    window: Window, per_step: Mapping[str, float], carriers: Sequence[_Carriers], reason: str
+    window: TracedWindow, per_step: Mapping[str, float], carriers: Sequence[_Carriers], reason: str
 ) -> WireBytes:
     formula = sum(per_step.values()) * window.num_steps
     length = window.end_ns - window.start_ns

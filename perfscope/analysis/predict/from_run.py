@@ -13,7 +13,7 @@ from perfscope.analysis.predict.crossings import uses_inside
 from perfscope.analysis.predict.records import (
     BETWEEN_HOSTS,
     INSIDE_HOST,
-    LayerTime,
+    LayerOperators,
     MeasuredCall,
     MeasuredRun,
     Plan,
@@ -89,7 +89,7 @@ def measured_run(
         backward_share=sum(one.backward_ns for one in analysis.layers) / passes if passes else 0.5,
         fixed_share=min(1.0, apart / (whole - exposed)) if whole > exposed else 0.0,
         layers=tuple(
-            LayerTime(layer=one.layer, forward_ns=one.forward_ns, backward_ns=one.backward_ns)
+            LayerOperators(layer=one.layer, forward_ns=one.forward_ns, backward_ns=one.backward_ns)
             for one in sorted(analysis.layers, key=lambda layer: layer.order)
         ),
         calls=tuple(_measured_calls(kinds, own, _hosts(analysis))),

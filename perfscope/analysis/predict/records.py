@@ -81,7 +81,7 @@ class MeasuredCall(Struct, frozen=True, kw_only=True):
     sharing: float = 1.0
 
 
-class LayerTime(Struct, frozen=True, kw_only=True):
+class LayerOperators(Struct, frozen=True, kw_only=True):
     """One layer's operators in a mean traced step, ns, mean over ranks."""
 
     layer: str
@@ -127,7 +127,7 @@ class MeasuredRun(Struct, frozen=True, kw_only=True):
     overlap_ratio: float | None
     backward_share: float
     fixed_share: float
-    layers: tuple[LayerTime, ...]
+    layers: tuple[LayerOperators, ...]
     calls: tuple[MeasuredCall, ...] = ()
     begun_before: bool = False
     problems: tuple[str, ...] = ()

@@ -24,8 +24,8 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from perfscope.analysis.clocks.fit import ClockFit
+from perfscope.analysis.collective_waits import JudgedCalls
 from perfscope.analysis.intervals import Int64
-from perfscope.analysis.judged import JudgedCalls
 from perfscope.analysis.mainline import LINE_EXPOSED, LINE_IDLE, NO_LAYER, MainLine
 from perfscope.analysis.pairs import SEND
 from perfscope.analysis.replay.program import Cells, Events, Float, Index, Program, Stretches

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perfscope.analysis.clocks.fit import ClockFit
-from perfscope.analysis.judged import JudgedCalls
+from perfscope.analysis.collective_waits import JudgedCalls
 from perfscope.analysis.mainline import MainLine
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.replay.build import build_program
@@ -24,7 +24,7 @@ UNEXPLAINED = 0.15  # of the ranks' time in communication that is laid at no cal
 CLOSE = 0.05  # of the measured time by which a replay may be off
 
 
-class Window(Struct, frozen=True, kw_only=True, eq=False):
+class ReplayWindow(Struct, frozen=True, kw_only=True, eq=False):
     """One window's program, how to run it, and what it gives unchanged."""
 
     program: Program
@@ -49,7 +49,7 @@ class Window(Struct, frozen=True, kw_only=True, eq=False):
 class Replays(Struct, frozen=True, kw_only=True, eq=False):
     """Windows that all traced ranks share; at least one."""
 
-    windows: tuple[Window, ...]
+    windows: tuple[ReplayWindow, ...]
 
     @property
     def num_steps(self) -> int:
@@ -125,7 +125,7 @@ class Replays(Struct, frozen=True, kw_only=True, eq=False):
         return sum(walls) / self.num_steps
 
 
-def _better(program: Program, plan: Schedule, doubt_ns: float) -> Window:
+def _better(program: Program, plan: Schedule, doubt_ns: float) -> ReplayWindow:
     """With ranks that begin together; as they really began where only that gives the measured times.
 
     Args:
@@ -133,11 +133,11 @@ def _better(program: Program, plan: Schedule, doubt_ns: float) -> Window:
         plan: its levels.
         doubt_ns: residual of the hosts' clocks: ranks that seem to begin closer than twice that may not.
     """
-    together = Window(program=program, plan=plan, base=replay(program, plan))
+    together = ReplayWindow(program=program, plan=plan, base=replay(program, plan))
     if together.error_ns <= CLOSE * together.measured_ns or program.skew.max() <= 2 * doubt_ns:
         return together
     apart = program.with_skew()
-    skewed = Window(program=apart, plan=plan, base=replay(apart, plan))
+    skewed = ReplayWindow(program=apart, plan=plan, base=replay(apart, plan))
     return skewed if skewed.error_ns < together.error_ns else together
 
 

@@ -18,7 +18,7 @@ EXTRAPOLATION_LIMIT = 4
 GUARD_RATIO = 1.3
 
 
-class Prediction(NamedTuple):
+class FittedValue(NamedTuple):
     """Value with its 95 % interval, in the unit of what was fitted; three times None where refused."""
 
     value: float | None
@@ -78,7 +78,7 @@ class Fit:
             )
         return None
 
-    def predict(self, num_ranks: float, *, beyond: bool = False) -> Prediction:
+    def predict(self, num_ranks: float, *, beyond: bool = False) -> FittedValue:
         """Value and 95 % interval at N; None three times where `refusal_at` says why.
 
         Args:
@@ -86,7 +86,7 @@ class Fit:
             beyond: the user asked for it: go past 4 times the largest measured N.
         """
         if self.coefficients is None or self.refusal_at(num_ranks, beyond=beyond) is not None:
-            return Prediction(None, None, None)
+            return FittedValue(None, None, None)
         value = float(evaluate(self.name, self.term, self.coefficients[None, :], num_ranks)[0])
         # Which term holds is not known with a probability: the interval spans those of all plausible ones.
         spans = [
@@ -94,7 +94,7 @@ class Fit:
             for term, each in self._drawn(num_ranks)
         ]
         low, high = min(span[0] for span in spans), max(span[1] for span in spans)
-        return Prediction(value, min(float(low), value), max(float(high), value))
+        return FittedValue(value, min(float(low), value), max(float(high), value))
 
     def _drawn(self, num_ranks: float) -> tuple[tuple[Term | None, Floats], ...]:
         """A constant keeps its own draws on the measured range and admits a drift outside of it."""

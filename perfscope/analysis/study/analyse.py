@@ -32,15 +32,14 @@ from perfscope.analysis.study.grouping import (
     settings_beside,
     with_name,
 )
+from perfscope.analysis.study.incomparable import forbidding, refused_diff
 from perfscope.analysis.study.models import doubtful_models, model_of
-from perfscope.analysis.study.refusal import forbidding, refused_diff
 from perfscope.analysis.study.results import (
     REFUSE,
     STRONG,
     WARN,
     WEAK,
     FrameworkStudy,
-    LeftOut,
     Problem,
     RunDiff,
     RunEntry,
@@ -48,6 +47,7 @@ from perfscope.analysis.study.results import (
     SchemeStudy,
     StudyAnalysis,
     StudyRun,
+    UnusableRun,
 )
 from perfscope.analysis.study.scaling import scaling_study
 from perfscope.analysis.study.schemes import comparison_class, scheme_studies
@@ -111,7 +111,7 @@ def analyse_study(
     by: str | None = None,
     mode: str | None = None,
     reference: str | None = None,
-    left_out: Sequence[LeftOut] = (),
+    left_out: Sequence[UnusableRun] = (),
 ) -> StudyAnalysis:
     """Everything `perfscope compare` shows.
 
@@ -165,7 +165,7 @@ def _grouping(runs: Sequence[StudyRun], by: str | None) -> _Grouping:
     return _Grouping(by=by, reason=reason, stated=False)
 
 
-def _of_runs(runs: Sequence[StudyRun], entries: Sequence[RunEntry], left_out: Sequence[LeftOut]) -> _View:
+def _of_runs(runs: Sequence[StudyRun], entries: Sequence[RunEntry], left_out: Sequence[UnusableRun]) -> _View:
     """What is to be said of the runs, however they are compared."""
     of_name = {entry.name: model_of(entry) for entry in entries}
     return _View(
@@ -382,11 +382,11 @@ def _unlabelled(runs: Sequence[StudyRun], by: str) -> _View:
     return _View(problems=(problem,))
 
 
-def _unread(run: LeftOut) -> Missing:
+def _unread(run: UnusableRun) -> Missing:
     return missing_figure(Figure.STUDY_RUN, Cause.RUN_LEFT_OUT, run=run.name, reason=run.reason)
 
 
-def _left_out(lost: Sequence[LeftOut]) -> list[Problem]:
+def _left_out(lost: Sequence[UnusableRun]) -> list[Problem]:
     if not lost:
         return []
     reasons: dict[str, list[str]] = defaultdict(list)

@@ -10,9 +10,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from perfscope.analysis.absent import why_cut_short
 from perfscope.analysis.bench import BenchResult
 from perfscope.analysis.missing import Missing, missing_figure
+from perfscope.analysis.missing_reasons import why_cut_short
 from perfscope.analysis.rank_facts import named_framework, world_size
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.study.causes import KEPT

@@ -58,7 +58,7 @@ class RunEntry(Struct, frozen=True, kw_only=True, eq=False):
     layers: Mapping[int, LayersRecord] = {}
 
 
-class LeftOut(Struct, frozen=True, kw_only=True):
+class UnusableRun(Struct, frozen=True, kw_only=True):
     """A run that was named and cannot be read, or a cell of a study that was not run."""
 
     name: str

@@ -26,7 +26,7 @@ from perfscope.analysis.study.results import (
     ScalingStudy,
     StudyRun,
 )
-from perfscope.analysis.study.series import Series, find_series
+from perfscope.analysis.study.series import RunSeries, find_series
 from perfscope.messages.comparison import scaling as words
 from perfscope.messages.comparison.schemes import ONE_REPEAT
 from perfscope.messages.study import PART_TITLES
@@ -49,7 +49,7 @@ def scaling_study(
 
 
 class _Line(Struct, frozen=True, kw_only=True):
-    series: Series
+    series: RunSeries
     asked: StudyRun | None  # --reference
 
     def result(self) -> ScalingSeries:
@@ -115,7 +115,7 @@ class _Line(Struct, frozen=True, kw_only=True):
         return size, words.REFERENCE_FEWEST
 
 
-def _refusal(series: Series) -> ProblemKind:
+def _refusal(series: RunSeries) -> ProblemKind:
     if series.mixed:
         return ProblemKind.MIXED_SETTINGS
     return ProblemKind.NO_SCALING if series.mode else ProblemKind.NO_MODE
@@ -125,7 +125,7 @@ def _speeds(runs: Sequence[StudyRun]) -> list[float]:
     return [run.samples_per_s for run in runs if run.samples_per_s is not None]
 
 
-def _points(series: Series, reference: int) -> tuple[ScalingPoint, ...]:
+def _points(series: RunSeries, reference: int) -> tuple[ScalingPoint, ...]:
     base = _speeds(series.at(reference))
     return tuple(_point(size, series.at(size), base, reference) for size in series.sizes)
 
@@ -192,7 +192,7 @@ def _growth(part: str, before: Composition, after: Composition, share: float, si
     )
 
 
-def _cause(series: Series, points: Sequence[ScalingPoint]) -> tuple[str, str]:
+def _cause(series: RunSeries, points: Sequence[ScalingPoint]) -> tuple[str, str]:
     """What bounds the largest number of ranks, by its run's own verdict, and what to do."""
     last = points[-1]
     best = max(points, key=lambda point: point.samples_per_s)

@@ -19,7 +19,7 @@ from perfscope.vocabulary.scaling import ModeReason
 SERIAL = "serial"
 
 
-class Series(Struct, frozen=True, kw_only=True):
+class RunSeries(Struct, frozen=True, kw_only=True):
     """Runs of one line: `refused` says why it is none. `borrowed`: its one-rank runs are of `serial`.
 
     `mixed`: refused, for runs of one number of ranks are no repeats of each other.
@@ -42,7 +42,7 @@ class Series(Struct, frozen=True, kw_only=True):
         return tuple(run for run in self.runs if run.world_size == world_size)
 
 
-def find_series(runs: Sequence[StudyRun], mode: str | None) -> list[Series]:
+def find_series(runs: Sequence[StudyRun], mode: str | None) -> list[RunSeries]:
     """One series per scheme, model, data type and machine, and per batch where several were run.
 
     Runs on one rank use no network: they belong to every series of their kind, those of `serial` to every
@@ -70,7 +70,7 @@ def _kind(run: StudyRun) -> str:
     return "\n".join((run.model, run.dtype, machine_key(replace(run, world_size=1))))
 
 
-def _by_batch(runs: Sequence[StudyRun], mode: str | None, scheme: str, borrowed: bool) -> list[Series]:
+def _by_batch(runs: Sequence[StudyRun], mode: str | None, scheme: str, borrowed: bool) -> list[RunSeries]:
     """The series of one scheme: one, or one per batch (strong) or per samples per rank (weak)."""
     of_size: dict[int, set[int | None]] = defaultdict(set)
     for run in runs:
@@ -128,9 +128,9 @@ def _series(
     reason: str,
     borrowed: bool,
     refused: str = "",
-) -> Series:
+) -> RunSeries:
     mixed = "" if refused else _mixed(runs)
-    return Series(
+    return RunSeries(
         name=name,
         runs=tuple(runs),
         mode=mode,
@@ -161,7 +161,7 @@ def apart(keys: Sequence[str]) -> list[str]:
     ]
 
 
-def _name_apart(found: list[Series]) -> list[Series]:
+def _name_apart(found: list[RunSeries]) -> list[RunSeries]:
     """Adds what tells series of one name apart: the model, else the machine."""
     taken: dict[str, int] = defaultdict(int)
     for one in found:

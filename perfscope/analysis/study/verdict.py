@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from perfscope.analysis.bench_bytes import LinkBytes
 from perfscope.analysis.study.causes import common_cause, verdict_of_report
+from perfscope.analysis.study.crossover import FARTHEST, Modelled, batch_turns, model_of, turns_against
 from perfscope.analysis.study.results import PARTS, BatchTurn, Pair, SchemeRow, SchemeVerdict, StudyRun, Turn
-from perfscope.analysis.study.turning import FARTHEST, Modelled, batch_turns, model_of, turns_against
 from perfscope.messages.comparison import schemes as words
 from perfscope.vocabulary.links import BETWEEN_HOSTS
 

@@ -10,16 +10,16 @@ from msgspec import Struct, field
 
 from perfscope.analysis import intervals as iv
 from perfscope.analysis.buckets import LayerParams
+from perfscope.analysis.collective_waits import JudgedCalls
 from perfscope.analysis.intervals import Int64
-from perfscope.analysis.judged import JudgedCalls
 from perfscope.analysis.mainline import LineRecord
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.waits.common_start import SEND
+from perfscope.analysis.waits.host_conditions import HostConditions
 from perfscope.analysis.waits.line_table import Clocks, line_table
 from perfscope.analysis.waits.results import GroupWait, RankWait, ReasonShare, WaitAnalysis, WaitCall
 from perfscope.analysis.waits.splits import Sums, split_rows
-from perfscope.analysis.waits.stragglers import StepTimes, input_waits, pattern_of, step_stragglers
-from perfscope.analysis.waits.surroundings import Surroundings
+from perfscope.analysis.waits.stragglers import RankStepTimes, input_waits, pattern_of, step_stragglers
 from perfscope.analysis.waits.why_late import Late, why_late
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
@@ -34,8 +34,8 @@ def analyse_waits(
     clocks: Clocks,
     hosts: Mapping[int, str],
     *,
-    around: Surroundings | None = None,
-    times: Mapping[int, StepTimes] | None = None,
+    around: HostConditions | None = None,
+    times: Mapping[int, RankStepTimes] | None = None,
     world_size: int | None = None,
     parameters: Sequence[LayerParams] = (),
     loader: str = "data loader",
@@ -63,7 +63,7 @@ def analyse_waits(
         table = line_table(lines.lines.get(window, {}), clocks)
         mine = by_window[window]
         judged = why_late(
-            window, mine, table, lines.layers, hosts, around or Surroundings(), input_of, loader
+            window, mine, table, lines.layers, hosts, around or HostConditions(), input_of, loader
         )
         sums.add(mine, table, clocks, lines.layers, parameters)
         windows.append((window, mine, judged))

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfscope.analysis.buckets import Bucket, LayerParams, match_buckets
+from perfscope.analysis.collective_waits import JudgedCalls
 from perfscope.analysis.intervals import Int64
-from perfscope.analysis.judged import JudgedCalls
 from perfscope.analysis.spans import BACKWARD, FORWARD
 from perfscope.analysis.waits.line_table import LineTable
 from perfscope.rundir.schema import PHASES

@@ -15,8 +15,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis.clocks.fit import SYNCHRONISING
+from perfscope.analysis.collective_waits import JudgedCalls
 from perfscope.analysis.intervals import Int64
-from perfscope.analysis.judged import JudgedCalls
 from perfscope.analysis.waits.line_table import LineTable
 
 _STEPS_BACK = 8  # earlier calls looked at, should some member not have left them when it entered this one

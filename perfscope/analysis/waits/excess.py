@@ -8,8 +8,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from perfscope.analysis.collective_waits import JudgedCalls
 from perfscope.analysis.intervals import Int64
-from perfscope.analysis.judged import JudgedCalls
 from perfscope.analysis.mainline import LINE_COMPUTE, LINE_PARTS
 from perfscope.analysis.waits.common_start import CommonStart
 from perfscope.analysis.waits.line_table import LineTable, Places

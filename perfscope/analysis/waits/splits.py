@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from perfscope.analysis import intervals as iv
 from perfscope.analysis.buckets import LayerParams
+from perfscope.analysis.collective_waits import JudgedCalls
 from perfscope.analysis.intervals import Int64
-from perfscope.analysis.judged import JudgedCalls
 from perfscope.analysis.mainline import LINE_COMPUTE, LINE_EXPOSED
 from perfscope.analysis.waits.carried import Shares, carried, shared_out
 from perfscope.analysis.waits.line_table import Clocks, LineTable

@@ -18,8 +18,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from perfscope.analysis import intervals as iv
+from perfscope.analysis.collective_waits import JudgedCalls
 from perfscope.analysis.intervals import Int64
-from perfscope.analysis.judged import JudgedCalls
 from perfscope.analysis.spans import whole_numbers
 from perfscope.analysis.steps import counted_steps
 from perfscope.analysis.waits.common_start import SEND
@@ -35,7 +35,7 @@ _CONFIRMS = 0.25  # of the lateness in a traced step; a smaller excess in the un
 _OUTSIDE, _INPUT = "outside the backward pass", "waiting for input"
 
 
-class StepTimes(Struct, frozen=True, kw_only=True, eq=False):
+class RankStepTimes(Struct, frozen=True, kw_only=True, eq=False):
     """One rank's always-on figures; arrays of shape (steps,)."""
 
     step: Int64
@@ -44,11 +44,11 @@ class StepTimes(Struct, frozen=True, kw_only=True, eq=False):
     is_usual: NDArray[np.bool_]  # neither warm-up nor traced
 
 
-def step_times(table: pa.Table) -> StepTimes:
+def step_times(table: pa.Table) -> RankStepTimes:
     """Reads one rank's schema.STEPS."""
     duration, backward = whole_numbers(table, "dur_ns"), whole_numbers(table, "backward_ns")
     window = whole_numbers(table, "window")
-    return StepTimes(
+    return RankStepTimes(
         step=whole_numbers(table, "step"),
         outside_backward=np.where(backward >= 0, np.maximum(duration - backward, 0), -1),
         input_wait=whole_numbers(table, "input_ns"),
@@ -56,7 +56,7 @@ def step_times(table: pa.Table) -> StepTimes:
     )
 
 
-def input_waits(times: Mapping[int, StepTimes], steps: Set[int]) -> dict[int, dict[int, int]]:
+def input_waits(times: Mapping[int, RankStepTimes], steps: Set[int]) -> dict[int, dict[int, int]]:
     """step -> rank -> its wait for input, where that was measured."""
     result: dict[int, dict[int, int]] = {step: {} for step in steps}
     for rank, one in times.items():
@@ -144,7 +144,7 @@ def binomial_tail(times: int, trials: int, chance: float) -> float:
     return min(1.0, math.fsum(math.exp(value) for value in logs))
 
 
-def always_on(times: Mapping[int, StepTimes]) -> dict[int, list[AlwaysOn]]:
+def always_on(times: Mapping[int, RankStepTimes]) -> dict[int, list[AlwaysOn]]:
     """Ranks that stand out over the untraced steps that all ranks have."""
     if len(times) < 2:
         return {}
@@ -195,7 +195,7 @@ class Pattern(Struct, frozen=True, kw_only=True):
 
 
 def pattern_of(
-    stragglers: Sequence[StepStraggler], num_ranks: int, times: Mapping[int, StepTimes]
+    stragglers: Sequence[StepStraggler], num_ranks: int, times: Mapping[int, RankStepTimes]
 ) -> Pattern:
     """Tells a rank that is always late from noise that hits one rank now, another then.
 

@@ -16,8 +16,8 @@ import numpy as np
 from msgspec import Struct, structs
 from numpy.typing import NDArray
 
+from perfscope.analysis.collective_waits import JudgedCalls
 from perfscope.analysis.intervals import Int64
-from perfscope.analysis.judged import JudgedCalls
 from perfscope.analysis.mainline import (
     LINE_COMPUTE,
     LINE_COPY,
@@ -36,9 +36,9 @@ from perfscope.analysis.waits.excess import (
     excesses,
     layer_excesses,
 )
+from perfscope.analysis.waits.host_conditions import HostConditions
 from perfscope.analysis.waits.line_table import LineTable
 from perfscope.analysis.waits.results import Hop, LateCause
-from perfscope.analysis.waits.surroundings import Surroundings
 from perfscope.messages.lateness import Lateness, late_sentence
 from perfscope.messages.stragglers import through
 from perfscope.rundir.schema import PHASES
@@ -76,7 +76,7 @@ class _Scene(Struct, kw_only=True, eq=False):
     table: LineTable
     layers: tuple[str, ...]
     hosts: Mapping[int, str]
-    around: Surroundings
+    around: HostConditions
     input_of: Mapping[int, Mapping[int, int]]
     loader: str
     late: Sequence[NDArray[np.bool_]]
@@ -92,7 +92,7 @@ def why_late(
     table: LineTable,
     layers: tuple[str, ...],
     hosts: Mapping[int, str],
-    around: Surroundings,
+    around: HostConditions,
     input_of: Mapping[int, Mapping[int, int]],
     loader: str,
 ) -> list[Late]:

@@ -19,7 +19,7 @@ from perfscope.analysis.replay.program import Change, Program
 from perfscope.analysis.replay.replays import UNEXPLAINED, Replays
 from perfscope.analysis.whatif import changes
 from perfscope.analysis.whatif.latency import CallCost, call_costs
-from perfscope.analysis.whatif.peers import Slow, Work, as_fast_as_peers, splits_differently
+from perfscope.analysis.whatif.peers import RankWork, Slow, as_fast_as_peers, splits_differently
 from perfscope.analysis.whatif.results import ReplayCheck, WhatIf
 from perfscope.messages.advice import TORCH, TrainingAdvice
 from perfscope.messages.lists import first_of, plural
@@ -93,7 +93,7 @@ def analyse_what_ifs(
         missing = (missing_figure(Figure.WHAT_IFS, Cause.REPLAY_ERROR, ratio=check.error_ratio),)
         return WhatIfs(what_ifs=(), check=check, slow=(), slow_at_times=(), missing=missing)
     costs = call_costs(replays)
-    work = Work.of(replays)
+    work = RankWork.of(replays)
     slow = work.slow(layers)
     asked = _Asked(replays=replays, usual_ns=usual_ns or replays.measured_ns, check=check)
     what_ifs = [*_questions(asked, costs, work, slow, wording), *_roofs(asked, layers, rooflines)]
@@ -177,7 +177,7 @@ class _Asked(Struct, frozen=True, kw_only=True):
 def _questions(
     asked: _Asked,
     costs: Mapping[tuple[str, str], CallCost],
-    work: Work,
+    work: RankWork,
     slow: Sequence[Slow],
     wording: TrainingAdvice,
 ) -> list[WhatIf]:
@@ -231,7 +231,7 @@ def _of_calls(asked: _Asked, costs: Mapping[tuple[str, str], CallCost]) -> list[
     return [what_if for question in questions for what_if in asked.what_if(*question, keeps=True)]
 
 
-def _of_ranks(asked: _Asked, work: Work, slow: Sequence[Slow]) -> list[WhatIf]:
+def _of_ranks(asked: _Asked, work: RankWork, slow: Sequence[Slow]) -> list[WhatIf]:
     last, apart = _last_to_begin(asked.replays)
     what_ifs = asked.what_if(
         "equal_start",

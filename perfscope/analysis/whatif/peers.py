@@ -49,7 +49,7 @@ class Slow(Struct, frozen=True, kw_only=True):
     has_layers: bool = True  # the traces name layers at all
 
 
-class Work(Struct, frozen=True, kw_only=True, eq=False):
+class RankWork(Struct, frozen=True, kw_only=True, eq=False):
     """Own time by rank and kind of work, summed over windows; `total` has shape (ranks, kinds)."""
 
     ranks: tuple[int, ...]
@@ -59,7 +59,7 @@ class Work(Struct, frozen=True, kw_only=True, eq=False):
     by_step: Float  # own time, shape (ranks, steps)
 
     @classmethod
-    def of(cls, replays: Replays) -> Work:
+    def of(cls, replays: Replays) -> RankWork:
         """Adds up all windows."""
         sums: dict[tuple[int, int, int], dict[int, float]] = defaultdict(dict)
         for window in replays.windows:
@@ -179,7 +179,7 @@ def _kinds(program: Program) -> tuple[list[tuple[int, int, int]], Index]:
     return [(row[0], row[1], row[2]) for row in unique_rows.tolist()], kind_of.ravel()
 
 
-def as_fast_as_peers(program: Program, work: Work, slow: Sequence[int]) -> Change | None:
+def as_fast_as_peers(program: Program, work: RankWork, slow: Sequence[int]) -> Change | None:
     """The slow ranks take for each kind of work what their peers take.
 
     Work that only a slow rank does (idle time among it) becomes what the peers have of it: nothing.
@@ -207,6 +207,6 @@ def as_fast_as_peers(program: Program, work: Work, slow: Sequence[int]) -> Chang
     return Change(local=np.where(mine, cells.local * factor[cells.rank, kind_of], cells.local))
 
 
-def splits_differently(work: Work) -> bool:
+def splits_differently(work: RankWork) -> bool:
     """Whether ranks run different layers: a model split over ranks."""
     return len(work.groups()) > 1 and any(kind[1] != NO_LAYER for kind in work.kinds)

@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
+from perfscope.cli.formatting import table
 from perfscope.cli.lazy_group import HELP
 from perfscope.cli.output import print_result
-from perfscope.cli.words import table
 from perfscope.messages.lists import counted
 
 SCHEMA_VERSION = 1
@@ -66,7 +66,7 @@ def create_command(
     """
     from perfscope.runners.frameworks.envs.creation import create
     from perfscope.runners.frameworks.envs.pins import find_pins
-    from perfscope.runners.frameworks.envs.places import default_dir
+    from perfscope.runners.frameworks.envs.store import default_dir
 
     base = Path.cwd() / folder if folder else default_dir()
     began = time.monotonic()
@@ -93,7 +93,7 @@ def create_command(
 @_JSON
 def list_command(folder: Path | None, as_json: bool) -> None:
     """List the environments there are."""
-    from perfscope.runners.frameworks.envs.places import READY, default_dir, list_environments
+    from perfscope.runners.frameworks.envs.store import READY, default_dir, list_environments
 
     base = Path.cwd() / folder if folder else default_dir()
     environments = list_environments(base=base)
@@ -126,7 +126,7 @@ def list_command(folder: Path | None, as_json: bool) -> None:
 def remove_command(name: str, folder: Path | None, as_json: bool) -> None:
     """Delete an environment that perfscope made."""
     from perfscope.runners.frameworks.envs.creation import remove
-    from perfscope.runners.frameworks.envs.places import check_name, default_dir
+    from perfscope.runners.frameworks.envs.store import check_name, default_dir
 
     check_name(name)
     env_dir = (Path.cwd() / folder if folder else default_dir()) / name

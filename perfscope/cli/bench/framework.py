@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfscope.cli.bench.options import default_threads, require_torch
-from perfscope.cli.bench.recording import Asked, Recorded
+from perfscope.cli.bench.recording import RecordedRequest, RecordingOptions
 from perfscope.cli.host_duties import host_duties
 from perfscope.cli.output import print_result
 from perfscope.cli.run_options import probe_options
@@ -46,7 +46,7 @@ def planned_run(framework: str, settings: Mapping[str, Any]) -> FrameworkRun:
     )
 
 
-def run_framework(framework: str, asked: Asked, *, python: str | None, env: str | None) -> int:
+def run_framework(framework: str, asked: RecordingOptions, *, python: str | None, env: str | None) -> int:
     """Plans, trains and tells; the code to exit with.
 
     Raises:
@@ -69,7 +69,7 @@ def run_framework(framework: str, asked: Asked, *, python: str | None, env: str 
         say(f"note: {note}")
     with tempfile.TemporaryDirectory(prefix="perfscope-bench-", ignore_cleanup_errors=True) as folder:
         config, digests = prepare(run, layers, Path(folder))
-        recorded = Recorded(
+        recorded = RecordedRequest(
             RunRequest(
                 command=_command(run, interpreter, config),
                 output=asked.output,
@@ -91,7 +91,7 @@ def run_framework(framework: str, asked: Asked, *, python: str | None, env: str 
     return code
 
 
-def _probe(run: FrameworkRun, asked: Asked) -> ProbeOptions:
+def _probe(run: FrameworkRun, asked: RecordingOptions) -> ProbeOptions:
     """Traced late enough: compiled frameworks take many steps to get into their stride."""
     options = probe_options(**asked.recording, samples_per_step=run.config.batch)
     return replace(options, first_step=min(_SETTLED, run.config.steps // 3))
@@ -115,7 +115,7 @@ def describe(run: FrameworkRun, interpreter: Interpreter | None) -> dict[str, An
 
 
 def _refuse_outer() -> None:
-    from perfscope.runners.starting.outer import find_outer
+    from perfscope.runners.starting.outer_launcher import find_outer
 
     outer = find_outer(os.environ)
     if outer is not None:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfscope.cli.bench.options import default_threads
+from perfscope.cli.formatting import number
 from perfscope.cli.lazy_group import HELP
 from perfscope.cli.output import print_result
-from perfscope.cli.words import number
 from perfscope.errors import UsageError
 from perfscope.messages.lists import counted
 from perfscope.rundir.shell import quote

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from perfscope.analysis.study.parity import EARLY_STEPS, EARLY_TOLERANCE, TOLERANCE
-from perfscope.cli.words import number, table
+from perfscope.cli.formatting import number, table
 from perfscope.messages.lists import counted
 from perfscope.units import MISSING, format_bytes, format_ns
 

@@ -175,7 +175,7 @@ def with_threads(config: BenchConfig, environment: Mapping[str, str]) -> BenchCo
 
     Ranks that are bound take the cores they are bound to, ranks of an outer launcher what their node has.
     """
-    from perfscope.runners.starting.outer import find_outer
+    from perfscope.runners.starting.outer_launcher import find_outer
 
     if config.threads is not None or config.bind != "none" or find_outer(environment) is not None:
         return config

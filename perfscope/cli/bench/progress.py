@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from perfscope.cli.formatting import number
 from perfscope.cli.progress_bar import minutes, new_bar
-from perfscope.cli.words import number
 from perfscope.units import MISSING
 
 if TYPE_CHECKING:

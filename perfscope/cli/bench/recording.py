@@ -14,7 +14,7 @@ from perfscope.runners.sweep.settings import SETTINGS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RecordingOptions:
     """The options that do not depend on what is trained.
 
     Attributes:
@@ -47,7 +47,7 @@ class Asked:
         return {name: value for name, value in self.rest.items() if name not in SETTINGS}
 
 
-class Recorded:
+class RecordedRequest:
     """A request, and the run directory that it was given: every duty is told a folder inside it.
 
     Attributes:

@@ -20,7 +20,7 @@ from perfscope.cli.bench.options import (
     refuse_scheme,
     training_options,
 )
-from perfscope.cli.bench.recording import Asked, Recorded
+from perfscope.cli.bench.recording import RecordedRequest, RecordingOptions
 from perfscope.cli.host_duties import host_duties
 from perfscope.cli.labels import parse_labels
 from perfscope.cli.lazy_group import HELP
@@ -97,7 +97,7 @@ def command(
     _end_with_sweep()
     if name is not None and not name.strip():
         raise UsageError("--name is empty")
-    asked = Asked(
+    asked = RecordingOptions(
         output=output,
         force=force,
         name=name,
@@ -125,13 +125,13 @@ def _named_scheme(scheme: str | None, python: str | None, env: str | None) -> st
     return scheme
 
 
-def _run_framework(framework: str, asked: Asked, python: str | None, env: str | None) -> int:
+def _run_framework(framework: str, asked: RecordingOptions, python: str | None, env: str | None) -> int:
     from perfscope.cli.bench.framework import run_framework
 
     return run_framework(framework, asked, python=python, env=env)
 
 
-def _run_scheme(scheme: str, asked: Asked, modifiers: tuple[str, ...], cluster: str | None) -> int:
+def _run_scheme(scheme: str, asked: RecordingOptions, modifiers: tuple[str, ...], cluster: str | None) -> int:
     """Plans, trains and tells; the code to exit with. Raises PerfscopeError: it cannot be."""
     job, spec = planned(scheme, asked.settings, modifiers, cluster)
     from perfscope.runners.identity import identity
@@ -153,7 +153,7 @@ def _run_scheme(scheme: str, asked: Asked, modifiers: tuple[str, ...], cluster: 
         if shared is not None:
             environment[ENV_RUN_DIR], output = str(Path.cwd() / shared), None
     measured = "off" if launch.joins and has_elder(os.environ) else asked.ceilings
-    recorded = Recorded(
+    recorded = RecordedRequest(
         RunRequest(
             command=tuple(launch.command),
             output=output,
@@ -187,7 +187,7 @@ def _end_with_sweep() -> None:
 
 def has_elder(environment: Mapping[str, str]) -> bool:
     """Whether another rank of this host measures its peaks: several at once would disturb each other."""
-    from perfscope.runners.starting.outer import find_outer
+    from perfscope.runners.starting.outer_launcher import find_outer
 
     outer = find_outer(environment)
     return outer is not None and outer.local_rank > 0
@@ -203,7 +203,7 @@ def _require_room(output: Path | None, force: bool) -> None:
     """
     from perfscope.rundir.recording import LOCK
     from perfscope.rundir.writer import holds_run
-    from perfscope.runners.starting.outer import find_outer
+    from perfscope.runners.starting.outer_launcher import find_outer
 
     if output is None or find_outer(os.environ) is not None:  # ranks of one job share a directory
         return

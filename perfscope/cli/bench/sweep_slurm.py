@@ -27,15 +27,15 @@ from perfscope.messages.lists import counted
 from perfscope.slurm.array import (
     TOO_LATE,
     Array,
+    ArrayCommand,
     Ended,
-    Piece,
     array_script,
     forget,
     load_arrays,
     read_ended,
     save_arrays,
 )
-from perfscope.slurm.jobs import Task, look_up
+from perfscope.slurm.jobs import SlurmTask, look_up
 from perfscope.slurm.programs import NotKnown
 from perfscope.slurm.quoting import file_pattern
 from perfscope.slurm.submission import job_environment, sbatch, undisturbed
@@ -275,14 +275,14 @@ def _submit(missing: list[tuple[CellState, Run]], how: How, wanted: Wanted) -> s
     return job
 
 
-def _piece(cell: CellState, run: Run, how: How) -> Piece:
+def _piece(cell: CellState, run: Run, how: How) -> ArrayCommand:
     from perfscope.runners.sweep.execution import command_of
 
     here = replace(how, folder=short(how.folder))
     argv = command_of(cell, run, here)
     if argv[1:3] != ["-m", "perfscope"]:
         raise UsageError(f"{argv!r} is no command of perfscope")
-    return Piece(
+    return ArrayCommand(
         path=str(short(how.folder) / run.path),
         key=cell.digest,
         command=("perfscope", *argv[3:]),
@@ -290,7 +290,7 @@ def _piece(cell: CellState, run: Run, how: How) -> Piece:
     )
 
 
-def _alive(arrays: list[Array]) -> list[tuple[Array, tuple[Task, ...]]]:
+def _alive(arrays: list[Array]) -> list[tuple[Array, tuple[SlurmTask, ...]]]:
     """Arrays of which something is still queued or running, with all their tasks."""
     alive = []
     for array in arrays:
@@ -303,7 +303,7 @@ def _alive(arrays: list[Array]) -> list[tuple[Array, tuple[Task, ...]]]:
     return alive
 
 
-def _unfinished(array: Array, tasks: tuple[Task, ...]) -> list[str]:
+def _unfinished(array: Array, tasks: tuple[SlurmTask, ...]) -> list[str]:
     paths = list(array.keys)
     indices = (task.array_index for task in tasks if not task.has_ended)
     return [paths[index] for index in indices if index is not None and index < len(paths)]
@@ -312,7 +312,7 @@ def _unfinished(array: Array, tasks: tuple[Task, ...]) -> list[str]:
 def _follow(jobs: str, keeper: Keeper, wanted: Wanted) -> int:
     """To the end of all jobs; how many runs have no result then."""
     teller = Teller(jobs.replace(",", " and "), None)
-    tasks: tuple[Task, ...] = ()
+    tasks: tuple[SlurmTask, ...] = ()
     try:
         for snapshot in watch(jobs, pending_limit_s=wanted.pending_limit_s):
             keeper.collect()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perfscope.cli.bench.notes import period_of
-from perfscope.cli.words import exposed, number, table
+from perfscope.cli.formatting import exposed, number, table
 from perfscope.messages.lists import counted
 from perfscope.runners.sweep.sides import BETWEEN, WITHIN, by_side
 from perfscope.units import format_bytes, format_ns

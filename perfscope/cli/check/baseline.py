@@ -18,7 +18,7 @@ _MOST_KEPT = 5  # named where none of them fits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class BaselineRuns:
     """The baseline's runs that fit, and the head's in the same form."""
 
     base: Side
@@ -32,7 +32,7 @@ def has_baseline(store: Store, name: str) -> bool:
 
 def against_baseline(
     store: Store, name: str, head: Sequence[RunFigures], allowed: Collection[str]
-) -> Kept | None:
+) -> BaselineRuns | None:
     """The kept runs of the head's fingerprint (allowed fields may differ); None = there are none.
 
     Kept runs are without the paths of whoever kept them. So are the head's, or their commands would differ.
@@ -43,7 +43,7 @@ def against_baseline(
     shareable_runs = tuple(shareable(replace(run, pair=None)) for run in head)
     label = f"baseline {store.path.name}"
     if not shareable_runs:
-        return Kept(base=Side(label=label), head=())
+        return BaselineRuns(base=Side(label=label), head=())
     wanted = shareable_runs[0].fingerprint
     fitting = [
         entry
@@ -58,7 +58,7 @@ def against_baseline(
     if both:
         say(f"{len(both)} runs are in {store.path}, too: they are judged, not compared with themselves")
     kept = tuple(replace(run, pair=None) for run in runs if identity(run) not in both)
-    return Kept(base=Side(label=label, runs=kept), head=shareable_runs)
+    return BaselineRuns(base=Side(label=label, runs=kept), head=shareable_runs)
 
 
 def no_baseline(name: str, store: Store, head: Sequence[RunFigures]) -> CheckResult:

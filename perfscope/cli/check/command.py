@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from perfscope.cli.check.options import Asked, CommandAfterDashes
+from perfscope.cli.check.options import CheckOptions, CommandAfterDashes
 from perfscope.cli.check.output import mute_dead_stderr
 from perfscope.cli.lazy_group import HELP
 from perfscope.cli.output import discard_stdout
@@ -158,7 +158,7 @@ def command(context: click.Context, /, **options: Any) -> None:
       5 failed        the training failed, or could not be measured
     """
     given = {name for name in options if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
-    asked = Asked.of(options, tuple(context.meta.get(CommandAfterDashes.KEY, ())), given)
+    asked = CheckOptions.of(options, tuple(context.meta.get(CommandAfterDashes.KEY, ())), given)
     from perfscope.cli.check.modes import calibrate, judge_runs, measure
 
     if asked.calibrate:

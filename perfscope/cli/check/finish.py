@@ -13,13 +13,13 @@ from perfscope.gate.results import CheckResult, Outcome
 from perfscope.rundir.shell import quote
 
 if TYPE_CHECKING:
-    from perfscope.cli.check.options import Asked
+    from perfscope.cli.check.options import CheckOptions
 
 EXIT_FAILED = Outcome.FAILED.value
 _KEEPS_NOTHING = (Outcome.FAILED, Outcome.NO_BASELINE)
 
 
-def prepare_history(asked: Asked) -> None:
+def prepare_history(asked: CheckOptions) -> None:
     """Opens the history before anything is trained for it. Raises PerfscopeError: it cannot be written."""
     if asked.history is None:
         return
@@ -33,7 +33,7 @@ def prepare_history(asked: Asked) -> None:
         raise PerfscopeError(str(error)) from error
 
 
-def finish(result: CheckResult, asked: Asked, folder: Path | None) -> int:
+def finish(result: CheckResult, asked: CheckOptions, folder: Path | None) -> int:
     """Explains, shows and keeps the result; the exit code.
 
     The verdict stands whatever cannot be written: a regression stays exit code 1. Of any other outcome the
@@ -93,7 +93,7 @@ def keep_so_far(result: CheckResult, folder: Path) -> None:
     )
 
 
-def _add_to_history(result: CheckResult, asked: Asked) -> list[tuple[str, int]]:
+def _add_to_history(result: CheckResult, asked: CheckOptions) -> list[tuple[str, int]]:
     """What went wrong, and the exit code that says so."""
     if asked.history is None or result.outcome in _KEEPS_NOTHING or not result.head.runs:
         return []
@@ -115,7 +115,7 @@ def _add_to_history(result: CheckResult, asked: Asked) -> list[tuple[str, int]]:
     return []
 
 
-def _is_baseline(history: Path, asked: Asked) -> bool:
+def _is_baseline(history: Path, asked: CheckOptions) -> bool:
     """Also where another base was named: the settings' baseline is what the next check is held against."""
     return any(
         baseline is not None and _same(history, baseline)

@@ -19,7 +19,7 @@ from perfscope.children import held_signals
 from perfscope.cli.check.baseline import against_baseline, has_baseline, no_baseline, without_pairs
 from perfscope.cli.check.finish import finish, keep_so_far, prepare_history
 from perfscope.cli.check.measure import SideCommand, Trainer, one_sided, side_command
-from perfscope.cli.check.options import Asked
+from perfscope.cli.check.options import CheckOptions
 from perfscope.cli.check.output import say
 from perfscope.cli.check.progress import BarWatcher, PlainWatcher
 from perfscope.cli.check.runs import ReadRuns, is_check_folder, read_runs, sides_of
@@ -29,7 +29,7 @@ from perfscope.errors import PerfscopeError, UsageError
 from perfscope.gate.decide import incomparable, judge
 from perfscope.gate.pairs import Conducted, conduct
 from perfscope.gate.records import BASE, HEAD, RunFigures
-from perfscope.gate.results import CheckResult, LeftOut, Outcome, Side
+from perfscope.gate.results import CheckResult, ExcludedRun, Outcome, Side
 from perfscope.gate.store import open_store
 from perfscope.launch.session import planned_name
 from perfscope.reports.text import wants_color
@@ -60,7 +60,7 @@ class _Base:
 class _Held:
     """What the head is held against: pairs with a base that is trained, too, runs, or a baseline."""
 
-    asked: Asked
+    asked: CheckOptions
     name: str
     label: str = BASE
     store: Store | None = None
@@ -111,7 +111,7 @@ class _Held:
         return ""
 
 
-def measure(asked: Asked) -> int:
+def measure(asked: CheckOptions) -> int:
     """Trains, judges and prints; the exit code."""
     began = time.monotonic()
     name = asked.settings.name or benchmark_name(asked.words)
@@ -174,14 +174,14 @@ def _refused(base: _Base, held: _Held) -> CheckResult:
     )
 
 
-def judge_runs(asked: Asked) -> int:
+def judge_runs(asked: CheckOptions) -> int:
     """Judges runs that were made before; the exit code."""
     asked = _judged_again(asked)
     store = None if asked.baseline is None else open_store(asked.baseline)
     prepare_history(asked)
     head = _read(asked.runs, HEAD)
     name = asked.settings.name or head.name or "check"
-    lost: list[LeftOut] = list(head.lost)
+    lost: list[ExcludedRun] = list(head.lost)
     if store is not None:
         baseline = against_baseline(store, name, head.runs, asked.settings.allow)
         if baseline is None:
@@ -199,7 +199,7 @@ def judge_runs(asked: Asked) -> int:
     return finish(result, asked, None)
 
 
-def _judged_again(asked: Asked) -> Asked:
+def _judged_again(asked: CheckOptions) -> CheckOptions:
     """The folder of a check alone: its own runs are judged again, whatever baseline the settings name."""
     if len(asked.runs) != 1 or not is_check_folder(asked.runs[0]) or asked.against or asked.baseline_given:
         return asked
@@ -220,7 +220,7 @@ def _read(paths: Sequence[Path], side: str, other: ReadRuns | None = None) -> Re
     return runs_read
 
 
-def calibrate(asked: Asked) -> int:
+def calibrate(asked: CheckOptions) -> int:
     """Measures the noise of this machine with runs of one command, or with runs that are there."""
     from perfscope.gate.calibrate import calibrate as calibrated
     from perfscope.reports.gate_calibration import calibration_document, render_calibration
@@ -249,7 +249,7 @@ def benchmark_name(argv: Sequence[str]) -> str:
     return planned_name(argv, os.environ)
 
 
-def _same_again(asked: Asked) -> list[RunFigures]:
+def _same_again(asked: CheckOptions) -> list[RunFigures]:
     """Runs of one command: CALIBRATION_PAIRS pairs, unless --pairs says how many."""
     name = asked.settings.name or benchmark_name(asked.words)
     folder = _make_folder(asked.output, f"{name}-calibration")
@@ -275,7 +275,7 @@ def _same_again(asked: Asked) -> list[RunFigures]:
 
 
 @contextmanager
-def _base(asked: Asked) -> Iterator[_Base]:
+def _base(asked: CheckOptions) -> Iterator[_Base]:
     """What runs on the base's side, as long as it is there."""
     if asked.base_ref is None:
         yield _Base(command=side_command(asked.base_words))
@@ -304,7 +304,7 @@ def _base(asked: Asked) -> Iterator[_Base]:
         )
 
 
-def _recording(asked: Asked) -> list[str]:
+def _recording(asked: CheckOptions) -> list[str]:
     # Traced steps do not count, so windows may cost what they like; several of them make the explanation.
     argv = ["--ceilings", "off", "--overhead", "50%", "--sample-interval", asked.sample_interval]
     argv += ["--no-trace"] if asked.no_trace or not asked.windows else ["--windows", str(asked.windows)]

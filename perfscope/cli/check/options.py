@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from perfscope.errors import UsageError
-from perfscope.gate.looks import fewest_pairs
+from perfscope.gate.sequential import fewest_pairs
 from perfscope.gate.settings import Settings
 
 # What only means something while runs are made, by click's name.
@@ -70,7 +70,7 @@ def _spread(args: list[str]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class CheckOptions:
     """The options of one call."""
 
     words: tuple[str, ...]
@@ -96,7 +96,7 @@ class Asked:
     settings: Settings
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], argv: tuple[str, ...], given: Collection[str]) -> Asked:
+    def of(cls, options: Mapping[str, Any], argv: tuple[str, ...], given: Collection[str]) -> CheckOptions:
         """From click's options.
 
         Args:

@@ -12,7 +12,7 @@ import click
 
 from perfscope.errors import PerfscopeError, RunDirectoryError, UsageError
 from perfscope.gate.records import BASE, HEAD, RunFigures
-from perfscope.gate.results import LeftOut
+from perfscope.gate.results import ExcludedRun
 from perfscope.rundir.layout import RUN_JSON
 
 CHECK_JSON = "check.json"  # in the folder of a check, beside its runs
@@ -28,7 +28,7 @@ class ReadRuns:
     """
 
     runs: tuple[RunFigures, ...]
-    lost: tuple[LeftOut, ...]
+    lost: tuple[ExcludedRun, ...]
     name: str
     places: tuple[Path, ...]
 
@@ -43,8 +43,8 @@ def read_runs(paths: Sequence[Path], side: str, other: ReadRuns | None = None) -
         UsageError: a path is not there, or a run is named twice, be it under two names or on both sides.
     """
     from perfscope.cli.report import ingest
+    from perfscope.gate.external_timings import read_own_times
     from perfscope.gate.measure import measure_run
-    from perfscope.gate.own_times import read_own_times
 
     run_dirs = [run_dir for path in paths for run_dir in _places(path, side)]
     resolved = tuple(run_dir.resolve() for run_dir in run_dirs)
@@ -54,7 +54,7 @@ def read_runs(paths: Sequence[Path], side: str, other: ReadRuns | None = None) -
         if other is not None and run_dir in other.places:
             raise UsageError(f"{run_dirs[number]} is on both sides; compare different runs")
     runs: list[RunFigures] = []
-    lost: list[LeftOut] = []
+    lost: list[ExcludedRun] = []
     name = ""
     show_progress = sys.stderr.isatty()
     for number, run_dir in enumerate(run_dirs, 1):
@@ -72,7 +72,7 @@ def read_runs(paths: Sequence[Path], side: str, other: ReadRuns | None = None) -
                 name = name or reader.run.name
                 run = measure_run(ingest(reader.path), str(run_dir))
         except PerfscopeError as error:
-            lost.append(LeftOut(name=str(run_dir), side=side, reason=str(error)))
+            lost.append(ExcludedRun(name=str(run_dir), side=side, reason=str(error)))
             continue
         finally:
             if show_progress:

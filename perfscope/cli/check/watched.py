@@ -9,7 +9,7 @@ from perfscope.cli.check.measure import Trainer
 from perfscope.gate.decide import why_unusable
 from perfscope.gate.pairs import Conducted
 from perfscope.gate.records import BASE, RunFigures
-from perfscope.gate.results import LeftOut
+from perfscope.gate.results import ExcludedRun
 from perfscope.gate.settings import Settings
 
 
@@ -39,7 +39,7 @@ class WatchedTrainer(Trainer):
             return run  # the measurement fails
         if run.clean is False:
             reason = f"disturbed: {run.clean_reason}"
-            self.so_far.left_out.append(LeftOut(name=run.name, side=side, reason=reason, disturbed=True))
+            self.so_far.left_out.append(ExcludedRun(name=run.name, side=side, reason=reason, disturbed=True))
             return run
         is_paired = BASE in self.sides
         self.so_far.side(side).append(replace(run, side=side, pair=pair if is_paired else None))

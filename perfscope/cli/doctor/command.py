@@ -19,7 +19,7 @@ from perfscope.errors import PerfscopeError, UsageError
 if TYPE_CHECKING:
     from perfscope.collectors.context import Context
     from perfscope.collectors.survey import Survey
-    from perfscope.collectors.trial import Trial
+    from perfscope.collectors.trial import CollectorTrial
 
 MOST_SECONDS = 60.0
 
@@ -81,7 +81,7 @@ def command(as_json: bool, root: Path | None, ceilings: bool, seconds: float | N
 
 def _examine(
     root: Path | None, scratch: Path, ceilings: bool, seconds: float | None
-) -> tuple[Survey, list[Trial] | None]:
+) -> tuple[Survey, list[CollectorTrial] | None]:
     from perfscope.collectors.survey import survey
     from perfscope.rundir.layout import host_name
 
@@ -114,7 +114,7 @@ def captured_name(ctx: Context) -> str:
     return ctx.read_or("/proc/sys/kernel/hostname") or "captured"
 
 
-def _sample(surveyed: Survey, ctx: Context, seconds: float) -> list[Trial]:
+def _sample(surveyed: Survey, ctx: Context, seconds: float) -> list[CollectorTrial]:
     from perfscope.collectors.survey import all_collectors
     from perfscope.collectors.trial import try_out
 
@@ -125,7 +125,7 @@ def _sample(surveyed: Survey, ctx: Context, seconds: float) -> list[Trial]:
     )
 
 
-def _print_text(surveyed: Survey, trials: list[Trial] | None) -> None:
+def _print_text(surveyed: Survey, trials: list[CollectorTrial] | None) -> None:
     from perfscope.cli.doctor.text import in_ascii, render
     from perfscope.reports.text import wants_color
 

@@ -9,8 +9,8 @@ from datetime import datetime, timezone
 from perfscope import units
 from perfscope.cli.doctor.machine import bug_report, machine_tree, machine_words
 from perfscope.collectors.base import Capability
-from perfscope.collectors.survey import Source, Survey
-from perfscope.collectors.trial import Trial
+from perfscope.collectors.survey import SourceStatus, Survey
+from perfscope.collectors.trial import CollectorTrial
 from perfscope.messages.lists import counted, joined
 from perfscope.reports.text import NARROWEST, WIDEST, Style, cells, pad
 from perfscope.rundir.host_records import CeilingsRecord, MeasuredCeiling, TheoreticalCeiling
@@ -51,7 +51,9 @@ NOTE = "note"  # an "absent part" that is a remark on the whole
 _MOST_REMEDIES, _MOST_NAMES = 8, 6
 
 
-def render(survey: Survey, trials: Sequence[Trial] | None, *, width: int = 100, color: bool = False) -> str:
+def render(
+    survey: Survey, trials: Sequence[CollectorTrial] | None, *, width: int = 100, color: bool = False
+) -> str:
     """The whole answer in at most `width` columns (kept between 80 and 120), with a newline at the end."""
     width = max(NARROWEST, min(width, WIDEST))
     style = Style(color)
@@ -82,9 +84,9 @@ def mark(capability: Capability) -> str:
     return PARTLY if any(absent.what != NOTE for absent in capability.absent) else AVAILABLE
 
 
-def by_group(survey: Survey) -> dict[tuple[str, str], list[Source]]:
+def by_group(survey: Survey) -> dict[tuple[str, str], list[SourceStatus]]:
     """Sources by GROUPS, in the table's order; those of other packages last, under their own names."""
-    groups: dict[tuple[str, str], list[Source]] = {group: [] for group in GROUPS.values()}
+    groups: dict[tuple[str, str], list[SourceStatus]] = {group: [] for group in GROUPS.values()}
     for source in survey.sources:
         kind = source.capability.collector.partition(".")[0]
         groups.setdefault(GROUPS.get(kind, (kind, kind)), []).append(source)
@@ -163,9 +165,9 @@ def _sources(survey: Survey, width: int, style: Style) -> Iterator[str]:
                 yield from _wrapped(f"also {', '.join(names)}", width, " " * indent)
 
 
-def _together(sources: Sequence[Source]) -> list[tuple[Source, list[str]]]:
+def _together(sources: Sequence[SourceStatus]) -> list[tuple[SourceStatus, list[str]]]:
     """Each source, with the names of those that are missing for the same reason and left out for that."""
-    found: dict[object, tuple[Source, list[str]]] = {}
+    found: dict[object, tuple[SourceStatus, list[str]]] = {}
     for source in sources:
         capability = source.capability
         name = capability.collector
@@ -178,7 +180,7 @@ def _together(sources: Sequence[Source]) -> list[tuple[Source, list[str]]]:
 
 
 def _source(
-    source: Source, remedies: Mapping[str, str], indent: int, width: int, style: Style
+    source: SourceStatus, remedies: Mapping[str, str], indent: int, width: int, style: Style
 ) -> Iterator[str]:
     capability = source.capability
     sign = mark(capability)
@@ -204,7 +206,7 @@ def _source(
             yield from _wrapped(remedies[remedy], width, space + "    ", f"{space}  → ")
 
 
-def _gives(source: Source) -> str:
+def _gives(source: SourceStatus) -> str:
     """ "12 metrics (bytes, ns) · every tick · 2 nodes"."""
     capability = source.capability
     parts = []
@@ -224,7 +226,7 @@ def _gives(source: Source) -> str:
     return " · ".join(parts)
 
 
-def _trials(survey: Survey, trials: Sequence[Trial], width: int) -> Iterator[str]:
+def _trials(survey: Survey, trials: Sequence[CollectorTrial], width: int) -> Iterator[str]:
     without = {source.capability.collector for source in survey.sources if not source.capability.metrics}
     if not trials:
         yield "  No source is available."

@@ -12,7 +12,7 @@ from msgspec import to_builtins
 from perfscope import __version__
 from perfscope.analysis.predict.records import Refusal
 from perfscope.analysis.predict.results import Interval, LinkUsed, Prediction, PredictionReport
-from perfscope.cli.words import number, table
+from perfscope.cli.formatting import number, table
 from perfscope.messages.links import WHERE
 from perfscope.messages.lists import counted, joined, plural
 from perfscope.units import MISSING, format_ns, format_rate, format_ratio

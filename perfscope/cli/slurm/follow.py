@@ -36,11 +36,11 @@ def command(job: str, no_wait: bool, timeout_pending: float | None, no_report: b
     """
     from perfscope.cli.slurm.submit import follow_and_report
     from perfscope.slurm.jobs import is_job
-    from perfscope.slurm.submission import Place, find_place, job_of, place_of
+    from perfscope.slurm.submission import JobPaths, find_place, job_of, place_of
 
     if no_wait and timeout_pending is not None:
         raise UsageError("--timeout-pending waits, --no-wait does not; leave one out")
-    submitted: Place | None
+    submitted: JobPaths | None
     path = Path.cwd() / job.rstrip("/")
     if is_job(job) and not path.exists():
         number, submitted = job, place_of(job)
@@ -58,9 +58,9 @@ def _look_once(job: str, submitted: object, as_json: bool) -> None:
     from perfscope.cli.slurm.watch import conclude
     from perfscope.slurm.jobs import all_ended, look_up
     from perfscope.slurm.reasons import reason_text
-    from perfscope.slurm.submission import Place
+    from perfscope.slurm.submission import JobPaths
 
-    where = submitted if isinstance(submitted, Place) else None
+    where = submitted if isinstance(submitted, JobPaths) else None
     tasks = look_up(job)
     if all_ended(tasks):
         job_facts = conclude(tasks, where)

@@ -56,13 +56,13 @@ def command(
         raise UsageError("--timeout-pending waits, --no-wait does not; leave one out")
     job = job_request(command_line, **options)
     from perfscope.cli.slurm.watch import detach, how_to_look, say, short
-    from perfscope.slurm.submission import Place, job_environment, submit
+    from perfscope.slurm.submission import JobPaths, job_environment, submit
 
     job, run = _placed(job)
     from perfscope.slurm.script import batch_script
 
     _require_mpi(job)
-    submitted = Place(run=run)
+    submitted = JobPaths(run=run)
     script = batch_script(job)
     environment = job_environment(Path(sys.executable).parent, script)
     number = submit(

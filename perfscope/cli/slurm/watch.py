@@ -17,11 +17,11 @@ from perfscope.messages.lists import counted
 from perfscope.rundir.shell import quote
 from perfscope.slurm.accounting import LIMIT_S, job_facts
 from perfscope.slurm.job_log import first_failure, last_text
-from perfscope.slurm.jobs import Task
+from perfscope.slurm.jobs import SlurmTask
 from perfscope.slurm.progress import StepCounter
 from perfscope.slurm.reasons import is_hopeless, reason_text
 from perfscope.slurm.record import clock, close_run, read_manifest, record_job, whole_exit_code
-from perfscope.slurm.submission import Place
+from perfscope.slurm.submission import JobPaths
 from perfscope.slurm.watching import PendingTooLong, Snapshot, watch
 
 EXIT_ENDED_BADLY, EXIT_STILL_QUEUED, EXIT_DETACHED = 1, 3, 130
@@ -38,7 +38,7 @@ class Teller:
         submitted: where its runs go; None = not known.
     """
 
-    def __init__(self, job: str, submitted: Place | None) -> None:
+    def __init__(self, job: str, submitted: JobPaths | None) -> None:
         self._job = job
         self._place = submitted
         self._live = sys.stderr is not None and sys.stderr.isatty()
@@ -65,7 +65,7 @@ class Teller:
         if self._live:
             _write("\r\x1b[K")
 
-    def _queued(self, tasks: Sequence[Task]) -> tuple[str, str]:
+    def _queued(self, tasks: Sequence[SlurmTask]) -> tuple[str, str]:
         task = tasks[0]
         text = f"job {self._job} is queued: {reason_text(task.reason, self._job)}"
         if task.start:
@@ -74,7 +74,7 @@ class Teller:
             text += " (as it is it will not start)"
         return f"queued {task.reason} {task.start[:15]}", text
 
-    def _busy(self, tasks: Sequence[Task]) -> tuple[str, str]:
+    def _busy(self, tasks: Sequence[SlurmTask]) -> tuple[str, str]:
         if len(tasks) == 1:
             task = tasks[0]
             text = f"job {self._job} is {_state(task)}: {task.elapsed} of {task.limit or 'no limit'}"
@@ -89,13 +89,13 @@ class Teller:
         text = f"job {self._job}: {running} running, {queued} queued, {ended} of {len(tasks)} ended"
         return text, text
 
-    def _count(self, task: Task) -> int | None:
+    def _count(self, task: SlurmTask) -> int | None:
         if self._place is None:
             return None
         run = self._place.of(task)
         return self._steps.setdefault(run, StepCounter(run)).count()
 
-    def _tell_requeued(self, tasks: Sequence[Task]) -> None:
+    def _tell_requeued(self, tasks: Sequence[SlurmTask]) -> None:
         for task in tasks:
             before = self._restarts.get(task.name, task.restarts)
             self._restarts[task.name] = task.restarts
@@ -136,7 +136,9 @@ class Teller:
         say(text)
 
 
-def follow_to_end(job: str, submitted: Place | None, pending_limit_s: float | None) -> tuple[Task, ...]:
+def follow_to_end(
+    job: str, submitted: JobPaths | None, pending_limit_s: float | None
+) -> tuple[SlurmTask, ...]:
     """Follows a job to its end, or leaves with exit code 3 (still queued) or 130 (Ctrl-C).
 
     Raises:
@@ -144,7 +146,7 @@ def follow_to_end(job: str, submitted: Place | None, pending_limit_s: float | No
         SlurmError: it cannot be followed.
     """
     teller = Teller(job, submitted)
-    tasks: tuple[Task, ...] = ()
+    tasks: tuple[SlurmTask, ...] = ()
     try:
         for snapshot in watch(job, pending_limit_s=pending_limit_s):
             tasks = snapshot.tasks
@@ -164,7 +166,7 @@ def follow_to_end(job: str, submitted: Place | None, pending_limit_s: float | No
     return tasks
 
 
-def detach(job: str, submitted: Place | None) -> None:
+def detach(job: str, submitted: JobPaths | None) -> None:
     """Ctrl-C: says how to come back, and leaves. A second one changes nothing."""
     import signal
 
@@ -173,14 +175,14 @@ def detach(job: str, submitted: Place | None) -> None:
     raise click.exceptions.Exit(EXIT_DETACHED)
 
 
-def how_to_look(job: str, submitted: Place | None) -> str:
+def how_to_look(job: str, submitted: JobPaths | None) -> str:
     """`follow it: perfscope slurm follow 12, cancel it: scancel 12`."""
     run = f", its run: {quote(str(short(submitted.run)))}" if submitted is not None else ""
     return f"follow it: perfscope slurm follow {job}, cancel it: scancel {job}{run}"
 
 
 def conclude(
-    tasks: Sequence[Task], submitted: Place | None, *, limit_s: float = LIMIT_S
+    tasks: Sequence[SlurmTask], submitted: JobPaths | None, *, limit_s: float = LIMIT_S
 ) -> list[dict[str, Any]]:
     """Puts what is known of each ended task into its run, and says how it ended.
 
@@ -271,11 +273,11 @@ def _show_log(log: Path) -> None:
             click.echo("\n".join(f"  {line}" for line in last), err=True)
 
 
-def _all_queued(tasks: Sequence[Task]) -> bool:
+def _all_queued(tasks: Sequence[SlurmTask]) -> bool:
     return all(task.is_queued for task in tasks)
 
 
-def _state(task: Task) -> str:
+def _state(task: SlurmTask) -> str:
     return task.state.lower().replace("_", " ")
 
 

@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from perfscope.collectors.ceilings.host import Host
+from perfscope.collectors.ceilings.host import LocalHost
 from perfscope.rundir import layout
 
 WAIT_S = 3.0
@@ -39,7 +39,7 @@ class Cache:
         gpus: names.
     """
 
-    def __init__(self, folder: Path, host: str, machine: Host, gpus: list[str]) -> None:
+    def __init__(self, folder: Path, host: str, machine: LocalHost, gpus: list[str]) -> None:
         self.fingerprint = fingerprint(machine, gpus)
         name = re.sub(r"[^A-Za-z0-9._-]", "_", host)[:80]
         self.path = folder / f"{name}-{self.fingerprint}.json"
@@ -102,7 +102,7 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-def fingerprint(machine: Host, gpus: list[str]) -> str:
+def fingerprint(machine: LocalHost, gpus: list[str]) -> str:
     """Of everything that changes the figures, but for who else is busy."""
     try:
         numpy = version("numpy")

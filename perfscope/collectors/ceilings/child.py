@@ -28,7 +28,7 @@ _TUNING = ("OPENBLAS_", "GOTO_", "MKL_", "OMP_", "GOMP_", "KMP_", "BLIS_", "NPY_
 
 
 @dataclass
-class Answer:
+class ChildResult:
     """What came back.
 
     Attributes:
@@ -44,10 +44,10 @@ class Answer:
 
 def run_child(
     python: str, script: Path, plan: Mapping[str, Any], environment: Mapping[str, str], deadline: float
-) -> Answer:
+) -> ChildResult:
     """Run `script` with the plan as JSON until it ends, or kill it at `deadline` (monotonic s)."""
     began = time.monotonic_ns()
-    answer = Answer()
+    answer = ChildResult()
     with tempfile.TemporaryFile() as errors:
         try:
             process = subprocess.Popen(

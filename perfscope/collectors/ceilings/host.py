@@ -13,7 +13,7 @@ _CPUS = "/sys/devices/system/cpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class LocalNode:
     """A NUMA node. `cores`: one allowed CPU of each core; empty for memory without CPUs."""
 
     number: int
@@ -22,7 +22,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class LocalHost:
     """The allowed part of this machine.
 
     Attributes:
@@ -35,7 +35,7 @@ class Host:
         cpu_model, memory_bytes: for the fingerprint.
     """
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[LocalNode, ...]
     threads: int
     cpus: tuple[int, ...]
     cpu_limit: float | None
@@ -44,7 +44,7 @@ class Host:
     memory_bytes: int
 
 
-def read_host(ctx: Context) -> Host:
+def read_host(ctx: Context) -> LocalHost:
     """Ask the kernel. Missing files mean one node with everything."""
     allowed = sorted(os.sched_getaffinity(0))
     cores = _one_per_core(ctx, allowed)
@@ -52,7 +52,7 @@ def read_host(ctx: Context) -> Host:
     free = memory.get("MemAvailable", memory.get("MemFree", 0)) * 1024
     cpu_limit, memory_left = cgroup_limits(ctx)
     threads = len(cores) if cpu_limit is None else min(len(cores), max(int(cpu_limit), 1))
-    return Host(
+    return LocalHost(
         nodes=_nodes(ctx, cores),
         threads=threads,
         cpus=tuple(allowed),
@@ -75,7 +75,7 @@ def _one_per_core(ctx: Context, allowed: list[int]) -> list[int]:
     return cores
 
 
-def _nodes(ctx: Context, cores: list[int]) -> tuple[Node, ...]:
+def _nodes(ctx: Context, cores: list[int]) -> tuple[LocalNode, ...]:
     nodes = []
     for folder in ctx.glob(f"{_NODES}/node[0-9]*"):
         number = int(folder.rpartition("node")[2])
@@ -90,8 +90,8 @@ def _nodes(ctx: Context, cores: list[int]) -> tuple[Node, ...]:
         node_cpus = tuple(cpu for cpu in cores if cpu in here)
         if node_cpus or not here:  # a node whose CPUs are all forbidden is not ours to measure
             free = sizes.get("MemFree", 0) + sizes.get("FilePages", 0)
-            nodes.append(Node(number=number, cores=node_cpus, free_bytes=free))
-    return tuple(nodes) or (Node(number=0, cores=tuple(cores), free_bytes=None),)
+            nodes.append(LocalNode(number=number, cores=node_cpus, free_bytes=free))
+    return tuple(nodes) or (LocalNode(number=0, cores=tuple(cores), free_bytes=None),)
 
 
 def last_level_bytes(ctx: Context, cpus: tuple[int, ...]) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 
 from perfscope.collectors.ceilings.cache import Cache, default_folder
 from perfscope.collectors.ceilings.child import run_child
-from perfscope.collectors.ceilings.host import Host, last_level_bytes, read_host
+from perfscope.collectors.ceilings.host import LocalHost, last_level_bytes, read_host
 from perfscope.collectors.context import Context
 from perfscope.kernel_text import format_cpulist
 from perfscope.rundir import layout
@@ -106,7 +106,7 @@ def read_or_measure(
     return _finished(ctx, host, machine, merged, torch_budget_s)
 
 
-def measure(ctx: Context, host: str, machine: Host, plan: Iterable[Entry], budget_s: float) -> Document:
+def measure(ctx: Context, host: str, machine: LocalHost, plan: Iterable[Entry], budget_s: float) -> Document:
     """Do what a plan says in `budget_s` seconds of wall time; see ceilings_numpy for the tasks."""
     began, pressure = time.monotonic(), _pressures(ctx)
     deadline = began + max(budget_s - _MARGIN_S, 0.0)
@@ -165,7 +165,7 @@ def _sort(lines: list[Document], entries: list[Document], missing: list[Document
             entries.append(line)
 
 
-def _add_torch(document: Document, machine: Host, python: str, budget_s: float) -> None:
+def _add_torch(document: Document, machine: LocalHost, python: str, budget_s: float) -> None:
     """What torch measures, into a document that numpy's figures are in already."""
     deadline = time.monotonic() + max(budget_s - _MARGIN_S, 0.0)
     cpu = {"threads": machine.threads, "cpus": format_cpulist(machine.cpus)}
@@ -183,7 +183,7 @@ def _add_torch(document: Document, machine: Host, python: str, budget_s: float) 
         document["missing"].append({"what": _BY_TORCH, "reason": reason})
 
 
-def _plan(ctx: Context, machine: Host) -> list[Document]:
+def _plan(ctx: Context, machine: LocalHost) -> list[Document]:
     """Tasks in order of worth: what does not fit into the budget is left for the next run."""
     tasks: list[Document] = []
     with_cores = [node for node in machine.nodes if node.cores]
@@ -216,7 +216,7 @@ def _spread(workers: list[tuple[int, int]], number: int) -> list[tuple[int, int]
     return [(cpu, node) for _, node, cpu in sorted(order)[:number]]
 
 
-def _triad(ctx: Context, machine: Host, node: int | None, workers: list[tuple[int, int]]) -> Document:
+def _triad(ctx: Context, machine: LocalHost, node: int | None, workers: list[tuple[int, int]]) -> Document:
     workers = workers[: min(machine.threads, _MAX_WORKERS)]
     cpus = tuple(cpu for cpu, _ in workers)
     free = [machine.free_bytes]
@@ -239,7 +239,7 @@ def _triad(ctx: Context, machine: Host, node: int | None, workers: list[tuple[in
     return {"kind": "stream_triad", "label": label, "workers": workers, "bytes": size, "seconds": _TRIAD_S}
 
 
-def _gemm(machine: Host, threads: int) -> Document:
+def _gemm(machine: LocalHost, threads: int) -> Document:
     label = {
         "kind": "gemm",
         "device": "cpu",
@@ -341,7 +341,9 @@ def _document(host: str, parts: Entry, *, missing: list[Document]) -> Document:
     return {**empty, **parts, "missing": missing}
 
 
-def _finished(ctx: Context, host: str, machine: Host, document: Document, torch_budget_s: float) -> Document:
+def _finished(
+    ctx: Context, host: str, machine: LocalHost, document: Document, torch_budget_s: float
+) -> Document:
     """With one node standing for all where there is only one, the data sheets, and words for the GPUs."""
     entries = [dict(entry) for entry in document["entries"]]
     if len(machine.nodes) == 1:
@@ -377,7 +379,7 @@ def _gpu_names(ctx: Context) -> list[str]:
     return driver_names(ctx)
 
 
-def _cache(ctx: Context, host: str, machine: Host, folder: Path | None) -> Cache:
+def _cache(ctx: Context, host: str, machine: LocalHost, folder: Path | None) -> Cache:
     return Cache(folder or default_folder(), host, machine, _gpu_names(ctx))
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from perfscope.collectors.base import Absent
 from perfscope.collectors.context import Context
-from perfscope.collectors.peak import Peak
+from perfscope.collectors.peak import TheoreticalPeak
 from perfscope.rundir.metrics import Metric
 from perfscope.vocabulary.gpu import GpuMetric
 
@@ -56,7 +56,7 @@ class Vendor(Protocol):
         """Devices whose files in /dev this process sees, before `visibility`; None = cannot be told."""
         ...
 
-    def peaks(self, name: str) -> tuple[Peak, ...]:
+    def peaks(self, name: str) -> tuple[TheoreticalPeak, ...]:
         """Data-sheet peaks of a GPU by its name; () = not known."""
         ...
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from perfscope.collectors.peak import BYTES, FLOPS, Peak
+from perfscope.collectors.peak import BYTES, FLOPS, TheoreticalPeak
 
 
 class DataSheet(NamedTuple):
@@ -20,7 +20,7 @@ class DataSheet(NamedTuple):
     matrix_source: str
 
 
-def peaks_of(sheets: Sequence[DataSheet], link_name: str, name: str) -> tuple[Peak, ...]:
+def peaks_of(sheets: Sequence[DataSheet], link_name: str, name: str) -> tuple[TheoreticalPeak, ...]:
     """Peaks of the first sheet that matches a GPU's name; () = none does.
 
     Args:
@@ -29,9 +29,11 @@ def peaks_of(sheets: Sequence[DataSheet], link_name: str, name: str) -> tuple[Pe
     row = next((row for row in sheets if re.fullmatch(row.pattern, name.strip())), None)
     if row is None:
         return ()
-    peaks = [Peak(what="memory", value=row.memory[0] * 1e9, unit=BYTES, source=row.memory[1])]
+    peaks = [TheoreticalPeak(what="memory", value=row.memory[0] * 1e9, unit=BYTES, source=row.memory[1])]
     if row.links:
-        peaks.append(Peak(what=link_name, value=row.links[0] * 1e9, unit=BYTES, source=row.links[1]))
+        peaks.append(
+            TheoreticalPeak(what=link_name, value=row.links[0] * 1e9, unit=BYTES, source=row.links[1])
+        )
     for dtype, tera in zip(("float64", "float32"), row.vector[:2], strict=True):
         if tera:
             peaks.append(_arithmetic(dtype, tera, row.vector[2], tensor=False))
@@ -39,5 +41,7 @@ def peaks_of(sheets: Sequence[DataSheet], link_name: str, name: str) -> tuple[Pe
     return tuple(peaks)
 
 
-def _arithmetic(dtype: str, tera: float, source: str, *, tensor: bool) -> Peak:
-    return Peak(what="arithmetic", value=tera * 1e12, unit=FLOPS, source=source, dtype=dtype, tensor=tensor)
+def _arithmetic(dtype: str, tera: float, source: str, *, tensor: bool) -> TheoreticalPeak:
+    return TheoreticalPeak(
+        what="arithmetic", value=tera * 1e12, unit=FLOPS, source=source, dtype=dtype, tensor=tensor
+    )

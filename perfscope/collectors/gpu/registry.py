@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from perfscope.collectors.context import Context
 from perfscope.collectors.gpu.base import Entry, Vendor, selected
-from perfscope.collectors.peak import Peak
+from perfscope.collectors.peak import TheoreticalPeak
 
 
-class Place(NamedTuple):
+class VendorModule(NamedTuple):
     """Where a vendor's code is: names, not classes, so that a host without its GPUs never loads it.
 
     Attributes:
@@ -32,8 +32,8 @@ class Place(NamedTuple):
 
 
 _NVIDIA, _AMD = "perfscope.collectors.gpu.nvidia", "perfscope.collectors.gpu.amd"
-PLACES: tuple[Place, ...] = (
-    Place(
+PLACES: tuple[VendorModule, ...] = (
+    VendorModule(
         f"{_NVIDIA}.vendor:Nvidia",
         (
             f"{_NVIDIA}.counters:NvmlDevices",
@@ -45,7 +45,7 @@ PLACES: tuple[Place, ...] = (
         packages=("nvidia-ml-py",),
         tools=("nvidia-smi",),
     ),
-    Place(
+    VendorModule(
         f"{_AMD}.vendor:Amd",
         (
             f"{_AMD}.counters:AmdDevices",
@@ -195,6 +195,6 @@ def _num_named(text: str) -> int:
     return next((n for n, word in enumerate(names) if not word or word.startswith("-")), len(names))
 
 
-def gpu_peaks(name: str | None) -> tuple[Peak, ...]:
+def gpu_peaks(name: str | None) -> tuple[TheoreticalPeak, ...]:
     """Peaks of a GPU by the driver's name, ``NVIDIA H100 80GB HBM3``; () = in no vendor's table."""
     return next((peaks for vendor in vendors() if (peaks := vendor.peaks(name or ""))), ())

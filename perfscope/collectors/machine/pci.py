@@ -18,7 +18,7 @@ MAX_VIRTUAL_NICS = 16  # a container host has hundreds of veth pairs
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PciLocation:
     """Where a device is plugged in.
 
     Attributes:
@@ -42,7 +42,7 @@ def normal_address(text: str) -> str:
     return f"{domain[-4:] if set(domain[:-4]) <= {'0'} else domain}:{remainder}"
 
 
-def place_of(ctx: Context, name: str) -> Place:
+def place_of(ctx: Context, name: str) -> PciLocation:
     """Walk up from a device's folder to its PCI device and to the first folder that tells a NUMA node.
 
     Between the two may be others: an interface of a virtual machine hangs below a virtio or VMBus device.
@@ -59,7 +59,7 @@ def place_of(ctx: Context, name: str) -> Place:
             node = node_file if node_file is not None else -1
             cpus = ctx.read_or(f"{here}/local_cpulist")
     has_node = node is not None and node >= 0
-    return Place(pci, folder, node if has_node else None, cpus if has_node else "")
+    return PciLocation(pci, folder, node if has_node else None, cpus if has_node else "")
 
 
 def pcie_link(ctx: Context, folder: str) -> dict[str, object] | None:
@@ -90,7 +90,7 @@ def lane_bytes_per_s(gt_s: float) -> float:
     return gt_s * 1e9 * coding / 8
 
 
-def path_between(first_device: Place, other: Place, num_nodes: int) -> str:
+def path_between(first_device: PciLocation, other: PciLocation, num_nodes: int) -> str:
     """What two PCI devices have between them, in the words that vendors' tools print.
 
     PIX at most one bridge or switch · PXB several · PHB the same host bridge · NODE several host bridges

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from perfscope.collectors.gpu.registry import gpu_peaks
-from perfscope.collectors.peak import BYTES, NOT_REREAD, Peak
+from perfscope.collectors.peak import BYTES, NOT_REREAD, TheoreticalPeak
 
 _SKYLAKE = (
     "https://besthub.dev/articles/"
@@ -56,24 +56,26 @@ _CPUS = (
 _IB_DATA = {10: 8.0, 20: 16.0, 40: 32.0, 56: 54.54}
 
 
-def dram_peak(cpu_model: str | None) -> Peak | None:
+def dram_peak(cpu_model: str | None) -> TheoreticalPeak | None:
     """DRAM bandwidth of one socket by the processor's name, all channels filled; None = not in the table."""
     row = next((row for row in _CPUS if re.search(row.pattern, cpu_model or "")), None)
     if row is None:
         return None
     value = row.channels * 8 * row.mega_transfers * 1e6
     source = f"{row.channels} channels x 8 B x {row.mega_transfers:.0f} MT/s; {row.source}"
-    return Peak(what="DRAM", value=value, unit=BYTES, source=source)
+    return TheoreticalPeak(what="DRAM", value=value, unit=BYTES, source=source)
 
 
-def port_peak(kind: str, rate_bits_per_s: float | None) -> Peak | None:
+def port_peak(kind: str, rate_bits_per_s: float | None) -> TheoreticalPeak | None:
     """What a fabric port carries in one direction, from the rate in sysfs; None = rate not known."""
     if not rate_bits_per_s:
         return None
     giga = rate_bits_per_s / 1e9
     if kind == "infiniband" and round(giga) in _IB_DATA:
-        return Peak(what="port", value=_IB_DATA[round(giga)] * 1e9 / 8, unit=BYTES, source=_IB_RATES)
-    return Peak(what="port", value=rate_bits_per_s / 8, unit=BYTES, source="rate of the link")
+        return TheoreticalPeak(
+            what="port", value=_IB_DATA[round(giga)] * 1e9 / 8, unit=BYTES, source=_IB_RATES
+        )
+    return TheoreticalPeak(what="port", value=rate_bits_per_s / 8, unit=BYTES, source="rate of the link")
 
 
 def theoretical_peaks(topology: Mapping[str, object]) -> list[dict[str, object]]:
@@ -81,7 +83,7 @@ def theoretical_peaks(topology: Mapping[str, object]) -> list[dict[str, object]]
     return [_entry(where, peak) for where, peak in _all(topology)]
 
 
-def _all(topology: Mapping[str, object]) -> Iterator[tuple[str, Peak]]:
+def _all(topology: Mapping[str, object]) -> Iterator[tuple[str, TheoreticalPeak]]:
     model = topology.get("cpu_model")
     dram = dram_peak(model if isinstance(model, str) else None)
     if dram is not None:
@@ -93,7 +95,7 @@ def _all(topology: Mapping[str, object]) -> Iterator[tuple[str, Peak]]:
         pcie = gpu.get("pcie")
         value = pcie.get("peak_bytes_per_s") if isinstance(pcie, dict) else None
         if isinstance(value, (int, float)):
-            yield where, Peak(what="PCIe", value=float(value), unit=BYTES, source=_PCI_SIG)
+            yield where, TheoreticalPeak(what="PCIe", value=float(value), unit=BYTES, source=_PCI_SIG)
     for port in _rows(topology, "fabric_ports"):
         rate = port.get("rate_bits_per_s")
         peak = port_peak(str(port.get("kind")), float(rate) if isinstance(rate, (int, float)) else None)
@@ -101,7 +103,7 @@ def _all(topology: Mapping[str, object]) -> Iterator[tuple[str, Peak]]:
             yield str(port.get("id")), peak
 
 
-def _entry(where: str, peak: Peak) -> dict[str, object]:
+def _entry(where: str, peak: TheoreticalPeak) -> dict[str, object]:
     titles = {"memory": "device memory", "port": "link"}
     what = titles.get(peak.what, peak.what)
     if peak.what == "arithmetic":

@@ -27,7 +27,7 @@ from perfscope.collectors.machine.numa_nodes import (
     read_processors,
 )
 from perfscope.collectors.machine.pci import (
-    Place,
+    PciLocation,
     normal_address,
     path_between,
     pcie_link,
@@ -140,7 +140,7 @@ def _placed(ctx: Context, gpu: Entry) -> Entry:
     address = normal_address(str(gpu.get("pci") or ""))
     folder = f"{_PCI_DEVICES}/{address}"
     is_present = address and ctx.exists(folder)
-    location = place_of(ctx, folder) if is_present else Place()
+    location = place_of(ctx, folder) if is_present else PciLocation()
     facts: Entry = {
         "id": gpu["id"],
         "index": gpu["index"],

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from perfscope.gate.explain.collectives import CollectiveEvidence, collective_evidence
+from perfscope.gate.explain.conditions import Around, around
 from perfscope.gate.explain.layers import LayerEvidence, layer_evidence
 from perfscope.gate.explain.parts import part_moves
 from perfscope.gate.explain.sides import FEWEST, Shift, Sides, sides_of
-from perfscope.gate.explain.steady import EXACT, STEP_NAMES, step_figure, trace_slowdown, traced_step
 from perfscope.gate.explain.story import Story, action, headline, notes
-from perfscope.gate.explain.surroundings import Around, around
+from perfscope.gate.explain.untraced import EXACT, STEP_NAMES, step_figure, trace_slowdown, traced_step
 from perfscope.gate.metrics import DECIDES
 from perfscope.gate.records import PARTS, RunFigures
 from perfscope.gate.results import Explanation, MetricVerdict, Moved

@@ -23,7 +23,7 @@ import numpy as np
 from perfscope.gate.explain.collectives import CollectiveEvidence
 from perfscope.gate.explain.layers import LayerEvidence
 from perfscope.gate.explain.sides import Figure, Shift, Sides
-from perfscope.gate.explain.steady import phase_parts, steady_parts
+from perfscope.gate.explain.untraced import phase_parts, steady_parts
 from perfscope.gate.records import PARTS
 from perfscope.gate.results import Moved
 from perfscope.messages.gate.explanation import PARTS as TITLES

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfscope.gate.explain.collectives import CollectiveEvidence
+from perfscope.gate.explain.conditions import Around
 from perfscope.gate.explain.layers import LayerEvidence
 from perfscope.gate.explain.sides import Shift, Sides
-from perfscope.gate.explain.steady import EXACT, phase_shift
-from perfscope.gate.explain.surroundings import Around
+from perfscope.gate.explain.untraced import EXACT, phase_shift
 from perfscope.gate.records import RunFigures
 from perfscope.gate.results import MetricVerdict, Moved
 from perfscope.messages.gate import explanation as words

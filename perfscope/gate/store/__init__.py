@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from perfscope.gate.store.entries import Entry, Store
+from perfscope.gate.store.entries import BaselineEntry, Store
 from perfscope.gate.store.errors import BaselineError
 from perfscope.gate.store.opening import open_store
 
-__all__ = ["BaselineError", "Entry", "Store", "open_store"]
+__all__ = ["BaselineEntry", "BaselineError", "Store", "open_store"]

@@ -17,7 +17,7 @@ LONGEST_NAME = 200  # characters of a benchmark's name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class BaselineEntry:
     """The runs of one benchmark on one kind of machine.
 
     Attributes:
@@ -50,13 +50,13 @@ class Store(Protocol):
     def path(self) -> Path:
         """The file as it was named."""
 
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[BaselineEntry, ...]:
         """All entries, by name and key."""
 
-    def find(self, name: str, fingerprint: Fingerprint) -> Entry | None:
+    def find(self, name: str, fingerprint: Fingerprint) -> BaselineEntry | None:
         """The entry of that benchmark with exactly that fingerprint."""
 
-    def nearest(self, name: str) -> tuple[Entry, ...]:
+    def nearest(self, name: str) -> tuple[BaselineEntry, ...]:
         """All entries of that benchmark, whatever the fingerprint, the most runs first."""
 
     def runs(self, name: str, key: str) -> tuple[RunFigures, ...]:
@@ -64,7 +64,7 @@ class Store(Protocol):
 
     def put(
         self, name: str, runs: Sequence[RunFigures], *, keep: int | None = None, replace: bool = False
-    ) -> Entry:
+    ) -> BaselineEntry:
         """Add runs of one fingerprint to the entry of `name`, all or none of them.
 
         A run that is there already (same start, hosts and name) is replaced: adding it again changes nothing.
@@ -89,12 +89,12 @@ class Digest:
     step_p10: float | None
 
 
-def summarise(name: str, fingerprint: Fingerprint, runs: Iterable[Digest]) -> Entry:
+def summarise(name: str, fingerprint: Fingerprint, runs: Iterable[Digest]) -> BaselineEntry:
     """The entry of `runs`, oldest first."""
     every = list(runs)
     starts = [digest.start_unix_ns for digest in every if digest.start_unix_ns is not None]
     times = [digest.step_p10 for digest in every if digest.step_p10 is not None]
-    return Entry(
+    return BaselineEntry(
         name=name,
         fingerprint=fingerprint,
         num_runs=len(every),

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from perfscope.gate.records import Fingerprint, RunFigures
-from perfscope.gate.store.entries import Entry, check_name, check_put, digest, in_order, summarise
+from perfscope.gate.store.entries import BaselineEntry, check_name, check_put, digest, in_order, summarise
 from perfscope.gate.store.errors import BaselineError, shown
 from perfscope.gate.store.locking import TIMEOUT_S, beside, locked
 from perfscope.gate.store.shareable import decode_run, encode_run, shareable
@@ -40,7 +40,7 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class JsonRecord:
     """Every further element."""
 
     benchmark: str
@@ -69,15 +69,15 @@ class JsonStore:
     def path(self) -> Path:
         return self._path
 
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[BaselineEntry, ...]:
         groups = self._read()
         return tuple(_entry(*group, groups) for group in _sorted(groups))
 
-    def find(self, name: str, fingerprint: Fingerprint) -> Entry | None:
+    def find(self, name: str, fingerprint: Fingerprint) -> BaselineEntry | None:
         groups = self._read()
         return _entry(name, fingerprint, groups) if (name, fingerprint) in groups else None
 
-    def nearest(self, name: str) -> tuple[Entry, ...]:
+    def nearest(self, name: str) -> tuple[BaselineEntry, ...]:
         matching = (entry for entry in self.entries() if entry.name == name)
         return tuple(sorted(matching, key=lambda entry: -entry.num_runs))
 
@@ -89,7 +89,7 @@ class JsonStore:
 
     def put(
         self, name: str, runs: Sequence[RunFigures], *, keep: int | None = None, replace: bool = False
-    ) -> Entry:
+    ) -> BaselineEntry:
         check_name(name)
         new = [shareable(run) for run in runs]
         fingerprint = check_put(new, keep)
@@ -181,7 +181,7 @@ def parse(content: bytes, path: Path) -> Groups:
     groups: dict[tuple[str, Fingerprint], list[RunFigures]] = {}
     try:
         for element in elements[1:]:
-            record = msgspec.json.decode(element, type=Record)
+            record = msgspec.json.decode(element, type=JsonRecord)
             run = decode_run(bytes(record.run))
             groups.setdefault((record.benchmark, run.fingerprint), []).append(run)
     except (ValueError, RecursionError) as error:
@@ -209,7 +209,7 @@ def _sorted(groups: Mapping[tuple[str, Fingerprint], object]) -> list[tuple[str,
     return sorted(groups, key=lambda group: (group[0], group[1].key))
 
 
-def _entry(name: str, fingerprint: Fingerprint, groups: Groups) -> Entry:
+def _entry(name: str, fingerprint: Fingerprint, groups: Groups) -> BaselineEntry:
     return summarise(name, fingerprint, map(digest, groups[name, fingerprint]))
 
 

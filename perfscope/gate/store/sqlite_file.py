@@ -16,7 +16,7 @@ import msgspec
 
 from perfscope.gate.records import Fingerprint, RunFigures
 from perfscope.gate.store.entries import (
-    Entry,
+    BaselineEntry,
     check_name,
     check_put,
     digest,
@@ -100,19 +100,19 @@ class SqliteStore:
     def path(self) -> Path:
         return self._path
 
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[BaselineEntry, ...]:
         with self._open() as connection:
             entries = [_entry(connection, *row) for row in _benchmarks(connection)]
         return tuple(sorted(entries, key=lambda entry: (entry.name, entry.key)))
 
-    def find(self, name: str, fingerprint: Fingerprint) -> Entry | None:
+    def find(self, name: str, fingerprint: Fingerprint) -> BaselineEntry | None:
         with self._open() as connection:
             for row in _benchmarks(connection, name):
                 if row[2] == fingerprint:
                     return _entry(connection, *row)
         return None
 
-    def nearest(self, name: str) -> tuple[Entry, ...]:
+    def nearest(self, name: str) -> tuple[BaselineEntry, ...]:
         matching = (entry for entry in self.entries() if entry.name == name)
         return tuple(sorted(matching, key=lambda entry: -entry.num_runs))
 
@@ -126,7 +126,7 @@ class SqliteStore:
 
     def put(
         self, name: str, runs: Sequence[RunFigures], *, keep: int | None = None, replace: bool = False
-    ) -> Entry:
+    ) -> BaselineEntry:
         check_name(name)
         new = in_order(shareable(run) for run in runs)
         fingerprint = check_put(new, keep)
@@ -258,7 +258,7 @@ def _benchmark_id(connection: sqlite3.Connection, name: str, fingerprint: Finger
     return int(done.lastrowid or 0)
 
 
-def _entry(connection: sqlite3.Connection, id_: int, name: str, fingerprint: Fingerprint) -> Entry:
+def _entry(connection: sqlite3.Connection, id_: int, name: str, fingerprint: Fingerprint) -> BaselineEntry:
     # From the figures: the columns beside them are for queries by hand, and have no checksum.
     rows = connection.execute(
         "SELECT figures FROM runs WHERE benchmark = ? ORDER BY coalesce(start_unix_ns, -1), identity", (id_,)

@@ -92,7 +92,7 @@ class Mxnet(_InMemory):
         return head.lstrip()[:1] == b"{" and (named or bool(self._SIGN.search(head)))
 
 
-class Calls(_InMemory):
+class ProbeCalls(_InMemory):
     """Calls that a probe of perfscope timed itself."""
 
     name = "calls"

@@ -13,12 +13,12 @@ from math import prod
 
 from msgspec import Struct
 
-from perfscope.ingest.formats.op_names import Place, place_of
+from perfscope.ingest.formats.op_names import OperatorName, place_of
 
 Message = dict[int, list[int | bytes]]
 Group = tuple[int, ...]
 
-NOWHERE = Place(None, "other", "")
+NOWHERE = OperatorName(None, "other", "")
 _METADATA_PLANE = "/host:metadata"
 # What touches a part of an array.
 _PARTIAL = frozenset(
@@ -34,20 +34,20 @@ _TYPES = {
 }  # fmt: skip
 
 
-class Shape(Struct, frozen=True):
+class ArrayShape(Struct, frozen=True):
     """An array, or a tuple of them in `parts`."""
 
     dtype: str | None = None
     dims: tuple[int, ...] = ()
     bits: int = 0
-    parts: tuple[Shape, ...] = ()
+    parts: tuple[ArrayShape, ...] = ()
 
     @property
     def elements(self) -> int:
         return prod(self.dims)
 
     @property
-    def arrays(self) -> tuple[Shape, ...]:
+    def arrays(self) -> tuple[ArrayShape, ...]:
         """The arrays it is made of, in order."""
         return tuple(array for part in self.parts for array in part.arrays) if self.parts else (self,)
 
@@ -72,9 +72,9 @@ class Instruction(Struct, frozen=True):
 
     name: str
     opcode: str
-    shape: Shape
+    shape: ArrayShape
     operand_bytes: int
-    place: Place = NOWHERE
+    place: OperatorName = NOWHERE
     told: bool = False
     groups: tuple[Group, ...] = ()
     flops: int | None = None
@@ -282,7 +282,7 @@ class _Draft:
         self.message = message
         self.name = _text(message, 1)
         self.opcode = _text(message, 2)
-        self.shape = next((_shape(part) for part in _bytes(message, 3)), Shape())
+        self.shape = next((_shape(part) for part in _bytes(message, 3)), ArrayShape())
         self.op_name = next((_text(decode(part), 2) for part in _bytes(message, 7)), "")
         self.id = _number(message, 35)
         self.operands = _numbers(message, 36)
@@ -292,7 +292,7 @@ class _Draft:
         self.flops: int | None = None
         self.whole = False
 
-    def settle(self, drafts: dict[int, list[_Draft]], shapes: dict[int, Shape]) -> None:
+    def settle(self, drafts: dict[int, list[_Draft]], shapes: dict[int, ArrayShape]) -> None:
         """Work and place, from its own name and, of a fusion, from what it is made of."""
         inside = self._inside(drafts, 0) if self.opcode in ("fusion", "call") else []
         self.whole = not any(draft.opcode in _PARTIAL for draft in (self, *inside))
@@ -310,7 +310,7 @@ class _Draft:
         if len(locations) == 1:
             self.place, self.told = next(iter(locations.values())), True
 
-    def finished(self, shapes: dict[int, Shape]) -> Instruction:
+    def finished(self, shapes: dict[int, ArrayShape]) -> Instruction:
         return Instruction(
             name=self.name,
             opcode=self.opcode,
@@ -332,7 +332,7 @@ class _Draft:
                     drafts_inside += draft._inside(drafts, depth + 1)
         return drafts_inside
 
-    def _own_flops(self, shapes: dict[int, Shape]) -> int | None:
+    def _own_flops(self, shapes: dict[int, ArrayShape]) -> int | None:
         """2 x output elements x what is summed for each (a convolution's padding counts as work)."""
         operands = [shapes[operand] for operand in self.operands[:2] if operand in shapes]
         if len(operands) < 2:
@@ -378,8 +378,8 @@ def _iota(message: Message) -> list[Group]:
     return [tuple(flat[at : at + size]) for at in range(0, total, size)] if size else []
 
 
-def _shape(data: bytes) -> Shape:
+def _shape(data: bytes) -> ArrayShape:
     message = decode(data)
     parts = tuple(_shape(part) for part in _bytes(message, 4))
     dtype, bits = _TYPES.get(_number(message, 2), (None, 0))
-    return Shape(dtype=dtype, dims=tuple(_numbers(message, 3)), bits=bits, parts=parts)
+    return ArrayShape(dtype=dtype, dims=tuple(_numbers(message, 3)), bits=bits, parts=parts)

@@ -20,7 +20,13 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from perfscope.ingest.classify import BACKWARD_WRAPPER, NVTX_CATEGORY, UNNUMBERED_STEP, Host, operator_class
+from perfscope.ingest.classify import (
+    BACKWARD_WRAPPER,
+    NVTX_CATEGORY,
+    UNNUMBERED_STEP,
+    HostClass,
+    operator_class,
+)
 from perfscope.ingest.collectives import canonical
 from perfscope.ingest.events import NO_ARGS, Args, Event, ReadCounts
 from perfscope.ingest.formats import nsys_schema as schema
@@ -259,10 +265,14 @@ def _meaning(text: str) -> tuple[str, str, Args]:
         return NVTX_CATEGORY, text, NO_ARGS
     name, sequence = emitted["name"], int(emitted["sequence"] or -1)
     kind = operator_class(name)
-    if sequence < 0 and kind not in (Host.OPERATOR, Host.NODE) and not name.startswith(BACKWARD_WRAPPER):
+    if (
+        sequence < 0
+        and kind not in (HostClass.OPERATOR, HostClass.NODE)
+        and not name.startswith(BACKWARD_WRAPPER)
+    ):
         return NVTX_CATEGORY, name, NO_ARGS
     # The sequence number of a backward node is that of the forward operator that made it.
-    is_backward = kind == Host.NODE or name.startswith(BACKWARD_WRAPPER)
+    is_backward = kind == HostClass.NODE or name.startswith(BACKWARD_WRAPPER)
     return "cpu_op", name, Args(sequence=sequence, forward_thread=1 if is_backward else -1)
 
 

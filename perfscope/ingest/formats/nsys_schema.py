@@ -32,7 +32,7 @@ PUSH_POP_RANGE, START_END_RANGE, DOMAIN = 59, 60, 75  # NVTX_EVENTS.eventType
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class SqliteTable:
     """The columns of one table of events that are read.
 
     Attributes:
@@ -50,17 +50,19 @@ class Table:
 
 _ON_DEVICE = ("start", "end", "deviceId", "streamId")
 EVENTS = {
-    KERNEL: Table(
+    KERNEL: SqliteTable(
         "globalPid",
         _ON_DEVICE,
         ("correlationId", "demangledName", "shortName"),
         ("demangledName", "shortName"),
     ),
-    MEMCPY: Table("globalPid", _ON_DEVICE, ("correlationId", "bytes", "copyKind")),
-    MEMSET: Table("globalPid", _ON_DEVICE, ("correlationId", "bytes")),
-    GRAPH: Table("globalPid", _ON_DEVICE, ("correlationId", "graphId")),
-    RUNTIME: Table("globalTid", ("start", "end", "globalTid", "correlationId", "nameId"), (), ("nameId",)),
-    NVTX: Table(
+    MEMCPY: SqliteTable("globalPid", _ON_DEVICE, ("correlationId", "bytes", "copyKind")),
+    MEMSET: SqliteTable("globalPid", _ON_DEVICE, ("correlationId", "bytes")),
+    GRAPH: SqliteTable("globalPid", _ON_DEVICE, ("correlationId", "graphId")),
+    RUNTIME: SqliteTable(
+        "globalTid", ("start", "end", "globalTid", "correlationId", "nameId"), (), ("nameId",)
+    ),
+    NVTX: SqliteTable(
         "globalTid",
         ("start", "end", "eventType", "globalTid"),
         ("text", "textId", "domainId", "jsonText", "jsonTextId"),

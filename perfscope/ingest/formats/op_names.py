@@ -29,7 +29,7 @@ _OPTIMIZERS = re.compile(
 )
 
 
-class Place(NamedTuple):
+class OperatorName(NamedTuple):
     """Where an operator belongs. `layer`: scopes joined by "/", None outside every scope."""
 
     layer: str | None
@@ -38,7 +38,7 @@ class Place(NamedTuple):
 
 
 @lru_cache(maxsize=65536)
-def place_of(op_name: str) -> Place:
+def place_of(op_name: str) -> OperatorName:
     """Layer and phase that an op_name tells.
 
     Backward is what `transpose` was applied to, forward what `jvp` alone was; the optimizer is known by the
@@ -46,7 +46,7 @@ def place_of(op_name: str) -> Place:
     """
     parts = _split(op_name.partition(";")[0])  # of several that XLA merged the first
     if not parts:
-        return Place(None, "other", "")
+        return OperatorName(None, "other", "")
     scopes: list[str] = []
     phase = "other"
     functions: list[str] = []
@@ -62,7 +62,7 @@ def place_of(op_name: str) -> Place:
             scopes.append(inner)
     if phase == "other" and any(map(_OPTIMIZERS.match, (*scopes, *functions))):
         phase = "optimizer"
-    return Place("/".join(scopes) or None, phase, _unwrapped(parts[-1])[1])
+    return OperatorName("/".join(scopes) or None, phase, _unwrapped(parts[-1])[1])
 
 
 def _split(name: str) -> list[str]:

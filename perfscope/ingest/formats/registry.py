@@ -7,12 +7,12 @@ from pathlib import Path
 
 from perfscope.errors import TraceError
 from perfscope.ingest.formats.format import GZIP_MAGIC, Format
-from perfscope.ingest.formats.frameworks import Calls, Mxnet, Xplane
+from perfscope.ingest.formats.frameworks import Mxnet, ProbeCalls, Xplane
 from perfscope.ingest.formats.kineto import Kineto
 from perfscope.ingest.formats.nsys import Nsys
 
 # In the order in which they are asked: Kineto takes any JSON.
-FORMATS: tuple[Format, ...] = (Nsys(), Xplane(), Mxnet(), Calls(), Kineto())
+FORMATS: tuple[Format, ...] = (Nsys(), Xplane(), Mxnet(), ProbeCalls(), Kineto())
 _HEAD_BYTES = 1 << 16
 
 

@@ -29,7 +29,7 @@ class Jitted:
 
     __slots__ = ("__weakref__", "_calls", "_function", "_inner")  # no __dict__: functools.wraps would copy it
 
-    def __init__(self, inner: Any, function: Function, calls: "Calls") -> None:
+    def __init__(self, inner: Any, function: Function, calls: "JitCalls") -> None:
         for name, value in (("_inner", inner), ("_function", function), ("_calls", calls)):
             object.__setattr__(self, name, value)
 
@@ -77,7 +77,7 @@ class Jitted:
         return self._inner.__doc__
 
 
-class Calls:
+class JitCalls:
     """Puts `Jitted` in front of what jax.jit and jax.pmap return.
 
     Args:

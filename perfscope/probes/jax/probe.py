@@ -22,7 +22,7 @@ from ..recorder import Recorder
 from ..step_probe import StepProbe
 from ..steps import Step
 from . import describe as jax_describe
-from .calls import Calls, exclude_frames, top_level
+from .calls import JitCalls, exclude_frames, top_level
 from .results import Results
 from .steps import OPENER, STEP, WATCHED, Function, Past, StepFinder, is_ready
 from .trace import JaxTrace
@@ -46,7 +46,7 @@ class JaxProbe(StepProbe):
     def __init__(self, process: Process) -> None:
         self._jax = sys.modules["jax"]
         self._jax_trace = JaxTrace()
-        self._calls = Calls(self._watch)
+        self._calls = JitCalls(self._watch)
         self._results = Results(self._flatten, self._program_waited)
         super().__init__(process, NAME, self._jax_trace)
         process.on_identity(jax_describe.identity)

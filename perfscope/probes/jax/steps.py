@@ -34,7 +34,7 @@ Leaves = List[Tuple[Path, Any]]
 Loose = List[Tuple[Path, Any, Any]]  # arguments that are no state: path, array, the function that made it
 
 
-class Call:
+class CandidateCall:
     """One call that may turn out to have been a step. CLOCK_MONOTONIC ns."""
 
     __slots__ = ("drained", "end", "samples", "start")
@@ -78,7 +78,7 @@ class Function:
         self.batch: Optional[Path] = None
         self.witness: Optional[Path] = None
         self.took: Dict["Function", int] = {}  # bytes that other functions had returned
-        self.calls: List[Call] = []
+        self.calls: List[CandidateCall] = []
         self._turn = 0
         self._shapes: "Counter[Any]" = Counter()
         self._gradients: Set[Any] = set()
@@ -260,7 +260,7 @@ class StepFinder:
         function._loose = {id(leaf): _reference(leaf) for _, leaf, _ in loose}
         samples = {path: self._count(leaf, function.mapped) for path, leaf, _ in loose}
         function.witness = witness[0] if witness is not None else None
-        function.calls.append(Call(now, samples, witness is None or is_ready(witness[1])))
+        function.calls.append(CandidateCall(now, samples, witness is None or is_ready(witness[1])))
 
     def _batch_of(self, function: Function, loose: Loose) -> Optional[Path]:
         """The first of the arguments that are no state, have no shape of it, and change from call to call.
@@ -331,7 +331,7 @@ def _history(chosen: Function, opener: Optional[Function]) -> List[Past]:
     return past
 
 
-def _sum_of(calls: List[Call], batch: Optional[Path]) -> Optional[int]:
+def _sum_of(calls: List[CandidateCall], batch: Optional[Path]) -> Optional[int]:
     total = 0
     for call in calls:
         samples = _samples_of(call, batch)
@@ -341,7 +341,7 @@ def _sum_of(calls: List[Call], batch: Optional[Path]) -> Optional[int]:
     return total if calls else None
 
 
-def _samples_of(call: Call, batch: Optional[Path]) -> Optional[int]:
+def _samples_of(call: CandidateCall, batch: Optional[Path]) -> Optional[int]:
     return None if batch is None else call.samples.get(batch)
 
 

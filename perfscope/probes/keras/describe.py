@@ -100,7 +100,7 @@ class Watched:
         return batch
 
 
-class BatchSizes:
+class EpochBatches:
     """How many samples the batches of an epoch hold that are taken inside the train function.
 
     Args:

@@ -56,7 +56,7 @@ class KerasProbe(StepProbe):
     def _start_watching(self) -> None:
         self._depth = 0  # of fit and train_on_batch
         self._source: Optional[Callable[[], Any]] = None  # weakly, where the batches of this fit come from
-        self._sizes: Optional[describe.BatchSizes] = None
+        self._sizes: Optional[describe.EpochBatches] = None
         self._counted: Optional[int] = (
             None  # samples of the batches just taken, where they pass through Python
         )
@@ -263,7 +263,7 @@ class KerasProbe(StepProbe):
         if samples is None:
             if self._sizes is None:
                 source = self._source() if self._source is not None else None
-                self._sizes = describe.BatchSizes(source, describe.steps_per_execution(model))
+                self._sizes = describe.EpochBatches(source, describe.steps_per_execution(model))
             samples = self._sizes.of(int(batch))
         self._begin(model, samples)
         self._open = True

@@ -15,8 +15,8 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 from ..calls import CallLog
 from ..frames import hidden
 from .buffers import Buffers
-from .groups import Place, Places
-from .table import Call, Constants, Method, Row
+from .groups import Communicator, Places
+from .table import ActiveCall, Constants, Method, TimelineRow
 
 REQUESTS_LANE = 1 << 40  # no thread has such an id
 _clock = time.monotonic_ns
@@ -31,12 +31,12 @@ class Gate:
         self.on = False
 
 
-class Pending:
+class PendingRequest:
     """What a request will have moved when it completes."""
 
     __slots__ = ("call", "method", "name", "persistent", "start_ns")
 
-    def __init__(self, name: str, method: Method, call: Call, start_ns: int) -> None:
+    def __init__(self, name: str, method: Method, call: ActiveCall, start_ns: int) -> None:
         self.name = name
         self.method = method
         self.call = call
@@ -83,7 +83,7 @@ class Timing:
 
     # -- places ---------------------------------------------------------------------------------------
 
-    def place_of(self, comm: Any) -> Place:
+    def place_of(self, comm: Any) -> Communicator:
         """Of a communicator of ours; asked for the first time, its ranks are found out.
 
         Raises:
@@ -96,21 +96,23 @@ class Timing:
             known_place = comm._perfscope = self.places.stranger(comm)
         elif callable(known_place):  # made before MPI was initialised
             known_place = comm._perfscope = known_place(comm)
-        result: Place = known_place
+        result: Communicator = known_place
         return result
 
-    def window_place(self, window: Any) -> Place:
+    def window_place(self, window: Any) -> Communicator:
         """Of a window of one-sided communication. Set by mpi_windows."""
         return self.places.stranger(window)
 
     # -- recording ------------------------------------------------------------------------------------
 
-    def call(self, comm: Any, comm_place: Place, method: Method, args: tuple, kwargs: dict) -> Call:
+    def call(
+        self, comm: Any, comm_place: Communicator, method: Method, args: tuple, kwargs: dict
+    ) -> ActiveCall:
         given = dict(zip(method.params, args))  # noqa: B905 - Python 3.8; a call may give fewer
         given.update(kwargs)
-        return Call(comm, comm_place, given, self.buffers, self.constants)
+        return ActiveCall(comm, comm_place, given, self.buffers, self.constants)
 
-    def rows(self, name: str, method: Method, call: Call) -> List[Row]:
+    def rows(self, name: str, method: Method, call: ActiveCall) -> List[TimelineRow]:
         """What the rule tells; nothing where it fails."""
         try:
             return method.rule(call)
@@ -126,7 +128,7 @@ class Timing:
             self.fault("record", error)
 
     def add_rows(
-        self, start: int, end: int, name: str, call: Call, rows: List[Row], lane: Optional[int]
+        self, start: int, end: int, name: str, call: ActiveCall, rows: List[TimelineRow], lane: Optional[int]
     ) -> None:
         if rows:
             self._recorded()
@@ -173,7 +175,7 @@ class Timing:
         return result
 
     def _with_status(
-        self, method: Method, call: Call, args: tuple, kwargs: dict
+        self, method: Method, call: ActiveCall, args: tuple, kwargs: dict
     ) -> Tuple[tuple, Dict[str, Any], Any]:
         """The arguments with a status of ours where the program wants none: it tells what really came."""
         status = call.given.get("status")
@@ -192,12 +194,12 @@ class Timing:
             if not method.persistent:
                 self.add(start, end, "host", name)
             call = self.call(comm, self.place_of(comm), method, args, kwargs)
-            return self.tracked(request, Pending(name, method, call, start))
+            return self.tracked(request, PendingRequest(name, method, call, start))
         except Exception as error:  # noqa: BLE001 - the boundary: the program gets its request as it is
             self.fault(name, error)
             return request
 
-    def tracked(self, request: Any, pending: Pending) -> Any:
+    def tracked(self, request: Any, pending: PendingRequest) -> Any:
         """The request as an object that remembers what it is of. Set by mpi_requests."""
         return request
 
@@ -210,7 +212,7 @@ class Timing:
         if not pending.persistent:
             request._perfscope = None
         try:
-            call: Call = pending.call
+            call: ActiveCall = pending.call
             call.status, call.result = status, result
             rows = self.rows(pending.name, pending.method, call)
             self.add_rows(start, end, pending.name, call, rows, REQUESTS_LANE)

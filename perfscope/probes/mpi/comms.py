@@ -12,7 +12,7 @@ import copyreg
 from typing import Any, Callable, Dict, Optional
 
 from .calls import Timing, _like, wrap
-from .groups import Place
+from .groups import Communicator
 from .table import CREATE, METHODS
 
 _KINDS = ("Intracomm", "Cartcomm", "Graphcomm", "Distgraphcomm", "Intercomm", "Topocomm", "Comm")
@@ -154,7 +154,9 @@ class Comms:
     def _is_usable(self) -> bool:
         return self._mpi.Is_initialized() and not self._mpi.Is_finalized()
 
-    def _place(self, name: str, label: str, parent: Any, comm: Any, args: tuple, kwargs: dict) -> Place:
+    def _place(
+        self, name: str, label: str, parent: Any, comm: Any, args: tuple, kwargs: dict
+    ) -> Communicator:
         if label == "cart":
             dims = args[0] if args else kwargs.get("dims", ())
             label = "cart(%s)" % "x".join(str(int(extent)) for extent in dims)

@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Optional, Sequence
 _OWN_RANKS = frozenset(("group", "inter"))  # made by some ranks only: counting would differ among them
 
 
-class Place:
+class Communicator:
     """One communicator.
 
     Attributes:
@@ -64,17 +64,17 @@ class Places:
     def __init__(self, mpi: Any) -> None:
         self._mpi = mpi
         self._world_group: Any = None
-        self._listed: Dict[str, Place] = {}
+        self._listed: Dict[str, Communicator] = {}
 
-    def world(self, comm: Any) -> Place:
+    def world(self, comm: Any) -> Communicator:
         size = comm.Get_size()
-        return Place("world", "world", list(range(size)), size)
+        return Communicator("world", "world", list(range(size)), size)
 
-    def own(self) -> Place:
+    def own(self) -> Communicator:
         """Of COMM_SELF."""
-        return Place("self", "self", self.ranks_of(self._mpi.COMM_SELF.Get_group()), 1)
+        return Communicator("self", "self", self.ranks_of(self._mpi.COMM_SELF.Get_group()), 1)
 
-    def child(self, parent: Place, comm: Any, label: str) -> Place:
+    def child(self, parent: Communicator, comm: Any, label: str) -> Communicator:
         """Of a communicator that a call on the parent's has just made.
 
         Args:
@@ -82,22 +82,22 @@ class Places:
         """
         family = parent.family + "." + label.partition("(")[0]
         if label == "dup":  # of the same ranks; and one under way (Idup) is not to be asked yet
-            child = Place("", family, parent.ranks, parent.size)
+            child = Communicator("", family, parent.ranks, parent.size)
             child.remote = parent.remote
             child.name = self._name(parent, child, label)
             return child
         ranks = self.ranks_of(comm.Get_group())
-        child = Place("", family, ranks, len(ranks or ()))
+        child = Communicator("", family, ranks, len(ranks or ()))
         if comm.Is_inter():
             child.remote = self.ranks_of(comm.Get_remote_group())
             child.size += len(child.remote or ())
         child.name = self._name(parent, child, label)
         return child
 
-    def stranger(self, comm: Any) -> Place:
+    def stranger(self, comm: Any) -> Communicator:
         """Of a communicator of which nobody saw how it was made."""
         ranks = self.ranks_of(comm.Get_group())
-        return Place("comm(%s)" % ranks_text(ranks or ()), "comm", ranks, len(ranks or ()))
+        return Communicator("comm(%s)" % ranks_text(ranks or ()), "comm", ranks, len(ranks or ()))
 
     def ranks_of(self, group: Any) -> Optional[List[int]]:
         """Global ranks of a group, which is freed."""
@@ -111,7 +111,7 @@ class Places:
         finally:
             group.Free()
 
-    def _name(self, parent: Place, comm_place: Place, label: str) -> str:
+    def _name(self, parent: Communicator, comm_place: Communicator, label: str) -> str:
         above = "" if parent.name == "world" and "(" in label else parent.name + "."
         if label in _OWN_RANKS:
             label = "%s(%s)" % (label, ranks_text(comm_place.everybody))
@@ -121,7 +121,7 @@ class Places:
             return above + label + ("#%d" % number if number > 1 else "")
         return "%s%s%d" % (above, label, number)
 
-    def list(self, comm_place: Place) -> bool:
+    def list(self, comm_place: Communicator) -> bool:
         """Remember a place for rank.json; True when it is new."""
         if self._listed.get(comm_place.name) is comm_place:
             return False

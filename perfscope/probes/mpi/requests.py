@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
-from .calls import Pending, Timing, _like
+from .calls import PendingRequest, Timing, _like
 
 _clock = time.monotonic_ns
 
@@ -51,7 +51,7 @@ def install(timing: Timing) -> None:
     followed = _followed(timing, request, new_request, {})
     restarted = _followed(timing, persistent, new_persistent, {"Start": _start(timing, persistent)})
 
-    def tracked(made: Any, pending: Pending) -> Any:
+    def tracked(made: Any, pending: PendingRequest) -> Any:
         mine = (restarted if isinstance(made, persistent) else followed)(made)
         mine._perfscope = pending
         return mine

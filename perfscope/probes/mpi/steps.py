@@ -35,7 +35,7 @@ _clock = time.monotonic_ns
 _Place = Tuple[Any, ...]
 
 
-class Mark:
+class StepMark:
     """The call behind which a step begins, each time or each n-th time it is made.
 
     Args:
@@ -95,8 +95,8 @@ class LoopSteps:
         self.num_shared = 0  # collectives with other ranks
         self.num_others = 0
         self._thread: Optional[int] = None
-        self._mark: Optional[Mark] = None
-        self._rival: Optional[Mark] = None  # of another loop, while ours is silent
+        self._mark: Optional[StepMark] = None
+        self._rival: Optional[StepMark] = None  # of another loop, while ours is silent
         self._silent = 0  # collectives since our mark was seen
         self._silence = 0  # so many are borne
         self._started: Optional[int] = None  # the step that we have begun, as the probe has it
@@ -157,7 +157,7 @@ class LoopSteps:
         else:
             self._look(name, comm, method, args, kwargs, frame)
 
-    def _is_at(self, mark: Optional[Mark], name: str, comm: Any, frame: Any) -> bool:
+    def _is_at(self, mark: Optional[StepMark], name: str, comm: Any, frame: Any) -> bool:
         if mark is None or frame.f_lasti != mark.offset or id(frame.f_code) != mark.code:
             return False
         return self._place(name, comm, frame) == mark.place
@@ -217,7 +217,7 @@ class LoopSteps:
         marked = names[block[at]]
         later = range(loop.first + at, len(symbols))
         times_ = [moments[index] for index in later if names[symbols[index]] == marked]
-        mark = Mark(marked, each, (len(times_) - 1) % each, loop.period)
+        mark = StepMark(marked, each, (len(times_) - 1) % each, loop.period)
         self._search()
         if self._mark is not None:
             self._rival = mark
@@ -228,7 +228,7 @@ class LoopSteps:
             self._adopted()
             self._take(mark, times_[::each])
 
-    def _take(self, mark: Mark, starts: List[int]) -> None:
+    def _take(self, mark: StepMark, starts: List[int]) -> None:
         """From now on this mark begins steps."""
         self._mark, self._rival = mark, None
         self._silent, self._silence = 0, mark.silence

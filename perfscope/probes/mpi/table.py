@@ -1,6 +1,6 @@
 """What mpi4py's methods move: for each the words of the timeline, and a rule that reads its arguments.
 
-A rule is given a `Call` and tells its rows: one for most, two for Sendrecv, none for a send to nobody
+A rule is given a `ActiveCall` and tells its rows: one for most, two for Sendrecv, none for a send to nobody
 (PROC_NULL). Bytes are this rank's own: what it hands in and what it takes out.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from .buffers import UNKNOWN, Buffers, Size
-from .groups import Place
+from .groups import Communicator
 
 
-class Row(NamedTuple):
+class TimelineRow(NamedTuple):
     """One communication as the timeline has it."""
 
     collective: str
@@ -22,7 +22,7 @@ class Row(NamedTuple):
     peer: Optional[int]  # global rank
 
 
-class Call:
+class ActiveCall:
     """One call under way, as rules see it.
 
     Attributes:
@@ -36,7 +36,12 @@ class Call:
     __slots__ = ("buffers", "comm", "constants", "given", "place", "result", "status")
 
     def __init__(
-        self, comm: Any, comm_place: Place, given: Dict[str, Any], buffers: Buffers, constants: "Constants"
+        self,
+        comm: Any,
+        comm_place: Communicator,
+        given: Dict[str, Any],
+        buffers: Buffers,
+        constants: "Constants",
     ) -> None:
         self.comm = comm
         self.place = comm_place
@@ -67,7 +72,7 @@ class Constants(NamedTuple):
     byte: Any  # the datatype
 
 
-Rule = Callable[[Call], List[Row]]
+Rule = Callable[[ActiveCall], List[TimelineRow]]
 
 
 class Method(NamedTuple):
@@ -93,15 +98,15 @@ class Method(NamedTuple):
 # -- collectives ------------------------------------------------------------------------------------------
 
 
-def _one(name: str, given: Size, taken: Size) -> List[Row]:
-    return [Row(name, given.num_bytes, taken.num_bytes, given.dtype or taken.dtype, None)]
+def _one(name: str, given: Size, taken: Size) -> List[TimelineRow]:
+    return [TimelineRow(name, given.num_bytes, taken.num_bytes, given.dtype or taken.dtype, None)]
 
 
-def _barrier(call: Call) -> List[Row]:
+def _barrier(call: ActiveCall) -> List[TimelineRow]:
     return _one("barrier", UNKNOWN, UNKNOWN)
 
 
-def _bcast(call: Call) -> List[Row]:
+def _bcast(call: ActiveCall) -> List[TimelineRow]:
     size = call.buffers.simple(call.given["buf"])
     return _one("broadcast", size, size)
 
@@ -114,7 +119,7 @@ def _nothing(size: Size) -> Size:
     return Size(0, size.dtype)
 
 
-def _sized(call: Call, name: str, form: str, blocks: int) -> Size:
+def _sized(call: ActiveCall, name: str, form: str, blocks: int) -> Size:
     """The buffer argument `name`; `form`: "simple", "vector" or "each"."""
     argument = call.given.get(name)
     if call.buffers.is_in_place(argument):
@@ -125,7 +130,7 @@ def _sized(call: Call, name: str, form: str, blocks: int) -> Size:
 
 
 def _gather(form: str) -> Rule:
-    def rule(call: Call) -> List[Row]:
+    def rule(call: ActiveCall) -> List[TimelineRow]:
         taken = _sized(call, "recvbuf", form, call.size) if call.at_root else UNKNOWN
         given = _sized(call, "sendbuf", "simple", 1)
         if call.at_root and call.buffers.is_in_place(call.given.get("sendbuf")) and form == "simple":
@@ -136,7 +141,7 @@ def _gather(form: str) -> Rule:
 
 
 def _scatter(form: str) -> Rule:
-    def rule(call: Call) -> List[Row]:
+    def rule(call: ActiveCall) -> List[TimelineRow]:
         given = _sized(call, "sendbuf", form, call.size) if call.at_root else UNKNOWN
         taken = _sized(call, "recvbuf", "simple", 1)
         if call.at_root and call.buffers.is_in_place(call.given.get("recvbuf")) and form == "simple":
@@ -147,7 +152,7 @@ def _scatter(form: str) -> Rule:
 
 
 def _allgather(name: str, form: str) -> Rule:
-    def rule(call: Call) -> List[Row]:
+    def rule(call: ActiveCall) -> List[TimelineRow]:
         blocks = call.size if name == "all_gather" else int(call.comm.indegree)
         taken = _sized(call, "recvbuf", form, blocks)
         given = _sized(call, "sendbuf", "simple", 1)
@@ -159,7 +164,7 @@ def _allgather(name: str, form: str) -> Rule:
 
 
 def _alltoall(name: str, form: str) -> Rule:
-    def rule(call: Call) -> List[Row]:
+    def rule(call: ActiveCall) -> List[TimelineRow]:
         is_square = name == "all_to_all"
         taken = _sized(call, "recvbuf", form, call.size if is_square else int(call.comm.indegree))
         given = _sized(call, "sendbuf", form, call.size if is_square else int(call.comm.outdegree))
@@ -170,7 +175,7 @@ def _alltoall(name: str, form: str) -> Rule:
 
 
 def _reduction(name: str) -> Rule:
-    def rule(call: Call) -> List[Row]:
+    def rule(call: ActiveCall) -> List[TimelineRow]:
         given = call.given["recvbuf" if call.buffers.is_in_place(call.given.get("sendbuf")) else "sendbuf"]
         size = call.buffers.simple(given)
         return _one(name, size, size if name != "reduce" or call.at_root else _nothing(size))
@@ -179,7 +184,7 @@ def _reduction(name: str) -> Rule:
 
 
 def _reduce_scatter(block: bool) -> Rule:
-    def rule(call: Call) -> List[Row]:
+    def rule(call: ActiveCall) -> List[TimelineRow]:
         parts = call.size if block else 1  # a count that is given is that of one block
         if call.buffers.is_in_place(call.given.get("sendbuf")):
             given = call.buffers.simple(call.given["recvbuf"], parts)
@@ -193,7 +198,7 @@ def _reduce_scatter(block: bool) -> Rule:
 def _objects(name: str) -> Rule:
     """Lower-case collectives: objects in and out, lists of them where all ranks' come together."""
 
-    def rule(call: Call) -> List[Row]:
+    def rule(call: ActiveCall) -> List[TimelineRow]:
         given = call.given.get("obj", call.given.get("sendobj"))
         many_in = name in ("scatter", "all_to_all", "neighbor_all_to_all")
         many_out = name in (
@@ -207,7 +212,7 @@ def _objects(name: str) -> Rule:
         size_out = call.buffers.objects(call.result) if many_out else call.buffers.object(call.result)
         if name == "broadcast":
             size_in = size_out  # only the root handed something in
-        return [Row(name, size_in, size_out, None, None)]
+        return [TimelineRow(name, size_in, size_out, None, None)]
 
     return rule
 
@@ -215,16 +220,18 @@ def _objects(name: str) -> Rule:
 # -- point to point ---------------------------------------------------------------------------------------
 
 
-def _sends(call: Call, buffer: str, size: Optional[int] = None, dtype: Optional[str] = None) -> List[Row]:
+def _sends(
+    call: ActiveCall, buffer: str, size: Optional[int] = None, dtype: Optional[str] = None
+) -> List[TimelineRow]:
     dest = call.given.get("dest")
     if dest == call.constants.proc_null:
         return []
     if buffer:
         size, dtype = call.buffers.simple(call.given[buffer], call.given.get("partitions", 1))
-    return [Row("send", size, None, dtype, call.place.global_rank(dest))]
+    return [TimelineRow("send", size, None, dtype, call.place.global_rank(dest))]
 
 
-def _receives(call: Call, buffer: str, size: Optional[int] = None) -> List[Row]:
+def _receives(call: ActiveCall, buffer: str, size: Optional[int] = None) -> List[TimelineRow]:
     """What came, as the status tells; what there is room for where there is no status."""
     source = call.given.get("source")
     dtype = None
@@ -237,46 +244,46 @@ def _receives(call: Call, buffer: str, size: Optional[int] = None) -> List[Row]:
         source = call.status.Get_source()
         if buffer:
             size = int(call.status.Get_count(call.constants.byte))
-    return [Row("recv", None, size, dtype, call.place.global_rank(source))]
+    return [TimelineRow("recv", None, size, dtype, call.place.global_rank(source))]
 
 
-def _send(call: Call) -> List[Row]:
+def _send(call: ActiveCall) -> List[TimelineRow]:
     return _sends(call, "buf")
 
 
-def _recv(call: Call) -> List[Row]:
+def _recv(call: ActiveCall) -> List[TimelineRow]:
     return _receives(call, "buf")
 
 
-def _sendrecv(call: Call) -> List[Row]:
+def _sendrecv(call: ActiveCall) -> List[TimelineRow]:
     return _sends(call, "sendbuf") + _receives(call, "recvbuf")
 
 
-def _sendrecv_replace(call: Call) -> List[Row]:
+def _sendrecv_replace(call: ActiveCall) -> List[TimelineRow]:
     return _sends(call, "buf") + _receives(call, "buf")
 
 
-def _send_object(call: Call) -> List[Row]:
+def _send_object(call: ActiveCall) -> List[TimelineRow]:
     return _sends(call, "", call.buffers.object(call.given["obj"]))
 
 
-def _recv_object(call: Call) -> List[Row]:
+def _recv_object(call: ActiveCall) -> List[TimelineRow]:
     return _receives(call, "", call.buffers.object(call.result))
 
 
-def _sendrecv_object(call: Call) -> List[Row]:
+def _sendrecv_object(call: ActiveCall) -> List[TimelineRow]:
     given = call.buffers.object(call.given["sendobj"])
     return _sends(call, "", given) + _receives(call, "", call.buffers.object(call.result))
 
 
-def _probe(call: Call) -> List[Row]:
+def _probe(call: ActiveCall) -> List[TimelineRow]:
     peer = call.status.Get_source() if call.status is not None else call.given.get("source")
-    return [Row("probe", None, None, None, call.place.global_rank(peer))]
+    return [TimelineRow("probe", None, None, None, call.place.global_rank(peer))]
 
 
-def _made(call: Call) -> List[Row]:
+def _made(call: ActiveCall) -> List[TimelineRow]:
     """A communicator is made: all ranks of the old one agree on it."""
-    return [Row("create", None, None, None, None)]
+    return [TimelineRow("create", None, None, None, None)]
 
 
 # -- the tables -------------------------------------------------------------------------------------------

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Dict, List, Tuple
 
 from .calls import Timing, _like, wrap
-from .groups import Place
+from .groups import Communicator
 from .requests import stand_in
-from .table import Call, Method, Row, Rule
+from .table import ActiveCall, Method, Rule, TimelineRow
 
 _PUT = ("origin", "target_rank", "target")
 _GET_PUT = ("origin", "result", "target_rank", "target", "op")
@@ -35,12 +35,12 @@ class WindowPlaces:
     def __init__(self, timing: Timing) -> None:
         self._timing = timing
         self._handle = getattr(timing.mpi, "_handleof", id)
-        self._known: Dict[int, Place] = {}
+        self._known: Dict[int, Communicator] = {}
 
     def note(self, window: Any, comm: Any) -> None:
         self._known[self._handle(window)] = self._timing.place_of(comm)
 
-    def of(self, window: Any) -> Place:
+    def of(self, window: Any) -> Communicator:
         """Of a window; asked for the first time, its ranks are found out."""
         window_place = self._known.get(self._handle(window))
         if window_place is None:
@@ -80,35 +80,35 @@ def _free(window_places: WindowPlaces, original: Any) -> Any:
 # -- rules ------------------------------------------------------------------------------------------------
 
 
-def _moved(call: Call, name: str, given: str, taken: str) -> List[Row]:
+def _moved(call: ActiveCall, name: str, given: str, taken: str) -> List[TimelineRow]:
     rank = call.given.get("target_rank")
     if rank == call.constants.proc_null:
         return []
     sizes = [call.buffers.simple(call.given[argument]) if argument else None for argument in (given, taken)]
     dtype = next((size.dtype for size in sizes if size is not None), None)
     in_bytes, out_bytes = (size.num_bytes if size is not None else None for size in sizes)
-    return [Row(name, in_bytes, out_bytes, dtype, call.place.global_rank(rank))]
+    return [TimelineRow(name, in_bytes, out_bytes, dtype, call.place.global_rank(rank))]
 
 
 def _put(name: str) -> Rule:
     return lambda call: _moved(call, name, "origin", "")
 
 
-def _get(call: Call) -> List[Row]:
+def _get(call: ActiveCall) -> List[TimelineRow]:
     return _moved(call, "get", "", "origin")
 
 
-def _both(call: Call) -> List[Row]:
+def _both(call: ActiveCall) -> List[TimelineRow]:
     return _moved(call, "accumulate", "origin", "result")
 
 
-def _fence(call: Call) -> List[Row]:
-    return [Row("fence", None, None, None, None)]
+def _fence(call: ActiveCall) -> List[TimelineRow]:
+    return [TimelineRow("fence", None, None, None, None)]
 
 
-def _epoch(call: Call) -> List[Row]:
+def _epoch(call: ActiveCall) -> List[TimelineRow]:
     """Locks and flushes: waiting for what was put and got; `rank` is the target's, if it is one."""
-    return [Row("epoch", None, None, None, call.place.global_rank(call.given.get("rank")))]
+    return [TimelineRow("epoch", None, None, None, call.place.global_rank(call.given.get("rank")))]
 
 
 def _methods() -> Dict[str, Method]:

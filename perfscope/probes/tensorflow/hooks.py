@@ -30,7 +30,7 @@ _COLLECTIVES = (
 _clock = time.monotonic_ns
 
 
-class Call:
+class FunctionCall:
     """An outermost call of a tf.function.
 
     Attributes:
@@ -62,7 +62,7 @@ def wrap_function(probe: Any) -> None:
     def get_concrete_function(function: Any, *args: Any, **kwargs: Any) -> Any:
         if not probe.looks():
             return original(function, *args, **kwargs)
-        call = Call(function, (args, kwargs), traces_only=True)
+        call = FunctionCall(function, (args, kwargs), traces_only=True)
         probe.calls[call.thread] = call
         try:
             concrete = original(function, *args, **kwargs)
@@ -84,7 +84,7 @@ def _called(probe: Any, original: Any) -> Any:
     def __call__(function: Any, *args: Any, **kwargs: Any) -> Any:
         if not probe.looks():
             return original(function, *args, **kwargs)
-        call = Call(function, (args, kwargs))
+        call = FunctionCall(function, (args, kwargs))
         probe.calls[call.thread] = call
         try:
             probe.guarded("step", probe.function_called, call)

@@ -74,7 +74,7 @@ class TensorFlowProbe(StepProbe):
 
     def start_afresh(self) -> None:
         super().start_afresh()
-        self.calls: Dict[int, hooks.Call] = {}
+        self.calls: Dict[int, hooks.FunctionCall] = {}
         self.updating = self.waiting = False
         self.updates = GraphUpdates()
         self.variables = describe.Variables()
@@ -134,14 +134,14 @@ class TensorFlowProbe(StepProbe):
             self.off or threading.get_ident() in self.calls or not self.on_training_thread or _is_replica()
         )
 
-    def _call_here(self) -> Optional[hooks.Call]:
+    def _call_here(self) -> Optional[hooks.FunctionCall]:
         """The call that this thread works for."""
         call = self.calls.get(threading.get_ident())
         if call is None and self.calls and _is_replica():
             call = next(iter(list(self.calls.values())), None)
         return call
 
-    def function_called(self, call: hooks.Call) -> None:
+    def function_called(self, call: hooks.FunctionCall) -> None:
         """The outermost call of a tf.function begins."""
         keys = self._train.get(call.function)
         if keys is not None:
@@ -154,7 +154,7 @@ class TensorFlowProbe(StepProbe):
             if self._others > MAX_EVALUATIONS:
                 self.cut_window()
 
-    def function_traced(self, call: hooks.Call, concrete: Any) -> None:
+    def function_traced(self, call: hooks.FunctionCall, concrete: Any) -> None:
         """A concrete function has been made; it may be called by itself."""
         if call.keys:
             self._train[concrete] = self._train[call.function] = call.keys
@@ -234,7 +234,7 @@ class TensorFlowProbe(StepProbe):
     def batch_taken(self, batch: Any) -> None:
         self._batch = describe.samples_of((batch,))
 
-    def _traced_update(self, call: hooks.Call, key: int) -> None:
+    def _traced_update(self, call: hooks.FunctionCall, key: int) -> None:
         """An update is being traced into a function: it trains, and this call is a step, or a part of one."""
         call.keys.add(key)
         if getattr(call.function, "_jit_compile", None):
@@ -252,7 +252,7 @@ class TensorFlowProbe(StepProbe):
         else:
             call.late = True
 
-    def function_returned(self, call: hooks.Call) -> None:
+    def function_returned(self, call: hooks.FunctionCall) -> None:
         if not call.trains:
             call.trains = True
             self._update_comes(call.keys, call.began, call.args)

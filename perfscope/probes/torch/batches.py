@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ..frames import around
 from .layers import parts
-from .loaders import Batch, Loaders, Shape, shape_of, tensors_of
+from .loaders import LoaderBatch, Loaders, Shape, shape_of, tensors_of
 
 LOADER, TARGETS, LAYERS, INPUT = "loader", "targets", "layers", "input"
 _HOOK = "perfscope batch"  # our key in torch's table of global forward pre-hooks
@@ -44,7 +44,7 @@ class Batches:
         """Start afresh: at arming, and in every forked child."""
         self.settled()
         self.loaders.reset()
-        self._current: Optional[Batch] = None
+        self._current: Optional[LoaderBatch] = None
         self._step = -1
         self._from_loader = False  # this step's samples
         self._repeated = False  # a loader fed the step before, and has given none of its own to this one
@@ -166,12 +166,12 @@ class Batches:
         current.counted = 0  # trained on once more
         return self._use(current, part)
 
-    def _take(self, batch: Batch, part: int) -> int:
+    def _take(self, batch: LoaderBatch, part: int) -> int:
         self.loaders.take(batch)
         self._current, self._repeated = batch, False
         return self._use(batch, part)
 
-    def _use(self, batch: Batch, part: int) -> int:
+    def _use(self, batch: LoaderBatch, part: int) -> int:
         part = min(part, batch.size - batch.counted)
         batch.counted += part
         self._from_loader = True

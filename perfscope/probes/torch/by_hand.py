@@ -14,7 +14,7 @@ from typing import Any, Callable, List, Optional, Set, Tuple
 
 from ...vocabulary.notes import NoteKind
 from ..steps import Step, StepTracker
-from .models import Calls
+from .models import ForwardCalls
 
 ENOUGH = 8  # sets of gradients used up without any optimizer: the updates are written by hand
 SOURCE = "backward passes"  # `step_source` in rank.json
@@ -117,7 +117,7 @@ def take_over(probe: Any) -> None:
     probe._bind()
     if probe._recorder is None:
         return
-    probe._calls = Calls()
+    probe._calls = ForwardCalls()
     probe._tracker = hand.tracker
     for step in hand.steps:
         probe._step_done(step)

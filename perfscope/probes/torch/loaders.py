@@ -46,7 +46,7 @@ def shape_of(torch: Any, tensor: Any) -> Optional[Shape]:
         return None
 
 
-class Batch:
+class LoaderBatch:
     """One batch that a loader gave.
 
     Attributes:
@@ -102,7 +102,7 @@ class Loaders:
 
     def reset(self) -> None:
         """In a forked child: nothing was loaded."""
-        self.waiting: Deque[Batch] = collections.deque(maxlen=MAX_WAITING)
+        self.waiting: Deque[LoaderBatch] = collections.deque(maxlen=MAX_WAITING)
         # iterator -> (its sampler's iterator, sizes drawn and not yet given out)
         self._drawn: Any = weakref.WeakKeyDictionary()
 
@@ -125,7 +125,7 @@ class Loaders:
         shapes = [shape_of(torch, tensor) or () for tensor in tensors]
         size = _size(drawn, [shape for shape in shapes if shape], data, iterator._dataset_kind == _ITERABLE)
         if size is not None:
-            self.waiting.append(Batch(size, tensors, shapes))
+            self.waiting.append(LoaderBatch(size, tensors, shapes))
 
     def evaluated(self) -> None:
         """A model has run without gradients: what is waiting may be an evaluation's."""
@@ -133,12 +133,12 @@ class Loaders:
             for batch in list(self.waiting):
                 batch.passed = True
 
-    def fresh(self) -> List[Batch]:
+    def fresh(self) -> List[LoaderBatch]:
         """Batches that the forward pass about to run may be on, oldest first."""
         waiting = list(self.waiting)
         return [batch for batch in waiting if not batch.passed] or waiting[-1:]
 
-    def take(self, last: Batch) -> None:
+    def take(self, last: LoaderBatch) -> None:
         """Training is on `last`: it and what came before it wait no more."""
         while self.waiting:
             if self.waiting.popleft() is last:

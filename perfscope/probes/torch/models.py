@@ -25,22 +25,22 @@ def _parameters(module: Any) -> Iterator[Any]:
                 yield parameter
 
 
-class Call(NamedTuple):
+class ForwardCall(NamedTuple):
     """A forward call: when it began (ns, CLOCK_MONOTONIC), and of what (a weak reference)."""
 
     time: int
     module: Callable[[], Any]
 
 
-class Calls:
+class ForwardCalls:
     """Forward calls since the last update but one, the first of each module since an update.
 
     A generator may run for the discriminator's update alone, its own comes after that.
     """
 
     def __init__(self) -> None:
-        self._by_id: Dict[int, Call] = {}
-        self._before: Dict[int, Call] = {}
+        self._by_id: Dict[int, ForwardCall] = {}
+        self._before: Dict[int, ForwardCall] = {}
 
     def updated(self) -> None:
         """An optimizer has begun its update."""
@@ -52,9 +52,9 @@ class Calls:
             del self._by_id[id(module)]  # an earlier module of this address is gone
         elif cached is not None or len(self._by_id) >= MAX_CALLS:
             return
-        self._by_id[id(module)] = Call(now, weakref.ref(module))
+        self._by_id[id(module)] = ForwardCall(now, weakref.ref(module))
 
-    def outermost(self) -> List[Call]:
+    def outermost(self) -> List[ForwardCall]:
         """In order of time, without modules inside others that were called as well."""
         calls = {**self._before, **self._by_id}
         alive = [(call, call.module()) for call in sorted(calls.values(), key=lambda call: call.time)]
@@ -134,7 +134,7 @@ class Models:
             return not self._roots
         return _is_trained(module)  # no optimizer holds anything: updates are written by hand
 
-    def find(self, calls: List[Call]) -> List[Call]:
+    def find(self, calls: List[ForwardCall]) -> List[ForwardCall]:
         """Those of `calls` (outermost ones) that are of models; models not known before are taken in.
 
         Where the first optimizer holds copies of the parameters (master weights of another precision, a flat

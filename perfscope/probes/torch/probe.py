@@ -31,7 +31,7 @@ from .closures import with_marked_closure
 from .compile import CompileWatch
 from .groups import GroupMarks
 from .layers import LayerMarks, unwrap
-from .models import Call, Calls, Models, Modes
+from .models import ForwardCall, ForwardCalls, Models, Modes
 from .names import ModelNames
 from .trace import TorchTrace
 from .wraps import unseen_test, wrap_backward, wrap_loader, wrap_process_group
@@ -87,7 +87,7 @@ class TorchProbe:
         self._in_backward = False
         self._models, self._modes = Models(), Modes()
         self._names: Optional[ModelNames] = None
-        self._calls = Calls()  # since the last update, of what may yet prove to be a model
+        self._calls = ForwardCalls()  # since the last update, of what may yet prove to be a model
         self._updated = 0  # when an update began last
         self._provisional = False  # a forward pass since the last backward was taken for the model's
         self._hand: Optional[by_hand.ByHand] = by_hand.ByHand()  # None: an optimizer has stepped
@@ -258,7 +258,7 @@ class TorchProbe:
         if self._bound:
             self._disarm()
             if self._hand is not None:
-                self._models.find([Call(now, weakref.ref(module))])
+                self._models.find([ForwardCall(now, weakref.ref(module))])
         else:
             self._provisional = True
         self._model_called(now, module, args, source)

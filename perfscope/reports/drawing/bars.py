@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfscope.reports import curve_places as places
+from perfscope.reports import curve_layout as places
 from perfscope.reports import geometry
 from perfscope.reports.curves import IntervalBar, IntervalBars
 from perfscope.reports.display import path_end

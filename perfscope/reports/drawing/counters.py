@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 from perfscope import units
-from perfscope.reports import geometry, plots
+from perfscope.reports import chart_layout, geometry
 from perfscope.reports.drawing.picture import (
     Box,
-    Entry,
     Json,
+    LegendEntry,
     Panel,
     Picture,
     grid,
@@ -19,7 +19,7 @@ from perfscope.reports.drawing.picture import (
     y_axis,
 )
 from perfscope.reports.drawing.shapes import Line, Path, Point, Rect, Shape, Text
-from perfscope.reports.model import CounterChart, CounterLine, Counters, Mark
+from perfscope.reports.model import CounterChart, CounterLine, Counters, TimeLabel
 
 NEAREST_NUMBERS = 2.5  # per cent between the numbers of two disturbances
 PLAIN = 5  # of many lines, so many need no dashes: their colors are not near another's
@@ -50,21 +50,21 @@ def _instant(at: int) -> str:
     return units.format_ns(at) if at else "0 s"
 
 
-def _legend(block: Counters) -> list[Entry]:
+def _legend(block: Counters) -> list[LegendEntry]:
     entries = []
     if block.steps:
         sample = Line(x1=0, y1=6, x2=24, y2=6, look="ct-steps")
-        entries.append(Entry(title="training steps", sample=(sample,), width=24))
+        entries.append(LegendEntry(title="training steps", sample=(sample,), width=24))
     if block.windows:
         entries.append(
-            Entry(title="traced window", sample=(Rect(x=5, width=4, height=12, look="ct-window"),))
+            LegendEntry(title="traced window", sample=(Rect(x=5, width=4, height=12, look="ct-window"),))
         )
     if block.disturbances:
         entries.append(swatch("disturbed", "disturbance"))
     return entries
 
 
-def _stretch(block: Counters, mark: Mark, look: str, pattern: str = "") -> Rect:
+def _stretch(block: Counters, mark: TimeLabel, look: str, pattern: str = "") -> Rect:
     start, size = 100 * mark.start_ns / block.span_ns, 100 * (mark.end_ns - mark.start_ns) / block.span_ns
     return Rect(x=start, width=size, look=look, pattern=pattern)
 
@@ -104,9 +104,9 @@ def mark_numbers(block: Counters) -> list[tuple[int, float]]:
 
 
 def _panel(block: Counters, chart: CounterChart) -> Panel:
-    frame = plots.counter_frame(chart)
-    ticks = plots.value_ticks(frame.unit, frame.low, frame.high, 4)
-    many = len(chart.lines) > plots.MOST_BANDS
+    frame = chart_layout.counter_frame(chart)
+    ticks = chart_layout.value_ticks(frame.unit, frame.low, frame.high, 4)
+    many = len(chart.lines) > chart_layout.MOST_BANDS
     shapes = [*grid(ticks), *_stretches(block)]
     if not many:
         shapes += [
@@ -120,13 +120,13 @@ def _panel(block: Counters, chart: CounterChart) -> Panel:
     for peak in frame.peaks:
         y = _down(frame, peak)
         shapes.append(Line(x1=0, y1=y, x2=100, y2=y, look="ct-peak"))
-    notes = [plots.line_note(chart, line, frame) for line in chart.lines]
+    notes = [chart_layout.line_note(chart, line, frame) for line in chart.lines]
     entries = [
-        Entry(title=line.label, note=note, width=24, sample=(_sample(slot, many),))
+        LegendEntry(title=line.label, note=note, width=24, sample=(_sample(slot, many),))
         for slot, (line, note) in enumerate(zip(chart.lines, notes, strict=True))
     ]
     if chart.num_left_out:
-        entries.append(Entry(title="", note=f"{chart.num_left_out} more, with a lower mean"))
+        entries.append(LegendEntry(title="", note=f"{chart.num_left_out} more, with a lower mean"))
     summary = "; ".join(f"{line.label}, {note}" for line, note in zip(chart.lines, notes, strict=True))
     return Panel(
         id=chart.id,
@@ -134,7 +134,7 @@ def _panel(block: Counters, chart: CounterChart) -> Panel:
         boxes=(Box(shapes=tuple(shapes), axis=y_axis(ticks, 6)),),
         height=84 if many else 64,
         title=chart.title,
-        note=plots.chart_note(chart, frame),
+        note=chart_layout.chart_note(chart, frame),
         entries=tuple(entries),
         look="ct-chart",
         summary=f"{chart.title}: {summary}",
@@ -150,22 +150,22 @@ def _sample(slot: int, many: bool) -> Line:
     return Line(x1=0, y1=6, x2=24, y2=6, look=_look(slot, many))
 
 
-def _down(frame: plots.CounterFrame, value: float) -> float:
+def _down(frame: chart_layout.CounterFrame, value: float) -> float:
     return max(min(100 * (1 - (value - frame.low) / (frame.high - frame.low)), 200), -100)
 
 
-def line_runs(frame: plots.CounterFrame, line: CounterLine, span_ns: int) -> list[list[Point]]:
+def line_runs(frame: chart_layout.CounterFrame, line: CounterLine, span_ns: int) -> list[list[Point]]:
     """The line's points in per cent, in runs between missing readings."""
     return [
         [(100 * line.t_ns[i] / span_ns, _down(frame, line.mean[i])) for i in run]
-        for run in plots.line_runs(line)
+        for run in chart_layout.line_runs(line)
     ]
 
 
-def _band(frame: plots.CounterFrame, line: CounterLine, span_ns: int) -> list[list[Point]]:
+def _band(frame: chart_layout.CounterFrame, line: CounterLine, span_ns: int) -> list[list[Point]]:
     """Around what each point stands for."""
     bands = []
-    for run in plots.line_runs(line):
+    for run in chart_layout.line_runs(line):
         finite = [i for i in run if math.isfinite(line.low[i]) and math.isfinite(line.high[i])]
         if len(finite) > 1:
             up = [(100 * line.t_ns[i] / span_ns, _down(frame, line.high[i])) for i in finite]

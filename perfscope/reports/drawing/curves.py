@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from perfscope.reports import curve_places as places
+from perfscope.reports import curve_layout as places
 from perfscope.reports.curves import Curve, CurveChart
-from perfscope.reports.drawing.picture import Box, Entry, Json, Panel, Picture, grid, lay_out, x_axis, y_axis
-from perfscope.reports.drawing.shapes import Line, Mark, Path, Point, Shape
+from perfscope.reports.drawing.picture import (
+    Box,
+    Json,
+    LegendEntry,
+    Panel,
+    Picture,
+    grid,
+    lay_out,
+    x_axis,
+    y_axis,
+)
+from perfscope.reports.drawing.shapes import Line, Marker, Path, Point, Shape
 from perfscope.reports.values import format_value
 
 MARK = 3.6  # pixels
@@ -74,12 +84,12 @@ def _mark(curve: Curve, slot: int | None, x: float, y: float) -> list[Shape]:
         return []
     kind, hollow = places.shape(slot)
     look = f"cv-mark{' hollow' if hollow or curve.kind == 'fit' else ''} {_color(slot)}"
-    return [Mark(x=x, y=y, kind=kind, size=MARK, look=look)]
+    return [Marker(x=x, y=y, kind=kind, size=MARK, look=look)]
 
 
-def _entry(curve: Curve, slot: int | None) -> Entry:
+def _entry(curve: Curve, slot: int | None) -> LegendEntry:
     line = Line(x1=0, y1=6, x2=SAMPLE, y2=6, look=f"cv-line {curve.kind} {_color(slot)}")
-    return Entry(title=curve.label, sample=(line, *_mark(curve, slot, SAMPLE / 2, 6)), width=SAMPLE)
+    return LegendEntry(title=curve.label, sample=(line, *_mark(curve, slot, SAMPLE / 2, 6)), width=SAMPLE)
 
 
 def curve_words(chart: CurveChart, curve: Curve) -> str:

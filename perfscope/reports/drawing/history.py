@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from perfscope.reports.drawing.patterns import pattern
 from perfscope.reports.drawing.picture import (
     Box,
-    Entry,
     Json,
+    LegendEntry,
     Panel,
     Picture,
     grid,
@@ -18,8 +18,8 @@ from perfscope.reports.drawing.picture import (
     x_axis,
     y_axis,
 )
-from perfscope.reports.drawing.shapes import Line, Mark, Path, Point, Rect, Shape, Text
-from perfscope.reports.gate_history import places
+from perfscope.reports.drawing.shapes import Line, Marker, Path, Point, Rect, Shape, Text
+from perfscope.reports.gate_history import layout
 from perfscope.reports.gate_history.chart import HistoryChart, RunPoint
 from perfscope.reports.values import Unit, format_value
 
@@ -37,7 +37,7 @@ def _history(chart: HistoryChart) -> Picture:
     return Picture(
         id=chart.id,
         title=chart.title,
-        caption=places.full_caption(chart),
+        caption=layout.full_caption(chart),
         look="curves history",
         legend=() if chart.small else tuple(_legend(chart)),
         panels=(
@@ -49,7 +49,7 @@ def _history(chart: HistoryChart) -> Picture:
                 cursor=True,
             ),
         ),
-        axis=() if chart.small else x_axis(places.x_ticks(chart), height=AXIS),
+        axis=() if chart.small else x_axis(layout.x_ticks(chart), height=AXIS),
         axis_height=AXIS,
         x_title="" if chart.small else "Session, oldest first",
         y_title="" if chart.small else summary,
@@ -60,50 +60,50 @@ def _history(chart: HistoryChart) -> Picture:
     )
 
 
-def _legend(chart: HistoryChart) -> Iterator[Entry]:
+def _legend(chart: HistoryChart) -> Iterator[LegendEntry]:
     def spot(look: str, size: float) -> tuple[Shape, ...]:
-        return (Mark(x=SAMPLE / 2, y=6, kind="circle", size=size, look=look),)
+        return (Marker(x=SAMPLE / 2, y=6, kind="circle", size=size, look=look),)
 
-    yield Entry(title="Session", sample=spot("hs-run", 3.6), width=SAMPLE)
-    if places.dots(chart):
-        yield Entry(title="Single run", sample=spot("hs-one", 1.8), width=SAMPLE)
-    if places.has_doubtful(chart):
-        yield Entry(title="Disturbed", sample=spot("hs-run doubtful", 3.4), width=SAMPLE)
+    yield LegendEntry(title="Session", sample=spot("hs-run", 3.6), width=SAMPLE)
+    if layout.dots(chart):
+        yield LegendEntry(title="Single run", sample=spot("hs-one", 1.8), width=SAMPLE)
+    if layout.has_doubtful(chart):
+        yield LegendEntry(title="Disturbed", sample=spot("hs-run doubtful", 3.4), width=SAMPLE)
     if chart.levels:
         line = Line(x1=0, y1=6, x2=SAMPLE, y2=6, look="hs-level")
-        yield Entry(title="Level (median)", sample=(line,), width=SAMPLE)
-    for key, title in places.shown_parts(chart):
+        yield LegendEntry(title="Level (median)", sample=(line,), width=SAMPLE)
+    for key, title in layout.shown_parts(chart):
         yield swatch(key, title)
 
 
 def _boxes(chart: HistoryChart) -> Iterator[Box]:
     """Words on the changes, points, columns: one below the other."""
-    rows = places.label_rows(chart)
-    rules = places.rules(chart)
+    rows = layout.label_rows(chart)
+    rules = layout.rules(chart)
     if rows:
         break_shapes = [
             shape for rule in rules if rule.row is not None for shape in _told(rule, rule.row, rows)
         ]
         yield Box(shapes=tuple(break_shapes), height=WORDS * rows, ground=False)
-    up, height = places.y_ticks(chart), SMALL if chart.small else POINTS
+    up, height = layout.y_ticks(chart), SMALL if chart.small else POINTS
     lines = [_rule(rule, rule.x, 0) for rule in rules]
     shapes = (*grid(up), _line(chart), *lines, *_levels(chart), *_marks(chart))
     yield Box(shapes=shapes, axis=y_axis(up), top=WORDS * rows, height=height)
     if chart.parts:
         below = WORDS * rows + height + BETWEEN
         columns = (*_columns(chart), *lines)
-        yield Box(shapes=columns, axis=y_axis(places.part_ticks(chart)), top=below, height=COLUMNS)
+        yield Box(shapes=columns, axis=y_axis(layout.part_ticks(chart)), top=below, height=COLUMNS)
 
 
-def _rule(rule: places.Rule, x: float, top: float) -> Line:
+def _rule(rule: layout.Rule, x: float, top: float) -> Line:
     return Line(x1=x, y1=top, x2=x, y2=100, look=f"hs-rule {_direction(rule)}")
 
 
-def _direction(rule: places.Rule) -> str:
+def _direction(rule: layout.Rule) -> str:
     return "worse" if rule.mark.is_worse else "better"
 
 
-def _told(rule: places.Rule, row: int, rows: int) -> Iterator[Shape]:
+def _told(rule: layout.Rule, row: int, rows: int) -> Iterator[Shape]:
     top = 100 * row / rows
     yield _rule(rule, rule.x, top)
     anchor, dx = ("end", -6.0) if rule.left else ("start", 6.0)
@@ -115,7 +115,7 @@ def _told(rule: places.Rule, row: int, rows: int) -> Iterator[Shape]:
 
 def _line(chart: HistoryChart) -> Path:
     """Through the points; it ends and begins anew where a value is missing."""
-    box = places.frame(chart)
+    box = layout.frame(chart)
     runs: list[list[Point]] = [[]]
     for point in chart.points:
         if math.isfinite(point.value):
@@ -126,7 +126,7 @@ def _line(chart: HistoryChart) -> Path:
 
 
 def _levels(chart: HistoryChart) -> Iterator[Shape]:
-    box = places.frame(chart)
+    box = layout.frame(chart)
     for level in chart.levels:
         left, right, y = box.x(level.first - 0.5), box.x(level.last + 0.5), 100 - box.y(level.value)
         for look in ("hs-halo", "hs-level"):
@@ -134,19 +134,19 @@ def _levels(chart: HistoryChart) -> Iterator[Shape]:
 
 
 def _marks(chart: HistoryChart) -> Iterator[Shape]:
-    for dot in places.dots(chart):
+    for dot in layout.dots(chart):
         look = f"hs-one{' doubtful' if dot.doubtful else ''}"
-        yield Mark(x=dot.x, y=100 - dot.y, kind="circle", size=1.6, look=look)
+        yield Marker(x=dot.x, y=100 - dot.y, kind="circle", size=1.6, look=look)
     size = 2.4 if chart.small or len(chart.points) > MANY else 3.6
-    for spot in places.spots(chart):
+    for spot in layout.spots(chart):
         kind, radius = ("triangle", 4.0) if spot.above else ("circle", size)
         look = f"hs-run{' doubtful' if spot.point.doubtful else ''}"
-        yield Mark(x=spot.x, y=100 - spot.y, kind=kind, size=radius, look=look)
+        yield Marker(x=spot.x, y=100 - spot.y, kind=kind, size=radius, look=look)
 
 
 def _columns(chart: HistoryChart) -> Iterator[Shape]:
     hatched = len(chart.points) <= MANY
-    for piece in places.pieces(chart):
+    for piece in layout.pieces(chart):
         yield Rect(
             x=piece.x,
             y=100 - piece.bottom - piece.height,
@@ -172,7 +172,7 @@ def words(chart: HistoryChart) -> str:
 
 def history_payload(chart: HistoryChart) -> Json:
     """JSON-ready data for curves.js: places in per cent, and what stands beside the pointer there."""
-    box = places.frame(chart)
+    box = layout.frame(chart)
     x = [round(box.x(point.number), 2) for point in chart.points]
     at = [_run_words(point) for point in chart.points]
 

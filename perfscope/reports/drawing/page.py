@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from perfscope.reports.drawing.patterns import PATTERNS
-from perfscope.reports.drawing.picture import Box, Entry, Panel, Picture
+from perfscope.reports.drawing.picture import Box, LegendEntry, Panel, Picture
 from perfscope.reports.drawing.shapes import Shape
 from perfscope.reports.drawing.svg import Canvas, attributes, decimal, draw, escape, pattern_defs
 
@@ -69,7 +69,7 @@ def _quiet(text: str) -> str:
     return f' <span class="quiet">{escape(text)}</span>' if text else ""
 
 
-def _legend(entries: Iterable[Entry], look: str) -> str:
+def _legend(entries: Iterable[LegendEntry], look: str) -> str:
     items = "".join(
         f"<li{attributes(('title', entry.hint))}>{sample_svg(entry.sample, entry.width)}"
         f"<span>{escape(entry.title)}{_quiet(entry.note)}</span></li>"

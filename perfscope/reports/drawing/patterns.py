@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfscope.reports.drawing.shapes import Line, Mark, Shape
+from perfscope.reports.drawing.shapes import Line, Marker, Shape
 
 
 def _line(size: float, at: float, look: str, *, level: bool = False) -> Shape:
@@ -20,7 +20,7 @@ PATTERNS: dict[str, tuple[float, float, Shape]] = {
     "input_wait": (7, 0, _line(7, 3, "hatch-line")),
     "idle_kernel_wait": (6, 0, _line(6, 3, "hatch-line-dark")),
     "copy": (6, 0, _line(6, 3, "hatch-line", level=True)),
-    "optimizer": (6, 0, Mark(x=3, y=3, kind="circle", size=1.3, look="hatch-dot")),
+    "optimizer": (6, 0, Marker(x=3, y=3, kind="circle", size=1.3, look="hatch-dot")),
     "disturbed": (8, -45, _line(8, 0, "hatch-line-warn")),
 }
 

@@ -16,7 +16,7 @@ Json = dict[str, object]
 AXIS_HEIGHT, TICK = 20.0, 4.0  # pixels
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class LegendEntry(Struct, frozen=True, kw_only=True):
     """One entry of a legend. `sample` is drawn in pixels, `width` wide and 12 high; () for words alone."""
 
     title: str
@@ -57,7 +57,7 @@ class Panel(Struct, frozen=True, kw_only=True):
     id: str = ""
     title: str = ""
     note: str = ""
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[LegendEntry, ...] = ()
     data: Data = ()
     summary: str = ""
     cursor: bool = False
@@ -74,7 +74,7 @@ class Picture(Struct, frozen=True, kw_only=True):
     title: str
     look: str
     panels: tuple[Panel, ...]
-    legend: tuple[Entry, ...] = ()
+    legend: tuple[LegendEntry, ...] = ()
     axis: tuple[Shape, ...] = ()
     axis_height: float = AXIS_HEIGHT
     x_title: str = ""
@@ -136,7 +136,7 @@ def grid(ticks: Sequence[Tick]) -> tuple[Shape, ...]:
     )
 
 
-def swatch(key: str, title: str, hint: str = "") -> Entry:
+def swatch(key: str, title: str, hint: str = "") -> LegendEntry:
     """The legend's entry for a part."""
     sample = Rect(x=0, width=14, height=12, rx=2, look=f"f-{key}", pattern=pattern(key))
-    return Entry(title=title, sample=(sample,), hint=hint)
+    return LegendEntry(title=title, sample=(sample,), hint=hint)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from perfscope.reports import geometry
 from perfscope.reports.drawing.picture import Box, Json, Panel, Picture, grid, lay_out, x_axis, y_axis
 from perfscope.reports.drawing.shapes import Path, Point, Shape
-from perfscope.reports.model import Line, Series
+from perfscope.reports.model import ChartLine, LineChart
 
 
 @lay_out.register
-def _series(chart: Series) -> Picture:
+def _series(chart: LineChart) -> Picture:
     frame = geometry.series_frame(chart)
     return Picture(
         id=chart.id,
@@ -27,7 +27,7 @@ def _series(chart: Series) -> Picture:
     )
 
 
-def _panel(chart: Series, frame: geometry.SeriesFrame, line: Line) -> Panel:
+def _panel(chart: LineChart, frame: geometry.SeriesFrame, line: ChartLine) -> Panel:
     def points(values: Sequence[int]) -> list[Point]:
         return [
             (100 * x / frame.x_max, 100 * (1 - (y - frame.low) / (frame.high - frame.low)))
@@ -50,6 +50,6 @@ def _panel(chart: Series, frame: geometry.SeriesFrame, line: Line) -> Panel:
     )
 
 
-def _data(chart: Series, x_max: int) -> Json:
+def _data(chart: LineChart, x_max: int) -> Json:
     lines = [{"label": line.label, "x": line.x, "y": line.y} for line in chart.lines]
     return {"x_title": chart.x_title, "x_max": x_max, "lines": lines}

@@ -56,7 +56,7 @@ class Text(Struct, frozen=True, kw_only=True):
     dy: float = 0.0
 
 
-class Mark(Struct, frozen=True, kw_only=True):
+class Marker(Struct, frozen=True, kw_only=True):
     """A circle, square, diamond, triangle (point up) or arrow (point down), `size` pixels in radius."""
 
     x: float
@@ -66,7 +66,7 @@ class Mark(Struct, frozen=True, kw_only=True):
     look: str
 
 
-class Group(Struct, frozen=True, kw_only=True):
+class ShapeGroup(Struct, frozen=True, kw_only=True):
     """Shapes that belong together for the pointer."""
 
     shapes: tuple[Shape, ...]
@@ -74,4 +74,4 @@ class Group(Struct, frozen=True, kw_only=True):
     data: Data = ()
 
 
-Shape = Rect | Line | Path | Text | Mark | Group
+Shape = Rect | Line | Path | Text | Marker | ShapeGroup

@@ -14,8 +14,8 @@ from perfscope.analysis.timeline_extract import LaneExtract, TimelineExtract, Wi
 from perfscope.reports import geometry
 from perfscope.reports.display import visible
 from perfscope.reports.drawing.patterns import pattern
-from perfscope.reports.drawing.picture import Box, Entry, Panel, Picture, swatch, x_axis
-from perfscope.reports.drawing.shapes import Line, Mark, Path, Rect, Shape, Text
+from perfscope.reports.drawing.picture import Box, LegendEntry, Panel, Picture, swatch, x_axis
+from perfscope.reports.drawing.shapes import Line, Marker, Path, Rect, Shape, Text
 from perfscope.reports.model import Timeline
 from perfscope.reports.timeline_path import PathPiece, path_pieces
 
@@ -76,7 +76,7 @@ def lay_out_still(block: Timeline) -> Picture:
     legend = [swatch(key, title) for key, title in LEGEND if key in used]
     if path:
         sample = Line(x1=0, y1=6, x2=24, y2=6, look="still-path")
-        legend.insert(0, Entry(title="Critical path", sample=(sample,), width=24))
+        legend.insert(0, LegendEntry(title="Critical path", sample=(sample,), width=24))
     box = Box(shapes=tuple(shapes), axis=tuple(axis), ground=False)
     return Picture(
         id=block.id,
@@ -191,7 +191,7 @@ def _arrow(x: float, levels: Mapping[int, float], start: int, end: int, *, roomy
     )
     if roomy:
         kind = "arrow" if levels[end] > levels[start] else "triangle"
-        yield Mark(x=x, y=levels[end], kind=kind, size=3.4, look="still-head")
+        yield Marker(x=x, y=levels[end], kind=kind, size=3.4, look="still-head")
 
 
 def _links(pieces: Sequence[PathPiece], duration: int) -> list[tuple[int, int, int]]:

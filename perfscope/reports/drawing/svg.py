@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perfscope.reports.drawing.patterns import PATTERNS
-from perfscope.reports.drawing.shapes import Data, Group, Line, Mark, Path, Point, Rect, Shape, Text
+from perfscope.reports.drawing.shapes import Data, Line, Marker, Path, Point, Rect, Shape, ShapeGroup, Text
 
 Paint = Callable[[str], str]  # look -> attributes, with a space in front
 _TEXT = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;"})
@@ -139,7 +139,7 @@ def _(shape: Text, canvas: Canvas) -> str:
 
 
 @_draw.register
-def _(shape: Mark, canvas: Canvas) -> str:
+def _(shape: Marker, canvas: Canvas) -> str:
     x, y, paint, r = canvas.across(shape.x), canvas.down(shape.y), canvas.paint(shape.look), shape.size
     if shape.kind == "circle":
         return f'<circle{paint} cx="{x}" cy="{y}" r="{decimal(r)}"/>'
@@ -158,7 +158,7 @@ def _(shape: Mark, canvas: Canvas) -> str:
 
 
 @_draw.register
-def _(shape: Group, canvas: Canvas) -> str:
+def _(shape: ShapeGroup, canvas: Canvas) -> str:
     return f"<g{canvas.paint(shape.look)}{_data(shape.data)}>{draw(shape.shapes, canvas)}</g>"
 
 
@@ -179,5 +179,5 @@ def patterns_of(shapes: Iterable[Shape]) -> Iterator[str]:
     for shape in shapes:
         if isinstance(shape, (Rect, Path)) and shape.pattern:
             yield shape.pattern
-        elif isinstance(shape, Group):
+        elif isinstance(shape, ShapeGroup):
             yield from patterns_of(shape.shapes)

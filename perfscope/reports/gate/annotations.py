@@ -13,7 +13,7 @@ warn are warnings beside it.
 from __future__ import annotations
 
 from perfscope.gate.results import CheckResult, Outcome
-from perfscope.reports.gate import words
+from perfscope.reports.gate import wording
 
 LEVEL = {
     Outcome.PASS: "notice",
@@ -26,21 +26,21 @@ LEVEL = {
 
 def render_annotations(result: CheckResult) -> str:
     """The verdict with its cause, then one warning a metric that warns; a newline after each."""
-    name = words.shown(result.name)
-    level = "warning" if words.is_doubtful(result) else LEVEL[result.outcome]
-    lines = [command(level, f"{words.WORD[result.outcome]}: {name}", "\n".join(_message(result)))]
-    lines += [command("warning", f"Slower: {name}", text) for text in words.warnings_of(result)]
+    name = wording.shown(result.name)
+    level = "warning" if wording.is_doubtful(result) else LEVEL[result.outcome]
+    lines = [command(level, f"{wording.WORD[result.outcome]}: {name}", "\n".join(_message(result)))]
+    lines += [command("warning", f"Slower: {name}", text) for text in wording.warnings_of(result)]
     return "".join(f"{line}\n" for line in lines)
 
 
 def _message(result: CheckResult) -> list[str]:
-    lines = [words.verdict_line(result), *words.reasons_of(result)]
-    explanation = words.tells(result)
+    lines = [wording.verdict_line(result), *wording.reasons_of(result)]
+    explanation = wording.tells(result)
     if explanation is not None:
         lines += [
-            words.sentence(explanation.headline),
-            *words.weighty(result),
-            words.sentence(explanation.action),
+            wording.sentence(explanation.headline),
+            *wording.weighty(result),
+            wording.sentence(explanation.action),
         ]
     return [line for line in lines if line]
 

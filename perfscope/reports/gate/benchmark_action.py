@@ -23,7 +23,7 @@ from collections.abc import Iterator
 
 from perfscope.gate.metrics import DECIDES
 from perfscope.gate.results import CheckResult
-from perfscope.reports.gate import words
+from perfscope.reports.gate import wording
 from perfscope.reports.gate.document import Json, json_text
 from perfscope.reports.gate.side_figures import HeadFigure, head_figures
 
@@ -37,7 +37,7 @@ def render_benchmark_action(result: CheckResult) -> str:
 
 
 def _entries(result: CheckResult) -> Iterator[Json]:
-    name = words.shown(result.name).strip() or "check"
+    name = wording.shown(result.name).strip() or "check"
     beside = [figure for figure in head_figures(result) if figure.metric.scale == "step"]
     for figure in head_figures(result):
         if figure.metric.scale == "step":
@@ -48,9 +48,9 @@ def _entries(result: CheckResult) -> Iterator[Json]:
 
 
 def _as_it_is(name: str, figure: HeadFigure) -> Json:
-    size, unit = _SCALES.get(figure.metric.unit, (1.0, words.shown(figure.metric.unit)))
+    size, unit = _SCALES.get(figure.metric.unit, (1.0, wording.shown(figure.metric.unit)))
     return {
-        "name": f"{name}: {words.shown(figure.metric.title)}",
+        "name": f"{name}: {wording.shown(figure.metric.title)}",
         "unit": unit,
         "value": figure.value / size,
         **_range(figure.low, figure.high, 1 / size),
@@ -62,7 +62,7 @@ def _inverse(name: str, figure: HeadFigure) -> Json | None:
     if figure.value <= 0:
         return None
     per, unit = _PER_SAMPLE
-    value = words.finite(per / figure.value)
+    value = wording.finite(per / figure.value)
     if value is None:
         return None
     has_interval = figure.low is not None and figure.high is not None and figure.low > 0
@@ -70,7 +70,7 @@ def _inverse(name: str, figure: HeadFigure) -> Json | None:
         (per / figure.high, per / figure.low) if has_interval and figure.low and figure.high else (None, None)
     )
     return {
-        "name": f"{name}: Time per sample (inverse of {words.shown(figure.metric.title).lower()})",
+        "name": f"{name}: Time per sample (inverse of {wording.shown(figure.metric.title).lower()})",
         "unit": unit,
         "value": value,
         **_range(low, high, 1.0),
@@ -78,22 +78,22 @@ def _inverse(name: str, figure: HeadFigure) -> Json | None:
 
 
 def _range(low: float | None, high: float | None, factor: float) -> Json:
-    if low is None or high is None or words.finite(high - low) is None:
+    if low is None or high is None or wording.finite(high - low) is None:
         return {}
     return {"range": f"± {(high - low) * factor / 2:.6f}"}
 
 
 def _extra(result: CheckResult, figure: HeadFigure, beside: list[HeadFigure]) -> str:
     verdict = figure.verdict
-    lines = [words.verdict_line(result)] if figure.metric.id == DECIDES else []
+    lines = [wording.verdict_line(result)] if figure.metric.id == DECIDES else []
     lines.append(
-        f"against {words.shown(result.base.label)}: worse by {words.share(verdict.worse)}, 95 % interval "
-        f"{words.interval(verdict.low, verdict.high)}, {words.state_words(verdict)}"
+        f"against {wording.shown(result.base.label)}: worse by {wording.share(verdict.worse)}, 95 % interval "
+        f"{wording.interval(verdict.low, verdict.high)}, {wording.state_words(verdict)}"
     )
     if figure.metric.id == DECIDES:
         lines += [
-            f"{words.shown(other.metric.title)}: {words.figure(other.metric.unit, other.value)}"
+            f"{wording.shown(other.metric.title)}: {wording.figure(other.metric.unit, other.value)}"
             for other in beside
         ]
-    commit = words.commit_of(result)
-    return "\n".join([*lines, f"commit {words.shown(commit)}"] if commit else lines)
+    commit = wording.commit_of(result)
+    return "\n".join([*lines, f"commit {wording.shown(commit)}"] if commit else lines)

@@ -23,7 +23,7 @@ from __future__ import annotations
 from perfscope.gate.results import CheckResult
 from perfscope.reports.gate.document import json_text
 from perfscope.reports.gate.side_figures import head_figures
-from perfscope.reports.gate.words import shown
+from perfscope.reports.gate.wording import shown
 
 MEASURES = {"step_p10": "latency", "exposed_comm": "exposed-communication"}
 LONGEST_BENCHMARK, LONGEST_MEASURE = 1024, 64

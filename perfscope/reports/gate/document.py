@@ -52,7 +52,7 @@ from msgspec import Struct
 from perfscope import __version__
 from perfscope.gate.records import Fingerprint
 from perfscope.gate.results import CheckResult, MetricVerdict, Moved
-from perfscope.reports.gate.words import key_of
+from perfscope.reports.gate.wording import key_of
 
 SCHEMA_VERSION = 1
 

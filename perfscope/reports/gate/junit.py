@@ -28,7 +28,7 @@ from junitparser.junitparser import SystemErr, SystemOut
 
 from perfscope.gate.metrics import DECIDES
 from perfscope.gate.results import CheckResult, MetricVerdict, Outcome
-from perfscope.reports.gate import words
+from perfscope.reports.gate import wording
 from perfscope.reports.gate.text import render_check
 
 WIDTH = 100
@@ -42,7 +42,7 @@ def render_junit(result: CheckResult) -> str:
     suite = TestSuite(_token(result.name) or "check")
     for name, value in _properties(result):
         suite.add_property(name, _xml(value))
-    cases = [_case(result, verdict) for verdict in words.judged(result)]
+    cases = [_case(result, verdict) for verdict in wording.judged(result)]
     if not _accounts_for(result, cases):
         cases.append(_own_case(result))
     _explain_first(cases, result)
@@ -67,15 +67,15 @@ def _properties(result: CheckResult) -> list[tuple[str, str]]:
     return [
         ("outcome", result.outcome.word),
         ("exit_code", str(result.outcome.value)),
-        ("fingerprint", words.key_of(result.fingerprint)),
-        ("commit", words.shown(words.commit_of(result))),
-        ("base", words.shown(result.base.label)),
-        ("head", words.shown(result.head.label)),
+        ("fingerprint", wording.key_of(result.fingerprint)),
+        ("commit", wording.shown(wording.commit_of(result))),
+        ("base", wording.shown(result.base.label)),
+        ("head", wording.shown(result.head.label)),
     ]
 
 
 def _case(result: CheckResult, verdict: MetricVerdict) -> TestCase:
-    elapsed = words.finite(result.elapsed_s) if verdict.metric.id == DECIDES else None
+    elapsed = wording.finite(result.elapsed_s) if verdict.metric.id == DECIDES else None
     case = TestCase(_token(verdict.metric.id) or "metric", _class(result))
     case.time = _seconds(elapsed)
     kept = _result_of(result, verdict)
@@ -101,7 +101,7 @@ def _own_case(result: CheckResult) -> TestCase:
     case.time = 0.0
     if result.outcome is not Outcome.PASS:
         kind = Failure if result.outcome is Outcome.REGRESSION else Error
-        case.result = kind(_xml(words.verdict_line(result)), result.outcome.word)
+        case.result = kind(_xml(wording.verdict_line(result)), result.outcome.word)
     return case
 
 
@@ -119,27 +119,27 @@ def _explain_first(cases: list[TestCase], result: CheckResult) -> None:
         case.result[0].text = _xml(f"The verdict and its cause are at {failed[0].name}.")
     if not failed:
         return
-    lines = [words.verdict_line(result), *words.reasons_of(result)]
-    explanation = words.tells(result)
+    lines = [wording.verdict_line(result), *wording.reasons_of(result)]
+    explanation = wording.tells(result)
     if explanation is not None:
         lines += [
-            words.sentence(explanation.headline),
-            *words.weighty(result),
-            words.sentence(explanation.action),
+            wording.sentence(explanation.headline),
+            *wording.weighty(result),
+            wording.sentence(explanation.action),
         ]
-    failed[0].result[0].text = _xml("\n".join(words.inert(line) for line in lines if line))
+    failed[0].result[0].text = _xml("\n".join(wording.inert(line) for line in lines if line))
 
 
 def _about(verdict: MetricVerdict) -> str:
     """``Step time, p10: worse, +10.3 % (26.1 ms → 28.8 ms, 95 % interval …)``."""
-    title, state = words.shown(verdict.metric.title), words.STATE[verdict.state]
-    if words.finite(verdict.worse) is None:
-        reason = words.sentence(verdict.reason)
+    title, state = wording.shown(verdict.metric.title), wording.STATE[verdict.state]
+    if wording.finite(verdict.worse) is None:
+        reason = wording.sentence(verdict.reason)
         return f"{title}: {state}{f': {reason}' if reason else ''}"
     unit = verdict.metric.unit
-    sides = f"{words.figure(unit, verdict.base)} → {words.figure(unit, verdict.head)}"
-    between = f"95 % interval {words.interval(verdict.low, verdict.high)}"
-    return f"{title}: {state}, {words.share(verdict.worse)} ({sides}, {between})"
+    sides = f"{wording.figure(unit, verdict.base)} → {wording.figure(unit, verdict.head)}"
+    between = f"95 % interval {wording.interval(verdict.low, verdict.high)}"
+    return f"{title}: {state}, {wording.share(verdict.worse)} ({sides}, {between})"
 
 
 def _class(result: CheckResult) -> str:
@@ -175,7 +175,7 @@ def _seconds(value: float | None) -> float:
 
 def _token(text: str) -> str:
     """For attributes of type xs:token: no spaces around or doubled."""
-    return " ".join(_xml(words.shown(text)).split())
+    return " ".join(_xml(wording.shown(text)).split())
 
 
 def _xml(text: str) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from perfscope.gate.records import RunFigures
 from perfscope.gate.results import CheckResult, MetricVerdict, Moved, Outcome
 from perfscope.messages.sentences import capital
-from perfscope.reports.gate import words
+from perfscope.reports.gate import wording
 
 MOST_BYTES = 60_000
 MOST_ROWS, MOST_RUNS = 8, 60
@@ -57,12 +57,12 @@ def render_markdown(result: CheckResult) -> str:
 
 def text(sentence: str) -> str:
     """`sentence` as it reads, whatever is in it."""
-    return _SPECIAL.sub(_entity, words.sentence(sentence))
+    return _SPECIAL.sub(_entity, wording.sentence(sentence))
 
 
 def prose(sentence: str) -> str:
     """A sentence of ours: what stands between backticks in it is set as code."""
-    parts = _BETWEEN_TICKS.split(words.sentence(sentence))
+    parts = _BETWEEN_TICKS.split(wording.sentence(sentence))
     return "".join(
         f"<code>{_SPECIAL.sub(_entity, part)}</code>" if at % 2 else _SPECIAL.sub(_entity, part)
         for at, part in enumerate(parts)
@@ -71,7 +71,7 @@ def prose(sentence: str) -> str:
 
 def code(name: object) -> str:
     """A name, set as code; in table cells too."""
-    spelled = words.shown(name, 80)
+    spelled = wording.shown(name, 80)
     if _PLAIN_NAME.fullmatch(spelled):
         return f"`{spelled.strip()}`"
     return f"<code>{_SPECIAL.sub(_entity, spelled)}</code>" if spelled.strip() else "–"
@@ -83,68 +83,68 @@ def _entity(match: re.Match[str]) -> str:
 
 
 def _verdict(result: CheckResult) -> str:
-    sign = SIGN[Outcome.INCONCLUSIVE] if words.is_doubtful(result) else SIGN[result.outcome]
-    lines = [f"### {sign} {text(words.verdict_line(result))}", "", f"_{_subtitle(result)}_"]
+    sign = SIGN[Outcome.INCONCLUSIVE] if wording.is_doubtful(result) else SIGN[result.outcome]
+    lines = [f"### {sign} {text(wording.verdict_line(result))}", "", f"_{_subtitle(result)}_"]
     return "\n".join(lines)
 
 
 def _reasons(result: CheckResult) -> str:
-    return "\n\n".join(prose(line) for line in words.reasons_of(result))
+    return "\n\n".join(prose(line) for line in wording.reasons_of(result))
 
 
 def _subtitle(result: CheckResult) -> str:
-    return text(words.subtitle(result))
+    return text(wording.subtitle(result))
 
 
 def _cause(result: CheckResult) -> str:
-    explanation = words.tells(result)
+    explanation = wording.tells(result)
     if explanation is None:
         return ""
-    headline = capital(words.sentence(explanation.headline))
+    headline = capital(wording.sentence(explanation.headline))
     lines = [f"**{text(headline)}**"] if headline else []
-    lines += [f"- ⚠️ {text(line)}" for line in words.weighty(result)]
+    lines += [f"- ⚠️ {text(line)}" for line in wording.weighty(result)]
     if explanation.action:
         lines.append(f"\n➜ {prose(explanation.action)}")
     return "\n".join(lines)
 
 
 def _warnings(result: CheckResult) -> str:
-    return "\n".join(f"- ⚠️ **Warning:** {text(line)}" for line in words.warnings_of(result))
+    return "\n".join(f"- ⚠️ **Warning:** {text(line)}" for line in wording.warnings_of(result))
 
 
 def _metrics(result: CheckResult) -> str:
-    verdicts = words.judged(result)
+    verdicts = wording.judged(result)
     lines = []
     if verdicts:
         header = ("Metric", "Base", "Head", "Worse by", "95 % interval", "Limit", "State")
-        is_compared = any(words.finite(verdict.worse) is not None for verdict in verdicts)
+        is_compared = any(wording.finite(verdict.worse) is not None for verdict in verdicts)
         keep = range(len(header)) if is_compared else (0, 1, 2, 6)
         rows = [tuple(row[at] for at in keep) for row in (header, *map(_metric_row, verdicts))]
         lines.append(_table(rows[0], rows[1:], "".join("lrrrrrl"[at] for at in keep)))
-    remarks = [*words.remarks_of(result), words.unmeasured_sentence(result)]
+    remarks = [*wording.remarks_of(result), wording.unmeasured_sentence(result)]
     lines += [f"\n{text(line)}" for line in remarks if line]
     return "\n".join(lines).strip("\n")
 
 
 def _metric_row(verdict: MetricVerdict) -> tuple[str, ...]:
     of_step = (
-        " of the step" if verdict.metric.scale == "step" and words.finite(verdict.worse) is not None else ""
+        " of the step" if verdict.metric.scale == "step" and wording.finite(verdict.worse) is not None else ""
     )
-    state = text(words.state_words(verdict))
+    state = text(wording.state_words(verdict))
     loud = verdict.state in ("worse", "better", "unproven")
     return (
-        text(words.shown(verdict.metric.title)),
-        words.figure(verdict.metric.unit, verdict.base),
-        words.figure(verdict.metric.unit, verdict.head),
-        words.share(verdict.worse) + of_step,
-        words.interval(verdict.low, verdict.high),
-        words.limit(verdict.metric),
+        text(wording.shown(verdict.metric.title)),
+        wording.figure(verdict.metric.unit, verdict.base),
+        wording.figure(verdict.metric.unit, verdict.head),
+        wording.share(verdict.worse) + of_step,
+        wording.interval(verdict.low, verdict.high),
+        wording.limit(verdict.metric),
         f"**{state}**" if loud else state,
     )
 
 
 def _moved(result: CheckResult) -> str:
-    explanation = words.tells(result)
+    explanation = wording.tells(result)
     if explanation is None:
         return ""
     rows = [
@@ -154,9 +154,9 @@ def _moved(result: CheckResult) -> str:
             ("layer", explanation.layers),
             ("collective", explanation.collectives),
         )
-        for move in words.certain(moved, MOST_ROWS)
+        for move in wording.certain(moved, MOST_ROWS)
     ]
-    notes = [f"\n{text(line)}" for line in explanation.notes[: words.MOST_SENTENCES]]
+    notes = [f"\n{text(line)}" for line in explanation.notes[: wording.MOST_SENTENCES]]
     if not rows:
         return "\n".join(notes).strip("\n")
     header = ("What moved, per step", "", "Base", "Head", "Change", "95 % interval", "")
@@ -164,21 +164,21 @@ def _moved(result: CheckResult) -> str:
 
 
 def _moved_row(kind: str, move: Moved) -> tuple[str, ...]:
-    name = words.moved_name(move)
+    name = wording.moved_name(move)
     return (
         text(name) if kind == "part" else code(name),
         kind,
-        words.figure("ns", move.base_ns),
-        words.figure("ns", move.head_ns),
-        words.change_ns(move.change_ns),
-        f"{words.change_ns(move.low_ns)} … {words.change_ns(move.high_ns)}",
+        wording.figure("ns", move.base_ns),
+        wording.figure("ns", move.head_ns),
+        wording.change_ns(move.change_ns),
+        f"{wording.change_ns(move.low_ns)} … {wording.change_ns(move.high_ns)}",
         text(move.note),
     )
 
 
 def _differed(result: CheckResult) -> str:
-    is_explained = words.tells(result) is not None
-    differences = [*([] if is_explained else words.weighty(result)), *words.other_differences(result)]
+    is_explained = wording.tells(result) is not None
+    differences = [*([] if is_explained else wording.weighty(result)), *wording.other_differences(result)]
     return (
         "\n".join(["**What differed**", "", *(f"- {text(line)}" for line in differences)])
         if differences
@@ -189,12 +189,12 @@ def _differed(result: CheckResult) -> str:
 def _evidence(result: CheckResult) -> str:
     sentences = []
     if result.pairs:
-        each = ", ".join(words.pairs_words(result)[:MOST_RUNS])
-        sentences.append(f"Pairs: {each} % ({words.slower(result)} of {len(result.pairs)} slower).")
-    notes = (words.noise_sentence(result), words.rule_sentence(result), words.machine_sentence(result))
+        each = ", ".join(wording.pairs_words(result)[:MOST_RUNS])
+        sentences.append(f"Pairs: {each} % ({wording.slower(result)} of {len(result.pairs)} slower).")
+    notes = (wording.noise_sentence(result), wording.rule_sentence(result), wording.machine_sentence(result))
     sentences += [sentence for sentence in notes if sentence]
     lines = [text(sentence) for sentence in sentences]
-    lines += [text(line) for line in words.left_out_lines(result, words.MOST_SENTENCES)]
+    lines += [text(line) for line in wording.left_out_lines(result, wording.MOST_SENTENCES)]
     return "  \n".join(lines)
 
 
@@ -219,9 +219,9 @@ def _run_row(label: str, run: RunFigures) -> tuple[str, ...]:
         "" if run.pair is None else str(run.pair),
         code(label),
         code(run.name),
-        words.figure("ns", run.metrics.get("step_p10")),
-        words.figure("ns", run.metrics.get("step_mean")),
-        words.figure("per_s", run.metrics.get("throughput")),
+        wording.figure("ns", run.metrics.get("step_p10")),
+        wording.figure("ns", run.metrics.get("step_mean")),
+        wording.figure("per_s", run.metrics.get("throughput")),
         f"{run.num_steps:,}",
         f"{code(commit[:12])}{dirty}" if commit else "",
     )

@@ -23,10 +23,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import get_args
 
 from perfscope import __version__
-from perfscope.gate.metrics import Metric
+from perfscope.gate.metrics import GateMetric
 from perfscope.gate.records import BASE, HEAD
 from perfscope.gate.results import CheckResult, MetricVerdict, Outcome, State
-from perfscope.reports.gate import words
+from perfscope.reports.gate import wording
 
 PREFIX = "perfscope_check"
 _UNITS = {
@@ -47,15 +47,15 @@ def render_openmetrics(result: CheckResult) -> str:
 
 
 def _lines(result: CheckResult) -> Iterator[str]:
-    labels = {"benchmark": words.shown(result.name)}
+    labels = {"benchmark": wording.shown(result.name)}
     wanted = [verdict for verdict in result.metrics if verdict.metric.severity != "off"]
     verdicts = tuple({verdict.metric.id: verdict for verdict in reversed(wanted)}.values())[::-1]
     run_labels = {
         "version": __version__,
-        "fingerprint": words.key_of(result.fingerprint),
-        "commit": words.shown(words.commit_of(result)),
-        "base": words.shown(result.base.label),
-        "head": words.shown(result.head.label),
+        "fingerprint": wording.key_of(result.fingerprint),
+        "commit": wording.shown(wording.commit_of(result)),
+        "base": wording.shown(result.base.label),
+        "head": wording.shown(result.head.label),
     }
     yield from _family(
         "run", "info", "", "What was checked.", [({**labels, **run_labels}, 1.0)], suffix="_info"
@@ -92,7 +92,7 @@ def _lines(result: CheckResult) -> Iterator[str]:
         ),
         ("elapsed_seconds", "seconds", "How long the measurement took.", result.elapsed_s),
     ):
-        finite = words.finite(value)
+        finite = wording.finite(value)
         yield from _gauge(name, unit, help_, [(labels, finite)] if finite is not None else [])
 
 
@@ -101,7 +101,7 @@ def _figures(verdict: MetricVerdict, labels: dict[str, str]) -> Iterator[str]:
     samples = [
         ({**labels, "side": side}, finite * factor)
         for side, value in ((BASE, verdict.base), (HEAD, verdict.head))
-        if (finite := words.finite(value)) is not None
+        if (finite := wording.finite(value)) is not None
     ]
     hint = f": {verdict.metric.hint}" if verdict.metric.hint else ""
     help_ = f"{verdict.metric.title}, median over runs{hint}."
@@ -123,7 +123,7 @@ def _judgements(verdicts: Sequence[MetricVerdict], labels: dict[str, str]) -> It
         ("p_value", "", "One-sided p value that head is worse.", lambda verdict: verdict.p),
     )
     for name, unit, help_, of in wanted:
-        finite = [(verdict, words.finite(of(verdict))) for verdict in verdicts]
+        finite = [(verdict, wording.finite(of(verdict))) for verdict in verdicts]
         samples = [
             ({**labels, "metric": _name(verdict.metric)}, value)
             for verdict, value in finite
@@ -146,13 +146,13 @@ def _family(
     yield f"# TYPE {full} {type_}"
     if unit:
         yield f"# UNIT {full} {unit}"
-    yield f"# HELP {full} {escaped(words.shown(help_, words.SENTENCE))}"
+    yield f"# HELP {full} {escaped(wording.shown(help_, wording.SENTENCE))}"
     for labels, value in samples:
         inside = ",".join(f'{label}="{escaped(text)}"' for label, text in labels.items())
         yield f"{full}{suffix}{{{inside}}} {_number(value)}"
 
 
-def _name(metric: Metric) -> str:
+def _name(metric: GateMetric) -> str:
     return _NOT_A_NAME.sub("_", metric.id)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from perfscope.gate.metrics import Metric
+from perfscope.gate.metrics import GateMetric
 from perfscope.gate.results import CheckResult, MetricVerdict
 from perfscope.gate.statistics import walsh_interval
-from perfscope.reports.gate.words import finite
+from perfscope.reports.gate.wording import finite
 
 FEWEST = 5  # runs below which no interval deserves the name
 
@@ -23,7 +23,7 @@ class HeadFigure:
             fewer.
     """
 
-    metric: Metric
+    metric: GateMetric
     verdict: MetricVerdict
     value: float
     low: float | None = None

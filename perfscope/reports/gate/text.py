@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from perfscope.gate.results import CheckResult, MetricVerdict, Moved, Outcome
 from perfscope.messages.sentences import capital
-from perfscope.reports.gate import words
+from perfscope.reports.gate import wording
 from perfscope.reports.terminal import cells, fit, pad
 
 NARROWEST, WIDEST, PROSE = 60, 200, 112
@@ -69,26 +69,26 @@ def render_check(result: CheckResult, *, width: int, color: bool) -> str:
 
 def _verdict(result: CheckResult, width: int, pen: _Pen) -> Iterator[str]:
     prose = min(width, PROSE)
-    for line in fold(words.verdict_line(result), prose, ""):
-        yield pen(f"1;{_CARE if words.is_doubtful(result) else _OUTCOME[result.outcome]}", line)
-    yield from (pen.quiet(line) for line in fold(words.subtitle(result), prose, ""))
-    for reason in words.reasons_of(result):
+    for line in fold(wording.verdict_line(result), prose, ""):
+        yield pen(f"1;{_CARE if wording.is_doubtful(result) else _OUTCOME[result.outcome]}", line)
+    yield from (pen.quiet(line) for line in fold(wording.subtitle(result), prose, ""))
+    for reason in wording.reasons_of(result):
         yield from fold(reason, prose, "  ")
 
 
 def _cause(result: CheckResult, width: int, pen: _Pen) -> Iterator[str]:
     """What moved, what may be to blame besides the code, and what to do."""
-    explanation = words.tells(result)
+    explanation = wording.tells(result)
     if explanation is None:
         return
     prose = min(width, PROSE)
     if explanation.headline:
-        headline = capital(words.sentence(explanation.headline))
+        headline = capital(wording.sentence(explanation.headline))
         yield from (pen.bold(line) for line in fold(headline, prose, ""))
-    for text in words.weighty(result):
+    for text in wording.weighty(result):
         yield from (pen(_CARE, line) for line in fold(text, prose, "    ", "  ! "))
     if explanation.action:
-        yield from fold(words.sentence(explanation.action), prose, "    ", "  → ")
+        yield from fold(wording.sentence(explanation.action), prose, "    ", "  → ")
     groups = (
         ("part", "Part of the step", explanation.parts),
         ("layer", "Layer", explanation.layers),
@@ -98,28 +98,28 @@ def _cause(result: CheckResult, width: int, pen: _Pen) -> Iterator[str]:
     notes: dict[int, str] = {}
     heads: set[int] = set()
     for kind, title, moved in groups:
-        moves = words.certain(moved, MOST_MOVED[kind])
+        moves = wording.certain(moved, MOST_MOVED[kind])
         if not moves:
             continue
         heads.add(len(rows))
         rows.append((title, "base", "head", "change", "95 % interval"))
         for move in moves:
-            notes[len(rows)] = words.sentence(move.note)
+            notes[len(rows)] = wording.sentence(move.note)
             rows.append(_moved(move))
     if rows:
         yield ""
         yield from _moved_lines(rows, notes, heads, width, pen)
-    for note in explanation.notes[: words.MOST_SENTENCES]:
-        yield from (pen.quiet(line) for line in fold(words.sentence(note), prose, "  "))
+    for note in explanation.notes[: wording.MOST_SENTENCES]:
+        yield from (pen.quiet(line) for line in fold(wording.sentence(note), prose, "  "))
 
 
 def _moved(move: Moved) -> tuple[str, ...]:
     return (
-        words.moved_name(move),
-        words.figure("ns", move.base_ns),
-        words.figure("ns", move.head_ns),
-        words.change_ns(move.change_ns),
-        f"{words.change_ns(move.low_ns)} … {words.change_ns(move.high_ns)}",
+        wording.moved_name(move),
+        wording.figure("ns", move.base_ns),
+        wording.figure("ns", move.head_ns),
+        wording.change_ns(move.change_ns),
+        f"{wording.change_ns(move.low_ns)} … {wording.change_ns(move.high_ns)}",
     )
 
 
@@ -135,14 +135,14 @@ def _moved_lines(
 
 
 def _warnings(result: CheckResult, width: int, pen: _Pen) -> Iterator[str]:
-    for text in words.warnings_of(result):
+    for text in wording.warnings_of(result):
         for line in fold(f"Warning: {text}", min(width, PROSE), "  ", ""):
             yield pen(_CARE, line)
 
 
 def _table(result: CheckResult, width: int, pen: _Pen) -> Iterator[str]:
     """One row a metric; narrow terminals keep the head's figure, the change and the state."""
-    verdicts = words.judged(result)
+    verdicts = wording.judged(result)
     if not verdicts:
         return
     has_step = False
@@ -150,10 +150,10 @@ def _table(result: CheckResult, width: int, pen: _Pen) -> Iterator[str]:
         ("Metric", "base", "head", "worse by", "95 % interval", "limit", "state"),
     ]
     for verdict in verdicts:
-        mark = "*" if verdict.metric.scale == "step" and words.finite(verdict.worse) is not None else ""
+        mark = "*" if verdict.metric.scale == "step" and wording.finite(verdict.worse) is not None else ""
         has_step = has_step or bool(mark)
         rows.append(_metric_row(verdict, mark))
-    is_compared = any(words.finite(verdict.worse) is not None for verdict in verdicts)
+    is_compared = any(wording.finite(verdict.worse) is not None for verdict in verdicts)
     keep: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6) if is_compared else (0, 1, 2, 6)
     for fewer in ((0, 1, 2, 3, 4, 6), (0, 1, 2, 3, 6), (0, 2, 3, 6)):
         if _natural(rows, keep) <= width:
@@ -168,22 +168,22 @@ def _table(result: CheckResult, width: int, pen: _Pen) -> Iterator[str]:
             pen.quiet(line)
             for line in fold("* as a share of the step, not of itself", min(width, PROSE), "  ")
         )
-    for remark in words.remarks_of(result):
+    for remark in wording.remarks_of(result):
         yield from (pen.quiet(line) for line in fold(remark, min(width, PROSE), "    ", "  "))
-    missing = words.unmeasured_sentence(result)
+    missing = wording.unmeasured_sentence(result)
     if missing:
         yield from (pen.quiet(line) for line in fold(missing, min(width, PROSE), "    ", "  "))
 
 
 def _metric_row(verdict: MetricVerdict, mark: str) -> tuple[str, ...]:
     return (
-        words.shown(verdict.metric.title, 40),
-        words.figure(verdict.metric.unit, verdict.base),
-        words.figure(verdict.metric.unit, verdict.head),
-        words.share(verdict.worse) + mark,
-        words.interval(verdict.low, verdict.high),
-        words.limit(verdict.metric),
-        words.state_words(verdict),
+        wording.shown(verdict.metric.title, 40),
+        wording.figure(verdict.metric.unit, verdict.base),
+        wording.figure(verdict.metric.unit, verdict.head),
+        wording.share(verdict.worse) + mark,
+        wording.interval(verdict.low, verdict.high),
+        wording.limit(verdict.metric),
+        wording.state_words(verdict),
     )
 
 
@@ -192,7 +192,7 @@ def _natural(rows: Sequence[tuple[str, ...]], keep: Sequence[int]) -> int:
 
 
 def _painted(verdict: MetricVerdict, line: str, pen: _Pen) -> str:
-    state = words.state_words(verdict)
+    state = wording.state_words(verdict)
     code = {
         "worse": _BAD if verdict.metric.severity == "error" else _CARE,
         "better": _GOOD,
@@ -205,26 +205,26 @@ def _evidence(result: CheckResult, width: int, pen: _Pen) -> Iterator[str]:
     """Pairs, noise, the rule, and what was left out."""
     prose = min(width, PROSE)
     if result.pairs:
-        each = ", ".join(words.pairs_words(result))
-        share = f"{words.slower(result)} of {len(result.pairs)} slower"
+        each = ", ".join(wording.pairs_words(result))
+        share = f"{wording.slower(result)} of {len(result.pairs)} slower"
         yield from fold(f"{each} % ({share})", prose, "  ", "Pairs: ")
-    for text in (words.noise_sentence(result), words.rule_sentence(result)):
+    for text in (wording.noise_sentence(result), wording.rule_sentence(result)):
         if text:
             yield from fold(text, prose, "  ", "")
-    machine = words.machine_sentence(result)
+    machine = wording.machine_sentence(result)
     if machine:
         yield from (pen.quiet(line) for line in fold(machine, prose, "  ", ""))
-    for line in words.left_out_lines(result, MOST_LEFT_OUT):
+    for line in wording.left_out_lines(result, MOST_LEFT_OUT):
         yield from fold(line, prose, "  ", "")
 
 
 def _differed(result: CheckResult, width: int, pen: _Pen) -> Iterator[str]:
     """Everything around the runs that is not the same; what weighs was named above where there is a cause."""
-    is_explained = words.tells(result) is not None
-    differences = [*([] if is_explained else words.weighty(result)), *words.other_differences(result)]
+    is_explained = wording.tells(result) is not None
+    differences = [*([] if is_explained else wording.weighty(result)), *wording.other_differences(result)]
     if not differences:
         return
-    yield pen.quiet("Also different" if is_explained and words.weighty(result) else "What differed")
+    yield pen.quiet("Also different" if is_explained and wording.weighty(result) else "What differed")
     for text in differences[:MOST_DIFFERENCES]:
         yield from fold(text, min(width, PROSE), "    ", "  ")
     if len(differences) > MOST_DIFFERENCES:
@@ -243,7 +243,7 @@ def align(rows: Sequence[tuple[str, ...]], width: int, *, last_left: bool = Fals
         for at in range(1, num):
             is_text = last_left and at == num - 1
             parts.append(row[at] if is_text else pad(row[at], sizes[at], right=True))
-        lines.append(_cut(words.inert(f"  {GAP.join(parts)}".rstrip()), width))
+        lines.append(_cut(wording.inert(f"  {GAP.join(parts)}".rstrip()), width))
     return lines
 
 
@@ -267,7 +267,7 @@ def fold(text: str, width: int, indent: str, first: str | None = None) -> list[s
                 lines.append(line)
                 line, is_empty = indent, True
     all_lines = lines if is_empty else [*lines, line]
-    return [_cut(words.inert(line_), width) for line_ in all_lines]
+    return [_cut(wording.inert(line_), width) for line_ in all_lines]
 
 
 def _cut(text: str, width: int, end: str = "…") -> str:

@@ -14,7 +14,7 @@ from perfscope.messages.lists import counted
 from perfscope.reports.display import visible
 from perfscope.reports.gate_history.document import build_history_document
 from perfscope.reports.gate_history.sections import history_section, titles
-from perfscope.reports.gate_history.words import (
+from perfscope.reports.gate_history.wording import (
     LONGEST,
     action,
     change_text,

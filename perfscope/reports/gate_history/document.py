@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from perfscope import __version__
 from perfscope.gate.records import RunFigures
-from perfscope.gate.trend import Change, Session, Trend, parts_of
+from perfscope.gate.trend import LevelChange, Session, Trend, parts_of
 from perfscope.reports.document import without_nan
-from perfscope.reports.gate_history.words import headline
+from perfscope.reports.gate_history.wording import headline
 from perfscope.reports.study.document import plain
 
 HISTORY_SCHEMA_VERSION = 1
@@ -66,7 +66,7 @@ def _series(trend: Trend) -> Json:
     }
 
 
-def _change(change: Change) -> Json:
+def _change(change: LevelChange) -> Json:
     worse = change.worse
     return {
         **{field.name: getattr(change.point, field.name) for field in dataclasses.fields(change.point)},

@@ -24,7 +24,7 @@ from perfscope.reports.gate_history.chart import (
     RunPoint,
     SingleRun,
 )
-from perfscope.reports.gate_history.words import (
+from perfscope.reports.gate_history.wording import (
     LONGEST,
     around,
     change_text,

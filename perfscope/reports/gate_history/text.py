@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from perfscope.reports.gate_history import places
+from perfscope.reports.gate_history import layout
 from perfscope.reports.gate_history.chart import HistoryChart
 from perfscope.reports.terminal import Style, cells, fit
 from perfscope.reports.values import format_value
@@ -19,7 +19,7 @@ def history_lines(chart: HistoryChart, width: int, style: Style) -> Iterator[str
     finite = [point for point in chart.points if math.isfinite(point.value)]
     if chart.small or not finite:
         return
-    box = places.frame(chart)
+    box = layout.frame(chart)
     columns = min(MOST_COLUMNS, width - 4, box.last - box.first + 1)
     bins: list[list[float]] = [[] for _ in range(columns)]
     for point in finite:
@@ -43,5 +43,5 @@ def history_lines(chart: HistoryChart, width: int, style: Style) -> Iterator[str
         yield style.quiet(f"  Levels: {levels}")
 
 
-def _column(box: places.Frame, number: int, columns: int) -> int:
+def _column(box: layout.HistoryFrame, number: int, columns: int) -> int:
     return min(int(box.x(number) / 100 * columns), columns - 1)

@@ -8,12 +8,23 @@ from perfscope import units
 from perfscope.analysis.results import CollectiveCall, CollectiveResult, RunAnalysis
 from perfscope.messages.lists import counted
 from perfscope.reports.display import visible
-from perfscope.reports.model import Bar, Block, Column, Note, Part, Section, StackedBars, Table, Unit, Value
+from perfscope.reports.model import (
+    Bar,
+    Block,
+    ChartPart,
+    Column,
+    Note,
+    Section,
+    StackedBars,
+    Table,
+    Unit,
+    Value,
+)
 
 WORST_CALLS = 10
 PARTS = (
-    Part(key="transfer", title="Transfer", hint="from the last rank's entry on"),
-    Part(key="wait", title="Waiting for the last rank", hint="mean over ranks"),
+    ChartPart(key="transfer", title="Transfer", hint="from the last rank's entry on"),
+    ChartPart(key="wait", title="Waiting for the last rank", hint="mean over ranks"),
 )
 
 

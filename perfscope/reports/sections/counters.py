@@ -13,7 +13,15 @@ from perfscope.analysis.machine.results import CounterTrack, MachineAnalysis
 from perfscope.analysis.results import RunAnalysis
 from perfscope.analysis.timeline_extract import TimelineExtract
 from perfscope.reports.display import visible
-from perfscope.reports.model import CounterChart, CounterLine, Counters, Mark, Section, TimelineLane, Unit
+from perfscope.reports.model import (
+    CounterChart,
+    CounterLine,
+    Counters,
+    Section,
+    TimeLabel,
+    TimelineLane,
+    Unit,
+)
 from perfscope.reports.sections.machine import origin_ns
 
 MOST_LINES = 8
@@ -93,7 +101,7 @@ def counters_section(analysis: RunAnalysis) -> Section | None:
         span_ns=end - origin,
         charts=charts,
         windows=tuple(
-            Mark(start_ns=start - origin, end_ns=stop - origin, title=f"window {window}")
+            TimeLabel(start_ns=start - origin, end_ns=stop - origin, title=f"window {window}")
             for window, start, stop in machine.windows
             if stop > origin and start < end
         ),
@@ -200,9 +208,9 @@ def _slug(text: str) -> str:
     return re.sub(r"[^a-z0-9_]", "-", text.lower())[:20]
 
 
-def _disturbances(machine: MachineAnalysis, origin: int, end: int) -> tuple[Mark, ...]:
+def _disturbances(machine: MachineAnalysis, origin: int, end: int) -> tuple[TimeLabel, ...]:
     return tuple(
-        Mark(
+        TimeLabel(
             start_ns=max(d.start_ns - origin, 0),
             end_ns=min(d.end_ns, end) - origin,
             title=visible(d.title, 300),
@@ -213,11 +221,13 @@ def _disturbances(machine: MachineAnalysis, origin: int, end: int) -> tuple[Mark
     )
 
 
-def _steps(machine: MachineAnalysis, origin: int) -> Mark | None:
+def _steps(machine: MachineAnalysis, origin: int) -> TimeLabel | None:
     if machine.steps_start_ns is None or machine.steps_end_ns is None:
         return None
     start, end = machine.steps_start_ns - origin, machine.steps_end_ns - origin
-    return Mark(start_ns=max(start, 0), end_ns=end, title="training steps") if end > max(start, 0) else None
+    return (
+        TimeLabel(start_ns=max(start, 0), end_ns=end, title="training steps") if end > max(start, 0) else None
+    )
 
 
 def window_starts(machine: MachineAnalysis, extract: TimelineExtract) -> dict[int, int]:
@@ -302,7 +312,7 @@ def _lane(track: CounterTrack, window: int, start: int, duration: int, several: 
 
 def timeline_disturbances(
     machine: MachineAnalysis | None, extract: TimelineExtract
-) -> tuple[tuple[int, Mark], ...]:
+) -> tuple[tuple[int, TimeLabel], ...]:
     """Disturbances that overlap a drawn window, on its own time axis."""
     if machine is None:
         return ()
@@ -313,7 +323,7 @@ def timeline_disturbances(
         marks += [
             (
                 window.window,
-                Mark(
+                TimeLabel(
                     start_ns=max(d.start_ns - start, 0),
                     end_ns=min(d.end_ns - start, window.dur_ns),
                     title=visible(d.title, 300),

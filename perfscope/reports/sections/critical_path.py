@@ -18,7 +18,18 @@ from perfscope.analysis.critical.results import (
 )
 from perfscope.messages.lists import joined
 from perfscope.reports.display import visible
-from perfscope.reports.model import Bar, Block, Column, Note, Part, Section, StackedBars, Table, Unit, Value
+from perfscope.reports.model import (
+    Bar,
+    Block,
+    ChartPart,
+    Column,
+    Note,
+    Section,
+    StackedBars,
+    Table,
+    Unit,
+    Value,
+)
 
 MOST_BARS = 12
 MOST_ROWS = 20
@@ -29,18 +40,23 @@ LONGEST_NAME = 60
 # Kinds of the path -> colour of the bars. Communication of which the other ends are not known has the lighter
 # colour of waiting: it may be waiting in part.
 _PARTS = (
-    ("compute", Part(key="compute", title="Compute")),
-    ("transfer", Part(key="exposed_comm", title="Transfer", hint="from the last rank's entry on")),
-    ("comm", Part(key="wait", title="Communication", hint="waiting included: the peers are unknown")),
-    ("copy", Part(key="copy", title="Copy")),
-    ("input", Part(key="input_wait", title="Input wait")),
-    ("optimizer", Part(key="optimizer", title="Optimizer")),
-    ("host", Part(key="idle_host_wait", title="Host", hint="the device, or the call, waited for the host")),
+    ("compute", ChartPart(key="compute", title="Compute")),
+    ("transfer", ChartPart(key="exposed_comm", title="Transfer", hint="from the last rank's entry on")),
+    ("comm", ChartPart(key="wait", title="Communication", hint="waiting included: the peers are unknown")),
+    ("copy", ChartPart(key="copy", title="Copy")),
+    ("input", ChartPart(key="input_wait", title="Input wait")),
+    ("optimizer", ChartPart(key="optimizer", title="Optimizer")),
+    (
+        "host",
+        ChartPart(key="idle_host_wait", title="Host", hint="the device, or the call, waited for the host"),
+    ),
     (
         "launch",
-        Part(key="idle_kernel_wait", title="Launch", hint="from the launch call to the start on the device"),
+        ChartPart(
+            key="idle_kernel_wait", title="Launch", hint="from the launch call to the start on the device"
+        ),
     ),
-    ("idle", Part(key="idle", title="Idle", hint="no activity in the trace")),
+    ("idle", ChartPart(key="idle", title="Idle", hint="no activity in the trace")),
 )
 _KIND_WORDS = {
     "compute": "compute",
@@ -181,7 +197,7 @@ def _bars(paths: Sequence[CriticalPath]) -> StackedBars:
     )
 
 
-def _present(paths: Sequence[CriticalPath]) -> list[tuple[str, Part]]:
+def _present(paths: Sequence[CriticalPath]) -> list[tuple[str, ChartPart]]:
     kinds = {share.key for share in shares_by_kind(paths)}
     return [(kind, part) for kind, part in _PARTS if kind in kinds]
 

@@ -9,7 +9,18 @@ from perfscope.analysis.results import LayerResult, RunAnalysis
 from perfscope.messages.missing import cause_text
 from perfscope.reports.display import path_end, visible
 from perfscope.reports.document import per_second
-from perfscope.reports.model import Bar, Block, Column, Note, Part, Section, StackedBars, Table, Unit, Value
+from perfscope.reports.model import (
+    Bar,
+    Block,
+    ChartPart,
+    Column,
+    Note,
+    Section,
+    StackedBars,
+    Table,
+    Unit,
+    Value,
+)
 from perfscope.reports.sections.layer_names import layer_names
 from perfscope.reports.sections.roofline import drawable
 from perfscope.reports.sections.steps import mean_shares, scope_of
@@ -18,9 +29,9 @@ from perfscope.vocabulary.figures import Figure
 MOST_BARS = 20
 ABOVE_ALL = 1.02  # of the step; less is rounding
 LAYER_PARTS = (
-    Part(key="forward", title="Forward"),
-    Part(key="backward", title="Backward"),
-    Part(key="exposed_comm", title="Exposed communication"),
+    ChartPart(key="forward", title="Forward"),
+    ChartPart(key="backward", title="Backward"),
+    ChartPart(key="exposed_comm", title="Exposed communication"),
 )
 FLOP_RATE = Column(key="flop_rate", title="FLOP/s", unit=Unit.FLOP_RATE, modelled=True)
 BYTE_RATE = Column(key="byte_rate", title="Bytes/s", unit=Unit.RATE, modelled=True)

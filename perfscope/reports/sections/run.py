@@ -7,12 +7,12 @@ import shlex
 from collections.abc import Iterator
 
 from perfscope import __version__, units
-from perfscope.analysis.absent import why_cut_short
+from perfscope.analysis.missing_reasons import why_cut_short
 from perfscope.analysis.results import FileProvenance, RunAnalysis
 from perfscope.messages.lists import plural
 from perfscope.messages.missing import cause_text, figure_text
 from perfscope.reports.display import visible
-from perfscope.reports.model import Block, Column, Facts, Note, Section, Table, Unit, Value
+from perfscope.reports.model import Block, Column, FactList, Note, Section, Table, Unit, Value
 from perfscope.reports.sections.slurm_job import job_facts, neighbour_note
 from perfscope.rundir.records import Exit, RunRecord
 
@@ -136,16 +136,18 @@ def _unclassified(sources: tuple[FileProvenance, ...]) -> Table | None:
 
 
 def run_section(analysis: RunAnalysis) -> Section:
-    facts = Facts(id="run-facts", title="What ran", pairs=tuple(_run_facts(analysis)))
+    facts = FactList(id="run-facts", title="What ran", pairs=tuple(_run_facts(analysis)))
     blocks: list[Block] = [facts]
     packages = analysis.run.packages
     if packages:
         pairs = tuple((visible(name), visible(version)) for name, version in sorted(packages.items()))
-        blocks.append(Facts(id="run-packages", title="Packages in the training process", pairs=pairs))
+        blocks.append(FactList(id="run-packages", title="Packages in the training process", pairs=pairs))
     environment = analysis.run.environment
     if environment:
         pairs = tuple((visible(name), visible(value)) for name, value in sorted(environment.items()))
-        blocks.append(Facts(id="run-environment", title="Environment (allow-listed names only)", pairs=pairs))
+        blocks.append(
+            FactList(id="run-environment", title="Environment (allow-listed names only)", pairs=pairs)
+        )
     blocks.extend(
         Note(text=visible(note, LONGEST_NOTE), tone="caution") for note in analysis.run.attach_notes
     )

@@ -9,7 +9,7 @@ from perfscope.analysis.bench import BenchResult, CallCount, LinkBytes
 from perfscope.analysis.results import RunAnalysis
 from perfscope.messages.links import WHERE
 from perfscope.reports.display import visible
-from perfscope.reports.model import Block, Column, Facts, Note, Section, Table, Unit, Value
+from perfscope.reports.model import Block, Column, FactList, Note, Section, Table, Unit, Value
 from perfscope.rundir.records import RunRecord
 from perfscope.rundir.scheme_records import SchemeRecord
 
@@ -22,7 +22,7 @@ def scheme_section(analysis: RunAnalysis) -> Section | None:
     if bench is None:
         return None
     blocks: list[Block] = [
-        Facts(
+        FactList(
             id="scheme-facts",
             title="What was trained how",
             pairs=(

@@ -18,12 +18,12 @@ from perfscope.reports.display import visible
 from perfscope.reports.model import (
     Bar,
     Block,
+    ChartLine,
+    ChartPart,
     Column,
-    Line,
+    LineChart,
     Note,
-    Part,
     Section,
-    Series,
     StackedBars,
     Table,
     Unit,
@@ -31,24 +31,28 @@ from perfscope.reports.model import (
 )
 
 BREAKDOWN_PARTS = (
-    Part(key="compute", title="Compute", hint="time covered by compute operators or kernels"),
-    Part(key="exposed_comm", title="Exposed communication", hint="communication not overlapped with compute"),
-    Part(key="copy", title="Copy", hint="copies not overlapped with compute or communication"),
-    Part(key="input_wait", title="Input wait", hint="main thread blocked in the data loader"),
-    Part(key="optimizer", title="Optimizer", hint="inside the optimizer step"),
-    Part(key="idle", title="Idle", hint="the rest of the step"),
+    ChartPart(key="compute", title="Compute", hint="time covered by compute operators or kernels"),
+    ChartPart(
+        key="exposed_comm", title="Exposed communication", hint="communication not overlapped with compute"
+    ),
+    ChartPart(key="copy", title="Copy", hint="copies not overlapped with compute or communication"),
+    ChartPart(key="input_wait", title="Input wait", hint="main thread blocked in the data loader"),
+    ChartPart(key="optimizer", title="Optimizer", hint="inside the optimizer step"),
+    ChartPart(key="idle", title="Idle", hint="the rest of the step"),
 )
 DEVICE_PARTS = (
-    Part(key="compute", title="Compute"),
-    Part(key="exposed_comm", title="Exposed communication"),
-    Part(key="copy", title="Copy"),
-    Part(
+    ChartPart(key="compute", title="Compute"),
+    ChartPart(key="exposed_comm", title="Exposed communication"),
+    ChartPart(key="copy", title="Copy"),
+    ChartPart(
         key="idle_host_wait",
         title="Idle: host",
         hint="the next kernel was launched only after this one ended",
     ),
-    Part(key="idle_kernel_wait", title="Idle: short gap", hint="a gap shorter than 30 µs between kernels"),
-    Part(key="idle_other", title="Idle: other", hint="waiting for another stream or for an event"),
+    ChartPart(
+        key="idle_kernel_wait", title="Idle: short gap", hint="a gap shorter than 30 µs between kernels"
+    ),
+    ChartPart(key="idle_other", title="Idle: other", hint="waiting for another stream or for an event"),
 )
 
 
@@ -88,7 +92,7 @@ MOST_POINTS = 400
 LONGEST_REMARK = 600
 
 
-def _parts(analysis: RunAnalysis) -> tuple[Part, ...]:
+def _parts(analysis: RunAnalysis) -> tuple[ChartPart, ...]:
     """BREAKDOWN_PARTS with what this framework waits for when it waits for input."""
     hint = f"main thread blocked in the {training_advice(analysis.framework).loader}"
     return tuple(replace(part, hint=hint) if part.key == "input_wait" else part for part in BREAKDOWN_PARTS)
@@ -301,7 +305,7 @@ def series_section(analysis: RunAnalysis) -> Section:
     if longest > MOST_POINTS:
         thinned = f"Each point covers up to {-(-longest // MOST_POINTS)} steps; bands show their extremes."
         caption = f"{caption} {thinned}".strip()
-    chart = Series(
+    chart = LineChart(
         id="steps-chart",
         title="Duration of each step",
         x_title="step",
@@ -327,11 +331,11 @@ def _series_lead(analysis: RunAnalysis) -> str:
     )
 
 
-def _line(label: str, durations: Sequence[int]) -> Line:
+def _line(label: str, durations: Sequence[int]) -> ChartLine:
     width = -(-len(durations) // MOST_POINTS)
     starts = range(0, len(durations), width)
     chunks = [durations[start : start + width] for start in starts]
-    return Line(
+    return ChartLine(
         label=label,
         x=tuple(starts),
         y=tuple(int(statistics.median(chunk)) for chunk in chunks),
@@ -340,7 +344,7 @@ def _line(label: str, durations: Sequence[int]) -> Line:
     )
 
 
-def _lines_over_ranks(series: list[tuple[int, ...]]) -> tuple[Line, ...]:
+def _lines_over_ranks(series: list[tuple[int, ...]]) -> tuple[ChartLine, ...]:
     length = max(len(durations) for durations in series)
     columns = [[d[i] for d in series if i < len(d)] for i in range(length)]
     return (

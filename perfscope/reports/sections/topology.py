@@ -15,7 +15,7 @@ from perfscope import units
 from perfscope.kernel_text import cpu_set
 from perfscope.messages.lists import counted
 from perfscope.reports.display import visible
-from perfscope.reports.model import Device, Machine, MemoryNode, Socket, Topology
+from perfscope.reports.model import Device, Machine, MemoryNode, Socket, TopologyPicture
 from perfscope.reports.sections.links import device_names, rails
 
 Json = Mapping[str, object]
@@ -38,7 +38,7 @@ PERSONAL = frozenset(
 PCIE = {2.5: "1.0", 5.0: "2.0", 8.0: "3.0", 16.0: "4.0", 32.0: "5.0", 64.0: "6.0"}
 
 
-def topology_block(topologies: Mapping[str, Json]) -> Topology | None:
+def topology_block(topologies: Mapping[str, Json]) -> TopologyPicture | None:
     """One picture per kind of host; None where no host has a readable topology."""
     kinds: dict[str, list[str]] = defaultdict(list)
     for host, topology in topologies.items():
@@ -48,7 +48,7 @@ def topology_block(topologies: Mapping[str, Json]) -> Topology | None:
         return None
     ranked = sorted(kinds.values(), key=lambda hosts: (-len(hosts), hosts[0]))
     left = sum(len(hosts) for hosts in ranked[MOST_MACHINES:])
-    return Topology(
+    return TopologyPicture(
         id="topology-chart",
         title="Topology",
         machines=tuple(_machine(hosts, topologies[hosts[0]]) for hosts in ranked[:MOST_MACHINES]),

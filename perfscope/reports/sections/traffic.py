@@ -9,7 +9,7 @@ from perfscope.messages.links import TITLES
 from perfscope.messages.lists import plural
 from perfscope.messages.sentences import capital
 from perfscope.reports.display import visible
-from perfscope.reports.model import Bar, Block, Column, Part, Section, StackedBars, Table, Unit, Value
+from perfscope.reports.model import Bar, Block, ChartPart, Column, Section, StackedBars, Table, Unit, Value
 from perfscope.vocabulary.links import LinkClass
 
 MOST_BARS = 32
@@ -79,10 +79,12 @@ def _locality(machine: MachineAnalysis) -> list[Block]:
 def _locality_chart(placements: list[RankPlacement], nodes: list[int]) -> StackedBars:
     charted = sorted(placements, key=_local)[:MOST_BARS] if len(placements) > MOST_BARS else placements
     drawn = nodes[:MOST_NODES]
-    parts = [Part(key=NODE_COLOURS[n], title=f"node {node}") for n, node in enumerate(drawn)]
+    parts = [ChartPart(key=NODE_COLOURS[n], title=f"node {node}") for n, node in enumerate(drawn)]
     if len(nodes) > MOST_NODES:
         drawn, parts = nodes[: MOST_NODES - 1], parts[: MOST_NODES - 1]
-        parts.append(Part(key=NODE_COLOURS[MOST_NODES - 1], title=f"{len(nodes) - len(drawn)} other nodes"))
+        parts.append(
+            ChartPart(key=NODE_COLOURS[MOST_NODES - 1], title=f"{len(nodes) - len(drawn)} other nodes")
+        )
     of = f" The {MOST_BARS} least local of {len(placements):,} ranks." if len(placements) > MOST_BARS else ""
     return StackedBars(
         id="locality-chart",

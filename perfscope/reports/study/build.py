@@ -21,6 +21,7 @@ from perfscope.reports.display import visible
 from perfscope.reports.model import KeyFigure, Note, Report, Section, Unit, Verdict, format_value
 from perfscope.reports.study.diff import diff_sections
 from perfscope.reports.study.document import build_study_document
+from perfscope.reports.study.formatting import LONGEST, listed, times
 from perfscope.reports.study.frameworks import (
     framework_figures,
     framework_sections,
@@ -29,7 +30,6 @@ from perfscope.reports.study.frameworks import (
 from perfscope.reports.study.runs import MOST_WARNINGS, missing_section, problems_section, runs_section
 from perfscope.reports.study.scaling import points_reference, scaling_sections
 from perfscope.reports.study.schemes import scheme_sections
-from perfscope.reports.study.words import LONGEST, listed, times
 from perfscope.vocabulary.comparison import ProblemKind
 
 _SENTENCE = re.compile(r"(?<=[\w)])\. +(?=[A-Z])")

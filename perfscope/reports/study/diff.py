@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from perfscope.analysis.study.results import DiffRow, DiffSection, RunDiff, StudyAnalysis
 from perfscope.reports.display import visible
 from perfscope.reports.model import Block, Column, Note, Section, Table, Unit, Value, format_value
-from perfscope.reports.study.words import LONGEST, compositions, ratio_tone
+from perfscope.reports.study.formatting import LONGEST, compositions, ratio_tone
 
 UNITS = {
     "time": Unit.TIME,

@@ -21,7 +21,7 @@ from perfscope.reports.model import (
     Column,
     Curve,
     CurveChart,
-    Facts,
+    FactList,
     IntervalBar,
     IntervalBars,
     KeyFigure,
@@ -32,14 +32,14 @@ from perfscope.reports.model import (
     Value,
     format_value,
 )
-from perfscope.reports.study.losses import loss_charts
-from perfscope.reports.study.words import (
+from perfscope.reports.study.formatting import (
     LONGEST,
     TYPICAL,
     compositions,
     efficiency_tone,
     times,
 )
+from perfscope.reports.study.losses import loss_charts
 
 NO_KERNEL = "No kernel"
 _NO_KERNEL_HINT = "share of the traced step with no operator, communication, copy or data wait on its threads"
@@ -133,14 +133,16 @@ def _label(row: FrameworkRow, point: FrameworkPoint) -> str:
     return visible(f"{_name(row)}, {ranks(point.world_size)}", 80)
 
 
-def _ways(of_model: FrameworkStudy, suffix: str) -> Facts | None:
+def _ways(of_model: FrameworkStudy, suffix: str) -> FactList | None:
     """How each trains: frameworks differ most in that."""
     pairs = tuple(
         (visible(f"{row.name} {row.version}".strip(), 60), visible(f"{row.how}.", LONGEST))
         for row in of_model.rows
         if row.how
     )
-    return Facts(id=f"study-framework-ways{suffix}", title="How each trains", pairs=pairs) if pairs else None
+    return (
+        FactList(id=f"study-framework-ways{suffix}", title="How each trains", pairs=pairs) if pairs else None
+    )
 
 
 def _parity(of_model: FrameworkStudy, suffix: str) -> Table | None:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from perfscope.analysis.study.results import LossCurve, StudyAnalysis
 from perfscope.messages.lists import counted
-from perfscope.reports.curve_places import MOST_CURVES, log_marks
+from perfscope.reports.curve_layout import MOST_CURVES, log_marks
 from perfscope.reports.display import visible
 from perfscope.reports.model import Block, Curve, CurveChart, Unit
-from perfscope.reports.study.words import listed
+from perfscope.reports.study.formatting import listed
 
 MOST_POINTS = 240
 SAME = 0.01  # of the losses' range: curves that are nowhere farther apart are drawn once

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from perfscope.analysis.study.results import REFUSE, StudyAnalysis, StudyRun
 from perfscope.messages.missing import cause_text, figure_text
 from perfscope.reports.display import beginning, visible
-from perfscope.reports.model import Block, Column, Facts, Note, Section, Table, Unit
-from perfscope.reports.study.words import LONGEST, listed
+from perfscope.reports.model import Block, Column, FactList, Note, Section, Table, Unit
+from perfscope.reports.study.formatting import LONGEST, listed
 from perfscope.vocabulary.efficiency import PopFactor
 from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.missing import Missing
@@ -111,7 +111,7 @@ def runs_section(study: StudyAnalysis, started: Mapping[str, int]) -> Section:
         if run.command
     )
     if commands:
-        blocks.append(Facts(id="runs-commands", title="Their commands", pairs=commands))
+        blocks.append(FactList(id="runs-commands", title="Their commands", pairs=commands))
     grouping = visible(study.by_reason, LONGEST)
     return Section(
         id="study-runs",

@@ -17,14 +17,14 @@ from perfscope.analysis.study.results import (
 )
 from perfscope.messages.efficiency import TITLES
 from perfscope.messages.lists import counted
-from perfscope.reports.curve_places import WIDEST_INTERVAL
+from perfscope.reports.curve_layout import WIDEST_INTERVAL
 from perfscope.reports.display import visible
 from perfscope.reports.model import (
     Block,
     Column,
     Curve,
     CurveChart,
-    Facts,
+    FactList,
     Note,
     Section,
     Table,
@@ -32,7 +32,7 @@ from perfscope.reports.model import (
     Value,
     format_value,
 )
-from perfscope.reports.study.words import (
+from perfscope.reports.study.formatting import (
     LONGEST,
     MARK,
     TYPICAL,
@@ -80,13 +80,13 @@ def _section(series: ScalingSeries, suffix: str, headline: str) -> Section:
     )
 
 
-def _facts(series: ScalingSeries, suffix: str) -> Facts:
+def _facts(series: ScalingSeries, suffix: str) -> FactList:
     mode = f"{series.mode} scaling" if series.mode else "not known"
     reference, reason = visible(series.reference, 120) or "none", series.reference_reason
     if series.reference_world_size:
         count = series.reference_world_size
         reference += f" ({counted(count, 'rank')})"
-    return Facts(
+    return FactList(
         id=f"study-scaling-facts{suffix}",
         title="What was compared with what",
         pairs=(

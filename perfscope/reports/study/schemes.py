@@ -21,8 +21,7 @@ from perfscope.reports.model import (
     Unit,
     Value,
 )
-from perfscope.reports.study.losses import loss_charts
-from perfscope.reports.study.words import (
+from perfscope.reports.study.formatting import (
     LONGEST,
     MARK,
     TYPICAL,
@@ -32,6 +31,7 @@ from perfscope.reports.study.words import (
     listed,
     ratio_tone,
 )
+from perfscope.reports.study.losses import loss_charts
 from perfscope.vocabulary.efficiency import ACCEPTABLE, SPLIT_BY_HOST, PopFactor
 
 MOST_PAIRED = 16  # settings in the matrix; it must fit a page

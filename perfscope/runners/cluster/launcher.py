@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from perfscope.errors import EXIT_USAGE
 from perfscope.runners.cluster.network import build, leave_machine, require_tools
-from perfscope.runners.cluster.ranks import Ranks
+from perfscope.runners.cluster.ranks import RankProcesses
 from perfscope.runners.cluster.spec import ClusterSpec, describe, parse_cluster
 from perfscope.runners.config import BenchError
 from perfscope.runners.starting import kernel
@@ -64,7 +64,7 @@ def _launch(
     try:
         leave_machine()
         kernel.die_with_parent(signal.SIGTERM, guard)  # new credentials make the kernel forget it
-        ranks = Ranks(spec, build(spec), command, environment, mask)
+        ranks = RankProcesses(spec, build(spec), command, environment, mask)
     except BenchError as error:
         say(str(error))
         return error.exit_code

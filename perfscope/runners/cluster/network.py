@@ -37,7 +37,7 @@ _SYSTEM_PATH = "/usr/sbin:/sbin:/usr/bin:/bin"
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class EmulatedHost:
     """One emulated host.
 
     Attributes:
@@ -126,7 +126,7 @@ def require_rights() -> None:
         raise BenchError(problem)
 
 
-def build(spec: ClusterSpec) -> tuple[Host, ...]:
+def build(spec: ClusterSpec) -> tuple[EmulatedHost, ...]:
     """Make the switch in this process's namespace and one namespace per host, linked and limited.
 
     Raises:
@@ -172,7 +172,7 @@ def queue_commands(interface: str, spec: ClusterSpec, *, latency: bool) -> list[
     return commands
 
 
-def _add_host(name: str, address: str, switch: int) -> Host:
+def _add_host(name: str, address: str, switch: int) -> EmulatedHost:
     index = int(address.rpartition(".")[2]) - 1
     kernel.unshare(kernel.CLONE_NEWNET | kernel.CLONE_NEWUTS)
     try:
@@ -190,10 +190,10 @@ def _add_host(name: str, address: str, switch: int) -> Host:
         )
     finally:
         kernel.enter(switch)
-    return Host(name, address, network, uts)
+    return EmulatedHost(name, address, network, uts)
 
 
-def _name_addresses(hosts: Sequence[Host]) -> None:
+def _name_addresses(hosts: Sequence[EmulatedHost]) -> None:
     """Have /etc/hosts know the hosts, for this process and its children only.
 
     Not all kernels let us; then names are not found, which torch complains about and lives with.

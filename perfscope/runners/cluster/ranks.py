@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
-from perfscope.runners.cluster.network import INTERFACE, Host
+from perfscope.runners.cluster.network import INTERFACE, EmulatedHost
 from perfscope.runners.cluster.spec import ClusterSpec
 from perfscope.runners.starting import kernel
 from perfscope.runners.starting.endings import (
@@ -31,7 +31,7 @@ _EXIT_NOT_EXECUTABLE = 126
 
 
 def rank_environment(
-    spec: ClusterSpec, hosts: Sequence[Host], rank: int, environment: Mapping[str, str], num_cpus: int
+    spec: ClusterSpec, hosts: Sequence[EmulatedHost], rank: int, environment: Mapping[str, str], num_cpus: int
 ) -> dict[str, str]:
     """What rank `rank` is told: torchrun's variables, and to talk through the emulated interface.
 
@@ -58,7 +58,7 @@ def rank_environment(
     return {**threads, **environment, **{name: str(value) for name, value in values.items()}}
 
 
-class Ranks:
+class RankProcesses:
     """The running ranks. Its process must hold WATCHED back, adopt orphans, and have no other children.
 
     Args:
@@ -72,7 +72,7 @@ class Ranks:
     def __init__(
         self,
         spec: ClusterSpec,
-        hosts: Sequence[Host],
+        hosts: Sequence[EmulatedHost],
         command: Sequence[str],
         environment: Mapping[str, str],
         mask: frozenset[int],
@@ -133,7 +133,7 @@ class Ranks:
                 kill_at = term_at + STOP_S
         return self._code
 
-    def _become_rank(self, host: Host, environment: Mapping[str, str], parent: int) -> int:
+    def _become_rank(self, host: EmulatedHost, environment: Mapping[str, str], parent: int) -> int:
         """In the child: move to the host, become the command. Returns only when that fails."""
         try:
             kernel.die_with_parent(signal.SIGKILL, parent)

@@ -9,7 +9,7 @@ import torch
 from perfscope.runners import comm
 from perfscope.runners.comm import Group
 from perfscope.runners.compression.state import Later
-from perfscope.runners.exchange import Exchange, Pending, Sent
+from perfscope.runners.exchange import Exchange, PendingExchange, Sent
 
 
 class CastExchange(Exchange):
@@ -22,7 +22,7 @@ class CastExchange(Exchange):
     def __init__(self, dtype: torch.dtype) -> None:
         self._dtype = dtype
 
-    def start(self, key: Hashable, flat: torch.Tensor, group: Group) -> Pending:
+    def start(self, key: Hashable, flat: torch.Tensor, group: Group) -> PendingExchange:
         """See Exchange."""
         if not self.sends(flat.numel(), flat.element_size(), group.size):
             return Later(None, lambda: flat)

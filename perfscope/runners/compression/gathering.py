@@ -14,7 +14,7 @@ import torch
 from perfscope.runners import comm
 from perfscope.runners.comm import Group
 from perfscope.runners.compression.state import Later, Residuals
-from perfscope.runners.exchange import Exchange, Pending, Sent
+from perfscope.runners.exchange import Exchange, PendingExchange, Sent
 
 Parts = tuple[torch.Tensor, ...]
 
@@ -25,7 +25,7 @@ class GatheringExchange(Exchange):
     def __init__(self) -> None:
         self.residuals = Residuals()
 
-    def start(self, key: Hashable, flat: torch.Tensor, group: Group) -> Pending:
+    def start(self, key: Hashable, flat: torch.Tensor, group: Group) -> PendingExchange:
         """See Exchange."""
         if not self.sends(flat.numel(), flat.element_size(), group.size):
             return Later(None, lambda: flat)

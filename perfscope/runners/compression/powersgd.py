@@ -11,7 +11,7 @@ from torch.nn import functional
 from perfscope.runners import comm
 from perfscope.runners.comm import Group
 from perfscope.runners.compression.state import Later, Residuals, draw_seed
-from perfscope.runners.exchange import Exchange, Pending, Sent
+from perfscope.runners.exchange import Exchange, PendingExchange, Sent
 
 
 class PowerSgdExchange(Exchange):
@@ -37,7 +37,7 @@ class PowerSgdExchange(Exchange):
         self._starts: dict[Hashable, torch.Tensor] = {}
         self._generators: dict[Hashable, torch.Generator] = {}
 
-    def start(self, key: Hashable, flat: torch.Tensor, group: Group) -> Pending:
+    def start(self, key: Hashable, flat: torch.Tensor, group: Group) -> PendingExchange:
         """See Exchange."""
         calls = self.sends(flat.numel(), flat.element_size(), group.size, key)
         if not calls:

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from perfscope.runners.comm import Group
-from perfscope.runners.exchange import Pending
+from perfscope.runners.exchange import PendingExchange
 
 
-class Later(Pending):
+class Later(PendingExchange):
     """Its result is made by `finish` once `work` is done. Waiting again gives the same result."""
 
     def __init__(self, work: Any, finish: Callable[[], torch.Tensor]) -> None:

@@ -13,13 +13,13 @@ from numpy.lib.npyio import NpzFile
 
 from perfscope.runners.config import BenchError
 from perfscope.runners.data.scale import scaled_bytes
-from perfscope.runners.data.stored import Source
+from perfscope.runners.data.stored import SampleStore
 
 _ARCHIVE, _ARRAY = b"PK", b"\x93NUMPY"  # first bytes
 _HOW = "numpy.savez(file, images=..., labels=...)"
 
 
-class ArrayFile(Source):
+class ArrayFile(SampleStore):
     """`images`: (N, H, W), (N, H, W, C) or (N, C, H, W), uint8 or floating; `labels`: (N,), integers from 0.
 
     uint8 is scaled as decoded images are; floating values are shifted and scaled to mean 0 and deviation 1

@@ -12,14 +12,14 @@ import torch
 
 from perfscope.runners.config import BenchError
 from perfscope.runners.data.scale import scaled_bytes
-from perfscope.runners.data.stored import Source
+from perfscope.runners.data.stored import SampleStore
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 _MODES = {1: "L", 3: "RGB"}
 _CACHE_BYTES = 512 << 20  # decoded, per rank
 
 
-class ImageFolder(Source):
+class ImageFolder(SampleStore):
     """Images below `path/<class>/`, classes in the order of their names.
 
     An image is scaled until it just covers H x W and cut out at the middle. Decoded bytes are kept up to

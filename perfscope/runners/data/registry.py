@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from perfscope.runners.config import BenchConfig, BenchError
-from perfscope.runners.data.stored import Source, StoredFeed
+from perfscope.runners.data.stored import SampleStore, StoredFeed
 from perfscope.runners.data.synthetic import synthetic_feed, synthetic_held_out
 from perfscope.runners.inputs import InputKind
 from perfscope.runners.models.registry import find_model
@@ -64,7 +64,7 @@ def check_data(config: BenchConfig) -> None:
         StoredFeed(config, _open(config))
 
 
-def _open(config: BenchConfig) -> Source:
+def _open(config: BenchConfig) -> SampleStore:
     if (kind := find_model(config.model).input) is not InputKind.IMAGE:
         raise BenchError(
             f"stored data holds images, but {config.model} takes {kind} inputs; use --data {SYNTHETIC}"

@@ -13,7 +13,7 @@ from perfscope.runners.schemes.base import Batch, Feed
 _MOST_HELD_OUT = 256
 
 
-class Source(ABC):
+class SampleStore(ABC):
     """Samples by index.
 
     Attributes:
@@ -40,7 +40,7 @@ class StoredFeed(Feed):
     drawn by the seed, is held out.
     """
 
-    def __init__(self, config: BenchConfig, source: Source) -> None:
+    def __init__(self, config: BenchConfig, source: SampleStore) -> None:
         """Raises BenchError: too few samples, or more classes than the model has."""
         self._config = config
         self._source = source
@@ -76,7 +76,7 @@ class StoredFeed(Feed):
         return Batch(self._source.samples(wanted).to(getattr(torch, self._config.dtype)), targets)
 
 
-def _require_fit(config: BenchConfig, source: Source, num_training: int, reserved: int) -> None:
+def _require_fit(config: BenchConfig, source: SampleStore, num_training: int, reserved: int) -> None:
     if num_training < config.batch:
         raise BenchError(
             f"{source.name} holds {num_training + reserved} samples, {reserved} of them kept for evaluation: "

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from perfscope.runners.config import BenchError
 from perfscope.runners.frameworks.envs.pins import find_pins
-from perfscope.runners.frameworks.envs.places import READY, Environment, find_environment, list_environments
+from perfscope.runners.frameworks.envs.store import READY, Environment, find_environment, list_environments
 from perfscope.runners.frameworks.registry import Framework
 
 _ASK_TIMEOUT_S = 60.0

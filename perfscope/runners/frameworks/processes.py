@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from perfscope.runners.frameworks.rendezvous import Task
+from perfscope.runners.frameworks.rendezvous import RankProcess
 from perfscope.runners.starting import kernel
 from perfscope.runners.starting.endings import RankEnding, cause, from_wait_status, say
 from perfscope.runners.starting.guard import STOPPING, WATCHED
@@ -34,13 +34,17 @@ class Processes:
     """
 
     def __init__(
-        self, tasks: Sequence[Task], environment: Mapping[str, str], mask: frozenset[int], others_ended: Path
+        self,
+        tasks: Sequence[RankProcess],
+        environment: Mapping[str, str],
+        mask: frozenset[int],
+        others_ended: Path,
     ) -> None:
         self._tasks = tasks
         self._environment = environment
         self._mask = mask
         self._others_ended = others_ended
-        self._alive: dict[int, Task] = {}
+        self._alive: dict[int, RankProcess] = {}
         self._code = 0
         self._term_at: float | None = None
         self._kill_at: float | None = None
@@ -119,7 +123,7 @@ class Processes:
         failed = cause([ending for _, ending in endings.values()])
         return None if failed is None else endings[failed.rank]
 
-    def _become(self, task: Task, parent: int) -> int:
+    def _become(self, task: RankProcess, parent: int) -> int:
         """In the child: become the command. Returns only when that fails."""
         try:
             kernel.die_with_parent(signal.SIGKILL, parent)

@@ -14,7 +14,7 @@ QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "GRPC_VERBOSITY": "ERROR"}  # unless the u
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class RankProcess:
     """One process to start.
 
     Attributes:
@@ -53,7 +53,7 @@ class Start:
         return (self.python, self.program, self.config)
 
 
-def tasks_of(meeting: str, start: Start) -> tuple[Task, ...]:
+def tasks_of(meeting: str, start: Start) -> tuple[RankProcess, ...]:
     """The processes of a run: those that train by rank, and what they need beside them."""
     return MEETINGS[meeting](start)
 
@@ -80,12 +80,12 @@ def free_ports(num: int) -> list[int]:
         return [int(socket_.getsockname()[1]) for socket_ in sockets]
 
 
-def _torch(start: Start) -> tuple[Task, ...]:
+def _torch(start: Start) -> tuple[RankProcess, ...]:
     (port,) = free_ports(1)
     return _ranks(start, lambda rank: {"MASTER_ADDR": HOST, "MASTER_PORT": str(port)})
 
 
-def _tensorflow(start: Start) -> tuple[Task, ...]:
+def _tensorflow(start: Start) -> tuple[RankProcess, ...]:
     if start.size == 1:  # TF_CONFIG of one worker would start a server for nobody
         return _ranks(start, lambda rank: {})
     workers = [f"{HOST}:{port}" for port in free_ports(start.size)]
@@ -97,12 +97,12 @@ def _tensorflow(start: Start) -> tuple[Task, ...]:
     return _ranks(start, variables_of)
 
 
-def _jax(start: Start) -> tuple[Task, ...]:
+def _jax(start: Start) -> tuple[RankProcess, ...]:
     (port,) = free_ports(1)
     return _ranks(start, lambda rank: {"JAX_COORDINATOR_ADDRESS": f"{HOST}:{port}"})
 
 
-def _mxnet(start: Start) -> tuple[Task, ...]:
+def _mxnet(start: Start) -> tuple[RankProcess, ...]:
     if start.size == 1:
         return _ranks(start, lambda rank: {})
     (port,) = free_ports(1)
@@ -114,24 +114,24 @@ def _mxnet(start: Start) -> tuple[Task, ...]:
         "DMLC_NUM_SERVER": "1",
     }
     helpers = tuple(
-        Task(name=role, rank=None, command=start.command, environment={**shared, "DMLC_ROLE": role})
+        RankProcess(name=role, rank=None, command=start.command, environment={**shared, "DMLC_ROLE": role})
         for role in ("scheduler", "server")
     )
     workers = _ranks(start, lambda rank: {**shared, "DMLC_ROLE": "worker"})
     return (*helpers, *workers)
 
 
-def _horovod(start: Start) -> tuple[Task, ...]:
+def _horovod(start: Start) -> tuple[RankProcess, ...]:
     """horovodrun starts the ranks: it also runs the store that they meet at."""
     run = str(Path(start.python).parent / "horovodrun")
     command = (run, "-np", str(start.size), "--gloo", "--network-interfaces", "lo", *start.command)
-    return (Task(name="horovodrun", rank=0, command=command),)
+    return (RankProcess(name="horovodrun", rank=0, command=command),)
 
 
-def _ranks(start: Start, variables_of: Callable[[int], Mapping[str, str]]) -> tuple[Task, ...]:
+def _ranks(start: Start, variables_of: Callable[[int], Mapping[str, str]]) -> tuple[RankProcess, ...]:
     """RANK and WORLD_SIZE go to all: perfscope's probe and our programs read them, whatever the framework."""
     return tuple(
-        Task(
+        RankProcess(
             name=f"rank {rank}",
             rank=rank,
             command=start.command,
@@ -147,7 +147,7 @@ def _ranks(start: Start, variables_of: Callable[[int], Mapping[str, str]]) -> tu
     )
 
 
-MEETINGS: Mapping[str, Callable[[Start], tuple[Task, ...]]] = {
+MEETINGS: Mapping[str, Callable[[Start], tuple[RankProcess, ...]]] = {
     "torch": _torch,
     "tensorflow": _tensorflow,
     "jax": _jax,

@@ -23,7 +23,7 @@ _LOOK_S = 0.01
 _FAILED = 1
 
 
-class Cell:
+class CellProcess:
     """One process of one run.
 
     Args:
@@ -130,14 +130,14 @@ def _seal() -> Any:
     return module
 
 
-def main(train: Callable[[Cell], None], arguments: Sequence[str] | None = None) -> int:
+def main(train: Callable[[CellProcess], None], arguments: Sequence[str] | None = None) -> int:
     """Run `train` on the cell that the command line names; the code to exit with."""
     argv = sys.argv[1:] if arguments is None else list(arguments)
     if len(argv) != 1:
         sys.stderr.write("usage: train_FRAMEWORK.py CONFIG.json\n")
         return 2
     try:
-        cell = Cell(argv[0])
+        cell = CellProcess(argv[0])
         train(cell)
         cell.end()
     except KeyboardInterrupt:

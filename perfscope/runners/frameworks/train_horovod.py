@@ -12,14 +12,14 @@ import torch
 from torch.nn.functional import cross_entropy
 
 if TYPE_CHECKING:
-    from perfscope.runners.frameworks.train_common import Cell, main
+    from perfscope.runners.frameworks.train_common import CellProcess, main
     from perfscope.runners.frameworks.train_torch import build, load
 else:
-    from train_common import Cell, main
+    from train_common import CellProcess, main
     from train_torch import build, load
 
 
-def train(cell: Cell) -> None:
+def train(cell: CellProcess) -> None:
     """The whole training."""
     torch.set_num_threads(cell.threads)
     model = build(cell.layers)

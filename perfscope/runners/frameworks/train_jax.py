@@ -17,12 +17,12 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 if TYPE_CHECKING:
     from perfscope.runners.frameworks.layouts import conv_to_hwio, linear_to_in_out
-    from perfscope.runners.frameworks.train_common import Cell, main
+    from perfscope.runners.frameworks.train_common import CellProcess, main
 
     Arrays = dict[str, Any]
 else:
     from layouts import conv_to_hwio, linear_to_in_out
-    from train_common import Cell, main
+    from train_common import CellProcess, main
 
 _MAPS = ("NHWC", "HWIO", "NHWC")
 
@@ -118,7 +118,7 @@ def loss_of(
 
 
 def train_step(
-    params: Arrays, velocity: Arrays, running: Arrays, x: Any, labels: Any, cell: Cell
+    params: Arrays, velocity: Arrays, running: Arrays, x: Any, labels: Any, cell: CellProcess
 ) -> tuple[Arrays, Arrays, Arrays, Any]:
     """One update by SGD: v = mu v + g, w = w - eta v, as torch has it."""
     of_loss = functools.partial(loss_of, layers=cell.layers)
@@ -131,7 +131,7 @@ def train_step(
     return params, velocity, running, loss
 
 
-def train(cell: Cell) -> None:
+def train(cell: CellProcess) -> None:
     """The whole training."""
     params, running = initial(cell.layers, cell.weights())
     velocity = jax.tree.map(np.zeros_like, params) if cell.momentum else {}
@@ -162,7 +162,7 @@ def train(cell: Cell) -> None:
         cell.step_done(float(loss))
 
 
-def start(cell: Cell) -> None:
+def start(cell: CellProcess) -> None:
     """Meet the other processes, train, part."""
     if cell.size > 1:
         import os

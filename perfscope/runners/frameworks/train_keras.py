@@ -23,12 +23,12 @@ import keras
 
 if TYPE_CHECKING:
     from perfscope.runners.frameworks.layouts import conv_to_hwio, linear_to_in_out
-    from perfscope.runners.frameworks.train_common import Cell, main
+    from perfscope.runners.frameworks.train_common import CellProcess, main
 
     Layer = dict[str, Any]
 else:
     from layouts import conv_to_hwio, linear_to_in_out
-    from train_common import Cell, main
+    from train_common import CellProcess, main
 
 
 class Pad(keras.layers.Layer):  # keras is Any here
@@ -47,7 +47,7 @@ class Pad(keras.layers.Layer):  # keras is Any here
         return tuple(size and size + sum(pad) for size, pad in zip(shape, self.pads))  # noqa: B905 - 3.8
 
 
-def build(cell: Cell) -> Any:
+def build(cell: CellProcess) -> Any:
     """The model, with its initial weights."""
     channels, height, width = cell.input_shape
     inputs = keras.Input((height, width, channels))
@@ -147,10 +147,10 @@ def _cross_entropy() -> Any:
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
-class Record(keras.callbacks.Callback):
+class StepCallback(keras.callbacks.Callback):
     """Tells the cell that a step is done."""
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: CellProcess) -> None:
         super().__init__()
         self._cell = cell
 
@@ -159,7 +159,7 @@ class Record(keras.callbacks.Callback):
         self._cell.step_done(float(logs["own_loss"]))
 
 
-def train(cell: Cell) -> None:
+def train(cell: CellProcess) -> None:
     """The whole training."""
     backend = keras.backend.backend()
     _limit_threads(backend, cell.threads)
@@ -180,13 +180,13 @@ def train(cell: Cell) -> None:
         steps_per_epoch=cell.num_steps,
         shuffle=False,
         verbose=0,
-        callbacks=[Record(cell)],
+        callbacks=[StepCallback(cell)],
     )
     if cell.size > 1:
         jax.distributed.shutdown()
 
 
-def _train_ddp(cell: Cell) -> None:
+def _train_ddp(cell: CellProcess) -> None:
     import torch
     import torch.distributed as dist
 

@@ -14,11 +14,11 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 if TYPE_CHECKING:
-    from perfscope.runners.frameworks.train_common import Cell, main
+    from perfscope.runners.frameworks.train_common import CellProcess, main
 
     Layer = dict[str, Any]
 else:
-    from train_common import Cell, main
+    from train_common import CellProcess, main
 
 
 class Residual(gluon.HybridBlock):  # mxnet is Any here
@@ -95,7 +95,7 @@ class Builder:
         return block
 
 
-def train(cell: Cell) -> None:
+def train(cell: CellProcess) -> None:
     """The whole training."""
     builder = Builder()
     net = builder.network(cell.layers)

@@ -12,15 +12,15 @@ import tensorflow as tf
 
 if TYPE_CHECKING:
     from perfscope.runners.frameworks.layouts import conv_to_hwio, linear_to_in_out
-    from perfscope.runners.frameworks.train_common import Cell, main
+    from perfscope.runners.frameworks.train_common import CellProcess, main
 
     Layer = dict[str, Any]
 else:
     from layouts import conv_to_hwio, linear_to_in_out
-    from train_common import Cell, main
+    from train_common import CellProcess, main
 
 
-class Network:
+class TfNetwork:
     """The variables of a network, and what it computes; images (N, H, W, C).
 
     Attributes:
@@ -126,7 +126,7 @@ def _pads(layer: Layer) -> list[list[int]]:
     return [[0, 0], *([pad, pad] for pad in layer["padding"]), [0, 0]]
 
 
-def _meet(cell: Cell) -> Any:
+def _meet(cell: CellProcess) -> Any:
     """The strategy: where variables live and how gradients are averaged."""
     tf.config.threading.set_intra_op_parallelism_threads(cell.threads)
     tf.config.threading.set_inter_op_parallelism_threads(cell.threads)
@@ -135,7 +135,7 @@ def _meet(cell: Cell) -> Any:
     return tf.distribute.MultiWorkerMirroredStrategy()  # reads TF_CONFIG
 
 
-def make_step(cell: Cell, strategy: Any, network: Network, optimizer: Any) -> Any:
+def make_step(cell: CellProcess, strategy: Any, network: TfNetwork, optimizer: Any) -> Any:
     """One update as a tf.function of (images, labels); returns the mean loss of this process's samples."""
     params = list(network.trained.values())
 
@@ -155,11 +155,11 @@ def make_step(cell: Cell, strategy: Any, network: Network, optimizer: Any) -> An
     return tf.function(train_step)
 
 
-def train(cell: Cell) -> None:
+def train(cell: CellProcess) -> None:
     """The whole training."""
     strategy = _meet(cell)
     with strategy.scope():
-        network = Network(cell.layers, cell.weights())
+        network = TfNetwork(cell.layers, cell.weights())
         optimizer = tf.keras.optimizers.SGD(cell.learning_rate, momentum=cell.momentum)
         step = make_step(cell, strategy, network, optimizer)
     cell.tell(version=tf.__version__)

@@ -13,9 +13,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy, relu
 
 if TYPE_CHECKING:
-    from perfscope.runners.frameworks.train_common import Cell, main
+    from perfscope.runners.frameworks.train_common import CellProcess, main
 else:
-    from train_common import Cell, main  # beside this file, whose folder stands first on sys.path
+    from train_common import CellProcess, main  # beside this file, whose folder stands first on sys.path
 
 
 class Residual(nn.Module):  # torch is Any here
@@ -91,7 +91,7 @@ def data_parallel(model: nn.Module) -> nn.Module:
     return kind(model, **{option: False})
 
 
-def train(cell: Cell) -> None:
+def train(cell: CellProcess) -> None:
     """The whole training."""
     torch.set_num_threads(cell.threads)
     model: nn.Module = build(cell.layers)

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from perfscope.runners import comm
 from perfscope.runners.comm import Group
-from perfscope.runners.model_parallel.rows import Halo, Interval
+from perfscope.runners.model_parallel.rows import Halo, RowRange
 
 
 def exchange_rows(x: torch.Tensor, halo: Halo, group: Group) -> torch.Tensor:
@@ -28,7 +28,7 @@ def exchange_rows(x: torch.Tensor, halo: Halo, group: Group) -> torch.Tensor:
     return _ExchangeRows.apply(x, halo, group)
 
 
-def gather_rows(x: torch.Tensor, owned: tuple[Interval, ...], group: Group) -> torch.Tensor:
+def gather_rows(x: torch.Tensor, owned: tuple[RowRange, ...], group: Group) -> torch.Tensor:
     """All rows on every rank; what follows is the same on all.
 
     (b, C, own rows, W) to (b, C, H, W). One all_gather of M times the largest share forward, nothing
@@ -57,7 +57,7 @@ class ExchangeHalo(nn.Module):
 class TakeRows(nn.Module):
     """The rows of the samples that a layer sees on this rank, which has them all; nothing is sent."""
 
-    def __init__(self, rows: Interval, padding: tuple[int, int], fill: float) -> None:
+    def __init__(self, rows: RowRange, padding: tuple[int, int], fill: float) -> None:
         super().__init__()
         self.rows, self.padding, self.fill = rows, padding, fill
 
@@ -69,7 +69,7 @@ class TakeRows(nn.Module):
 class GatherRows(nn.Module):
     """Where rows can no longer be split: all of them to everyone."""
 
-    def __init__(self, group: Group, owned: tuple[Interval, ...]) -> None:
+    def __init__(self, group: Group, owned: tuple[RowRange, ...]) -> None:
         super().__init__()
         self.group, self.owned = group, owned
 
@@ -88,7 +88,7 @@ def pad_rows(x: torch.Tensor, padding: tuple[int, int], fill: float) -> torch.Te
     return functional.pad(x, (0, 0, *padding), value=fill)
 
 
-def _slice(x: torch.Tensor, wanted: Interval, held: Interval) -> torch.Tensor:
+def _slice(x: torch.Tensor, wanted: RowRange, held: RowRange) -> torch.Tensor:
     return x[:, :, wanted.first - held.first : wanted.end - held.first]
 
 
@@ -159,7 +159,7 @@ class _ExchangeRows(torch.autograd.Function):
 
 class _GatherRows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, owned: tuple[Interval, ...], group: Group) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, owned: tuple[RowRange, ...], group: Group) -> torch.Tensor:
         ctx.mine = owned[group.index]
         most = max(rows.num for rows in owned)
         part = pad_rows(x, (0, most - x.shape[2]), 0.0).movedim(2, 0).contiguous()

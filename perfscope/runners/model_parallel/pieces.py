@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 
-class Piece(NamedTuple):
+class TensorSlice(NamedTuple):
     """Part of one tensor."""
 
     value: torch.Tensor
@@ -21,14 +21,14 @@ class Pieces:
     """A rank's pieces, by the names of the undivided model's state."""
 
     def __init__(self) -> None:
-        self.held: dict[str, Piece] = {}
+        self.held: dict[str, TensorSlice] = {}
 
     def keep(
         self, name: str, full: torch.Tensor, dim: int = 0, index: torch.Tensor | None = None
     ) -> nn.Parameter:
         """A parameter that holds positions `index` along `dim` of `full`."""
         parameter = nn.Parameter(_cut(full.detach(), dim, index))
-        self.held[name] = Piece(parameter, dim, index)
+        self.held[name] = TensorSlice(parameter, dim, index)
         return parameter
 
     def keep_buffer(
@@ -36,25 +36,25 @@ class Pieces:
     ) -> torch.Tensor:
         """The same for a tensor that is not trained."""
         buffer = _cut(full.detach(), dim, index)
-        self.held[name] = Piece(buffer, dim, index)
+        self.held[name] = TensorSlice(buffer, dim, index)
         return buffer
 
     def keep_rest(self, model: nn.Module) -> None:
         """Everything in the model's state that is not held yet is held whole, as it is."""
         for name, value in model.state_dict(keep_vars=True).items():
             if name not in self.held:
-                self.held[name] = Piece(value, 0, None)
+                self.held[name] = TensorSlice(value, 0, None)
 
-    def values(self) -> dict[str, Piece]:
+    def values(self) -> dict[str, TensorSlice]:
         """Copies on the CPU, to be sent."""
         return {
-            name: Piece(piece.value.detach().cpu(), piece.dim, piece.positions)
+            name: TensorSlice(piece.value.detach().cpu(), piece.dim, piece.positions)
             for name, piece in self.held.items()
         }
 
 
 def assemble(
-    shapes: Mapping[str, tuple[int, ...]], held: Sequence[Mapping[str, Piece]]
+    shapes: Mapping[str, tuple[int, ...]], held: Sequence[Mapping[str, TensorSlice]]
 ) -> dict[str, torch.Tensor]:
     """The undivided state from what the ranks of one model group hold.
 

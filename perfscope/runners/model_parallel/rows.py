@@ -19,7 +19,7 @@ WINDOWED = (nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d)
 _ROW_BY_ROW = (nn.BatchNorm2d, nn.ReLU, nn.Dropout, nn.Identity)
 
 
-class Interval(NamedTuple):
+class RowRange(NamedTuple):
     """Rows first .. end - 1; empty if they are equal."""
 
     first: int
@@ -30,13 +30,13 @@ class Interval(NamedTuple):
         """How many."""
         return self.end - self.first
 
-    def common(self, other: Interval) -> Interval:
+    def common(self, other: RowRange) -> RowRange:
         """Rows in both; an empty interval has first == end."""
         first = max(self.first, other.first)
-        return Interval(first, max(first, min(self.end, other.end)))
+        return RowRange(first, max(first, min(self.end, other.end)))
 
 
-class Window(NamedTuple):
+class RowExtent(NamedTuple):
     """Vertical extent of a convolution or pool."""
 
     kernel: int
@@ -54,10 +54,10 @@ class Window(NamedTuple):
         return (num_rows + 2 * self.padding - self.reach) // self.stride + 1
 
 
-def split_rows(num_rows: int, num_ranks: int) -> tuple[Interval, ...]:
+def split_rows(num_rows: int, num_ranks: int) -> tuple[RowRange, ...]:
     """Who holds what of a map."""
     return tuple(
-        Interval(num_rows * rank // num_ranks, num_rows * (rank + 1) // num_ranks)
+        RowRange(num_rows * rank // num_ranks, num_rows * (rank + 1) // num_ranks)
         for rank in range(num_ranks)
     )
 
@@ -72,12 +72,12 @@ class Halo:
         padding: rows of padding (above, below) that come on top of them, by rank.
     """
 
-    owned: tuple[Interval, ...]
-    needed: tuple[Interval, ...]
+    owned: tuple[RowRange, ...]
+    needed: tuple[RowRange, ...]
     padding: tuple[tuple[int, int], ...]
 
     @classmethod
-    def of(cls, num_rows: int, window: Window, num_ranks: int) -> Halo:
+    def of(cls, num_rows: int, window: RowExtent, num_ranks: int) -> Halo:
         """For a map of `num_rows` rows."""
         needed, padding = [], []
         for out in split_rows(window.out_rows(num_rows), num_ranks):
@@ -86,7 +86,7 @@ class Halo:
             above = min(max(0, -first), end - first)
             below = min(max(0, end - num_rows), end - first - above)
             start = min(max(first, 0), num_rows)
-            needed.append(Interval(start, start + end - first - above - below))
+            needed.append(RowRange(start, start + end - first - above - below))
             padding.append((above, below))
         return cls(split_rows(num_rows, num_ranks), tuple(needed), tuple(padding))
 
@@ -102,12 +102,12 @@ class Halo:
             self.sent(i, j).num for i in range(len(self.owned)) for j in range(len(self.owned)) if i != j
         )
 
-    def sent(self, sender: int, receiver: int) -> Interval:
+    def sent(self, sender: int, receiver: int) -> RowRange:
         """Rows that one rank holds and the other needs."""
         return self.owned[sender].common(self.needed[receiver])
 
 
-def window_of(module: nn.Module, path: str) -> Window:
+def window_of(module: nn.Module, path: str) -> RowExtent:
     """The vertical window of a convolution or pool.
 
     Raises:
@@ -122,7 +122,7 @@ def window_of(module: nn.Module, path: str) -> Window:
     values = (
         _vertical(getattr(module, name, 1)) for name in ("kernel_size", "stride", "padding", "dilation")
     )
-    return Window(*values)
+    return RowExtent(*values)
 
 
 def _vertical(value: int | Sequence[int]) -> int:

@@ -183,7 +183,7 @@ class Scheme(ABC):
     def step(self, batch: Batch) -> torch.Tensor | None:
         """One update. Returns the mean loss of the batch (a detached scalar), None where it is not known."""
 
-    def run(self, feed: Feed, steps: int, note: Note) -> None:
+    def run(self, feed: Feed, steps: int, note: LoopReporter) -> None:
         """The loop. Schemes whose ranks have roles (a server) or share no step override it."""
         part, num_parts = self.data_part
         for number in range(steps):
@@ -202,7 +202,7 @@ class Scheme(ABC):
         return {}
 
 
-class Note(ABC):
+class LoopReporter(ABC):
     """What the loop reports to."""
 
     @abstractmethod

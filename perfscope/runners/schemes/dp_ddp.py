@@ -12,7 +12,7 @@ from torch import nn
 
 from perfscope.runners.compression.registry import make_exchange
 from perfscope.runners.config import BenchConfig, BenchError
-from perfscope.runners.exchange import Exchange, Pending
+from perfscope.runners.exchange import Exchange, PendingExchange
 from perfscope.runners.job import Job
 from perfscope.runners.schemes.base import Batch
 from perfscope.runners.schemes.dp_gradients import CODECS, Replicas, exchange_traffic
@@ -83,7 +83,7 @@ class DDP(Replicas):
         self._group = group
         self._optimizer = make_optimizer(self, model.parameters())
 
-    def average(self, bucket: Any) -> Pending:
+    def average(self, bucket: Any) -> PendingExchange:
         """Starts the exchange of one of DDP's buckets."""
         return self._exchange.start(bucket.index(), bucket.buffer(), self._group)
 

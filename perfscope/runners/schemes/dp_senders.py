@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from perfscope.runners.comm import Group
 from perfscope.runners.config import BenchConfig
-from perfscope.runners.exchange import Exchange, Pending
+from perfscope.runners.exchange import Exchange, PendingExchange
 from perfscope.runners.schemes.dp_gradients import LayerGradients
 
 # Small enough that a first layer's gradient never waits long behind a piece that is on its way, large enough
@@ -38,7 +38,7 @@ class Sender:
             layer.index: pieces_of(config, layer.name, layer.flat.numel(), layer.flat.element_size())
             for layer in layers
         }
-        self._pending: dict[int, list[tuple[int, Pending]]] = {}
+        self._pending: dict[int, list[tuple[int, PendingExchange]]] = {}
 
     def ready(self, layer: LayerGradients) -> None:
         """The layer's gradient is complete: a backward event."""

@@ -26,7 +26,7 @@ from perfscope.runners.schemes.server_base import (
     ServerScheme,
     require_no_momentum,
 )
-from perfscope.runners.schemes.server_packed import Packed
+from perfscope.runners.schemes.server_packed import PackedModel
 from perfscope.runners.traffic import Traffic
 from perfscope.runners.world import World
 
@@ -150,7 +150,7 @@ class _EasgdTogether(Scheme):
 
     def build(self, model: nn.Sequential) -> None:
         """See Scheme. All start from the same weights, the centre too."""
-        self.packed = Packed(model)
+        self.packed = PackedModel(model)
         self.centre = self.packed.weights.clone()
         self.total = torch.empty_like(self.centre)
         rate = scaled_learning_rate(self.config, self.effective_batch(self.job))

@@ -16,7 +16,7 @@ from perfscope.runners.schemes.base import Axes, Batch, Scheme
 from perfscope.runners.schemes.easgd_rules import ElasticWorker, require_every_step, settle_moving_rate
 from perfscope.runners.schemes.local import scaled_learning_rate
 from perfscope.runners.schemes.server_base import RemoteUpdate, require_no_momentum
-from perfscope.runners.schemes.server_packed import Packed
+from perfscope.runners.schemes.server_packed import PackedModel
 from perfscope.runners.schemes.shared_memory import UnlockedUpdates, map_shared, merged
 from perfscope.runners.traffic import Traffic
 from perfscope.runners.world import World
@@ -64,7 +64,7 @@ class _Unlocked(Scheme):
 
     def build(self, model: nn.Sequential) -> None:
         """See Scheme. Rank 0 fills the shared weights; the barrier before training makes them everybody's."""
-        self.packed = Packed(model)
+        self.packed = PackedModel(model)
         self.shared = map_shared(self.name, self.packed.weights, self.world.size, self.transport)
         if self.world.rank == 0:
             self.shared.weights.copy_(self.packed.weights)

@@ -13,9 +13,9 @@ from torch import nn
 from perfscope.runners.config import BenchConfig, BenchError
 from perfscope.runners.job import Job
 from perfscope.runners.mesh import WORLD, Mesh
-from perfscope.runners.schemes.base import Axes, Batch, Feed, Note, Scheme
+from perfscope.runners.schemes.base import Axes, Batch, Feed, LoopReporter, Scheme
 from perfscope.runners.schemes.local import scaled_learning_rate
-from perfscope.runners.schemes.server_packed import Packed, buffers_of
+from perfscope.runners.schemes.server_packed import PackedModel, buffers_of
 from perfscope.runners.traffic import Traffic
 from perfscope.runners.world import World
 from perfscope.vocabulary.axes import Axis
@@ -148,7 +148,7 @@ class ServerScheme(Scheme):
 
     def build(self, model: nn.Sequential) -> None:
         """See Scheme. Server and workers start from the same weights: nothing needs to be fetched first."""
-        self.packed = Packed(model.cpu() if self.is_server else model)  # a server is host memory
+        self.packed = PackedModel(model.cpu() if self.is_server else model)  # a server is host memory
         self.rate = scaled_learning_rate(self.config, self.effective_batch(self.job))
         if self.is_server:
             self.build_server()
@@ -171,7 +171,7 @@ class ServerScheme(Scheme):
     def step(self, batch: Batch) -> torch.Tensor:
         """Worker: gradient, exchange, update."""
 
-    def run(self, feed: Feed, steps: int, note: Note) -> None:
+    def run(self, feed: Feed, steps: int, note: LoopReporter) -> None:
         """See Scheme. The server knows how many messages will come, and ends with the last."""
         if not self.is_server:
             super().run(feed, steps, note)

@@ -11,7 +11,7 @@ from perfscope.runners.schemes.base import Batch
 from perfscope.runners.schemes.local import loss_of
 
 
-class Packed:
+class PackedModel:
     """A model whose parameters are views into one vector, and whose gradients are views into another.
 
     So the whole model is one message (You et al. 2017: packed exchange), and nothing is copied to send it.

@@ -23,7 +23,7 @@ from perfscope.rundir.writer import RUNS
 from perfscope.runners.cluster.network import require_rights, require_tools
 from perfscope.runners.cluster.spec import ClusterSpec, describe
 from perfscope.runners.config import BenchConfig, BenchError
-from perfscope.runners.starting.outer import Outer, find_outer
+from perfscope.runners.starting.outer_launcher import Outer, find_outer
 
 ENV_BOUND = "PERFSCOPE_BENCH_BOUND"  # an outer launcher has bound this rank already
 _RANK_MODULE = "perfscope.runners.rank"

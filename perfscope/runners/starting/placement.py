@@ -44,7 +44,7 @@ class Core:
 
 
 @dataclass(frozen=True, slots=True)
-class Topology:
+class HostTopology:
     """What placement needs to know of a host.
 
     Attributes:
@@ -85,7 +85,7 @@ def read_topology(
     root: Path = _ROOT,
     allowed: Collection[int] | None = None,
     environment: Mapping[str, str] = MappingProxyType({}),
-) -> Topology:
+) -> HostTopology:
     """The host below `root`/sys.
 
     Args:
@@ -103,10 +103,10 @@ def read_topology(
         mine = tuple(one for one in sorted(siblings) if one in usable) or (cpu,)
         cores.setdefault(mine, Core(mine, nodes.get(cpu)))
     ordered = sorted(cores.values(), key=lambda core: (-1 if core.node is None else core.node, core.cpus))
-    return Topology(tuple(ordered), _gpu_nodes(root, environment))
+    return HostTopology(tuple(ordered), _gpu_nodes(root, environment))
 
 
-def plan_placement(num_ranks: int, topology: Topology, bind: str = "numa") -> tuple[Slot, ...]:
+def plan_placement(num_ranks: int, topology: HostTopology, bind: str = "numa") -> tuple[Slot, ...]:
     """The slot of each local rank.
 
     Args:
@@ -192,7 +192,7 @@ def bind_this_process(
     return done | {"notes": notes}
 
 
-def _bound_by_launcher(topology: Topology, bind: str) -> dict[str, object]:
+def _bound_by_launcher(topology: HostTopology, bind: str) -> dict[str, object]:
     own = _slot(topology.cores)
     note = "the launcher had bound this rank already; --bind was left out"
     return {
@@ -215,7 +215,7 @@ def _fill_domains(domains: Sequence[Sequence[Core]], num_ranks: int) -> list[Slo
     return slots
 
 
-def _beside_gpus(topology: Topology, gpus: Sequence[int | None]) -> list[Slot]:
+def _beside_gpus(topology: HostTopology, gpus: Sequence[int | None]) -> list[Slot]:
     """Each rank in the domain of its GPU; ranks of one domain split it."""
     slots: dict[int, Slot] = {}
     for node in dict.fromkeys(gpus):

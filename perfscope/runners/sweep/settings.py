@@ -18,22 +18,22 @@ from perfscope.runners.mesh import Mesh
 from perfscope.settings import converted, given
 
 
-class Place(str):
+class PathSetting(str):
     """A file or folder, absolute: ranks may be started elsewhere."""
 
     @classmethod
-    def parse(cls, value: object) -> Place:
+    def parse(cls, value: object) -> PathSetting:
         if not isinstance(value, str) or not value.strip():
             raise ValueError("a path")
         text = value.strip()
         return cls(text if text == "synthetic" else Path(text).expanduser().absolute())
 
 
-class Shape(tuple[int, ...]):
+class SampleShape(tuple[int, ...]):
     """Of one sample."""
 
     @classmethod
-    def parse(cls, value: object) -> Shape:
+    def parse(cls, value: object) -> SampleShape:
         sizes = value if isinstance(value, list | tuple) else str(value).lower().split("x")
         if len(sizes) not in (1, 3) or not all(
             re.fullmatch(r"\s*[0-9]{1,9}\s*", str(size)) for size in sizes
@@ -42,7 +42,7 @@ class Shape(tuple[int, ...]):
         return cls(map(int, sizes))
 
 
-_READ = {"input_shape": Shape, "data": Place, "save_weights": Place}
+_READ = {"input_shape": SampleShape, "data": PathSetting, "save_weights": PathSetting}
 FIELDS = {
     SPELLED.get(name, name): (name, _READ.get(name, hint) | None)
     for name, hint in get_type_hints(BenchConfig, include_extras=True).items()

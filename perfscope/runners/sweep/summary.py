@@ -43,7 +43,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class SummaryRow:
     """One cell of the table.
 
     Attributes:
@@ -80,19 +80,19 @@ class Row:
         return spread.median if spread else None
 
 
-def study_rows(study: Study) -> list[Row]:
+def study_rows(study: Study) -> list[SummaryRow]:
     """Rows of the wanted cells: by group, fastest first; at the end those without figures."""
     rows = [_row(cell, label) for cell, label in zip(study.wanted, _labels(study.wanted), strict=True)]
     return sorted(rows, key=_place)
 
 
-def _place(row: Row) -> tuple[bool, tuple[str, str], float, str]:
+def _place(row: SummaryRow) -> tuple[bool, tuple[str, str], float, str]:
     if not row.figures:
         return True, ("", ""), 0.0, row.label
     return False, row.group, -(row.median("samples_per_s") or -1.0), row.label
 
 
-def sentences(rows: Sequence[Row]) -> list[str]:
+def sentences(rows: Sequence[SummaryRow]) -> list[str]:
     """The verdict, per group: which cell is fastest and by how much, which sent least; then what failed.
 
     Before it, where something else used the machine: how many runs that hit.
@@ -121,7 +121,7 @@ def sentences(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def _disturbed(rows: Sequence[Row]) -> list[str]:
+def _disturbed(rows: Sequence[SummaryRow]) -> list[str]:
     """`2 of 6 runs were disturbed by other processes`, or nothing."""
     hit = [kinds for row in rows for kinds in row.disturbances]
     if not hit:
@@ -133,7 +133,7 @@ def _disturbed(rows: Sequence[Row]) -> list[str]:
     return [f"{len(hit)} of {done} runs {was} disturbed{by} (marked *)."]
 
 
-def _fastest(rows: Sequence[Row]) -> str:
+def _fastest(rows: Sequence[SummaryRow]) -> str:
     speeds = sorted(
         ((row, row.figures["samples_per_s"]) for row in rows if "samples_per_s" in row.figures),
         key=lambda pair: -pair[1].median,
@@ -162,7 +162,7 @@ def _fastest(rows: Sequence[Row]) -> str:
     return f"{text}, {over}; repeats differ by up to {format_ratio(noise, 0)}."
 
 
-def _leanest(rows: Sequence[Row]) -> str:
+def _leanest(rows: Sequence[SummaryRow]) -> str:
     """Over the slowest link: between hosts where anything crosses hosts, else within."""
     for side in (BETWEEN, WITHIN):
         sent = [(row, _sent(row, side)) for row in rows if row.figures]
@@ -179,7 +179,7 @@ def _leanest(rows: Sequence[Row]) -> str:
     return ""
 
 
-def _sent(row: Row, side: str) -> float | None:
+def _sent(row: SummaryRow, side: str) -> float | None:
     """What was recorded, else what was predicted."""
     recorded = row.median(f"recorded {side}")
     return recorded if recorded is not None else row.median(f"predicted {side}")
@@ -192,13 +192,13 @@ def rate_text(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _row(cell: CellState, label: str) -> Row:
+def _row(cell: CellState, label: str) -> SummaryRow:
     group = (
         str(cell.settings.get("model", "smallcnn")),
         str(cell.plan.get("batch", cell.settings.get("batch", ""))),
     )
     if cell.impossible is not None:
-        return Row(
+        return SummaryRow(
             name=cell.name,
             scheme=cell.scheme,
             label=label,
@@ -221,7 +221,7 @@ def _row(cell: CellState, label: str) -> Row:
     status = "done"
     if failed or pending:
         status = "partly" if done else (FAILED if failed else PENDING)
-    return Row(
+    return SummaryRow(
         name=cell.name,
         scheme=cell.scheme,
         label=label,

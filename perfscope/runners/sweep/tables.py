@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from perfscope.messages.lists import counted
 from perfscope.runners.sweep.sides import BETWEEN, WITHIN
 from perfscope.runners.sweep.state import PENDING, Study
-from perfscope.runners.sweep.summary import Row, Spread, rate_text
+from perfscope.runners.sweep.summary import Spread, SummaryRow, rate_text
 from perfscope.units import MISSING, format_bytes, format_ns, format_ratio
 
 _CSV_FACTS = ("scheme", "modifiers", "model", "ranks", "mesh", "batch", "steps", "cluster", "threads")
@@ -24,7 +24,7 @@ _CSV_FIGURES = (
 )
 
 
-def text_table(rows: Sequence[Row]) -> str:
+def text_table(rows: Sequence[SummaryRow]) -> str:
     """Aligned columns of the cells that ran; then a line for each that lacks something."""
     if not any(row.figures for row in rows):
         return "\n".join(_notes(rows)) + "\n"
@@ -41,7 +41,7 @@ def text_table(rows: Sequence[Row]) -> str:
     return "\n".join([*lines, *([""] if notes else []), *notes]) + "\n"
 
 
-def markdown(study: Study, rows: Sequence[Row], sentences: Sequence[str]) -> str:
+def markdown(study: Study, rows: Sequence[SummaryRow], sentences: Sequence[str]) -> str:
     """study.md."""
     head, body = _cells(rows)
     lines = [
@@ -68,7 +68,7 @@ def markdown(study: Study, rows: Sequence[Row], sentences: Sequence[str]) -> str
     return "\n".join(lines)
 
 
-def csv_text(rows: Sequence[Row]) -> str:
+def csv_text(rows: Sequence[SummaryRow]) -> str:
     """study.csv: base units (ns, bytes), empty = missing; repeats_done, disturbed, diverged count runs."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -94,7 +94,7 @@ def _column(figure: str) -> str:
     return figure.replace(" ", "_") + ("_bytes_per_step" if " " in figure else "")
 
 
-def _cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+def _cells(rows: Sequence[SummaryRow]) -> tuple[list[str], list[list[str]]]:
     """Head and lines. Columns about several groups or hosts appear only where there are several."""
     several = len({row.group for row in rows if row.figures}) > 1
     hosts = any(row.median(f"predicted {BETWEEN}") for row in rows)
@@ -117,7 +117,7 @@ def _cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     return head, lines
 
 
-def _notes(rows: Sequence[Row]) -> list[str]:
+def _notes(rows: Sequence[SummaryRow]) -> list[str]:
     """One line for every cell that has no figures, or lacks one; cells that were not run yet share one."""
     pending = [row.name for row in rows if row.status == PENDING]
     names = f"{', '.join(pending[:4])}{' ...' if len(pending) > 4 else ''}"
@@ -128,15 +128,15 @@ def _notes(rows: Sequence[Row]) -> list[str]:
     ] + ([f"not run yet: {len(pending)} of {len(rows)} cells ({names})"] if pending else [])
 
 
-def _repeats(row: Row) -> str:
+def _repeats(row: SummaryRow) -> str:
     return f"{row.num_done}/{row.num_runs}" if row.num_runs else MISSING
 
 
-def _marked_rate(row: Row) -> str:
+def _marked_rate(row: SummaryRow) -> str:
     return rate_text(row.median("samples_per_s")) + ("*" if row.disturbances else "")
 
 
-def _exposed(row: Row) -> str:
+def _exposed(row: SummaryRow) -> str:
     """`33 % of 27.4 ms`: the share first, the traced step beside it."""
     share, time = row.median("exposed_comm_ratio"), row.median("exposed_comm_ns")
     if share is None or time is None:
@@ -144,7 +144,7 @@ def _exposed(row: Row) -> str:
     return f"{format_ratio(share, 0)} of {format_ns(time / share)}" if share and time else "0 %"
 
 
-def _time(row: Row, figure: str) -> str:
+def _time(row: SummaryRow, figure: str) -> str:
     return format_ns(row.median(figure))
 
 
@@ -160,7 +160,7 @@ def _loss(value: float | None) -> str:
     return MISSING if value is None else f"{value:.3f}"
 
 
-def _sent(row: Row, side: str) -> str:
+def _sent(row: SummaryRow, side: str) -> str:
     """`predicted / recorded / wire`, one word where they say the same."""
     values = [format_bytes(row.median(f"{kind} {side}")) for kind in ("predicted", "recorded", "wire")]
     if not row.figures:

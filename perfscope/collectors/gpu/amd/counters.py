@@ -28,7 +28,7 @@ Value = int | float | None
 
 
 @dataclass(slots=True)
-class Source:
+class CounterFile:
     """A file that is kept open, and the series that come from it.
 
     `read` gives the series' values in order, or raises OSError or ValueError.
@@ -42,11 +42,11 @@ class Source:
 
 
 @dataclass(slots=True)
-class Gpu:
+class AmdGpu:
     """A card with its sources, and what it does not give: (metric, reason)."""
 
     index: int
-    sources: list[Source] = field(default_factory=list)
+    sources: list[CounterFile] = field(default_factory=list)
     refused: list[tuple[str, str]] = field(default_factory=list)
 
     @property
@@ -64,7 +64,7 @@ class AmdDevices(BaseCollector):
 
     def __init__(self) -> None:
         super().__init__()
-        self._gpus: list[Gpu] = []
+        self._gpus: list[AmdGpu] = []
         self._clock: Callable[[], int] = lambda: 0
 
     def probe(self, ctx: Context) -> Capability:
@@ -88,12 +88,12 @@ class AmdDevices(BaseCollector):
         if not any(gpu.sources for gpu in self._gpus):
             raise OSError(NO_GPU)
 
-    def _opened(self, ctx: Context) -> list[Gpu]:
+    def _opened(self, ctx: Context) -> list[AmdGpu]:
         cards = [card for card in list_cards(ctx) if card.pci and not card.is_part]
         first = first_index(ctx, "AMD") if cards else 0
-        return [self._card(ctx, card, Gpu(first + card.index)) for card in cards]
+        return [self._card(ctx, card, AmdGpu(first + card.index)) for card in cards]
 
-    def _card(self, ctx: Context, card: Card, gpu: Gpu) -> Gpu:
+    def _card(self, ctx: Context, card: Card, gpu: AmdGpu) -> AmdGpu:
         """The table's series, then the files' for metrics that the table does not give."""
         given: set[str] = set()
         table = self._table(ctx, card, gpu)
@@ -114,7 +114,7 @@ class AmdDevices(BaseCollector):
         gpu.refused += [(name, "the driver does not give it") for name in missing]
         return gpu
 
-    def _table(self, ctx: Context, card: Card, gpu: Gpu) -> Source | None:
+    def _table(self, ctx: Context, card: Card, gpu: AmdGpu) -> CounterFile | None:
         path = f"{card.folder}/gpu_metrics"
         try:
             file = ctx.keep(path)
@@ -139,7 +139,7 @@ class AmdDevices(BaseCollector):
             table = read_table(data)
             return [*(pick(table) for pick in picks), *times.add(table, self._clock())]
 
-        return Source(path, file, series, read)
+        return CounterFile(path, file, series, read)
 
     def sample(self) -> Sequence[Reading]:
         readings: list[Reading] = []
@@ -155,7 +155,7 @@ class AmdDevices(BaseCollector):
                     ]
         return readings
 
-    def _values(self, gpu: Gpu, source: Source) -> Sequence[Value]:
+    def _values(self, gpu: AmdGpu, source: CounterFile) -> Sequence[Value]:
         """What a source gives now; Nones where it fails, which ends it when it fails too often."""
         try:
             values = source.read(source.file.read())
@@ -168,7 +168,7 @@ class AmdDevices(BaseCollector):
         source.failures = 0
         return values
 
-    def _end(self, gpu: Gpu, source: Source, reason: str) -> None:
+    def _end(self, gpu: AmdGpu, source: CounterFile, reason: str) -> None:
         gpu.sources.remove(source)
         source.file.close()
         what = ", ".join(dict.fromkeys(item.metric.name for item in source.series))
@@ -178,7 +178,7 @@ class AmdDevices(BaseCollector):
         self._close(self._gpus)
         self._gpus = []
 
-    def _close(self, gpus: Sequence[Gpu]) -> None:
+    def _close(self, gpus: Sequence[AmdGpu]) -> None:
         for gpu in gpus:
             for source in gpu.sources:
                 source.file.close()
@@ -202,7 +202,7 @@ def _metric_of(reading: TableReading, revision: tuple[int, int]) -> Metric:
     return reading.metric(source)
 
 
-def _file_source(ctx: Context, card: Card, gpu: Gpu, reading: FileReading) -> Source | None:
+def _file_source(ctx: Context, card: Card, gpu: AmdGpu, reading: FileReading) -> CounterFile | None:
     for path in ctx.glob(f"{card.folder}/{reading.pattern}"):
         try:
             file = ctx.keep(path)
@@ -216,7 +216,9 @@ def _file_source(ctx: Context, card: Card, gpu: Gpu, reading: FileReading) -> So
             file.close()
             continue
         series = Series(reading.metric(reading.source), gpu.labels)
-        return Source(path, file, [series], lambda data: (reading.parse(data.decode("utf-8", "replace")),))
+        return CounterFile(
+            path, file, [series], lambda data: (reading.parse(data.decode("utf-8", "replace")),)
+        )
     return None
 
 

@@ -7,7 +7,7 @@ from perfscope.collectors.gpu.amd.cards import KFD, LINK_NAME, describe, list_ca
 from perfscope.collectors.gpu.base import Entry, Vendor
 from perfscope.collectors.gpu.data_sheets import peaks_of
 from perfscope.collectors.library import LibraryAbsent
-from perfscope.collectors.peak import Peak
+from perfscope.collectors.peak import TheoreticalPeak
 
 _DEVICE = "/dev/kfd"
 
@@ -58,7 +58,7 @@ class Amd(Vendor):
         minors = (card.render_minor for card in list_cards(ctx))
         return sum(ctx.exists(f"/dev/dri/renderD{minor}") for minor in minors if minor)
 
-    def peaks(self, name: str) -> tuple[Peak, ...]:
+    def peaks(self, name: str) -> tuple[TheoreticalPeak, ...]:
         """See Vendor."""
         from perfscope.collectors.gpu.amd.peaks import DATA_SHEETS
 

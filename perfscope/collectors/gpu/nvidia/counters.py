@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from perfscope.collectors.gpu.base import metric
-from perfscope.collectors.gpu.nvidia.parts import Failed, FieldQuery, Gpu, NvmlCollector, Query, Value
+from perfscope.collectors.gpu.nvidia.parts import Failed, FieldQuery, NvidiaGpu, NvmlCollector, Query, Value
 from perfscope.rundir.metrics import Series
 from perfscope.vocabulary import gpu as words
 from perfscope.vocabulary.gpu import ThrottleBit, ThrottleReason
@@ -66,11 +66,11 @@ class NvmlDevices(NvmlCollector):
     name = "gpu.nvidia"
     source = "NVML (libnvidia-ml.so.1)"
 
-    def groups(self, nvml: Any, gpu: Gpu) -> list[list[Query]]:
+    def groups(self, nvml: Any, gpu: NvidiaGpu) -> list[list[Query]]:
         return [_levels(nvml, gpu), [_fields(nvml, gpu)]]
 
 
-def _levels(nvml: Any, gpu: Gpu) -> list[Query]:
+def _levels(nvml: Any, gpu: NvidiaGpu) -> list[Query]:
     """What has a call of its own. Read at one go, so that one pair of times serves all."""
     handle = gpu.handle
 
@@ -115,7 +115,7 @@ def _levels(nvml: Any, gpu: Gpu) -> list[Query]:
     ]
 
 
-def _fields(nvml: Any, gpu: Gpu) -> FieldQuery:
+def _fields(nvml: Any, gpu: NvidiaGpu) -> FieldQuery:
     """Power, energy and throttle times: one call."""
     handle = gpu.handle
     power, energy = Series(POWER, gpu.labels), Series(ENERGY, gpu.labels)

@@ -14,7 +14,7 @@ from typing import Any
 from perfscope.collectors.base import Reading
 from perfscope.collectors.gpu.base import metric
 from perfscope.collectors.gpu.nvidia.devices import LINK_NAME, asked
-from perfscope.collectors.gpu.nvidia.parts import Failed, Gpu, NvmlCollector, Query, Value, error_words
+from perfscope.collectors.gpu.nvidia.parts import Failed, NvidiaGpu, NvmlCollector, Query, Value, error_words
 from perfscope.rundir.metrics import DERIVED, Metric, Series
 from perfscope.vocabulary import gpu as words
 from perfscope.vocabulary.gpu import GpuMetric
@@ -97,7 +97,7 @@ class NvmlGpm(NvmlCollector):
         self._samples: dict[int, _Samples] = {}
         self._numbers: dict[Series, int] = {}
 
-    def groups(self, nvml: Any, gpu: Gpu) -> list[list[Query]]:
+    def groups(self, nvml: Any, gpu: NvidiaGpu) -> list[list[Query]]:
         reason = _why_not(nvml, gpu.handle)
         if reason:
             gpu.refused.append(("GPM", reason))
@@ -121,7 +121,7 @@ class NvmlGpm(NvmlCollector):
         self._gpus = [gpu for gpu in self._gpus if not gpu.gone]
         return readings
 
-    def _compare(self, gpu: Gpu, query: Query, readings: list[Reading]) -> None:
+    def _compare(self, gpu: NvidiaGpu, query: Query, readings: list[Reading]) -> None:
         now = self._clock()
         series = list(query.series)
         try:

@@ -13,7 +13,7 @@ from typing import Any
 from perfscope.collectors.base import SECOND_NS
 from perfscope.collectors.gpu.base import metric
 from perfscope.collectors.gpu.nvidia.devices import LINK_NAME, active_links, max_pcie, one_field, pcie_peak
-from perfscope.collectors.gpu.nvidia.parts import FieldQuery, Gpu, NvmlCollector, Query, Value
+from perfscope.collectors.gpu.nvidia.parts import FieldQuery, NvidiaGpu, NvmlCollector, Query, Value
 from perfscope.rundir.metrics import AMBIGUOUS, DERIVED, Series
 from perfscope.vocabulary import gpu as words
 
@@ -45,7 +45,7 @@ class NvmlLinks(NvmlCollector):
         self._wrap_ns: dict[Series, float] = {}  # in what time the link could turn the counter once
         self._read_at: dict[Series, int] = {}
 
-    def groups(self, nvml: Any, gpu: Gpu) -> list[list[Query]]:
+    def groups(self, nvml: Any, gpu: NvidiaGpu) -> list[list[Query]]:
         pcie = {
             Series(PCIE_TX, gpu.labels): (_FIELD_TX, 0),
             Series(PCIE_RX, gpu.labels): (_FIELD_RX, 0),
@@ -75,7 +75,7 @@ def _low_word(value: Value) -> Value:
     return int(value) % _WORD
 
 
-def _nvlinks(nvml: Any, gpu: Gpu, links: list[int]) -> FieldQuery:
+def _nvlinks(nvml: Any, gpu: NvidiaGpu, links: list[int]) -> FieldQuery:
     """Every link in both directions, one call. Where KiB are not counted, whole bytes stand in."""
     fields: dict[Series, tuple[int, int]] = {}
     instead: dict[Series, Query] = {}
@@ -98,7 +98,7 @@ class NvmlPcieRate(NvmlCollector):
     source = "nvmlDeviceGetPcieThroughput"
     min_interval_ns = SECOND_NS
 
-    def groups(self, nvml: Any, gpu: Gpu) -> list[list[Query]]:
+    def groups(self, nvml: Any, gpu: NvidiaGpu) -> list[list[Query]]:
         handle = gpu.handle
         if one_field(nvml, handle, _FIELD_TX) is not None and one_field(nvml, handle, _FIELD_RX) is not None:
             gpu.refused.append(("pcie_tx_rate, pcie_rx_rate", "not needed: PCIe bytes are counted"))

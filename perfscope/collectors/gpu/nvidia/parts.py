@@ -152,7 +152,7 @@ def _as_it_is(value: Value) -> Value:
     return value
 
 
-class Gpu:
+class NvidiaGpu:
     """One GPU: groups of queries, each group read at one go.
 
     Attributes:
@@ -185,11 +185,11 @@ class NvmlCollector(BaseCollector):
     def __init__(self) -> None:
         super().__init__()
         self._nvml: Any = None
-        self._gpus: list[Gpu] = []
+        self._gpus: list[NvidiaGpu] = []
         self._clock: Callable[[], int] = lambda: 0
         self._failures: dict[Series, int] = {}
 
-    def groups(self, nvml: Any, gpu: Gpu) -> list[list[Query]]:
+    def groups(self, nvml: Any, gpu: NvidiaGpu) -> list[list[Query]]:
         """What to read of one GPU, supported or not; may add to `gpu.refused`."""
         raise NotImplementedError
 
@@ -232,9 +232,9 @@ class NvmlCollector(BaseCollector):
         for absent in _absent(gpus):
             self._facts.append(Fact("note", {}, {"text": f"{absent.what}: {absent.reason}"}))
 
-    def _decide(self, nvml: Any) -> list[Gpu]:
+    def _decide(self, nvml: Any) -> list[NvidiaGpu]:
         """Every GPU with the queries that answer now."""
-        gpus = [Gpu(index, handle) for index, handle in gpu_handles(nvml)]
+        gpus = [NvidiaGpu(index, handle) for index, handle in gpu_handles(nvml)]
         for gpu in gpus:
             for group in self.groups(nvml, gpu):
                 kept = [query for query in _settled(nvml, gpu, group) if query.series]
@@ -251,7 +251,7 @@ class NvmlCollector(BaseCollector):
         self._gpus = [gpu for gpu in self._gpus if not gpu.gone]
         return readings
 
-    def _read(self, gpu: Gpu, group: list[Query], readings: list[Reading]) -> None:
+    def _read(self, gpu: NvidiaGpu, group: list[Query], readings: list[Reading]) -> None:
         begin = self._clock()
         answers = [(query, query.pairs(self._nvml)) for query in group]
         end = self._clock()
@@ -263,7 +263,7 @@ class NvmlCollector(BaseCollector):
                 elif not gpu.gone and not self._ends(gpu, query, series, value.code):
                     readings.append(Reading(series, None, begin, end))
 
-    def _ends(self, gpu: Gpu, query: Query, series: Series, code: int) -> bool:
+    def _ends(self, gpu: NvidiaGpu, query: Query, series: Series, code: int) -> bool:
         """Judge a failure; say, once, what ends by it."""
         reason = error_words(self._nvml, code)
         if code in GONE:
@@ -282,7 +282,7 @@ class NvmlCollector(BaseCollector):
         self._gpus = []
 
 
-def _settled(nvml: Any, gpu: Gpu, group: list[Query]) -> list[Query]:
+def _settled(nvml: Any, gpu: NvidiaGpu, group: list[Query]) -> list[Query]:
     """A group without what the GPU refuses, and with what stands in for it."""
     settled: list[Query] = []
     waiting = list(group)
@@ -312,7 +312,7 @@ def _merged(queries: Collection[Query]) -> list[Query]:
     return [*plain_queries, *fields[:1]]
 
 
-def _absent(gpus: Sequence[Gpu]) -> tuple[Absent, ...]:
+def _absent(gpus: Sequence[NvidiaGpu]) -> tuple[Absent, ...]:
     return absent_metrics({gpu.index: gpu.refused for gpu in gpus})
 
 

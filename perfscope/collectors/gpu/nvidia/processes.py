@@ -11,7 +11,7 @@ from perfscope.collectors.context import Context
 from perfscope.collectors.gpu.base import metric
 from perfscope.collectors.gpu.foreign import ForeignProcesses, GpuProcess
 from perfscope.collectors.gpu.nvidia.devices import asked
-from perfscope.collectors.gpu.nvidia.parts import NOT_FOUND, Gpu, NvmlCollector, Query
+from perfscope.collectors.gpu.nvidia.parts import NOT_FOUND, NvidiaGpu, NvmlCollector, Query
 from perfscope.rundir.metrics import Series
 from perfscope.vocabulary import gpu as words
 
@@ -41,15 +41,15 @@ class NvmlProcesses(NvmlCollector):
         self._ctx = ctx
         super().open(ctx)
 
-    def _decide(self, nvml: Any) -> list[Gpu]:
+    def _decide(self, nvml: Any) -> list[NvidiaGpu]:
         self._foreign = ForeignProcesses(self._ctx, partial(_name, nvml), (_MPS_SERVER,))
         return super()._decide(nvml)
 
-    def groups(self, nvml: Any, gpu: Gpu) -> list[list[Query]]:
+    def groups(self, nvml: Any, gpu: NvidiaGpu) -> list[list[Query]]:
         series = [Series(FOREIGN_PROCESSES, gpu.labels), Series(FOREIGN_MEMORY, gpu.labels)]
         return [[Query(series, lambda: self._count(nvml, gpu))]]
 
-    def _count(self, nvml: Any, gpu: Gpu) -> list[int | None]:
+    def _count(self, nvml: Any, gpu: NvidiaGpu) -> list[int | None]:
         """Number and memory of foreign processes. Raises NVMLError."""
         assert self._foreign is not None
         return self._foreign.count(gpu.index, _processes(nvml, gpu.handle))

@@ -11,7 +11,7 @@ from perfscope.collectors.gpu.nvidia import devices
 from perfscope.collectors.gpu.nvidia.library import load_nvml
 from perfscope.collectors.library import LibraryAbsent
 from perfscope.collectors.machine.pci import normal_address
-from perfscope.collectors.peak import Peak
+from perfscope.collectors.peak import TheoreticalPeak
 
 
 class Nvidia(Vendor):
@@ -66,7 +66,7 @@ class Nvidia(Vendor):
         """See Vendor."""
         return sum(1 for path in ctx.glob("/dev/nvidia*") if re.fullmatch(r"/dev/nvidia\d+", path))
 
-    def peaks(self, name: str) -> tuple[Peak, ...]:
+    def peaks(self, name: str) -> tuple[TheoreticalPeak, ...]:
         """See Vendor."""
         from perfscope.collectors.gpu.nvidia.peaks import DATA_SHEETS
 

@@ -21,7 +21,7 @@ from perfscope.rundir.writer import write_json
 from perfscope.runners.config import BenchError
 from perfscope.runners.frameworks.envs import building
 from perfscope.runners.frameworks.envs.pins import Pins
-from perfscope.runners.frameworks.envs.places import (
+from perfscope.runners.frameworks.envs.store import (
     CREATING,
     LOG,
     MARKER,

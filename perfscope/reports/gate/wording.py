@@ -12,13 +12,13 @@ import re
 from collections.abc import Sequence
 
 from perfscope import units
-from perfscope.gate.metrics import DECIDES, Metric
+from perfscope.gate.metrics import DECIDES, GateMetric
 from perfscope.gate.records import Fingerprint
 from perfscope.gate.results import (
     CheckResult,
     Difference,
+    ExcludedRun,
     Explanation,
-    LeftOut,
     MetricVerdict,
     Moved,
     Outcome,
@@ -151,7 +151,7 @@ def interval(low: float | None, high: float | None) -> str:
     return f"{share(low).removesuffix(' %')} … {share(high)}"
 
 
-def limit(metric: Metric) -> str:
+def limit(metric: GateMetric) -> str:
     """From when on a metric counts as worse."""
     known = finite(metric.threshold)
     return units.MISSING if known is None else f"{100 * known:.3g} %"
@@ -318,7 +318,7 @@ def left_out_lines(result: CheckResult, most: int) -> list[str]:
     """What is not judged and why, in at most `most` lines and one for the rest. Disturbed runs of a side are
     told together: what disturbed one is mostly what disturbed the others.
     """
-    groups: dict[tuple[str, int], list[LeftOut]] = {}
+    groups: dict[tuple[str, int], list[ExcludedRun]] = {}
     for at, one in enumerate(result.left_out):
         groups.setdefault((one.side, -1 if one.disturbed else at), []).append(one)
     lines = [_left_out_line(group) for group in groups.values()]
@@ -328,7 +328,7 @@ def left_out_lines(result: CheckResult, most: int) -> list[str]:
     return lines
 
 
-def _left_out_line(group: Sequence[LeftOut]) -> str:
+def _left_out_line(group: Sequence[ExcludedRun]) -> str:
     first = group[0]
     side = f" ({shown(first.side)})" if first.side else ""
     if len(group) == 1:

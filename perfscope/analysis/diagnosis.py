@@ -17,12 +17,12 @@ from perfscope.analysis.machine.placement import remote_ranks
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.missing import Missing
 from perfscope.analysis.rank_facts import world_size
-from perfscope.analysis.ranks import Ranks
+from perfscope.analysis.ranks import RankFiles
 from perfscope.analysis.replay.replays import make_replays
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.waits.analyse import analyse_waits
+from perfscope.analysis.waits.host_conditions import surroundings
 from perfscope.analysis.waits.results import WaitAnalysis
-from perfscope.analysis.waits.surroundings import surroundings
 from perfscope.analysis.whatif.analyse import NOTHING, WhatIfs, analyse_what_ifs
 
 
@@ -38,7 +38,7 @@ class Why(Struct, frozen=True, kw_only=True):
 
 def analyse_why(
     source: RunSource,
-    ranks: Ranks,
+    ranks: RankFiles,
     comm: CommAnalysis,
     usual_ns: float | None,
     machine: tuple[MachineAnalysis | None, Sequence[Host]],

@@ -22,7 +22,7 @@ from perfscope.collectors.context import Context, KeptFile
 from perfscope.collectors.cpu.same_kernel import SameKernel
 from perfscope.collectors.process_table import (
     Key,
-    Process,
+    ProcessEntry,
     ProcessTable,
     in_container,
     increments,
@@ -92,7 +92,7 @@ class Neighbours(BaseCollector):
         self._ctx = Context()
         self._stat: KeptFile | None = None
         self._series = Series(_metric(100))
-        self._table: dict[Key, Process] = {}
+        self._table: dict[Key, ProcessEntry] = {}
         self._ours: set[Key] = set()
         self._strangers: set[Key] = set()
         self._processes: ProcessTable | None = None
@@ -155,7 +155,7 @@ class Neighbours(BaseCollector):
         self._next_ns = begin + int(cost / MAX_COST_RATIO) if cost > MAX_COST_RATIO * SECOND_NS else 0
         return (reading,)
 
-    def _account(self, busy: int, table: dict[Key, Process], now_ns: int) -> None:
+    def _account(self, busy: int, table: dict[Key, ProcessEntry], now_ns: int) -> None:
         """Split what the machine used since the last look."""
         before, spent_ns = self._table, max(now_ns - self._at_ns, 1)
         by_pid = {process.pid: key for key, process in table.items()}
@@ -192,7 +192,7 @@ class Neighbours(BaseCollector):
         self._ticks += max(balance, 0)
         self._debt = max(min(balance, 0), -_DEBT_TICKS_PER_CPU * self._num_cpus)
 
-    def _sort(self, table: Mapping[Key, Process], by_pid: Mapping[int, Key]) -> None:
+    def _sort(self, table: Mapping[Key, ProcessEntry], by_pid: Mapping[int, Key]) -> None:
         """Decide of each process, once, whether it is the run's; a child is what its parent is."""
         ranks = {*self._ctx.pids(), os.getpid()} if self._ctx.live else set(self._ctx.pids())
         if self._same_kernel is not None:
@@ -211,7 +211,7 @@ class Neighbours(BaseCollector):
             else:
                 self._strangers.add(key)
 
-    def _ancestors(self, table: Mapping[Key, Process], by_pid: Mapping[int, Key]) -> set[Key]:
+    def _ancestors(self, table: Mapping[Key, ProcessEntry], by_pid: Mapping[int, Key]) -> set[Key]:
         """Whoever stands above a process of the run, but for init."""
         ancestors: set[Key] = set()
         for key in self._ours:
@@ -223,7 +223,7 @@ class Neighbours(BaseCollector):
         return ancestors
 
     def _name(
-        self, table: Mapping[Key, Process], used: Mapping[Key, int], now_ns: int, spent_ns: int
+        self, table: Mapping[Key, ProcessEntry], used: Mapping[Key, int], now_ns: int, spent_ns: int
     ) -> None:
         """Facts about those who use much, of one name and user together, and a last one when they end."""
         active = self._tally(table, used, now_ns - spent_ns)
@@ -248,7 +248,9 @@ class Neighbours(BaseCollector):
                 tally.told_cpus = 0.0
         self._forget(now_ns)
 
-    def _tally(self, table: Mapping[Key, Process], used: Mapping[Key, int], appeared_ns: int) -> set[_Group]:
+    def _tally(
+        self, table: Mapping[Key, ProcessEntry], used: Mapping[Key, int], appeared_ns: int
+    ) -> set[_Group]:
         """Add up what each group has used since the last look. Gives the groups that used anything."""
         active: set[_Group] = set()
         for key, ticks in used.items():

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from perfscope.reports.chart_layout import LINE_COLOURS, value_ticks
 from perfscope.reports.curves import Curve, CurveChart, IntervalBar, IntervalBars
 from perfscope.reports.geometry import Tick
-from perfscope.reports.plots import LINE_COLOURS, value_ticks
 from perfscope.reports.values import Unit, format_value
 
 # A mark for each colour, so that no two curves differ by colour alone; from the fifth on they are hollow.
@@ -24,7 +24,7 @@ NEUTRAL = ("ideal", "level")  # lines to compare with
 Point = tuple[float, float]
 
 
-class Frame(Struct, frozen=True, kw_only=True):
+class PlotFrame(Struct, frozen=True, kw_only=True):
     """The ranges of a curve chart; `x`, `y` turn values into per cent of the plot, from left and bottom."""
 
     x_low: float
@@ -47,7 +47,7 @@ def _share(value: float, low: float, high: float, *, log: bool) -> float:
     return 100 * (value - low) / (high - low)
 
 
-def frame(chart: CurveChart) -> Frame:
+def frame(chart: CurveChart) -> PlotFrame:
     """Ranges that hold every point, and intervals as far as they do not dwarf the points."""
     x = [value for curve in chart.curves for value in curve.x]
     drawn = [curve for curve in chart.curves if curve.kind != "fit"]
@@ -64,7 +64,9 @@ def frame(chart: CurveChart) -> Frame:
     else:
         x_low = min(x_low, 0.0)
         x_high += 0.02 * (x_high - x_low) or 1.0
-    return Frame(x_low=x_low, x_high=x_high, y_low=bottom, y_high=top, x_log=chart.x_log, y_log=chart.y_log)
+    return PlotFrame(
+        x_low=x_low, x_high=x_high, y_low=bottom, y_high=top, x_log=chart.x_log, y_log=chart.y_log
+    )
 
 
 def _y_range(values: Sequence[float], chart: CurveChart) -> tuple[float, float]:
@@ -133,7 +135,7 @@ def shape(slot: int) -> tuple[str, bool]:
     return SHAPES[slot % len(SHAPES)], slot >= len(SHAPES)
 
 
-def _places(box: Frame, x: Sequence[float], y: Sequence[float]) -> list[list[Point]]:
+def _places(box: PlotFrame, x: Sequence[float], y: Sequence[float]) -> list[list[Point]]:
     """Points in per cent, in runs between gaps."""
     runs: list[list[Point]] = [[]]
     for across, up in zip(x, y, strict=True):

@@ -13,7 +13,7 @@ from perfscope.analysis.source import RunSource
 from perfscope.analysis.steps import RankSteps
 from perfscope.analysis.study.results import StudyRun
 from perfscope.gate.records import Surroundings
-from perfscope.rundir.records import Git
+from perfscope.rundir.records import GitRecord
 from perfscope.vocabulary.gpu import CLOCK, THROTTLE_TIME
 
 # Nothing of these says anything about the speed of a run; they differ between any two.
@@ -30,7 +30,7 @@ def surroundings(
         for candidate in open_hosts(source, steps)
         if candidate.steps_ns is not None and candidate.has_samples
     ]
-    git = analysis.run.git or Git()
+    git = analysis.run.git or GitRecord()
     pressures = list(analysis.machine.pressures.values()) if analysis.machine else []
     return Surroundings(
         start_unix_ns=analysis.run.start_unix_ns,

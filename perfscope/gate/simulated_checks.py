@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from perfscope.gate.looks import fewest_pairs, looks
 from perfscope.gate.metrics import DECIDES
+from perfscope.gate.sequential import fewest_pairs, looks
 from perfscope.gate.settings import EXTENDED, Settings
 from perfscope.gate.statistics import Floats
 from perfscope.gate.stopping import sequential_rule
@@ -30,7 +30,7 @@ Z_95 = 1.959964
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class CheckTrial:
     """One kind of check, tried out.
 
     Attributes:
@@ -124,11 +124,11 @@ def draw_pairs(logs: Floats, pairs: int, draws: int, rng: np.random.Generator) -
 
 def tried(
     logs: Floats, settings: Settings, rule: Rule | None, pairs_tried: Sequence[int], seeding: tuple[int, int]
-) -> tuple[Trial, ...]:
+) -> tuple[CheckTrial, ...]:
     seed, draws = seeding
     thresholds = sorted({*THRESHOLDS, settings.metrics[DECIDES].threshold})
     least = max(settings.fewest, fewest_pairs(settings.alpha))
-    trials: list[Trial] = []
+    trials: list[CheckTrial] = []
     for pairs in sorted({*pairs_tried, settings.pairs}):
         if not least <= pairs <= len(logs) // 2:
             continue
@@ -152,7 +152,7 @@ def _trial(
     judge: Judge,
     smallest: NDArray[np.int64],
     num_runs: int,
-) -> Trial:
+) -> CheckTrial:
     pairs, wanted = planned
     draws, most = ratios.shape
     is_wrong, needed = judge(ratios, threshold)
@@ -162,7 +162,7 @@ def _trial(
     counts = np.bincount(smallest, minlength=len(EFFECTS) + 1)[: len(EFFECTS)]
     power = tuple(float(share) for share in np.cumsum(counts) / draws)
     curve = (wrong / draws, *power)
-    return Trial(
+    return CheckTrial(
         pairs=pairs,
         most=most,
         wanted=wanted,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from perfscope.reports.drawing.metrics import FONT, text_width
-from perfscope.reports.drawing.picture import Box, Entry, Panel, Picture
+from perfscope.reports.drawing.picture import Box, LegendEntry, Panel, Picture
 from perfscope.reports.drawing.shapes import Rect, Shape, Text
 from perfscope.reports.drawing.style import font_size, paint
 from perfscope.reports.drawing.svg import Canvas, attributes, decimal, draw, escape, pattern_defs, patterns_of
@@ -40,7 +40,7 @@ class _Sheet:
         at = self.y + 12 if y is None else y
         self.draw([Text(x=x, y=at, text=text, look=look, anchor=anchor)], Canvas(paint))
 
-    def legend(self, entries: Sequence[Entry], left: float, start: float = 0.0) -> None:
+    def legend(self, entries: Sequence[LegendEntry], left: float, start: float = 0.0) -> None:
         """Entries side by side from `start` on, further rows from `left` on."""
         x = max(left, start)
         for entry in entries:

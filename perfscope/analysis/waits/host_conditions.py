@@ -14,7 +14,7 @@ from perfscope.messages import stragglers as words
 from perfscope.vocabulary.disturbances import SLOW_COMPUTATION
 
 
-class Surroundings(Struct, frozen=True, kw_only=True):
+class HostConditions(Struct, frozen=True, kw_only=True):
     """Empty where nothing of the machine was recorded: then none of these is ever named as a reason."""
 
     remote: Mapping[int, str] = {}  # rank -> where its memory lies, in words
@@ -23,7 +23,7 @@ class Surroundings(Struct, frozen=True, kw_only=True):
     is_known: bool = False
 
 
-def surroundings(machine: MachineAnalysis | None, hosts: Sequence[Host]) -> Surroundings:
+def surroundings(machine: MachineAnalysis | None, hosts: Sequence[Host]) -> HostConditions:
     """What is of use here.
 
     Args:
@@ -31,7 +31,7 @@ def surroundings(machine: MachineAnalysis | None, hosts: Sequence[Host]) -> Surr
         hosts: as `analyse_machine` gives them.
     """
     if machine is None:
-        return Surroundings()
+        return HostConditions()
     disturbed: dict[tuple[str, int], str] = {}
     for one in sorted(machine.disturbances, key=lambda found: -found.severity):
         if one.within_steps and one.kind in SLOW_COMPUTATION:
@@ -44,7 +44,7 @@ def surroundings(machine: MachineAnalysis | None, hosts: Sequence[Host]) -> Surr
         for rank in found.ranks
     }
     remote = remote_ranks(machine, hosts)
-    return Surroundings(
+    return HostConditions(
         remote={one.rank: _where(one) for one in machine.placements if one.rank in remote},
         disturbed=disturbed,
         crowded=crowded,

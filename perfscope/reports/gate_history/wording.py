@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from perfscope import units
 from perfscope.gate.changepoints import FEWEST_POINTS
-from perfscope.gate.metrics import Metric
+from perfscope.gate.metrics import GateMetric
 from perfscope.gate.records import PARTS, RunFigures
 from perfscope.gate.results import Difference, Moved
-from perfscope.gate.trend import Change, Trend, short_commit
+from perfscope.gate.trend import LevelChange, Trend, short_commit
 from perfscope.messages.lists import counted, first_of
 from perfscope.messages.sentences import capital, in_sentence
 from perfscope.reports.display import visible
@@ -41,38 +41,38 @@ _PARTS = {
 assert set(PARTS) <= set(_PARTS)
 
 
-def unit_of(metric: Metric) -> Unit:
+def unit_of(metric: GateMetric) -> Unit:
     return _UNITS.get(metric.unit, Unit.NUMBER)
 
 
-def metric_name(metric: Metric) -> str:
+def metric_name(metric: GateMetric) -> str:
     """ "step time", as in a sentence."""
     return _NAMES.get(metric.id, in_sentence(metric.title))
 
 
-def value_text(metric: Metric, value: float | None) -> str:
+def value_text(metric: GateMetric, value: float | None) -> str:
     text = format_value(unit_of(metric), value)
     return f"{text} samples/s" if metric.unit == "per_s" and text != units.MISSING else text
 
 
-def change_text(change: Change) -> str:
+def change_text(change: LevelChange) -> str:
     """ "+8.2 %", of the metric itself; "from 0" where there is nothing to divide by."""
     share = change.point.change
     return "from 0" if share is None else f"{100 * share:+.1f}{NO_BREAK}%".replace("-", "−")
 
 
-def threshold_text(metric: Metric) -> str:
+def threshold_text(metric: GateMetric) -> str:
     """ "5 %", of which where it is not the figure itself."""
     return f"{100 * metric.threshold:g}{NO_BREAK}%" + (" of the step" if metric.scale == "step" else "")
 
 
-def direction_text(change: Change) -> str:
+def direction_text(change: LevelChange) -> str:
     """ "worse", and whether that is little."""
     direction = "worse" if change.is_worse else "better"
     return direction if change.is_beyond else f"{direction}, below the threshold"
 
 
-def interval_text(change: Change) -> str:
+def interval_text(change: LevelChange) -> str:
     low, high = change.point.low, change.point.high
     if low is None or high is None:
         return ""
@@ -104,7 +104,7 @@ def commit_of(run: RunFigures) -> str:
     return f"{commit}+" if commit and around.dirty else commit
 
 
-def between(change: Change) -> str:
+def between(change: LevelChange) -> str:
     """ "between a1b2c3d and e4f5a6b (3 Nov 2026)"."""
     date = day(change.after)
     return visible(change.between, 120) + (f" ({date})" if date else "")
@@ -138,7 +138,7 @@ def _disturbed(trend: Trend) -> str:
     return f" ({count:,} disturbed one{'s do' if count != 1 else ' does'} not count)" if count else ""
 
 
-def _moved_words(change: Change) -> str:
+def _moved_words(change: LevelChange) -> str:
     part = change.moved
     return f"{_PARTS[part.what]} of the step moved" if part is not None and part.what in _PARTS else ""
 
@@ -193,7 +193,7 @@ def action(trend: Trend) -> str:
     return "Look at what was changed between these two sessions."
 
 
-def around(change: Change) -> Sequence[Difference]:
+def around(change: LevelChange) -> Sequence[Difference]:
     """What differed there, but for the commit: that one is expected to."""
     return [difference for difference in change.explanation.surroundings if difference.what != "commit"]
 

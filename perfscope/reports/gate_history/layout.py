@@ -7,9 +7,9 @@ import math
 from msgspec import Struct
 
 from perfscope.messages.lists import first_of
+from perfscope.reports.chart_layout import value_ticks
 from perfscope.reports.gate_history.chart import Break, HistoryChart, RunPoint
 from perfscope.reports.geometry import Tick
-from perfscope.reports.plots import value_ticks
 from perfscope.reports.values import Unit, format_value
 
 ROOM = 0.08  # of the values' range, free above and below them
@@ -23,7 +23,7 @@ MOST_GAPS = 90  # with more columns they touch
 SPREAD = 0.6  # of a column's width, over which a session's single runs lie
 
 
-class Frame(Struct, frozen=True, kw_only=True):
+class HistoryFrame(Struct, frozen=True, kw_only=True):
     """`first` to `last`: sessions' numbers; `low`, `high`: of the points; `top`: of the columns, from 0."""
 
     first: int
@@ -41,7 +41,7 @@ class Frame(Struct, frozen=True, kw_only=True):
         return min(max(100 * (value - self.low) / (self.high - self.low), 0.0), 100.0)
 
 
-def frame(chart: HistoryChart) -> Frame:
+def frame(chart: HistoryChart) -> HistoryFrame:
     values = [point.value for point in chart.points if math.isfinite(point.value)]
     values += [run.value for point in chart.points for run in point.runs if math.isfinite(run.value)]
     levels = [level.value for level in chart.levels]
@@ -51,7 +51,7 @@ def frame(chart: HistoryChart) -> Frame:
     range_ = max(high - low, NARROWEST_RANGE * abs(high)) or 1.0
     middle = (low + high) / 2
     bottom = middle - range_ * (0.5 + ROOM)
-    return Frame(
+    return HistoryFrame(
         first=chart.points[0].number if chart.points else 1,
         last=chart.points[-1].number if chart.points else 1,
         low=max(bottom, 0.0) if low >= 0 else bottom,
@@ -164,7 +164,7 @@ def label_rows(chart: HistoryChart) -> int:
     )
 
 
-class Piece(Struct, frozen=True, kw_only=True):
+class ColumnPart(Struct, frozen=True, kw_only=True):
     """One part of one column; `bottom`, `height` of the columns' own axis."""
 
     key: str
@@ -174,7 +174,7 @@ class Piece(Struct, frozen=True, kw_only=True):
     height: float
 
 
-def pieces(chart: HistoryChart) -> list[Piece]:
+def pieces(chart: HistoryChart) -> list[ColumnPart]:
     box = frame(chart)
     count = box.last - box.first + 1
     gap = GAP if count <= MOST_GAPS else 0.0
@@ -185,7 +185,7 @@ def pieces(chart: HistoryChart) -> list[Piece]:
         for part, value in zip(chart.parts, point.parts, strict=False):
             if value > 0 and done < box.top:
                 pieces_found.append(
-                    Piece(
+                    ColumnPart(
                         key=part.key,
                         x=box.x(point.number) - width / 2,
                         width=width,
