@@ -21,10 +21,10 @@ from perfscope.reports.html import render_html
 from perfscope.reports.model import format_value
 from perfscope.reports.sections.counters import UNITS
 from perfscope.reports.sections.timeline import timeline_section
-from tests.unit.synthetic_machine import vm_machine
-from tests.unit.test_report_html import HOSTILE, hostile_page
-from tests.unit.test_report_path import timeline_paths
-from tests.unit.test_report_synthetic import synthetic_analysis, synthetic_timeline
+from tests.support.synthetic_machine import vm_machine
+from tests.unit.reports.sections.test_critical_path import timeline_paths
+from tests.unit.reports.test_html import HOSTILE, hostile_page
+from tests.unit.reports.test_synthetic import synthetic_analysis, synthetic_timeline
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")

@@ -8,7 +8,7 @@ import pytest
 
 from perfscope.reports.html import render_html
 from perfscope.reports.study.build import build_study_report
-from tests.unit.test_study_report import everything
+from tests.unit.reports.study.test_report import everything
 
 pytest.importorskip("selenium", reason="the browser tests drive Chromium through selenium")
 

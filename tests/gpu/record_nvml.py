@@ -1,4 +1,4 @@
-"""Records what NVML answers on this machine, in the format of tests/nvml_stand_in.py.
+"""Records what NVML answers on this machine, in the format of tests/support/nvml_stand_in.py.
 
     python -m tests.gpu.record_nvml nvml-h100-sxm.json
 

@@ -25,7 +25,7 @@ from perfscope.collectors.gpu.nvidia.parts import NvmlCollector
 from perfscope.collectors.gpu.nvidia.processes import NvmlProcesses
 from perfscope.collectors.library import this_machines
 from tests.gpu.record_nvml import record
-from tests.nvml_stand_in import StandIn, installed
+from tests.support.nvml_stand_in import StandIn, installed
 
 pytestmark = pytest.mark.gpu
 

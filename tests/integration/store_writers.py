@@ -28,7 +28,7 @@ from perfscope.errors import PerfscopeError
 from perfscope.gate.store import BaselineError, open_store
 from perfscope.gate.store.locking import locked
 from perfscope.gate.store.sqlite_file import SCHEMA_VERSION  # noqa: F401 - while modules may still be read
-from tests.unit.gate_store_runs import numbered, numbers
+from tests.support.gate_store_runs import numbered, numbers
 
 NOBODY = 65534
 

@@ -17,8 +17,8 @@ from click.testing import CliRunner
 
 from perfscope.cli.report import command as report_command
 from perfscope.rundir.layout import host_name
-from tests.amd_machine import card_folder, write_machine
 from tests.integration.run_support import PERFSCOPE, user_environment
+from tests.support.amd_machine import card_folder, write_machine
 
 REPOSITORY = Path(__file__).parents[2]
 # The machine's own /proc stays, so of /sys what belongs to it stays, too. $1 is the simulated /sys.
@@ -35,7 +35,7 @@ TRAINING = """
 import sys, time
 sys.path.append(sys.argv[2])
 import perfscope
-from tests.amd_machine import busy
+from tests.support.amd_machine import busy
 begin = time.monotonic()
 while (seconds := time.monotonic() - begin) < 2.5:
     ticks = round(1000 * seconds)

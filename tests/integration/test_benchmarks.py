@@ -65,7 +65,7 @@ def test_replay_benchmark_runs_every_rank_and_call_of_both_jobs() -> None:
 
 @pytest.mark.slow
 def test_report_cost_benchmark_times_every_format(tmp_path: Path) -> None:
-    from tests.unit.synthetic_run import SyntheticRun, span
+    from tests.support.synthetic_run import SyntheticRun, span
 
     run = SyntheticRun(tmp_path / "run", world_size=1)
     run.rank(0)

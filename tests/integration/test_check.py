@@ -347,7 +347,7 @@ def test_github_actions_gets_annotations_and_a_summary(tmp_path: Path) -> None:
     assert "egression" in summary.read_text()
 
 
-@pytest.mark.slow  # the figures: tests/unit/test_gate_calibrate.py
+@pytest.mark.slow  # the figures: tests/unit/gate/test_calibrate.py
 def test_the_same_command_twice_measures_the_noise(tmp_path: Path) -> None:
     done = check(*QUICK, "--calibrate", "--pairs", str(FEWEST), "--", *training(26), cwd=tmp_path)
     assert done.returncode == 0, done.stderr

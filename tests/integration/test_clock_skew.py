@@ -22,7 +22,7 @@ from perfscope.analysis.timeline_extract import extract_timeline
 from perfscope.runners.cluster.network import require_rights, require_tools
 from perfscope.runners.config import BenchError
 from tests.integration.run_support import user_environment
-from tests.unit.synthetic_run import EPOCH, SyntheticRun, comm
+from tests.support.synthetic_run import EPOCH, SyntheticRun, comm
 
 RANKS = str(Path(__file__).with_name("clock_ranks.py"))
 WINDOWS, CALLS, APART_S = 3, 48, 2.0

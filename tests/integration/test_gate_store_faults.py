@@ -19,7 +19,7 @@ import pytest
 from perfscope.gate.store import BaselineError, open_store
 from perfscope.gate.store.locking import beside
 from perfscope.gate.store.sqlite_file import APPLICATION_ID
-from tests.unit.gate_store_runs import numbered, numbers
+from tests.support.gate_store_runs import numbered, numbers
 
 ROOT = Path(__file__).parents[2]
 WRITERS = (sys.executable, "-m", "tests.integration.store_writers")

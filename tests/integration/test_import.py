@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from perfscope.ingest.formats.registry import FORMATS
-from tests.unit.ingest_traces import DLRM, GLOO, MI300, document, span, text_of
-from tests.unit.nsys_database import Database, training
+from tests.support.ingest_traces import DLRM, GLOO, MI300, document, span, text_of
+from tests.support.nsys_database import Database, training
 
 GOOD = document([span("aten::mm", 1, 2)])
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.ingest_traces import Ingested, ingest
+from tests.support.ingest_traces import Ingested, ingest
 
 torch = pytest.importorskip("torch")
 

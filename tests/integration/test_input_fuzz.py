@@ -31,7 +31,7 @@ from perfscope.rundir.layout import CALL_COLUMNS
 from perfscope.rundir.reader import RunReader
 from perfscope.rundir.writer import write_json
 from tests.integration.damage import time_limit
-from tests.unit.gate_store_runs import numbered
+from tests.support.gate_store_runs import numbered
 
 DATA = Path(__file__).parents[1] / "data"
 

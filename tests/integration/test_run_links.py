@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.run_support import PERFSCOPE, user_environment
-from tests.unit.ingest_traces import GLOO
+from tests.support.ingest_traces import GLOO
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from perfscope.rundir import recording
 from perfscope.rundir.layout import host_name
 from perfscope.rundir.recording import LOCK
 from tests.integration.run_support import PERFSCOPE, num_steps, read_manifest, user_environment
-from tests.unit.ingest_traces import GLOO
+from tests.support.ingest_traces import GLOO
 
 # Steps until the file `stop` is there; says that it has begun by making `begun`.
 TRAIN = """

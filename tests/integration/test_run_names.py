@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.run_support import PERFSCOPE, user_environment
-from tests.unit.ingest_traces import GLOO
+from tests.support.ingest_traces import GLOO
 
 NAMES = [b"caf\xe9 run", b"a\xffb'c\t", "é ü".encode(), b"new\nline \x1b[31m"]
 

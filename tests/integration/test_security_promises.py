@@ -17,7 +17,7 @@ import pytest
 
 import perfscope as package
 from tests.integration.run_support import PERFSCOPE, user_environment
-from tests.unit.ingest_traces import GLOO
+from tests.support.ingest_traces import GLOO
 
 SECURITY = Path(__file__).parents[2] / "SECURITY.md"
 _TESTED: dict[str, Callable[..., None]] = {}
@@ -201,7 +201,7 @@ def test_secrets_are_redacted_before_they_are_written(tmp_path: Path) -> None:
 @promise("S7")
 def test_damage_is_noticed(tmp_path: Path) -> None:
     from perfscope.gate.store import BaselineError, open_store
-    from tests.unit.gate_store_runs import numbered
+    from tests.support.gate_store_runs import numbered
 
     path = tmp_path / "baseline.json"
     open_store(path, create=True).put("cnn", [numbered(1)])

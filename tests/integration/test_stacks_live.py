@@ -20,7 +20,7 @@ from perfscope.collectors.stacks import bursts as stacks
 from perfscope.collectors.stacks.bursts import StackBursts
 from perfscope.rundir.layout import STACKS_JSON
 from tests.integration.run_support import TRAIN, run, user_environment
-from tests.unit.test_collectors_stacks import check_speedscope
+from tests.unit.collectors.stacks.test_stacks import check_speedscope
 
 # A training's habits without its frameworks: a loop, a loader thread, signals, a child, floats on stdout.
 TRAINING = """

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perfscope.analysis.clocks.fit import fit_clocks
-from tests.unit.clock_world import SECOND, World
+from tests.support.clock_world import SECOND, World
 
 RECOVERED_NS = 20_000
 # The residual is a statement about 19 of 20 cases: examples are drawn once, not anew in every run.

@@ -14,7 +14,18 @@ from hypothesis import strategies as st
 
 from perfscope.ingest import collect, spill
 from perfscope.ingest.formats import kineto_reader as reader
-from tests.unit.ingest_traces import DLRM, GLOO, Ingested, Json, ingest, kernel, launch, note, span, text_of
+from tests.support.ingest_traces import (
+    DLRM,
+    GLOO,
+    Ingested,
+    Json,
+    ingest,
+    kernel,
+    launch,
+    note,
+    span,
+    text_of,
+)
 
 Row = tuple[Any, ...]
 

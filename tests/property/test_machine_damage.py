@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfscope.analysis.run import analyse_run
-from tests.unit.synthetic_run import span
-from tests.unit.synthetic_samples import SampledRun, SampleFile, ticks, two_nodes
+from tests.support.synthetic_run import span
+from tests.support.synthetic_samples import SampledRun, SampleFile, ticks, two_nodes
 
 TIMES = ticks(0, 40, 1.0)
 TOPOLOGY = two_nodes(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from perfscope.analysis.replay.program import Change, Program
 from perfscope.analysis.replay.replays import Replays, make_replays
 from perfscope.analysis.whatif import changes
-from tests.unit.programs import Recorded, simulate
+from tests.support.programs import Recorded, simulate
 
 US = 1_000
 LEAST = 150 * US

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from perfscope.analysis.waits.analyse import analyse_waits
 from perfscope.analysis.waits.results import LateCause, WaitAnalysis
-from tests.unit.synthetic_lines import Played, play
+from tests.support.synthetic_lines import Played, play
 
 NUM_RANKS = 4
 Programs = dict[int, list[list[tuple[Any, ...]]]]

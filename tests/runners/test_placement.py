@@ -19,7 +19,7 @@ from perfscope.runners.starting.placement import (
     plan_placement,
     read_topology,
 )
-from tests import hardware
+from tests.support import hardware
 
 
 def machine(num_domains: int, cores: int, siblings: int = 1) -> HostTopology:

@@ -17,7 +17,7 @@ import pytest
 
 from perfscope.rundir.reader import RunReader
 from tests.integration.run_support import PERFSCOPE, attached, read_manifest, said, user_environment
-from tests.unit.slurm_variables import variables
+from tests.support.slurm_variables import variables
 
 pytestmark = pytest.mark.slurm
 

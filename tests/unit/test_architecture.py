@@ -354,6 +354,19 @@ def test_starting_up_loads_nothing_heavy(arguments: str) -> None:
     assert not loaded & {"torch", "pandas", "numpy", "pyarrow", "matplotlib", "bokeh", "typst", "jinja2"}
 
 
+OF_THE_PROJECT = {"architecture", "docs", "docs_hardware", "extending"}
+
+
+def test_unit_tests_mirror_the_packages() -> None:
+    root = Path(__file__).parent
+    for path in root.rglob("*.py"):
+        name = path.stem.removeprefix("test_")
+        if path.parent == root and path.stem != "__init__":
+            assert name in OF_THE_PROJECT or (PACKAGE / f"{name}.py").exists(), f"{path}: of which package?"
+        assert (PACKAGE / path.parent.relative_to(root)).is_dir(), f"{path}: there is no such package"
+        assert path.stem.startswith("test_") or path.stem == "__init__", f"{path}: to tests/support"
+
+
 # Documents that are still read by key. A new file here needs a reason; a typed record is the better way.
 READ_BY_KEY = {
     "analysis/machine/topology.py": "topology.json",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import perfscope
-from tests.unit.synthetic_run import SyntheticRun
+from tests.support.synthetic_run import SyntheticRun
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
 PACKAGE = Path(perfscope.__file__).parent
