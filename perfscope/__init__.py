@@ -17,8 +17,8 @@ def step(samples: int | None = None) -> None:
 
     Call it at the top of the training loop, and once after the loop to end the last step. Outside
     `perfscope run` it does nothing, at the cost of a dictionary look-up. The first framework, or `step`, that
-    marks a step in a process cuts all its steps: a torch training needs no call and
-    heeds none after its first update.
+    marks a step in a process cuts all its steps: calls after the first update of a torch training have no
+    effect. The framework that the program computes with traces the steps and names their layers.
 
     Args:
         samples: how many samples this process works on in the step that begins; None = unknown.

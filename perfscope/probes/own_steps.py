@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 from typing import Any, Dict, Optional
 
+from .framework_probe import FrameworkProbe, Trace
 from .process import Process, current
-from .step_probe import StepProbe, Trace
+from .step_probe import StepProbe
 
 NAME = "python"
 OUTSIDE = "outside communication"
@@ -38,10 +39,10 @@ class OwnSteps(StepProbe):
 
     def start_afresh(self) -> None:
         super().start_afresh()
-        self._lender: Optional[StepProbe] = None
+        self._lender: Optional[FrameworkProbe] = None
 
     @property
-    def lender(self) -> Optional[StepProbe]:
+    def lender(self) -> Optional[FrameworkProbe]:
         """The framework that the program computes with; None: none that perfscope knows."""
         if self._lender is None:
             self._lender = next((probe for probe in self.process.lenders if probe.in_use()), None)
@@ -56,12 +57,17 @@ class OwnSteps(StepProbe):
             return self.lender.facts()
         return {"framework": {"name": NAME, "version": ""}, "device": "cpu"}
 
+    def memory(self) -> Dict[str, Any]:
+        return super().memory() if self.lender is None else self.lender.memory()
+
     def boundary(self, samples: Optional[int] = None) -> None:
         if self.will_trace:
             self.window_closing()  # a traced step ends when its work does, and holds no other's
         super().boundary(samples)
 
     def window_opened(self) -> None:
+        if self.lender is not None:
+            self.lender.window_opened()
         if self.profiler() is None:
             self.process.calls.tell(outside=OUTSIDE)
 
@@ -70,6 +76,8 @@ class OwnSteps(StepProbe):
             self.lender.wait()
 
     def window_closed(self) -> None:
+        if self.lender is not None:
+            self.lender.window_closed()
         self._describe()
 
     def finish(self) -> Dict[str, Any]:

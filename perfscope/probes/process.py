@@ -48,8 +48,8 @@ class Process:
         recorder: the rank's files; None until `open`: a process that does not train leaves no trace.
         owner: name of the framework that cuts the steps, "" until one does.
         calls: records communication while a window is open, where the framework's trace does not.
-        lenders: probes (StepProbe) of frameworks that lend their profiler to steps marked by the program.
-        cutter: the probe (StepProbe) that cuts the steps; None: torch's own does, or none yet.
+        lenders: probes (FrameworkProbe) that lend their profiler to steps marked by the program.
+        cutter: the probe (FrameworkProbe) that cuts the steps; None: none does yet.
     """
 
     def __init__(self, run_dir: str, config: Dict[str, Any]) -> None:
@@ -87,7 +87,7 @@ class Process:
         self._resets.append(reset)
 
     def lend(self, probe: Any) -> None:
-        """`probe` (StepProbe): of a framework that the program may compute with while it marks its steps."""
+        """`probe` (FrameworkProbe): the program may compute with its framework while it marks its steps."""
         self.lenders.append(probe)
 
     def on_identity(self, ask: Callable[[], Optional[Identity]]) -> None:

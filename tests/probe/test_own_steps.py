@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from perfscope.ingest.run import ingest_run
 from tests.probe.conftest import Train
 
@@ -94,3 +96,68 @@ def test_what_is_no_number_of_samples_is_unknown_and_breaks_nothing(train: Train
     )
     assert recorded.errors() == []
     assert [step["samples"] for step in recorded.steps()] == [None, None, None, 2]
+
+
+MARKED_TORCH = """
+    import torch, perfscope
+    torch.manual_seed(0)
+    data = torch.utils.data.TensorDataset(torch.randn(72, 4))
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    for (batch,) in torch.utils.data.DataLoader(data, batch_size=6):
+        perfscope.step(samples=6)
+        {update}
+    perfscope.step()
+"""
+OPTIMIZER = """model.zero_grad(); model(batch).sum().backward(); optimizer.step()"""
+BY_HAND = """
+        gradients = torch.autograd.grad(model(batch).sum(), list(model.parameters()))
+        for parameter, gradient in zip(model.parameters(), gradients):
+            parameter.data -= 0.1 * gradient
+"""
+
+
+@pytest.mark.parametrize("update", ["an optimizer", "by hand, without a backward pass"])
+def test_steps_that_a_torch_training_marks_have_its_layers_and_its_trace(train: Train, update: str) -> None:
+    code = MARKED_TORCH.format(update=OPTIMIZER if update == "an optimizer" else BY_HAND)
+    if update == "an optimizer":
+        code = code.replace("for (", "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n    for (", 1)
+    recorded = train(code, overhead=0.5, windows=1)
+    assert recorded.errors() == []
+    steps = recorded.steps()
+    assert [step["samples"] for step in steps] == [6] * 12
+    assert [step["window"] for step in steps[:8]] == [-1, -1, -1, 0, 0, 0, -1, -1]
+    assert recorded.marks("step") == ["3", "4", "5"]
+    assert recorded.marks() == ["Sequential", "0", "1", "2"] * 3
+    meta = recorded.meta()
+    assert meta["framework"]["name"] == "torch" and meta["root"]["name"] == "Sequential"
+    assert all(0 < step["input_ns"] < step["dur_ns"] for step in steps[:-1])
+    if update == "an optimizer":
+        assert all(0 < step["optimizer_ns"] < step["dur_ns"] for step in steps)
+    layers = json.loads((recorded.rank() / "layers.json").read_text())["layers"]
+    assert [row["layer"] for row in layers] == ["Sequential", "0", "1", "2"]
+
+
+def test_an_evaluation_inside_a_marked_step_ends_its_window(train: Train) -> None:
+    recorded = train(
+        """
+        import torch, perfscope
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for number in range(9):
+            perfscope.step()
+            model(torch.randn(2, 4)).sum().backward()
+            optimizer.step()
+            if number == 4:
+                model.eval()
+                with torch.no_grad():
+                    for _ in range(50):
+                        model(torch.randn(2, 4))
+                model.train()
+        perfscope.step()
+        """,
+        overhead=0.5,
+        windows=1,
+    )
+    assert recorded.errors() == []
+    assert len(recorded.steps()) == 9
+    assert recorded.marks() == ["Linear"] * 2

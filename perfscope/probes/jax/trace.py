@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, Optional
 from ...rundir import layout
 from ..files import write_whole
 from ..frames import around
-from ..step_probe import Trace
+from ..framework_probe import Trace
 
 HOST_LEVEL = 2  # XLA's thunks and transfers; 3 adds what only XLA's own authors want
 MARK_DEVICES = "perfscope.devices:"  # + "device=process,..." (ingest/formats/jax.py)

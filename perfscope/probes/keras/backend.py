@@ -9,8 +9,8 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 from ...rundir import layout
 from ...vocabulary.figures import Figure
 from ..frames import around
+from ..framework_probe import Trace
 from ..process import Process
-from ..step_probe import Trace
 from ..tensorflow import describe as tensorflow_describe
 from ..torch import describe as torch_describe
 

@@ -13,8 +13,8 @@ import threading
 from typing import Any, Callable
 
 from ...rundir import layout
+from ..framework_probe import Trace
 from ..process import Process
-from ..step_probe import Trace
 
 _DOMAIN = "perfscope"
 _SCRATCH = "mxnet-profile.json"

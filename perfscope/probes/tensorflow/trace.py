@@ -15,7 +15,7 @@ from typing import Any, Callable, Optional
 
 from ...rundir import layout
 from ..frames import hidden
-from ..step_probe import Trace
+from ..framework_probe import Trace
 from .stderr_filter import without_lines
 
 _PROFILER = "tensorflow.python.profiler.profiler_v2"

@@ -111,26 +111,27 @@ def _leaf_of(tensors: Any) -> Any:
 
 def take_over(probe: Any) -> None:
     """So many gradients were used up without an optimizer: steps are cut at backward passes."""
-    hand = probe._hand
+    hand = probe.hand
     assert hand is not None
-    probe._models.find(probe._calls.outermost())
-    probe._bind()
-    if probe._recorder is None:
+    probe.models.find(probe.calls.outermost())
+    probe.bind()
+    recorder = probe.process.recorder
+    if recorder is None or not probe.bound:
         return
-    probe._calls = ForwardCalls()
-    probe._tracker = hand.tracker
+    probe.calls = ForwardCalls()
+    probe.tracker = hand.tracker
     for step in hand.steps:
-        probe._step_done(step)
-    hand.tracker.emit_to(probe._step_done)
-    probe._recorder.meta["step_source"] = SOURCE
-    probe._process.note(NOTE, NOTE_KIND)
-    probe._name_layers()
+        probe.step_done(step)
+    hand.tracker.emit_to(probe.step_done)
+    recorder.meta["step_source"] = SOURCE
+    probe.process.note(NOTE, NOTE_KIND)
+    probe.name_layers()
 
 
 def at_exit(probe: Any) -> None:
     """The program ends and no optimizer has stepped; there may have been a few updates by hand."""
-    hand = probe._hand
-    if hand is None or probe._bound or not hand.num_used or probe._process.owner not in ("", "torch"):
+    hand = probe.hand
+    if hand is None or probe.bound or not hand.num_used or probe.process.owner not in ("", "torch"):
         return
     take_over(probe)
-    probe._process.finish(os.getpid())
+    probe.process.finish(os.getpid())

@@ -29,7 +29,7 @@ def memory() -> Dict[str, Any]:
     device = None
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         device = int(torch.cuda.max_memory_allocated())
-    return {"memory": {"peak_rss_bytes": peak_rss(), "peak_device_bytes": device}}
+    return {"peak_rss_bytes": peak_rss(), "peak_device_bytes": device}
 
 
 def groups() -> Dict[str, Any]:

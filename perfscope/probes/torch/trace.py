@@ -15,8 +15,10 @@ import sys
 import threading
 from typing import Any, Callable, Dict, Optional
 
+from ...rundir import layout
 from ..files import check_process_name, check_writable
 from ..frames import around
+from ..framework_probe import Trace
 from .c_stderr import without_cerr, without_line
 
 _IMPORTER = threading.get_ident()  # this is imported with torch
@@ -30,7 +32,7 @@ def profiler_busy() -> bool:
     return bool(begun or torch._C._autograd._profiler_enabled())
 
 
-class TorchTrace:
+class TorchTrace(Trace):
     """Start, stop and save Kineto; one instance per process.
 
     A session is its thread's: stopped in another one, or open when its thread ends, it crashes the process.
@@ -38,6 +40,7 @@ class TorchTrace:
     main thread that is to end while another thread trains stays open, unused, until the main thread comes by.
     """
 
+    suffix = layout.KINETO
     _initialised = False
 
     def __init__(self) -> None:
@@ -46,9 +49,13 @@ class TorchTrace:
         self._left: Optional[int] = None  # the thread that has a session to stop which nobody uses
         self._used_by: Optional[int] = None  # pid
         self._starting = False
+        self._yields = False
         torch = sys.modules["torch"]
         fast = getattr(torch._C._profiler, "_RecordFunctionFast", None)
-        self.new_mark = fast if fast is not None else torch.autograd.profiler.record_function
+        self.mark_type = fast if fast is not None else torch.autograd.profiler.record_function
+
+    def new_mark(self, name: str) -> Any:
+        return self.mark_type(name)
 
     def start(self) -> bool:
         """Begin a trace of CPU and, where there is one in use, GPU activity.
@@ -122,6 +129,9 @@ class TorchTrace:
 
         There is one profiler session in a process: whoever ends it second gets nothing, or crashes.
         """
+        if self._yields:
+            return
+        self._yields = True
         kind = sys.modules["torch"].autograd.profiler.profile
         original = kind._prepare_trace
 

@@ -17,30 +17,33 @@ def wrap_backward(probe: Any, torch: Any) -> None:
 
     @around(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
-        if probe._unseen() or probe._off or probe._in_backward or probe._is_elsewhere():
+        if probe.unseen() or probe.off or probe.in_backward or probe.is_elsewhere():
             return original(*args, **kwargs)
-        probe._in_backward = True
-        probe._guarded("backward", probe._backward_begins, args, kwargs)
+        probe.in_backward = True
+        probe.guarded("backward", probe.backward_begins, args, kwargs)
         began = _clock()
         try:
             return original(*args, **kwargs)
         finally:
-            probe._in_backward = False
+            probe.in_backward = False
             now = _clock()
-            probe._guarded("backward", probe._backward_ended, began, now)
-            probe._arm_root()  # a forward without an update in between is another micro-batch
+            probe.guarded("backward", probe.backward_ended, began, now)
+            probe.arm_root()  # a forward without an update in between is another micro-batch
 
     torch.autograd.backward = backward
 
 
 def _loaded(probe: Any, began: int, thread: int, loader: int) -> None:
     """A loader has given a batch to `thread`; `loader` is 0 if it has none left."""
-    if probe._bound and thread != probe._thread.ident:
+    if probe.lends:
+        probe.add_to_marked_step(input_ns=_clock() - began)
+    elif probe.bound and thread != probe._thread.ident:
         return
-    for tracker in probe._trackers():
-        tracker.add_input(_clock() - began, loader)
-    if probe._rearm:
-        probe._arm_root()
+    else:
+        for tracker in probe.trackers():
+            tracker.add_input(_clock() - began, loader)
+    if probe.rearm:
+        probe.arm_root()
 
 
 def wrap_loader(probe: Any) -> None:
@@ -53,8 +56,8 @@ def wrap_loader(probe: Any) -> None:
     @around(original)
     def __next__(iterator: Any) -> Any:
         began, thread = _clock(), threading.get_ident()
-        outer = thread not in probe._loading
-        probe._loading.add(thread)  # modules that the data set calls are transforms
+        outer = thread not in probe.loading
+        probe.loading.add(thread)  # modules that the data set calls are transforms
         loader = 0
         try:
             data = original(iterator)
@@ -62,9 +65,9 @@ def wrap_loader(probe: Any) -> None:
             loader = id(getattr(iterator, "_index_sampler", None))
         finally:
             if outer:
-                probe._loading.discard(thread)
-            probe._guarded("batch", _loaded, probe, began, thread, loader)
-        probe._guarded("batch", probe._batches.loaders.gave, probe._torch, iterator, data)
+                probe.loading.discard(thread)
+            probe.guarded("batch", _loaded, probe, began, thread, loader)
+        probe.guarded("batch", probe.batches.loaders.gave, probe.torch, iterator, data)
         return data
 
     kind.__next__ = __next__
@@ -76,12 +79,12 @@ def wrap_process_group(probe: Any, dist: Any) -> None:
     @around(begin)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         result = begin(*args, **kwargs)
-        probe._guarded("promote", probe._promote)
+        probe.guarded("promote", probe.open)
         return result
 
     @around(end)
     def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
-        probe._guarded("flush", probe._flush)
+        probe.guarded("flush", probe.flush)
         return end(*args, **kwargs)
 
     for module in (dist, dist.distributed_c10d):

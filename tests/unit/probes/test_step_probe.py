@@ -13,8 +13,9 @@ import pytest
 
 from perfscope.probes import own_steps, step_probe
 from perfscope.probes.calls import CallLog
+from perfscope.probes.framework_probe import Trace
 from perfscope.probes.process import Process
-from perfscope.probes.step_probe import StepProbe, Trace
+from perfscope.probes.step_probe import StepProbe
 
 MS = 1_000_000
 
