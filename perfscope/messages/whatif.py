@@ -1,8 +1,14 @@
-"""What-if questions, in English."""
+"""What-if questions, in English: what is changed, the figures it rests on, and what speaks against it."""
 
 from __future__ import annotations
 
-from perfscope.units import format_ns
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from perfscope.messages.lists import first_of, plural
+from perfscope.units import format_ns, format_ratio
+
+NAMED_RANKS = 4
 
 _PARTS = {
     "compute": "operators of no layer",
@@ -10,6 +16,110 @@ _PARTS = {
     "copy": "copies",
     "idle": "no operator (Python, sleep, or another process on its core)",
 }
+
+
+class WhatIfText(NamedTuple):
+    """What is changed, and the figures that the change rests on."""
+
+    title: str
+    evidence: str
+
+
+def no_input_wait(wait_ns: float, loader: str) -> WhatIfText:
+    """`wait_ns`: per step, of the mean rank; `loader`: what the framework calls it."""
+    return WhatIfText(
+        "no data-loader wait", f"ranks wait {format_ns(wait_ns)} per step on average for the {loader}"
+    )
+
+
+def no_idle(idle_ns: float, gap_is: str) -> WhatIfText:
+    """`idle_ns`: per step, of the mean rank; `gap_is`: what an idle gap is in the framework."""
+    return WhatIfText(
+        f"no idle gaps ({gap_is})",
+        f"{format_ns(idle_ns)} per step idle outside collectives (average over ranks)",
+    )
+
+
+def transfers(slug: str, moved_ns: float, latency_ns: float) -> WhatIfText:
+    """Of zero_transfer, double_bandwidth and full_overlap. Times per step of the mean rank."""
+    title = {
+        "zero_transfer": "zero-cost transfers",
+        "double_bandwidth": "2× network bandwidth",
+        "full_overlap": "all communication overlapped with compute",
+    }[slug]
+    moved = (
+        f"transfers take {format_ns(moved_ns)} per step and rank on average, "
+        f"{format_ns(latency_ns)} of it latency"
+    )
+    overlap = "; ranks wait for communication only at the end of the window"
+    return WhatIfText(title, moved + (overlap if slug == "full_overlap" else ""))
+
+
+def one_bucket(small_bytes: int) -> WhatIfText:
+    """`small_bytes`: calls of fewer bytes are merged."""
+    return WhatIfText(
+        "small all_reduce calls merged into buckets",
+        f"calls below {small_bytes // 1024} KiB pay their latency once per bucket",
+    )
+
+
+def equal_start(last: int, after_ns: float) -> WhatIfText:
+    """`last`: the rank that begins the traced steps last, `after_ns` after the first."""
+    return WhatIfText(
+        "all ranks starting the traced steps together",
+        f"rank {last} begins {format_ns(after_ns)} after the first",
+    )
+
+
+PERFECT_BALANCE = WhatIfText(
+    "compute balanced evenly over ranks", "every rank computes for the average time of each step"
+)
+
+
+def local_memory(ranks: Sequence[int]) -> WhatIfText:
+    return WhatIfText(
+        f"{_listed(sorted(ranks))} as fast as ranks with local memory",
+        "their CPUs reach most of their memory through another node",
+    )
+
+
+def no_stragglers(ranks: Sequence[int], evidence: str) -> WhatIfText:
+    """`evidence`: of the worst of them (`slower_than_peers`)."""
+    return WhatIfText(f"{_listed(ranks)} as fast as the ranks that do the same work", evidence)
+
+
+def at_roofline(layer: str, time_ns: int, fractions: Mapping[str, float]) -> WhatIfText:
+    """`time_ns`: of the layer per step; `fractions`: of its roofline, by phase."""
+    ratios = ", ".join(
+        f"{format_ratio(share, 0)} of its roofline ({phase})" for phase, share in fractions.items()
+    )
+    return WhatIfText(
+        f"layer {layer} at its roofline", f"it takes {format_ns(time_ns)} per step and runs at {ratios}"
+    )
+
+
+def caution(error_ratio: float | None, stretched: float | None, unexplained_ratio: float | None) -> str:
+    """What speaks against the what-ifs of a run; None: that is small.
+
+    Args:
+        error_ratio: of the replay.
+        stretched: traced over usual step.
+        unexplained_ratio: of the ranks' time, in communication that no matched call explains.
+    """
+    doubts = []
+    if error_ratio is not None:
+        doubts.append(f"the replay itself is off by {format_ratio(error_ratio, 0)}")
+    if stretched is not None:
+        doubts.append(f"traced steps took {stretched:.2g} times the usual step")
+    if unexplained_ratio is not None:
+        share = format_ratio(unexplained_ratio, 0)
+        doubts.append(f"{share} of the ranks' time is communication that no matched call explains")
+    return "; ".join(doubts)
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    order = [*sorted(ranks[:NAMED_RANKS]), *ranks[NAMED_RANKS:]]
+    return f"{plural('rank', len(ranks))} {first_of(order, NAMED_RANKS)}"
 
 
 def slower_than_peers(

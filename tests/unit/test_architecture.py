@@ -279,7 +279,6 @@ SENTENCES = {
     "analysis/critical": 1,
     "analysis/machine": 54,
     "analysis/predict": 41,
-    "analysis/whatif": 18,
 }
 
 

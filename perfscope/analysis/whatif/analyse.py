@@ -21,10 +21,8 @@ from perfscope.analysis.whatif import changes
 from perfscope.analysis.whatif.latency import CallCost, call_costs
 from perfscope.analysis.whatif.peers import RankWork, Slow, as_fast_as_peers, splits_differently
 from perfscope.analysis.whatif.results import ReplayCheck, WhatIf
+from perfscope.messages import whatif as texts
 from perfscope.messages.advice import TORCH, TrainingAdvice
-from perfscope.messages.lists import first_of, plural
-from perfscope.messages.whatif import slower_than_peers
-from perfscope.units import format_ns, format_ratio
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
 
@@ -32,7 +30,6 @@ TRUSTED_ERROR = 0.05  # replay off by more: said beside every what-if
 UNTRUSTED_ERROR = 0.25  # replay off by more: no what-if is given
 ALIKE = 1.35  # traced over usual step up to which time saved of waiting is taken as it is
 TOP_LAYERS = 3
-NAMED_RANKS = 4
 
 
 class WhatIfs(Struct, frozen=True, kw_only=True):
@@ -100,8 +97,7 @@ def analyse_what_ifs(
     if remote:
         what_ifs += asked.what_if(
             "local_memory",
-            f"{_listed(sorted(remote))} as fast as ranks with local memory",
-            "their CPUs reach most of their memory through another node",
+            texts.local_memory(remote),
             lambda program: as_fast_as_peers(program, work, remote),
         )
     return WhatIfs(
@@ -128,8 +124,7 @@ class _Asked(Struct, frozen=True, kw_only=True):
     def what_if(
         self,
         slug: str,
-        title: str,
-        evidence: str,
+        text: texts.WhatIfText,
         change: Callable[[Program], Change | None],
         *,
         keeps: bool = False,
@@ -151,11 +146,11 @@ class _Asked(Struct, frozen=True, kw_only=True):
         return [
             WhatIf(
                 id=slug,
-                title=title,
+                title=text.title,
                 step_ns=predicted,
                 gain_ns=max(gain, 0),
                 gain_ratio=max(gain, 0) / self.usual_ns,
-                evidence=evidence,
+                evidence=text.evidence,
                 caution=self._caution(stretched if not alike else None),
                 layer=layer,
                 rank=rank,
@@ -163,15 +158,12 @@ class _Asked(Struct, frozen=True, kw_only=True):
         ]
 
     def _caution(self, stretched: float | None) -> str:
-        doubts = []
-        if self.check.error_ratio > TRUSTED_ERROR:
-            doubts.append(f"the replay itself is off by {format_ratio(self.check.error_ratio, 0)}")
-        if stretched is not None:
-            doubts.append(f"traced steps took {stretched:.2g} times the usual step")
-        if self.replays.unexplained_ratio > UNEXPLAINED:
-            share = format_ratio(self.replays.unexplained_ratio, 0)
-            doubts.append(f"{share} of the ranks' time is communication that no matched call explains")
-        return "; ".join(doubts)
+        error, unexplained = self.check.error_ratio, self.replays.unexplained_ratio
+        return texts.caution(
+            error if error > TRUSTED_ERROR else None,
+            stretched,
+            unexplained if unexplained > UNEXPLAINED else None,
+        )
 
 
 def _questions(
@@ -185,15 +177,13 @@ def _questions(
     input_ns, idle_ns = _time_of(replays, LINE_INPUT), _time_of(replays, LINE_IDLE)
     what_ifs = asked.what_if(
         "no_input_wait",
-        "no data-loader wait",
-        f"ranks wait {format_ns(input_ns)} per step on average for the {wording.loader}",
+        texts.no_input_wait(input_ns, wording.loader),
         changes.no_input_wait,
         keeps=True,
     )
     what_ifs += asked.what_if(
         "no_idle",
-        f"no idle gaps ({wording.gap_is})",
-        f"{format_ns(idle_ns)} per step idle outside collectives (average over ranks)",
+        texts.no_idle(idle_ns, wording.gap_is),
         changes.no_idle,
     )
     if len(work.ranks) > 1:
@@ -203,64 +193,44 @@ def _questions(
 
 def _of_calls(asked: _Asked, costs: Mapping[tuple[str, str], CallCost]) -> list[WhatIf]:
     fixed, moved = _transfers(asked.replays, costs)
-    transfers = (
-        f"transfers take {format_ns(moved)} per step and rank on average, {format_ns(fixed)} of it latency"
-    )
-    small = f"calls below {changes.SMALL_BYTES // 1024} KiB pay their latency once per bucket"
-    questions: tuple[tuple[str, str, str, Callable[[Program], Change | None]], ...] = (
-        ("zero_transfer", "zero-cost transfers", transfers, changes.zero_transfer),
-        (
-            "double_bandwidth",
-            "2× network bandwidth",
-            transfers,
-            partial(changes.faster_links, costs=costs, factor=2.0),
-        ),
-        (
-            "full_overlap",
-            "all communication overlapped with compute",
-            f"{transfers}; ranks wait for communication only at the end of the window",
-            changes.full_overlap,
-        ),
-        (
-            "one_bucket",
-            "small all_reduce calls merged into buckets",
-            small,
-            partial(changes.merged_calls, costs=costs),
-        ),
-    )
-    return [what_if for question in questions for what_if in asked.what_if(*question, keeps=True)]
+    questions: dict[str, Callable[[Program], Change | None]] = {
+        "zero_transfer": changes.zero_transfer,
+        "double_bandwidth": partial(changes.faster_links, costs=costs, factor=2.0),
+        "full_overlap": changes.full_overlap,
+    }
+    what_ifs = [
+        what_if
+        for slug, change in questions.items()
+        for what_if in asked.what_if(slug, texts.transfers(slug, moved, fixed), change, keeps=True)
+    ]
+    merged = partial(changes.merged_calls, costs=costs)
+    return what_ifs + asked.what_if("one_bucket", texts.one_bucket(changes.SMALL_BYTES), merged, keeps=True)
 
 
 def _of_ranks(asked: _Asked, work: RankWork, slow: Sequence[Slow]) -> list[WhatIf]:
     last, apart = _last_to_begin(asked.replays)
     what_ifs = asked.what_if(
         "equal_start",
-        "all ranks starting the traced steps together",
-        f"rank {last} begins {format_ns(apart)} after the first",
+        texts.equal_start(last, apart),
         changes.equal_start,
         keeps=True,
         rank=last,
     )
-    what_ifs += asked.what_if(
-        "perfect_balance",
-        "compute balanced evenly over ranks",
-        "every rank computes for the average time of each step",
-        changes.perfect_balance,
-    )
+    what_ifs += asked.what_if("perfect_balance", texts.PERFECT_BALANCE, changes.perfect_balance)
     ranks = [slow_rank.rank for slow_rank in slow]
     if ranks:
+        slower = texts.slower_than_peers(
+            slow[0].rank,
+            slow[0].excess_ns,
+            slow[0].part_excess_ns,
+            layer=slow[0].layer,
+            phase=slow[0].phase,
+            part=slow[0].part,
+            has_layers=slow[0].has_layers,
+        )
         what_ifs += asked.what_if(
             "no_stragglers",
-            f"{_listed(ranks)} as fast as the ranks that do the same work",
-            slower_than_peers(
-                slow[0].rank,
-                slow[0].excess_ns,
-                slow[0].part_excess_ns,
-                layer=slow[0].layer,
-                phase=slow[0].phase,
-                part=slow[0].part,
-                has_layers=slow[0].has_layers,
-            ),
+            texts.no_stragglers(ranks, slower),
             partial(as_fast_as_peers, work=work, slow=ranks),
             rank=ranks[0],
             layer=slow[0].layer,
@@ -276,11 +246,6 @@ def _last_to_begin(replays: Replays) -> tuple[int, float]:
     return program.ranks[int(program.begin.argmax())], float(program.begin.max())
 
 
-def _listed(ranks: Sequence[int]) -> str:
-    order = [*sorted(ranks[:NAMED_RANKS]), *ranks[NAMED_RANKS:]]
-    return f"{plural('rank', len(ranks))} {first_of(order, NAMED_RANKS)}"
-
-
 def _roofs(asked: _Asked, layers: Sequence[str], rooflines: Sequence[Roofline]) -> list[WhatIf]:
     """The longest layers at what the machine's ceilings allow them."""
     factors: dict[str, dict[str, float]] = {}
@@ -293,13 +258,9 @@ def _roofs(asked: _Asked, layers: Sequence[str], rooflines: Sequence[Roofline]) 
         if layer not in layers:
             continue
         code = list(layers).index(layer)
-        ratios = ", ".join(
-            f"{format_ratio(share, 0)} of its roofline ({phase})" for phase, share in factors[layer].items()
-        )
         what_ifs += asked.what_if(
             f"roofline:{layer}",
-            f"layer {layer} at its roofline",
-            f"it takes {format_ns(times[layer])} per step and runs at {ratios}",
+            texts.at_roofline(layer, times[layer], factors[layer]),
             partial(changes.layer_faster, layer=code, factor=factors[layer]),
             layer=layer,
         )
