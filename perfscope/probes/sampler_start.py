@@ -16,6 +16,7 @@ from typing import Any, Dict, List, Optional
 
 from ..rundir import layout
 from ..rundir.sampler_call import sampler_argv, sampler_environment, watcher
+from ..vocabulary.notes import NO_COUNTERS_OF_HOST
 
 _PR_SET_PTRACER = 0x59616D61
 _PR_SET_PTRACER_ANY = -1
@@ -44,11 +45,9 @@ def start(run_dir: str, config: Dict[str, Any], local_rank: Optional[int]) -> Op
         return None
     python = os.environ.get(layout.ENV_PYTHON, "")
     if not os.access(python, os.X_OK):
-        return "no hardware counters of this host: perfscope's Python (%s) is not here" % (
-            python or "unknown"
-        )
+        return NO_COUNTERS_OF_HOST + "perfscope's Python (%s) is not here" % (python or "unknown")
     code = _spawn(sampler_argv(python, run_dir, layout.host_name(), os.getpid(), sampling))
-    return "no hardware counters of this host: the sampler was not started (sh: %d)" % code if code else None
+    return NO_COUNTERS_OF_HOST + "the sampler was not started (sh: %d)" % code if code else None
 
 
 def _spawn(command: List[str]) -> int:

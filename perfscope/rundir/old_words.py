@@ -6,7 +6,7 @@ from itertools import zip_longest
 
 from perfscope.rundir.records import RankRecord
 from perfscope.vocabulary.figures import Figure
-from perfscope.vocabulary.notes import NoteKind
+from perfscope.vocabulary.notes import NO_COUNTERS_OF_HOST, NoteKind
 from perfscope.vocabulary.traffic import ScalesWith
 
 # What a scheme's calls carry, by parts of `what`; those of samples are asked first.
@@ -26,7 +26,7 @@ _FIGURES = {
 # Notes, by how they begin.
 _NOTES = {
     "steps are cut": NoteKind.STEPS,
-    "no hardware counters of this host: ": NoteKind.NO_COUNTERS,
+    NO_COUNTERS_OF_HOST: NoteKind.NO_COUNTERS,
     "no step marks": NoteKind.NO_STEP_MARKS,
 }
 

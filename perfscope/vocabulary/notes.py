@@ -13,3 +13,8 @@ class NoteKind(str, Enum):
     NO_COUNTERS = "no_counters"  # why a host has no hardware counters
     NO_STEP_MARKS = "no_step_marks"  # the trace counts as one step
     OTHER = "other"
+
+
+NO_COUNTERS_OF_HOST = (
+    "no hardware counters of this host: "  # begins a note of NO_COUNTERS; the reason follows
+)

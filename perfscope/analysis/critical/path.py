@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from perfscope.analysis.clocks.fit import ClockFit
 from perfscope.analysis.collective_waits import JudgedCalls
-from perfscope.analysis.critical import results as words_of
 from perfscope.analysis.critical.calls import CallIndex
 from perfscope.analysis.critical.device import BACK_TO_BACK_NS, DEVICE_COLUMNS, DeviceIndex
 from perfscope.analysis.critical.results import CriticalPath, PathSegment
@@ -37,6 +36,7 @@ from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import COMM, COPY, INPUT, OPTIMIZER_PHASE
 from perfscope.errors import RunDirectoryError
 from perfscope.messages import critical_path as messages
+from perfscope.messages import critical_path as reasons
 from perfscope.rundir.schema import PHASES
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
@@ -206,7 +206,7 @@ class _Walk:
         self.last = max(ends, key=lambda rank: (ends[rank], -rank))
         self.end = ends[self.last]
         self.rank, self.time = self.last, self.end
-        self.reason = words_of.END_OF_STEP
+        self.reason = reasons.END_OF_STEP
         # (rank, start, end, labels, reason), last first
         self.found: list[tuple[int, int, int, _Labels, str]] = []
         self.used_calls: dict[int, set[int]] = defaultdict(set)
@@ -252,7 +252,7 @@ class _Walk:
         if start >= self.time:
             return
         self.found.append((self.rank, start, self.time, labels, self.reason))
-        self.time, self.reason = start, words_of.PROGRAM_ORDER
+        self.time, self.reason = start, reasons.PROGRAM_ORDER
 
     def _set_out(self) -> None:
         """On the device where it is busy or has work queued, else on the host that gives it none."""
@@ -264,7 +264,7 @@ class _Walk:
             self.span = device.before(self.time, set())
             if self.span >= 0:
                 self._add(int(device.end[self.span]), _Labels(kind="idle"))
-                self.reason = words_of.STREAM_ORDER
+                self.reason = reasons.STREAM_ORDER
 
     def _move(self) -> None:
         device = self.window.device(self.rank)
@@ -313,7 +313,7 @@ class _Walk:
             if leave - start >= CHANCE_NS or asked >= start - CHANCE_NS:
                 self._add(leave, _Labels(kind="host"))
                 self.call = call
-                self.reason = words_of.TRANSFER if self.found else self.reason
+                self.reason = reasons.TRANSFER if self.found else self.reason
                 return
         if call >= 0 or calls.any_within(start, self.time):
             self._add(start, _Labels(kind="host"))
@@ -352,7 +352,7 @@ class _Walk:
         if late not in self.begins:
             self._stop(messages.step_not_traced(late))
             return
-        self.rank, self.reason = late, words_of.waited_for(late)
+        self.rank, self.reason = late, reasons.waited_for(late)
         if self.time <= self._floor():
             return
         late_calls = window.calls.of(late)
@@ -375,7 +375,7 @@ class _Walk:
         labels = _Labels(kind="launch", lane=lane, name=key.collective)
         if before >= 0:
             self._add(int(calls.exit[before]), labels)
-            self.reason, self.call = words_of.QUEUED, before
+            self.reason, self.call = reasons.QUEUED, before
         else:
             self._add(asked, labels)
 
@@ -424,14 +424,14 @@ class _Walk:
         ready = max(ended, int(device.end[other]) if other >= 0 else -1)
         asked = min(int(device.launch[span]), now)
         if asked >= 0 and asked >= ready:
-            self.reason = words_of.LAUNCHED_LATE
+            self.reason = reasons.LAUNCHED_LATE
             self._add(asked, structs.replace(gap, kind="launch", name=device.words(span)[1]))
-            self.reason = words_of.LAUNCHED_LATE
+            self.reason = reasons.LAUNCHED_LATE
             return
         self.span = other if other >= 0 else previous
-        reason = words_of.EVENT_WAIT if other >= 0 else words_of.STREAM_ORDER
+        reason = reasons.EVENT_WAIT if other >= 0 else reasons.STREAM_ORDER
         if self.span < 0:  # the first of its stream, and its launch is not in the trace
-            self.span, reason = device.before(now, used), words_of.PROGRAM_ORDER
+            self.span, reason = device.before(now, used), reasons.PROGRAM_ORDER
         if self.span < 0:
             self._add(self._floor(), gap)
             return
@@ -453,7 +453,7 @@ class _Walk:
             )
             self._add(piece.start, labels)
         if span >= 0 and self.time > self._floor():
-            self.span, self.reason = span, words_of.DEVICE_DONE
+            self.span, self.reason = span, reasons.DEVICE_DONE
 
     def _segments(self) -> tuple[PathSegment, ...]:
         """In time order; neighbours that are alike become one."""

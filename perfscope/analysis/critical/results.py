@@ -27,21 +27,6 @@ PATH_KINDS = (
     "idle",
 )
 
-# Why what comes later on the path had to wait for a segment.
-END_OF_STEP = "end of the step"
-PROGRAM_ORDER = "program order"
-TRANSFER = "waited for the transfer"
-LAUNCHED_LATE = "launched late"
-STREAM_ORDER = "stream order"
-EVENT_WAIT = "event wait"
-QUEUED = "queued behind another call"
-DEVICE_DONE = "host waited for the device"
-
-
-def waited_for(rank: int) -> str:
-    """The reason of what a rank did before it entered a call last."""
-    return f"waited for rank {rank}"
-
 
 class PathSegment(Struct, frozen=True, kw_only=True):
     """One stretch of the path, on one rank. Times are ns on the reference host's clock."""

@@ -30,12 +30,13 @@ from perfscope.analysis.machine.roofline import roofline_of
 from perfscope.analysis.machine.stacks import top_frames
 from perfscope.analysis.machine.tracks import tracks
 from perfscope.analysis.machine.verdict import Look, judge, look
-from perfscope.analysis.machine.wire import METRICS, NOTHING_TO_COMPARE, RankHosts, TracedWindow, wire
+from perfscope.analysis.machine.wire import METRICS, RankHosts, TracedWindow, wire
 from perfscope.analysis.missing import Missing, missing_figure
 from perfscope.analysis.results import CollectiveCall, LayerResult
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.spans import WindowFacts
 from perfscope.analysis.steps import RankSteps
+from perfscope.messages.machine import NOTHING_TO_COMPARE
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
 from perfscope.vocabulary.gpu import THROTTLE_TIME

@@ -18,7 +18,7 @@ from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.neighbors import who
 from perfscope.analysis.machine.oversubscription import is_oversubscribed
 from perfscope.analysis.machine.results import Disturbance
-from perfscope.units import format_bytes, format_ns, format_ratio
+from perfscope.messages import disturbances as texts
 from perfscope.vocabulary.disturbances import DisturbanceKind as Kind
 from perfscope.vocabulary.gpu import (
     CLOCK,
@@ -110,18 +110,19 @@ def _make(
     title: str,
     evidence: Sequence[str],
 ) -> Disturbance:
-    when = (
-        ""
-        if part.within_steps
-        else (" before the first step" if _is_before(host, part) else " after the last step")
-    )
+    is_before = _is_before(host, part)
     return Disturbance(
         host=host.name,
         kind=kind,
         start_ns=host.unix(episode.start_ns),
         end_ns=host.unix(episode.end_ns),
         severity=min(1.0, max(0.0, severity)),
-        title=f"{title} for {format_ns(episode.dur_ns)}{when}.",
+        title=texts.lasted(
+            title,
+            episode.dur_ns,
+            before_steps=not part.within_steps and is_before,
+            after_steps=not part.within_steps and not is_before,
+        ),
         evidence=tuple(evidence),
         within_steps=part.within_steps,
     )
@@ -143,9 +144,8 @@ def _neighbours(host: Host, part: _Part) -> Iterator[Disturbance]:
     for _, counted in host.counters("neighbour_cpu"):
         for episode in _episodes(counted, part, 1e-9, _threshold(num_cpus)):
             names, lines = who(host, "cpu", episode)
-            by = f" ({', '.join(names)})" if names else ""
-            title = f"Other processes{by} took {episode.mean:.1f} of {num_cpus} CPUs"
-            lines = lines or ["their names are not known"]
+            title = texts.cpus_taken(episode.mean, num_cpus, names)
+            lines = lines or [texts.PROCESSES_UNNAMED]
             yield _make(host, part, Kind.CPU_NEIGHBOUR, episode, episode.mean / num_cpus, title, lines)
 
 
@@ -163,8 +163,8 @@ def _outside_the_group(host: Host, part: _Part) -> Iterator[Disturbance]:
     of_job = on_grid(job_series[0][1], part.start_ns, part.end_ns, width)
     outside = (all_of_it.per_s - of_job.per_s) * 1e-9
     for episode in episodes(all_of_it.start_ns, all_of_it.end_ns, outside, _threshold(num_cpus)):
-        title = f"Processes outside the job's control group took {episode.mean:.1f} of {num_cpus} CPUs"
-        lines = ["busy time of all CPUs minus that of the control group"]
+        title = texts.cpus_taken(episode.mean, num_cpus, by_group=True)
+        lines = [texts.OUTSIDE_THE_GROUP]
         yield _make(host, part, Kind.CPU_NEIGHBOUR, episode, episode.mean / num_cpus, title, lines)
 
 
@@ -174,9 +174,8 @@ def _steal(host: Host, part: _Part) -> Iterator[Disturbance]:
         return
     for _, counted in host.counters("cpu_steal", cpu="all"):
         for episode in _episodes(counted, part, 1e-9 / num_cpus, STEAL_SHARE):
-            title = f"CPU steal: the hypervisor took {format_ratio(episode.mean, 0)} of CPU time"
-            lines = [f"steal in /proc/stat, at most {format_ratio(episode.most, 0)}"]
-            yield _make(host, part, Kind.STEAL, episode, episode.mean, title, lines)
+            title, evidence = texts.steal(episode.mean, episode.most)
+            yield _make(host, part, Kind.STEAL, episode, episode.mean, title, [evidence])
 
 
 def _quota(host: Host, part: _Part) -> Iterator[Disturbance]:
@@ -185,11 +184,7 @@ def _quota(host: Host, part: _Part) -> Iterator[Disturbance]:
         return
     for series, counted in host.counters("job_throttled"):
         for episode in _episodes(counted, part, 1e-9, THROTTLED_SHARE):
-            share = format_ratio(min(1.0, episode.mean), 0)
-            title = f"The control group's CPU quota stopped the job's threads {share} of the time"
-            lines = [f"throttled time in {series.source}"]
-            if host.topology.cpu_limit:
-                lines.append(f"the quota is {host.topology.cpu_limit:g} CPUs")
+            title, lines = texts.quota(episode.mean, series.source, host.topology.cpu_limit)
             yield _make(host, part, Kind.CGROUP_THROTTLING, episode, episode.mean / granted, title, lines)
 
 
@@ -201,8 +196,8 @@ def _heat(host: Host, part: _Part) -> Iterator[Disturbance]:
         for episode in _episodes(counted, part, factor, threshold):
             kind = "package" if "package" in series.labels else "core"
             share = min(1.0, episode.mean) if timed else 0.5
-            often = f"{format_ratio(share, 0)} of the time" if timed else f"{episode.mean:.0f} times a second"
-            title = f"CPU {kind} {series.labels.get(kind, '?')} was throttled by heat {often}"
+            number = series.labels.get(kind, "?")
+            title = texts.cpu_throttled(kind, number, share if timed else None, episode.mean)
             yield _make(host, part, Kind.THROTTLING, episode, share, title, [f"counted in {series.source}"])
 
 
@@ -214,7 +209,7 @@ def _gpu_heat(host: Host, part: _Part) -> Iterator[Disturbance]:
         name = series.labels.get("name") or series.labels["reason"]
         for episode in _episodes(counted, part, 1e-9, THROTTLED_SHARE):
             gpu, share = series.labels.get("gpu", "?"), min(1.0, episode.mean)
-            title = f"GPU {gpu} was throttled ({name}) {format_ratio(share, 0)} of the time"
+            title = texts.gpu_throttled(gpu, name, share)
             yield _make(
                 host,
                 part,
@@ -240,7 +235,7 @@ def _gpu_bits(host: Host, part: _Part) -> Iterator[Disturbance]:
                 continue
             level = ((values & bit.mask) != 0).astype(np.float64)
             for episode in episodes(at[inside[:-1]], at[inside[1:]], level[:-1], 1.0):
-                title = f"GPU {gpu} was throttled ({bit.name})"
+                title = texts.gpu_throttled(gpu, bit.name)
                 yield _make(
                     host,
                     part,
@@ -263,7 +258,7 @@ def _clock_lines(host: Host, gpu: str, episode: Episode) -> list[str]:
             inside = series.values[(at >= episode.start_ns) & (at <= episode.end_ns)] * (series.scale * scale)
             if len(inside):
                 lines.append(f"{word} {inside.min():.0f} to {inside.max():.0f} {unit}")
-    return lines or ["the driver's counter of throttled time"]
+    return lines or [texts.THROTTLED_TIME]
 
 
 def _gpu_neighbours(host: Host, part: _Part) -> Iterator[Disturbance]:
@@ -276,9 +271,7 @@ def _gpu_neighbours(host: Host, part: _Part) -> Iterator[Disturbance]:
         for episode in episodes(at[inside[:-1]], at[inside[1:]], level[:-1], 1.0):
             memory = _most_in(host, FOREIGN_MEMORY.name, gpu, episode)
             _, lines = who(host, "gpu", episode)
-            count = int(episode.most)
-            held = f" ({format_bytes(memory)} of its memory)" if memory else ""
-            title = f"{count} other process{'es' if count > 1 else ''} used GPU {gpu}{held}"
+            title = texts.gpu_shared(gpu, int(episode.most), memory)
             share = _share_of_gpu(host, gpu, memory)
             yield _make(
                 host,
@@ -313,9 +306,8 @@ def _memory_pressure(host: Host, part: _Part) -> Iterator[Disturbance]:
     of_job_scope = host.counters("pressure_some", resource="memory", scope="job")
     for series, counted in of_job_scope or host.counters("pressure_some", resource="memory"):
         for episode in _episodes(counted, part, 1e-9, MEMORY_PRESSURE):
-            title = f"Memory ran short: tasks waited for it {format_ratio(episode.mean, 0)} of the time"
-            lines = [f"pressure in {series.source}: the kernel reclaimed or swapped"]
-            yield _make(host, part, Kind.PRESSURE, episode, episode.mean, title, lines)
+            title, evidence = texts.memory_pressure(episode.mean, series.source)
+            yield _make(host, part, Kind.PRESSURE, episode, episode.mean, title, [evidence])
 
 
 def _cpu_pressure(host: Host, part: _Part) -> Iterator[Disturbance]:
@@ -324,9 +316,6 @@ def _cpu_pressure(host: Host, part: _Part) -> Iterator[Disturbance]:
         return
     for series, counted in host.counters("pressure_some", resource="cpu", scope="job"):
         for episode in _episodes(counted, part, 1e-9, CPU_PRESSURE):
-            title = f"The job waited for CPUs {format_ratio(episode.mean, 0)} of the time"
-            lines = [
-                f"pressure in {series.source}",
-                "the job has no more threads than CPUs, so something else used them",
-            ]
+            title = texts.cpu_pressure(episode.mean)
+            lines = [f"pressure in {series.source}", texts.NOT_OVERSUBSCRIBED]
             yield _make(host, part, Kind.PRESSURE, episode, episode.mean, title, lines)

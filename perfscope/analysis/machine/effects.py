@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from perfscope.analysis.intervals import Int64, union
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.results import Disturbance
-from perfscope.messages.lists import joined, plural
-from perfscope.units import format_ns
 
 FEWEST = 5  # steps of a rank on either side for a comparison
 
@@ -96,23 +94,6 @@ def with_effects(
     return Effects(
         disturbances=compared, lost_ns=lost[0] if lost else None, lost_ratio=lost[1] if lost else None
     )
-
-
-def in_words(disturbance: Disturbance) -> str:
-    """``steps took 25.4 ms during it, 13.4 ms otherwise``; '' where that is not known."""
-    if disturbance.step_ns_during is None or disturbance.step_ns_otherwise is None:
-        return ""
-    during, otherwise = format_ns(disturbance.step_ns_during), format_ns(disturbance.step_ns_otherwise)
-    return f"steps took {during} during it, {otherwise} otherwise"
-
-
-def windows_in_words(windows: Sequence[int]) -> str:
-    """``Traced windows 0 and 2 were hit``."""
-    numbers = sorted(set(windows))
-    if not numbers:
-        return "No traced window was hit"
-    were = "was" if len(numbers) == 1 else "were"
-    return f"Traced {plural('window', len(numbers))} {joined(numbers)} {were} hit"
 
 
 def _hit(disturbance: Disturbance, windows: Sequence[tuple[int, int, int]]) -> tuple[int, ...]:

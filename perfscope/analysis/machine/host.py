@@ -14,6 +14,7 @@ from perfscope.analysis.machine.counters import Rates, rates
 from perfscope.analysis.machine.topology import Topology
 from perfscope.analysis.source import RunSource
 from perfscope.analysis.steps import RankSteps
+from perfscope.messages import machine as texts
 from perfscope.rundir.host_records import CeilingsRecord
 from perfscope.rundir.metrics import GAUGE
 from perfscope.rundir.records import RankRecord, RunRecord
@@ -163,12 +164,12 @@ def _why_no_ceilings(run: RunRecord, host: str) -> str:
     """What to say should the host's ceilings.json not be there."""
     option = run.options.ceilings
     if option == "off":
-        return "switched off by `--ceilings off`"
+        return texts.CEILINGS_OFF
     if run.host and host != run.host:
-        return "no `perfscope run` started on that host"
+        return texts.NOT_STARTED_THERE
     if option is None:  # a run of before this was recorded
-        return "its ceilings were not measured (`--ceilings off`, or it failed)"
-    return "its ceilings were not written: perfscope was stopped while it measured, or could not"
+        return texts.CEILINGS_OFF_OR_FAILED
+    return texts.CEILINGS_NOT_WRITTEN
 
 
 def _steps_span(ranks: Sequence[HostRank]) -> tuple[int, int] | None:

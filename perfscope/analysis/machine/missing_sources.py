@@ -10,11 +10,9 @@ from perfscope.analysis.source import RunSource
 from perfscope.rundir.old_words import notes_of
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.figures import Figure
-from perfscope.vocabulary.notes import NoteKind
+from perfscope.vocabulary.notes import NO_COUNTERS_OF_HOST, NoteKind
 
 _MOST_NAMES = 6
-# How the probe's notes on a host without a sampler begin (rank.json `notes`).
-_NO_COUNTERS = "no hardware counters of this host: "
 _LATE_NS = 2_000_000_000  # a sampler may begin this long after the steps, or end before them
 _LATE_RATIO = 0.05  # of the steps' time
 
@@ -54,7 +52,7 @@ def unsampled(source: RunSource, hosts: Sequence[str], sampled: Sequence[str]) -
     for rank in source.ranks:
         record = source.rank_records[rank]
         reasons = (text for kind, text in notes_of(record) if kind is NoteKind.NO_COUNTERS)
-        noted[record.host] = noted.get(record.host) or next(reasons, "").removeprefix(_NO_COUNTERS)
+        noted[record.host] = noted.get(record.host) or next(reasons, "").removeprefix(NO_COUNTERS_OF_HOST)
     off = source.run.options.sampling is None
     by_cause: dict[tuple[Cause, str], list[str]] = {}
     for name in sorted({*hosts, *noted} - {*sampled, ""}):

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.results import Ceiling
+from perfscope.messages import machine as texts
 from perfscope.rundir.host_records import CeilingsRecord, MeasuredCeiling, TheoreticalCeiling
 from perfscope.units import format_ratio
 
@@ -106,8 +107,8 @@ def why_missing(host: Host, what: str) -> str:
         if what.lower() in row.what.lower():
             return row.reason or "not measured"
     if host.ceilings.is_empty:
-        return host.no_ceilings or "its ceilings were not measured"
-    return "it was not measured on this host"
+        return host.no_ceilings or texts.CEILINGS_NOT_MEASURED
+    return texts.NOT_MEASURED_HERE
 
 
 def _sheet(host: Host, unit: str) -> Peak | None:
@@ -160,4 +161,4 @@ def _pressure(record: CeilingsRecord) -> str:
     ratio = record.pressure.cpu_some_ratio
     if ratio is None or ratio < _PRESSED:
         return ""
-    return f"CPU pressure was {format_ratio(ratio, 0)} during the measurement: the value may be too low"
+    return texts.measured_under_pressure(ratio)

@@ -11,6 +11,7 @@ from perfscope.analysis.machine.counters import middle_ns
 from perfscope.analysis.machine.host import Host, HostRank
 from perfscope.analysis.machine.results import MachineAnalysis, RankPlacement
 from perfscope.kernel_text import cpu_set, format_cpulist
+from perfscope.messages import machine as texts
 from perfscope.messages.lists import counted
 from perfscope.rundir.samples import SampleFact, SampleSeries
 
@@ -128,7 +129,7 @@ def _of_the_job(host: Host) -> tuple[dict[int, float], str]:
     total = sum(by_node.values())
     if not total:
         return {}, ""
-    return {node: value / total for node, value in sorted(by_node.items())}, "memory.numa_stat of the job"
+    return {node: value / total for node, value in sorted(by_node.items())}, texts.MEMORY_OF_THE_JOB
 
 
 def _device_node(host: Host, rank: HostRank, environment: Mapping[str, str]) -> int | None:
@@ -159,12 +160,12 @@ def _meant(host: Host, policy: str) -> str:
     Nodes without CPUs (MCDRAM, HBM, CXL) can be had by a policy only, so a policy that names one means it.
     """
     if "interleave" in policy:
-        return f"its memory is spread over nodes on purpose ({policy})"
+        return texts.interleaved_on_purpose(policy)
     bound = [host.topology.nodes[node] for node in bound_nodes(policy) if node in host.topology.nodes]
     if not bound or any(node.cpus and node.kind not in _FAST for node in bound):
         return ""
     kinds = ", ".join(sorted({node.kind.replace("_", " ") for node in bound}))
-    return f"its memory is bound to {kinds} on purpose ({policy})"
+    return texts.bound_on_purpose(kinds, policy)
 
 
 def lies_elsewhere(placement: RankPlacement, host: Host) -> bool:

@@ -12,11 +12,10 @@ from msgspec import Struct
 
 from perfscope.analysis.machine.counters import counted_between
 from perfscope.analysis.machine.disturbances import disturbances
-from perfscope.analysis.machine.effects import in_words, windows_in_words
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.results import Disturbance
-from perfscope.messages.lists import counted
-from perfscope.messages.sentences import capital
+from perfscope.messages import machine as texts
+from perfscope.messages.disturbances import step_effect
 from perfscope.units import format_ns, format_ratio
 from perfscope.vocabulary.gpu import FOREIGN_PROCESSES, THROTTLE_TIME
 
@@ -73,7 +72,7 @@ def judge(looks: Sequence[Look], disturbances: Sequence[Disturbance], num_window
     hit = [number for disturbance in every if disturbance.within_steps for number in disturbance.windows]
     not_told = not num_windows or not looks or any(look.unknown for look in looks)
     traced_disturbed = True if hit else (None if not_told else False)
-    clean, reason = _judged(looks, every, windows_in_words(hit) if hit or not not_told else "")
+    clean, reason = _judged(looks, every, texts.windows_hit(hit) if hit or not not_told else "")
     return MachineVerdict(clean=clean, reason=reason, disturbances=every, traced_disturbed=traced_disturbed)
 
 
@@ -84,37 +83,28 @@ def _judged(looks: Sequence[Look], every: Sequence[Disturbance], windows: str) -
         worst = max(
             inside, key=lambda disturbance: disturbance.severity * (disturbance.end_ns - disturbance.start_ns)
         )
-        where = f"On {worst.host}: " if len(looks) > 1 else ""
-        effect = f"; {in_words(worst)}" if in_words(worst) else ""
-        parts = [
-            f"Disturbances cover {format_ratio(share, 0)} of step time{_watched(looks)}.",
-            f"{where}{worst.title.removesuffix('.')}{effect}.",
-            f"{windows}." if windows else "",
-            f"{len(inside) - 1} more in section Machine." if len(inside) > 1 else "",
-        ]
-        return False, " ".join(part for part in parts if part)
+        return False, texts.disturbed(
+            share,
+            _watched(looks),
+            worst.title,
+            step_effect(worst.step_ns_during, worst.step_ns_otherwise),
+            host=worst.host if len(looks) > 1 else "",
+            windows=windows,
+            more=len(inside) - 1,
+        )
     unknown = [look for look in looks if look.unknown]
     if unknown or not looks:
-        return None, _unknown(unknown, len(looks))
-    where = f"On {len(looks)} hosts, of which {looks[0].host}: in" if len(looks) > 1 else "In"
-    reason = f"{where} {looks[0].seen}"
-    if inside:
-        short = counted(len(inside), "short disturbance")
-        reason += f"; {short} in {format_ratio(share, 1)} of it"
-    reason += _watched(looks)
-    if inside:
-        reason += f". {windows}" if windows else ""
-    return True, f"{reason}."
-
-
-def _unknown(unknown: Sequence[Look], num_hosts: int) -> str:
-    if not unknown:
-        return "No host was sampled."
-    first = unknown[0]
-    if num_hosts == 1:
-        return f"{capital(first.unknown)}."
-    more = f"; so {'is' if len(unknown) == 2 else 'are'} {len(unknown) - 1} more" if len(unknown) > 1 else ""
-    return f"Of {num_hosts} hosts, {first.host} is not known: {first.unknown}{more}."
+        host = unknown[0].host if unknown else ""
+        return None, texts.unknown([look.unknown for look in unknown], host, len(looks))
+    return True, texts.quiet(
+        looks[0].seen,
+        _watched(looks),
+        num_hosts=len(looks),
+        host=looks[0].host,
+        num_short=len(inside),
+        short_share=share,
+        windows=windows,
+    )
 
 
 def _disturbed_share(host: Host, disturbances: Sequence[Disturbance]) -> float:
@@ -134,22 +124,19 @@ def _disturbed_share(host: Host, disturbances: Sequence[Disturbance]) -> float:
 def _why_unknown(host: Host) -> str:
     """Why it cannot be told that nobody disturbed this host; '' if it can."""
     if not host.has_samples:
-        return "its counters were not sampled"
+        return texts.NOT_SAMPLED
     if host.steps_ns is None:
-        return "no step was recorded, so there is no time to judge"
+        return texts.NO_STEP
     counters = host.counters("neighbour_cpu")
     if not counters:
         recorded = next(
             (f for f in host.samples.facts if f.name == "stopped" and "neighbour" in f.collector), None
         )
-        reason = f": {recorded.value.get('reason')}" if recorded is not None else ""
-        return f"the CPU time of other processes was not read{reason}"
+        return texts.other_processes_unread(str(recorded.value.get("reason")) if recorded else "")
     length = host.steps_ns[1] - host.steps_ns[0]
     watched = _watched_share(host) or 0.0
     if watched < COVERED:
-        share = format_ratio(watched, 0)
-        coverage = f"other processes were monitored during only {share} of step time ({format_ns(length)})"
-        return f"not monitored long enough: {coverage}"
+        return texts.monitored_too_short(watched, length)
     return ""
 
 
@@ -162,10 +149,10 @@ def _watched_share(host: Host) -> float | None:
     return covered / max(1, host.steps_ns[1] - host.steps_ns[0])
 
 
-def _watched(looks: Sequence[Look]) -> str:
-    """``, monitored during 92 % of it``, of the host monitored least; "" where nothing was left out."""
+def _watched(looks: Sequence[Look]) -> float | None:
+    """Share of the steps' time in which the host monitored least was; None: nothing was left out."""
     share = min((look.watched for look in looks if look.watched is not None), default=1.0)
-    return f", monitored during {format_ratio(share, 0)} of it" if share < WHOLLY else ""
+    return share if share < WHOLLY else None
 
 
 def _looked_at(host: Host) -> str:

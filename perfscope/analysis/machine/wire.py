@@ -22,17 +22,13 @@ from perfscope.analysis.machine.counters import Float64, Rates, counted_between
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.results import WireBytes
 from perfscope.analysis.results import CollectiveCall
+from perfscope.messages import machine as texts
 from perfscope.rundir.metrics import SATURATED
-from perfscope.units import format_ns
 from perfscope.vocabulary.gpu import LINK_TX, PCIE_TX
 from perfscope.vocabulary.links import LinkClass
 from perfscope.volumes import edges
 
 WHOLE_RUN = -1
-NOTHING_TO_COMPARE = (
-    "the links were not read twice within the steps, or no traced collective states its bytes and members "
-    "(traces of CPU backends do not where several process groups are in use and a call passes no Python)"
-)
 _WIDEST = 2.0  # readings around a window may reach over this many times its length
 METRICS = frozenset({"net_tx_bytes", "fabric_tx_bytes", LINK_TX.name, PCIE_TX.name})
 _SEEN = 0.5  # a link that carried less than this part of the formula's bytes did not carry the collective
@@ -235,9 +231,7 @@ def _whole_run(
         spans.append((host.unix(int(ends[0])), int(ends[1] - ends[0])))
     start, length = min(spans)[0], max(length for _, length in spans)
     fewest = min(steps)
-    reason = f"{fewest:.1f} steps of traced steps' size; the first and last may be counted in part"
-    if lost:
-        reason += f"; not sampled: {', '.join(lost[:4])}"
+    reason = texts.whole_run(fewest, lost[:4])
     return _row(
         WHOLE_RUN, start, length, length, formula, sent, [chosen[host.name] for host in hosts], reason
     )
@@ -259,16 +253,15 @@ def _one_window(
         first = int(np.searchsorted(edges, start, side="right")) - 1
         last = int(np.searchsorted(edges, end, side="left"))
         if first < 0 or last >= len(edges):
-            return _unread(window, per_step, carriers, "there is no sample on both sides of it")
+            return _unread(window, per_step, carriers, texts.NO_SAMPLE_AROUND)
         around = edges[[first, last]]
         widest = max(widest, int(around[1] - around[0]))
         formula += per_step[host.name] * float(np.diff(_steps_before(host, around))[0])
         sent += chosen[host.name].sent(int(around[0]), int(around[1]))
     if widest > _WIDEST * length:
-        reason = f"the readings around it are {format_ns(widest)} apart, the window lasts {format_ns(length)}"
-        return _unread(window, per_step, carriers, reason)
+        return _unread(window, per_step, carriers, texts.readings_too_far(widest, length))
     steps = formula / sum(per_step.values())
-    reason = f"over the {steps:.1f} steps between the readings around it"
+    reason = texts.between_readings(steps)
     return _row(window.window, window.start_ns, length, widest, formula, sent, carriers, reason)
 
 
@@ -291,9 +284,9 @@ def _row(
     reason: str,
 ) -> WireBytes:
     if any(carrier.is_saturated for carrier in carriers):
-        sent, reason = None, "a port's counter has reached its top"
+        sent, reason = None, texts.COUNTER_SATURATED
     elif not any(carrier.counters for carrier in carriers):
-        sent, reason = None, "no counter of the links that carry it was read"
+        sent, reason = None, texts.NO_LINK_COUNTER
     return WireBytes(
         window=number,
         start_ns=start_ns,

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from perfscope.analysis.predict.records import BETWEEN_HOSTS, MeasuredRun, Plan
 from perfscope.analysis.predict.results import BestRun
-from perfscope.messages.lists import joined
+from perfscope.messages.predict import different_cores
 
 _SERIAL = "serial"  # what every scheme is on one rank
 _SAME_SHARE = 1.05
@@ -61,14 +61,10 @@ def comparable_runs(runs: Sequence[MeasuredRun], asked: float | None) -> Compara
         for run, share in zip(runs, shares, strict=True)
         if share is not None and nearest / _SAME_SHARE <= share <= nearest * _SAME_SHARE
     )
-    listed = joined(f"{share:g}" for share in known)
-    names = ", ".join(run.name for run in chosen[:4]) + (" ..." if len(chosen) > 4 else "")
     return Comparable(
         runs=chosen,
         cores_per_rank=nearest,
-        warning=f"the runs' ranks have {listed} cores each, so their compute is not comparable: "
-        f"compute and efficiency are taken from the runs with {nearest:g} alone ({names}); choose with "
-        f"--cores-per-rank, or record all runs with the same cores per rank",
+        warning=different_cores(list(known), nearest, [run.name for run in chosen]),
     )
 
 

@@ -44,9 +44,9 @@ from perfscope.analysis.predict.step_model import (
     traits_of,
     transfer_by_link,
 )
-from perfscope.analysis.predict.words import best_sentences, general_warnings, plan_warnings
+from perfscope.analysis.predict.warnings import best_sentences, general_warnings, plan_warnings
 from perfscope.errors import UsageError
-from perfscope.messages.links import WHERE
+from perfscope.messages import predict as texts
 
 FURTHEST = 4  # times the largest measured N
 _BLOCK = 5  # steps that are drawn together: neighbours are alike
@@ -290,37 +290,21 @@ def _slowdown(runs: Sequence[MeasuredRun], cores_per_rank: float | None) -> floa
 def _why_not(plan: Plan, fits: _Fits, largest: int, question: Question) -> str:
     """Why the data do not carry this plan; "" if they do."""
     if plan.num_ranks > FURTHEST * largest and not question.extrapolate:
-        return (
-            f"{plan.num_ranks} ranks are more than {FURTHEST} x the {largest} measured; "
-            f"record larger runs, or give --extrapolate"
-        )
+        return texts.too_many_ranks(plan.num_ranks, FURTHEST, largest)
     own = [run for run in fits.alike if run.plan.scheme == plan.scheme]
     works = [run.plan.work for run in own or fits.alike]
     least, most = min(works) / FURTHEST, max(works) * FURTHEST
     if not least / _SAME_WORK <= plan.work <= most * _SAME_WORK and not question.extrapolate:
-        span = (
-            f"{min(works):g}"
-            if max(works) <= _SAME_WORK * min(works)
-            else f"{min(works):g} to {max(works):g}"
-        )
-        return (
-            f"{plan.work:,.6g} samples per rank are more than {FURTHEST} x off the {span} measured; "
-            f"choose another --batch, record runs with it, or give --extrapolate"
-        )
+        alike = max(works) <= _SAME_WORK * min(works)
+        return texts.batch_too_far(plan.work, FURTHEST, min(works), None if alike else max(works))
     classes = {call.link_class for calls in plan.ranks for call in calls}
     if question.network is not None and BETWEEN_HOSTS in classes and _begun_before(plan, fits):
-        return (
-            "in its run the traced steps idle, waiting for exchanges begun before them: what looks like "
-            "computing is that network's, and is not carried to another; leave --network out"
-        )
+        return texts.ANOTHER_NETWORK
     unknown = sorted(classes - set(fits.target))
     if BETWEEN_HOSTS in unknown:
-        return (
-            "it sends between hosts, and no run has a traced call between hosts; "
-            "give --network, or --ranks-per-host for one host"
-        )
+        return texts.NO_CALL_BETWEEN_HOSTS
     if unknown:
-        return f"no run has a traced call {WHERE.get(unknown[0], unknown[0])}; record one that has"
+        return texts.no_call(unknown[0])
     return ""
 
 

@@ -21,7 +21,7 @@ from perfscope.analysis.predict.records import (
 )
 from perfscope.analysis.rank_facts import world_size
 from perfscope.analysis.results import CollectiveCall, RankResult, RunAnalysis
-from perfscope.messages.lists import counted
+from perfscope.messages.predict import NOT_ENDED, few_traced_steps
 from perfscope.rundir.records import RankRecord
 
 _LEFT_OUT = 3  # first steps
@@ -289,8 +289,8 @@ def _problems(analysis: RunAnalysis) -> tuple[str, ...]:
         kinds = sorted({one.kind.value for one in analysis.machine.disturbances if one.within_steps})
         problems.append(f"disturbed ({', '.join(kinds) or 'see its report'})")
     if any(rank.finished is False for rank in analysis.ranks):
-        problems.append("ranks that did not end by themselves")
+        problems.append(NOT_ENDED)
     traced = min((rank.num_traced_steps for rank in analysis.ranks), default=0)
     if traced < 4:
-        problems.append(f"only {counted(traced, 'traced step')} on some rank; 4 or more tell more")
+        problems.append(few_traced_steps(traced))
     return tuple(problems)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from perfscope.analysis.predict.crossings import uses_inside
 from perfscope.analysis.predict.from_run import link_class
 from perfscope.analysis.predict.records import MeasuredRun, Plan, PlannedCall
+from perfscope.messages.predict import FROM_LAYERS_JSON
 from perfscope.rundir.records import LayersRecord
 
 DDP = "dp.ddp"
@@ -91,7 +92,7 @@ def script_plan(
         if largest.plan.num_ranks > 1 or not buckets:
             raise ValueError("no call of all ranks is in the traces, and layers.json has no parameters")
         if num_ranks > 1:
-            notes = ("gradients are taken from layers.json, in DistributedDataParallel's buckets",)
+            notes = (FROM_LAYERS_JSON,)
         calls = _bucket_calls(buckets, num_ranks, where)
     calls = tuple(
         replace(

@@ -21,6 +21,7 @@ from perfscope.analysis.critical.results import CriticalPath
 from perfscope.analysis.mainline import LineRecord
 from perfscope.analysis.missing import Missing
 from perfscope.analysis.spans import StepSpan, WindowFacts, spans_of
+from perfscope.messages import critical_path as texts
 from perfscope.messages.missing import cause_text, figure_text
 from perfscope.rundir.schema import TIMELINE
 from tests.support.synthetic_run import BACKEND, EPOCH, MAIN, comm, span
@@ -152,9 +153,9 @@ def test_the_path_goes_to_the_rank_that_entered_last() -> None:
     ]
     assert reasons(path) == [
         "waited for rank 1",
-        results.TRANSFER,
-        results.PROGRAM_ORDER,
-        results.END_OF_STEP,
+        texts.TRANSFER,
+        texts.PROGRAM_ORDER,
+        texts.END_OF_STEP,
     ]
     assert path.segments[1].late_rank == 1
     assert path.segments[1].collective == "all_reduce"
@@ -182,7 +183,7 @@ def test_a_call_queued_behind_another_leads_to_that_one() -> None:
     rows = [work(0, 2), asked(1), asked(2), call(1, 5, 0), call(5, 9, 1)]
     [path], _ = walk({0: rows, 1: rows}, 9)
     assert told(path) == [(0, "compute", 0, 1), (0, "transfer", 1, 5), (0, "transfer", 5, 9)]
-    assert reasons(path)[1] == results.QUEUED
+    assert reasons(path)[1] == texts.QUEUED
 
 
 def test_a_pipeline_leads_from_the_receiver_to_the_sender() -> None:
@@ -235,9 +236,9 @@ def test_streams_order_the_path_and_an_event_joins_them() -> None:
     [path], _ = walk({0: rows}, 10)
     told_names = [(one.name, one.kind, one.reason) for one in path.segments if one.dur_ns > 50_000]
     assert told_names == [
-        ("beside", "compute", results.EVENT_WAIT),
-        ("joined", "compute", results.STREAM_ORDER),
-        ("last", "compute", results.END_OF_STEP),
+        ("beside", "compute", texts.EVENT_WAIT),
+        ("joined", "compute", texts.STREAM_ORDER),
+        ("last", "compute", texts.END_OF_STEP),
     ]
     assert {one.lane for one in path.segments if one.kind == "compute"} == {7, 8}
 
@@ -273,8 +274,8 @@ def test_a_host_that_waited_for_its_device_hands_the_path_back() -> None:
     [path], _ = walk({0: rows}, 9.3)
     long = [one for one in path.segments if one.dur_ns >= MS]
     assert [(one.name, one.reason) for one in long] == [
-        ("long", results.DEVICE_DONE),
-        ("short", results.END_OF_STEP),
+        ("long", texts.DEVICE_DONE),
+        ("short", texts.END_OF_STEP),
     ]
 
 

@@ -19,7 +19,7 @@ from perfscope.analysis.predict.records import (
     Refusal,
 )
 from perfscope.analysis.predict.results import Prediction
-from perfscope.analysis.predict.words import best_sentences
+from perfscope.analysis.predict.warnings import best_sentences
 from tests.unit.analysis.predict.test_truth import FIXED_MS, MS, SAMPLE_MS, calls_of, measured, plan
 
 INSIDE = LinkCost(1e-3, 1 / 100e6)
