@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -118,6 +117,8 @@ def ingest(path: Path) -> Path:
 
 def _stand_in(path: Path) -> Path:
     """A temporary directory that looks like the run, with room for derived tables."""
+    import tempfile  # not at the top: it takes ten milliseconds, and few reports need it
+
     folder = tempfile.TemporaryDirectory(prefix="perfscope-")
     click.get_current_context().call_on_close(folder.cleanup)
     view_of(path, Path(folder.name))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from perfscope.ingest.summary import INGEST_VERSION, IngestSummary, from_json
 from perfscope.rundir import layout
@@ -17,8 +18,7 @@ _WINDOW = re.compile(r"^(\d+)((?:\.[a-z]+)+?)(\.gz)?$")
 _SUFFIXES = (*layout.TRACE_FORMATS, layout.CALLS)  # a framework's own trace before calls
 
 
-@dataclass(frozen=True, slots=True)
-class WindowFile:
+class WindowFile(Struct, frozen=True):
     """A trace to ingest and where its results go.
 
     Attributes:

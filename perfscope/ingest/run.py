@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from perfscope.errors import RunDirectoryError, TraceError
 from perfscope.ingest.files import WindowFile, fresh_summary, window_files

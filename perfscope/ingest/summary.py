@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from typing import Any
+
+from msgspec import Struct, to_builtins
 
 # Written into every summary. Raise it when the same trace would give another table.
 INGEST_VERSION = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
+class Lane(Struct, frozen=True, kw_only=True):
     """A host thread (device -1) or a device stream."""
 
     device: int
@@ -19,8 +19,7 @@ class Lane:
     label: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IngestSummary:
+class IngestSummary(Struct, frozen=True, kw_only=True):
     """One window of one rank: derived/ingest/rank-R-window-W.json.
 
     events_read = events_kept + events_skipped + events_dropped; an event is one object of the trace's list:
@@ -59,7 +58,8 @@ class IngestSummary:
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
-        return asdict(self)
+        document: dict[str, Any] = to_builtins(self)
+        return document
 
 
 def from_json(document: dict[str, Any]) -> IngestSummary:

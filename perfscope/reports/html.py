@@ -12,9 +12,9 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from perfscope.reports.asset_files import asset
 from perfscope.reports.drawing import Picture, lay_out
 from perfscope.reports.drawing.page import figure_html, paint, patterns_svg
 from perfscope.reports.drawing.picture import Json
@@ -66,12 +66,6 @@ def render_html(report: Report) -> str:
         script_hash=content_hash(script),
         data=Markup(json_for_script(_data(pictures.values(), timelines))),
     )
-
-
-@cache
-def asset(name: str) -> str:
-    """The text of one file of the report's assets."""
-    return files("perfscope.reports").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def style_text(compares: bool = False, history: bool = False) -> str:

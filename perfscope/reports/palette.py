@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from importlib.resources import files
 from types import MappingProxyType
+
+from perfscope.reports.asset_files import asset
 
 _VARIABLE = re.compile(r"--([\w-]+):\s*(#[0-9a-fA-F]{6})\s*;")
 _BLOCK = re.compile(r"(:root[^{]*)\{([^}]*)\}")
@@ -19,5 +20,5 @@ def theme_blocks(css: str) -> list[tuple[str, dict[str, str]]]:
 @cache
 def light_palette() -> MappingProxyType[str, str]:
     """Colour by variable name without dashes in front: ``ink``, ``part-compute``, ``part-compute-ink``."""
-    css = files("perfscope.reports").joinpath("assets", "report.css").read_text(encoding="utf-8")
+    css = asset("report.css")
     return MappingProxyType(theme_blocks(css)[0][1])

@@ -10,11 +10,11 @@ import itertools
 import json
 import re
 from functools import singledispatch
-from importlib.resources import files
 
 from msgspec import structs
 
 from perfscope.errors import PerfscopeError
+from perfscope.reports.asset_files import ASSETS
 from perfscope.reports.drawing import lay_out
 from perfscope.reports.drawing.picture import Json
 from perfscope.reports.drawing.print_picture import paper_svg
@@ -52,11 +52,10 @@ def render_pdf(report: Report) -> bytes:
     """
     import typst
 
-    assets = files("perfscope.reports").joinpath("assets")
     try:
         pdf: bytes = typst.compile(
-            assets.joinpath("report.typ").read_bytes(),
-            font_paths=typst.Fonts(include_system_fonts=False, font_paths=[str(assets.joinpath("fonts"))]),
+            (ASSETS / "report.typ").read_bytes(),
+            font_paths=typst.Fonts(include_system_fonts=False, font_paths=[str(ASSETS / "fonts")]),
             sys_inputs={"data": json.dumps(pdf_data(report), allow_nan=False)},
         )
     except typst.TypstError as error:

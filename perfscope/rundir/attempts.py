@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from perfscope.errors import UnreadableFileError
 from perfscope.rundir import layout
@@ -20,8 +20,7 @@ from perfscope.rundir.opening import MAX_LINES_BYTES, read_bounded
 _NAME = re.compile(r"(\d+)(?:\.(\d+))?", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class Attempt(NamedTuple):
     """One process that recorded as `rank`; `number` 0 is the first."""
 
     rank: int

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct
 
 from perfscope.ingest.files import WindowFile
 from perfscope.ingest.summary import IngestSummary
@@ -21,8 +22,7 @@ _NAMED_RANK = re.compile(r"(?:rank|worker)[-_.= ]?(\d{1,7})", re.IGNORECASE)
 _BARE_RANK = re.compile(r"(?:^|[^0-9])(\d{1,3})$")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceRank:
+class TraceRank(Struct, frozen=True, kw_only=True):
     """One process of a trace file: a rank of the run.
 
     Attributes:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from perfscope.errors import TraceError
 
@@ -31,8 +32,7 @@ DAMAGE = (sqlite3.Error, UnicodeDecodeError)
 PUSH_POP_RANGE, START_END_RANGE, DOMAIN = 59, 60, 75  # NVTX_EVENTS.eventType
 
 
-@dataclass(frozen=True, slots=True)
-class SqliteTable:
+class SqliteTable(Struct, frozen=True):
     """The columns of one table of events that are read.
 
     Attributes:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from importlib.resources import files
+
+from perfscope.reports.asset_files import asset
 
 SHEETS = ("report.css", "machine.css", "curves.css", "history.css")
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
@@ -35,8 +36,7 @@ MONOSPACE = "DejaVu Sans Mono"  # typst brings it along
 @cache
 def _sheet() -> tuple[dict[str, str], list[tuple[frozenset[str], dict[str, str]]]]:
     """(variables of the light theme, (classes, declarations) of each rule in order)."""
-    folder = files("perfscope.reports").joinpath("assets")
-    text = "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in SHEETS)
+    text = "\n".join(asset(name) for name in SHEETS)
     light: dict[str, str] = {}
     rules = []
     for match in _RULE.finditer(_MEDIA.sub("", _COMMENT.sub("", text))):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import statistics
 from collections.abc import Sequence
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from perfscope import units
 from perfscope.analysis.results import Breakdown, DeviceBreakdown, RankResult, RunAnalysis
@@ -331,26 +332,27 @@ def _series_lead(analysis: RunAnalysis) -> str:
     )
 
 
-def _line(label: str, durations: Sequence[int]) -> ChartLine:
+def _line(label: str, durations: Sequence[int] | NDArray[np.float64]) -> ChartLine:
     width = -(-len(durations) // MOST_POINTS)
     starts = range(0, len(durations), width)
-    chunks = [durations[start : start + width] for start in starts]
+    chunks = [np.asarray(durations[start : start + width]) for start in starts]
     return ChartLine(
         label=label,
         x=tuple(starts),
-        y=tuple(int(statistics.median(chunk)) for chunk in chunks),
-        low=tuple(min(chunk) for chunk in chunks),
-        high=tuple(max(chunk) for chunk in chunks),
+        y=tuple(int(np.median(chunk)) for chunk in chunks),
+        low=tuple(int(chunk.min()) for chunk in chunks),
+        high=tuple(int(chunk.max()) for chunk in chunks),
     )
 
 
 def _lines_over_ranks(series: list[tuple[int, ...]]) -> tuple[ChartLine, ...]:
-    length = max(len(durations) for durations in series)
-    columns = [[d[i] for d in series if i < len(d)] for i in range(length)]
+    table = np.full((len(series), max(len(durations) for durations in series)), np.nan)
+    for row, durations in zip(table, series, strict=True):
+        row[: len(durations)] = durations
     return (
-        _line("slowest rank", [max(column) for column in columns]),
-        _line("median rank", [int(statistics.median(column)) for column in columns]),
-        _line("fastest rank", [min(column) for column in columns]),
+        _line("slowest rank", np.nanmax(table, axis=0)),
+        _line("median rank", np.nanmedian(table, axis=0)),
+        _line("fastest rank", np.nanmin(table, axis=0)),
     )
 
 

@@ -16,9 +16,10 @@ from msgspec import structs
 
 from perfscope.analysis.missing import missing_figure
 from perfscope.analysis.results import RunAnalysis
+from perfscope.reports.asset_files import asset
 from perfscope.reports.build import build_report
 from perfscope.reports.drawing.patterns import PATTERNS
-from perfscope.reports.html import asset, json_for_script, render_html, script_text
+from perfscope.reports.html import json_for_script, render_html, script_text
 from perfscope.reports.palette import light_palette, theme_blocks
 from perfscope.rundir.records import run_record
 from perfscope.vocabulary.causes import Cause

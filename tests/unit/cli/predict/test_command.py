@@ -259,9 +259,10 @@ def test_other_schemes_need_torch_and_say_so(tmp_path: Path, monkeypatch: pytest
     def without_torch(name: str, package: str | None = None) -> object:
         return None if name == "torch" else found(name, package)
 
-    monkeypatch.setattr("importlib.util.find_spec", without_torch)
     monkeypatch.setattr("perfscope.cli.predict.runs.find_spec", without_torch, raising=False)
     monkeypatch.setattr("perfscope.cli.bench.options.find_spec", without_torch)
+    # Last: what is imported meanwhile would keep it.
+    monkeypatch.setattr("importlib.util.find_spec", without_torch)
     assert 'pip install "perfscope[torch]"' in refusal(run, "--world-sizes", "4", "--mode", "weak")
     line = refusal(plain, "--world-sizes", "4", "--mode", "weak", "--schemes", "hy.owt")
     assert 'pip install "perfscope[torch]"' in line

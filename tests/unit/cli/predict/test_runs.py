@@ -77,9 +77,10 @@ def test_without_torch_only_the_schemes_that_need_it_are_left_out(
     def without_torch(name: str, package: str | None = None) -> object:
         return None if name == "torch" else found(name, package)
 
-    monkeypatch.setattr("importlib.util.find_spec", without_torch)
     monkeypatch.setattr("perfscope.cli.predict.runs.find_spec", without_torch)
     monkeypatch.setattr("perfscope.cli.bench.options.find_spec", without_torch)
+    # Last: what is imported meanwhile would keep it.
+    monkeypatch.setattr("importlib.util.find_spec", without_torch)
     result = ask(*words)
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)

@@ -21,11 +21,12 @@ from perfscope.analysis.missing import missing_figure
 from perfscope.analysis.study.analyse import analyse_study
 from perfscope.analysis.study.results import WARN, LossCurve, Pair, Problem, StudyAnalysis
 from perfscope.reports import curve_layout
+from perfscope.reports.asset_files import asset
 from perfscope.reports.build import build_report
 from perfscope.reports.document import render_json
 from perfscope.reports.drawing import lay_out
 from perfscope.reports.drawing.print_picture import paper_svg
-from perfscope.reports.html import asset, render_html
+from perfscope.reports.html import render_html
 from perfscope.reports.model import (
     HEAT_TONES,
     Curve,
