@@ -156,7 +156,7 @@ def _all(setups: list[Setup], repeats: int, out: Path) -> dict[Setup, list[dict[
             began = time.monotonic()
             results[setup].append(_train(setup, out / f"{number:02d}-{repeat}"))
             what = " ".join((setup.cluster, *setup.arguments)) + (
-                " beside a neighbour" if setup.neighbour else ""
+                " beside a neighbor" if setup.neighbour else ""
             )
             print(f"  {repeat + 1}/{repeats} {what}: {time.monotonic() - began:.0f} s", file=sys.stderr)
     return results

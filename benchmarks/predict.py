@@ -7,7 +7,7 @@
 Fitted on: each scheme on 2 ranks, at the batch asked for and at half of it. Held out: the same scheme on 4.
 All ranks share the cores of one machine, so fitted runs are made two at a time, each bound to half of the
 cores that a held-out run has: a rank has the same share of a core in both (at 2 cores: half a core each), the
-cores are as busy, and neighbours on the machine take from both alike. What is held out is the number of
+cores are as busy, and neighbors on the machine take from both alike. What is held out is the number of
 ranks, the group sizes, and with them volumes, batch per rank and stragglers; the machine and its share per
 rank are not. Between hosts, bytes pass an emulated link of the given rate, which lets the first 128 KiB after
 a pause through unhindered: the batch is large enough for messages that are several times that.

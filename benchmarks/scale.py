@@ -146,24 +146,24 @@ def _step(rank: int, step: int, num_layers: int, params: int, rng: np.random.Gen
     )
 
 
-def analyse(path: Path) -> None:
+def analyze(path: Path) -> None:
     """Analyses the run in this process and prints what it cost."""
-    from perfscope.analysis.run import analyse_run
+    from perfscope.analysis.run import analyze_run
     from perfscope.analysis.timeline_extract import extract_timeline
     from perfscope.rundir.reader import RunReader
 
     begun = time.monotonic()
     reader = RunReader(path)
-    analysis = analyse_run(reader)
-    analysed = time.monotonic()
+    analysis = analyze_run(reader)
+    analyzed = time.monotonic()
     extract = extract_timeline(reader, clocks=analysis.clocks)
     done = time.monotonic()
     usage = resource.getrusage(resource.RUSAGE_SELF)
     print(f"verdict        {analysis.findings[0].text.title}")
     print(f"ranks          {len(analysis.ranks)}, layers {len(analysis.layers)}, calls {len(analysis.calls)}")
-    print(f"analysis       {analysed - begun:.1f} s wall")
+    print(f"analysis       {analyzed - begun:.1f} s wall")
     drawn = f"{extract.num_drawn} of {extract.num_recorded} spans"
-    print(f"timeline       {done - analysed:.1f} s wall, drew {drawn}")
+    print(f"timeline       {done - analyzed:.1f} s wall, drew {drawn}")
     cpu = usage.ru_utime + usage.ru_stime
     print(f"CPU            {cpu:.1f} s (whole report's budget: 60 s wall on 2 cores)")
     print(f"peak RSS       {usage.ru_maxrss / 1024:.0f} MiB (budget: 2 GB)")
@@ -175,17 +175,17 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=60)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--keep", type=Path, help="write the run here and keep it")
-    parser.add_argument("--analyse", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--analyze", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.analyse:
-        analyse(options.analyse)
+    if options.analyze:
+        analyze(options.analyze)
         return
     with tempfile.TemporaryDirectory() as scratch:
         path = options.keep or Path(scratch) / "run"
         path.mkdir(parents=True, exist_ok=True)
         spans = build(path, options.ranks, options.layers, options.steps)
         print(f"made           {options.ranks} ranks, {spans} spans, {options.steps} steps each", flush=True)
-        subprocess.run([sys.executable, __file__, "--analyse", str(path)], check=True)
+        subprocess.run([sys.executable, __file__, "--analyze", str(path)], check=True)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 mpiexec -n 4 python examples/mpi_heat.py
 mpiexec -n 4 python examples/mpi_heat.py --size 512 --steps 200
 
-Each step exchanges the edges with up to four neighbours, computes, and asks all ranks how much changed.
+Each step exchanges the edges with up to four neighbors, computes, and asks all ranks how much changed.
 Needs mpi4py and numpy.
 """
 
@@ -23,7 +23,7 @@ def parse() -> argparse.Namespace:
 
 
 def exchange(grid: MPI.Cartcomm, block: np.ndarray) -> None:
-    """Fill the block's halo with the neighbours' edges; at the rim of the plate it stays as it is."""
+    """Fill the block's halo with the neighbors' edges; at the rim of the plate it stays as it is."""
     up, down = grid.Shift(0, 1)
     left, right = grid.Shift(1, 1)
     grid.Sendrecv(block[1, :].copy(), dest=up, recvbuf=block[-1, :], source=down)

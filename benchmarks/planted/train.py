@@ -10,7 +10,7 @@ torchrun --standalone --nproc-per-node 2 benchmarks/planted/train.py --pipeline 
     small_collectives[:KB]     gradients are all-reduced in buckets of so many kB (1)
     model_split[:BLOCKS]       with --pipeline: rank 0 holds so many of the 8 blocks (7)
 
-A slow link and a busy neighbour are planted from outside: see benchmarks/planted.py. Nothing here knows of
+A slow link and a busy neighbor are planted from outside: see benchmarks/planted.py. Nothing here knows of
 perfscope.
 """
 

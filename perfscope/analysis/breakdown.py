@@ -51,7 +51,7 @@ KERNEL_WAIT_NS = 30_000  # METRICS §1: a shorter gap is the device's own launch
 
 
 class StepTotals(Struct, frozen=True, kw_only=True):
-    """The parts of `Breakdown`, summed over a window's analysed steps (ns)."""
+    """The parts of `Breakdown`, summed over a window's analyzed steps (ns)."""
 
     num_steps: int
     compute: int
@@ -93,7 +93,7 @@ class Activity(Struct, frozen=True, kw_only=True, eq=False):
         return iv.merge(self.compute, self.optimizer_ops)
 
 
-def analysed_steps(spans: Spans, facts: WindowFacts) -> tuple[StepSpan, ...]:
+def analyzed_steps(spans: Spans, facts: WindowFacts) -> tuple[StepSpan, ...]:
     """The window's steps; the whole table as one where the trace has no step marks."""
     if facts.steps or not len(spans.start):
         return facts.steps
@@ -152,7 +152,7 @@ def step_totals(act: Activity, steps: tuple[StepSpan, ...], host_wait: Intervals
 
     Args:
         act: the window's activity.
-        steps: analysed steps, in the trace's clock.
+        steps: analyzed steps, in the trace's clock.
         host_wait: device gaps that waited for the host (`device_gaps`), or None without a device.
     """
     bounds = np.array([[step.start_ns, step.end_ns] for step in steps], dtype=np.int64).reshape(-1, 2)
@@ -178,7 +178,7 @@ def step_totals(act: Activity, steps: tuple[StepSpan, ...], host_wait: Intervals
 
 
 def mean_breakdown(windows: Iterable[StepTotals]) -> Breakdown | None:
-    """The mean analysed step over all windows; its parts add up to `step` exactly. None without steps."""
+    """The mean analyzed step over all windows; its parts add up to `step` exactly. None without steps."""
     totals = list(windows)
     num_steps = sum(total.num_steps for total in totals)
     if num_steps == 0:

@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import Struct
 
 from perfscope.analysis import intervals as iv
-from perfscope.analysis.clocks.fit import SYNCHRONISING, ClockFit, fit_clocks
+from perfscope.analysis.clocks.fit import SYNCHRONIZING, ClockFit, fit_clocks
 from perfscope.analysis.collective_waits import JudgedCalls, judge
 from perfscope.analysis.comm_groups import name_groups
 from perfscope.analysis.comm_record import UNKNOWN_GROUP, CommRecord, GroupCalls, GroupKey
@@ -52,7 +52,7 @@ class CommAnalysis(Struct, frozen=True, kw_only=True):
     ] = ()  # every matched call, one entry per group, kind and window (or pair)
 
 
-def analyse_collectives(
+def analyze_collectives(
     record: CommRecord,
     hosts: Mapping[int, str],
     world_size: int | None,
@@ -109,7 +109,7 @@ def _match(
             matched[key] = found
         if reason:
             reasons[key] = reason
-    together = [one for key, found in matched.items() if key.collective in SYNCHRONISING for one in found]
+    together = [one for key, found in matched.items() if key.collective in SYNCHRONIZING for one in found]
     clocks = fit_clocks(together, hosts)
     pairs = match_pairs(record.groups, hosts, clocks)
     if pairs:  # they speak for hosts that no collective joins

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from perfscope.analysis import advice
 from perfscope.analysis.collectives import CommAnalysis
-from perfscope.analysis.critical.path import analyse_critical
+from perfscope.analysis.critical.path import analyze_critical
 from perfscope.analysis.critical.results import CriticalPath
 from perfscope.analysis.efficiency.pop import efficiency
 from perfscope.analysis.efficiency.results import Efficiency
@@ -20,10 +20,10 @@ from perfscope.analysis.rank_facts import world_size
 from perfscope.analysis.ranks import RankFiles
 from perfscope.analysis.replay.replays import make_replays
 from perfscope.analysis.source import RunSource
-from perfscope.analysis.waits.analyse import analyse_waits
+from perfscope.analysis.waits.analyze import analyze_waits
 from perfscope.analysis.waits.host_conditions import surroundings
 from perfscope.analysis.waits.results import WaitAnalysis
-from perfscope.analysis.whatif.analyse import NOTHING, WhatIfs, analyse_what_ifs
+from perfscope.analysis.whatif.analyze import NOTHING, WhatIfs, analyze_what_ifs
 
 
 class Why(Struct, frozen=True, kw_only=True):
@@ -36,7 +36,7 @@ class Why(Struct, frozen=True, kw_only=True):
     missing: tuple[Missing, ...] = ()
 
 
-def analyse_why(
+def analyze_why(
     source: RunSource,
     ranks: RankFiles,
     comm: CommAnalysis,
@@ -58,28 +58,28 @@ def analyse_why(
     words = advice.training(source.rank_records)
     hosts = {line.rank: line.host for ranks in lines.lines.values() for line in ranks.values()}
     replays, no_replay = make_replays(lines.lines, comm.matches, comm.clocks)
-    analysed, machines = machine
-    what_ifs = analyse_what_ifs(
+    analyzed, machines = machine
+    what_ifs = analyze_what_ifs(
         replays.nearest(usual_ns) if replays is not None else None,
         usual_ns,
         lines.layers,
-        analysed.rooflines if analysed is not None else (),
-        remote_ranks(analysed, machines),
+        analyzed.rooflines if analyzed is not None else (),
+        remote_ranks(analyzed, machines),
         wording=words,
     )
     pop, no_pop = efficiency(replays, hosts, communicates=bool(comm.collectives))
-    waits = analyse_waits(
+    waits = analyze_waits(
         lines,
         comm.matches,
         comm.clocks,
         hosts,
-        around=surroundings(analysed, machines),
+        around=surroundings(analyzed, machines),
         times=ranks.times,
         world_size=world_size(source.run, source.rank_records),
         parameters=ranks.parameters,
         loader=words.loader,
     )
-    paths, no_path = analyse_critical(lines, comm.matches, comm.clocks, source)
+    paths, no_path = analyze_critical(lines, comm.matches, comm.clocks, source)
     return Why(
         efficiency=pop,
         what_ifs=what_ifs,

@@ -2,7 +2,7 @@
 
 A call is given to layers where its size says whose tensors it carries: all-reduces of a step that are
 gradient buckets (`buckets` can tell), split by the parameters that layers have in them, and broadcasts as
-large as the buffers of the normalisation layers. A barrier, and an all-reduce of a single number beside
+large as the buffers of the normalization layers. A barrier, and an all-reduce of a single number beside
 buckets that hold every parameter, carries no layer's tensors; neither does a broadcast of other integers than
 counts of batches, with which DistributedDataParallel agrees on new buckets. Of every other call the layer
 cannot be determined; then no layer has a figure, because the time left over may be any layer's.
@@ -117,7 +117,7 @@ def add_window(
         table: LAYER_COLUMNS.
         spans: the same rows.
         act: the window's activity.
-        steps: analysed steps.
+        steps: analyzed steps.
         in_steps: shape (n,), spans that belong to one of them.
         model: of the rank.
     """

@@ -1,9 +1,9 @@
-"""Per layer: time forward and backward, calls, modelled work, and the exposed communication of its gradients.
+"""Per layer: time forward and backward, calls, modeled work, and the exposed communication of its gradients.
 
 Leaf attribution: an operator belongs to the innermost layer whose forward it runs in (or whose backward it
 is), so a container such as `features` has only the operators it runs itself, and the layers' times add up
 instead of counting children twice. Time is the union of a layer's operators (device: of its kernels) in one
-phase, per mean analysed step, averaged over the ranks that were traced. A device's work belongs to the step
+phase, per mean analyzed step, averaged over the ranks that were traced. A device's work belongs to the step
 that launched it, even if the device gets to it after the step's end.
 
 Exposed communication has a figure by layer only where all of it could be given to layers (`layer_comm`).
@@ -133,7 +133,7 @@ class RankLayers(Struct):
             table: LAYER_COLUMNS.
             spans: the same rows.
             act: the window's activity.
-            steps: analysed steps of the window.
+            steps: analyzed steps of the window.
             in_steps: shape (n,), spans that start in one of them.
         """
         self.num_steps += len(steps)

@@ -89,7 +89,7 @@ class LineRecord(Struct):
             table: layer, name, launch_ns of schema.TIMELINE, beside what `spans` was made of.
             spans: the same rows.
             act: what they were spent on.
-            steps: the window's analysed steps, in order; touching or apart.
+            steps: the window's analyzed steps, in order; touching or apart.
             source: (rank, window, host).
         """
         if steps:

@@ -1,6 +1,6 @@
 """Which call on one rank is which call on another (METRICS §2: the k-th of its group and kind).
 
-Counting alone goes wrong when a rank's trace starts or ends in another place than its neighbours', so a match
+Counting alone goes wrong when a rank's trace starts or ends in another place than its neighbors', so a match
 must also agree in bytes where sizes are known; else calls of one size are counted within each step that all
 ranks traced, else from the end of the window. What fits none of these stays unmatched, and is counted.
 """

@@ -149,17 +149,17 @@ def _read_windows(
             continue
         num_unmarked += facts.whole_file or not facts.steps
         traces.comm.add(table, facts.rank, facts.window, {**groups, **facts.groups})
-        total, device = _analyse_window(table, facts, layers, traces.lines)
+        total, device = _analyze_window(table, facts, layers, traces.lines)
         totals.append(total)
         devices.append(device)
     return _Windows(totals=totals, devices=devices, num_unmarked=num_unmarked, missing=missing)
 
 
-def _analyse_window(
+def _analyze_window(
     table: pa.Table, facts: WindowFacts, layers: RankLayers, lines: LineRecord
 ) -> tuple[bd.StepTotals, DeviceBreakdown | None]:
     spans = spans_of(table)
-    steps = bd.analysed_steps(spans, facts)
+    steps = bd.analyzed_steps(spans, facts)
     act = bd.activity(spans, facts)
     selected = bd.every_gpu_event(table)
     host_wait = None

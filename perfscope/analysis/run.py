@@ -17,13 +17,13 @@ from perfscope.analysis import advice
 from perfscope.analysis.bench import BenchResult, bench_result
 from perfscope.analysis.bench_traced import traced_figures
 from perfscope.analysis.clocks.wall import step_notes
-from perfscope.analysis.collectives import CommAnalysis, analyse_collectives
-from perfscope.analysis.diagnosis import Why, analyse_why
+from perfscope.analysis.collectives import CommAnalysis, analyze_collectives
+from perfscope.analysis.diagnosis import Why, analyze_why
 from perfscope.analysis.findings import Evidence, find
 from perfscope.analysis.findings.ranks import UNEVEN
 from perfscope.analysis.layer_comm import comm_of_layers
 from perfscope.analysis.layers import layer_results, uneven_layer
-from perfscope.analysis.machine.analyse import Training, analyse_machine
+from perfscope.analysis.machine.analyze import Training, analyze_machine
 from perfscope.analysis.machine.host import Host
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.missing import Missing, missing_figure
@@ -69,7 +69,7 @@ class _Figures(Struct, frozen=True, kw_only=True):
     missing: tuple[Missing, ...]
 
 
-def analyse_run(source: RunSource) -> RunAnalysis:
+def analyze_run(source: RunSource) -> RunAnalysis:
     """Everything the reports show of one run.
 
     Args:
@@ -79,7 +79,7 @@ def analyse_run(source: RunSource) -> RunAnalysis:
     windows = _windows(source)
     ranks, no_window = _usable_traces(source, read_ranks(source, windows))
     ranks = _without_unobservable(source, ranks)
-    comm = analyse_collectives(
+    comm = analyze_collectives(
         ranks.traces.comm, ranks.hosts, world_size(source.run, records), num_devices(records)
     )
     layers, no_layers = layer_results(ranks.traces.layers, advice.training(records).no_layers)
@@ -92,8 +92,8 @@ def analyse_run(source: RunSource) -> RunAnalysis:
         calls=comm.calls,
         samples_per_step=speed.mean_samples,
     )
-    machine, hosts = analyse_machine(source, training)
-    why = analyse_why(source, ranks, comm, step_ns.median if step_ns else None, (machine, hosts))
+    machine, hosts = analyze_machine(source, training)
+    why = analyze_why(source, ranks, comm, step_ns.median if step_ns else None, (machine, hosts))
     bench, no_bench = _bench(source, ranks, comm, no_window)
     speed = _speed_of_run(speed, bench)
     no_speed = () if speed.missing is None else (speed.missing,)

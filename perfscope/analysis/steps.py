@@ -5,7 +5,7 @@ wait for all of it falls into some step, and a median would be of the former. Wh
 RAN_AHEAD times the median, the untraced steps of a stretch share its time evenly.
 
 Warm-up rule: of a rank's n steps the first max(1, min(3, n // 4)) are left out of quantiles (lazy
-initialisation, autotuning, the rebuild of gradient buckets), unless the rank has only one. Traced steps are
+initialization, autotuning, the rebuild of gradient buckets), unless the rank has only one. Traced steps are
 left out as well when at least MIN_UNTRACED others remain: a profiler slows the step it watches. Imported
 traces have traced steps only; all of them count.
 """

@@ -59,8 +59,8 @@ class LaneExtract(Struct, frozen=True, kw_only=True, eq=False):
     phase: NDArray[np.int8]  # index into TimelineExtract.phases
     depth: NDArray[np.int16]  # nesting row, from 0
     step: NDArray[np.int32]  # -1 = outside every step
-    count: NDArray[np.int32]  # spans this one stands for: 1 = as recorded, more = neighbours merged
-    flops: NDArray[np.int64]  # modelled from shapes; -1 = unknown
+    count: NDArray[np.int32]  # spans this one stands for: 1 = as recorded, more = neighbors merged
+    flops: NDArray[np.int64]  # modeled from shapes; -1 = unknown
     bytes: NDArray[np.int64]  # read + written (comm: bytes moved in), -1 = unknown
     num_recorded: int  # spans this lane has in the run's table
     num_left_out: int  # of those, neither drawn nor merged into a drawn one
@@ -97,7 +97,7 @@ class TimelineExtract(Struct, frozen=True, kw_only=True, eq=False):
     num_recorded: int  # spans in the run's tables (of the ranks read)
     num_drawn: int  # rows in all lanes together
     num_left_out: int  # recorded spans that neither are drawn nor stand behind a merged one
-    resolution_ns: int  # neighbours closer and shorter than this were merged; 0 = every span as recorded
+    resolution_ns: int  # neighbors closer and shorter than this were merged; 0 = every span as recorded
 
 
 def extract_timeline(
@@ -175,7 +175,7 @@ class _Build(Struct):
             try:
                 recorded_rows = self._rows(source.timeline(facts.rank, facts.window, COLUMNS))
             except RunDirectoryError:
-                continue  # analyse_run names it among what is missing
+                continue  # analyze_run names it among what is missing
             rows = _aligned(recorded_rows, host, clocks)
             recorded = _lane_counts(rows)
             marks += [(facts.rank, step) for step in _aligned_steps(facts, host, clocks)]

@@ -1,4 +1,4 @@
-"""Fewer spans for the eye: the longest stay as recorded, short neighbours melt into one, the rest goes.
+"""Fewer spans for the eye: the longest stay as recorded, short neighbors melt into one, the rest goes.
 
 Spans shorter than a threshold are far below a pixel at the zoom that shows the whole window. Those of one
 lane, depth, kind, phase and step that follow each other closer than the threshold become one span that says
@@ -79,7 +79,7 @@ def thin(rows: Rows, budget: int, merged_name: int) -> tuple[Rows, int]:
 
 
 def _melt(rows: Rows, gap: int, merged_name: int) -> Rows:
-    """Joins neighbours of one lane, depth, kind, phase and step that lie less than `gap` apart."""
+    """Joins neighbors of one lane, depth, kind, phase and step that lie less than `gap` apart."""
     if not len(rows.start):
         return rows
     keys = (rows.device, rows.lane, rows.depth, rows.kind, rows.phase, rows.step)

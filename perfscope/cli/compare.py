@@ -93,7 +93,7 @@ def command(
     entries, started = _read(places_found, lost)
     if len(entries) < 2:
         raise RunDirectoryError(_too_few(len(entries), len(places_found)))
-    study = analyse(entries, by=by, mode=mode, reference=wanted, lost=lost)
+    study = analyze(entries, by=by, mode=mode, reference=wanted, lost=lost)
     del entries
     gc.collect()
     chosen = bool(html_file or pdf_file or as_json)
@@ -120,7 +120,7 @@ def _too_few(read: int, named: int) -> str:
     return f"only one of {named:,} runs can be read: there is nothing to compare it with"
 
 
-def analyse(
+def analyze(
     entries: Sequence[RunEntry],
     *,
     by: str | None,
@@ -129,11 +129,11 @@ def analyse(
     lost: Sequence[tuple[str, str]] = (),
 ) -> StudyAnalysis:
     """The comparison of the runs that were read; `lost`: name and reason of those that were not."""
-    from perfscope.analysis.study.analyse import analyse_study
+    from perfscope.analysis.study.analyze import analyze_study
     from perfscope.analysis.study.results import UnusableRun
 
     left_out = [UnusableRun(name=name, reason=reason) for name, reason in lost]
-    return analyse_study(entries, by=by, mode=mode, reference=reference, left_out=left_out)
+    return analyze_study(entries, by=by, mode=mode, reference=reference, left_out=left_out)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +241,7 @@ def _read(
 
 def _entry(located: NamedRun) -> RunEntry:
     """Reads and analyses one run. Raises RunDirectoryError, TraceError."""
-    from perfscope.analysis.run import analyse_run
+    from perfscope.analysis.run import analyze_run
     from perfscope.analysis.study.results import RunEntry
     from perfscope.rundir.reader import RunReader
 
@@ -249,7 +249,7 @@ def _entry(located: NamedRun) -> RunEntry:
     reader = RunReader(ingest(path))
     return RunEntry(
         name=located.name,
-        analysis=analyse_run(reader),
+        analysis=analyze_run(reader),
         bench_records=reader.bench_records(),
         metas=reader.rank_records,
         layers={rank: layers for rank in reader.ranks if (layers := reader.layers(rank)) is not None},

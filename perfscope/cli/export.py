@@ -69,9 +69,9 @@ def command(run: Path | None, format_name: str, output: Path | None, force: bool
 
 def counter_tracks(reader: RunReader) -> tuple[CounterTrack, ...]:
     """What the hosts' samplers recorded, as the report draws it; empty where nothing was sampled."""
-    from perfscope.analysis.run import analyse_run
+    from perfscope.analysis.run import analyze_run
 
-    machine = analyse_run(reader).machine
+    machine = analyze_run(reader).machine
     return machine.tracks if machine is not None else ()
 
 

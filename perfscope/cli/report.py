@@ -131,19 +131,19 @@ def _progress_line(done: int, total: int) -> None:
 
 def make_report(path: Path) -> Report:
     """Analyses an ingested run."""
-    from perfscope.analysis.run import analyse_run
+    from perfscope.analysis.run import analyze_run
     from perfscope.analysis.timeline_extract import extract_timeline
     from perfscope.reports.build import build_report
     from perfscope.rundir.reader import RunReader
 
     reader = RunReader(path)
-    analysis = analyse_run(reader)
+    analysis = analyze_run(reader)
     timeline = extract_timeline(reader, clocks=analysis.clocks)
     return build_report(analysis, timeline)
 
 
 def print_text(report: Report, *, err: bool) -> None:
-    """The text report on stdout, or stderr where stdout carries JSON; in colour on a terminal."""
+    """The text report on stdout, or stderr where stdout carries JSON; in color on a terminal."""
     from perfscope.reports.text import render_text, wants_color
 
     stream = sys.stderr if err else sys.stdout

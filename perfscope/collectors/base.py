@@ -33,7 +33,7 @@ class Reading(NamedTuple):
 
 
 class Fact(NamedTuple):
-    """Something found out that is no number over time: a binding, a neighbour's name, a reading that ended.
+    """Something found out that is no number over time: a binding, a neighbor's name, a reading that ended.
 
     `name` is one of: binding, neighbour, stopped, absent, note. `value` is JSON-able.
     """

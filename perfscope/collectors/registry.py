@@ -35,7 +35,7 @@ COLLECTORS: tuple[str, ...] = (
     "perfscope.collectors.power.rapl:RaplEnergy",
     "perfscope.collectors.power.perf:PerfEnergy",
     "perfscope.collectors.storage:IoCounters",
-    "perfscope.collectors.cpu.neighbors:Neighbours",
+    "perfscope.collectors.cpu.neighbors:Neighbors",
     "perfscope.collectors.stacks.bursts:StackBursts",
 )
 

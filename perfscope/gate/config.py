@@ -148,7 +148,7 @@ def load_settings(folder: Path, file: Path | None = None) -> Settings:
 
     The nearest of `folder` and the folders above it whose perfscope.toml has [check] (or
     [tool.perfscope.check]), or whose pyproject.toml has [tool.perfscope.check], counts alone; perfscope.toml
-    goes before its neighbour. Nothing above the repository's root is looked at. Paths in the file are
+    goes before its neighbor. Nothing above the repository's root is looked at. Paths in the file are
     relative to it.
 
     Args:

@@ -364,8 +364,8 @@ def _unpaired(
     metric = verdict.metric
     if min(len(first), len(second)) < settings.fewest:
         return replace(verdict, reason=metric_words.few_runs(len(first), len(second)))
-    centre = float(np.median(first))
-    placed = [_change(metric, centre, value, step) for value in (*first, *second)]
+    center = float(np.median(first))
+    placed = [_change(metric, center, value, step) for value in (*first, *second)]
     if None in placed:
         return replace(verdict, reason=metric_words.ZEROS)
     values = [one for one in placed if one is not None]

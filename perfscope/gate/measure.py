@@ -15,7 +15,7 @@ from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.missing_reasons import why_cut_short
 from perfscope.analysis.rank_facts import runs_ahead
 from perfscope.analysis.results import RunAnalysis
-from perfscope.analysis.run import analyse_run
+from perfscope.analysis.run import analyze_run
 from perfscope.analysis.source import Document
 from perfscope.analysis.steps import RankSteps, rank_steps
 from perfscope.analysis.study.gather import gather
@@ -60,7 +60,7 @@ def measure_run(path: Path, name: str) -> RunFigures:
         RunDirectoryError: there is no run that can be read.
     """
     reader = SettledRun(path)
-    analysis = analyse_run(reader)
+    analysis = analyze_run(reader)
     metas = reader.rank_records
     entry = RunEntry(name=name, analysis=analysis, bench_records=reader.bench_records(), metas=metas)
     (study,) = gather([entry])

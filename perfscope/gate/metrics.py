@@ -1,6 +1,6 @@
 """The figures that a check judges: what each is called, in what unit, which way is worse, and from when on.
 
-`step_p10`, the tenth percentile of a run's step times, decides: neighbours and the system only ever add
+`step_p10`, the tenth percentile of a run's step times, decides: neighbors and the system only ever add
 time, so the fast steps are what the code costs. The others warn unless the configuration says otherwise.
 """
 

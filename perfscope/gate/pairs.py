@@ -1,7 +1,7 @@
 """Interleaved pairs: in what order the two sides run, what is repeated, and when it is enough.
 
 Both sides of a pair run one after the other, in random order, so that whatever drifts on the machine (heat,
-caches, neighbours) hits both alike.
+caches, neighbors) hits both alike.
 """
 
 from __future__ import annotations

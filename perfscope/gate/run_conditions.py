@@ -1,4 +1,4 @@
-"""What was around a run's steps: clocks, throttling, pressure, neighbours, versions, hosts."""
+"""What was around a run's steps: clocks, throttling, pressure, neighbors, versions, hosts."""
 
 from __future__ import annotations
 

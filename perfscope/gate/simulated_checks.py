@@ -95,15 +95,15 @@ def wilson(hits: int, total: int) -> tuple[float, float]:
     if not total:
         return 0.0, 1.0
     share, squared = hits / total, Z_95**2
-    centre = (share + squared / (2 * total)) / (1 + squared / total)
+    center = (share + squared / (2 * total)) / (1 + squared / total)
     half = Z_95 / (1 + squared / total) * math.sqrt(share * (1 - share) / total + squared / (4 * total**2))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    return max(0.0, center - half), min(1.0, center + half)
 
 
 def draw_pairs(logs: Floats, pairs: int, draws: int, rng: np.random.Generator) -> Floats:
     """Log ratios of resampled A/A checks, shape (draws, pairs).
 
-    Each draw takes a stretch of 2 * `pairs` neighbouring runs and pairs those that lie close in time, no
+    Each draw takes a stretch of 2 * `pairs` neighboring runs and pairs those that lie close in time, no
     run twice; a coin says which of the two is the base. Pairs follow each other in time from any pair of the
     stretch on, so that checks which end early are of all the runs, not of the first.
 

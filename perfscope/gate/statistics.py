@@ -1,6 +1,6 @@
 """The tests behind a verdict: exact, one-sided, and on runs, never on steps.
 
-The steps of one run share its placement, its caches and its neighbours, so they are not independent; runs
+The steps of one run share its placement, its caches and its neighbors, so they are not independent; runs
 are the unit. Sources: F. Wilcoxon, Individual comparisons by ranking methods (1945) for the signed-rank and
 the rank-sum test; Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, 3rd ed., 3.1-3.3 and
 4.1-4.3 for the exact null distributions and the intervals from Walsh averages and pairwise differences.
@@ -105,7 +105,7 @@ def _rank_sum_normal(doubled: NDArray[np.int64], num: int, observed: int) -> flo
 
 
 def walsh_interval(differences: Sequence[float] | Floats) -> tuple[float, float] | None:
-    """95 % interval of the centre of paired differences, from their Walsh averages.
+    """95 % interval of the center of paired differences, from their Walsh averages.
 
     Of fewer than 6 differences no interval reaches 95 %: then the widest there is (5: 93.75 %). None of
     fewer than 2.

@@ -22,7 +22,7 @@ from perfscope.gate.records import Fingerprint, RunFigures
 from perfscope.gate.results import ExcludedRun, Explanation, MetricVerdict, Moved
 from perfscope.messages.gate.runs import between_commits, between_sessions
 
-NEIGHBOURS = 40  # sessions on either side of a change that explain it: farther ones tell of other days
+NEIGHBORS = 40  # sessions on either side of a change that explain it: farther ones tell of other days
 NEWEST = 10  # a change that lies farther back, in sessions, was seen when it was new
 SESSION_GAP_NS = 3_600 * 10**9  # a session goes on while the next run begins within an hour of the last one
 HASH = 7  # letters of a commit that people use
@@ -381,10 +381,10 @@ def _explained(
     *,
     is_worse: bool,
 ) -> Explanation:
-    """Why, from a run of each session next to the change, at most NEIGHBOURS on either side."""
+    """Why, from a run of each session next to the change, at most NEIGHBORS on either side."""
     # Numbers of pairs are those of the check that made a run: they pair nothing across a history.
-    base = [dataclasses.replace(run, pair=None) for run in before[-NEIGHBOURS:]]
-    head = [dataclasses.replace(run, pair=None) for run in after[:NEIGHBOURS]]
+    base = [dataclasses.replace(run, pair=None) for run in before[-NEIGHBORS:]]
+    head = [dataclasses.replace(run, pair=None) for run in after[:NEIGHBORS]]
     verdict = MetricVerdict(
         metric=metric,
         state="worse" if is_worse else "better",

@@ -1,10 +1,10 @@
-"""FLOPs and bytes of an operator, modelled from the shapes the trace recorded.
+"""FLOPs and bytes of an operator, modeled from the shapes the trace recorded.
 
 Conventions:
 - a multiply and an add are 2 FLOPs; convolutions and matrix products count those and nothing else
   (no bias), like `torch.utils.flop_counter`;
 - elementwise operators: 1 FLOP per element of the largest operand; reductions 1 per input element;
-  pooling 1 per window element; softmax 5 and its backward 4, normalisation 5 and its backward 8,
+  pooling 1 per window element; softmax 5 and its backward 4, normalization 5 and its backward 8,
   per element. These are orders of magnitude, not instruction counts;
 - bytes: each input read once, each output written once, at the size of its dtype: what must cross the
   memory at least, if nothing stays in a cache from one operator to the next;
@@ -27,7 +27,7 @@ from perfscope.ingest.operator_call import OperatorInputs, Shape
 
 
 class Cost(Struct, frozen=True):
-    """Modelled work of one call: FLOPs, bytes read, bytes written."""
+    """Modeled work of one call: FLOPs, bytes read, bytes written."""
 
     flops: int
     read: int
@@ -43,7 +43,7 @@ def known(name: str) -> bool:
 
 
 def cost(name: str, dims: Sequence[Any], types: Sequence[Any], concrete: Sequence[Any]) -> Cost | None:
-    """Modelled cost of one call of operator `name`; None without a model or with too little recorded."""
+    """Modeled cost of one call of operator `name`; None without a model or with too little recorded."""
     model = _MODELS.get(name)
     if model is None:
         return None

@@ -1,8 +1,8 @@
-"""Recognising how a command starts training, and changing it where the environment would be lost.
+"""Recognizing how a command starts training, and changing it where the environment would be lost.
 
 One function per kind of launcher; each returns a plan, or None when the command is not its own.
 `LAUNCHERS` is the whole list, in the order they are asked. Launchers that start another command
-(`env`, `numactl`, `srun`, ...) ask `recognise` about that one.
+(`env`, `numactl`, `srun`, ...) ask `recognize` about that one.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _CLUSTER = re.compile(r"([0-9]{1,4})x([0-9]{1,4})(?:@.*)?")  # HOSTSxRANKS@RATE
 _RANK_MODULE = "perfscope.runners.rank"
 
 
-def recognise(argv: tuple[str, ...], context: CommandContext) -> LaunchPlan:
+def recognize(argv: tuple[str, ...], context: CommandContext) -> LaunchPlan:
     """The plan for a command; `launcher` is "other" when nothing is known about it."""
     for launcher in LAUNCHERS:
         plan = launcher(argv, context)
@@ -79,7 +79,7 @@ def _behind(argv: tuple[str, ...], start: int, context: CommandContext, launcher
     """The plan of the command that starts at `start` of argv; `launcher` when there is none."""
     if start >= len(argv):
         return LaunchPlan(launcher=launcher, argv=argv, name=command_line.base(argv[0]))
-    return recognise(argv[start:], context).behind(*argv[:start])
+    return recognize(argv[start:], context).behind(*argv[:start])
 
 
 def plan_torchrun(argv: tuple[str, ...], context: CommandContext) -> LaunchPlan | None:
@@ -102,7 +102,7 @@ def plan_torchrun(argv: tuple[str, ...], context: CommandContext) -> LaunchPlan 
         # `python -E -m torch.distributed.run` is no obstacle: it starts its workers without -E.
     )
     if job.runs_command and job.script is not None:
-        inner = recognise(job.script, context)
+        inner = recognize(job.script, context)
         plan = replace(plan, name=inner.name, warnings=inner.warnings, unreachable=inner.unreachable)
     return plan
 
@@ -118,7 +118,7 @@ def plan_emulated_cluster(argv: tuple[str, ...], context: CommandContext) -> Lau
     match = _CLUSTER.fullmatch(argv[start]) if start < len(argv) else None
     num_ranks = int(match[1]) * int(match[2]) if match else None
     start += 1 + (argv[start + 1 : start + 2] == ("--",))
-    inner = recognise(argv[start:], context) if start < len(argv) else None
+    inner = recognize(argv[start:], context) if start < len(argv) else None
     return LaunchPlan(
         launcher="cluster",
         argv=argv,
@@ -149,7 +149,7 @@ def plan_mpi(argv: tuple[str, ...], context: CommandContext) -> LaunchPlan | Non
         return None
     rewritten = mpi.pass_environment(argv, context)
     program = mpi.program_index(argv, context.environment)
-    inner = recognise(argv[program:], context) if program < len(argv) else None
+    inner = recognize(argv[program:], context) if program < len(argv) else None
     num_ranks = mpi.count_ranks(argv, context.environment)
     return LaunchPlan(
         launcher="mpirun",
@@ -169,7 +169,7 @@ def plan_srun(argv: tuple[str, ...], context: CommandContext) -> LaunchPlan | No
     if command_line.base(argv[0]) != "srun":
         return None
     program = slurm.program_index(argv)
-    inner = recognise(argv[program:], context) if program < len(argv) else None
+    inner = recognize(argv[program:], context) if program < len(argv) else None
     # `srun -n1 a : -n2 b` is a step of several parts.
     num_tasks = None if ":" in argv[program:] else slurm.count_tasks(argv[:program], context.environment)
     # A task may itself be torchrun: then the ranks are tasks x ranks of each.
@@ -193,7 +193,7 @@ def plan_horovodrun(argv: tuple[str, ...], context: CommandContext) -> LaunchPla
         return None
     program = command_line.end_of_options(argv, mpi.HOROVOD_OPTIONS_WITH_VALUE)
     num_ranks = command_line.as_count(command_line.last_value(argv[:program], "-np", "-n", "--num-proc"))
-    inner = recognise(argv[program:], context) if program < len(argv) else None
+    inner = recognize(argv[program:], context) if program < len(argv) else None
     return LaunchPlan(
         launcher="horovodrun",
         argv=argv,
@@ -331,8 +331,8 @@ LAUNCHERS: tuple[Launcher, ...] = (
 
 
 def plan_command(argv: tuple[str, ...], context: CommandContext) -> LaunchPlan:
-    """`recognise`, and the warnings that hold for every launcher."""
-    plan = recognise(argv, context)
+    """`recognize`, and the warnings that hold for every launcher."""
+    plan = recognize(argv, context)
     warnings = list(plan.warnings)
     if os.pathsep in context.injection.site_dir:
         reason = f"perfscope is installed in a path with a {os.pathsep!r}, which PYTHONPATH cannot hold"

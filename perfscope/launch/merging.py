@@ -300,7 +300,7 @@ def _copy_rest(source: Path, target: Path) -> bool:
     for name in _ONCE:
         if not (target / name).exists():
             changed |= _copy_if_larger(source / name, target / name)
-    for name in (layout.BOOT_ERRORS, layout.NEIGHBOURS_JSONL):
+    for name in (layout.BOOT_ERRORS, layout.NEIGHBORS_JSONL):
         changed |= _add_lines(source / name, target / name)
     return changed
 

@@ -10,7 +10,7 @@ from perfscope.launch.environment import Injection
 
 @dataclass(frozen=True, kw_only=True)
 class CommandContext:
-    """What recognising a command may look at.
+    """What recognizing a command may look at.
 
     Attributes:
         environment: the environment the command would have had.
@@ -25,7 +25,7 @@ class CommandContext:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchPlan:
-    """A recognised command.
+    """A recognized command.
 
     Attributes:
         launcher: canonical name: torchrun, python, mpirun, srun, horovodrun, shell, other.

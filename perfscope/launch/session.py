@@ -1,6 +1,6 @@
 """`perfscope run` from start to end: plan, make the run directory, start, wait, finish.
 
-The order of duties: the command's behaviour first, the record second. Nothing that fails after the
+The order of duties: the command's behavior first, the record second. Nothing that fails after the
 command has started changes its output or exit code.
 """
 

@@ -231,7 +231,7 @@ def _failures(end: StepEnd) -> list[str]:
     first = failed[0].ending
     if first.signal is not None and all(ending.ending == first for ending in failed) and len(failed) > 1:
         many = "every task" if len(failed) == len(end.states) else f"{len(failed)} tasks"
-        return [f"{many} ended by signal {first.signal}: cancelled, requeued or out of time"]
+        return [f"{many} ended by signal {first.signal}: canceled, requeued or out of time"]
     how = (
         f"was ended by signal {first.signal}"
         if first.signal is not None

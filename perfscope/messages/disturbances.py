@@ -29,7 +29,7 @@ class DisturbanceWords(Struct, frozen=True):
 
 
 WORDS = {
-    DisturbanceKind.CPU_NEIGHBOUR: DisturbanceWords(
+    DisturbanceKind.CPU_NEIGHBOR: DisturbanceWords(
         "other processes",
         "other processes",
         "Other processes slowed",
@@ -56,13 +56,13 @@ WORDS = {
     DisturbanceKind.PRESSURE: DisturbanceWords(
         "pressure", "pressure on CPU, memory or disks", "CPU or memory pressure slowed"
     ),
-    DisturbanceKind.GPU_NEIGHBOUR: DisturbanceWords(
+    DisturbanceKind.GPU_NEIGHBOR: DisturbanceWords(
         "GPU shared",
         "others on the GPU",
         "Other processes on the GPU slowed",
         "End the other processes on that GPU, or set CUDA_VISIBLE_DEVICES to another one.",
     ),
-    DisturbanceKind.NETWORK_NEIGHBOUR: DisturbanceWords("network shared", "others on the network"),
+    DisturbanceKind.NETWORK_NEIGHBOR: DisturbanceWords("network shared", "others on the network"),
     DisturbanceKind.SWAP: DisturbanceWords("swapping", "swapping"),
 }
 

@@ -10,7 +10,7 @@ TITLES = {
     PopFactor.LB_IN: "inside hosts",
     PopFactor.LB_OUT: "across hosts",
     PopFactor.COMMUNICATION: "Communication efficiency",
-    PopFactor.SERIALISATION: "Serialisation",
+    PopFactor.SERIALISATION: "Serialization",
     PopFactor.TRANSFER: "Transfer",
     PopFactor.COMPUTATION_SCALING: "Computation scaling",
     PopFactor.GLOBAL: "Global efficiency",

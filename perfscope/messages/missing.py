@@ -67,7 +67,7 @@ _WHAT = {
     Figure.REPLAY: "replay of window {window}",
     Figure.WHAT_IFS: "what-ifs",
     Figure.PARALLEL_EFFICIENCY: "parallel efficiency",
-    Figure.SERIALISATION_AND_TRANSFER: "serialisation and transfer efficiency",
+    Figure.SERIALISATION_AND_TRANSFER: "serialization and transfer efficiency",
     Figure.CRITICAL_PATH: "critical path of window {window}",
     Figure.CRITICAL_PATH_LATE_RANK: "who was late on the critical path of window {window}",
     Figure.CRITICAL_PATH_RANKS: "rank {ranks:eight_only} on the critical path of window {window}",
@@ -127,7 +127,7 @@ _WHY = {
     "communication all the same",
     Cause.SIZE_NOT_IN_TRACE: "the trace does not state their size; bytes and bandwidths are those of the "
     "others",
-    Cause.CLOCKS_UNLINKED: "they share no synchronising collective with the others, nor messages both ways: "
+    Cause.CLOCKS_UNLINKED: "they share no synchronizing collective with the others, nor messages both ways: "
     "their clock offset is unknown, and waits between them and the others are marked",
     Cause.CLOCK_SET: "its wall clock was set by {jump_s:+.3f} s between two looks {apart_s:.1f} s apart: its "
     "offset from the other hosts is not one straight line, and its uncertainty is stated accordingly",

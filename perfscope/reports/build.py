@@ -39,7 +39,7 @@ from perfscope.reports.sections.traffic import stacks_section, traffic_section
 from perfscope.reports.sections.waits import waits_section
 from perfscope.reports.sections.what_ifs import what_ifs_section
 
-NOTABLE_GAIN = 0.05  # below this share of the step a finding is not worth a caution colour
+NOTABLE_GAIN = 0.05  # below this share of the step a finding is not worth a caution color
 
 
 def build_report(analysis: RunAnalysis, timeline: TimelineExtract | None) -> Report:

@@ -13,8 +13,8 @@ from perfscope.reports.geometry import Tick, nice_step
 from perfscope.reports.model import PREFIXED, CounterChart, CounterLine, RooflineChart, Unit, format_value
 from perfscope.units import BINARY_UNITS, DECIMAL_PREFIXES, TIME_UNITS
 
-# Colours of the palette for the lines of a chart.
-LINE_COLOURS = ("compute", "exposed_comm", "optimizer", "copy", "input_wait", "host", "forward", "backward")
+# Colors of the palette for the lines of a chart.
+LINE_COLORS = ("compute", "exposed_comm", "optimizer", "copy", "input_wait", "host", "forward", "backward")
 MOST_BANDS = 4  # beyond so many lines their bands would only blur one another
 ROOF_AIR = 90.0  # per cent of the height that the roof may reach: its name stands above it
 PEAK_ROOM = 1.7  # a peak higher than this times the largest value is told, not drawn

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from perfscope.reports.chart_layout import LINE_COLOURS, value_ticks
+from perfscope.reports.chart_layout import LINE_COLORS, value_ticks
 from perfscope.reports.curves import Curve, CurveChart, IntervalBar, IntervalBars
 from perfscope.reports.geometry import Tick
 from perfscope.reports.values import Unit, format_value
 
-# A mark for each colour, so that no two curves differ by colour alone; from the fifth on they are hollow.
+# A mark for each color, so that no two curves differ by color alone; from the fifth on they are hollow.
 SHAPES = ("circle", "square", "triangle", "diamond")
-MOST_CURVES = len(LINE_COLOURS)
+MOST_CURVES = len(LINE_COLORS)
 MOST_MARKS = 14  # on one curve; with more points only some carry one
 HEADROOM = 1.06
 WIDEST_INTERVAL = 1.3  # times the largest figure: no interval makes the value axis longer
@@ -120,7 +120,7 @@ def log_marks(low: float, high: float) -> tuple[float, ...]:
 
 
 def slots(chart: CurveChart) -> list[tuple[Curve, int | None]]:
-    """Each curve with its colour; ideal lines have none."""
+    """Each curve with its color; ideal lines have none."""
     slots_found: list[tuple[Curve, int | None]] = []
     number = 0
     for curve in chart.curves:

@@ -13,8 +13,8 @@ class Curve(Struct, frozen=True, kw_only=True):
 
     `low`, `high`: an interval per point (nan: none), or () where there is none at all. `kind` decides how it
     is drawn: "data" with marks, "fit" thin with a mark at its end, "ideal" dotted and "level" dashed,
-    both without colour.
-    `dashed_from`: beyond this x nothing was measured, so the curve is dashed there. Colours go by place.
+    both without color.
+    `dashed_from`: beyond this x nothing was measured, so the curve is dashed there. Colors go by place.
     """
 
     label: str

@@ -24,7 +24,7 @@ def _spell(match: re.Match[str]) -> str:
 
 
 def path_end(text: str, longest: int) -> str:
-    """A long path's end, which tells it from its neighbours: ``…BasicBlock_7.Conv2d_19``."""
+    """A long path's end, which tells it from its neighbors: ``…BasicBlock_7.Conv2d_19``."""
     return text if len(text) <= longest else f"…{text[-longest + 1 :]}"
 
 

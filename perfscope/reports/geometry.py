@@ -20,7 +20,7 @@ class Tick(Struct, frozen=True, kw_only=True):
 
 
 class Segment(Struct, frozen=True, kw_only=True):
-    """One coloured piece: `start` and `width` in per cent of the axis, `share` of its own bar in per cent."""
+    """One colored piece: `start` and `width` in per cent of the axis, `share` of its own bar in per cent."""
 
     part: ChartPart
     value: float

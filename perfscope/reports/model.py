@@ -40,7 +40,7 @@ class Column(Struct, frozen=True, kw_only=True):
     """One column of a Table.
 
     `modelled` marks figures computed from shapes rather than measured; renderers say so beside the title.
-    `bar` names a part colour: the cell gets an inline bar in proportion to the column's maximum.
+    `bar` names a part color: the cell gets an inline bar in proportion to the column's maximum.
     """
 
     key: str
@@ -70,8 +70,8 @@ class Table(Struct, frozen=True, kw_only=True):
     """Rows of raw values, one per column. `sorted_by`: (column key, descending) of their order, or None.
 
     `cards`: on narrow screens each row stands as a card, its cells one under the other with their titles.
-    `heat`: a tone of HEAT_TONES or "" for each cell, parallel to `rows`; () = a table without colours. Every
-    coloured cell holds its number, and `heat_mark` stands behind those of a good tone: colour is never alone.
+    `heat`: a tone of HEAT_TONES or "" for each cell, parallel to `rows`; () = a table without colors. Every
+    colored cell holds its number, and `heat_mark` stands behind those of a good tone: color is never alone.
     """
 
     id: str
@@ -122,7 +122,7 @@ class Table(Struct, frozen=True, kw_only=True):
 
 
 class ChartPart(Struct, frozen=True, kw_only=True):
-    """One colour of a stacked chart. `key` is also the CSS variable and the legend's pattern."""
+    """One color of a stacked chart. `key` is also the CSS variable and the legend's pattern."""
 
     key: str
     title: str

@@ -1,4 +1,4 @@
-"""The report's colours, read from the style sheet so that screen and paper cannot drift apart."""
+"""The report's colors, read from the style sheet so that screen and paper cannot drift apart."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _BLOCK = re.compile(r"(:root[^{]*)\{([^}]*)\}")
 
 
 def theme_blocks(css: str) -> list[tuple[str, dict[str, str]]]:
-    """(selector, colours) of every `:root` rule of a style sheet, in order."""
+    """(selector, colors) of every `:root` rule of a style sheet, in order."""
     return [(m[1].strip(), dict(_VARIABLE.findall(m[2]))) for m in _BLOCK.finditer(css)]
 
 
 @cache
 def light_palette() -> MappingProxyType[str, str]:
-    """Colour by variable name without dashes in front: ``ink``, ``part-compute``, ``part-compute-ink``."""
+    """Color by variable name without dashes in front: ``ink``, ``part-compute``, ``part-compute-ink``."""
     css = asset("report.css")
     return MappingProxyType(theme_blocks(css)[0][1])

@@ -37,7 +37,7 @@ from perfscope.reports.model import (
 )
 from perfscope.reports.palette import light_palette
 
-TONE_COLOUR = {"good": "optimizer", "caution": "exposed_comm", "plain": "compute"}
+TONE_COLOR = {"good": "optimizer", "caution": "exposed_comm", "plain": "compute"}
 _BREAKABLE = re.compile(r"(?<=[._/\-:,;=&?>])(?<!\d[.,])(?=[^\s._/\-:])")  # never inside 27.5
 _LONG_WORD = re.compile(r"[^\s\u200b]{18}")
 SHORT_TEXT = 26  # characters that a column may take whole
@@ -72,12 +72,12 @@ def pdf_data(report: Report) -> Json:
         "title": soft(report.title),
         "subtitle": soft(report.subtitle),
         "version": report.version,
-        "colours": dict(light_palette()),
+        "colors": dict(light_palette()),
         "verdict": {
             "headline": soft(verdict.headline),
             "detail": soft(verdict.detail),
             "action": soft(verdict.action),
-            "colour": TONE_COLOUR[verdict.tone],
+            "color": TONE_COLOR[verdict.tone],
         },
         "notices": [_note_json(note) for note in report.notices],
         "overview": None
@@ -210,7 +210,7 @@ def _(table: Table) -> list[Json]:
 
 
 def _fills(table: Table, count: int) -> list[list[str]]:
-    """The colour behind each cell, "" for none; [] for a table without colours."""
+    """The color behind each cell, "" for none; [] for a table without colors."""
     palette = light_palette()
     return [[palette.get(f"heat-{tone}", "") for tone in row] for row in table.heat[:count]]
 

@@ -7,7 +7,7 @@ import unicodedata
 
 from msgspec import Struct
 
-COLOUR = {
+COLOR = {
     "compute": "34",
     "exposed_comm": "31",
     "copy": "35",
@@ -28,7 +28,7 @@ class Style(Struct, frozen=True):
         return f"\x1b[2m{text}\x1b[0m" if self.on else text
 
     def part(self, key: str, text: str) -> str:
-        code = COLOUR.get(key, "90")
+        code = COLOR.get(key, "90")
         return f"\x1b[{code}m{text}\x1b[0m" if self.on and text else text
 
 
@@ -40,7 +40,7 @@ def cells(text: str) -> int:
 
 
 def fit(text: str, width: int) -> str:
-    """`text` in at most `width` columns: a long path keeps its end, which tells it from its neighbours."""
+    """`text` in at most `width` columns: a long path keeps its end, which tells it from its neighbors."""
     if cells(text) <= width:
         return text
     kept = text

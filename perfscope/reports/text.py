@@ -51,7 +51,7 @@ PROBLEMS = "study-problems"
 DIFF = "study-diff-"
 SAID = ("study-fits-table", "study-turns-table")  # their sentences say it all: a table would cut them
 
-# Each part has its own character, so that bars read without colour.
+# Each part has its own character, so that bars read without color.
 FILL = {
     "compute": "█",
     "exposed_comm": "▒",
@@ -391,5 +391,5 @@ def _narrowed(wanted: list[int], right: list[bool], room: int) -> list[int]:
 
 
 def wants_color(stream: TextIO) -> bool:
-    """Colour only for a terminal that can show it and a user who did not set NO_COLOR."""
+    """Color only for a terminal that can show it and a user who did not set NO_COLOR."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

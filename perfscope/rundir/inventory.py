@@ -44,7 +44,7 @@ def take_inventory(run_dir: Path, *, is_still: bool = False) -> dict[str, object
                 is_whole = is_still or trace.suffix == ".gz"
                 name = f"{folder}/{folder_path.name}/{layout.WINDOWS}/{trace.name}"
                 inventory[name] = mark_of(trace) if is_whole else None
-    for name in (layout.SCHEME_JSON, layout.NEIGHBOURS_JSONL):
+    for name in (layout.SCHEME_JSON, layout.NEIGHBORS_JSONL):
         if (run_dir / name).is_file():
             inventory[name] = None
     return dict(sorted(inventory.items()))

@@ -20,7 +20,7 @@ _READ = (
     layout.RUN_JSON,
     layout.PLAN_JSON,
     layout.SCHEME_JSON,
-    layout.NEIGHBOURS_JSONL,
+    layout.NEIGHBORS_JSONL,
     layout.HOSTS,
     layout.RANKS,
     layout.DERIVED,

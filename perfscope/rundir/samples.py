@@ -76,7 +76,7 @@ class SampleSeries(Struct, frozen=True, eq=False, kw_only=True):
 
 
 class SampleFact(Struct, frozen=True, kw_only=True):
-    """A `fact` line: name is binding, neighbour, stopped, absent or note."""
+    """A `fact` line: name is binding, neighbor, stopped, absent or note."""
 
     name: str
     collector: str

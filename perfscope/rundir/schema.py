@@ -40,8 +40,8 @@ TIMELINE = pa.schema(
             "launch_step",
             pa.int32(),
         ),  # device spans: step of that host call; -1 outside steps; null = not in file
-        ("flops", pa.int64()),  # modelled from shapes; null = unknown
-        ("bytes_read", pa.int64()),  # modelled from shapes; null = unknown
+        ("flops", pa.int64()),  # modeled from shapes; null = unknown
+        ("bytes_read", pa.int64()),  # modeled from shapes; null = unknown
         ("bytes_written", pa.int64()),
         ("collective", _WORD),  # all_reduce, all_gather, reduce_scatter, broadcast, ..., send, recv, barrier
         ("group", _WORD),  # process group name; "default" = none listed; "unknown" = one of several

@@ -35,7 +35,7 @@ _ENGLISH = words(
 )
 _GLUED_PATS = words("ghpat githubpat gitlabpat azurepat adopat gitpat patvalue")
 # Hidden where the value looks random; codes of digits too.
-_HINTS = words("tok keys salt hmac signing license licence")
+_HINTS = words("tok keys salt hmac signing license license")
 _CODES = words("pin mfa 2fa")
 _PHRASES = re.compile(
     r"\b(?:connectionstring|connstr|fromliteral)\b|(?:seed|recovery|backup)phrase"

@@ -24,7 +24,7 @@ LATEST = "latest"
 _OWN_NAMES = (
     layout.PLAN_JSON,
     layout.SCHEME_JSON,
-    layout.NEIGHBOURS_JSONL,
+    layout.NEIGHBORS_JSONL,
     layout.HOSTS,
     layout.RANKS,
     layout.DERIVED,

@@ -20,7 +20,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 20e-6, 1e-3
 
 
 def _load() -> Any:
-    """mpi4py.MPI, initialised. A rank that fails must not wait for the others in MPI_Finalize."""
+    """mpi4py.MPI, initialized. A rank that fails must not wait for the others in MPI_Finalize."""
     try:
         import mpi4py
     except ImportError as error:

@@ -83,7 +83,7 @@ def _check_norm(job: Job, scheme: type[Scheme]) -> None:
         return
     size = "x".join(map(str, job.config.input_shape))
     raise BenchError(
-        f"{job.config.model} normalises over the samples that a rank takes at once and needs two of them at "
+        f"{job.config.model} normalizes over the samples that a rank takes at once and needs two of them at "
         f"an input of {size}; use a batch of at least {2 * parts}, or an input of at least 33 x 33"
     )
 

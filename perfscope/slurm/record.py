@@ -27,7 +27,7 @@ from perfscope.slurm.script import ENDED_BY_SLURM
 INCOMPLETE = "incomplete"
 _MOST_LINES = 4096
 _WHY = {
-    "CANCELLED": "the job was cancelled (scancel)",
+    "CANCELLED": "the job was canceled (scancel)",
     "TIMEOUT": "the job reached its time limit",
     "NODE_FAIL": "a node of the job failed",
     "PREEMPTED": "the job was preempted by another",
@@ -147,15 +147,15 @@ def take_in_neighbours(run: Path) -> None:
     of_job = (read_manifest(run) or {}).get("slurm")
     job = of_job.get("job_id") if isinstance(of_job, dict) else None
     beside = run.with_name(f"{run.name}.{job}.neighbours")
-    if run.is_dir() and not (run / layout.NEIGHBOURS_JSONL).exists():
+    if run.is_dir() and not (run / layout.NEIGHBORS_JSONL).exists():
         with suppress(OSError):  # not there, or a run that may only be read: it is there to be seen
-            beside.replace(run / layout.NEIGHBOURS_JSONL)
+            beside.replace(run / layout.NEIGHBORS_JSONL)
 
 
 def read_neighbours(run: Path) -> list[dict[str, object]]:
     """What the script saw on the nodes: when, node, unix (s), load, busy_cpus, others."""
     try:
-        lines = read_bounded(run / layout.NEIGHBOURS_JSONL).splitlines()[:_MOST_LINES]
+        lines = read_bounded(run / layout.NEIGHBORS_JSONL).splitlines()[:_MOST_LINES]
     except (OSError, UnreadableFileError):
         return []
     looks = []

@@ -141,7 +141,7 @@ def _nodes(job: JobRequest, how: Rendezvous) -> list[str]:
         lines.append('address=$(address_of "${nodes[0]}")')
     if "$port" in uses or "(port" in uses:
         lines.append(
-            "port=$((15000 + SLURM_JOB_ID % 250 * 64)) # from the job's id: its neighbours have others"
+            "port=$((15000 + SLURM_JOB_ID % 250 * 64)) # from the job's id: its neighbors have others"
         )
     return lines
 
@@ -172,7 +172,7 @@ def _neighbours() -> list[str]:
         '  "$1" "$SLURMD_NODENAME" "$(date +%s)" "$load" $((busy / 100)) $((busy % 100)) "$others"',
         "'",
         "seen=$run.$SLURM_JOB_ID.neighbours",
-        "neighbours() {",
+        "neighbors() {",
         '  srun --ntasks="${#nodes[@]}" --ntasks-per-node=1 bash -c "$look" look "$1" |'
         ' tee -a "$seen" || true',
         "}",
@@ -195,7 +195,7 @@ def _launch(job: JobRequest, how: Rendezvous) -> list[str]:
         lines += ["# shellcheck disable=SC2016 # it is for the tasks' shells", f"task={quote_text(how.task)}"]
     lines += [*_array("command", (quote(word) for word in job.command)), ""]
     if job.clean:
-        lines.append("neighbours before")
+        lines.append("neighbors before")
     record = (quote_all(("--name", job.name)), *map(quote, job.record))
     argv = [*record, "--", *how.launch, '"${command[@]}"']
     return [
@@ -214,12 +214,12 @@ def _ending(job: JobRequest) -> list[str]:
         f'  perfscope slurm close "$run" --reason "{ENDED_BY_SLURM} $SLURM_JOB_ID" || true',
     ]
     if job.clean:
-        lines += ["else", "  neighbours after"]
+        lines += ["else", "  neighbors after"]
     lines.append("fi")
     if job.clean:
         lines += [
             'if [ "$status" -eq 125 ]; then rm -f "$seen" # not started: the run is another job\'s',
-            f'elif [ -d "$run" ] && [ -e "$seen" ]; then mv "$seen" "$run/{layout.NEIGHBOURS_JSONL}"; fi',
+            f'elif [ -d "$run" ] && [ -e "$seen" ]; then mv "$seen" "$run/{layout.NEIGHBORS_JSONL}"; fi',
         ]
     return [*lines, 'exit "$status"']
 

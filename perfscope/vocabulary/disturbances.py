@@ -8,15 +8,15 @@ from enum import Enum
 class DisturbanceKind(str, Enum):
     """The kind of a disturbance. The value is the code in the JSON report and in study.json."""
 
-    CPU_NEIGHBOUR = "cpu_neighbour"
+    CPU_NEIGHBOR = "cpu_neighbour"
     STEAL = "steal"
     THROTTLING = "throttling"
     CGROUP_THROTTLING = "cgroup_throttling"
     PRESSURE = "pressure"
-    GPU_NEIGHBOUR = "gpu_neighbour"
-    NETWORK_NEIGHBOUR = "network_neighbour"
+    GPU_NEIGHBOR = "gpu_neighbour"
+    NETWORK_NEIGHBOR = "network_neighbour"
     SWAP = "swap"
 
 
 # Kinds that slow what runs on CPUs and GPUs.
-SLOW_COMPUTATION = frozenset(DisturbanceKind) - {DisturbanceKind.NETWORK_NEIGHBOUR}
+SLOW_COMPUTATION = frozenset(DisturbanceKind) - {DisturbanceKind.NETWORK_NEIGHBOR}

@@ -12,7 +12,7 @@ class PopFactor(str, Enum):
     LOAD_BALANCE = "load_balance"
     LB_IN = "lb_in"  # between ranks of one host
     LB_OUT = "lb_out"  # between hosts
-    COMMUNICATION = "comm_efficiency"  # serialisation x transfer
+    COMMUNICATION = "comm_efficiency"  # serialization x transfer
     SERIALISATION = "serialisation"
     TRANSFER = "transfer"
     COMPUTATION_SCALING = "computation_scaling"  # of several runs

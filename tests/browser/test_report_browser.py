@@ -266,7 +266,7 @@ def test_pointing_at_a_span_shows_its_figures(browser: Browser, timeline: WebEle
 
 
 def span_place(browser: Browser, name: str) -> tuple[int, int]:
-    """Offset from the canvas's centre to a span of that name, found by moving along the rows."""
+    """Offset from the canvas's center to a span of that name, found by moving along the rows."""
     box = browser.js(
         "const b = document.getElementById('tl-canvas').getBoundingClientRect(); return [b.width, b.height]"
     )

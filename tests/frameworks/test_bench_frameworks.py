@@ -90,7 +90,7 @@ def test_losses_on_two_processes_are_those_of_one(framework: str, place: Path, t
     assert read_manifest(tmp_path / "run")["labels"]["ranks"] == "2"
 
 
-# Padding, strides, normalisation and shortcuts: what lenet has none of.
+# Padding, strides, normalization and shortcuts: what lenet has none of.
 @pytest.mark.parametrize("framework", [name for name in NAMES if name not in ("torch", "horovod")])
 def test_a_residual_network_agrees_too(framework: str, place: Path, tmp_path: Path) -> None:
     words = ("--model", "resnet50", "--input", "3x32x32", "--steps", "3", "--batch", "8", "--no-trace")

@@ -232,7 +232,7 @@ def test_a_halo_exchange_is_reported_with_its_bytes_and_partners(heat: Recorded)
     traced = report["ranks"][0]["num_traced_steps"]
     assert by_kind["all_reduce", "cart(2x2)"]["count"] == traced
     assert by_kind["all_reduce", "cart(2x2)"]["bytes"] == 8 * traced
-    # Each block of 128 x 128 with its halo has two neighbours: a row and a column of 130 doubles.
+    # Each block of 128 x 128 with its halo has two neighbors: a row and a column of 130 doubles.
     assert by_kind["send", "cart(2x2)"]["count"] == 2 * traced
     assert by_kind["send", "cart(2x2)"]["bytes"] == 2 * 130 * 8 * traced
     assert by_kind["recv", "cart(2x2)"]["bytes"] == 2 * 130 * 8 * traced
@@ -472,7 +472,7 @@ def test_an_mpi4py_of_another_kind_is_left_alone_and_said(tmp_path: Path) -> Non
     assert ["mpi4py 9.0 is not known" in line for line in found.said()].count(True) == 1
 
 
-def test_a_program_that_initialises_mpi_itself_is_recorded_too(tmp_path: Path) -> None:
+def test_a_program_that_initializes_mpi_itself_is_recorded_too(tmp_path: Path) -> None:
     script = program(
         tmp_path,
         """
@@ -498,7 +498,7 @@ MPI.Finalize()
         assert (found.rank(rank)["world_size"], found.rank(rank)["finished"]) == (2, True)
 
 
-def test_a_program_that_never_initialises_mpi_runs_as_it_did(tmp_path: Path) -> None:
+def test_a_program_that_never_initializes_mpi_runs_as_it_did(tmp_path: Path) -> None:
     script = program(
         tmp_path,
         "import mpi4py\nmpi4py.rc.initialize = False\nfrom mpi4py import MPI\nprint(MPI.Is_initialized())\n",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from perfscope.analysis.results import RunAnalysis
-from perfscope.analysis.run import analyse_run
+from perfscope.analysis.run import analyze_run
 from perfscope.ingest.run import ingest_run
 from perfscope.rundir.reader import RunReader
 
@@ -37,7 +37,7 @@ def finished(cuda: Any, tmp_path_factory: pytest.TempPathFactory) -> RunReader:
 
 @pytest.fixture(scope="module")
 def analysis(finished: RunReader) -> RunAnalysis:
-    return analyse_run(finished)
+    return analyze_run(finished)
 
 
 def test_device_time_is_found(analysis: RunAnalysis) -> None:

@@ -1,4 +1,4 @@
-"""Was the machine ours alone? Real neighbours beside real trainings, and none."""
+"""Was the machine ours alone? Real neighbors beside real trainings, and none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.integration.run_support import PERFSCOPE, user_environment
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.slow,
-]  # alone on the machine: the other tests are neighbours, too
+]  # alone on the machine: the other tests are neighbors, too
 NOISE = "perfscope-noise"
 TRAINING = """
 import sys, time, torch

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.results import RunAnalysis
-from perfscope.analysis.run import analyse_run
+from perfscope.analysis.run import analyze_run
 from perfscope.analysis.timeline_extract import extract_timeline
 from perfscope.runners.cluster.network import require_rights, require_tools
 from perfscope.runners.config import BenchError
@@ -91,7 +91,7 @@ def truth_and_aligned(
 
 def check(ranks: dict[int, dict[str, Any]], path: Path, ahead_s: int) -> None:
     run = as_run(path, ranks)
-    analysis = analyse_run(run.read())
+    analysis = analyze_run(run.read())
     assert round(analysis.clocks.offset_ns["host1"] / 1e9, 1) == ahead_s
     residual = analysis.clock_residual_ns
     assert residual is not None

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from perfscope.analysis.run import analyse_run
+from perfscope.analysis.run import analyze_run
 from perfscope.errors import PerfscopeError
 from perfscope.gate.records import RunFigures
 from perfscope.gate.store import open_store
@@ -114,7 +114,7 @@ TRACES = _traces()
 
 
 def read_trace(folder: Path, name: str, data: bytes) -> list[str]:
-    """Ingest the trace as a user's command would, and analyse what came of it; the notes."""
+    """Ingest the trace as a user's command would, and analyze what came of it; the notes."""
     run = folder / "run"
     if name.startswith("trace"):
         (folder / name).write_bytes(data)
@@ -127,7 +127,7 @@ def read_trace(folder: Path, name: str, data: bytes) -> list[str]:
         write_json(run / "run.json", {"schema_version": 1, "perfscope_version": "0", "origin": "run"})
         write_json(run / "ranks" / "0" / "rank.json", {"schema_version": 1, "rank": 0, "host": "h"})
         notes = [note for one in ingest_run(run, jobs=1) for note in one.notes]
-    analyse_run(RunReader(run))
+    analyze_run(RunReader(run))
     return notes
 
 

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from perfscope.analysis.results import RunAnalysis
-from perfscope.analysis.run import analyse_run
+from perfscope.analysis.run import analyze_run
 from perfscope.ingest.run import ingest_run
 from perfscope.messages.missing import cause_text
 from perfscope.rundir.reader import RunReader
@@ -23,14 +23,14 @@ QUIET = ("--ceilings", "off", "--sample-interval", "off", "-o", "run")
 
 
 def trained(scheme: str, ranks: int, folder: Path) -> RunAnalysis:
-    """A bench run of the scheme, analysed."""
+    """A bench run of the scheme, analyzed."""
     command = [*PERFSCOPE, "bench", "run", scheme, "--ranks", str(ranks), *SETTINGS, *QUIET]
     found = subprocess.run(
         command, cwd=folder, env=user_environment(), capture_output=True, text=True, timeout=240, check=False
     )
     assert found.returncode == 0, found.stderr
     ingest_run(folder / "run")
-    return analyse_run(RunReader(folder / "run"))
+    return analyze_run(RunReader(folder / "run"))
 
 
 def mean_exposed(analysis: RunAnalysis) -> float:

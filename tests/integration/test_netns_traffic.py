@@ -68,7 +68,7 @@ def joined(a: Host, b: Host) -> tuple[Host, Host]:
     if not shutil.which("tc"):
         pytest.skip("tc (iproute2) is not installed")
     for host in (a, b):
-        quiet = "echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6"  # no neighbour discovery on the wire
+        quiet = "echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6"  # no neighbor discovery on the wire
         subprocess.run(["ip", "netns", "exec", host.namespace, "sh", "-c", quiet], check=False)
         ip("-n", host.namespace, "addr", "add", f"{host.address}/24", "dev", host.interface)
         for name in ("lo", host.interface):

@@ -51,13 +51,13 @@ def recorded_steps(run_dir: Path, rank: int) -> list[dict[str, Any]]:
 
 
 def report(run_dir: Path) -> dict[str, Any]:
-    from perfscope.analysis.run import analyse_run
+    from perfscope.analysis.run import analyze_run
     from perfscope.reports.build import build_report
     from perfscope.reports.document import render_json
     from perfscope.rundir.reader import RunReader
 
     document: dict[str, Any] = json.loads(
-        render_json(build_report(analyse_run(RunReader(run_dir)), None).document)
+        render_json(build_report(analyze_run(RunReader(run_dir)), None).document)
     )
     return document
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tests.planted.emulate import BACKWARD_COST, ELEMENT_BYTES, Job, Layer, Neighbour, Window, step_s
+from tests.planted.emulate import BACKWARD_COST, ELEMENT_BYTES, Job, Layer, Neighbor, Window, step_s
 
 CAUSES = (
     "straggler",
@@ -73,7 +73,7 @@ def draw(seed: int, cause: str | None) -> Case:
 
 
 def _quick(job: Job) -> float:
-    """Mean step over a few steps, in the middle of a neighbour's stay."""
+    """Mean step over a few steps, in the middle of a neighbor's stay."""
     first = job.neighbour.first if job.neighbour else 0
     return float(step_s(job, first + _PROBE_STEPS)[:, first:].mean())
 
@@ -306,7 +306,7 @@ def _disturbed(rng: np.random.Generator, seed: int, job: Job, goal_s: float) -> 
     last = job.num_steps if whole else first + int(rng.integers(24, 32))
 
     def slowed(factor: float) -> Job:
-        near = Neighbour(host=host, first=first, last=last, cpus=float(count), ranks=ranks, factor=factor)
+        near = Neighbor(host=host, first=first, last=last, cpus=float(count), ranks=ranks, factor=factor)
         return replace(job, neighbour=near)
 
     planted = slowed(_until(slowed, max(goal_s, 1.5 * _quick(job)), 1.1, 4.0))

@@ -19,7 +19,7 @@ MAIN, BACKEND, STREAM, COMM_STREAM = 100, 200, 7, 20  # BACKEND + k: the k-th co
 ELEMENT_BYTES = 4
 BACKWARD_COST = 2.0  # of the forward pass, of each layer
 LAUNCH_S, LAUNCH_LATENCY_S, CALL_S = 6e-6, 4e-6, 20e-6
-_QUEUED = 0.9  # of what a neighbour costs is waiting for the CPU, the rest cold caches
+_QUEUED = 0.9  # of what a neighbor costs is waiting for the CPU, the rest cold caches
 _MAX_CALLS = 64  # different noise for so many calls of a step
 
 
@@ -35,7 +35,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbour:
+class Neighbor:
     """Somebody else: takes `cpus` of `host` from step `first` to `last`, which slows `ranks` by `factor`."""
 
     host: int
@@ -101,7 +101,7 @@ class Job:
     num_steps: int
     windows: tuple[Window, ...]
     names_peers: bool = True
-    neighbour: Neighbour | None = None
+    neighbour: Neighbor | None = None
     remote: dict[int, float] = field(default_factory=dict)
     watched: bool = True  # a sampler ran on each host
 

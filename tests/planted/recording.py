@@ -1,4 +1,4 @@
-"""What perfscope would have recorded of an emulated job: a run in memory, as `analyse_run` reads one."""
+"""What perfscope would have recorded of an emulated job: a run in memory, as `analyze_run` reads one."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ class EmulatedRun:
         )
 
     def _queued(self, rank: int, times_s: np.ndarray[Any, Any]) -> SampleSeries:
-        """Time in the run queue so far: a little for everybody, and what the neighbour took."""
+        """Time in the run queue so far: a little for everybody, and what the neighbor took."""
         one = self.played[rank]
         total = np.concatenate(([0.0], np.cumsum(one.queued_s)))
         usual = np.random.default_rng([self.job.seed, rank]).uniform(0.002, 0.08)

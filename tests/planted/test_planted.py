@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from perfscope.analysis.results import Finding, RunAnalysis
-from perfscope.analysis.run import analyse_run
+from perfscope.analysis.run import analyze_run
 from tests.planted.cases import CAUSES, Case, draw, true_step_s
 from tests.planted.emulate import run, step_s
 from tests.planted.recording import EmulatedRun
@@ -52,7 +52,7 @@ class Judged:
 
 def judged(seed: int, cause: str | None) -> Judged:
     case = draw(seed, cause)
-    return Judged(case, analyse_run(EmulatedRun(case.job, run(case.job))))
+    return Judged(case, analyze_run(EmulatedRun(case.job, run(case.job))))
 
 
 def errors(one: Judged) -> dict[str, float]:
@@ -64,7 +64,7 @@ def errors(one: Judged) -> dict[str, float]:
         truth = true_step_s(case.without[name])[0] * 1e9
         found[name] = abs(predicted[name] - truth) / truth if name in predicted else 1.0
     if not WHAT_IFS[case.cause] and case.comparable:
-        # A neighbour that comes and goes is judged by the mean step: the median knows one of the two states.
+        # A neighbor that comes and goes is judged by the mean step: the median knows one of the two states.
         place = 1 if case.cause == "disturbed" else 0
         (job,) = case.without.values()
         now, truth = true_step_s(case.job)[place] * 1e9, true_step_s(job)[place] * 1e9

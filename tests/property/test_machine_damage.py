@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfscope.analysis.run import analyse_run
+from perfscope.analysis.run import analyze_run
 from tests.support.synthetic_run import span
 from tests.support.synthetic_samples import SampledRun, SampleFile, ticks, two_nodes
 
@@ -74,7 +74,7 @@ def test_damage_is_passed_over(
     in_topology: tuple[Any, ...], in_ceilings: tuple[Any, ...], first: Any, second: Any, on_gpu: bool
 ) -> None:
     topology, ceilings = damaged(TOPOLOGY, in_topology, first), damaged(CEILINGS, in_ceilings, second)
-    analyse(sampled(), topology, ceilings, on_gpu=on_gpu)
+    analyze(sampled(), topology, ceilings, on_gpu=on_gpu)
 
 
 def sampled() -> SampleFile:
@@ -137,10 +137,10 @@ far = st.sampled_from(
     st.booleans(),
 )
 def test_damaged_samples_are_passed_over(damage: list[tuple[tuple[Any, ...], Any]], on_gpu: bool) -> None:
-    analyse(DamagedFile(LINES, damage), TOPOLOGY, CEILINGS, on_gpu=on_gpu)
+    analyze(DamagedFile(LINES, damage), TOPOLOGY, CEILINGS, on_gpu=on_gpu)
 
 
-def analyse(file: SampleFile, topology: dict[str, Any], ceilings: dict[str, Any], *, on_gpu: bool) -> None:
+def analyze(file: SampleFile, topology: dict[str, Any], ceilings: dict[str, Any], *, on_gpu: bool) -> None:
     """Nothing is raised, warnings included, and the host is there."""
     with tempfile.TemporaryDirectory() as folder:
         run = SampledRun(
@@ -152,5 +152,5 @@ def analyse(file: SampleFile, topology: dict[str, Any], ceilings: dict[str, Any]
         )
         work = {"layer": "a", "phase": "forward", "flops": 10**9, "bytes_read": 10**6}
         run.run.window(0, [span(0, 10**6, "compute", **work)], [(0, 0, 10**7)])
-        machine = analyse_run(run.read()).machine
+        machine = analyze_run(run.read()).machine
     assert machine is not None and machine.hosts == ("node0",)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from perfscope.analysis.waits.analyse import analyse_waits
+from perfscope.analysis.waits.analyze import analyze_waits
 from perfscope.analysis.waits.results import LateCause, WaitAnalysis
 from tests.support.synthetic_lines import Played, play
 
@@ -48,15 +48,15 @@ def played(of: Programs) -> Played:
     return play(of, {"main": everybody, "background": everybody})
 
 
-def analysed(one: Played) -> WaitAnalysis:
-    return analyse_waits(one.lines, one.matches, one.clocks, one.hosts)
+def analyzed(one: Played) -> WaitAnalysis:
+    return analyze_waits(one.lines, one.matches, one.clocks, one.hosts)
 
 
 @settings(max_examples=40, deadline=None)
 @given(programs())
 def test_waiting_and_transfer_fit_into_the_calls(of: Programs) -> None:
     one = played(of)
-    result = analysed(one)
+    result = analyzed(one)
     in_calls = sum(int(match.duration.sum()) for match in one.matches)
     rows = [row for row in result.split if row.group is not None]
     slack = len(rows) * NUM_RANKS * 2 * 2  # each figure is rounded
@@ -74,7 +74,7 @@ def test_waiting_and_transfer_fit_into_the_calls(of: Programs) -> None:
 @settings(max_examples=40, deadline=None)
 @given(programs())
 def test_a_reason_is_at_least_a_third_of_the_lateness(of: Programs) -> None:
-    for call in analysed(played(of)).calls:
+    for call in analyzed(played(of)).calls:
         if call.cause is not None and not call.cause.through:
             assert 3 * call.cause.excess_ns >= call.lateness_ns
             assert call.lateness_ns > 0 or call.cause.reason == "together"
@@ -86,7 +86,7 @@ def test_ranks_numbers_carry_no_meaning(of: Programs, order: list[int]) -> None:
     # Ties go to the lowest rank, so every rank is given an idle time of its own.
     apart = {rank: [[("idle", 1 << rank), *step] for step in steps] for rank, steps in of.items()}
     apart = {rank: [[_odd(op, rank) for op in step] for step in steps] for rank, steps in apart.items()}
-    before, after = analysed(played(apart)), analysed(played({order[rank]: s for rank, s in apart.items()}))
+    before, after = analyzed(played(apart)), analyzed(played({order[rank]: s for rank, s in apart.items()}))
     assert [_renamed(call, order) for call in before.calls if _alone(call)] == [
         _plain(call) for call in after.calls if _alone(call)
     ]

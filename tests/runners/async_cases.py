@@ -243,18 +243,18 @@ class Samples:
 
 
 def synchronous_elastic(config: BenchConfig, num_workers: int, moving_rate: float) -> torch.Tensor:
-    """The centre after config.steps steps of (1), (2)."""
+    """The center after config.steps steps of (1), (2)."""
     samples = Samples(config, num_workers)
-    centre = samples.start.clone()
+    center = samples.start.clone()
     workers = [samples.start.clone() for _ in range(num_workers)]
     for step in range(config.steps):
         gradients = [samples.gradient(w, i, step) for i, w in enumerate(workers)]
-        pulls = [moving_rate * (w - centre) for w in workers]
+        pulls = [moving_rate * (w - center) for w in workers]
         workers = [
             w - config.learning_rate * g - pull for w, g, pull in zip(workers, gradients, pulls, strict=True)
         ]
-        centre = centre + sum(pulls)
-    return centre
+        center = center + sum(pulls)
+    return center
 
 
 def elastic_by_arrival(
@@ -264,24 +264,24 @@ def elastic_by_arrival(
     order: Iterable[int],
     momentum: float | None = None,
 ) -> torch.Tensor:
-    """The centre when workers (from 0) come one by one in `order`; (1), or (5) and (6) with momentum."""
+    """The center when workers (from 0) come one by one in `order`; (1), or (5) and (6) with momentum."""
     samples = Samples(config, num_workers)
-    centre = samples.start.clone()
+    center = samples.start.clone()
     workers = [samples.start.clone() for _ in range(num_workers)]
-    velocities = [torch.zeros_like(centre) for _ in range(num_workers)]
+    velocities = [torch.zeros_like(center) for _ in range(num_workers)]
     steps = [0] * num_workers
     for i in order:
         gradient = samples.gradient(workers[i], i, steps[i])
         steps[i] += 1
-        pull = moving_rate * (workers[i] - centre)
+        pull = moving_rate * (workers[i] - center)
         velocities[i] = (momentum or 0.0) * velocities[i] - config.learning_rate * gradient
         workers[i] = (
             workers[i] + velocities[i] - pull
             if momentum
             else workers[i] - config.learning_rate * gradient - pull
         )
-        centre = centre + pull
-    return centre
+        center = center + pull
+    return center
 
 
 def server_by_arrival(

@@ -74,7 +74,7 @@ def train_all(world: World, codecs: list[str], steps: int) -> dict[str, tuple[li
     """Codec -> (own loss by step, final weights) of packed data-parallel SGD."""
     group = world.groups("data", [tuple(range(world.size))])
     draw = torch.Generator().manual_seed(5)
-    centres = torch.randn(8, 64, generator=draw)
+    centers = torch.randn(8, 64, generator=draw)
     found = {}
     for codec in codecs:
         torch.manual_seed(11)
@@ -86,7 +86,7 @@ def train_all(world: World, codecs: list[str], steps: int) -> dict[str, tuple[li
         losses = []
         for _ in range(steps):
             targets = torch.randint(8, (16,), generator=samples)
-            inputs = centres[targets] + 1.5 * torch.randn(16, 64, generator=samples)
+            inputs = centers[targets] + 1.5 * torch.randn(16, 64, generator=samples)
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(inputs), targets)
             loss.backward()

@@ -83,7 +83,7 @@ WRONG_TYPES: list[tuple[dict[str, Any], str]] = [
     ({"modifiers": [{"name": "topk", "value": "much"}]}, 'modifiers.value: must be a number, not "much"'),
     ({"modifiers": [3]}, "no configuration of a bench run"),
     ({"modifiers": 3}, "no configuration of a bench run"),
-    ({"colour": 1}, 'has no key "colour"; it knows scheme, '),
+    ({"color": 1}, 'has no key "color"; it knows scheme, '),
 ]
 
 

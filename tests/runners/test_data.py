@@ -128,9 +128,9 @@ def test_synthetic_samples_have_unit_variance_and_separate_classes() -> None:
     assert float(batch.inputs.std()) == pytest.approx(1, abs=0.1)
     assert torch.bincount(batch.targets, minlength=16).min() > 10
     of_class = [batch.inputs[batch.targets == label] for label in range(16)]
-    centres = torch.stack([one.mean(dim=0).flatten() for one in of_class])
+    centers = torch.stack([one.mean(dim=0).flatten() for one in of_class])
     unseen = held_out(config, num=200)
-    nearest = torch.cdist(unseen.inputs.flatten(1), centres).argmin(dim=1)
+    nearest = torch.cdist(unseen.inputs.flatten(1), centers).argmin(dim=1)
     assert torch.equal(nearest, unseen.targets)
     wide = held_out(replace(config, dtype="float64"), num=200)
     assert float((wide.inputs - unseen.inputs).abs().max()) < 1e-6

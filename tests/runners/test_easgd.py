@@ -7,7 +7,7 @@ import torch
 
 from perfscope.runners.config import BenchError
 from perfscope.runners.planning import plan
-from perfscope.runners.schemes.easgd_rules import elastic_centre_update, elastic_worker_update
+from perfscope.runners.schemes.easgd_rules import elastic_center_update, elastic_worker_update
 from tests.runners.async_cases import (
     BASE,
     alone,
@@ -58,7 +58,7 @@ def test_round_robin_goes_in_strict_order(num_ranks: int) -> None:
 @pytest.mark.torch
 @pytest.mark.parametrize("name", ["easgd.async", "easgd.async_mom", "easgd.async_mom 0.5"])
 @pytest.mark.parametrize("num_ranks", [2, 4])
-def test_the_recorded_arrivals_explain_the_centre(num_ranks: int, name: str) -> None:
+def test_the_recorded_arrivals_explain_the_center(num_ranks: int, name: str) -> None:
     server = trained(num_ranks)[name][0]
     details = server["details"]
     workers = num_ranks - 1
@@ -85,27 +85,27 @@ def test_the_rules_by_hand() -> None:
     def vector(value: float) -> torch.Tensor:
         return torch.tensor([value], dtype=torch.float64)
 
-    weights, centre = vector(1.0), vector(0.5)
-    elastic_worker_update(weights, vector(2.0), centre, rate=0.1, moving_rate=0.2)
+    weights, center = vector(1.0), vector(0.5)
+    elastic_worker_update(weights, vector(2.0), center, rate=0.1, moving_rate=0.2)
     assert weights.item() == pytest.approx(1 - 0.2 - 0.1)
     weights, velocity = vector(1.0), vector(0.5)
-    elastic_worker_update(weights, vector(2.0), centre, 0.1, 0.2, velocity, momentum=0.9)
+    elastic_worker_update(weights, vector(2.0), center, 0.1, 0.2, velocity, momentum=0.9)
     assert velocity.item() == pytest.approx(0.25)
     assert weights.item() == pytest.approx(1 + 0.25 - 0.1)
-    elastic_centre_update(centre, vector(1.0 + 0.7), 2, moving_rate=0.2)
-    assert centre.item() == pytest.approx(0.5 + 0.2 * (0.5 + 0.2))
+    elastic_center_update(center, vector(1.0 + 0.7), 2, moving_rate=0.2)
+    assert center.item() == pytest.approx(0.5 + 0.2 * (0.5 + 0.2))
 
 
 @pytest.mark.parametrize(("moving_rate", "settles"), [(0.38, True), (0.42, False)])
-def test_the_bound_is_where_workers_and_centre_drift_apart(moving_rate: float, settles: bool) -> None:
-    centre = torch.zeros(1, dtype=torch.float64)
+def test_the_bound_is_where_workers_and_center_drift_apart(moving_rate: float, settles: bool) -> None:
+    center = torch.zeros(1, dtype=torch.float64)
     workers = [torch.ones(1, dtype=torch.float64) for _ in range(4)]
     for _ in range(200):
         total = torch.stack(workers).sum(dim=0)
         for one in workers:
-            elastic_worker_update(one, torch.zeros(1), centre, 0.1, moving_rate)
-        elastic_centre_update(centre, total, 4, moving_rate)
-    gap = abs(workers[0].item() - centre.item())
+            elastic_worker_update(one, torch.zeros(1), center, 0.1, moving_rate)
+        elastic_center_update(center, total, 4, moving_rate)
+    gap = abs(workers[0].item() - center.item())
     assert gap == pytest.approx(abs(1 - moving_rate * 5) ** 200, rel=1e-6, abs=1e-12)
     assert (gap < 1) is settles
 

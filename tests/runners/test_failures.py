@@ -153,12 +153,12 @@ IMPOSSIBLE: dict[str, tuple[BenchConfig | dict[str, Any] | str, str]] = {
         "the launcher started 2 ranks, but the run is for 4; start as many, or change --ranks or --mesh",
     ),
     "rubbish": ("rubbish", "this is no configuration of a bench run"),
-    "one value to normalise": (
+    "one value to normalize": (
         replace(TINY, model="resnet50", batch=2, input_shape=(3, 8, 8)),
         "use a batch of at least 4",
     ),
     "type": ({"scheme": "serial", "period": "x"}, "run: period: must be a whole number from"),
-    "unknown setting": ({"scheme": "serial", "colour": 1}, 'run: has no key "colour"; it knows'),
+    "unknown setting": ({"scheme": "serial", "color": 1}, 'run: has no key "color"; it knows'),
 }
 
 

@@ -139,7 +139,7 @@ def test_models_are_made_of_the_parts_that_schemes_know(name: str) -> None:
 
 @pytest.mark.parametrize("name", OF_IMAGES)
 def test_any_input_size_fits_and_only_the_mlp_follows_it(name: str) -> None:
-    """Tiny, small, odd, flat and grey inputs; a forward pass of shapes alone."""
+    """Tiny, small, odd, flat and gray inputs; a forward pass of shapes alone."""
     counts = set()
     for shape in ((3, 1, 1), (3, 7, 5), (3, 16, 16), (3, 33, 64), (3, 2, 90), (3, 65, 47), (1, 16, 20)):
         found = describe_model(config_of(name, input_shape=shape, num_classes=12))

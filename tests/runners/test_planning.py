@@ -55,7 +55,7 @@ def test_one_value_per_channel_is_refused_by_what_a_rank_really_takes(
     scheme: str, settings: dict[str, Any], least: int
 ) -> None:
     config = config_of(scheme, model="resnet50", input_shape=(3, 8, 8), **settings)
-    refused(config, f"resnet50 normalises .* needs two .* batch of at least {least}, or an input of at least")
+    refused(config, f"resnet50 normalizes .* needs two .* batch of at least {least}, or an input of at least")
     plan(replace(config, batch=least))
     plan(replace(config, input_shape=(3, 33, 33)))
     plan(replace(config, model="googlenet"))
@@ -65,7 +65,7 @@ def test_a_setting_for_pipelines_does_not_make_other_schemes_refuse_a_norm() -> 
     plan(config_of("dp.packed", model="resnet50", batch=4, num_microbatches=10**9))
     refused(
         config_of("pp.gpipe", model="resnet50", batch=2, input_shape=(3, 8, 8), num_microbatches=2),
-        "normalise over one value per microbatch",
+        "normalize over one value per microbatch",
     )
 
 

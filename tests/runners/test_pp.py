@@ -163,7 +163,7 @@ def test_an_interleaved_pipeline_crosses_more_cuts() -> None:
         ("hy.pp_dp", 4, {"mesh": Mesh.positional(2, 1, 2), "batch": 7}, "2 equal parts"),
         ("hy.pp_dp", 4, {"mesh": Mesh.positional(2, 2, 1)}, "tp must be 1"),
         ("pp.gpipe+topk", 2, {}, "cannot take"),
-        ("hy.pp_dp", 4, {"model": "resnet50", "num_microbatches": 4}, "normalise over one value"),
+        ("hy.pp_dp", 4, {"model": "resnet50", "num_microbatches": 4}, "normalize over one value"),
     ],
 )
 def test_what_a_pipeline_cannot_do_is_said_in_one_line(

@@ -155,7 +155,7 @@ def test_a_cancelled_job_leaves_a_readable_run_marked_incomplete(cluster: MiniSl
     cluster.ask("scancel", job_of(run))
     _, said = follower.communicate(timeout=150)
     assert follower.returncode == 1, said
-    assert "cancelled after" in said and "its run is marked incomplete" in said
+    assert "canceled after" in said and "its run is marked incomplete" in said
     manifest = read_manifest(run)
     assert manifest["status"] == "incomplete"
     assert manifest["slurm"]["job"]["state"] == "CANCELLED" and manifest["end_unix_ns"]

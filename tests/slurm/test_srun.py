@@ -190,7 +190,7 @@ def test_scancel_leaves_a_run_that_can_be_read(cluster: MiniSlurm, tmp_path: Pat
     assert running.returncode != 0
     manifest = read_manifest(tmp_path / "run")
     assert (manifest["status"], manifest["exit"]) == ("incomplete", {"code": 143, "signal": 15})
-    assert "every task ended by signal 15: cancelled, requeued or out of time" in manifest["attach_notes"]
+    assert "every task ended by signal 15: canceled, requeued or out of time" in manifest["attach_notes"]
     # Once by a task that waited two seconds for the others, where those needed longer, and once by the last.
     assert said(stderr).count("attached 4 of expected 4 ranks") <= 2
     document = report(cluster, tmp_path / "run")

@@ -58,7 +58,7 @@ def rank_result(rank: int, host: str, breakdown: Breakdown | None, num_steps: in
 
 
 def efficiency(ranks: int, useful_ms: float, step_ms: float, **changes: Any) -> Efficiency:
-    """Balanced ranks; half of what is not useful is serialisation, by default."""
+    """Balanced ranks; half of what is not useful is serialization, by default."""
     share = useful_ms / step_ms
     values: dict[str, Any] = {
         "num_steps": 2,

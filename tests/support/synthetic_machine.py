@@ -145,7 +145,7 @@ def vm_machine(layers: tuple[LayerResult, ...] = (), *, disturbed: bool = True) 
     boost = 0.85 if disturbed else 0.0
     stress = Disturbance(
         host=host,
-        kind=DisturbanceKind.CPU_NEIGHBOUR,
+        kind=DisturbanceKind.CPU_NEIGHBOR,
         start_ns=START + 4 * SECOND,
         end_ns=START + 7 * SECOND,
         severity=0.95,
@@ -170,7 +170,7 @@ def vm_machine(layers: tuple[LayerResult, ...] = (), *, disturbed: bool = True) 
         topologies={host: vm_topology(host)},
         clean=not disturbed,
         traced_disturbed=disturbed,
-        clean_reason="Two neighbours took CPU time: stress-ng 1.9 CPUs for 3.00 s, the hypervisor 12 % for "
+        clean_reason="Two neighbors took CPU time: stress-ng 1.9 CPUs for 3.00 s, the hypervisor 12 % for "
         "700 ms."
         if disturbed
         else "No foreign process used more than 1 % of a CPU, nothing was stolen or throttled, and the links "

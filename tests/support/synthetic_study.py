@@ -283,7 +283,7 @@ SPEEDUPS = (1.0, 1.86, 3.1, 4.4)
 
 
 def scaling_study() -> StudyAnalysis:
-    """1 to 8 ranks, strong; a fit goes on to 32. Serialisation of 1 rank and all of lb_in are missing."""
+    """1 to 8 ranks, strong; a fit goes on to 32. Serialization of 1 rank and all of lb_in are missing."""
     runs = tuple(
         run(f"n{count}", world_size=count, step_ms=400 / s) for count, s in zip(COUNTS, SPEEDUPS, strict=True)
     )

@@ -408,3 +408,20 @@ def calls_of_get(tree: ast.AST) -> Iterator[Any]:
             first = node.args[0] if node.args else None
             if isinstance(first, ast.Constant) and isinstance(first.value, str):
                 yield node
+
+
+# Spellings of other Englishes; words that name recorded values ("cpu_neighbour") are left out.
+NOT_AMERICAN = re.compile(
+    r"\banalys(?:e|ed|ing)(?![a-z])|colour|centre[ds]?(?![a-z])|behaviour", re.IGNORECASE
+)
+
+
+def test_names_and_texts_are_spelled_as_in_the_united_states() -> None:
+    wrong = [
+        f"{path.relative_to(PACKAGE)}:{number}: {line.strip()}"
+        for path in sources()
+        if path.name != "old_words.py"
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if NOT_AMERICAN.search(line.replace("_", " "))
+    ]
+    assert wrong == []

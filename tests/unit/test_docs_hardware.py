@@ -11,7 +11,7 @@ from perfscope.vocabulary.gpu import GPU_METRICS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "hardware.md").read_text(encoding="utf-8")
 FIGURE = re.compile(
-    r"`((?:context|cpu|fabric|gpu|interleave|job|local|mbm|neighbour|net|node|numa|other|pcie"
+    r"`((?:context|cpu|fabric|gpu|interleave|job|local|mbm|neighbor|net|node|numa|other|pcie"
     r"|pressure|rank|rapl|tcp|thermal)_[a-z_]+[a-z])`"
 )
 COMPOSED = re.compile(r'f"([a-z_]*(?:\{[^}]+\}[a-z_]*)+)"')  # f"fabric_{way}_bytes"

@@ -18,12 +18,12 @@ PACKAGE = Path(perfscope.__file__).parent
 REPORT = """
 import sys
 from pathlib import Path
-from perfscope.analysis.run import analyse_run
+from perfscope.analysis.run import analyze_run
 from perfscope.reports.build import build_report
 from perfscope.reports.html import render_html
 from perfscope.reports.text import render_text
 from perfscope.rundir.reader import RunReader
-report = build_report(analyse_run(RunReader(Path(sys.argv[1]))), None)
+report = build_report(analyze_run(RunReader(Path(sys.argv[1]))), None)
 print(render_text(report))
 assert "cost-table" in render_html(report)
 """

@@ -77,7 +77,7 @@ def set_up_cgroups() -> None:
 def set_up_network() -> dict[str, str]:
     """Two NICs of one kernel that talk over the wire, with soft RDMA on each: name -> MAC.
 
-    Neighbours are given and IPv6 is off, so that nothing but the load is on the wire.
+    Neighbors are given and IPv6 is off, so that nothing but the load is on the wire.
     """
     macs = {
         path.parent.name: path.read_text().strip() for path in Path("/sys/class/net").glob("eth*/address")

@@ -1,6 +1,6 @@
 """What matched calls say about two hosts' clocks, call by call.
 
-A synchronising collective (every rank needs something of every other rank) says two things about hosts a, b:
+A synchronizing collective (every rank needs something of every other rank) says two things about hosts a, b:
 
     skew      exit_b - exit_a             about the offset, for all leave within the transfer time
     bounds    enter_b - exit_a <= offset <= exit_b - enter_a, for nobody leaves before the last one enters
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.matching import MatchedCalls
 
-SYNCHRONISING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
+SYNCHRONIZING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
 MOST_CALLS = 256  # per group and window; more do not make the offset surer than clocks are steady
 
 Hosts = tuple[str, str]
@@ -52,7 +52,7 @@ class OneWay(Struct, frozen=True, kw_only=True, eq=False):
 def shared_calls(
     matched: Iterable[tuple[int, MatchedCalls]], hosts: Mapping[int, str], reference: str
 ) -> dict[Hosts, list[PairSamples]]:
-    """Of synchronising collectives, per pair of hosts: each host of a group against one of them.
+    """Of synchronizing collectives, per pair of hosts: each host of a group against one of them.
 
     Args:
         matched: (window, calls), each rank's times on its own host's clock.
@@ -100,7 +100,7 @@ def _of_group(window: int, calls: MatchedCalls, rows: list[list[int]]) -> Iterab
 
 
 def _fastest(calls: MatchedCalls) -> NDArray[np.int64]:
-    """At most MOST_CALLS calls: the shortest of each run of neighbours, where exits can stray the least."""
+    """At most MOST_CALLS calls: the shortest of each run of neighbors, where exits can stray the least."""
     num = calls.enter.shape[1]
     if num <= MOST_CALLS:
         return np.arange(num)

@@ -14,12 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from perfscope.analysis.clocks.evidence import SYNCHRONISING, messages, shared_calls
+from perfscope.analysis.clocks.evidence import SYNCHRONIZING, messages, shared_calls
 from perfscope.analysis.clocks.pairfit import PairFit, fit_shared, fit_two_way
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.matching import MatchedCalls
 
-__all__ = ["SYNCHRONISING", "UNKNOWN_NS", "ClockFit", "fit_clocks"]
+__all__ = ["SYNCHRONIZING", "UNKNOWN_NS", "ClockFit", "fit_clocks"]
 
 UNKNOWN_NS = 1 << 60  # doubt about a clock that nothing was compared with: 36 years; twice it fits int64
 
@@ -75,24 +75,24 @@ class ClockFit(Struct, frozen=True, kw_only=True):
 
 
 def fit_clocks(
-    synchronising: Iterable[tuple[int, MatchedCalls]],
+    synchronizing: Iterable[tuple[int, MatchedCalls]],
     hosts: Mapping[int, str],
     pairs: Iterable[tuple[int, MatchedCalls]] = (),
 ) -> ClockFit:
     """Estimates how the hosts' clocks stand to each other.
 
     Args:
-        synchronising: (window, calls) of SYNCHRONISING collectives, times on each host's own clock.
+        synchronizing: (window, calls) of SYNCHRONIZING collectives, times on each host's own clock.
         hosts: rank -> host.
         pairs: (window, calls) of point-to-point calls, the sender in row 0, the receiver in row 1; they
-            speak for hosts that share no synchronising collective.
+            speak for hosts that share no synchronizing collective.
     """
     names = sorted(set(hosts.values()))
     if len(names) < 2:
         reference = names[0] if names else ""
         return _alone(reference)
     edges: dict[str, dict[str, PairFit]] = defaultdict(dict)
-    for (a, b), parts in shared_calls(synchronising, hosts, names[0]).items():
+    for (a, b), parts in shared_calls(synchronizing, hosts, names[0]).items():
         _join(edges, a, b, fit_shared(parts))
     ways = messages(pairs, hosts)
     for (a, b), there in ways.items():

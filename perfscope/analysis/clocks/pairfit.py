@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from perfscope.analysis.clocks.centre import NORMAL, Floats, gathered, weighted_median
+from perfscope.analysis.clocks.center import NORMAL, Floats, gathered, weighted_median
 from perfscope.analysis.clocks.evidence import OneWay, PairSamples
 from perfscope.analysis.intervals import Int64
 
@@ -80,7 +80,7 @@ class _Calls(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class _Stretches(Struct, frozen=True, kw_only=True, eq=False):
-    """Calls close in time, one entry per stretch: their mean time, their skew's centre, how sure that is."""
+    """Calls close in time, one entry per stretch: their mean time, their skew's center, how sure that is."""
 
     where: Floats
     level: Floats
@@ -136,7 +136,7 @@ class _Line(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def fit_shared(parts: Sequence[PairSamples]) -> PairFit:
-    """From synchronising collectives; at least one call."""
+    """From synchronizing collectives; at least one call."""
     calls = _Calls.of(parts)
     if len(calls.at) >= _PLENTY:
         calls = calls.take(_quickest(calls))
@@ -175,7 +175,7 @@ def _cut(window: NDArray[np.int64], at: Floats) -> list[NDArray[np.int64]]:
 
 
 def _slope(stretches: _Stretches) -> tuple[float, float]:
-    """(Theil-Sen slope through the stretches' centres, its standard error), ns per ns."""
+    """(Theil-Sen slope through the stretches' centers, its standard error), ns per ns."""
     where, level = stretches.where, stretches.level
     slope = _through(where, level)
     if slope is None:

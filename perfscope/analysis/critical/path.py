@@ -83,7 +83,7 @@ class _Labels(Struct, frozen=True, kw_only=True):
     uncertain: bool = False
 
 
-def analyse_critical(
+def analyze_critical(
     lines: LineRecord, matches: Sequence[JudgedCalls], clocks: ClockFit, source: RunSource | None = None
 ) -> tuple[tuple[CriticalPath, ...], tuple[Missing, ...]]:
     """The critical path of every traced step.
@@ -456,7 +456,7 @@ class _Walk:
             self.span, self.reason = span, reasons.DEVICE_DONE
 
     def _segments(self) -> tuple[PathSegment, ...]:
-        """In time order; neighbours that are alike become one."""
+        """In time order; neighbors that are alike become one."""
         merged: list[tuple[int, int, int, _Labels, str]] = []
         for rank, start, end, labels, reason in self.found:
             if merged and merged[-1][0] == rank and merged[-1][3] == labels and labels.kind != "transfer":

@@ -20,7 +20,7 @@ from perfscope.analysis.results import (
     RankResult,
 )
 from perfscope.analysis.server import ServerLoad
-from perfscope.analysis.whatif.analyse import NOTHING, WhatIfs
+from perfscope.analysis.whatif.analyze import NOTHING, WhatIfs
 from perfscope.messages.findings.facts import Basis, PartOfStep
 from perfscope.rundir.records import RankRecord, RunRecord
 
@@ -57,7 +57,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
 
     @property
     def step(self) -> float:
-        """Mean analysed step over the traced ranks, ns; 0 without a trace."""
+        """Mean analyzed step over the traced ranks, ns; 0 without a trace."""
         return self.mean("step")
 
     @property
@@ -78,7 +78,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
 
     @property
     def steps_per_rank(self) -> float:
-        """Analysed steps of the mean traced rank."""
+        """Analyzed steps of the mean traced rank."""
         return self.mean("num_steps")
 
     def gain(self, what_if: str, cost: float) -> tuple[int, float]:

@@ -32,7 +32,7 @@ from perfscope.vocabulary.gpu import (
 )
 
 CPU_SHARE = 0.05  # of the machine's CPUs, and at least ...
-CPU_LEAST = 0.2  # ... so many CPUs, is a neighbour that matters
+CPU_LEAST = 0.2  # ... so many CPUs, is a neighbor that matters
 STEAL_SHARE = 0.05
 THROTTLED_SHARE = 0.05
 MEMORY_PRESSURE = 0.1
@@ -146,7 +146,7 @@ def _neighbours(host: Host, part: _Part) -> Iterator[Disturbance]:
             names, lines = who(host, "cpu", episode)
             title = texts.cpus_taken(episode.mean, num_cpus, names)
             lines = lines or [texts.PROCESSES_UNNAMED]
-            yield _make(host, part, Kind.CPU_NEIGHBOUR, episode, episode.mean / num_cpus, title, lines)
+            yield _make(host, part, Kind.CPU_NEIGHBOR, episode, episode.mean / num_cpus, title, lines)
 
 
 def _outside_the_group(host: Host, part: _Part) -> Iterator[Disturbance]:
@@ -165,7 +165,7 @@ def _outside_the_group(host: Host, part: _Part) -> Iterator[Disturbance]:
     for episode in episodes(all_of_it.start_ns, all_of_it.end_ns, outside, _threshold(num_cpus)):
         title = texts.cpus_taken(episode.mean, num_cpus, by_group=True)
         lines = [texts.OUTSIDE_THE_GROUP]
-        yield _make(host, part, Kind.CPU_NEIGHBOUR, episode, episode.mean / num_cpus, title, lines)
+        yield _make(host, part, Kind.CPU_NEIGHBOR, episode, episode.mean / num_cpus, title, lines)
 
 
 def _steal(host: Host, part: _Part) -> Iterator[Disturbance]:
@@ -276,7 +276,7 @@ def _gpu_neighbours(host: Host, part: _Part) -> Iterator[Disturbance]:
             yield _make(
                 host,
                 part,
-                Kind.GPU_NEIGHBOUR,
+                Kind.GPU_NEIGHBOR,
                 episode,
                 share,
                 title,

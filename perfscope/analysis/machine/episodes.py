@@ -41,7 +41,7 @@ def episodes(
     held = level >= _HYSTERESIS * threshold
     if not above.any():
         return []
-    # Runs of `held` neighbours, of which those count that reach the threshold somewhere.
+    # Runs of `held` neighbors, of which those count that reach the threshold somewhere.
     apart = np.concatenate(([True], ~held[:-1] | ~held[1:] | (start_ns[1:] > end_ns[:-1])))
     run = np.cumsum(apart)
     chosen = held & np.isin(run, np.unique(run[above]))

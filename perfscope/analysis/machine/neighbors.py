@@ -1,7 +1,7 @@
-"""Who the neighbours of an episode were, with figures that add up to the episode's own.
+"""Who the neighbors of an episode were, with figures that add up to the episode's own.
 
-A neighbour is told by facts, each an average over the seconds before it and at most one in ten seconds, so
-what one fact says is not what the neighbour took over the episode.
+A neighbor is told by facts, each an average over the seconds before it and at most one in ten seconds, so
+what one fact says is not what the neighbor took over the episode.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LEAST = 0.05  # CPUs: less is printed as 0.0
 
 
 def who(host: Host, kind: str, episode: Episode) -> tuple[list[str], list[str]]:
-    """Names and evidence lines of the neighbours seen during an episode, the busiest first.
+    """Names and evidence lines of the neighbors seen during an episode, the busiest first.
 
     Args:
         host: with its facts.
@@ -74,7 +74,7 @@ def _shares(
 
 
 def _seconds(fact: SampleFact) -> float:
-    """How long the neighbour was watched for the fact."""
+    """How long the neighbor was watched for the fact."""
     seconds = fact.value.get("seconds")
     return float(seconds) if isinstance(seconds, (int, float)) and seconds > 0 else 1.0
 

@@ -183,7 +183,7 @@ def remote_ranks(machine: MachineAnalysis | None, hosts: Sequence[Host]) -> tupl
 
     Args:
         machine: the run's; None = nothing was recorded.
-        hosts: as `analyse_machine` gives them.
+        hosts: as `analyze_machine` gives them.
     """
     of_name = {host.name: host for host in hosts}
     placements = machine.placements if machine is not None else ()

@@ -1,7 +1,7 @@
 """Each layer against what the machine can do (METRICS §5).
 
 attainable = min(peak FLOP/s, FLOP per byte x bandwidth), with ceilings measured on the host. FLOP and bytes
-are modelled from shapes: every operator reads its inputs and writes its outputs once, so a layer whose
+are modeled from shapes: every operator reads its inputs and writes its outputs once, so a layer whose
 tensors stay in a cache can be faster than the memory roof.
 
 A rank's roof on the CPU is what as many threads as it has reached in the measurement, provided that the host

@@ -40,7 +40,7 @@ def host_shares(collective: str, hosts: Sequence[int]) -> Mapping[int, float]:
 def uses_inside(collective: str, hosts: Sequence[object]) -> bool:
     """Whether a call over several hosts sends inside one of them, too.
 
-    A ring or a tree in rank order does where two neighbours share a host; an all-to-all where any two do.
+    A ring or a tree in rank order does where two neighbors share a host; an all-to-all where any two do.
 
     Args:
         collective: canonical name.

@@ -49,7 +49,7 @@ from perfscope.errors import UsageError
 from perfscope.messages import predict as texts
 
 FURTHEST = 4  # times the largest measured N
-_BLOCK = 5  # steps that are drawn together: neighbours are alike
+_BLOCK = 5  # steps that are drawn together: neighbors are alike
 _ALL = ""  # the runs of all schemes together
 _FITTED = 2  # figures of a curve
 _LEAST_APART = 0.03  # standard deviation of equal runs, where no repeats tell

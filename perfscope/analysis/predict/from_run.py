@@ -1,4 +1,4 @@
-"""One analysed run as the figures that predictions start from."""
+"""One analyzed run as the figures that predictions start from."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class FittedRun(Struct, frozen=True, kw_only=True):
 
     @property
     def misfit(self) -> float:
-        """modelled / measured - 1."""
+        """modeled / measured - 1."""
         return self.modelled_step_ns / self.measured_step_ns - 1
 
 

@@ -6,7 +6,7 @@
     hidden     = min(h * transfer, share of compute that can hide it)
     step       = compute + straggling + transfer - hidden
 
-A call over several hosts that sends inside one, too (a ring with neighbours on a host), uses both classes of
+A call over several hosts that sends inside one, too (a ring with neighbors on a host), uses both classes of
 links at once, and its stages go at the pace of the slower: max over classes of alpha messages + beta bytes.
 
 r: recorded over formula for the scheme's own runs (what a backend or a library moves or queues beyond it);

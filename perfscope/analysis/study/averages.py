@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from perfscope.analysis.bench_bytes import LinkBytes
 from perfscope.analysis.efficiency.results import Efficiency
-from perfscope.analysis.study.repeats import centre, mean
+from perfscope.analysis.study.repeats import center, mean
 from perfscope.analysis.study.results import PARTS, Composition, StudyRun
 
 
@@ -26,10 +26,10 @@ def middle_efficiency(runs: Sequence[StudyRun]) -> Efficiency | None:
     return found[(len(found) - 1) // 2] if found else None
 
 
-def known_centre(values: Sequence[float | None]) -> float | None:
+def known_center(values: Sequence[float | None]) -> float | None:
     """Median of those that are known."""
     known = [value for value in values if value is not None]
-    return centre(known) if known else None
+    return center(known) if known else None
 
 
 def mean_links(runs: Sequence[StudyRun]) -> tuple[LinkBytes, ...]:

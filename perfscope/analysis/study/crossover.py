@@ -1,4 +1,4 @@
-"""At which bandwidth another scheme would win, as modelled.
+"""At which bandwidth another scheme would win, as modeled.
 
 Time of one batch at b times the bandwidth: t(b) = rest + max(0, e + w (1 / b - 1)), with e = exposed
 communication, rest = everything else, w = time the host's link needs for its bytes (wire bytes of a host over
@@ -51,7 +51,7 @@ class Modelled(Struct, frozen=True, kw_only=True):
 
 
 def model_of(row: SchemeRow, run: StudyRun) -> Modelled | NotModeled:
-    """The row as modelled, or why it cannot be. `run` is one of its runs."""
+    """The row as modeled, or why it cannot be. `run` is one of its runs."""
     if (run.num_hosts or 1) < 2:
         return NotModeled.ONE_HOST
     if not row.samples_per_s or not row.batch:

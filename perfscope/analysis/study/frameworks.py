@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from perfscope.analysis.missing import Missing, missing_figure
-from perfscope.analysis.study.averages import known_centre, mean_composition
+from perfscope.analysis.study.averages import known_center, mean_composition
 from perfscope.analysis.study.framework_results import (
     FrameworkPoint,
     FrameworkRow,
@@ -22,7 +22,7 @@ from perfscope.analysis.study.framework_results import (
 from perfscope.analysis.study.framework_verdict import action_of, agreement_of, headline_of, scaling_of
 from perfscope.analysis.study.machines import machine_key
 from perfscope.analysis.study.parity import Parity, parity, worst
-from perfscope.analysis.study.repeats import centre_interval
+from perfscope.analysis.study.repeats import center_interval
 from perfscope.analysis.study.results import WARN, Problem, StudyRun
 from perfscope.messages.comparison import frameworks as words
 from perfscope.messages.study import ranks
@@ -175,9 +175,9 @@ def _version(runs: Sequence[StudyRun]) -> str:
 
 def _point(size: int, runs: Sequence[StudyRun], smallest: FrameworkPoint | None) -> FrameworkPoint:
     speeds = sorted(run.samples_per_s for run in runs if run.samples_per_s is not None)
-    speed = known_centre(speeds)
+    speed = known_center(speeds)
     composition = mean_composition(runs)
-    step = known_centre([run.typical_step_ns for run in runs])
+    step = known_center([run.typical_step_ns for run in runs])
     before = smallest.samples_per_s if smallest else speed
     speedup = speed / before if speed and before else None
     times = 1 if smallest is None else size / smallest.world_size
@@ -185,13 +185,13 @@ def _point(size: int, runs: Sequence[StudyRun], smallest: FrameworkPoint | None)
         world_size=size,
         runs=tuple(run.label for run in runs),
         samples_per_s=speed,
-        samples_per_s_interval=centre_interval(speeds),
+        samples_per_s_interval=center_interval(speeds),
         step_ns=step,
         speedup=speedup,
         efficiency=None if speedup is None else speedup / times,
         composition=composition,
         no_kernel_share=composition.share("idle") if composition else None,
-        peak_memory_bytes=known_centre([_total_memory(run) for run in runs]),
+        peak_memory_bytes=known_center([_total_memory(run) for run in runs]),
         num_disturbed=sum(bool(run.disturbed) for run in runs),
         missing=tuple(dict.fromkeys(one for run in runs for one in run.missing)),
         speeds=tuple(speeds),

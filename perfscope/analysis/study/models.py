@@ -69,7 +69,7 @@ def _is_whole(roots: Sequence[RootModule], num_ranks: int) -> bool:
 
 
 def _layers(entry: RunEntry) -> Layers:
-    """By layers.json where it was read, for it lists layers that no traced step ran; else as analysed."""
+    """By layers.json where it was read, for it lists layers that no traced step ran; else as analyzed."""
     found: dict[str, tuple[str, int]] = {}
     for _, record in sorted(entry.layers.items()):
         for row in record.layers:

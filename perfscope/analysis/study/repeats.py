@@ -36,16 +36,16 @@ def mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def centre(values: Sequence[float]) -> float:
+def center(values: Sequence[float]) -> float:
     """Median: what stands for the repeats, as in the tables of `perfscope bench sweep`. Not of nothing."""
     return float(statistics.median(values))
 
 
-def centre_interval(values: Sequence[float]) -> Interval | None:
+def center_interval(values: Sequence[float]) -> Interval | None:
     """95 % interval of the median of positive `values`; None of fewer than two."""
     if len(values) < 2:
         return None
-    low, high = _bounds(math.log(centre(values)), log_centres(values), len(values), len(values) - 1)
+    low, high = _bounds(math.log(center(values)), log_centers(values), len(values), len(values) - 1)
     return Interval(low=low, high=high, num_repeats=len(values))
 
 
@@ -56,14 +56,14 @@ def ratio_interval(
 
     Args:
         above, below: one value per repeat.
-        drawn: log_centres of `above` with stream 0 and of `below` with stream 1, where they are known.
+        drawn: log_centers of `above` with stream 0 and of `below` with stream 1, where they are known.
     """
     num = min(len(above), len(below))
     if num < 2:
         return None
-    numerators, denominators = drawn or (log_centres(above), log_centres(below, stream=1))
+    numerators, denominators = drawn or (log_centers(above), log_centers(below, stream=1))
     freedom = _welch_freedom(np.log(above), np.log(below))
-    low, high = _bounds(math.log(centre(above) / centre(below)), numerators - denominators, num, freedom)
+    low, high = _bounds(math.log(center(above) / center(below)), numerators - denominators, num, freedom)
     return Interval(low=low, high=high, num_repeats=num)
 
 
@@ -91,7 +91,7 @@ def _mean_of_rest(pooled: Floats, taken: float, num: int) -> float:
     return (math.fsum(pooled.tolist()) - taken) / (len(pooled) - num)
 
 
-def log_centres(values: Sequence[float], stream: int = 0) -> Floats:
+def log_centers(values: Sequence[float], stream: int = 0) -> Floats:
     """Logarithms of bootstrap medians of positive values, shape (NUM_DRAWS,).
 
     Sorted first, so that the order of the runs changes nothing.
@@ -110,8 +110,8 @@ def _welch_freedom(above: Floats, below: Floats) -> int:
     return max(least, int(sum(parts) ** 2 / spread)) if spread > 0 else above.size + below.size - 2
 
 
-def _bounds(centre: float, drawn: Floats, num: int, freedom: int) -> tuple[float, float]:
-    """`drawn` and `centre` are logarithms."""
+def _bounds(center: float, drawn: Floats, num: int, freedom: int) -> tuple[float, float]:
+    """`drawn` and `center` are logarithms."""
     wider = math.sqrt(num / (num - 1)) * (_T[freedom - 1] if freedom <= len(_T) else _Z) / _Z
     low, high = np.percentile(drawn, (2.5, 97.5))
-    return math.exp(centre + (float(low) - centre) * wider), math.exp(centre + (float(high) - centre) * wider)
+    return math.exp(center + (float(low) - center) * wider), math.exp(center + (float(high) - center) * wider)

@@ -5,7 +5,7 @@ or 100 %. Times are integer nanoseconds unless a mean makes them float; rates ar
 shares ratios. The drawing side was written against these names: add fields with a default, rename none.
 
 A figure that rests on repeats carries an `Interval`; the runs are its unit, never their steps (the steps of
-one run share its placement, its cache and its neighbours).
+one run share its placement, its cache and its neighbors).
 """
 
 from __future__ import annotations
@@ -354,7 +354,7 @@ class Pair(Struct, frozen=True, kw_only=True):
 
 
 class Turn(Struct, frozen=True, kw_only=True):
-    """Where the winner would change, as modelled: exposed communication goes as 1 / bandwidth, nothing else.
+    """Where the winner would change, as modeled: exposed communication goes as 1 / bandwidth, nothing else.
 
     Either `bandwidth_factor` and the rest, or None and `reason`. `challenger` overtakes the winner once the
     links of `link_class` are `bandwidth_factor` times as fast (> 1) or as slow (< 1) as now.
@@ -370,7 +370,7 @@ class Turn(Struct, frozen=True, kw_only=True):
 
 
 class BatchTurn(Struct, frozen=True, kw_only=True):
-    """Where the winner would change with the batch, as modelled (see turning.py); only those that would.
+    """Where the winner would change with the batch, as modeled (see turning.py); only those that would.
 
     `challenger` overtakes the winner at about `batch` samples per step, `batch_factor` times those of now.
     """

@@ -8,11 +8,11 @@ from msgspec import Struct
 
 from perfscope.analysis.scaling.points import ScalePoint
 from perfscope.analysis.scaling.speedup import efficiency_of, karp_flatt_of, speedup_of
-from perfscope.analysis.study.averages import known_centre, mean_composition
+from perfscope.analysis.study.averages import known_center, mean_composition
 from perfscope.analysis.study.causes import common_cause, verdict_of_report
 from perfscope.analysis.study.laws import fitted_laws
 from perfscope.analysis.study.pop import pop_tree
-from perfscope.analysis.study.repeats import centre, centre_interval, ratio_interval
+from perfscope.analysis.study.repeats import center, center_interval, ratio_interval
 from perfscope.analysis.study.results import (
     PARTS,
     STRONG,
@@ -88,7 +88,7 @@ class _Line(Struct, frozen=True, kw_only=True):
             reference_reason=reason,
             reference_stated=self.asked is not None and self.asked.world_size == size,
             points=points,
-            fits=fitted_laws(throughputs, series.mode, centre(_speeds(series.at(size)))),
+            fits=fitted_laws(throughputs, series.mode, center(_speeds(series.at(size)))),
             pop=pop,
             pop_missing=pop_missing,
             what_grew=grew,
@@ -132,7 +132,7 @@ def _points(series: RunSeries, reference: int) -> tuple[ScalingPoint, ...]:
 
 def _point(size: int, runs: Sequence[StudyRun], base: Sequence[float], reference: int) -> ScalingPoint:
     speeds, is_reference = _speeds(runs), size == reference
-    speedup = 1.0 if is_reference else speedup_of(centre(speeds), centre(base))
+    speedup = 1.0 if is_reference else speedup_of(center(speeds), center(base))
     interval = None if is_reference else ratio_interval(speeds, base)
     share = reference / size
     scaled = None
@@ -144,9 +144,9 @@ def _point(size: int, runs: Sequence[StudyRun], base: Sequence[float], reference
         world_size=size,
         runs=tuple(run.label for run in runs),
         is_reference=is_reference,
-        samples_per_s=centre(speeds),
-        samples_per_s_interval=centre_interval(speeds),
-        step_ns=known_centre([run.typical_step_ns for run in runs]),
+        samples_per_s=center(speeds),
+        samples_per_s_interval=center_interval(speeds),
+        step_ns=known_center([run.typical_step_ns for run in runs]),
         speedup=speedup,
         speedup_interval=interval,
         efficiency=1.0 if is_reference else efficiency_of(speedup, size, reference),

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 from perfscope.analysis.missing import Missing
 from perfscope.analysis.study.averages import (
-    known_centre,
+    known_center,
     mean_composition,
     mean_links,
     middle_efficiency,
@@ -16,9 +16,9 @@ from perfscope.analysis.study.grouping import BATCH, DTYPE, MACHINE, MODEL, WORL
 from perfscope.analysis.study.machines import placed_machine_key
 from perfscope.analysis.study.repeats import (
     Floats,
-    centre,
-    centre_interval,
-    log_centres,
+    center,
+    center_interval,
+    log_centers,
     permutation_p,
     ratio_interval,
 )
@@ -166,19 +166,19 @@ def _row(key: str, title: str, runs: Sequence[StudyRun]) -> SchemeRow:
         axes=first.axes,
         runs=tuple(run.label for run in runs),
         num_repeats=len(runs),
-        samples_per_s=centre(speeds) if speeds else None,
+        samples_per_s=center(speeds) if speeds else None,
         samples_per_s_values=speeds,
-        samples_per_s_interval=centre_interval(speeds),
-        step_ns=known_centre([run.typical_step_ns for run in runs]),
+        samples_per_s_interval=center_interval(speeds),
+        step_ns=known_center([run.typical_step_ns for run in runs]),
         composition=mean_composition(runs),
         efficiency=middle_efficiency(runs),
         links=mean_links(runs),
-        peak_memory_bytes=known_centre([run.peak_memory_bytes for run in runs]),
+        peak_memory_bytes=known_center([run.peak_memory_bytes for run in runs]),
         batch=first.batch,
         effective_batch=first.effective_batch,
-        first_loss=known_centre([run.first_loss for run in runs]),
-        last_loss=known_centre([run.last_loss for run in runs]),
-        held_out_loss=known_centre([run.held_out_loss for run in runs]),
+        first_loss=known_center([run.first_loss for run in runs]),
+        last_loss=known_center([run.last_loss for run in runs]),
+        held_out_loss=known_center([run.held_out_loss for run in runs]),
         num_disturbed=sum(bool(run.disturbed) for run in runs),
         num_diverged=sum(run.diverged for run in runs),
         missing=tuple(missing),
@@ -193,7 +193,7 @@ class _Draws:
 
     def of(self, row: SchemeRow, stream: int) -> Floats:
         if (row.key, stream) not in self._known:
-            self._known[row.key, stream] = log_centres(row.samples_per_s_values, stream)
+            self._known[row.key, stream] = log_centers(row.samples_per_s_values, stream)
         return self._known[row.key, stream]
 
 
@@ -206,7 +206,7 @@ def _pair(a: SchemeRow, b: SchemeRow, drawn: _Draws) -> Pair:
     return Pair(
         a=a.title,
         b=b.title,
-        ratio=centre(above) / centre(below),
+        ratio=center(above) / center(below),
         interval=interval,
         p_value=permutation_p(above, below),
         level=None if interval is None else interval.low <= 1 <= interval.high,

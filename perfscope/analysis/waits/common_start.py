@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from perfscope.analysis.clocks.fit import SYNCHRONISING
+from perfscope.analysis.clocks.fit import SYNCHRONIZING
 from perfscope.analysis.collective_waits import JudgedCalls
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.waits.line_table import LineTable
@@ -78,7 +78,7 @@ def _earlier(
         if not members <= row_of.keys():
             continue
         rows = [row_of[rank] for rank in ranks]
-        if match.key.collective in SYNCHRONISING:
+        if match.key.collective in SYNCHRONIZING:
             at = np.flatnonzero(aligned[rows].all(axis=0))
         elif is_pair and match.key.collective == SEND:
             at = np.arange(match.enter.shape[1])

@@ -1,4 +1,4 @@
-"""What the machine says that could make a rank late: remote memory, neighbours, too few CPUs."""
+"""What the machine says that could make a rank late: remote memory, neighbors, too few CPUs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def surroundings(machine: MachineAnalysis | None, hosts: Sequence[Host]) -> Host
 
     Args:
         machine: the run's; None = nothing was recorded.
-        hosts: as `analyse_machine` gives them.
+        hosts: as `analyze_machine` gives them.
     """
     if machine is None:
         return HostConditions()

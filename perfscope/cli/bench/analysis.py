@@ -54,13 +54,13 @@ def finished_run(run_dir: Path) -> Finished:
     Raises:
         RunDirectoryError: the run cannot be read, or holds no result of a bench run.
     """
-    from perfscope.analysis.run import analyse_run
+    from perfscope.analysis.run import analyze_run
     from perfscope.ingest.run import ingest_run
     from perfscope.rundir.reader import RunReader
 
     ingest_run(run_dir)
     reader = RunReader(run_dir)
-    analysis = analyse_run(reader)
+    analysis = analyze_run(reader)
     scheme = analysis.run.scheme
     if analysis.bench is None or scheme is None:
         raise RunDirectoryError(f"{run_dir} holds no result of a bench run that can be read")

@@ -23,7 +23,7 @@ def figures_of_run(run_dir: Path) -> dict[str, Any]:
     Raises:
         RunDirectoryError: the run cannot be read, or no process left its losses.
     """
-    from perfscope.analysis.run import analyse_run
+    from perfscope.analysis.run import analyze_run
     from perfscope.analysis.study.parity import mean_losses
     from perfscope.ingest.run import ingest_run
     from perfscope.messages.missing import cause_text, figure_text
@@ -31,7 +31,7 @@ def figures_of_run(run_dir: Path) -> dict[str, Any]:
 
     ingest_run(run_dir)
     reader = RunReader(run_dir)
-    analysis = analyse_run(reader)
+    analysis = analyze_run(reader)
     records = reader.bench_records()
     if not records:
         raise RunDirectoryError(f"{run_dir} holds no result of a bench run: no process came to its end")

@@ -74,7 +74,7 @@ def emit(result: CheckResult, *, as_json: bool, formats: tuple[tuple[str, Path],
             say_plainly(commands)
         else:
             problems += _printed(commands + "\n")
-    return (*problems, *_summarised(result))
+    return (*problems, *_summarized(result))
 
 
 def write_text(path: Path, text: str) -> None:
@@ -94,7 +94,7 @@ def _printed(text: str) -> list[str]:
     return []
 
 
-def _summarised(result: CheckResult) -> list[str]:
+def _summarized(result: CheckResult) -> list[str]:
     """Adds Markdown to the step's summary, where GitHub Actions runs us; the problem with it."""
     from perfscope.reports.gate.registry import FORMATS
 

@@ -27,11 +27,11 @@ GROUPS = {
     "ethernet": ("Ethernet and TCP", "Ethernet"),
     "io": ("Storage", "storage"),
     "power": ("Power", "power"),
-    "neighbours": ("Neighbours", "neighbours"),
+    "neighbours": ("Neighbors", "neighbours"),
     "stacks": ("Python stacks", "Python stacks"),
 }
 AVAILABLE, PARTLY, MISSING = "✓", "!", "–"
-_COLOUR = {AVAILABLE: "32", PARTLY: "33", MISSING: "90"}
+_COLOR = {AVAILABLE: "32", PARTLY: "33", MISSING: "90"}
 _ASCII = str.maketrans(
     {
         "✓": "+",
@@ -68,7 +68,7 @@ def render(
     for title, body in blocks:
         if body:
             lines += [style.bold(title), *body, ""]
-    # Unindented and without colour or decoration: it is there to be copied.
+    # Unindented and without color or decoration: it is there to be copied.
     lines += [style.bold("Bug report information"), *bug_report(survey, width)]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
@@ -187,7 +187,7 @@ def _source(
     space = " " * indent
     words = _gives(source) if capability.available else (capability.reason or "no reason was given")
     first, *rest = _wrapped(words, width, space)
-    shown = f"\x1b[{_COLOUR[sign]}m{sign}\x1b[0m" if style.on else sign
+    shown = f"\x1b[{_COLOR[sign]}m{sign}\x1b[0m" if style.on else sign
     yield f"  {shown} {pad(capability.collector, indent - 6)}  {first.lstrip()}"
     yield from rest
     if not capability.available:

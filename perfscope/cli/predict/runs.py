@@ -1,4 +1,4 @@
-"""Runs and studies as what predictions start from: opened, ingested, analysed, planned again."""
+"""Runs and studies as what predictions start from: opened, ingested, analyzed, planned again."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class _One:
 
 
 def _load(path: Path, name: str) -> _One:
-    from perfscope.analysis.run import analyse_run
+    from perfscope.analysis.run import analyze_run
     from perfscope.rundir.reader import RunReader
     from perfscope.rundir.records import LayersRecord
 
@@ -163,7 +163,7 @@ def _load(path: Path, name: str) -> _One:
     if scheme is not None:
         config = config_of(reader.run.command)
         plan = _own_plan(config, scheme, name)
-    analysis = analyse_run(reader)
+    analysis = analyze_run(reader)
     run = measured_run(name, analysis, metas, plan)
     if config is None:
         _require_data_parallel(metas, name)

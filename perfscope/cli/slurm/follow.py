@@ -21,7 +21,7 @@ from perfscope.errors import UsageError
 def command(job: str, no_wait: bool, timeout_pending: float | None, no_report: bool, as_json: bool) -> None:
     """Follow a job to its end, put what Slurm knows of it into its run, and print the report.
 
-    The job is named by its id or by the run directory it makes. A run whose job was cancelled, ran out of
+    The job is named by its id or by the run directory it makes. A run whose job was canceled, ran out of
     time or lost a node is marked incomplete, with the reason. With --no-wait the job's state is printed once.
 
     \b

@@ -2,7 +2,7 @@
 
 Measured in processes of their own, so that whoever asks loads neither numpy nor torch, within a hard limit:
 what has not ended by then is killed, and what it had printed is kept. Figures are kept per host and merged:
-the best of several measurements counts, since a neighbour can only make one worse. A refresh forgets them.
+the best of several measurements counts, since a neighbor can only make one worse. A refresh forgets them.
 """
 
 from __future__ import annotations

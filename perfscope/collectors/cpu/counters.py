@@ -288,7 +288,7 @@ def _rows(text: bytes) -> tuple[list[bytes], int, list[bytes]]:
 
 
 def _slices(names: list[bytes], width: int, node_of: dict[int, int]) -> dict[int, list[slice]]:
-    """Node -> where in the words its CPUs' busy columns are: one slice per column and run of neighbours."""
+    """Node -> where in the words its CPUs' busy columns are: one slice per column and run of neighbors."""
     slices: dict[int, list[slice]] = {}
     begin = 0
     nodes = [node_of.get(int(name[3:]), -1) for name in names]

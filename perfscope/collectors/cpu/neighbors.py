@@ -1,7 +1,7 @@
 """CPU time that others take from this machine while the run goes on, and who they are.
 
 The figure is a difference: what all processes of the machine used (/proc/stat) less what the run's own used,
-so it holds though a neighbour's processes come and go between two looks, or are hidden from us. The names
+so it holds though a neighbor's processes come and go between two looks, or are hidden from us. The names
 come from the processes that can be seen.
 
 Of the run are the ranks, everything below them, whatever has this run's PERFSCOPE_RUN_DIR in its
@@ -37,7 +37,7 @@ from perfscope.rundir.redact import redact_argv
 WORTH_NAMING = 0.1  # CPUs
 KERNEL_WORTH_NAMING = 0.5
 MAX_NAMED = 5
-NAMING_NS = 10 * SECOND_NS  # the same neighbour is named this often,
+NAMING_NS = 10 * SECOND_NS  # the same neighbor is named this often,
 CHANGED_NS = 3 * SECOND_NS  # or after so long already,
 CHANGED = 0.2  # where it uses so many CPUs more or fewer than was told
 COMMAND_LENGTH = 80
@@ -49,7 +49,7 @@ _COMMAND_BYTES = 4096  # of a command line that are looked at
 
 
 class _Group(NamedTuple):
-    """Neighbours of one name and user, told about as one."""
+    """Neighbors of one name and user, told about as one."""
 
     name: str
     user: str
@@ -80,7 +80,7 @@ class _Tally:
         )
 
 
-class Neighbours(BaseCollector):
+class Neighbors(BaseCollector):
     """See the module."""
 
     name = "neighbours"
@@ -100,7 +100,7 @@ class Neighbours(BaseCollector):
         self._tallies: dict[_Group, _Tally] = {}
         self._busy = 0
         self._num_cpus = 1
-        self._ticks = 0  # the counter: what neighbours have used so far
+        self._ticks = 0  # the counter: what neighbors have used so far
         self._debt = 0
         self._at_ns = 0
         self._next_ns = 0
@@ -349,7 +349,7 @@ def _age(key: Key) -> tuple[int, int]:
 
 
 def _hidden(ctx: Context) -> tuple[Absent, ...]:
-    """What cannot be known about neighbours here."""
+    """What cannot be known about neighbors here."""
     absent = []
     options = [line.split() for line in ctx.read_or("/proc/self/mounts").splitlines()]
     hides = [

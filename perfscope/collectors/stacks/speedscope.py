@@ -14,7 +14,7 @@ SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 MAX_STACKS = 20_000  # distinct stacks kept per rank; what comes on top is one stack named OTHER
 OTHER = "(stacks beyond the limit)"
 
-# Where a Python thread rests (file, function), as py-spy itself recognises idle threads.
+# Where a Python thread rests (file, function), as py-spy itself recognizes idle threads.
 _RESTING = {
     ("threading.py", "wait"),
     ("threading.py", "_wait_for_tstate_lock"),

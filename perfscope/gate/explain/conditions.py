@@ -21,7 +21,7 @@ from perfscope.units import format_ratio, format_si
 
 CLOCK = 0.03  # a clock lower by less than this share explains nothing
 SHARE = 0.01  # of the steps' time; likewise
-CPUS = 0.02  # of the CPUs that neighbours take; likewise
+CPUS = 0.02  # of the CPUs that neighbors take; likewise
 # Different in any two launches, and nothing of speed in them.
 _NO_SETTING_NAMES = """
 RANK LOCAL_RANK NODE_RANK GROUP_RANK ROLE_RANK MASTER_ADDR MASTER_PORT PYTHONHASHSEED PMI_RANK
@@ -77,7 +77,7 @@ def around(sides: Sides) -> Around:
         weighty = cost > 0 and (one.what != "pressure" or pressed_by_others)
         if (
             weighty and one.what != "pressure"
-        ):  # pressure tells of what neighbours and throttling are counted for
+        ):  # pressure tells of what neighbors and throttling are counted for
             explained += cost
         found.append(_measured(one, shift, weighty))
     settings = _settings(sides)

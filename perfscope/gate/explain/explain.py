@@ -127,7 +127,7 @@ def _along_first(moves: Sequence[Moved], direction: int) -> tuple[Moved, ...]:
 
 
 def _as_judged(step: Shift, deciding: MetricVerdict | None) -> Shift:
-    """The step's change as the verdict has it, where the centre of all differences contradicts a slow-down.
+    """The step's change as the verdict has it, where the center of all differences contradicts a slow-down.
 
     The verdict looks at medians; in noise the two can differ in sign, and what was judged is to be explained.
     """

@@ -1,7 +1,7 @@
 """Which layers take longer.
 
 Their times come from a handful of traced steps, and whole traces run faster or slower than others (a
-neighbour, a cold cache). That pace hits all layers alike, so each run's layers are divided by its pace
+neighbor, a cold cache). That pace hits all layers alike, so each run's layers are divided by its pace
 first: the weighted median, over the layers, of the time against that layer's median in the base. What then
 still moved, moved by itself. Layers' times hold only the operators that run in no layer further in, so a
 slower block is not blamed on its children.

@@ -1,8 +1,8 @@
 """Two sides of runs, and by how much any figure of theirs moved from one to the other.
 
-Runs are the unit. Where every run has a neighbour in time on the other side (the same `pair` number), the
+Runs are the unit. Where every run has a neighbor in time on the other side (the same `pair` number), the
 change is taken within pairs, so that drift of the machine falls out; else over all pairs of a base and a
-head run. Either way it is the Hodges-Lehmann centre (median of Walsh averages or of pairwise differences)
+head run. Either way it is the Hodges-Lehmann center (median of Walsh averages or of pairwise differences)
 with the exact-rank interval of gate.statistics: one bad run in five moves neither much.
 """
 
@@ -18,7 +18,7 @@ from perfscope.gate.records import RunFigures
 from perfscope.gate.statistics import shift_interval, walsh_interval
 
 FEWEST = 3  # runs a side below which nothing is said: two values have no middle
-# Below five differences even the whole range covers the truth too rarely; it is widened around its centre.
+# Below five differences even the whole range covers the truth too rarely; it is widened around its center.
 _WIDER = {3: 2.0, 4: 1.4}
 Figure = Callable[[RunFigures], float | None]
 
@@ -29,7 +29,7 @@ class Shift:
 
     Attributes:
         base, head: medians over runs.
-        change: centre of the differences; low, high its 95 % interval.
+        change: center of the differences; low, high its 95 % interval.
     """
 
     base: float
@@ -111,10 +111,10 @@ def shift_of(base: Sequence[float | None], head: Sequence[float | None], paired:
     if paired and len(differences) >= FEWEST:
         values = np.array(differences)
         upper = np.triu_indices(len(values))
-        centre = float(np.median((values[upper[0]] + values[upper[1]]) / 2))
+        center = float(np.median((values[upper[0]] + values[upper[1]]) / 2))
         interval = walsh_interval(values)
     elif min(len(first), len(second)) >= FEWEST:
-        centre = float(np.median(np.subtract.outer(np.array(second), np.array(first))))
+        center = float(np.median(np.subtract.outer(np.array(second), np.array(first))))
         interval = shift_interval(first, second)
     else:
         return None
@@ -123,9 +123,9 @@ def shift_of(base: Sequence[float | None], head: Sequence[float | None], paired:
     return Shift(
         base=float(np.median(first)),
         head=float(np.median(second)),
-        change=centre,
-        low=centre - (centre - interval[0]) * wider,
-        high=centre + (interval[1] - centre) * wider,
+        change=center,
+        low=center - (center - interval[0]) * wider,
+        high=center + (interval[1] - center) * wider,
     )
 
 

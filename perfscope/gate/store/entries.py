@@ -89,7 +89,7 @@ class Digest:
     step_p10: float | None
 
 
-def summarise(name: str, fingerprint: Fingerprint, runs: Iterable[Digest]) -> BaselineEntry:
+def summarize(name: str, fingerprint: Fingerprint, runs: Iterable[Digest]) -> BaselineEntry:
     """The entry of `runs`, oldest first."""
     every = list(runs)
     starts = [digest.start_unix_ns for digest in every if digest.start_unix_ns is not None]

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from perfscope.gate.records import Fingerprint, RunFigures
-from perfscope.gate.store.entries import BaselineEntry, check_name, check_put, digest, in_order, summarise
+from perfscope.gate.store.entries import BaselineEntry, check_name, check_put, digest, in_order, summarize
 from perfscope.gate.store.errors import BaselineError, shown
 from perfscope.gate.store.locking import TIMEOUT_S, beside, locked
 from perfscope.gate.store.shareable import decode_run, encode_run, shareable
@@ -210,7 +210,7 @@ def _sorted(groups: Mapping[tuple[str, Fingerprint], object]) -> list[tuple[str,
 
 
 def _entry(name: str, fingerprint: Fingerprint, groups: Groups) -> BaselineEntry:
-    return summarise(name, fingerprint, map(digest, groups[name, fingerprint]))
+    return summarize(name, fingerprint, map(digest, groups[name, fingerprint]))
 
 
 def _write(target: Path, path: Path, content: bytes) -> None:

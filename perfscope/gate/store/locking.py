@@ -20,7 +20,7 @@ _LONGEST = 50  # characters of a file's name that enter the names beside it: at 
 
 
 def beside(target: Path, suffix: str) -> Path:
-    """A hidden neighbour of `target`."""
+    """A hidden neighbor of `target`."""
     return target.with_name(f".{target.name[:_LONGEST]}.{suffix}")
 
 

@@ -23,7 +23,7 @@ from perfscope.gate.store.entries import (
     identity,
     in_order,
     is_storable,
-    summarise,
+    summarize,
 )
 from perfscope.gate.store.errors import BaselineError, shown
 from perfscope.gate.store.json_file import missing, read_regular
@@ -264,7 +264,7 @@ def _entry(connection: sqlite3.Connection, id_: int, name: str, fingerprint: Fin
         "SELECT figures FROM runs WHERE benchmark = ? ORDER BY coalesce(start_unix_ns, -1), identity", (id_,)
     )
     digests = [digest(_decoded(text, fingerprint)) for (text,) in rows.fetchall()]
-    return summarise(name, fingerprint, digests)
+    return summarize(name, fingerprint, digests)
 
 
 def _decoded(text: object, fingerprint: Fingerprint) -> RunFigures:

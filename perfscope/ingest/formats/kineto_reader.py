@@ -5,7 +5,7 @@ one. Decoding `[` + chunk + `]` decides it: text cut in the middle of an event i
 decode that succeeds proves the cut. One that fails is tried with earlier cuts, then handed to
 `salvage`, which walks the brackets and keeps every event that can be read.
 
-Runs of Python stack frames, most of many a file, are recognised and never built.
+Runs of Python stack frames, most of many a file, are recognized and never built.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class FrameworkTrace(Struct):
         bytes_read: int = UNKNOWN,
         bytes_written: int = UNKNOWN,
     ) -> None:
-        """One span. Times: ns since the Unix epoch. `flops`, bytes: modelled from shapes, as in TIMELINE."""
+        """One span. Times: ns since the Unix epoch. `flops`, bytes: modeled from shapes, as in TIMELINE."""
         if collective is not None:
             self._collectives[len(self._names)] = collective
         self.extend(

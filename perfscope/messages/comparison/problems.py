@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from perfscope.messages.efficiency import TITLES
 from perfscope.messages.lists import counted
 from perfscope.messages.sentences import capital
 from perfscope.messages.study import crowd, named, ranks
 from perfscope.vocabulary.causes import Cause
 from perfscope.vocabulary.comparison import ProblemKind
+from perfscope.vocabulary.efficiency import PopFactor
 
 # Problems that several runs may share; {names} and {were} are filled in by `shared`.
 _SHARED = {
@@ -93,7 +95,7 @@ def incomplete(label: str, reasons: Sequence[str]) -> str:
 
 
 def bad_factors(label: str, factors: Mapping[str, float]) -> str:
-    figures = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in factors.items())
+    figures = ", ".join(f"{TITLES[PopFactor(name)].lower()} {value:.3g}" for name, value in factors.items())
     return (
         f"{label}: {figures} cannot be a share of anything (0 to 1); the clocks or the traces of this run "
         "disagree. These are shown as missing."

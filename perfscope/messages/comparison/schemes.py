@@ -166,7 +166,7 @@ def overtakes(
     basis = "the bytes each sends" if from_bytes else "all exposed communication going as 1 / bandwidth"
     return (
         f"{other} would overtake {winner} with {link_class} {how} as here{rate}, where both need "
-        f"{format_ns(batch_ns)} for a batch; modelled from {basis}."
+        f"{format_ns(batch_ns)} for a batch; modeled from {basis}."
     )
 
 

@@ -37,7 +37,7 @@ _NEXT = {
     "copy": "Look for new transfers between host and device (`.to`, `.item`, `.cpu`, pinned memory).",
     "input_wait": "Look at what changed in the data loader: transforms, workers, prefetching, storage.",
     "optimizer": "Look at what changed in the optimizer: its kind, `foreach` or `fused`, parameter groups.",
-    "idle": "Look at what changed in Python code between operators: logging, synchronising, small operators.",
+    "idle": "Look at what changed in Python code between operators: logging, synchronizing, small operators.",
 }
 # What is measured around runs, by its name in the result.
 QUANTITIES = {

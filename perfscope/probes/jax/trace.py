@@ -52,7 +52,7 @@ class JaxTrace(Trace):
         if self._session is not None or profiler._profile_state.profile_session is not None:
             return False
         if not getattr(bridge, "_backends", None):
-            return False  # asking would initialise one, perhaps before jax.distributed is
+            return False  # asking would initialize one, perhaps before jax.distributed is
         library = profiler._profiler
         options = library.ProfileOptions()
         for name, level in (("python_tracer_level", 0), ("host_tracer_level", HOST_LEVEL)):

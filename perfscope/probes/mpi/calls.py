@@ -94,7 +94,7 @@ class Timing:
         known_place = getattr(comm, "_perfscope", None)
         if known_place is None:
             known_place = comm._perfscope = self.places.stranger(comm)
-        elif callable(known_place):  # made before MPI was initialised
+        elif callable(known_place):  # made before MPI was initialized
             known_place = comm._perfscope = known_place(comm)
         result: Communicator = known_place
         return result

@@ -16,7 +16,7 @@ from .groups import Communicator
 from .table import CREATE, METHODS
 
 _KINDS = ("Intracomm", "Cartcomm", "Graphcomm", "Distgraphcomm", "Intercomm", "Topocomm", "Comm")
-# Method -> how the new communicator is labelled; cart: with its extents.
+# Method -> how the new communicator is labeled; cart: with its extents.
 _MAKERS = {
     "Dup": "dup", "Clone": "dup", "Dup_with_info": "dup", "Idup": "dup", "Idup_with_info": "dup",
     "Create": "create", "Create_group": "group", "Split": "split", "Split_type": "split", "Shrink": "shrink",
@@ -68,7 +68,7 @@ class Comms:
         """COMM_WORLD or COMM_SELF as an object of ours, also while MPI may not be called (rc.initialize).
 
         To make one communicator of another, mpi4py asks MPI what kind it is; MPI ends a program that asks
-        before it was initialised. So there the handle itself is copied.
+        before it was initialized. So there the handle itself is copied.
         """
         mpi = self._mpi
         if mpi.Is_initialized() and not mpi.Is_finalized():

@@ -41,7 +41,7 @@ class TorchTrace(Trace):
     """
 
     suffix = layout.KINETO
-    _initialised = False
+    _initialized = False
 
     def __init__(self) -> None:
         self._profile: Optional[Any] = None
@@ -95,15 +95,15 @@ class TorchTrace(Trace):
 
     @staticmethod
     def _prepare(profile: Any) -> None:
-        """Kineto wants to be initialised by the thread that imported torch, and says so where it is not. It
+        """Kineto wants to be initialized by the thread that imported torch, and says so where it is not. It
         records all the same; at import would be too early (CUDA's own libraries would be loaded by it).
         """
-        if TorchTrace._initialised or threading.get_ident() == _IMPORTER:
+        if TorchTrace._initialized or threading.get_ident() == _IMPORTER:
             profile._prepare_trace()
         else:
             with without_line(_KINETO_LINE):
                 profile._prepare_trace()
-        TorchTrace._initialised = True
+        TorchTrace._initialized = True
 
     @staticmethod
     def _describe(torch: Any) -> None:

@@ -23,7 +23,7 @@ function startTimeline(raw) {
     input.search(byId("tl-search").value);
   });
   const legend = byId("tl-legend");
-  const used = new Set(data.colours);
+  const used = new Set(data.colors);
   for (const [key, title] of LEGEND) {
     if (!used.has(key)) continue;
     const item = element("li", title);

@@ -75,7 +75,7 @@ class TimelineData {
   constructor(raw) {
     Object.assign(this, { strings: raw.strings, kinds: raw.kinds, phases: raw.phases, focus: raw.focus });
     this.definitions = raw.definitions;
-    this.colours = this.definitions.kind.map((_, def) => this.colourOf(def));
+    this.colors = this.definitions.kind.map((_, def) => this.colorOf(def));
     this.raw = raw.windows;
     this.windows = new Map();
     this.hits = null; // per definition: does it match the search
@@ -112,7 +112,7 @@ class TimelineData {
   }
 
   // Which entry of the legend a span belongs to.
-  colourOf(def) {
+  colorOf(def) {
     const kind = this.kind(def);
     if (kind === "comm") return "exposed_comm";
     if (kind === "copy") return "copy";

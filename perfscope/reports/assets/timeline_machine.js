@@ -39,9 +39,9 @@ function drawCounters(view, pen) {
   for (const { lane, top } of view.counters) {
     const base = top + COUNTER_ROW;
     const y = (value) => base - clamp(value / lane.top, 0, 1) * (COUNTER_ROW - 4);
-    pen.fillStyle = view.colour.bg;
+    pen.fillStyle = view.color.bg;
     pen.fillRect(view.gutter, top, view.plotWidth, COUNTER_ROW);
-    pen.fillStyle = view.colour.surface;
+    pen.fillStyle = view.color.surface;
     pen.fillRect(view.gutter, top, view.plotWidth, COUNTER_ROW);
     drawDisturbances(view, pen, top, COUNTER_ROW);
     pen.beginPath();
@@ -65,14 +65,14 @@ function drawCounterNames(view, pen) {
   pen.textBaseline = "middle";
   view.counters.forEach(({ lane, top }, n) => {
     if (!n) {
-      pen.fillStyle = view.colour.line;
+      pen.fillStyle = view.color.line;
       pen.fillRect(0, top - RANK_GAP / 2 - 2, view.width, 1);
     }
     pen.font = "600 12px system-ui, sans-serif";
-    pen.fillStyle = view.colour.ink;
+    pen.fillStyle = view.color.ink;
     pen.fillText(fitted(pen, lane.label, view.gutter - 22), 12, top + 11);
     pen.font = "12px system-ui, sans-serif";
-    pen.fillStyle = view.colour.ink2;
+    pen.fillStyle = view.color.ink2;
     pen.fillText(fitted(pen, `0 to ${formatUnit(lane.unit, lane.top)}`, view.gutter - 22), 12, top + 27);
   });
 }

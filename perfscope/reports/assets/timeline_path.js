@@ -67,8 +67,8 @@ function drawPath(view, pen) {
   }
   flush();
   pen.lineCap = "butt";
-  for (const [colour, wide] of [[view.colour.bg, PATH_LINE + 3], [view.colour.ink, PATH_LINE]]) {
-    pen.strokeStyle = colour;
+  for (const [color, wide] of [[view.color.bg, PATH_LINE + 3], [view.color.ink, PATH_LINE]]) {
+    pen.strokeStyle = color;
     pen.lineWidth = wide;
     pen.stroke(lines);
   }
@@ -94,16 +94,16 @@ function drawPathLinks(view, pen, links, y) {
     last = x;
     const [top, tip] = [y(from), y(to)];
     const way = Math.sign(tip - top);
-    for (const [colour, wide] of [[view.colour.bg, 4.5], [view.colour.ink, roomy ? 2 : 1]]) {
-      pen.strokeStyle = colour;
+    for (const [color, wide] of [[view.color.bg, 4.5], [view.color.ink, roomy ? 2 : 1]]) {
+      pen.strokeStyle = color;
       pen.lineWidth = wide;
       pen.beginPath();
       pen.moveTo(x, top);
       pen.lineTo(x, tip - way * (roomy ? 5 : 0));
-      if (roomy || colour !== view.colour.bg) pen.stroke();
+      if (roomy || color !== view.color.bg) pen.stroke();
     }
     if (!roomy) continue;
-    pen.fillStyle = view.colour.ink;
+    pen.fillStyle = view.color.ink;
     pen.beginPath();
     pen.moveTo(x, tip);
     pen.lineTo(x - 4.5, tip - way * 8);

@@ -49,27 +49,27 @@ class TimelineView {
   readTheme() {
     const style = getComputedStyle(document.documentElement);
     const read = (name) => style.getPropertyValue(name).trim();
-    this.colour = {
+    this.color = {
       bg: read("--bg"), surface: read("--surface"), ink: read("--ink"), ink2: read("--ink-2"), line: read("--line"),
       line2: read("--line-2"), accent: read("--accent"), hatch: read("--hatch"),
     };
     this.fill = {};
     this.ink = {};
     for (const [key] of LEGEND) {
-      this.fill[key] = key === "outline" ? this.colour.line2 : read(`--part-${key}`);
-      this.ink[key] = key === "outline" ? this.colour.ink : read(`--part-${key}-ink`);
+      this.fill[key] = key === "outline" ? this.color.line2 : read(`--part-${key}`);
+      this.ink[key] = key === "outline" ? this.color.ink : read(`--part-${key}-ink`);
     }
     this.hatches = { exposed_comm: this.hatch("diagonal"), input_wait: this.hatch("vertical"), optimizer: this.hatch("dots"), copy: this.hatch("horizontal") };
     this.warning = this.hatch("diagonal", this.fill.input_wait);
   }
 
-  hatch(kind, colour = this.colour.hatch) {
+  hatch(kind, color = this.color.hatch) {
     const tile = document.createElement("canvas");
     tile.width = 8;
     tile.height = 8;
     const pen = tile.getContext("2d");
-    pen.strokeStyle = colour;
-    pen.fillStyle = colour;
+    pen.strokeStyle = color;
+    pen.fillStyle = color;
     pen.lineWidth = 1.6;
     pen.beginPath();
     if (kind === "diagonal") for (const x of [-8, 0, 8]) { pen.moveTo(x, 8); pen.lineTo(x + 8, 0); }
@@ -120,11 +120,11 @@ class TimelineView {
   // other bare marks not counted.
   tellingDepth(role) {
     const said = [];
-    const { colours } = this.data;
+    const { colors } = this.data;
     for (const lane of this.window.lanes.filter((l) => l.role === role)) {
       for (const row of lane.rows) {
         for (const i of row.spans) {
-          if (colours[lane.def[i]] !== "outline") said[row.depth] = (said[row.depth] || 0) + lane.end[i] - lane.start[i];
+          if (colors[lane.def[i]] !== "outline") said[row.depth] = (said[row.depth] || 0) + lane.end[i] - lane.start[i];
         }
       }
     }
@@ -170,8 +170,8 @@ class TimelineView {
   }
 
   zoom(factor, around) {
-    const centre = around ?? (this.t0 + this.t1) / 2;
-    this.show(centre - (centre - this.t0) * factor, centre + (this.t1 - centre) * factor);
+    const center = around ?? (this.t0 + this.t1) / 2;
+    this.show(center - (center - this.t0) * factor, center + (this.t1 - center) * factor);
   }
 
   redraw() {
@@ -190,7 +190,7 @@ class TimelineView {
     if (!this.width) return;
     const pen = this.context;
     pen.setTransform(this.scale, 0, 0, this.scale, 0, 0);
-    pen.fillStyle = this.colour.bg;
+    pen.fillStyle = this.color.bg;
     pen.fillRect(0, 0, this.width, this.viewHeight);
     this.scrollTop = this.scroller.scrollTop;
     this.drawn = 0;
@@ -210,8 +210,8 @@ class TimelineView {
     drawCounters(this, pen);
     this.drawSteps(pen);
     drawPath(this, pen);
-    this.outlineSpan(pen, this.hover, this.colour.ink, 1.5);
-    this.outlineSpan(pen, this.picked, this.colour.ink, 2.5);
+    this.outlineSpan(pen, this.hover, this.color.ink, 1.5);
+    this.outlineSpan(pen, this.picked, this.color.ink, 2.5);
     pen.restore();
     pen.restore();
     this.drawAxis(pen);
@@ -224,15 +224,15 @@ class TimelineView {
     pen.textBaseline = "middle";
     for (const [n, rank] of this.ranks.entries()) {
       if (n) {
-        pen.fillStyle = this.colour.line;
+        pen.fillStyle = this.color.line;
         pen.fillRect(0, rank.top - RANK_GAP / 2 - LANE_GAP / 2, this.width, 1);
       }
-      pen.fillStyle = this.colour.ink;
+      pen.fillStyle = this.color.ink;
       pen.font = "600 12.5px system-ui, sans-serif";
       pen.fillText(`rank ${rank.rank}`, 12, rank.top + ROW / 2);
       pen.font = "12px system-ui, sans-serif";
       for (const [m, place] of rank.lanes.entries()) {
-        pen.fillStyle = this.colour.ink2;
+        pen.fillStyle = this.color.ink2;
         const text = fitted(pen, place.lane.label, this.gutter - 22);
         pen.fillText(text, 12, place.top + ROW / 2 + (m ? 0 : ROW));
       }
@@ -244,7 +244,7 @@ class TimelineView {
   }
 
   drawGrid(pen) {
-    pen.fillStyle = this.colour.line;
+    pen.fillStyle = this.color.line;
     for (const [time] of this.ticks()) pen.fillRect(Math.round(this.x(time)), 0, 1, this.height);
   }
 
@@ -267,7 +267,7 @@ class TimelineView {
       const next = Math.max(row.firstAfter(edge), n + 1);
       const cover = (row.busy[next] - row.busy[n]) / perPixel;
       pen.globalAlpha = clamp(cover, 0.35, 1) * (hits && !this.anyHit(row, n, next) ? 0.18 : 1);
-      pen.fillStyle = this.fill[this.data.colours[def]];
+      pen.fillStyle = this.fill[this.data.colors[def]];
       pen.fillRect(Math.floor(x0), row.top, Math.max(Math.min(cover, 1.5), 1), ROW - 2);
       pen.globalAlpha = 1;
       n = next;
@@ -281,7 +281,7 @@ class TimelineView {
   }
 
   drawSpan(pen, row, n, def, x0, width, dimmed) {
-    const key = this.data.colours[def];
+    const key = this.data.colors[def];
     const left = Math.max(x0, this.gutter - 2);
     const right = Math.min(x0 + width, this.gutter + this.plotWidth + 2);
     const size = Math.max(right - left - (width > 4 ? 1 : 0), 0.8);
@@ -289,9 +289,9 @@ class TimelineView {
     const mark = this.data.kind(def) === "annotation";
     pen.globalAlpha = dimmed ? 0.18 : mark && key !== "outline" ? 0.34 : 1;
     if (key === "outline") {
-      pen.fillStyle = this.colour.surface;
+      pen.fillStyle = this.color.surface;
       pen.fillRect(left, row.top, size, tall);
-      pen.strokeStyle = this.colour.line2;
+      pen.strokeStyle = this.color.line2;
       pen.lineWidth = 1;
       pen.strokeRect(left + 0.5, row.top + 0.5, Math.max(size - 1, 0), tall - 1);
     } else {
@@ -307,7 +307,7 @@ class TimelineView {
       pen.fillStyle = this.fill[key];
       pen.fillRect(left, row.top, Math.min(3, size), tall);
     }
-    if (size > 26) this.label(pen, row, def, left, size, mark ? this.colour.ink : this.ink[key], key);
+    if (size > 26) this.label(pen, row, def, left, size, mark ? this.color.ink : this.ink[key], key);
     pen.globalAlpha = 1;
   }
 
@@ -327,7 +327,7 @@ class TimelineView {
   }
 
   drawSteps(pen) {
-    pen.strokeStyle = this.colour.ink2;
+    pen.strokeStyle = this.color.ink2;
     pen.lineWidth = 1;
     pen.setLineDash([3, 3]);
     pen.beginPath();
@@ -345,24 +345,24 @@ class TimelineView {
     pen.setLineDash([]);
   }
 
-  outlineSpan(pen, span, colour, width) {
+  outlineSpan(pen, span, color, width) {
     if (!span) return;
     const x0 = Math.max(this.x(span.row.start[span.n]), this.gutter - 3);
     const x1 = Math.min(this.x(span.row.end[span.n]), this.gutter + this.plotWidth + 3);
-    pen.strokeStyle = colour;
+    pen.strokeStyle = color;
     pen.lineWidth = width;
     pen.strokeRect(x0 - 0.5, span.row.top - 0.5, Math.max(x1 - x0, 2), ROW - 1);
-    this.outlineTwins(pen, span, colour);
+    this.outlineTwins(pen, span, color);
   }
 
   // The same work in the same step of the other ranks: that is what one compares.
-  outlineTwins(pen, span, colour) {
+  outlineTwins(pen, span, color) {
     const { lane } = span.row;
     const def = lane.def[span.row.spans[span.n]];
     const step = lane.step[span.row.spans[span.n]];
     const order = this.orderInStep(span.row, span.n, def, step);
     pen.lineWidth = 1;
-    pen.strokeStyle = colour;
+    pen.strokeStyle = color;
     for (const row of this.rows) {
       if (row.lane.rank === lane.rank || row.lane.role !== lane.role || row.depth !== span.row.depth) continue;
       const twin = this.nthInStep(row, def, step, order);
@@ -404,15 +404,15 @@ class TimelineView {
   }
 
   drawAxis(pen) {
-    pen.fillStyle = this.colour.bg;
+    pen.fillStyle = this.color.bg;
     pen.fillRect(0, 0, this.width, AXIS);
     drawDisturbances(this, pen, 0, AXIS, 1);
-    pen.fillStyle = this.colour.line2;
+    pen.fillStyle = this.color.line2;
     pen.fillRect(0, AXIS - 1, this.width, 1);
     pen.font = "12px system-ui, sans-serif";
     pen.textBaseline = "middle";
     pen.textAlign = "center";
-    pen.fillStyle = this.colour.ink2;
+    pen.fillStyle = this.color.ink2;
     for (const [time, text] of this.ticks()) {
       const x = this.x(time);
       pen.fillRect(Math.round(x), AXIS - 6, 1, 5);
@@ -422,7 +422,7 @@ class TimelineView {
     const first = this.ranks.length ? this.ranks[0].rank : -1;
     for (const mark of this.window.steps) if (mark.rank === first) this.drawStepName(pen, mark);
     pen.textAlign = "left";
-    pen.fillStyle = this.colour.ink2;
+    pen.fillStyle = this.color.ink2;
     if (this.width >= 560) pen.fillText("since window start", 12, AXIS - 14);
   }
 
@@ -430,18 +430,18 @@ class TimelineView {
     const x0 = Math.max(this.x(mark.start), this.gutter);
     const x1 = Math.min(this.x(mark.end), this.gutter + this.plotWidth);
     if (x1 - x0 < 8) return;
-    pen.fillStyle = this.colour.line2;
+    pen.fillStyle = this.color.line2;
     pen.fillRect(x0 + 1, 4, x1 - x0 - 2, 2);
     const text = `step ${mark.step} · ${formatNs(mark.end - mark.start)}`;
-    pen.fillStyle = this.colour.ink;
+    pen.fillStyle = this.color.ink;
     if (pen.measureText(text).width < x1 - x0 - 4) pen.fillText(text, (x0 + x1) / 2, 15);
   }
 
   drawMinimap(pen) {
     const y = this.viewHeight - MINIMAP;
-    pen.fillStyle = this.colour.surface;
+    pen.fillStyle = this.color.surface;
     pen.fillRect(0, y, this.width, MINIMAP);
-    pen.fillStyle = this.colour.line2;
+    pen.fillStyle = this.color.line2;
     const x0 = this.gutter + (this.t0 / this.window.dur) * this.plotWidth;
     const width = ((this.t1 - this.t0) / this.window.dur) * this.plotWidth;
     pen.fillRect(x0, y + 3, Math.max(width, 6), MINIMAP - 6);
@@ -450,14 +450,14 @@ class TimelineView {
   drawCursor(pen) {
     if (this.cursor === null || this.cursor < this.t0 || this.cursor > this.t1) return;
     const x = Math.round(this.x(this.cursor));
-    pen.fillStyle = this.colour.accent;
+    pen.fillStyle = this.color.accent;
     pen.fillRect(x, AXIS - 8, 1, this.viewHeight - AXIS - MINIMAP + 8);
     const text = formatNs(this.cursor);
     pen.font = "600 12px system-ui, sans-serif";
     const width = pen.measureText(text).width + 10;
     const left = clamp(x - width / 2, this.gutter, this.width - width - 2);
     pen.fillRect(left, AXIS - 23, width, 17);
-    pen.fillStyle = this.colour.bg;
+    pen.fillStyle = this.color.bg;
     pen.textBaseline = "middle";
     pen.fillText(text, left + 5, AXIS - 14);
   }

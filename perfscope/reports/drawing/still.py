@@ -334,7 +334,7 @@ def _short_name(layer: str, letters: int) -> str:
     return "" if layer.isdigit() else layer  # a bare index names nothing
 
 
-def colour_key(kind: str, phase: str, has_layer: bool) -> str:
+def color_key(kind: str, phase: str, has_layer: bool) -> str:
     """Which entry of LEGEND a span belongs to; timeline_data.js says the same."""
     if kind in _KIND_KEYS:
         return _KIND_KEYS[kind]
@@ -354,7 +354,7 @@ def _pieces(
     slack = int(duration * INK)
     annotation = extract.kinds.index("annotation")
     for i in inside.tolist():
-        key = colour_key(extract.kinds[lane.kind[i]], extract.phases[lane.phase[i]], bool(lane.layer[i] >= 0))
+        key = color_key(extract.kinds[lane.kind[i]], extract.phases[lane.phase[i]], bool(lane.layer[i] >= 0))
         tint = bool(lane.kind[i] == annotation)
         left, right = max(int(lane.start_ns[i]), start), min(int(ends[i]), start + duration)
         row = boxes.setdefault((key, depths[int(lane.depth[i])], tint), [])

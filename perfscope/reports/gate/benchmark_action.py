@@ -14,7 +14,7 @@ be better when smaller. Hence:
   time.
 
 Units stay the same from run to run, as the action's charts need: ms for times, µs per sample, MiB, joules.
-`range` is half of the 95 % interval of the head's centre.
+`range` is half of the 95 % interval of the head's center.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Format: https://bencher.dev/docs/reference/bencher-metric-format, its schema htt
 {benchmark: {measure: {"value": number, "lower_value": number, "upper_value": number}}}; the bounds are
 optional. Names of benchmarks have at most 1,024 characters, of measures 64; neither may be empty.
 
-Given are the head's medians, bounded by the 95 % interval of the centre of its runs (left out of fewer than
+Given are the head's medians, bounded by the 95 % interval of the center of its runs (left out of fewer than
 five runs). BMF has no units, so they are fixed here. `latency` (ns) and `throughput` (operations/s) are
 Bencher's own measures; the others come into being when first sent:
 

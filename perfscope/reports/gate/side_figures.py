@@ -19,7 +19,7 @@ class HeadFigure:
 
     Attributes:
         value: median over the head's runs, in the metric's unit.
-        low, high: 95 % interval of the centre of the runs (Walsh averages; 93.75 % of five runs); None of
+        low, high: 95 % interval of the center of the runs (Walsh averages; 93.75 % of five runs); None of
             fewer.
     """
 

@@ -21,7 +21,7 @@ _GLUED = re.compile(
     r"(?<=\d) (?=(?:[nµm]?s|[KMGT]?i?B|m?J|GHz)\b|%)|(?<=\bp) (?=[=<])|(?<=[=<]) (?=\d)|(?<=\(fingerprint) "
 )
 
-# Orange against blue: told apart with every common colour blindness, and on dark and light ground.
+# Orange against blue: told apart with every common color blindness, and on dark and light ground.
 _BAD, _GOOD, _CARE = "38;5;166", "38;5;33", "38;5;136"
 _OUTCOME = {
     Outcome.PASS: _GOOD,

@@ -50,7 +50,7 @@ class Break(Struct, frozen=True, kw_only=True):
 
 
 class ColumnPart(Struct, frozen=True, kw_only=True):
-    """One colour of the columns. `key`: as of model.Part; `title` for the legend."""
+    """One color of the columns. `key`: as of model.Part; `title` for the legend."""
 
     key: str
     title: str

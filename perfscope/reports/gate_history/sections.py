@@ -44,7 +44,7 @@ MOST_PARTS_TOLD = 3
 FEWEST_FOR_CHART = 2
 # Parts of a column, bottom up; the last two are all that is known without a trace.
 _COLUMN_PARTS = (*PARTS, "backward", "rest")
-_COLOURS = {"rest": "host"}
+_COLORS = {"rest": "host"}
 
 
 def history_section(trend: Trend, number: int, title: str) -> Section:
@@ -81,7 +81,7 @@ def main_chart(trend: Trend, prefix: str) -> HistoryChart:
             for point, session in zip(chart.points, trend.sessions[-MOST_SHOWN:], strict=True)
         ),
         levels=_levels(trend, chart.points[0].number if chart.points else 1),
-        parts=tuple(ColumnPart(key=_COLOURS.get(key, key), title=TITLES.get(key, key)) for key in keys),
+        parts=tuple(ColumnPart(key=_COLORS.get(key, key), title=TITLES.get(key, key)) for key in keys),
         parts_title="where the step went",
         caption=_caption(trend, bool(keys)),
     )

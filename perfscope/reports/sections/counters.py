@@ -59,7 +59,7 @@ TITLES = {
 }
 # Where a group has readings in several units.
 CHART_TITLES = {
-    ("gpu", Unit.RATIO): "GPUs, utilisation",
+    ("gpu", Unit.RATIO): "GPUs, utilization",
     ("gpu", Unit.BYTES): "GPUs, memory in use",
     ("gpu", Unit.TEMPERATURE): "GPUs, temperature",
     ("memory", Unit.RATE): "Memory bandwidth",

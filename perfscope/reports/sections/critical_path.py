@@ -37,8 +37,8 @@ MOST_RANKS = 12
 LEAST_SHARE = 0.02  # of the path, to be worth a place in the sentence
 LONGEST_NAME = 60
 
-# Kinds of the path -> colour of the bars. Communication of which the other ends are not known has the lighter
-# colour of waiting: it may be waiting in part.
+# Kinds of the path -> color of the bars. Communication of which the other ends are not known has the lighter
+# color of waiting: it may be waiting in part.
 _PARTS = (
     ("compute", ChartPart(key="compute", title="Compute")),
     ("transfer", ChartPart(key="exposed_comm", title="Transfer", hint="from the last rank's entry on")),

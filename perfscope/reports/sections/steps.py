@@ -101,13 +101,13 @@ def _parts(analysis: RunAnalysis) -> tuple[ChartPart, ...]:
 
 def breakdown_section(analysis: RunAnalysis) -> Section:
     scope = scope_of(analysis)
-    analysed = [(rank, rank.breakdown_ns) for rank in analysis.ranks if rank.breakdown_ns is not None]
+    analyzed = [(rank, rank.breakdown_ns) for rank in analysis.ranks if rank.breakdown_ns is not None]
     remarks = [Note(text=_as_sentence(visible(remark, LONGEST_REMARK))) for remark in analysis.remarks]
-    if not analysed:
+    if not analyzed:
         reason = "No step was traced on any rank, so steps cannot be split into parts."
         first = Note(text=reason, tone="caution")
         return Section(id="breakdown", title=scope.section, blocks=(first, *remarks))
-    drawn = slowest_first(analysed) if len(analysed) > MOST_BARS else analysed
+    drawn = slowest_first(analyzed) if len(analyzed) > MOST_BARS else analyzed
     blocks: list[Block] = [
         StackedBars(
             id="breakdown-chart",
@@ -117,17 +117,17 @@ def breakdown_section(analysis: RunAnalysis) -> Section:
             caption=f"The parts of a bar add up to the rank's {scope.short} exactly.",
         )
     ]
-    if len(analysed) > MOST_BARS:
+    if len(analyzed) > MOST_BARS:
         blocks.append(
             Note(
-                text=f"{len(analysed):,} ranks: the chart takes the {MOST_BARS} slowest, the table lists all."
+                text=f"{len(analyzed):,} ranks: the chart takes the {MOST_BARS} slowest, the table lists all."
             )
         )
-    blocks += [_breakdown_table(analysis, analysed, scope), *remarks]
+    blocks += [_breakdown_table(analysis, analyzed, scope), *remarks]
     return Section(
         id="breakdown",
         title=scope.section,
-        lead=_breakdown_lead(analysed, scope),
+        lead=_breakdown_lead(analyzed, scope),
         blocks=tuple(blocks),
     )
 
@@ -181,17 +181,17 @@ def _breakdown_bar(rank: RankResult, parts: Breakdown) -> Bar:
     )
 
 
-def _breakdown_lead(analysed: list[tuple[RankResult, Breakdown]], scope: Scope) -> str:
-    slow = max(analysed, key=lambda pair: pair[1].step)
-    fast = min(analysed, key=lambda pair: pair[1].step)
-    if len(analysed) == 1:
+def _breakdown_lead(analyzed: list[tuple[RankResult, Breakdown]], scope: Scope) -> str:
+    slow = max(analyzed, key=lambda pair: pair[1].step)
+    fast = min(analyzed, key=lambda pair: pair[1].step)
+    if len(analyzed) == 1:
         steps = slow[1].num_steps
         if scope is FILE_SCOPE:
             return "The trace has no step marks, so all of it is counted."
         return f"Mean of {units.format_count(steps)} traced {plural('step', steps)}."
     spread = (slow[1].step - fast[1].step) / fast[1].step if fast[1].step else 0.0
     if spread < 0.005:
-        return f"The {scope.whole} is the same on all {len(analysed)} ranks within 0.5 %."
+        return f"The {scope.whole} is the same on all {len(analyzed)} ranks within 0.5 %."
     return (
         f"The {scope.whole} takes from {units.format_ns(fast[1].step)} on rank {fast[0].rank} "
         f"to {units.format_ns(slow[1].step)} on rank {slow[0].rank} ({units.format_ratio(spread)} apart)."
@@ -199,7 +199,7 @@ def _breakdown_lead(analysed: list[tuple[RankResult, Breakdown]], scope: Scope) 
 
 
 def _breakdown_table(
-    analysis: RunAnalysis, analysed: list[tuple[RankResult, Breakdown]], scope: Scope
+    analysis: RunAnalysis, analyzed: list[tuple[RankResult, Breakdown]], scope: Scope
 ) -> Table:
     columns = (
         Column(key="rank", title="Rank", unit=Unit.COUNT, primary=True),
@@ -223,7 +223,7 @@ def _breakdown_table(
             rank.comm_ns,
             rank.overlap_ratio,
         )
-        for rank, parts in analysed
+        for rank, parts in analyzed
     ]
     return Table(
         id="breakdown-table",

@@ -14,8 +14,8 @@ from perfscope.vocabulary.links import LinkClass
 
 MOST_BARS = 32
 MOST_NODES = 8
-# Colours that tell NUMA nodes apart; the names are those of the palette's parts.
-NODE_COLOURS = ("compute", "input_wait", "optimizer", "copy", "forward", "exposed_comm", "host", "backward")
+# Colors that tell NUMA nodes apart; the names are those of the palette's parts.
+NODE_COLORS = ("compute", "input_wait", "optimizer", "copy", "forward", "exposed_comm", "host", "backward")
 QUALITY_WORDS = {"exact": "", "saturated": "counter at its top", "ambiguous": "a wrap may be missing"}
 
 
@@ -79,11 +79,11 @@ def _locality(machine: MachineAnalysis) -> list[Block]:
 def _locality_chart(placements: list[RankPlacement], nodes: list[int]) -> StackedBars:
     charted = sorted(placements, key=_local)[:MOST_BARS] if len(placements) > MOST_BARS else placements
     drawn = nodes[:MOST_NODES]
-    parts = [ChartPart(key=NODE_COLOURS[n], title=f"node {node}") for n, node in enumerate(drawn)]
+    parts = [ChartPart(key=NODE_COLORS[n], title=f"node {node}") for n, node in enumerate(drawn)]
     if len(nodes) > MOST_NODES:
         drawn, parts = nodes[: MOST_NODES - 1], parts[: MOST_NODES - 1]
         parts.append(
-            ChartPart(key=NODE_COLOURS[MOST_NODES - 1], title=f"{len(nodes) - len(drawn)} other nodes")
+            ChartPart(key=NODE_COLORS[MOST_NODES - 1], title=f"{len(nodes) - len(drawn)} other nodes")
         )
     of = f" The {MOST_BARS} least local of {len(placements):,} ranks." if len(placements) > MOST_BARS else ""
     return StackedBars(

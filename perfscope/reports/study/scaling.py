@@ -320,7 +320,7 @@ def _beside(tree: PopTree, series: ScalingSeries) -> str:
 
 
 def _pop_reasons(tree: PopTree) -> list[str]:
-    """``Serialisation, transfer at 1: no window was traced``, once for each reason and set of ranks."""
+    """``Serialization, transfer at 1: no window was traced``, once for each reason and set of ranks."""
     by_reason: dict[tuple[str, tuple[int, ...]], list[str]] = {}
     for row in tree.rows:
         gaps: dict[str, list[int]] = {}

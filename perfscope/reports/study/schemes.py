@@ -334,7 +334,7 @@ def _pop_table(schemes: SchemeStudy, word: str, suffix: str) -> Table | None:
         rows=tuple(rows),
         heat=tuple(("", *(efficiency_tone(value) for value in row[1:])) for row in rows),
         heat_mark=MARK,
-        caption="Parallel efficiency = load balance × serialisation × transfer. "
+        caption="Parallel efficiency = load balance × serialization × transfer. "
         f"{MARK} marks {units.format_ratio(ACCEPTABLE, 0)} and more, which counts as acceptable; "
         f"{units.MISSING} is not known, never 0.",
     ).trimmed()

@@ -219,7 +219,7 @@ def _inside(network: int, back: int) -> Iterator[None]:
 
 
 def _silence_ipv6() -> None:
-    """No neighbour discovery on the wires: what is counted there is the training's."""
+    """No neighbor discovery on the wires: what is counted there is the training's."""
     setting = Path("/proc/sys/net/ipv6/conf")
     for name in ("all", "default"):
         if (setting / name).is_dir():

@@ -73,7 +73,7 @@ COMPRESSIONS: tuple[Compression, ...] = (
         summary="Eight bits per element and one scale per 1024 of them; what rounding loses is sent later.",
         volume="all_gather of P (n + e ceil(n / 1024))",
         criterion=f"A rank's message is off by at most half a scale per element. {_FEEDBACK}",
-        source="MLSL's quantisation with residual (intel/MLSL, quant.c); a scale, no common exponent",
+        source="MLSL's quantization with residual (intel/MLSL, quant.c); a scale, no common exponent",
         make=lambda value, seed: Int8Exchange(),
     ),
     Compression(

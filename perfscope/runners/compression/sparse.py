@@ -133,7 +133,7 @@ def find_thresholds(magnitudes: torch.Tensor, k: int, rounds: int = ROUNDS) -> T
 def choose_by_threshold(
     magnitudes: torch.Tensor, k: int, thresholds: Thresholds, draws: Random
 ) -> torch.Tensor:
-    """All positions at or above `high`, and of those between the two a run of neighbours begun at random."""
+    """All positions at or above `high`, and of those between the two a run of neighbors begun at random."""
     sure = (magnitudes >= thresholds.high).nonzero().view(-1)
     missing = k - sure.numel()
     if not missing:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def mixed_seed(seed: int, *keys: int) -> int:
-    """In [0, 2^63): for each list of words another, also for neighbouring seeds and words.
+    """In [0, 2^63): for each list of words another, also for neighboring seeds and words.
 
     splitmix64's finaliser after each word (Steele, Lea, Flood, OOPSLA 2014).
     """

@@ -93,6 +93,6 @@ def _require_fit(config: BenchConfig, source: SampleStore, num_training: int, re
 
 
 def _shuffled(num: int, seed: int, stream: int) -> torch.Tensor:
-    # An odd multiplier far from 2: epochs of neighbouring seeds do not repeat each other.
+    # An odd multiplier far from 2: epochs of neighboring seeds do not repeat each other.
     generator = torch.Generator().manual_seed((seed * 0x9E3779B1 + stream) % (1 << 63))
     return torch.randperm(num, generator=generator)

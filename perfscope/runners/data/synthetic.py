@@ -12,8 +12,8 @@ from perfscope.runners.data.seeds import mixed_seed
 from perfscope.runners.inputs import InputKind
 from perfscope.runners.schemes.base import Batch, Feed
 
-_GRID = 4  # a class is a colour and _GRID x _GRID flat patches per channel: low in frequency, at any size
-_COLOUR, _PATCH, _NOISE = 0.5, 0.5, sqrt(0.5)  # standard deviations; a sample's is 1
+_GRID = 4  # a class is a color and _GRID x _GRID flat patches per channel: low in frequency, at any size
+_COLOR, _PATCH, _NOISE = 0.5, 0.5, sqrt(0.5)  # standard deviations; a sample's is 1
 _CENTER = sqrt(0.5)  # of a class of rows
 _STRIP = 1 << 20  # values of noise beyond one sample's
 _TEXT = 1 << 16  # tokens of a text, beyond one sample's
@@ -88,7 +88,7 @@ class SyntheticFeed(Synthetic):
         channels, height, width = config.input_shape
         self._numel = prod(config.input_shape)
         patterns = _draw((config.num_classes, channels, _GRID, _GRID), mixed_seed(config.seed, 0, 0), _PATCH)
-        patterns += _draw((config.num_classes, channels, 1, 1), mixed_seed(config.seed, 0, 1), _COLOUR)
+        patterns += _draw((config.num_classes, channels, 1, 1), mixed_seed(config.seed, 0, 1), _COLOR)
         strip = _draw((_STRIP + self._numel,), mixed_seed(config.seed, stream, 1), _NOISE)
         self._patterns = patterns.to(device, self._dtype)
         self._windows = strip.to(device, self._dtype).unfold(0, self._numel, 1)

@@ -131,11 +131,11 @@ def _check_norm(run: FrameworkRun) -> None:
     config, name = run.config, run.framework.name
     if config.batch // config.num_ranks < 2:  # one value per channel has no variance, and torch refuses it
         raise BenchError(
-            f"{config.model} normalises over the samples of a process and needs two of them; "
+            f"{config.model} normalizes over the samples of a process and needs two of them; "
             f"use a batch of at least {2 * config.num_ranks}"
         )
     if run.framework.joins_norm and config.num_ranks > 1:
         raise BenchError(
-            f"{name} on {config.num_ranks} processes normalises over the samples of all of them, the others "
+            f"{name} on {config.num_ranks} processes normalizes over the samples of all of them, the others "
             f"over those of each: {config.model} would be another training; a model without BatchNorm is not"
         )

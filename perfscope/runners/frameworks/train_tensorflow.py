@@ -25,7 +25,7 @@ class TfNetwork:
 
     Attributes:
         trained: variables that the optimizer changes, by name.
-        running: statistics of normalisation, by name.
+        running: statistics of normalization, by name.
     """
 
     def __init__(self, layers: list[Layer], weights: dict[str, Any]) -> None:

@@ -120,7 +120,7 @@ class GroupBatchNorm(nn.Module):
     """BatchNorm2d of maps whose rows lie on several ranks: the statistics are those of the whole maps.
 
     One all_reduce of 2 * C values forward (sum and sum of squares about the running mean, which keeps
-    float32 from cancelling) and one backward.
+    float32 from canceling) and one backward.
     """
 
     def __init__(self, group: Group, norm: nn.BatchNorm2d, num_rows: int) -> None:
@@ -134,15 +134,15 @@ class GroupBatchNorm(nn.Module):
             self.register_buffer(name, getattr(norm, name))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(b, C, own rows, W), normalised."""
+        """(b, C, own rows, W), normalized."""
         if not self.training:
             return functional.batch_norm(
                 x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
             )
         num = x.shape[0] * self.num_rows * x.shape[3]
         shift = self.running_mean.clone().view(1, -1, 1, 1)
-        centred = x - shift
-        sums = torch.stack([centred.sum((0, 2, 3)), (centred * centred).sum((0, 2, 3))])
+        centerd = x - shift
+        sums = torch.stack([centerd.sum((0, 2, 3)), (centerd * centerd).sum((0, 2, 3))])
         sums = operators.sum_backward(operators.sum_forward(sums, self.group), self.group)
         mean = sums[0] / num
         variance = (sums[1] / num - mean * mean).clamp_min(0)
@@ -151,4 +151,4 @@ class GroupBatchNorm(nn.Module):
             self.running_mean.add_(mean, alpha=self.momentum)
             self.running_var.lerp_(variance * (num / max(1, num - 1)), self.momentum)
         scale = self.weight * torch.rsqrt(variance + self.eps)
-        return (centred - mean.view(1, -1, 1, 1)) * scale.view(1, -1, 1, 1) + self.bias.view(1, -1, 1, 1)
+        return (centerd - mean.view(1, -1, 1, 1)) * scale.view(1, -1, 1, 1) + self.bias.view(1, -1, 1, 1)

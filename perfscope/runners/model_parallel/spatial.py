@@ -1,4 +1,4 @@
-"""Splitting a model along the rows of its maps: weights on every rank, halo rows between neighbours."""
+"""Splitting a model along the rows of its maps: weights on every rank, halo rows between neighbors."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _MODULES: tuple[tuple[str, tuple[int, int, int, int, int, int] | None], ...] = (
 
 
 def googlenet(stack: Stack, num_classes: int, dropout: float) -> None:
-    """Inception v1 (Szegedy et al. 2015, arXiv 1409.4842) without auxiliary classifiers and normalisation.
+    """Inception v1 (Szegedy et al. 2015, arXiv 1409.4842) without auxiliary classifiers and normalization.
 
     Pools of stride 2 are padded by one where the paper's round up: the same map sizes at 224 x 224.
     """

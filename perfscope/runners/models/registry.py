@@ -95,7 +95,7 @@ MODELS: tuple[ModelInfo, ...] = (
     ),
     ModelInfo(
         name="resnet50",
-        summary="ResNet-50: 25.6 M parameters, batch normalisation",
+        summary="ResNet-50: 25.6 M parameters, batch normalization",
         classic_input=(3, 224, 224),
         learning_rate=0.01,
         fill=resnet50,

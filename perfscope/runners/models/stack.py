@@ -18,7 +18,7 @@ from torch import nn
 
 Shape = tuple[int, ...]  # of one sample: (C, H, W), (T, width), (F,)
 _POOLED = (
-    1.5  # measured at initialisation in AlexNet, VGG-16 and GoogLeNet: 1.3 to 1.6, windows of 2 and of 3
+    1.5  # measured at initialization in AlexNet, VGG-16 and GoogLeNet: 1.3 to 1.6, windows of 2 and of 3
 )
 
 

@@ -1,6 +1,6 @@
 """The update rules of elastic averaging, as functions on vectors and as optimizers.
 
-W worker, Wb centre, G gradient at W, eta step, a = eta * rho moving rate, mu momentum, N workers.
+W worker, Wb center, G gradient at W, eta step, a = eta * rho moving rate, mu momentum, N workers.
 All right-hand sides are values at time t.
 
     (1) W  <- W - eta G - a (W - Wb)
@@ -23,14 +23,14 @@ from perfscope.runners.config import BenchConfig, BenchError
 def elastic_worker_update(
     weights: torch.Tensor,
     gradient: torch.Tensor,
-    centre: torch.Tensor,
+    center: torch.Tensor,
     rate: float,
     moving_rate: float,
     velocity: torch.Tensor | None = None,
     momentum: float = 0.0,
 ) -> None:
     """(1); with a velocity (5), (6). Weights and velocity change in place; all (num_params,)."""
-    pull = weights - centre
+    pull = weights - center
     if velocity is None:
         weights.add_(gradient, alpha=-rate)
     else:
@@ -39,19 +39,19 @@ def elastic_worker_update(
     weights.add_(pull, alpha=-moving_rate)
 
 
-def elastic_centre_update(
-    centre: torch.Tensor, total: torch.Tensor, num_workers: int, moving_rate: float
+def elastic_center_update(
+    center: torch.Tensor, total: torch.Tensor, num_workers: int, moving_rate: float
 ) -> None:
     """(2), given the sum of the workers' weights (one worker's own for num_workers 1). In place."""
-    centre.add_(total - num_workers * centre, alpha=moving_rate)
+    center.add_(total - num_workers * center, alpha=moving_rate)
 
 
 class ElasticWorker(torch.optim.Optimizer):
-    """A worker: (1), or (5) and (6) with momentum. Where the worker keeps the centre as well: (2) behind it.
+    """A worker: (1), or (5) and (6) with momentum. Where the worker keeps the center as well: (2) behind it.
 
     Args:
         weights: (num_params,), its gradient in `.grad`.
-        centre: (num_params,), what the worker knows of it when step() is called.
+        center: (num_params,), what the worker knows of it when step() is called.
         rate: eta.
         moving_rate: a.
         momentum: mu; None for the rule without a velocity.
@@ -60,17 +60,17 @@ class ElasticWorker(torch.optim.Optimizer):
     def __init__(
         self,
         weights: torch.Tensor,
-        centre: torch.Tensor,
+        center: torch.Tensor,
         rate: float,
         moving_rate: float,
         momentum: float | None = None,
     ) -> None:
         super().__init__([weights], {"lr": rate, "moving_rate": moving_rate, "momentum": momentum or 0.0})
-        self.weights, self.centre = weights, centre
+        self.weights, self.center = weights, center
         self.velocity = None if momentum is None else torch.zeros_like(weights)
 
     def step(self, total: torch.Tensor | None = None, num_workers: int = 1) -> None:
-        """One update; with `total`, the sum of num_workers workers' weights at time t, the centre's too."""
+        """One update; with `total`, the sum of num_workers workers' weights at time t, the center's too."""
         with torch.no_grad():
             gradient = self.weights.grad
             if gradient is None:
@@ -79,39 +79,39 @@ class ElasticWorker(torch.optim.Optimizer):
             elastic_worker_update(
                 self.weights,
                 gradient,
-                self.centre,
+                self.center,
                 group["lr"],
                 group["moving_rate"],
                 self.velocity,
                 group["momentum"],
             )
             if total is not None:
-                elastic_centre_update(self.centre, total, num_workers, group["moving_rate"])
+                elastic_center_update(self.center, total, num_workers, group["moving_rate"])
 
 
-class ElasticCentre(torch.optim.Optimizer):
-    """The centre on a rank without samples: (2) for all workers at once, or as they arrive.
+class ElasticCenter(torch.optim.Optimizer):
+    """The center on a rank without samples: (2) for all workers at once, or as they arrive.
 
     Args:
-        centre: (num_params,).
+        center: (num_params,).
         moving_rate: a.
     """
 
-    def __init__(self, centre: torch.Tensor, moving_rate: float) -> None:
-        super().__init__([centre], {"moving_rate": moving_rate})
-        self.centre = centre
+    def __init__(self, center: torch.Tensor, moving_rate: float) -> None:
+        super().__init__([center], {"moving_rate": moving_rate})
+        self.center = center
 
     def step(self, totals: Iterator[torch.Tensor], num_workers: int = 1) -> None:
         """Each of `totals` is the sum of num_workers workers' weights, applied before the next is asked."""
         with torch.no_grad():
             for total in totals:
-                elastic_centre_update(self.centre, total, num_workers, self.param_groups[0]["moving_rate"])
+                elastic_center_update(self.center, total, num_workers, self.param_groups[0]["moving_rate"])
 
 
 def settle_moving_rate(name: str, config: BenchConfig, num_workers: int) -> float:
     """a = eta * rho: as asked for, else 0.9 / N.
 
-    With zero gradients the mean distance of workers and centre is multiplied by 1 - a (N + 1) per step, so
+    With zero gradients the mean distance of workers and center is multiplied by 1 - a (N + 1) per step, so
     that it does not shrink from a = 2 / (N + 1) on.
 
     Raises:
@@ -121,10 +121,10 @@ def settle_moving_rate(name: str, config: BenchConfig, num_workers: int) -> floa
     bound = 2 / (num_workers + 1)
     if not 0 < moving_rate < bound:
         reason = (
-            f"the distance between workers and centre would not shrink: it is multiplied by "
+            f"the distance between workers and center would not shrink: it is multiplied by "
             f"|1 - a (N + 1)| = {abs(1 - moving_rate * (num_workers + 1)):.3g} in every step"
             if moving_rate >= bound
-            else "nothing would pull workers and centre together"
+            else "nothing would pull workers and center together"
         )
         raise BenchError(
             f"{name}: with a moving rate a = eta*rho = {moving_rate:g} and {num_workers} workers {reason}; "

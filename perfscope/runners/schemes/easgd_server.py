@@ -1,4 +1,4 @@
-"""Elastic averaging with a server that holds the centre: round robin, or first come, first served."""
+"""Elastic averaging with a server that holds the center: round robin, or first come, first served."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from perfscope.runners.job import Job
 from perfscope.runners.schemes.base import Axes, Batch
 from perfscope.runners.schemes.easgd_rules import (
-    ElasticCentre,
+    ElasticCenter,
     ElasticWorker,
     require_every_step,
     settle_moving_rate,
@@ -30,7 +30,7 @@ class EasgdOriginal(ServerScheme):
     """Strict rank order."""
 
     name = "easgd.original"
-    summary = "Elastic averaging, round robin: workers visit the centre one by one, in rank order."
+    summary = "Elastic averaging, round robin: workers visit the center one by one, in rank order."
     rule = (
         SERVER_WORDS + "At time t only worker j = t mod N exchanges: it sends W^j, gets Wb, and "
         "W^j <- W^j - eta G^j - a (W^j - Wb); the server Wb <- Wb + a (W^j - Wb). All right-hand sides are "
@@ -41,7 +41,7 @@ class EasgdOriginal(ServerScheme):
     axes = Axes("data", "decentralised", "synchronous", "single master, round robin")
     deterministic = True
     criterion = (
-        "Centre and losses equal a single-process reference of the rule to 1e-6 (float64); the loss falls."
+        "Center and losses equal a single-process reference of the rule to 1e-6 (float64); the loss falls."
     )
     sends_up = "weights"
     momentum_scheme: ClassVar[str] = "easgd.async_mom"
@@ -65,16 +65,16 @@ class EasgdOriginal(ServerScheme):
         return settle_moving_rate(self.name, self.config, len(self.workers))
 
     def build_server(self) -> None:
-        """See ServerScheme. The server's packed weights are the centre."""
+        """See ServerScheme. The server's packed weights are the center."""
         self.staleness = Staleness()
         self.incoming = torch.empty_like(self.packed.weights)
-        self.centre = ElasticCentre(self.packed.weights, self.moving_rate)
+        self.center = ElasticCenter(self.packed.weights, self.moving_rate)
 
     def build_worker(self) -> None:
         """See ServerScheme."""
-        self.known_centre = torch.empty_like(self.packed.weights)
+        self.known_center = torch.empty_like(self.packed.weights)
         self.update = ElasticWorker(
-            self.packed.weights, self.known_centre, self.rate, self.moving_rate, self.worker_momentum
+            self.packed.weights, self.known_center, self.rate, self.moving_rate, self.worker_momentum
         )
 
     @property
@@ -88,7 +88,7 @@ class EasgdOriginal(ServerScheme):
 
     def serve(self) -> None:
         """See ServerScheme."""
-        self.centre.step(self._round())
+        self.center.step(self._round())
 
     def _round(self) -> Iterator[torch.Tensor]:
         for expected in self.order():
@@ -101,7 +101,7 @@ class EasgdOriginal(ServerScheme):
         """See ServerScheme."""
         loss = self.packed.backward(batch)
         self.transport.send(self.packed.weights, SERVER)
-        self.transport.receive(self.known_centre, SERVER)
+        self.transport.receive(self.known_center, SERVER)
         self.update.step()
         return loss
 
@@ -115,7 +115,7 @@ class EasgdAsync(EasgdOriginal):
     """First come, first served."""
 
     name = "easgd.async"
-    summary = "Elastic averaging, asynchronous: each worker meets the centre when it is ready."
+    summary = "Elastic averaging, asynchronous: each worker meets the center when it is ready."
     rule = (
         SERVER_WORDS + "First come, first served, one at a time: worker i sends W^i, gets Wb, and "
         "W^i <- W^i - eta G^i - a (W^i - Wb) (1); the server Wb <- Wb + a (W^i - Wb). a is the moving rate, "
@@ -124,7 +124,7 @@ class EasgdAsync(EasgdOriginal):
     axes = Axes("data", "decentralised", "asynchronous", "single master")
     deterministic = False
     criterion = (
-        "Replaying the recorded order of arrivals in one process gives the same centre to 1e-9 (float64); "
+        "Replaying the recorded order of arrivals in one process gives the same center to 1e-9 (float64); "
         "the staleness histogram sums to the number of updates; the loss falls."
     )
 

@@ -1,4 +1,4 @@
-"""Synchronous elastic averaging: all workers exchange with the centre in every step, by collectives."""
+"""Synchronous elastic averaging: all workers exchange with the center in every step, by collectives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perfscope.runners.job import Job
 from perfscope.runners.mesh import WORLD
 from perfscope.runners.schemes.base import Axes, Batch, Scheme
 from perfscope.runners.schemes.easgd_rules import (
-    ElasticCentre,
+    ElasticCenter,
     ElasticWorker,
     require_every_step,
     settle_moving_rate,
@@ -36,7 +36,7 @@ _RULES = (
     "values at time t. a = eta*rho is the moving rate, 0.9/N if none is given; a >= 2/(N+1) is refused "
     "because it diverges. "
 )
-_CRITERION = "Centre equals a single-process reference of rules (1), (2) to 1e-6 (float64); the loss falls."
+_CRITERION = "Center equals a single-process reference of rules (1), (2) to 1e-6 (float64); the loss falls."
 _ROOTED_VOLUME = (
     "broadcast of |W| e and reduce of |W| e among all P ranks, 2 |W| e per rank and step along a tree."
 )
@@ -45,7 +45,7 @@ _ROOTED_VOLUME = (
 def _rooted_traffic(job: Job) -> Sequence[Traffic]:
     ranks = tuple(range(job.num_ranks))
     return (
-        Traffic(collective="broadcast", axis=WORLD, members=ranks, bytes=job.model_bytes, what="centre"),
+        Traffic(collective="broadcast", axis=WORLD, members=ranks, bytes=job.model_bytes, what="center"),
         Traffic(collective="reduce", axis=WORLD, members=ranks, bytes=job.model_bytes, what="sum of weights"),
     )
 
@@ -57,11 +57,11 @@ def _check_rules(name: str, job: Job, num_workers: int) -> None:
 
 
 class EasgdSync1(ServerScheme):
-    """The centre on a rank of its own."""
+    """The center on a rank of its own."""
 
     name = "easgd.sync1"
     summary = (
-        "Sync EASGD1: the centre is on a CPU of its own; broadcast and tree reduction instead of round robin."
+        "Sync EASGD1: the center is on a CPU of its own; broadcast and tree reduction instead of round robin."
     )
     rule = (
         SERVER_WORDS
@@ -95,26 +95,26 @@ class EasgdSync1(ServerScheme):
         """See ServerScheme."""
         self.group = self.transport.group
         self.total = torch.empty_like(self.packed.weights)
-        self.centre = ElasticCentre(self.packed.weights, self.moving_rate)
+        self.center = ElasticCenter(self.packed.weights, self.moving_rate)
 
     def build_worker(self) -> None:
         """See ServerScheme."""
         self.group = self.transport.group
-        self.known_centre = torch.empty_like(self.packed.weights)
-        self.on_host = torch.empty_like(self.packed.weights, device="cpu")  # the centre never leaves CPUs
-        self.update = ElasticWorker(self.packed.weights, self.known_centre, self.rate, self.moving_rate)
+        self.known_center = torch.empty_like(self.packed.weights)
+        self.on_host = torch.empty_like(self.packed.weights, device="cpu")  # the center never leaves CPUs
+        self.update = ElasticWorker(self.packed.weights, self.known_center, self.rate, self.moving_rate)
 
     def serve(self) -> None:
         """See ServerScheme."""
         comm.broadcast(self.packed.weights, SERVER, self.group)
         comm.reduce(self.total.zero_(), SERVER, self.group)
-        self.centre.step(iter([self.total]), len(self.workers))
+        self.center.step(iter([self.total]), len(self.workers))
 
     def step(self, batch: Batch) -> torch.Tensor:
         """See ServerScheme."""
         loss = self.packed.backward(batch)
         comm.broadcast(self.on_host, SERVER, self.group)
-        self.known_centre.copy_(self.on_host)
+        self.known_center.copy_(self.on_host)
         comm.reduce(self.on_host.copy_(self.packed.weights), SERVER, self.group)
         self.update.step()
         return loss
@@ -149,12 +149,12 @@ class _EasgdTogether(Scheme):
         self.moving_rate = settle_moving_rate(self.name, self.config, world.size)
 
     def build(self, model: nn.Sequential) -> None:
-        """See Scheme. All start from the same weights, the centre too."""
+        """See Scheme. All start from the same weights, the center too."""
         self.packed = PackedModel(model)
-        self.centre = self.packed.weights.clone()
-        self.total = torch.empty_like(self.centre)
+        self.center = self.packed.weights.clone()
+        self.total = torch.empty_like(self.center)
         rate = scaled_learning_rate(self.config, self.effective_batch(self.job))
-        self.update = ElasticWorker(self.packed.weights, self.centre, rate, self.moving_rate)
+        self.update = ElasticWorker(self.packed.weights, self.center, rate, self.moving_rate)
 
     def step(self, batch: Batch) -> torch.Tensor:
         """See Scheme."""
@@ -168,15 +168,15 @@ class _EasgdTogether(Scheme):
 
     @abstractmethod
     def start_exchange(self) -> Sequence[Any]:
-        """Starts what brings centre and sum of weights to whom they belong; all of values at time t."""
+        """Starts what brings center and sum of weights to whom they belong; all of values at time t."""
 
     @abstractmethod
     def update_both(self) -> None:
-        """(1), and (2) where this rank keeps the centre."""
+        """(1), and (2) where this rank keeps the center."""
 
     def full_state(self) -> dict[str, torch.Tensor] | None:
-        """The centre, with rank 0's buffers."""
-        return self.packed.state(self.centre) if self.world.rank == 0 else None
+        """The center, with rank 0's buffers."""
+        return self.packed.state(self.center) if self.world.rank == 0 else None
 
     def details(self) -> Mapping[str, Any]:
         """The moving rate used."""
@@ -184,10 +184,10 @@ class _EasgdTogether(Scheme):
 
 
 class EasgdSync2(_EasgdTogether):
-    """The centre on rank 0, which works as well."""
+    """The center on rank 0, which works as well."""
 
     name = "easgd.sync2"
-    summary = "Sync EASGD2: the centre lives on the first worker's device."
+    summary = "Sync EASGD2: the center lives on the first worker's device."
     rule = (
         "All P ranks are workers (N = P); rank 0 holds Wb as well. Each step: gradients; broadcast of Wb; "
         "tree reduction of SUM_i W^i to rank 0. " + _RULES
@@ -204,7 +204,7 @@ class EasgdSync2(_EasgdTogether):
         """See _EasgdTogether."""
         self.total.copy_(self.packed.weights)
         return (
-            comm.broadcast(self.centre, 0, self.group, async_op=True),
+            comm.broadcast(self.center, 0, self.group, async_op=True),
             comm.reduce(self.total, 0, self.group, async_op=True),
         )
 
@@ -230,11 +230,11 @@ class EasgdSync3(EasgdSync2):
 
 
 class EasgdSyncAr(_EasgdTogether):
-    """No master: each rank keeps the centre."""
+    """No master: each rank keeps the center."""
 
     name = "easgd.sync_ar"
     summary = (
-        "Masterless Sync EASGD: every rank keeps the centre; one all-reduce, behind forward and backward."
+        "Masterless Sync EASGD: every rank keeps the center; one all-reduce, behind forward and backward."
     )
     rule = (
         "All P ranks are workers (N = P) and hold Wb each. An all-reduce of W^i is started before forward "

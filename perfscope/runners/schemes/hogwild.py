@@ -128,7 +128,7 @@ class EasgdHogwild(_Unlocked):
     """easgd.async without the server and its lock."""
 
     name = "easgd.hogwild"
-    summary = "Elastic averaging with the centre in shared memory, without a lock."
+    summary = "Elastic averaging with the center in shared memory, without a lock."
     rule = (
         "All P ranks of one host are workers (N = P, b = B/N samples each). Each step: make G^i, copy Wb "
         "from shared memory, W^i <- W^i - eta G^i - a (W^i - Wb) (1) at the worker, Wb <- Wb + a (W^i - Wb) "
@@ -152,14 +152,14 @@ class EasgdHogwild(_Unlocked):
     def build_worker(self) -> None:
         """See _Unlocked."""
         self.moving_rate = settle_moving_rate(self.name, self.config, self.world.size)
-        self.known_centre = torch.empty_like(self.packed.weights)
-        self.update = ElasticWorker(self.packed.weights, self.known_centre, self.rate, self.moving_rate)
+        self.known_center = torch.empty_like(self.packed.weights)
+        self.update = ElasticWorker(self.packed.weights, self.known_center, self.rate, self.moving_rate)
 
     def step(self, batch: Batch) -> torch.Tensor:
         """See Scheme."""
         loss = self.packed.backward(batch)
-        self.unlocked.fetch(self.known_centre)
-        difference = self.packed.weights - self.known_centre
+        self.unlocked.fetch(self.known_center)
+        difference = self.packed.weights - self.known_center
         self.update.step()
         self.unlocked.add(difference.cpu(), self.moving_rate)
         return loss

@@ -38,7 +38,7 @@ class Spatial(SplitModel):
     """Rows of maps split over the model group."""
 
     name = "mp.spatial"
-    summary = "Each rank computes H/M rows of every map and gets halo rows from its neighbours."
+    summary = "Each rank computes H/M rows of every map and gets halo rows from its neighbors."
     rule = (
         "Weights are on every rank. Before a convolution or pool a rank gets the rows it needs and does "
         "not hold (send), backward it returns their gradients; BatchNorm sums its statistics over the "
@@ -47,12 +47,12 @@ class Spatial(SplitModel):
         "(all_reduce)."
     )
     volume = (
-        "per split layer b * C * W * (k - s) e for each neighbour (odd kernel k, stride s, rows that "
+        "per split layer b * C * W * (k - s) e for each neighbor (odd kernel k, stride s, rows that "
         "divide; exactly: rows that one holds and another needs, and back), (M-1)/M * b|x| e for the map "
         "that is gathered, and 2(M-1)/M * |w_split| e"
     )
     source = "Kahira et al. 2021, arXiv 2104.09075, table 3 (spatial); Dryden et al. 2019, arXiv 1903.06681"
-    axes = Axes("model", "decentralised", "synchronous", "halo exchange with neighbours; all_reduce")
+    axes = Axes("model", "decentralised", "synchronous", "halo exchange with neighbors; all_reduce")
     inputs = frozenset((InputKind.IMAGE,))
 
     def split(self, model: nn.Sequential, structure: Structure) -> tuple[nn.Sequential, Pieces]:

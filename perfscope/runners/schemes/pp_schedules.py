@@ -70,7 +70,7 @@ class Pipeline(Scheme):
             raise BenchError(f"{cls.name}: {problem}")
         if layer := _lonely_norm(job, b // given):
             raise BenchError(
-                f"{cls.name}: {layer} would normalise over one value per microbatch; "
+                f"{cls.name}: {layer} would normalize over one value per microbatch; "
                 f"use fewer microbatches, a larger batch or a larger input"
             )
 

@@ -61,5 +61,5 @@ class PackedModel:
 
 
 def buffers_of(model: nn.Module) -> Iterable[torch.Tensor]:
-    """The model's buffers that are no weights: running statistics of normalisations."""
+    """The model's buffers that are no weights: running statistics of normalizations."""
     return (buffer for buffer in model.buffers() if buffer.numel())

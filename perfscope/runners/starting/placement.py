@@ -2,7 +2,7 @@
 
     numa   consecutive ranks fill the NUMA domains in order, so a model group stays in one where it fits; the
            cores of a domain are split evenly among its ranks; memory comes from the domain while it lasts
-    core   every rank has physical cores to itself (both SMT siblings of each), as many as its neighbours
+    core   every rank has physical cores to itself (both SMT siblings of each), as many as its neighbors
     none   nothing is bound; a rank computes with its share of the cores
 
 A rank with a GPU goes to the domain that the GPU hangs on. Only CPUs that this process may use count.

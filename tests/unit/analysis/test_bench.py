@@ -9,7 +9,7 @@ import pytest
 
 from perfscope.analysis.bench import BenchResult, Traced, bench_result
 from perfscope.analysis.missing import Missing
-from perfscope.analysis.run import analyse_run
+from perfscope.analysis.run import analyze_run
 from perfscope.messages.missing import cause_text, figure_text
 from perfscope.rundir.scheme_records import BenchRecord, SchemeRecord
 from perfscope.rundir.typed import read_as
@@ -312,7 +312,7 @@ def test_a_mesh_without_named_axes_reads_as_one_with_them(
 def test_other_runs_have_none(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path, scheme=None)
     run.rank(0)
-    assert analyse_run(run.read()).bench is None
+    assert analyze_run(run.read()).bench is None
 
 
 def test_a_run_directory_gives_its_bench_records(tmp_path: Path) -> None:
@@ -320,6 +320,6 @@ def test_a_run_directory_gives_its_bench_records(tmp_path: Path) -> None:
     for rank in (0, 1):
         run.rank(rank)
         run.write(f"ranks/{rank}/bench.json", record())
-    result = analyse_run(run.read()).bench
+    result = analyze_run(run.read()).bench
     assert result is not None
     assert result.num_ranks_recorded == 2

@@ -9,7 +9,7 @@ import pytest
 
 from perfscope.analysis import breakdown as bd
 from perfscope.analysis.results import Breakdown, RankResult
-from perfscope.analysis.run import analyse_run
+from perfscope.analysis.run import analyze_run
 from perfscope.messages.missing import figure_text
 from tests.support.synthetic_run import AUTOGRAD, BACKEND, EPOCH, MAIN, SyntheticRun, comm, span
 
@@ -18,7 +18,7 @@ def rank_of(path: Path, spans: list[dict[str, Any]], steps: list[tuple[int, int,
     run = SyntheticRun(path)
     run.rank(0)
     run.window(0, spans, steps)
-    [result] = analyse_run(run.read()).ranks
+    [result] = analyze_run(run.read()).ranks
     return result
 
 
@@ -100,7 +100,7 @@ def test_windows_of_one_rank_are_averaged_over_their_steps(tmp_path: Path) -> No
     run.rank(0)
     run.window(0, [span(0, 60, "compute")], [(3, 0, 100)])
     run.window(0, [span(0, 30, "compute")], [(9, 0, 100), (10, 100, 200)], window=1)
-    [result] = analyse_run(run.read()).ranks
+    [result] = analyze_run(run.read()).ranks
     assert result.num_traced_steps == 3
     assert parts(result)["compute"] == 30
 
@@ -159,7 +159,7 @@ def test_device_gaps_are_told_apart_and_add_up(tmp_path: Path) -> None:
     assert device.idle_kernel_wait == 20_000
     assert device.idle_other == 90_000 + 90_000 + 100_000
     assert device.idle == device.idle_host_wait + device.idle_kernel_wait + device.idle_other
-    [rank] = analyse_run(run.read()).ranks
+    [rank] = analyze_run(run.read()).ranks
     assert rank.idle_host_wait_ns == 100_000
 
 
@@ -167,7 +167,7 @@ def test_a_trace_without_step_marks_is_taken_whole_and_says_so(tmp_path: Path) -
     run = SyntheticRun(tmp_path, origin="import")
     run.rank(0)
     run.window(0, [span(0, 40, "compute"), comm(60, 40, 0)], [])
-    analysis = analyse_run(run.read())
+    analysis = analyze_run(run.read())
     assert parts(analysis.ranks[0]) == {
         "compute": 40, "exposed_comm": 40, "copy": 0, "input_wait": 0, "optimizer": 0, "idle": 20,
     }  # fmt: skip
@@ -181,4 +181,4 @@ def test_without_thread_roles_every_host_thread_counts(tmp_path: Path) -> None:
     run.rank(0)
     spans = [span(0, 30, "compute", lane=MAIN), span(50, 30, "compute", lane=BACKEND)]
     run.window(0, spans, [(0, 0, 100)], lanes=[])
-    assert parts(analyse_run(run.read()).ranks[0])["compute"] == 60
+    assert parts(analyze_run(run.read()).ranks[0])["compute"] == 60

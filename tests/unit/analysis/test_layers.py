@@ -9,7 +9,7 @@ import pytest
 
 from perfscope.analysis.buckets import match_buckets
 from perfscope.analysis.results import RunAnalysis
-from perfscope.analysis.run import analyse_run
+from perfscope.analysis.run import analyze_run
 from perfscope.messages.missing import cause_text, figure_text
 from perfscope.vocabulary.figures import Figure
 from tests.support.synthetic_run import EPOCH, SyntheticRun, comm, span
@@ -63,16 +63,16 @@ def step_of_net() -> list[dict[str, Any]]:
     ]
 
 
-def analyse(path: Path, spans: list[dict[str, Any]], model: dict[str, Any] | None = None) -> RunAnalysis:
+def analyze(path: Path, spans: list[dict[str, Any]], model: dict[str, Any] | None = None) -> RunAnalysis:
     run = SyntheticRun(path)
     run.rank(0)
     run.window(0, spans, [(0, 0, 1000)])
     run.write("ranks/0/layers.json", model or MODEL)
-    return analyse_run(run.read())
+    return analyze_run(run.read())
 
 
 def test_layers_get_their_own_operators_in_order_of_execution(tmp_path: Path) -> None:
-    layers = analyse(tmp_path, step_of_net()).layers
+    layers = analyze(tmp_path, step_of_net()).layers
     assert [layer.layer for layer in layers] == ["Net", "conv", "norm", "head"]
     assert [(layer.forward_ns, layer.backward_ns) for layer in layers] == [
         (10, 0),
@@ -89,7 +89,7 @@ def test_layers_get_their_own_operators_in_order_of_execution(tmp_path: Path) ->
 
 
 def test_exposed_communication_goes_to_the_layers_of_the_bucket(tmp_path: Path) -> None:
-    analysis = analyse(tmp_path, step_of_net())
+    analysis = analyze(tmp_path, step_of_net())
     exposed = {layer.layer: layer.exposed_comm_ns for layer in analysis.layers}
     assert exposed == {"Net": 0, "conv": 40, "norm": round(50 * 20 / 75), "head": round(50 * 55 / 75)}
     assert not [missing for missing in analysis.missing if "per layer" in figure_text(missing)]
@@ -98,7 +98,7 @@ def test_exposed_communication_goes_to_the_layers_of_the_bucket(tmp_path: Path) 
 def test_buckets_that_do_not_add_up_tie_nothing_and_say_so(tmp_path: Path) -> None:
     spans = step_of_net()
     spans[-1]["in_bytes"] = 109 * 4
-    analysis = analyse(tmp_path, spans)
+    analysis = analyze(tmp_path, spans)
     assert all(layer.exposed_comm_ns is None for layer in analysis.layers)
     assert any("do not add up" in cause_text(missing) for missing in analysis.missing)
 
@@ -106,7 +106,7 @@ def test_buckets_that_do_not_add_up_tie_nothing_and_say_so(tmp_path: Path) -> No
 def test_a_call_whose_layer_cannot_be_told_leaves_no_layer_with_a_figure(tmp_path: Path) -> None:
     """An all-gather beside the buckets: activations of some layer, so that even a zero would be a guess."""
     spans = [*step_of_net(), comm(700, 30, 2, collective="all_gather", in_bytes=400)]
-    analysis = analyse(tmp_path, spans)
+    analysis = analyze(tmp_path, spans)
     assert {layer.exposed_comm_ns for layer in analysis.layers} == {None}
     [why] = [cause_text(missing) for missing in analysis.missing if missing.figure is Figure.LAYER_COMM]
     assert "all_gather (30 ns)" in why and "30 ns of 120 ns per step" in why
@@ -117,12 +117,12 @@ def test_a_call_whose_layer_cannot_be_told_leaves_no_layer_with_a_figure(tmp_pat
 
 def test_a_hidden_call_takes_no_figure_away(tmp_path: Path) -> None:
     spans = [*step_of_net(), comm(520, 20, 2, collective="all_gather", in_bytes=400)]
-    assert sum(layer.exposed_comm_ns or 0 for layer in analyse(tmp_path, spans).layers) == 90
+    assert sum(layer.exposed_comm_ns or 0 for layer in analyze(tmp_path, spans).layers) == 90
 
 
 def test_a_barrier_and_a_mean_loss_are_of_no_layer(tmp_path: Path) -> None:
     more = [comm(700, 30, 2, collective="barrier"), comm(740, 10, 3, in_bytes=4)]
-    analysis = analyse(tmp_path, [*step_of_net(), *more])
+    analysis = analyze(tmp_path, [*step_of_net(), *more])
     assert sum(layer.exposed_comm_ns or 0 for layer in analysis.layers) == 90
     assert analysis.layer_comm is not None
     assert dict(analysis.layer_comm.outside) == {"barrier": 30, "all_reduce": 10}
@@ -132,13 +132,13 @@ def test_a_barrier_and_a_mean_loss_are_of_no_layer(tmp_path: Path) -> None:
     assert "barrier (30 ns) and all_reduce (10 ns)" in told
 
 
-def test_broadcast_statistics_are_the_normalisation_layers(tmp_path: Path) -> None:
+def test_broadcast_statistics_are_the_normalization_layers(tmp_path: Path) -> None:
     """DistributedDataParallel sends running means and variances, 2 x 10 numbers, and one count of batches."""
     more = [
         comm(700, 30, 2, collective="broadcast", in_bytes=20 * 4),
         comm(740, 10, 3, collective="broadcast", in_bytes=8, dtype="int64"),
     ]
-    layers = {one.layer: one.exposed_comm_ns for one in analyse(tmp_path, [*step_of_net(), *more]).layers}
+    layers = {one.layer: one.exposed_comm_ns for one in analyze(tmp_path, [*step_of_net(), *more]).layers}
     assert layers == {"Net": 0, "conv": 40, "norm": round(50 * 20 / 75 + 40), "head": round(50 * 55 / 75)}
 
 
@@ -149,7 +149,7 @@ def test_layers_are_averaged_over_steps_and_ranks(tmp_path: Path) -> None:
         calls = [mark(0, 50, "a"), mark(100, 50, "a"), mark(150, 20, "a")]
         ops = [span(0, dur, "compute", layer="a", **FORWARD), span(100, dur, "compute", layer="a", **FORWARD)]
         run.window(rank, [*calls, *ops], [(0, 0, 100), (1, 100, 200)])
-    [layer] = analyse_run(run.read()).layers
+    [layer] = analyze_run(run.read()).layers
     assert (layer.forward_ns, layer.calls) == (20, 1.5)
 
 
@@ -159,7 +159,7 @@ def test_on_a_gpu_kernels_decide_and_work_is_counted_once(tmp_path: Path) -> Non
         span(0, 500, "compute", layer="conv", flops=100, **FORWARD),
         span(300, 70, "compute", layer="conv", flops=100, **launched, **FORWARD),
     ]
-    [layer] = analyse(tmp_path, spans).layers
+    [layer] = analyze(tmp_path, spans).layers
     assert (layer.forward_ns, layer.flops) == (70, 100)
 
 
@@ -170,12 +170,12 @@ def test_device_work_belongs_to_the_step_that_launched_it(tmp_path: Path) -> Non
         span(300, 60, "compute", **kernel, launch_step=0),
         span(5000, 70, "compute", **kernel, launch_step=0),  # the device lags behind
     ]
-    [layer] = analyse(tmp_path, spans).layers
+    [layer] = analyze(tmp_path, spans).layers
     assert layer.forward_ns == 130
 
 
 def test_a_trace_without_layers_says_so(tmp_path: Path) -> None:
-    analysis = analyse(tmp_path, [span(0, 10, "compute")])
+    analysis = analyze(tmp_path, [span(0, 10, "compute")])
     assert analysis.layers == ()
     assert any(figure_text(missing) == "layers" for missing in analysis.missing)
 

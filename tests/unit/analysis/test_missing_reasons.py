@@ -9,7 +9,7 @@ import pytest
 
 from perfscope.analysis.affected import affected_by
 from perfscope.analysis.results import RunAnalysis
-from perfscope.analysis.run import analyse_run
+from perfscope.analysis.run import analyze_run
 from perfscope.analysis.study.gather import gather
 from perfscope.analysis.study.results import RunEntry
 from perfscope.gate.measure import measure_run
@@ -32,7 +32,7 @@ def facts_of_run(analysis: RunAnalysis) -> dict[str, str]:
 
 
 def missing(run: SyntheticRun) -> dict[str, str]:
-    analysis: RunAnalysis = analyse_run(run.read())
+    analysis: RunAnalysis = analyze_run(run.read())
     return {figure_text(figure): cause_text(figure) for figure in analysis.missing}
 
 
@@ -54,7 +54,7 @@ def test_a_whole_run_misses_no_part(run: SyntheticRun) -> None:
 def test_a_rank_without_rank_json_is_named_and_not_counted_as_attached(run: SyntheticRun) -> None:
     (run.path / "ranks/0/rank.json").unlink()
     assert missing(run)["rank 0"] == "no readable rank.json: left out (affects every figure of the training)"
-    analysis = analyse_run(run.read())
+    analysis = analyze_run(run.read())
     report = build_report(analysis, None)
     [ranks] = [figure for figure in report.figures if figure.id == "ranks"]
     assert ranks.note == "1 record is readable"
@@ -95,7 +95,7 @@ def test_the_attempt_of_a_restarted_rank_that_is_not_shown_is_named(run: Synthet
     run.write("ranks/0/windows/0.json", "{}")
     again = run.write("ranks/0.1/windows/0.json", "{}")
     assert missing(run)["attempt ranks/0"] == "6 steps, not shown; ranks/0.1 is"
-    analysis = analyse_run(run.read())
+    analysis = analyze_run(run.read())
     assert [(rank.rank, rank.host, rank.num_steps) for rank in analysis.ranks] == [
         (0, "node1", 20),
         (1, "node0", 20),
@@ -106,14 +106,14 @@ def test_the_attempt_of_a_restarted_rank_that_is_not_shown_is_named(run: Synthet
 def test_a_run_that_was_not_closed_says_so_first(run: SyntheticRun) -> None:
     manifest = json.loads((run.path / "run.json").read_text())
     run.write("run.json", manifest | {"status": "running"})
-    analysis = analyse_run(run.read())
+    analysis = analyze_run(run.read())
     assert figure_text(analysis.missing[0]) == "the end of the run and its exit code"
     report = build_report(analysis, None)
     assert report.figures[0].value == "not finished"  # text, HTML and PDF all draw these
     head = render_text(report).partition("Recommendations")[0]
     assert "not finished" in head and "still running, or perfscope was killed" in head
     assert "not finished" in render_html(report)
-    closed = build_report(analyse_run(SyntheticRun(run.path, name="demo").read()), None)
+    closed = build_report(analyze_run(SyntheticRun(run.path, name="demo").read()), None)
     assert "state" not in {figure.id for figure in closed.figures}
 
 
@@ -138,7 +138,7 @@ def test_why_a_run_was_cut_short_is_said_wherever_it_is_looked_at(
     manifest = json.loads((run.path / "run.json").read_text())
     cut = {"status": "incomplete", "exit": {"code": 143, "signal": 15}, **changes}
     run.write("run.json", manifest | cut)
-    analysis = analyse_run(run.read())
+    analysis = analyze_run(run.read())
     assert figure_text(analysis.missing[0]) == "the rest of the run" and reason in cause_text(
         analysis.missing[0]
     )
@@ -163,7 +163,7 @@ def test_the_job_and_the_neighbours_of_its_nodes_are_told(run: SyntheticRun) -> 
     account = {"state": "COMPLETED", "elapsed_s": 80, "queued_s": 7, "max_rss_bytes": 1 << 30}
     job = {"job_id": 12, "job_name": "my job", "partition": "gpu", "node_list": "node[1-2]", "num_tasks": 4}
     run.write("run.json", manifest | {"slurm": {**job, "job": account, "neighbours": looks}})
-    analysis = analyse_run(run.read())
+    analysis = analyze_run(run.read())
     rows = facts_of_run(analysis)
     assert rows["Slurm job"] == "12 “my job”, partition gpu, on node[1-2], 4 tasks"
     assert rows["Slurm's account of it"].startswith("completed after 80 s, queued for 7 s, 1.00 GiB")

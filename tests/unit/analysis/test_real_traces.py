@@ -23,7 +23,7 @@ from msgspec import to_builtins
 from perfscope.analysis import breakdown as bd
 from perfscope.analysis.intervals import Int64
 from perfscope.analysis.results import Breakdown, DeviceBreakdown
-from perfscope.analysis.run import analyse_run
+from perfscope.analysis.run import analyze_run
 from perfscope.analysis.spans import Mask, StepSpan, whole_numbers, window_facts, words
 from perfscope.ingest.importing import import_traces
 from perfscope.messages.missing import cause_text, figure_text
@@ -150,7 +150,7 @@ def _as_float64_microseconds(table: pa.Table) -> pa.Table:
 
 
 def test_waiting_and_transfer_of_eight_ranks(runs: dict[str, RunReader]) -> None:
-    analysis = analyse_run(runs["dlrm_v100_8ranks"])
+    analysis = analyze_run(runs["dlrm_v100_8ranks"])
     truth = expected()["dlrm_v100_8ranks"]["collectives"]
     assert sum(call.transfer_ns for call in analysis.calls) == 217_000
     assert Counter(call.late_rank for call in analysis.calls) == {7: 5, 5: 2, 4: 1}
@@ -169,7 +169,7 @@ def test_waiting_and_transfer_of_eight_ranks(runs: dict[str, RunReader]) -> None
 
 
 def test_the_verdict_on_eight_ranks_names_the_rank_that_comes_last(runs: dict[str, RunReader]) -> None:
-    analysis = analyse_run(runs["dlrm_v100_8ranks"])
+    analysis = analyze_run(runs["dlrm_v100_8ranks"])
     findings = {finding.id.value: finding for finding in analysis.findings}
     verdict = analysis.findings[0]
     assert (verdict.id, verdict.rank) == ("late_start", 7)
@@ -181,14 +181,14 @@ def test_the_verdict_on_eight_ranks_names_the_rank_that_comes_last(runs: dict[st
 
 
 def test_one_rank_of_eight_tells_no_transfer(runs: dict[str, RunReader]) -> None:
-    analysis = analyse_run(runs["mi300_resnet"])
+    analysis = analyze_run(runs["mi300_resnet"])
     assert [result.group_size for result in analysis.collectives] == [8, 8]
     assert all(result.transfer_ns is None and result.wait_ns is None for result in analysis.collectives)
     assert any("1 of the group's 8 ranks" in cause_text(missing) for missing in analysis.missing)
 
 
 def test_layers_of_a_checkpointed_resnet_come_from_its_python_frames(runs: dict[str, RunReader]) -> None:
-    layers = {layer.layer: layer for layer in analyse_run(runs["mi300_resnet"]).layers}
+    layers = {layer.layer: layer for layer in analyze_run(runs["mi300_resnet"]).layers}
     convs = [layer for name, layer in layers.items() if name.startswith("ResNet_0.") and ".Conv2d_" in name]
     assert len(convs) == 20
     assert all(layer.forward_ns > 0 and layer.backward_ns > layer.forward_ns for layer in convs)
@@ -196,7 +196,7 @@ def test_layers_of_a_checkpointed_resnet_come_from_its_python_frames(runs: dict[
 
 def test_two_cpu_ranks_with_a_known_network(runs: dict[str, RunReader]) -> None:
     """cpu_gloo_2ranks/train.py: conv (448 parameters), norm (32), conv (2,336), head (330), three steps."""
-    analysis = analyse_run(runs["cpu_gloo_2ranks"])
+    analysis = analyze_run(runs["cpu_gloo_2ranks"])
     layers = {layer.layer: layer for layer in analysis.layers}
     assert list(layers) == [*(f"features.{k}" for k in range(6)), "pool.0", "pool.1", "head"]
     assert all(
@@ -215,7 +215,7 @@ def test_two_cpu_ranks_with_a_known_network(runs: dict[str, RunReader]) -> None:
 
 def test_the_analysis_of_eight_ranks_is_as_kept(runs: dict[str, RunReader]) -> None:
     """To update: PERFSCOPE_UPDATE_GOLDEN=1 python -m pytest <this file>, and read the diff."""
-    analysis = analyse_run(runs["dlrm_v100_8ranks"])
+    analysis = analyze_run(runs["dlrm_v100_8ranks"])
     kept = {
         name: to_builtins(getattr(analysis, name), str_keys=True)
         for name in ("ranks", "collectives", "calls", "step_ns")
@@ -234,6 +234,6 @@ def test_the_analysis_of_eight_ranks_is_as_kept(runs: dict[str, RunReader]) -> N
 
 @pytest.mark.parametrize("name", ["cpu_gloo_2ranks", "dlrm_v100_8ranks", "mi300_resnet", "ns_v100"])
 def test_parts_add_up_on_every_rank(runs: dict[str, RunReader], name: str) -> None:
-    for rank in analyse_run(runs[name]).ranks:
+    for rank in analyze_run(runs[name]).ranks:
         assert rank.breakdown_ns is not None
         assert sum(getattr(rank.breakdown_ns, part) for part in Breakdown.PARTS) == rank.breakdown_ns.step

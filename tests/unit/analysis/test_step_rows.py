@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perfscope.analysis.run import analyse_run
+from perfscope.analysis.run import analyze_run
 from perfscope.messages.missing import cause_text
 from tests.support.synthetic_run import SyntheticRun
 
@@ -48,7 +48,7 @@ def test_a_value_that_cannot_be_is_null_and_named(
 
 
 def test_a_step_of_thirty_years_is_left_out_and_a_missing_entry_says_so(tmp_path: Path) -> None:
-    analysis = analyse_run(a_run(tmp_path, dur_ns=[*[100] * 11, 10**18]).read())
+    analysis = analyze_run(a_run(tmp_path, dur_ns=[*[100] * 11, 10**18]).read())
     assert analysis.step_ns is not None and analysis.step_ns.p90 == 100
     assert any("steps of more than 30 days" in cause_text(entry) for entry in analysis.missing)
 

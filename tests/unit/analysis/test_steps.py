@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfscope.analysis.run import analyse_run
+from perfscope.analysis.run import analyze_run
 from perfscope.analysis.steps import counted_steps, quantiles
 from perfscope.messages.missing import cause_text, figure_text
 from tests.support.synthetic_run import SyntheticRun, span
@@ -48,7 +48,7 @@ def test_a_run_without_windows_has_its_always_on_figures(tmp_path: Path) -> None
     for rank in (0, 1):
         run.rank(rank, world_size=2, root=DP, overhead={"windows_ns": 0, "windows": 0, "always_on_ns": 500})
         run.steps(rank, [900, *[100] * 9], samples=[32] * 10, input_ns=[0, *[10] * 9])
-    analysis = analyse_run(run.read())
+    analysis = analyze_run(run.read())
     assert analysis.step_ns is not None and analysis.step_ns.median == 100
     assert analysis.throughput_samples_per_s == pytest.approx(64 / 100e-9)
     assert analysis.samples_source == "derived"
@@ -68,7 +68,7 @@ def throughput_of(
     for rank, meta in enumerate(metas):
         run.rank(rank, **meta)
         run.steps(rank, [100] * 4, samples=[16] * 4)
-    analysis = analyse_run(run.read())
+    analysis = analyze_run(run.read())
     value = analysis.throughput_samples_per_s
     return (None if value is None else round(value * 100e-9, 6)), analysis.samples_source
 
@@ -107,7 +107,7 @@ def varied(path: Path, **columns: list[int]) -> Any:
     for rank in (0, 1):
         run.rank(rank, world_size=2, root=DP)
         run.steps(rank, durations, **{name: given or sizes for name, given in columns.items()})
-    return analyse_run(run.read())
+    return analyze_run(run.read())
 
 
 def test_throughput_is_samples_over_their_own_time_where_batch_sizes_vary(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_smaller_last_batch_and_a_stall_leave_the_median_step(tmp_path: Path) 
     run = untraced(tmp_path, world_size=1)
     run.rank(0, world_size=1)
     run.steps(0, [*[100] * 20, 5000, 60], samples=[*[32] * 21, 4])
-    analysis = analyse_run(run.read())
+    analysis = analyze_run(run.read())
     mean = (18 * 32 + 4) / 19
     assert analysis.throughput_samples_per_s == pytest.approx(mean / 100e-9)
     assert (analysis.samples_per_step, analysis.batch_range) == (32, None)
@@ -146,7 +146,7 @@ def test_a_rank_that_was_killed_keeps_its_steps(tmp_path: Path) -> None:
     run.rank(1, world_size=2, finished=False)
     run.steps(0, [100] * 10)
     run.steps(1, [100] * 6)
-    analysis = analyse_run(run.read())
+    analysis = analyze_run(run.read())
     assert [rank.num_steps for rank in analysis.ranks] == [10, 6]
     assert [rank.finished for rank in analysis.ranks] == [True, False]
     [killed] = [finding for finding in analysis.findings if finding.id == "ranks_killed"]
@@ -160,7 +160,7 @@ def test_a_rank_without_steps_or_windows_is_missing_not_zero(tmp_path: Path) -> 
     run.rank(1)
     run.steps(0, [100, 100])
     run.window(0, [span(0, 50, "compute")], [(1, 0, 100)])
-    analysis = analyse_run(run.read())
+    analysis = analyze_run(run.read())
     assert analysis.ranks[1].step_ns is None and analysis.ranks[1].breakdown_ns is None
     assert {figure_text(missing) for missing in analysis.missing} >= {
         "step breakdown of rank 1",
@@ -170,7 +170,7 @@ def test_a_rank_without_steps_or_windows_is_missing_not_zero(tmp_path: Path) -> 
 
 def test_a_run_to_which_nothing_attached_says_why(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path, expected_ranks=4, attach_notes=["python -I ignores PYTHONPATH."])
-    analysis = analyse_run(run.read())
+    analysis = analyze_run(run.read())
     assert analysis.ranks == () and analysis.step_ns is None and analysis.overhead_ratio is None
     assert [finding.id for finding in analysis.findings] == ["no_steps", "ranks_missing"]
     assert any("PYTHONPATH" in cause_text(missing) for missing in analysis.missing)

@@ -289,7 +289,7 @@ def test_pairs_that_need_more_runs_than_there_are_are_not_made_up() -> None:
 def test_runs_that_a_check_would_not_judge_are_left_out_with_their_reason() -> None:
     good = runs(gaussian(0.02, 20))
     odd = [
-        replace(good[0], name="disturbed", clean=False, clean_reason="a neighbour"),
+        replace(good[0], name="disturbed", clean=False, clean_reason="a neighbor"),
         replace(good[0], name="failed", problem="its command ended with exit code 1"),
         replace(good[0], name="short", num_steps=3),
         replace(good[0], name="untimed", metrics={}),
@@ -298,7 +298,7 @@ def test_runs_that_a_check_would_not_judge_are_left_out_with_their_reason() -> N
     found = calibrate([*odd, *good], SETTINGS, pairs=(), draws=200)
     assert found.num_runs == 20 and found.fingerprint == good[0].fingerprint
     reasons = {one.name: one.reason for one in found.left_out}
-    assert reasons["disturbed"] == "disturbed: a neighbour" and "exit code 1" in reasons["failed"]
+    assert reasons["disturbed"] == "disturbed: a neighbor" and "exit code 1" in reasons["failed"]
     assert set(reasons) == {one.name for one in odd} and "CPU model differs" in reasons["elsewhere"]
     assert calibrate([*odd, *good], replace(SETTINGS, allow=("cpu",)), pairs=(), draws=200).num_runs == 21
 

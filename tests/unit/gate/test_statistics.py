@@ -74,7 +74,7 @@ def test_the_normal_approximation_of_many_runs_continues_the_exact_values() -> N
     assert rank_sum_p([1.0] * 40, [1.0] * 40) == 1.0
 
 
-def test_an_interval_of_pairs_covers_the_centre_as_often_as_it_says() -> None:
+def test_an_interval_of_pairs_covers_the_center_as_often_as_it_says() -> None:
     draw = np.random.default_rng(0)
     inside = 0
     for _ in range(2000):
@@ -158,7 +158,7 @@ def test_ending_early_for_a_pass_never_changes_the_verdict(
     at = looks(8, 16)
     regression, used = sequential_rule(np.array([ratios]), at, threshold, alpha, 5)
     expected = final_only(np.array(ratios), at, threshold, alpha)
-    if regression[0] and used[0] < 8:  # the one early end that is a judgement of its own
+    if regression[0] and used[0] < 8:  # the one early end that is a judgment of its own
         assert min(ratios[: used[0]]) > 1 + 2 * threshold
     else:
         assert bool(regression[0]) == expected

@@ -1,4 +1,4 @@
-"""Modelled FLOPs and bytes against values worked out by hand."""
+"""Modeled FLOPs and bytes against values worked out by hand."""
 
 from __future__ import annotations
 

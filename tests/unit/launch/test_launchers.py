@@ -1,4 +1,4 @@
-"""Recognising launch commands, and what is changed in them."""
+"""Recognizing launch commands, and what is changed in them."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def plan(command: str | list[str], mpi: str = OPEN_MPI, **environment: str) -> L
         ("cat", "other", "cat", None, None),
     ],
 )
-def test_recognised_commands(
+def test_recognized_commands(
     command: str, launcher: str, name: str, expected: int | None, world: int | None
 ) -> None:
     found = plan(command)
@@ -279,5 +279,5 @@ def test_empty_and_odd_words_do_not_break_recognition() -> None:
 
 
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun on this machine")
-def test_a_real_mpirun_is_recognised() -> None:
+def test_a_real_mpirun_is_recognized() -> None:
     assert any(word in ask_version("mpirun") for word in ("Open MPI", "HYDRA", "Intel"))

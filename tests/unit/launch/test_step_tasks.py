@@ -250,7 +250,7 @@ def test_cancelled_tasks_share_one_note(tmp_path: Path) -> None:
     assert end is not None
     assert end.status == "incomplete"
     assert step_closing.task_notes(end) == [
-        "every task ended by signal 15: cancelled, requeued or out of time"
+        "every task ended by signal 15: canceled, requeued or out of time"
     ]
 
 

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from perfscope.analysis import advice
 from perfscope.analysis.results import Finding, RunAnalysis
-from perfscope.analysis.run import analyse_run
+from perfscope.analysis.run import analyze_run
 from perfscope.messages.advice import training_advice
 from perfscope.messages.missing import cause_text, figure_text
 from perfscope.reports.build import build_report
@@ -66,7 +66,7 @@ def untraced(path: Path, framework: str, num_steps: int = 50, **meta: Any) -> Sy
 
 
 def analysis_of(run: SyntheticRun) -> RunAnalysis:
-    return analyse_run(run.read())
+    return analyze_run(run.read())
 
 
 def missing(run: SyntheticRun) -> dict[str, str]:

@@ -19,4 +19,4 @@ def test_a_kind_of_another_version_is_named_as_it_was_recorded() -> None:
 
 def test_others_on_the_network_slow_no_computation() -> None:
     assert DisturbanceKind.STEAL in SLOW_COMPUTATION
-    assert DisturbanceKind.NETWORK_NEIGHBOUR not in SLOW_COMPUTATION
+    assert DisturbanceKind.NETWORK_NEIGHBOR not in SLOW_COMPUTATION

@@ -238,15 +238,15 @@ def test_size_without_data_is_within_budget() -> None:
 
 
 def test_dark_blocks_agree() -> None:
-    """The system's dark theme and the toggle's are the same colours, and define what the light one does."""
+    """The system's dark theme and the toggle's are the same colors, and define what the light one does."""
     light, dark_media, dark_toggle = theme_blocks(asset("report.css"))
     assert dark_media[1] == dark_toggle[1]
     assert set(light[1]) == set(dark_media[1])
     assert dict(light_palette()) == light[1]
 
 
-def luminance(colour: str) -> float:
-    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+def luminance(color: str) -> float:
+    channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
@@ -258,22 +258,22 @@ def contrast(one: str, other: str) -> float:
 
 @pytest.mark.parametrize("block", [0, 1], ids=["light", "dark"])
 def test_text_contrast_is_at_least_4_5(block: int) -> None:
-    colours = theme_blocks(asset("report.css"))[block][1]
+    colors = theme_blocks(asset("report.css"))[block][1]
     pairs = [(ink, ground) for ink in ("ink", "ink-2", "accent") for ground in ("bg", "surface", "raised")]
-    pairs += [(f"{name}-ink", name) for name in colours if f"{name}-ink" in colours]
+    pairs += [(f"{name}-ink", name) for name in colors if f"{name}-ink" in colors]
     pairs += [("bg", "ink"), ("bg", "accent")]  # the hint and the cursor's time, printed the other way round
-    poor = {pair: contrast(colours[pair[0]], colours[pair[1]]) for pair in pairs}
+    poor = {pair: contrast(colors[pair[0]], colors[pair[1]]) for pair in pairs}
     assert not {pair: ratio for pair, ratio in poor.items() if ratio < 4.5}
 
 
 @pytest.mark.parametrize("block", [0, 1], ids=["light", "dark"])
-def test_coloured_parts_stand_out_from_the_page(block: int) -> None:
+def test_colored_parts_stand_out_from_the_page(block: int) -> None:
     """3:1 for what carries meaning; idle and waiting are meant to recede and carry labels or hatching."""
-    colours = theme_blocks(asset("report.css"))[block][1]
+    colors = theme_blocks(asset("report.css"))[block][1]
     quiet = {"idle", "idle_host_wait", "idle_kernel_wait", "idle_other", "wait"}
-    parts = {name[5:] for name in colours if name.startswith("part-") and not name.endswith("-ink")} - quiet
+    parts = {name[5:] for name in colors if name.startswith("part-") and not name.endswith("-ink")} - quiet
     assert len(parts) >= 9
-    poor = {part: contrast(colours[f"part-{part}"], colours["bg"]) for part in parts}
+    poor = {part: contrast(colors[f"part-{part}"], colors["bg"]) for part in parts}
     assert not {part: ratio for part, ratio in poor.items() if ratio < 3}
 
 

@@ -1,4 +1,4 @@
-"""The terminal report: verdict first, within the width, no colour unless asked, nothing active in it."""
+"""The terminal report: verdict first, within the width, no color unless asked, nothing active in it."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def test_verdict_comes_before_any_other_figure() -> None:
     assert not any(character.isdigit() for character in lines[0])
 
 
-def test_plain_text_has_no_escape_and_colour_changes_nothing_else() -> None:
+def test_plain_text_has_no_escape_and_color_changes_nothing_else() -> None:
     report = build_report(synthetic_analysis(), synthetic_timeline())
-    plain, coloured = render_text(report), render_text(report, color=True)
+    plain, colored = render_text(report), render_text(report, color=True)
     assert "\x1b" not in plain
-    assert "\x1b[" in coloured
-    assert ANSI.sub("", coloured) == plain
+    assert "\x1b[" in colored
+    assert ANSI.sub("", colored) == plain
 
 
 def test_names_cannot_drive_the_terminal() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from perfscope.analysis.machine.results import MachineAnalysis
-from perfscope.analysis.run import analyse_run
+from perfscope.analysis.run import analyze_run
 from perfscope.collectors.context import Context
 from perfscope.collectors.gpu.nvidia.counters import NvmlDevices
 from perfscope.collectors.gpu.nvidia.gpm import NvmlGpm
@@ -108,6 +108,6 @@ def opened(clock: Callable[[], int]) -> Iterator[NvmlCollector]:
 def analysis(folder: Path, samples: str, topology: str) -> MachineAnalysis:
     run = SampledRun(folder, None, topology=json.loads(topology), steps=(2.0, 22.0))
     run.run.write("hosts/node0/samples.jsonl", samples)
-    found = analyse_run(run.read()).machine
+    found = analyze_run(run.read()).machine
     assert found is not None
     return found

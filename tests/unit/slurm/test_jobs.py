@@ -365,7 +365,7 @@ def run_of(folder: Path, **more: Any) -> Path:
     [
         ("COMPLETED", "finished", ""),
         ("FAILED", "finished", ""),  # the command's own exit code says it
-        ("CANCELLED", "finished", "the job was cancelled (scancel) after 1:20"),
+        ("CANCELLED", "finished", "the job was canceled (scancel) after 1:20"),
         ("TIMEOUT", "running", "the job reached its time limit after 1:20"),
         ("NODE_FAIL", "running", "a node of the job failed after 1:20"),
         ("PREEMPTED", "finished", "the job was preempted by another after 1:20"),

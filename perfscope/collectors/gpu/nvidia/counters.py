@@ -1,6 +1,6 @@
 """NVIDIA GPUs through NVML: how busy, how hot, how fast they may run, and what energy they use.
 
-Utilisation means "some kernel ran", over a window of the driver's own (1/6 to 1 s): it is no occupancy.
+Utilization means "some kernel ran", over a window of the driver's own (1/6 to 1 s): it is no occupancy.
 Energy is a counter since the driver was loaded; its differences are better than any polled power.
 """
 

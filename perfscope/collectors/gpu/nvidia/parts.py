@@ -25,7 +25,7 @@ MAX_FAILURES = 10  # in a row, of one series
 
 # Error codes of nvml.h, so that nothing here depends on a loaded pynvml.
 NO_PERMISSION, NOT_FOUND, FUNCTION_NOT_FOUND = 4, 6, 13
-GONE = {1, 15, 16, 28}  # uninitialised, GPU is lost, reset required, GPU not found
+GONE = {1, 15, 16, 28}  # uninitialized, GPU is lost, reset required, GPU not found
 # Invalid argument (how old drivers greet a field they do not know), not supported, no permission,
 # function not found, argument version mismatch, deprecated.
 NEVER = {2, 3, NO_PERMISSION, FUNCTION_NOT_FOUND, 25, 26}

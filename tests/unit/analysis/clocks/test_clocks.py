@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfscope.analysis.clocks.centre import gathered, weighted_median
+from perfscope.analysis.clocks.center import gathered, weighted_median
 from perfscope.analysis.clocks.fit import UNKNOWN_NS, ClockFit, fit_clocks
 from perfscope.analysis.clocks.wall import step_notes, wall_steps
 from perfscope.analysis.collective_waits import judge
 from perfscope.analysis.comm_record import GroupKey
-from perfscope.analysis.run import analyse_run
+from perfscope.analysis.run import analyze_run
 from perfscope.messages.missing import cause_text, figure_text
 from perfscope.rundir.records import RankRecord, rank_record
 from tests.support.clock_world import EPOCH, SECOND, World
@@ -28,7 +28,7 @@ def world(*ahead_ns: int, drift: float = 0.0, seed: int = 0, **more: Any) -> Wor
     return World(rng=np.random.default_rng(seed), ahead_ns=list(ahead_ns), drift_ppm=drifts, **more)
 
 
-def test_the_centre_of_many_late_and_no_early_values_is_where_they_gather() -> None:
+def test_the_center_of_many_late_and_no_early_values_is_where_they_gather() -> None:
     values = np.array([10.0, 11, 9, 10, 10, 12, 500, 900, 4000, 70])
     assert gathered(values) == (10, 1.5)
     assert gathered(np.array([7.0])) == (7, 0) and gathered(np.array([1.0, 3.0])) == (2, 1)
@@ -199,13 +199,13 @@ def test_a_run_says_which_clocks_are_unknown_and_which_were_set(tmp_path: Path) 
     run = SyntheticRun(tmp_path, world_size=2)
     for rank, host, jump in ((0, "a", 0), (1, "b", 2 * SECOND)):
         run.rank(rank, host=host, anchors=anchors(0, 0, jump))
-        # A broadcast synchronises nobody: its root may be gone before the others enter.
+        # A broadcast synchronizes nobody: its root may be gone before the others enter.
         calls = [comm(1000 * k + 10 * rank, 500, k, collective="broadcast") for k in range(12)]
         run.window(rank, calls, [(0, 0, 20_000)])
-    analysis = analyse_run(run.read())
+    analysis = analyze_run(run.read())
     assert analysis.clocks.unlinked == ("b",) and analysis.clock_residual_ns is None
     [result] = analysis.collectives
     assert result.num_waits_uncertain == 12  # each call's wait of a for b
     said = {figure_text(missing): cause_text(missing) for missing in analysis.missing}
-    assert "no synchronising collective" in said["clocks of b"]
+    assert "no synchronizing collective" in said["clocks of b"]
     assert "+2.000 s" in said["times of b across a jump of its clock"]

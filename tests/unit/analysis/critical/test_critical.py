@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfscope.analysis.breakdown import activity, analysed_steps
+from perfscope.analysis.breakdown import activity, analyzed_steps
 from perfscope.analysis.clocks.fit import ClockFit
-from perfscope.analysis.collectives import analyse_collectives
+from perfscope.analysis.collectives import analyze_collectives
 from perfscope.analysis.comm_record import CommRecord
 from perfscope.analysis.critical import results
-from perfscope.analysis.critical.path import analyse_critical
+from perfscope.analysis.critical.path import analyze_critical
 from perfscope.analysis.critical.results import CriticalPath
 from perfscope.analysis.mainline import LineRecord
 from perfscope.analysis.missing import Missing
@@ -100,11 +100,11 @@ def walk(
         table = pa.Table.from_pylist([{**defaults, **row} for row in rows], schema=TIMELINE)
         source.tables[rank] = table
         spans = spans_of(table)
-        steps = analysed_steps(spans, facts)
+        steps = analyzed_steps(spans, facts)
         record.add(table, rank, 0, {})
         lines.add(table, spans, activity(spans, facts), steps, (rank, 0, facts.host))
-    found = analyse_collectives(record, names, world_size or len(ranks))
-    paths, missing = analyse_critical(lines, found.matches, found.clocks, source)  # type: ignore[arg-type]
+    found = analyze_collectives(record, names, world_size or len(ranks))
+    paths, missing = analyze_critical(lines, found.matches, found.clocks, source)  # type: ignore[arg-type]
     for one in paths:
         assert_tiles(one)
     return paths, missing
@@ -347,7 +347,7 @@ def test_a_host_whose_clock_cannot_be_compared_is_left_out_by_name() -> None:
 
 
 def test_no_steps_no_path() -> None:
-    assert analyse_critical(LineRecord(), (), ClockFit(reference="")) == ((), ())
+    assert analyze_critical(LineRecord(), (), ClockFit(reference="")) == ((), ())
 
 
 def test_kernel_names_lose_what_they_were_compiled_for() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perfscope.analysis.results import Finding, RunAnalysis
-from perfscope.analysis.run import analyse_run
+from perfscope.analysis.run import analyze_run
 from perfscope.messages.missing import cause_text, figure_text
 from tests.support.synthetic_run import EPOCH, SyntheticRun, comm, span
 
@@ -16,7 +16,7 @@ MS = 1_000_000
 STEP = [(k, 10 * k * MS, 10 * (k + 1) * MS) for k in range(6)]
 
 
-def analyse(path: Path, ranks: dict[int, list[dict[str, Any]]], **manifest: Any) -> RunAnalysis:
+def analyze(path: Path, ranks: dict[int, list[dict[str, Any]]], **manifest: Any) -> RunAnalysis:
     """`ranks` gives the spans of one step of 10 ms; they are repeated in each of six steps."""
     run = SyntheticRun(path, world_size=len(ranks), **manifest)
     for rank, spans in ranks.items():
@@ -27,7 +27,7 @@ def analyse(path: Path, ranks: dict[int, list[dict[str, Any]]], **manifest: Any)
             for one in spans
         ]
         run.window(rank, repeated, STEP)
-    return analyse_run(run.read())
+    return analyze_run(run.read())
 
 
 def by_id(analysis: RunAnalysis) -> dict[str, Finding]:
@@ -39,7 +39,7 @@ def test_compute_bound_names_the_largest_layer(tmp_path: Path) -> None:
         span(0, 4 * MS, "compute", layer="a", phase="forward"),
         span(4 * MS, 5 * MS, "compute", layer="b", phase="backward"),
     ]
-    verdict = analyse(tmp_path, {0: spans}).findings[0]
+    verdict = analyze(tmp_path, {0: spans}).findings[0]
     assert (verdict.id, verdict.layer, verdict.gain_ns) == ("compute_bound", "b", None)
     assert "90.0 % of the mean step (9.00 ms of 10.0 ms)" in verdict.text.title
     assert "layer b (5.00 ms)" in verdict.text.title
@@ -51,7 +51,7 @@ def test_a_layer_that_is_small_is_not_the_one_to_look_at(tmp_path: Path) -> None
         span(0, 9 * MS, "compute"),
         span(9 * MS, 200_000, "compute", layer="head", phase="forward"),
     ]
-    verdict = analyse(tmp_path, {0: spans}).findings[0]
+    verdict = analyze(tmp_path, {0: spans}).findings[0]
     assert (verdict.id, verdict.layer) == ("compute_bound", None)
     assert "head" not in verdict.text.title
     assert (
@@ -63,7 +63,7 @@ def test_a_layer_that_is_small_is_not_the_one_to_look_at(tmp_path: Path) -> None
 def test_waiting_for_a_late_rank_is_told_and_laid_at_the_rank(tmp_path: Path) -> None:
     quick = [span(0, 2 * MS, "compute"), comm(2 * MS, 7 * MS, 0)]
     slow = [span(0, 8 * MS, "compute"), comm(8 * MS, 1 * MS, 0)]
-    analysis = analyse(tmp_path, {0: quick, 1: quick, 2: quick, 3: slow})
+    analysis = analyze(tmp_path, {0: quick, 1: quick, 2: quick, 3: slow})
     verdict = analysis.findings[0]
     assert (verdict.id, verdict.rank) == ("straggler", 3)
     assert "the others wait 60.0 % of the mean step (6.00 ms of 10.0 ms) for it" in verdict.text.title
@@ -81,7 +81,7 @@ def test_waiting_for_a_late_rank_is_told_and_laid_at_the_rank(tmp_path: Path) ->
 def test_a_late_rank_that_sleeps_is_named_with_what_it_does(tmp_path: Path) -> None:
     quick = [span(0, 4 * MS, "compute"), comm(4 * MS, 5 * MS, 0)]
     slow = [span(0, 4 * MS, "compute"), comm(8 * MS, 1 * MS, 0)]
-    verdict = analyse(tmp_path, {0: quick, 1: slow}).findings[0]
+    verdict = analyze(tmp_path, {0: quick, 1: slow}).findings[0]
     assert (verdict.id, verdict.rank) == ("straggler", 1)
     assert verdict.gain_ns == pytest.approx(4 * MS, rel=0.05)  # the last step's end has nobody to wait for
     assert "4.00 ms more per step than its peers" in verdict.text.detail
@@ -90,14 +90,14 @@ def test_a_late_rank_that_sleeps_is_named_with_what_it_does(tmp_path: Path) -> N
 
 def test_a_large_removable_part_comes_before_the_computation_that_must_remain(tmp_path: Path) -> None:
     spans = [span(0, 5 * MS, "compute"), span(5 * MS, 4 * MS, "input")]
-    assert analyse(tmp_path, {0: spans}).findings[0].id == "input_bound"
+    assert analyze(tmp_path, {0: spans}).findings[0].id == "input_bound"
     spans = [span(0, 8 * MS, "compute"), span(8 * MS, 1 * MS, "input")]
-    assert analyse(tmp_path, {0: spans}).findings[0].id == "compute_bound"
+    assert analyze(tmp_path, {0: spans}).findings[0].id == "compute_bound"
 
 
 def test_a_slow_transfer_is_not_laid_at_a_rank(tmp_path: Path) -> None:
     spans = [span(0, 2 * MS, "compute"), comm(2 * MS, 7 * MS, 0, in_bytes=10**6)]
-    analysis = analyse(tmp_path, {0: spans, 1: spans})
+    analysis = analyze(tmp_path, {0: spans, 1: spans})
     verdict = analysis.findings[0]
     assert verdict.id == "slow_link"
     assert "lower bucket_cap_mb" in verdict.text.action  # one call per step, and nothing hides it
@@ -107,7 +107,7 @@ def test_a_slow_transfer_is_not_laid_at_a_rank(tmp_path: Path) -> None:
 
 def test_slow_transfers_of_little_are_laid_at_latency(tmp_path: Path) -> None:
     spans = [span(0, 2 * MS, "compute"), comm(2 * MS, 7 * MS, 0, in_bytes=1000)]
-    assert "latency rules" in analyse(tmp_path, {0: spans, 1: spans}).findings[0].text.action
+    assert "latency rules" in analyze(tmp_path, {0: spans, 1: spans}).findings[0].text.action
 
 
 def test_many_slow_transfers_are_laid_at_the_link(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_many_slow_transfers_are_laid_at_the_link(tmp_path: Path) -> None:
     for rank in (0, 1):
         run.rank(rank)
         run.window(rank, [span(0, 3 * MS, "compute"), *calls], STEP[:1])
-    verdict = analyse_run(run.read()).findings[0]
+    verdict = analyze_run(run.read()).findings[0]
     assert verdict.id == "slow_link"
     assert "faster link" in verdict.text.action
     assert "14.3 % of the communication overlaps with compute." in verdict.text.detail
@@ -124,14 +124,14 @@ def test_many_slow_transfers_are_laid_at_the_link(tmp_path: Path) -> None:
 
 def test_one_traced_rank_of_many_claims_no_waiting(tmp_path: Path) -> None:
     spans = [span(0, 2 * MS, "compute"), comm(2 * MS, 7 * MS, 0, group_size=8)]
-    verdict = analyse(tmp_path, {0: spans}).findings[0]
+    verdict = analyze(tmp_path, {0: spans}).findings[0]
     assert verdict.id == "comm_bound" and verdict.rank is None
     assert "last" not in verdict.text.title
     assert "cannot be distinguished" in verdict.text.detail
 
 
 def test_input_bound_names_the_rank_that_waits_longest(tmp_path: Path) -> None:
-    verdict = analyse(
+    verdict = analyze(
         tmp_path,
         {0: [span(0, 6 * MS, "input")], 1: [span(0, 8 * MS, "input"), span(8 * MS, 1 * MS, "compute")]},
     ).findings[0]
@@ -146,17 +146,17 @@ def test_launch_bound_needs_a_device_that_waits_for_the_host(tmp_path: Path) -> 
     run = SyntheticRun(tmp_path / "late")
     run.rank(0)
     run.window(0, late, STEP[:1])
-    analysis = analyse_run(run.read())
+    analysis = analyze_run(run.read())
     assert analysis.findings[0].id == "launch_bound"
     early = [kernel(k * MS, MS // 4, -1000) for k in range(10)]
     run = SyntheticRun(tmp_path / "early")
     run.rank(0)
     run.window(0, early, STEP[:1])
-    assert analyse_run(run.read()).findings[0].id == "idle_bound"
+    assert analyze_run(run.read()).findings[0].id == "idle_bound"
 
 
 def test_idle_on_a_cpu_is_not_blamed_on_launches(tmp_path: Path) -> None:
-    assert analyse(tmp_path, {0: [span(0, MS, "compute")]}).findings[0].id == "host_bound"
+    assert analyze(tmp_path, {0: [span(0, MS, "compute")]}).findings[0].id == "host_bound"
 
 
 def test_many_small_collectives_are_noticed(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_many_small_collectives_are_noticed(tmp_path: Path) -> None:
         run.rank(rank)
         calls = [comm(5 * MS + k * MS // 20, MS // 25, k, in_bytes=400) for k in range(100)]
         run.window(rank, [span(0, 5 * MS, "compute"), *calls], STEP[:1])
-    verdict = analyse_run(run.read()).findings[0]
+    verdict = analyze_run(run.read()).findings[0]
     assert verdict.id == "small_collectives"
     assert "100 all_reduce calls per step carry only 400 B each" in verdict.text.title
     assert verdict.gain_ns == 99 * MS // 25
@@ -177,15 +177,15 @@ def test_small_collectives_that_computation_hides_cost_nothing(tmp_path: Path) -
         run.rank(rank)
         calls = [comm(k * MS // 10, MS // 20, k, in_bytes=400) for k in range(100)]
         run.window(rank, [span(0, 10 * MS, "compute"), *calls], STEP[:1])
-    assert "small_collectives" not in by_id(analyse_run(run.read()))
+    assert "small_collectives" not in by_id(analyze_run(run.read()))
 
 
 def test_ranks_that_are_not_there_are_said_in_the_words_of_the_run(tmp_path: Path) -> None:
     spans = [span(0, 9 * MS, "compute")]
-    ran = analyse(tmp_path / "run", {0: spans}, expected_ranks=4, attach_notes=["env -i hides the probe."])
+    ran = analyze(tmp_path / "run", {0: spans}, expected_ranks=4, attach_notes=["env -i hides the probe."])
     assert by_id(ran)["ranks_missing"].text.title == "1 of 4 ranks were attached."
     assert by_id(ran)["ranks_missing"].text.detail == "env -i hides the probe."
-    imported = analyse(tmp_path / "import", {0: spans}, expected_ranks=8, origin="import")
+    imported = analyze(tmp_path / "import", {0: spans}, expected_ranks=8, origin="import")
     assert by_id(imported)["ranks_missing"].text.title == "The traces of 1 of 8 ranks were imported."
 
 
@@ -194,7 +194,7 @@ def test_overhead_over_the_budget_is_a_finding(tmp_path: Path) -> None:
         run = SyntheticRun(tmp_path / name, options={"overhead": 0.01})
         run.rank(0, overhead={"windows_ns": cost, "always_on_ns": 0})
         run.steps(0, [50, 50, 50, 50])
-        analysis = analyse_run(run.read())
+        analysis = analyze_run(run.read())
         assert ("overhead" in by_id(analysis)) is expected
 
 
@@ -203,13 +203,13 @@ def test_input_is_the_verdict_without_a_trace_only_when_it_weighs(tmp_path: Path
         run = SyntheticRun(tmp_path / name)
         run.rank(0)
         run.steps(0, [100] * 10, input_ns=[wait] * 10)
-        assert analyse_run(run.read()).findings[0].id == expected
+        assert analyze_run(run.read()).findings[0].id == expected
 
 
 @pytest.mark.parametrize("kind", ["compute", "comm", "copy", "input", "optimizer", "host"])
 def test_every_finding_is_a_sentence_with_an_action(tmp_path: Path, kind: str) -> None:
     columns = {"lane": 200, "collective": "all_reduce", "group": "0", "seq": 0} if kind == "comm" else {}
-    for finding in analyse(tmp_path, {0: [span(0, 9 * MS, kind, **columns)]}).findings:
+    for finding in analyze(tmp_path, {0: [span(0, 9 * MS, kind, **columns)]}).findings:
         assert (
             finding.text.title.endswith(".")
             and finding.text.detail.endswith(".")
@@ -223,7 +223,7 @@ def test_advice_for_small_calls_depends_on_what_a_bench_run_sends(tmp_path: Path
     data = {"axes": {"parallelism": "data", "optimisation": "decentralised"}}
     model = {"axes": {"parallelism": "model", "optimisation": "decentralised"}}
     by_scheme = {
-        name: analyse(tmp_path / name, {0: spans, 1: spans}, scheme=scheme).findings[0].text.action
+        name: analyze(tmp_path / name, {0: spans, 1: spans}, scheme=scheme).findings[0].text.action
         for name, scheme in (("none", None), ("data", data), ("model", model))
     }
     assert "no_sync" in by_scheme["none"] and by_scheme["data"] == by_scheme["none"]
@@ -235,9 +235,9 @@ def test_a_server_that_waits_for_its_workers_is_no_imbalance(tmp_path: Path) -> 
     working = [span(0, 6 * MS, "compute"), comm(6 * MS, 3 * MS, 0, in_bytes=10**6)]
     ranks = {0: serving, 1: working, 2: working}
     groups = [{"axis": "server", "ranks": [0, worker]} for worker in (1, 2)]
-    alike = analyse(tmp_path / "a", ranks, scheme={"groups": groups})
+    alike = analyze(tmp_path / "a", ranks, scheme={"groups": groups})
     assert "equal work" not in " ".join(finding.text.title for finding in alike.findings)
-    unequal = analyse(tmp_path / "b", ranks)
+    unequal = analyze(tmp_path / "b", ranks)
     assert "equal work" in " ".join(finding.text.title for finding in unequal.findings)
 
 
@@ -251,12 +251,12 @@ def test_a_busy_server_is_named_before_the_idle_time_that_its_work_and_its_worke
     serving = [comm(9 * MS, 1 * MS, 0, in_bytes=10**6)]
     working = [span(0, 1 * MS, "compute"), comm(1 * MS, 4 * MS, 0, in_bytes=10**6)]
     ranks = {0: serving, 1: working, 2: working}
-    found = analyse(tmp_path / "a", ranks, scheme=SERVED).findings
+    found = analyze(tmp_path / "a", ranks, scheme=SERVED).findings
     assert found[0].id == "server_bound"
     assert "rank 0 is busy 90 % of the time, and its 2 workers wait for it 40 %" in found[0].text.title
     assert found[0].rank == 0
     assert found[0].gain_ratio == pytest.approx(0.4)
-    assert analyse(tmp_path / "b", ranks).findings[0].id != "server_bound"  # no rank of it is known to serve
+    assert analyze(tmp_path / "b", ranks).findings[0].id != "server_bound"  # no rank of it is known to serve
 
 
 def test_a_server_is_not_named_that_idles_or_that_hardly_keeps_its_workers_waiting(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_a_server_is_not_named_that_idles_or_that_hardly_keeps_its_workers_waiti
     waiting = [span(0, 6 * MS, "compute"), comm(6 * MS, 4 * MS, 0, in_bytes=10**6)]
     quick = [span(0, 9 * MS, "compute"), comm(9 * MS, 1 * MS, 0, in_bytes=10**6)]
     for name, server, worker in (("idle", idling, waiting), ("quick", busy, quick)):
-        analysis = analyse(tmp_path / name, {0: server, 1: worker, 2: worker}, scheme=SERVED)
+        analysis = analyze(tmp_path / name, {0: server, 1: worker, 2: worker}, scheme=SERVED)
         assert "server_bound" not in by_id(analysis)
 
 
@@ -275,9 +275,9 @@ def test_a_verdict_on_two_traced_steps_says_that_confidence_is_low(tmp_path: Pat
     run.window(0, [span(0, 5 * MS, "compute"), span(10 * MS, 5 * MS, "compute")], STEP[:2])
     assert (
         "Mean of 2 traced steps on one rank, so confidence is low."
-        in analyse_run(run.read()).findings[0].text.detail
+        in analyze_run(run.read()).findings[0].text.detail
     )
-    six = analyse(tmp_path / "six", {0: [span(0, 5 * MS, "compute")]}).findings[0].text.detail
+    six = analyze(tmp_path / "six", {0: [span(0, 5 * MS, "compute")]}).findings[0].text.detail
     assert "Mean of 6 traced steps on one rank." in six
 
 
@@ -286,5 +286,5 @@ def test_ranks_with_other_numbers_of_steps_are_said(tmp_path: Path) -> None:
     for rank, count in ((0, 60), (1, 60), (2, 40)):
         run.rank(rank)
         run.steps(rank, [100] * count)
-    missing = {figure_text(one): cause_text(one) for one in analyse_run(run.read()).missing}
+    missing = {figure_text(one): cause_text(one) for one in analyze_run(run.read()).missing}
     assert missing["the later steps of rank 2"].startswith("it recorded 40 steps at least, others 60")

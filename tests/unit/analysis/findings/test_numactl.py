@@ -81,7 +81,7 @@ def test_what_binds_already_is_to_be_replaced() -> None:
     assert told(command, "python", (0,)) == f"{EACH} (in place of what the command binds now)"
 
 
-def test_many_ranks_are_summarised_and_unknown_ones_left_out() -> None:
+def test_many_ranks_are_summarized_and_unknown_ones_left_out() -> None:
     text = told("srun python train.py", "srun", *[(k % 2,) for k in range(9)], ())
     assert text.startswith(BOTH) and text.count("numactl") == 4
     assert text.endswith(", the other 5 each on the node of its own CPUs or GPU")

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from perfscope.analysis.machine.host import open_hosts
 from perfscope.analysis.machine.placement import placements
-from perfscope.analysis.run import analyse_run
+from perfscope.analysis.run import analyze_run
 from perfscope.cli.doctor import command as doctor
 from perfscope.collectors.context import captured_context
 from perfscope.collectors.gpu.amd.counters import AmdDevices
@@ -61,7 +61,7 @@ def test_a_recorded_run_shows_what_an_amd_gpu_did(tmp_path: Path) -> None:
     root = write_machine(tmp_path / "machine")
     topology = read_topology(captured_context(root), "node0")
     run = SampledRun(tmp_path / "run", record(root, hot), topology={**topology, "online_cpus": "0-7"})
-    analysis = analyse_run(run.read())
+    analysis = analyze_run(run.read())
     machine = analysis.machine
     assert machine is not None
     tracks = {track.title: track for track in machine.tracks if "GPU 0" in track.title}
@@ -100,7 +100,7 @@ def test_bits_of_the_moment_become_a_disturbance_with_the_vendors_name(tmp_path:
         return table(TableV1_3, temperature_hotspot=105, indep_throttle_status=status)
 
     run = SampledRun(tmp_path / "run", record(root, bits), topology={"online_cpus": "0-7"})
-    machine = analyse_run(run.read()).machine
+    machine = analyze_run(run.read()).machine
     assert machine is not None
     (found,) = machine.disturbances
     assert found.title.startswith("GPU 0 was throttled (TEMP_HOTSPOT) for 8")

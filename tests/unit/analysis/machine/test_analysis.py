@@ -13,7 +13,7 @@ from perfscope.analysis.machine.links import traffic
 from perfscope.analysis.machine.results import MachineAnalysis
 from perfscope.analysis.machine.topology import Topology
 from perfscope.analysis.machine.tracks import tracks
-from perfscope.analysis.run import analyse_run
+from perfscope.analysis.run import analyze_run
 from perfscope.messages.missing import cause_text, figure_text
 from perfscope.rundir.host_records import CeilingsRecord, TopologyRecord
 from perfscope.rundir.samples import HostSamples, SampleSeries
@@ -26,7 +26,7 @@ MS = 1_000_000
 
 
 def machine_of(path: Path, file: SampleFile | None, **more: object) -> MachineAnalysis:
-    machine = analyse_run(SampledRun(path, file, **{"topology": two_nodes(), **more}).read()).machine  # type: ignore[arg-type]
+    machine = analyze_run(SampledRun(path, file, **{"topology": two_nodes(), **more}).read()).machine  # type: ignore[arg-type]
     assert machine is not None
     return machine
 
@@ -35,7 +35,7 @@ def test_an_import_has_no_machine(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path, origin="import")
     run.rank(0)
     run.window(0, [span(0, MS, "compute")], [(0, 0, MS)])
-    analysis = analyse_run(run.read())
+    analysis = analyze_run(run.read())
     assert analysis.machine is None and analysis.findings[0].id == "compute_bound"
 
 
@@ -106,7 +106,7 @@ def test_windows_steps_and_readings_share_one_axis(tmp_path: Path) -> None:
     file.rate("cpu_busy", FAST, 400, scale=1e7, cpu="all")
     run = SampledRun(tmp_path, file, topology=two_nodes())
     run.run.window(0, [span(12 * SECOND, MS, "compute")], [(4, 12 * SECOND, 12 * SECOND + 9 * MS)])
-    machine = analyse_run(run.read()).machine
+    machine = analyze_run(run.read()).machine
     assert machine is not None
     assert machine.windows == ((0, EPOCH + 12 * SECOND, EPOCH + 12 * SECOND + 9 * MS),)
     assert (machine.steps_start_ns, machine.steps_end_ns) == (EPOCH + 10 * SECOND, EPOCH + 30 * SECOND)
@@ -194,13 +194,13 @@ def test_a_full_link_of_a_run_bound_by_communication_is_a_finding(tmp_path: Path
         run = SampledRun(tmp_path / name, file, topology=two_nodes(nics=nics), ranks=[{"pid": 1}, {"pid": 2}])
         for rank in (0, 1):
             run.run.window(rank, [span(0, MS, "compute"), comm(2 * MS, 6 * MS, 0)], [(0, 0, 10 * MS)])
-        found = {finding.id.value: finding for finding in analyse_run(run.read()).findings}
+        found = {finding.id.value: finding for finding in analyze_run(run.read()).findings}
         assert ("link_saturated" in found) is expected
         if expected:
             assert "eth0 of node0 is full: sent 120 MB/s of 125 MB/s" in found["link_saturated"].text.title
 
 
-def test_an_hour_of_a_hundred_series_is_analysed_in_seconds() -> None:
+def test_an_hour_of_a_hundred_series_is_analyzed_in_seconds() -> None:
     """36,000 readings of each; the bound is loose because test machines are shared."""
     num = 36_000
     at = BOOT + np.arange(num, dtype=np.int64) * (SECOND // 10)

@@ -10,7 +10,7 @@ import pytest
 
 from perfscope.analysis.machine.results import Disturbance, MachineAnalysis
 from perfscope.analysis.results import RunAnalysis
-from perfscope.analysis.run import analyse_run
+from perfscope.analysis.run import analyze_run
 from tests.support.synthetic_run import span
 from tests.support.synthetic_samples import BOOT, SECOND, SampledRun, SampleFile, ticks, two_nodes
 
@@ -50,7 +50,7 @@ def stepped(
         begin = round(second * SECOND)
         spans = [span(begin, 80 * MS, "compute", layer="fc", phase="forward")]
         run.run.window(0, spans, [(number, begin, begin + 100 * MS)], window=number)
-    return analyse_run(run.read())
+    return analyze_run(run.read())
 
 
 def machine_of(analysis: RunAnalysis) -> MachineAnalysis:

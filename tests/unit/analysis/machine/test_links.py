@@ -11,7 +11,7 @@ import pytest
 from perfscope.analysis.machine.results import LinkTraffic, MachineAnalysis, WireBytes
 from perfscope.analysis.machine.stacks import top_frames
 from perfscope.analysis.machine.wire import RankHosts, algorithmic
-from perfscope.analysis.run import analyse_run
+from perfscope.analysis.run import analyze_run
 from perfscope.messages.missing import cause_text, figure_text
 from perfscope.rundir.host_records import StacksRecord
 from perfscope.rundir.typed import read_as
@@ -25,7 +25,7 @@ S = 1_000_000_000
 
 
 def machine_of(run: SampledRun) -> MachineAnalysis:
-    machine = analyse_run(run.read()).machine
+    machine = analyze_run(run.read()).machine
     assert machine is not None
     return machine
 

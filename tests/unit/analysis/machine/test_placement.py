@@ -7,14 +7,14 @@ from typing import Any
 
 from perfscope.analysis.machine.results import MachineAnalysis, RankPlacement
 from perfscope.analysis.results import Finding
-from perfscope.analysis.run import analyse_run
+from perfscope.analysis.run import analyze_run
 from tests.support.synthetic_samples import SampledRun, SampleFile, ticks, two_nodes
 
 SLOW = ticks(0, 40, 2.0)
 PYTHON = {"command": ["python", "train.py", "--lr", "0.1"], "launcher": "python"}
 
 
-def analyse(
+def analyze(
     path: Path,
     pages: dict[int, dict[int, int]],
     bindings: dict[int, dict[str, Any]],
@@ -34,7 +34,7 @@ def analyse(
         file.fact("binding", 1, {"pid": str(pid)}, value)
     metas = ranks or [{"pid": pid} for pid in pages]
     run = SampledRun(path, file, topology=topology or two_nodes(), ranks=metas, **{**PYTHON, **manifest})
-    analysis = analyse_run(run.read())
+    analysis = analyze_run(run.read())
     assert analysis.machine is not None
     return analysis.machine, {finding.id: finding for finding in analysis.findings}
 
@@ -45,7 +45,7 @@ def node(number: int, policy: str = "default") -> dict[str, Any]:
 
 
 def test_a_rank_with_its_memory_on_the_other_node_is_found_and_mended(tmp_path: Path) -> None:
-    machine, findings = analyse(tmp_path, {100: {0: 100, 1: 900}}, {100: node(0, "bind:1")})
+    machine, findings = analyze(tmp_path, {100: {0: 100, 1: 900}}, {100: node(0, "bind:1")})
     (placed,) = machine.placements
     assert placed == RankPlacement(
         rank=0,
@@ -68,18 +68,18 @@ def test_a_rank_with_its_memory_on_the_other_node_is_found_and_mended(tmp_path: 
 
 
 def test_memory_beside_its_cpus_is_no_finding(tmp_path: Path) -> None:
-    _, findings = analyse(tmp_path, {100: {0: 950, 1: 50}}, {100: node(0)})
+    _, findings = analyze(tmp_path, {100: {0: 950, 1: 50}}, {100: node(0)})
     assert "numa_remote" not in findings
 
 
 def test_a_rank_that_may_run_anywhere_is_not_remote(tmp_path: Path) -> None:
     free = {"cpus": "0-7", "cpu_nodes": [0, 1], "policy": "default"}
-    machine, findings = analyse(tmp_path, {100: {0: 500, 1: 500}}, {100: free})
+    machine, findings = analyze(tmp_path, {100: {0: 500, 1: 500}}, {100: free})
     assert machine.placements[0].local_ratio == 1.0 and "numa_remote" not in findings
 
 
 def test_memory_that_was_interleaved_on_purpose_is_no_mistake(tmp_path: Path) -> None:
-    _, findings = analyse(tmp_path, {100: {0: 500, 1: 500}}, {100: node(0, "interleave:0-1")})
+    _, findings = analyze(tmp_path, {100: {0: 500, 1: 500}}, {100: node(0, "interleave:0-1")})
     assert "numa_remote" not in findings
 
 
@@ -95,12 +95,12 @@ def knl() -> dict[str, Any]:
 
 def test_memory_bound_to_fast_memory_without_cpus_is_meant(tmp_path: Path) -> None:
     here = {"cpus": "0-7", "cpu_nodes": [0]}
-    machine, findings = analyse(
+    machine, findings = analyze(
         tmp_path / "meant", {100: {0: 10, 1: 990}}, {100: {**here, "policy": "bind:1"}}, topology=knl()
     )
     assert "numa_remote" not in findings
     assert machine.placements[0].note == "its memory is bound to mcdram on purpose (bind:1)"
-    _, findings = analyse(
+    _, findings = analyze(
         tmp_path / "spilled", {100: {0: 500, 1: 500}}, {100: {**here, "policy": "default"}}, topology=knl()
     )
     assert "50 % on node 1" in findings["numa_remote"].text.title
@@ -110,7 +110,7 @@ def test_torchrun_gets_a_line_that_binds_each_rank_to_its_own_node(tmp_path: Pat
     command = ["torchrun", "--standalone", "--nproc-per-node", "4", "train.py", "--name", "a b"]
     pages = {100 + k: {0: 900, 1: 100} for k in range(4)}
     bindings = {100 + k: node(k // 2) for k in range(4)}
-    _, findings = analyse(tmp_path, pages, bindings, command=command, launcher="torchrun")
+    _, findings = analyze(tmp_path, pages, bindings, command=command, launcher="torchrun")
     finding = findings["numa_remote"]
     assert finding.rank == 2 and "so is 1 other rank" in finding.text.title
     assert (
@@ -123,7 +123,7 @@ def test_torchrun_gets_a_line_that_binds_each_rank_to_its_own_node(tmp_path: Pat
 def test_mpirun_gets_advice_because_its_make_is_not_recorded(tmp_path: Path) -> None:
     command = ["mpirun", "-np", "2", "python", "train.py"]
     pages = {100: {0: 0, 1: 900}, 101: {0: 0, 1: 900}}
-    _, findings = analyse(tmp_path, pages, {100: node(0), 101: node(1)}, command=command, launcher="mpirun")
+    _, findings = analyze(tmp_path, pages, {100: node(0), 101: node(1)}, command=command, launcher="mpirun")
     action = findings["numa_remote"].text.action
     assert action == (
         "Keep CPUs and memory together: start rank 0 under `numactl --cpunodebind=0 --membind=0`, "
@@ -140,7 +140,7 @@ def gpus() -> dict[str, Any]:
 
 def test_a_rank_away_from_its_gpu_is_found(tmp_path: Path) -> None:
     ranks = [{"pid": 100, "device": "cuda:1 NVIDIA H100"}]
-    machine, findings = analyse(tmp_path, {100: {0: 900}}, {100: node(0)}, topology=gpus(), ranks=ranks)
+    machine, findings = analyze(tmp_path, {100: {0: 900}}, {100: node(0)}, topology=gpus(), ranks=ranks)
     assert machine.placements[0].device_node == 1
     assert findings["gpu_remote"].text.title == "Rank 0 runs on NUMA node 0, its GPU is attached to node 1."
     assert "--cpunodebind=1 --membind=1" in findings["gpu_remote"].text.action
@@ -149,7 +149,7 @@ def test_a_rank_away_from_its_gpu_is_found(tmp_path: Path) -> None:
 def test_visible_devices_are_followed_to_the_gpu_that_is_meant(tmp_path: Path) -> None:
     ranks = [{"pid": 100, "device": "cuda:0 NVIDIA H100"}]
     for visible, expected in (("1,0", 1), ("0", 0), ("GPU-8c2a", None)):
-        machine, _ = analyse(
+        machine, _ = analyze(
             tmp_path / visible,
             {100: {0: 900}},
             {100: node(0)},
@@ -168,7 +168,7 @@ def test_without_page_samples_one_rank_has_the_job_s_memory_and_two_have_none(tm
             file.add("job_memory_anon", SLOW, [size] * len(SLOW), **more)  # type: ignore[arg-type]
         ranks = [{"pid": 100 + k, "affinity": [0, 1]} for k in range(num)]
         run = SampledRun(tmp_path / str(num), file, topology=two_nodes(), ranks=ranks)
-        machine = analyse_run(run.read()).machine
+        machine = analyze_run(run.read()).machine
         assert machine is not None
         placed = machine.placements[0]
         assert placed.memory_nodes == expected

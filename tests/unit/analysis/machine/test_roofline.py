@@ -9,7 +9,7 @@ import pytest
 
 from perfscope.analysis.machine.results import MachineAnalysis, Roofline
 from perfscope.analysis.results import Finding
-from perfscope.analysis.run import analyse_run
+from perfscope.analysis.run import analyze_run
 from perfscope.messages.missing import cause_text, figure_text
 from tests.support.synthetic_run import span
 from tests.support.synthetic_samples import SampledRun, SampleFile, two_nodes
@@ -48,7 +48,7 @@ def op(
     return span(round(start * MS), round(dur * MS), "compute", **more)
 
 
-def analyse(
+def analyze(
     path: Path, ops: list[dict[str, Any]], ceilings: dict[str, Any] | None, num: int = 1, **more: Any
 ) -> tuple[MachineAnalysis, dict[str, Finding]]:
     topology = more.pop("topology", two_nodes())
@@ -57,7 +57,7 @@ def analyse(
     run = SampledRun(path, None, topology=topology, ceilings=ceilings, ranks=ranks, **manifest)
     for rank in range(num):
         run.run.window(rank, ops, [(0, 0, 10 * MS)])
-    analysis = analyse_run(run.read())
+    analysis = analyze_run(run.read())
     assert analysis.machine is not None
     return analysis.machine, {finding.id: finding for finding in analysis.findings}
 
@@ -71,7 +71,7 @@ OPS = [
 
 
 def roof(path: Path, num: int = 1) -> Roofline:
-    (found,) = analyse(path, OPS, CEILINGS, num)[0].rooflines
+    (found,) = analyze(path, OPS, CEILINGS, num)[0].rooflines
     return found
 
 
@@ -104,7 +104,7 @@ def threaded(path: Path, num: int, threads: int, cpus: str) -> Roofline:
         entry(GEMM, 0.6e12, dtype="float32", threads=1),
         entry(GEMM, 0.3e12, dtype="float64", threads=1),
     ]
-    machine, _ = analyse(
+    machine, _ = analyze(
         path,
         OPS,
         {"entries": entries},
@@ -139,7 +139,7 @@ def test_a_number_of_threads_that_was_not_measured_is_no_more_than_so_many_singl
 
 
 def test_layers_at_the_memory_roof_are_a_finding(tmp_path: Path) -> None:
-    _, findings = analyse(tmp_path, OPS, CEILINGS)
+    _, findings = analyze(tmp_path, OPS, CEILINGS)
     assert findings["memory_bound"].layer == "norm"
     assert "moves 80.0 GB/s of 100 GB/s" in findings["memory_bound"].text.title
 
@@ -153,7 +153,7 @@ def test_a_gpu_has_ceilings_of_its_own_and_its_type_is_told_by_what_is_reached(t
     topology = two_nodes(gpus=[{"id": "gpu:0", "index": 0, "name": "NVIDIA H100"}])
     for flops, dtype in ((30e12, "float32"), (400e12, "bfloat16")):
         kernel = {**op("fc", 0, 1, round(flops / 1000), 10_000_000), "device": 0, "lane": 7, "launch_step": 0}
-        machine, _ = analyse(
+        machine, _ = analyze(
             tmp_path / dtype, [kernel], {"entries": entries}, topology=topology, device="cuda:0 NVIDIA H100"
         )
         (found,) = machine.rooflines
@@ -165,24 +165,24 @@ def test_what_fits_the_cache_is_said_because_it_may_pass_the_memory_roof(tmp_pat
     for size, cached in ((32 << 20, False), (64 << 20, False), (512 << 20, True)):
         ops = [op("norm", 0, 1, 30_000_000, 200_000_000)]
         topology = two_nodes(caches=[{"level": 3, "type": "Unified", "size_bytes": size}])
-        (found,) = analyse(tmp_path / str(size), ops, CEILINGS, topology=topology)[0].rooflines
+        (found,) = analyze(tmp_path / str(size), ops, CEILINGS, topology=topology)[0].rooflines
         assert found.cached is cached
 
 
 def test_a_missing_roof_has_its_reason(tmp_path: Path) -> None:
-    machine, _ = analyse(tmp_path / "off", OPS, None)
+    machine, _ = analyze(tmp_path / "off", OPS, None)
     (reason,) = [cause_text(one) for one in machine.missing if figure_text(one) == "roofline of node0"]
     assert "--ceilings off" in reason and machine.rooflines == ()
     for run, expected in (
         ({"options": {"ceilings": "off"}, "host": "node7"}, "switched off by `--ceilings off`"),
         ({"options": {"ceilings": "auto"}, "host": "node7"}, "no `perfscope run` started on that host"),
     ):
-        machine, _ = analyse(tmp_path / expected[:3], OPS, None, manifest=run)
+        machine, _ = analyze(tmp_path / expected[:3], OPS, None, manifest=run)
         assert expected in [cause_text(one) for one in machine.missing]
     said = {"entries": [entry(TRIAD, 1e9)], "missing": [{"what": "GEMM", "reason": "numpy has no BLAS here"}]}
-    machine, _ = analyse(tmp_path / "no gemm", OPS, said)
+    machine, _ = analyze(tmp_path / "no gemm", OPS, said)
     assert "numpy has no BLAS here" in [cause_text(one) for one in machine.missing]
-    machine, _ = analyse(
+    machine, _ = analyze(
         tmp_path / "no shapes", [span(0, MS, "compute", layer="a", phase="forward")], CEILINGS
     )
     assert any("no shapes" in cause_text(one) for one in machine.missing)
@@ -202,7 +202,7 @@ def test_ceilings_carry_their_doubts_and_data_sheets_their_source(tmp_path: Path
         ],
         "pressure": {"cpu_some_ratio": 0.5},
     }
-    machine, _ = analyse(tmp_path, OPS, document)
+    machine, _ = analyze(tmp_path, OPS, document)
     triad, gemm, sheet = machine.ceilings
     assert (triad.what, triad.where, triad.source) == ("STREAM triad", "node 1", "measured")
     assert "differ by 40 %" in triad.note and "CPU pressure was 50 %" in triad.note
@@ -213,7 +213,7 @@ def test_ceilings_carry_their_doubts_and_data_sheets_their_source(tmp_path: Path
 def test_phases_of_a_layer_add_up_to_its_work(tmp_path: Path) -> None:
     run = SampledRun(tmp_path, SampleFile())
     run.run.window(0, OPS, [(0, 0, 10 * MS)])
-    conv = next(one for one in analyse_run(run.read()).layers if one.layer == "conv")
+    conv = next(one for one in analyze_run(run.read()).layers if one.layer == "conv")
     assert (conv.forward_flops, conv.backward_flops, conv.flops) == (
         3_200_000_000,
         3_200_000_000,

@@ -10,14 +10,14 @@ import pytest
 
 from perfscope.analysis.machine.counters import on_grid, rates
 from perfscope.analysis.machine.results import MachineAnalysis
-from perfscope.analysis.run import analyse_run
+from perfscope.analysis.run import analyze_run
 from perfscope.messages.missing import cause_text, figure_text
 from tests.support.synthetic_samples import BOOT, SECOND, SampledRun, SampleFile, ticks, two_nodes
 
 
 def machine_of(path: Path, file: SampleFile | None, **more: Any) -> MachineAnalysis:
     """Steps last from second 10 to second 30."""
-    machine = analyse_run(SampledRun(path, file, topology=two_nodes(), **more).read()).machine
+    machine = analyze_run(SampledRun(path, file, topology=two_nodes(), **more).read()).machine
     assert machine is not None
     return machine
 
@@ -108,7 +108,7 @@ NOTHING = "nothing was recorded there"
 def test_a_note_on_the_sampler_is_no_reason_for_a_missing_window(tmp_path: Path) -> None:
     notes = ["no hardware counters of this host: perfscope's Python (/p) is not here"]
     run = SampledRun(tmp_path, None, topology=two_nodes(), ranks=[{"pid": 1, "notes": notes, "root": "Net"}])
-    found = analyse_run(run.read())
+    found = analyze_run(run.read())
     windows = [cause_text(one) for one in found.missing if "no window was traced" in cause_text(one)]
     assert windows and not any("Python" in reason for reason in windows)
 

@@ -90,7 +90,7 @@ def test_links_inside_hosts_that_no_run_tells_of_are_said() -> None:
     [
         ("all_reduce", [0, 0, 1, 1], True),
         ("all_reduce", [0, 1, 2, 3], False),
-        ("all_reduce", [0, 1, 0, 1], False),  # no neighbours of the ring share a host
+        ("all_reduce", [0, 1, 0, 1], False),  # no neighbors of the ring share a host
         ("all_to_all", [0, 1, 0, 1], True),
         ("all_reduce", [0, 0], False),  # inside one host only: not both
     ],

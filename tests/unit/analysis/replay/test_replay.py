@@ -13,7 +13,7 @@ from perfscope.analysis.efficiency.pop import efficiency
 from perfscope.analysis.efficiency.results import Efficiency
 from perfscope.analysis.replay.replays import Replays, make_replays
 from perfscope.analysis.whatif import changes
-from perfscope.analysis.whatif.analyse import analyse_what_ifs
+from perfscope.analysis.whatif.analyze import analyze_what_ifs
 from perfscope.messages.missing import cause_text
 from tests.support.programs import Recorded, simulate
 
@@ -186,7 +186,7 @@ def test_an_end_that_is_written_down_late_is_the_end_that_was_waited_for() -> No
 def test_no_saving_is_larger_than_the_step_however_much_tracing_stretched_it() -> None:
     step = [("input", MS), ("work", 3 * MS), ("call", "a", "world"), ("work", MS)]
     found = replays(simulate([[step] * 3] * 2, WORLD, {"a": 20 * MS}))
-    usual = analyse_what_ifs(found, found.base_ns / 5, ())
+    usual = analyze_what_ifs(found, found.base_ns / 5, ())
     assert {one.id for one in usual.what_ifs} >= {"zero_transfer", "double_bandwidth", "no_input_wait"}
     for one in usual.what_ifs:
         assert 0 < one.step_ns < found.base_ns / 5
@@ -200,9 +200,9 @@ def test_a_rank_that_was_slow_in_one_step_only_is_no_straggler() -> None:
     quick, slow = [("work", 3 * MS), ("call", "a", "world")], [("work", 9 * MS), ("call", "a", "world")]
     once = replays(simulate([[quick] * 5, [slow, *[quick] * 4]], WORLD, {"a": MS}))
     always = replays(simulate([[quick] * 2, [slow] * 2], WORLD, {"a": MS}))
-    assert analyse_what_ifs(once, None, ()).slow == ()
-    assert [one.rank for one in analyse_what_ifs(once, None, ()).slow_at_times] == [1]
-    found = analyse_what_ifs(always, None, ())
+    assert analyze_what_ifs(once, None, ()).slow == ()
+    assert [one.rank for one in analyze_what_ifs(once, None, ()).slow_at_times] == [1]
+    found = analyze_what_ifs(always, None, ())
     assert [one.rank for one in found.slow] == [1]
     assert found.gain_ns("no_stragglers") == 6 * MS
 

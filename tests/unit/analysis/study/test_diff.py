@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from perfscope.analysis.results import CollectiveResult, LayerResult
-from perfscope.analysis.study.analyse import analyse_study
+from perfscope.analysis.study.analyze import analyze_study
 from perfscope.analysis.study.results import DiffSection, RunDiff, RunEntry
 from tests.support.study_entries import entry, finding, parts
 
@@ -14,7 +14,7 @@ MS = 1_000_000
 
 
 def diff(before: RunEntry, after: RunEntry, reference: str | None = None) -> RunDiff:
-    found = analyse_study([before, after], reference=reference).diff
+    found = analyze_study([before, after], reference=reference).diff
     assert found is not None
     return found
 
@@ -140,7 +140,7 @@ def test_surroundings_are_compared_as_text() -> None:
 
 
 def test_runs_of_different_models_are_shown_and_loudly_said() -> None:
-    study = analyse_study([entry("a"), entry("b", bench={"model": "resnet50"})])
+    study = analyze_study([entry("a"), entry("b", bench={"model": "resnet50"})])
     assert study.diff is not None
     loud = [one for one in study.problems if one.id == "other_model" and one.affects == "diff"]
     assert len(loud) == 1
@@ -191,7 +191,7 @@ def test_a_share_that_moved_by_less_than_is_shown_has_not_changed() -> None:
 
 def test_beside_scaling_the_part_that_moved_most_is_told_as_time() -> None:
     """Against the ideal another part may have grown most: the two must not read as one claim."""
-    found = analyse_study(
+    found = analyze_study(
         [
             entry("n2", ranks=2, speed=100, breakdown=parts(100, 0.24)),
             entry("n4", ranks=4, speed=60, breakdown=parts(165, 0.37)),
@@ -245,4 +245,4 @@ def test_without_samples_the_steps_are_compared() -> None:
 
 
 def test_three_runs_have_no_diff() -> None:
-    assert analyse_study([entry("a"), entry("b"), entry("c")]).diff is None
+    assert analyze_study([entry("a"), entry("b"), entry("c")]).diff is None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from perfscope.analysis.study.analyse import analyse_study
+from perfscope.analysis.study.analyze import analyze_study
 from perfscope.analysis.study.framework_results import FrameworkStudy
 from perfscope.analysis.study.results import RunEntry
 from perfscope.messages.missing import cause_text, figure_text
@@ -57,7 +57,7 @@ def run(
 
 
 def study(*runs: RunEntry) -> FrameworkStudy:
-    (found,) = analyse_study(runs, by="framework").frameworks
+    (found,) = analyze_study(runs, by="framework").frameworks
     return found
 
 
@@ -105,7 +105,7 @@ def test_without_losses_nothing_is_ranked_and_the_reason_is_said() -> None:
 
 
 def test_each_model_has_a_table_of_its_own_and_keras_says_on_what_it_runs() -> None:
-    analysis = analyse_study(
+    analysis = analyze_study(
         [
             run(framework, model=model)
             for framework in ("torch", "keras-jax", "keras-torch", "mxnet")
@@ -137,7 +137,7 @@ def test_runs_of_other_frameworks_are_told_by_what_their_ranks_say_where_no_labe
         )
         for one in labelled
     ]
-    found = analyse_study(plain, by="framework").frameworks
+    found = analyze_study(plain, by="framework").frameworks
     assert [row.name for row in found[0].rows] == ["jax", "torch"]
 
 
@@ -151,7 +151,7 @@ def test_repeats_that_overlap_are_level_and_those_that_do_not_are_ranked() -> No
     assert found.headline == (
         "lenet: on 1 rank jax and torch are level, for their repeats overlap, ahead of mxnet."
     )
-    text = render_text(build_study_report(analyse_study(runs, by="framework")), width=160)
+    text = render_text(build_study_report(analyze_study(runs, by="framework")), width=160)
     assert "90" in text and "jax and torch are fastest on lenet (1 rank), level with each other" in text
 
 
@@ -191,12 +191,12 @@ def test_other_batches_and_machines_are_studies_of_their_own_and_other_models_ar
         *(run(name, batch=batch) for name in ("torch", "jax") for batch in (32, 64)),
         *(run(name, model="smallcnn") for name in ("torch", "jax")),
     ]
-    analysis = analyse_study(runs, by="framework")
+    analysis = analyze_study(runs, by="framework")
     titles = [one.title for one in analysis.frameworks]
     assert titles == ["lenet, 32 samples per step", "lenet, 64 samples per step", "smallcnn"]
     (problem,) = (one for one in analysis.problems if one.severity == "refuse" or one.id == "other_batch")
     assert problem.severity == "warn" and "compared within each" in problem.text
-    apart = analyse_study([run("torch"), run("jax", cpu="Xeon")], by="framework")
+    apart = analyze_study([run("torch"), run("jax", cpu="Xeon")], by="framework")
     assert [one.title for one in apart.frameworks] == ["lenet, Epyc, 8 CPUs", "lenet, Xeon, 8 CPUs"]
     assert "no two frameworks can be compared" in apart.headline and apart.diff is None
 
@@ -210,7 +210,7 @@ def test_a_number_of_ranks_without_the_reference_is_said() -> None:
 
 def test_more_than_two_numbers_of_ranks_have_a_speedup_chart() -> None:
     runs = [run(name, ranks=n, speed=90.0 * n) for name in ("torch", "jax") for n in (1, 2, 4)]
-    sections = build_study_report(analyse_study(runs, by="framework")).sections
+    sections = build_study_report(analyze_study(runs, by="framework")).sections
     (chart,) = (b for b in sections[0].blocks if getattr(b, "id", "") == "study-framework-scaling")
     assert [curve.label for curve in chart.curves] == ["jax", "torch", "ideal"]  # type: ignore[union-attr]
 
@@ -218,7 +218,7 @@ def test_more_than_two_numbers_of_ranks_have_a_speedup_chart() -> None:
 def test_versions_and_ways_come_from_what_was_run() -> None:
     """Horovod's ranks say they are torch's; what was asked for says more."""
     how = {"version": "0.28.1", "how": "PyTorch: eager, with Horovod"}
-    analysis = analyse_study([run("torch"), run("horovod", settings=how)], by="framework")
+    analysis = analyze_study([run("torch"), run("horovod", settings=how)], by="framework")
     (row,) = (one for one in analysis.frameworks[0].rows if one.name == "horovod")
     assert (row.version, row.how) == ("0.28.1", "PyTorch: eager, with Horovod")
     assert not [one for one in analysis.problems if one.id in ("other_command", "other_packages")]

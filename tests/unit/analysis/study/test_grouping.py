@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perfscope.analysis.study.analyse import analyse_study
+from perfscope.analysis.study.analyze import analyze_study
 from perfscope.analysis.study.grouping import names_of, with_name
 from perfscope.analysis.study.results import RunEntry, StudyAnalysis
 from perfscope.reports.document import render_json
@@ -16,7 +16,7 @@ from tests.support.study_entries import entry, parts
 
 
 def run(name: str, batch: int, speed: float, **options: Any) -> RunEntry:
-    """A program of no scheme, labelled with its batch and its name."""
+    """A program of no scheme, labeled with its batch and its name."""
     document = {"labels": {"batch": str(batch), "name": name}, "options": {"samples_per_step": batch}}
     document |= options.pop("run", {})
     return entry(name, scheme="", batch=batch, speed=speed, run=document, **options)
@@ -39,7 +39,7 @@ BATCHES = [("b16", 16, 100.0), ("b64", 64, 240.0), ("b256", 256, 300.0)]
 )
 @pytest.mark.parametrize("num", [2, 3])
 def test_runs_of_several_batches_are_compared_by_the_batch(by: str, titles: list[str], num: int) -> None:
-    study = analyse_study([run(*one) for one in BATCHES[-num:]], by=by)
+    study = analyze_study([run(*one) for one in BATCHES[-num:]], by=by)
     assert not refusals(study)
     (schemes,) = study.schemes
     assert [row.title for row in schemes.rows] == titles[:num]
@@ -57,7 +57,7 @@ def test_runs_of_several_batches_are_compared_by_the_batch(by: str, titles: list
 
 
 def test_settings_whose_updates_differ_have_no_winner_in_learning() -> None:
-    verdict = analyse_study([run(*one) for one in BATCHES], by="batch").schemes[0].verdict
+    verdict = analyze_study([run(*one) for one in BATCHES], by="batch").schemes[0].verdict
     assert verdict is not None
     assert " wins" not in verdict.headline
     assert "batch 256 processes the most samples: 300 against 240 samples/s" in verdict.headline
@@ -71,7 +71,7 @@ def test_schemes_whose_updates_differ_are_said_so_with_the_verdict() -> None:
         entry("a", scheme="dp.ddp", speed=423, bench={"effective_batch": 24}),
         entry("b", scheme="easgd", speed=742, bench={"effective_batch": 6}),
     ]
-    headline = analyse_study(runs).schemes[0].verdict.headline  # type: ignore[union-attr]
+    headline = analyze_study(runs).schemes[0].verdict.headline  # type: ignore[union-attr]
     assert headline.startswith("easgd processes the most samples: 742 against 423 samples/s")
     assert "One update averages 6 to 24 samples" in headline
 
@@ -81,7 +81,7 @@ def test_time_of_other_batches_is_compared_per_sample() -> None:
         run("b10", 10, 100.0, breakdown=parts(100, 0.4)),
         run("b40", 40, 200.0, breakdown=parts(200, 0.1)),
     ]
-    verdict = analyse_study(runs, by="batch").schemes[0].verdict
+    verdict = analyze_study(runs, by="batch").schemes[0].verdict
     assert verdict is not None
     # 40 ms for 10 samples against 20 ms for 40
     assert "500 µs per sample on exposed communication, batch 10 4.00 ms" in verdict.why
@@ -89,22 +89,22 @@ def test_time_of_other_batches_is_compared_per_sample() -> None:
 
 def test_a_difference_that_is_not_named_is_refused_with_what_to_write() -> None:
     runs = [run("b16", 16, 100.0), run("b64", 64, 240.0)]
-    assert refusals(analyse_study(runs))["other_batch"].endswith("To compare them all the same: --by batch.")
-    said = refusals(analyse_study(runs, by="scheme"))
+    assert refusals(analyze_study(runs))["other_batch"].endswith("To compare them all the same: --by batch.")
+    said = refusals(analyze_study(runs, by="scheme"))
     assert said["other_batch"].endswith("all the same: --by batch.")  # they have no scheme
     schemes = [entry("a", scheme="a", batch=32), entry("b", scheme="b", batch=64)]
-    said = refusals(analyse_study(schemes, by="scheme"))
+    said = refusals(analyze_study(schemes, by="scheme"))
     assert said["other_batch"].endswith("To compare them all the same: --by scheme,batch.")
     machines = [run("b16", 16, 100.0), run("b64", 64, 240.0, cpu="Xeon")]
-    said = refusals(analyse_study(machines, by="batch"))
+    said = refusals(analyze_study(machines, by="batch"))
     assert list(said) == ["other_machine"]
     assert said["other_machine"].endswith("To compare them all the same: --by batch,machine.")
-    assert not refusals(analyse_study(machines, by="batch,machine"))
+    assert not refusals(analyze_study(machines, by="batch,machine"))
 
 
 def test_a_label_that_does_not_tell_the_batches_apart_does_not_allow_them() -> None:
     runs = [run("a", 16, 100.0, run={"labels": {"x": "1"}}), run("b", 64, 240.0, run={"labels": {"x": "1"}})]
-    assert "other_batch" in refusals(analyse_study(runs, by="label:x"))
+    assert "other_batch" in refusals(analyze_study(runs, by="label:x"))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_any_recorded_setting_tells_runs_apart(
         entry(name, scheme="", speed=speed, run={"options": {"samples_per_step": 32}, **document})
         for (name, speed), document in zip((("a", 100.0), ("b", 150.0)), documents, strict=True)
     ]
-    study = analyse_study(runs, by=by)
+    study = analyze_study(runs, by=by)
     assert not refusals(study)
     titles = [row.title for row in study.schemes[0].rows]
     assert titles == groups or (groups is None and len(set(titles)) == 2)
@@ -140,7 +140,7 @@ def test_any_recorded_setting_tells_runs_apart(
 
 def test_several_numbers_of_ranks_are_compared_where_they_are_named() -> None:
     runs = [run("a", 16, 100.0, ranks=2), run("b", 64, 240.0, ranks=4)]
-    study = analyse_study(runs, by="world_size,batch")
+    study = analyze_study(runs, by="world_size,batch")
     assert not refusals(study)
     assert [row.title for row in study.schemes[0].rows] == ["4 ranks, batch 64", "2 ranks, batch 16"]
 
@@ -155,6 +155,6 @@ def test_names_are_read_and_what_is_none_is_refused() -> None:
 
 
 def test_the_report_shows_the_batch_beside_the_speed() -> None:
-    report = build_study_report(analyse_study([run(*one) for one in BATCHES], by="batch"), {})
+    report = build_study_report(analyze_study([run(*one) for one in BATCHES], by="batch"), {})
     assert "Batch" in render_text(report)
     assert '"by": "batch"' in render_json(report.document).replace('"by":"batch"', '"by": "batch"')

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from perfscope.analysis.study.analyse import analyse_study
+from perfscope.analysis.study.analyze import analyze_study
 from perfscope.analysis.study.results import RunEntry, ScalingSeries, StudyAnalysis
 from tests.support.study_entries import efficiency, entry, finding, parts
 
 
 def series(entries: list[RunEntry], **options: Any) -> ScalingSeries:
-    study = analyse_study(entries, by="world_size", **options)
+    study = analyze_study(entries, by="world_size", **options)
     assert study.scaling is not None
     (only,) = study.scaling.series
     return only
@@ -66,7 +66,7 @@ def test_two_batches_at_every_number_of_ranks_are_two_strong_series() -> None:
     runs = [
         entry(f"p{p}b{b}", ranks=p, batch=b, speed=50.0 * p) for p, b in itertools.product((1, 2), (16, 32))
     ]
-    study = analyse_study(runs)
+    study = analyze_study(runs)
     assert study.scaling is not None
     assert [one.name for one in study.scaling.series] == [
         "dp.ddp, 16 samples per step",
@@ -78,7 +78,7 @@ def test_two_batches_at_every_number_of_ranks_are_two_strong_series() -> None:
 def test_serial_training_is_every_schemes_single_rank() -> None:
     runs = [entry("s", ranks=1, scheme="serial", speed=100)]
     runs += [entry(f"{name}2", ranks=2, scheme=name, speed=speed) for name, speed in (("a", 150), ("b", 120))]
-    study = analyse_study(runs)
+    study = analyze_study(runs)
     assert study.scaling is not None
     told = {one.name: (one.points[-1].speedup, one.reference) for one in study.scaling.series}
     assert told == {"a": (1.5, "s"), "b": (pytest.approx(1.2), "s")}
@@ -103,12 +103,12 @@ def test_one_rank_without_the_emulated_cluster_is_on_the_clusters_curve() -> Non
         entry("p2", ranks=2, speed=150, run=on("2x1@1gbit")),
         entry("p4", ranks=4, speed=200, run=on("2x2@1gbit")),
     ]
-    study = analyse_study(runs)
+    study = analyze_study(runs)
     assert study.scaling is not None
     assert [point.world_size for point in study.scaling.series[0].points] == [1, 2, 4]
     assert "other_machine" not in ids(study)
     slow = entry("p2slow", ranks=2, speed=90, run=on("2x1@100mbit"))
-    both = analyse_study([*runs, slow])
+    both = analyze_study([*runs, slow])
     assert both.scaling is not None
     assert {len(one.points) for one in both.scaling.series} == {2, 3}
     assert len({one.name for one in both.scaling.series}) == 2
@@ -116,7 +116,7 @@ def test_one_rank_without_the_emulated_cluster_is_on_the_clusters_curve() -> Non
 
 
 def test_without_a_single_rank_run_the_fewest_ranks_are_the_reference_and_it_is_said() -> None:
-    study = analyse_study(strong({2: 100, 4: 150}))
+    study = analyze_study(strong({2: 100, 4: 150}))
     (found,) = study.scaling.series if study.scaling else ()
     assert found.reference_world_size == 2
     assert found.points[1].efficiency == pytest.approx(0.75)
@@ -134,7 +134,7 @@ def test_the_reference_can_be_stated() -> None:
 
 def test_a_reference_that_is_none_of_the_runs_is_an_error_that_names_them() -> None:
     with pytest.raises(ValueError, match="reference nope is none of the runs: p1 and p2"):
-        analyse_study(strong({1: 100, 2: 160}), reference="nope")
+        analyze_study(strong({1: 100, 2: 160}), reference="nope")
 
 
 def test_one_run_each_gives_no_interval_but_a_reason() -> None:
@@ -231,9 +231,9 @@ def test_negative_efficiency_is_missing_and_said() -> None:
         entry("p1", ranks=1, speed=100, analysis={"efficiency": efficiency(1, 90, 100)}),
         entry("p2", ranks=2, speed=160, analysis={"efficiency": broken}),
     ]
-    study = analyse_study(runs)
+    study = analyze_study(runs)
     (problem,) = [one for one in study.problems if one.id == "negative_efficiency"]
-    assert "p2: serialisation -0.3 cannot be a share" in problem.text
+    assert "p2: serialization -0.3 cannot be a share" in problem.text
     assert study.run("p2").efficiency is None
     assert study.scaling is not None
     pop = study.scaling.series[0].pop
@@ -242,7 +242,7 @@ def test_negative_efficiency_is_missing_and_said() -> None:
 
 
 def test_more_than_ideal_is_said_not_hidden() -> None:
-    study = analyse_study(strong({1: 100, 2: 260}))
+    study = analyze_study(strong({1: 100, 2: 260}))
     assert study.scaling is not None
     assert study.scaling.series[0].points[1].efficiency == pytest.approx(1.3)
     (problem,) = [one for one in study.problems if one.id == "superlinear"]
@@ -282,7 +282,7 @@ def test_two_meshes_on_as_many_ranks_are_not_taken_for_repeats() -> None:
         entry("a", ranks=4, speed=200, bench={"mesh": "4 data"}),
         entry("b", ranks=4, speed=300, bench={"mesh": "2 data × 2 model"}),
     ]
-    study = analyse_study(runs, by="world_size")
+    study = analyze_study(runs, by="world_size")
     assert study.scaling is not None
     assert study.scaling.series[0].points == ()
     assert "not repeats of one setting" in study.scaling.series[0].refused
@@ -299,7 +299,7 @@ def test_two_meshes_on_as_many_ranks_are_not_taken_for_repeats() -> None:
 def test_another_model_or_machine_is_on_no_common_curve(
     other: dict[str, Any], problem: str, words: str
 ) -> None:
-    study = analyse_study([entry("p1", ranks=1, speed=100), entry("p2", ranks=2, **other)], by="world_size")
+    study = analyze_study([entry("p1", ranks=1, speed=100), entry("p2", ranks=2, **other)], by="world_size")
     assert study.refused
     assert problem in ids(study)
     assert any(words in one.text for one in study.problems)
@@ -321,8 +321,8 @@ def test_the_order_of_the_runs_changes_nothing_and_the_reference_is_exactly_one(
         for p, speed in zip((1, 2, 4), speeds, strict=True)
         for n in range(2)
     ]
-    study = analyse_study(runs)
-    turned = analyse_study([runs[at] for at in order])
+    study = analyze_study(runs)
+    turned = analyze_study([runs[at] for at in order])
     assert study.scaling is not None
     assert study.scaling == turned.scaling
     assert (study.runs, study.problems, study.headline) == (turned.runs, turned.problems, turned.headline)
@@ -332,7 +332,7 @@ def test_the_order_of_the_runs_changes_nothing_and_the_reference_is_exactly_one(
 
 def test_runs_of_any_program_scale_by_their_samples() -> None:
     runs = [entry(f"p{p}", ranks=p, scheme="", speed=80.0 * p**0.8) for p in (1, 2, 4)]
-    study = analyse_study(runs)
+    study = analyze_study(runs)
     assert study.by_reason == "the runs differ in their number of ranks"
     assert study.scaling is not None
     assert study.scaling.series[0].points[2].efficiency == pytest.approx(4**-0.2)
@@ -341,7 +341,7 @@ def test_runs_of_any_program_scale_by_their_samples() -> None:
 def test_a_run_without_samples_per_second_is_left_out_and_named() -> None:
     runs = strong({1: 100, 2: 180})
     bare = entry("p4", ranks=4, speed=None)
-    study = analyse_study([*runs, bare])
+    study = analyze_study([*runs, bare])
     (problem,) = [one for one in study.problems if one.id == "no_speed"]
     assert problem.text.startswith("p4 has no samples/s")
     assert study.scaling is not None
@@ -362,7 +362,7 @@ def test_the_largest_runs_own_verdict_says_why_it_does_not_scale() -> None:
     found = series(runs)
     assert found.verdict == "At 4 ranks perfscope's verdict: oversubscribed it is."
     assert found.action == "Mend oversubscribed."
-    assert analyse_study(runs).action == "Mend oversubscribed."
+    assert analyze_study(runs).action == "Mend oversubscribed."
 
 
 def test_a_disturbance_is_not_why_it_does_not_scale_where_the_run_tells_more() -> None:
@@ -390,13 +390,13 @@ def test_without_findings_the_fastest_number_of_ranks_is_still_told() -> None:
 
 
 def test_one_rank_against_a_larger_reference_is_said_in_the_singular_and_is_no_surprise() -> None:
-    study = analyse_study(strong({1: 114, 2: 71}), by="world_size", reference="p2")
+    study = analyze_study(strong({1: 114, 2: 71}), by="world_size", reference="p2")
     assert study.scaling is not None
     assert "1 rank trains 1.61 times as fast as 2 ranks" in study.scaling.series[0].sentence
     assert "superlinear" not in ids(study)
     text = next(one.text for one in study.problems if one.id == "no_reference")
     assert text.startswith("dp.ddp: the reference has 2 ranks")
-    alone = analyse_study([entry("p2", ranks=2, scheme=""), entry("p4", ranks=4, scheme="", speed=50)])
+    alone = analyze_study([entry("p2", ranks=2, scheme=""), entry("p4", ranks=4, scheme="", speed=50)])
     assert any(one.text.startswith("There is no run on 1 rank") for one in alone.problems)
     slower = series(strong({2: 100, 4: 50}))
     assert "4 ranks are slower than 2 ranks: 50 % of their speed" in slower.sentence

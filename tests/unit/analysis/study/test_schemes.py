@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfscope.analysis.bench import COUNTED
-from perfscope.analysis.study.analyse import analyse_study
+from perfscope.analysis.study.analyze import analyze_study
 from perfscope.analysis.study.crossover import FARTHEST, Modelled, turns_against
-from perfscope.analysis.study.repeats import centre_interval, permutation_p, ratio_interval
+from perfscope.analysis.study.repeats import center_interval, permutation_p, ratio_interval
 from perfscope.analysis.study.results import RunEntry, SchemeStudy, SchemeVerdict
 from perfscope.analysis.study.schemes import inverse
 from perfscope.messages.missing import figure_text
@@ -24,7 +24,7 @@ CLUSTER = {"options": {"samples_per_step": 32, "cluster": "2x1@1gbit"}}
 
 
 def compare(entries: list[RunEntry], **options: Any) -> SchemeStudy:
-    (study,) = analyse_study(entries, **options).schemes
+    (study,) = analyze_study(entries, **options).schemes
     return study
 
 
@@ -119,7 +119,7 @@ def test_where_the_order_turns_follows_from_bytes_and_link_speed() -> None:
     assert turn.step_ns == pytest.approx(125e6, rel=1e-3)
     assert study.verdict is not None
     assert "2.00 times as fast as here (250 MB/s per host)" in study.verdict.turn
-    assert "modelled" in study.verdict.turn
+    assert "modeled" in study.verdict.turn
 
 
 def test_no_turn_is_claimed_on_one_host() -> None:
@@ -197,7 +197,7 @@ def test_a_label_compares_any_runs() -> None:
         entry(name, scheme="", speed=speed, run={"labels": {"loader": name}})
         for name, speed in (("old", 100.0), ("new", 130.0))
     ]
-    study = analyse_study(runs)
+    study = analyze_study(runs)
     assert (study.by, study.by_reason) == ("label:loader", "the runs differ in their label loader")
     assert study.schemes[0].verdict is not None
     assert (study.schemes[0].verdict.winner, study.schemes[0].verdict.runner_up) == ("new", "old")
@@ -228,7 +228,7 @@ def test_numbers_of_ranks_are_compared_apart() -> None:
         entry(f"{scheme}{ranks}", scheme=scheme, ranks=ranks, speed=speed)
         for scheme, ranks, speed in (("a", 2, 100), ("b", 2, 110), ("a", 4, 200), ("b", 4, 150))
     ]
-    study = analyse_study(runs, by="scheme")
+    study = analyze_study(runs, by="scheme")
     assert [one.verdict.winner for one in study.schemes if one.verdict] == ["b", "a"]
     assert [one.title.split(", ")[2] for one in study.schemes] == ["2 ranks", "4 ranks"]
     (problem,) = [one for one in study.problems if one.id == "unequal_world_sizes"]
@@ -247,7 +247,7 @@ def test_memory_bytes_and_losses_of_repeats_stand_in_one_row() -> None:
         entry("a", scheme="a", speed=100, records={0: record, 1: {**later, "peak_rss_bytes": 500}}),
         entry("b", scheme="b", speed=90),
     ]
-    study = analyse_study(runs)
+    study = analyze_study(runs)
     run = study.run("a")
     assert run.peak_memory == ((0, 300), (1, 500))
     assert run.peak_memory_bytes == 500
@@ -285,7 +285,7 @@ def test_pairs_are_antisymmetric(first: list[float], second: list[float]) -> Non
 @given(st.permutations(range(6)))
 def test_the_order_of_the_runs_changes_nothing(order: list[int]) -> None:
     runs = [*repeats("a", (100, 103)), *repeats("b", (150, 149)), *repeats("c", (90, 91))]
-    study, turned = analyse_study(runs), analyse_study([runs[at] for at in order])
+    study, turned = analyze_study(runs), analyze_study([runs[at] for at in order])
     assert study.schemes == turned.schemes
     assert (study.runs, study.problems, study.headline) == (turned.runs, turned.problems, turned.headline)
 
@@ -295,7 +295,7 @@ def test_equal_repeats_have_an_interval_of_no_width_and_two_are_wide() -> None:
     assert sure is not None
     assert sure.low == pytest.approx(2)
     assert sure.high == pytest.approx(2)
-    wide = centre_interval((90, 110))
+    wide = center_interval((90, 110))
     assert wide is not None
     assert wide.low < 60
     assert wide.high > 160  # two runs say little: t with one degree of freedom
@@ -345,7 +345,7 @@ def test_exchanges_begun_before_the_window_are_footnoted_where_the_step_is_much_
             entry("a", scheme="dp.ddp", breakdown=parts(100, 0.8)),
             entry("b", scheme=name, breakdown=parts(100, 0.4, idle=idle)),
         ]
-        return analyse_study(runs).schemes[0].unseen
+        return analyze_study(runs).schemes[0].unseen
 
     assert unseen("dp.fwd_overlap", 0.31).startswith("dp.fwd_overlap: exchanges that began before the traced")
     assert "counts as idle (31 % of the step), not as exposed" in unseen("dp.fwd_overlap+bf16", 0.31)
@@ -358,8 +358,8 @@ def test_a_warning_about_every_run_does_not_list_a_crowd() -> None:
         entry(name, scheme=name, speed=100 + at, bench={"traced_steps": COUNTED})
         for at, name in enumerate("abcd")
     ]
-    text = next(one.text for one in analyse_study(runs).problems if one.id == "traced_speed")
+    text = next(one.text for one in analyze_study(runs).problems if one.id == "traced_speed")
     assert text.startswith("All 4 runs were too short")
-    assert analyse_study(runs).action.startswith("Train more steps, so that untraced ones are counted; as")
-    text = next(one.text for one in analyse_study(runs[:2]).problems if one.id == "traced_speed")
+    assert analyze_study(runs).action.startswith("Train more steps, so that untraced ones are counted; as")
+    text = next(one.text for one in analyze_study(runs[:2]).problems if one.id == "traced_speed")
     assert text.startswith("a and b were too short")

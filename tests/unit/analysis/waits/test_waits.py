@@ -12,12 +12,12 @@ from msgspec import structs
 
 from perfscope.analysis import breakdown as bd
 from perfscope.analysis.clocks.fit import ClockFit
-from perfscope.analysis.collectives import analyse_collectives
+from perfscope.analysis.collectives import analyze_collectives
 from perfscope.analysis.comm_record import CommRecord
 from perfscope.analysis.mainline import LineRecord
 from perfscope.analysis.missing import Missing
 from perfscope.analysis.spans import spans_of, window_facts
-from perfscope.analysis.waits.analyse import analyse_waits
+from perfscope.analysis.waits.analyze import analyze_waits
 from perfscope.analysis.waits.host_conditions import HostConditions
 from perfscope.analysis.waits.results import LateCause, WaitAnalysis
 from perfscope.analysis.waits.stragglers import RankStepTimes, always_on, binomial_tail
@@ -48,8 +48,8 @@ def usual() -> list[Op]:
     return [("input_wait", MS), *forward(), *backward(), *sync(), ("optimizer", 2 * MS)]
 
 
-def analyse(played: Played, **more: Any) -> WaitAnalysis:
-    result = analyse_waits(played.lines, played.matches, played.clocks, played.hosts, **more)
+def analyze(played: Played, **more: Any) -> WaitAnalysis:
+    result = analyze_waits(played.lines, played.matches, played.clocks, played.hosts, **more)
     for call in result.calls:
         assert call.cause is None or call.cause.reason in LateReason
     return result
@@ -59,7 +59,7 @@ def cause_of(late: list[Op], *, rank: int = 2, hosts: dict[int, str] | None = No
     """Of four ranks' second step, `rank`'s is `late`."""
     programs: dict[int, list[Step]] = {one: [usual(), usual()] for one in range(4)}
     programs[rank] = [usual(), late]
-    result = analyse(play(programs, WORLD, hosts=hosts), **more)
+    result = analyze(play(programs, WORLD, hosts=hosts), **more)
     first, second = result.calls
     assert first.late_rank is None
     assert second.late_rank == rank
@@ -107,7 +107,7 @@ def test_one_early_rank_does_not_make_another_one_late() -> None:
     programs: dict[int, list[Step]] = {rank: [usual(), usual()] for rank in range(4)}
     programs[3] = [usual(), [*forward(), *sync()]]
     programs[1] = [usual(), [("idle", MS // 10), *usual()]]
-    _, call = analyse(play(programs, WORLD)).calls
+    _, call = analyze(play(programs, WORLD)).calls
     assert call.cause is not None
     assert (call.late_rank, call.cause.reason) == (1, "together")
     assert "rank 3 was early and waited 61.1 ms" in call.cause.sentence
@@ -131,7 +131,7 @@ def test_excess_here_and_there_names_no_layer() -> None:
         (HostConditions(disturbed={("node1", 0): "Other processes took 1 CPU"}, is_known=True), "disturbed"),
     ):
         hosts = {0: "node0", 1: "node0", 2: "node1", 3: "node0"}
-        [call] = analyse(play(programs, WORLD, hosts=hosts), around=around).calls
+        [call] = analyze(play(programs, WORLD, hosts=hosts), around=around).calls
         assert call.cause is not None
         assert (call.cause.reason, call.cause.layer, call.cause.excess_ns) == (reason, None, 8 * MS)
 
@@ -178,7 +178,7 @@ def test_too_few_cpus_hit_one_rank_now_and_another_then() -> None:
         for rank in range(4)
     }
     around = HostConditions(crowded=dict.fromkeys(range(4), "8 threads share CPUs 0-1"), is_known=True)
-    result = analyse(play(programs, WORLD), around=around)
+    result = analyze(play(programs, WORLD), around=around)
     assert [call.late_rank for call in result.calls] == [None, 0, 1, 2, 3]
     assert {call.cause.reason for call in result.calls if call.cause} == {"oversubscribed"}
     assert result.pattern == "varying"
@@ -187,7 +187,7 @@ def test_too_few_cpus_hit_one_rank_now_and_another_then() -> None:
 def test_layers_that_the_others_do_not_have() -> None:
     programs: dict[int, list[Step]] = {rank: [[*forward(), *sync()]] * 2 for rank in range(4)}
     programs[3] = [[*forward(), ("compute", "head", "forward", 30 * MS), *sync()]] * 2
-    result = analyse(play(programs, WORLD))
+    result = analyze(play(programs, WORLD))
     causes = [call.cause for call in result.calls]
     assert [(c.reason, c.layer, c.rank) for c in causes if c] == [("model_split", "head", 3)] * 2
 
@@ -197,7 +197,7 @@ def test_work_of_its_own_in_a_layer_that_all_have_is_no_split() -> None:
     inner: Op = ("compute", "body.conv", "forward", 10 * MS)
     programs: dict[int, list[Step]] = {rank: [[inner, *sync()]] for rank in range(4)}
     programs[1] = [[("compute", "body", "forward", 30 * MS), inner, *sync()]]
-    [call] = analyse(play(programs, WORLD)).calls
+    [call] = analyze(play(programs, WORLD)).calls
     assert call.cause is not None
     assert (call.cause.reason, call.cause.layer, call.cause.rank) == ("compute", "body", 1)
 
@@ -205,7 +205,7 @@ def test_work_of_its_own_in_a_layer_that_all_have_is_no_split() -> None:
 def test_a_receiver_waits_for_what_the_sender_computes() -> None:
     first = [("compute", "conv", "forward", 30 * MS), ("send", 1, MS)]
     second = [("recv", 0, MS), ("compute", "fc", "forward", 10 * MS)]
-    result = analyse(play({0: [first], 1: [second]}, {}))
+    result = analyze(play({0: [first], 1: [second]}, {}))
     [call] = result.calls
     assert (call.collective, call.late_rank, call.max_wait_ns) == ("send", 0, 30 * MS)
     assert call.cause is not None
@@ -222,7 +222,7 @@ def test_a_delay_is_followed_to_the_group_it_came_from() -> None:
         programs[rank] = [
             [*forward(10, 20 + slow), *sync(f"tp{rank // 2}", 1), *sync(f"dp{rank % 2}", 2)],
         ]
-    result = analyse(play(programs, groups))
+    result = analyze(play(programs, groups))
     by_group = {call.group: call for call in result.calls}
     assert by_group["tp0"].late_rank is None
     assert by_group["dp0"].late_rank == 2
@@ -244,7 +244,7 @@ def test_a_slow_transfer_elsewhere_is_no_rank_s_fault() -> None:
         rank: [[*forward(), *sync(f"tp{rank // 2}", 40 if rank > 1 else 1), *sync()]] for rank in (0, 1, 2)
     }
     programs[3] = [[*forward(), *sync("tp1", 40), ("idle", 50_000), *sync()]]
-    result = analyse(play(programs, groups))
+    result = analyze(play(programs, groups))
     call = next(one for one in result.calls if one.group == "world")
     assert call.cause is not None
     assert (call.late_rank, call.cause.reason, call.cause.group) == (3, "exposed_comm", "tp1")
@@ -261,7 +261,7 @@ def test_calls_in_the_background_do_not_hide_where_the_delay_began() -> None:
         ]
 
     programs: dict[int, list[Step]] = {rank: [step(1), step(31 if rank == 1 else 1)] for rank in range(4)}
-    result = analyse(play(programs, WORLD))
+    result = analyze(play(programs, WORLD))
     late = [call for call in result.calls if call.late_rank is not None]
     assert [(call.late_rank, call.cause.reason) for call in late if call.cause] == [(1, "input_wait")] * 2
     assert [call.lateness_ns for call in late] == [30 * MS] * 2
@@ -274,7 +274,7 @@ def test_one_delay_of_two_calls_at_the_same_time_counts_once() -> None:
     played = play(programs, WORLD)
     [one] = played.matches
     played.matches.append(structs.replace(one, key=one.key._replace(group="other")))
-    result = analyse(played)
+    result = analyze(played)
     [straggler] = result.stragglers
     assert (straggler.rank, straggler.times, straggler.held_ns) == (1, 2, 29 * MS)
     assert result.ranks[1].held_ns == 29 * MS
@@ -282,7 +282,7 @@ def test_one_delay_of_two_calls_at_the_same_time_counts_once() -> None:
 
 def test_a_step_that_began_late_says_so() -> None:
     programs: dict[int, list[Step]] = {rank: [usual()] for rank in range(4)}
-    result = analyse(play(programs, WORLD, start={0: 7 * MS}))
+    result = analyze(play(programs, WORLD, start={0: 7 * MS}))
     [call] = result.calls
     assert call.cause is not None
     assert (call.late_rank, call.cause.reason, call.cause.excess_ns) == (0, "started_late", 7 * MS)
@@ -300,7 +300,7 @@ def test_the_step_before_tells_why_the_first_traced_one_began_late() -> None:
         )
         for rank, own in waited.items()
     }
-    [call] = analyse(play(programs, WORLD, start={0: 7 * MS}), times=times).calls
+    [call] = analyze(play(programs, WORLD, start={0: 7 * MS}), times=times).calls
     assert call.cause is not None
     assert (call.cause.reason, call.cause.rank, call.cause.excess_ns) == ("input_wait", 0, 7 * MS)
     assert "step before" in call.cause.sentence
@@ -309,7 +309,7 @@ def test_the_step_before_tells_why_the_first_traced_one_began_late() -> None:
 def test_waiting_and_transfer_are_summed_per_group_and_rank() -> None:
     programs: dict[int, list[Step]] = {rank: [usual(), usual()] for rank in range(4)}
     programs[1] = [[*usual()], [("idle", 8 * MS), *usual()]]
-    result = analyse(play(programs, WORLD))
+    result = analyze(play(programs, WORLD))
     [group] = result.groups
     assert (group.num_ranks, group.num_calls, group.late_counts) == (4, 2, ((1, 1),))
     assert group.wait_ns == 3 * 8 * MS // 4 // 2  # three of four ranks, one of two steps
@@ -326,7 +326,7 @@ def test_the_split_has_communication_where_its_layer_is() -> None:
         first: Op = ("compute", "conv", "forward", (10 if rank else 14) * MS)
         return [first, *sync("tp", 1), *backward(20, 40), *sync("dp", 6)]
 
-    result = analyse(play({rank: [step(rank)] * 2 for rank in range(2)}, {"tp": (0, 1), "dp": (0, 1)}))
+    result = analyze(play({rank: [step(rank)] * 2 for rank in range(2)}, {"tp": (0, 1), "dp": (0, 1)}))
     rows = {(row.group, row.layer, row.phase): row for row in result.split}
     tp = rows["tp", "conv", "forward"]
     assert (tp.compute_ns, tp.exposed_comm_ns) == (12 * MS, 3 * MS)
@@ -344,19 +344,19 @@ def test_a_bucket_belongs_to_the_layers_whose_gradients_it_carries() -> None:
     played = play({rank: [step(rank)] for rank in range(2)}, {"dp": (0, 1)})
     # The calls are of 4096 bytes: 1,024 floats, a quarter of them conv's.
     parameters = (("conv", (256,)), ("fc", (700, 68)))
-    rows = {(row.group, row.layer): row for row in analyse(played, parameters=parameters).split if row.group}
+    rows = {(row.group, row.layer): row for row in analyze(played, parameters=parameters).split if row.group}
     assert set(rows) == {("dp", "conv"), ("dp", "fc")}
     assert (rows["dp", "conv"].wait_ns, rows["dp", "fc"].wait_ns) == (MS, 3 * MS)
     assert (rows["dp", "conv"].transfer_ns, rows["dp", "fc"].transfer_ns) == (MS, 3 * MS)
     assert rows["dp", "fc"].phase == "backward"
-    other = analyse(played, parameters=(("conv", (255,)), ("fc", (768,))))  # does not fit: the last layer's
+    other = analyze(played, parameters=(("conv", (255,)), ("fc", (768,))))  # does not fit: the last layer's
     assert {row.layer for row in other.split if row.group} == {"conv"}
 
 
 def test_a_rank_that_is_always_late_is_persistent() -> None:
     programs: dict[int, list[Step]] = {rank: [usual()] * 6 for rank in range(4)}
     programs[2] = [[("idle", 8 * MS), *usual()]] * 6
-    result = analyse(play(programs, WORLD))
+    result = analyze(play(programs, WORLD))
     assert [(one.step, one.rank, one.times) for one in result.stragglers] == [
         (step, 2, 1) for step in range(6)
     ]
@@ -384,19 +384,19 @@ def test_untraced_steps_confirm_what_one_traced_step_cannot_tell() -> None:
     programs: dict[int, list[Step]] = {rank: [usual()] for rank in range(4)}
     programs[2] = [[("idle", 8 * MS), *usual()]]
     played = play(programs, WORLD)
-    alone = analyse(played)
+    alone = analyze(played)
     assert (alone.pattern, alone.persistent) == (None, ())
     noise = np.random.default_rng(0).normal(0, MS / 4, (4, 40))
     slow = np.array([0, 0, 8 * MS, 0])[:, None]
-    confirmed = analyse(played, times=times_of(30 * MS + noise + slow))
+    confirmed = analyze(played, times=times_of(30 * MS + noise + slow))
     assert confirmed.pattern == "persistent"
     [straggler] = confirmed.persistent
     assert straggler.always_on is not None
     assert (straggler.always_on.times, straggler.always_on.num_steps) == (40, 40)
     assert straggler.always_on.excess_ns == pytest.approx(8 * MS, rel=0.1)
-    little = analyse(played, times=times_of(30 * MS + noise + slow / 8))  # but far less than it was late
+    little = analyze(played, times=times_of(30 * MS + noise + slow / 8))  # but far less than it was late
     assert (little.pattern, little.persistent) == (None, ())
-    other = analyse(played, times=times_of(30 * MS + noise + slow[::-1]))  # it is another rank there
+    other = analyze(played, times=times_of(30 * MS + noise + slow[::-1]))  # it is another rank there
     assert (other.pattern, other.persistent) == (None, ())
     assert always_on(times_of(30 * MS + noise)) == {}
 
@@ -417,14 +417,14 @@ def test_clocks_that_leave_it_open_name_nobody() -> None:
     )
     programs: dict[int, list[Step]] = {rank: [usual()] for rank in range(4)}
     programs[2] = [[("idle", MS // 2), *usual()]]
-    unsure = analyse(play(programs, WORLD, hosts=TWO_HOSTS, clocks=clocks))
+    unsure = analyze(play(programs, WORLD, hosts=TWO_HOSTS, clocks=clocks))
     [call] = unsure.calls
     assert (call.late_rank, call.cause, call.uncertain) == (None, None, True)
     assert unsure.num_uncertain == 1
     assert unsure.groups[0].late_counts == ()
     assert unsure.stragglers == ()
     programs[2] = [[("idle", 8 * MS), *usual()]]
-    sure = analyse(play(programs, WORLD, hosts=TWO_HOSTS, clocks=clocks))
+    sure = analyze(play(programs, WORLD, hosts=TWO_HOSTS, clocks=clocks))
     assert [(one.late_rank, one.uncertain) for one in sure.calls] == [(2, False)]
     assert sure.calls[0].cause is not None and sure.calls[0].cause.reason == "idle"
 
@@ -434,15 +434,15 @@ def reasons(missing: tuple[Missing, ...]) -> str:
 
 
 def test_what_cannot_be_told_is_said() -> None:
-    nothing = analyse_waits(LineRecord(), [], ClockFit(reference=""), {})
+    nothing = analyze_waits(LineRecord(), [], ClockFit(reference=""), {})
     assert reasons(nothing.missing) == "wait states: no step was traced"
     assert (nothing.calls, nothing.pattern) == ((), None)
     lonely = play({0: [forward()]}, {})
-    assert "one rank, which waits for no other" in reasons(analyse(lonely, world_size=1).missing)
-    of_eight = reasons(analyse(lonely, world_size=8).missing)
+    assert "one rank, which waits for no other" in reasons(analyze(lonely, world_size=1).missing)
+    of_eight = reasons(analyze(lonely, world_size=8).missing)
     assert "1 of 8 ranks were traced" in of_eight and "one rank was traced" in of_eight
     silent = play({0: [forward()], 1: [forward()]}, {})
-    assert "no call could be matched" in reasons(analyse(silent).missing)
+    assert "no call could be matched" in reasons(analyze(silent).missing)
 
 
 def test_a_rank_without_a_line_costs_the_reason_only() -> None:
@@ -450,7 +450,7 @@ def test_a_rank_without_a_line_costs_the_reason_only() -> None:
     programs[2] = [[("idle", 8 * MS), *usual()]]
     played = play(programs, WORLD)
     del played.lines.lines[0][1]
-    result = analyse(played)
+    result = analyze(played)
     [call] = result.calls
     assert (call.late_rank, call.lateness_ns, call.cause) == (2, 8 * MS, None)
     assert "no step of rank 1" in reasons(result.missing)
@@ -462,24 +462,24 @@ def test_ranks_that_traced_different_steps_are_said() -> None:
     line = played.lines.lines[0][1]
     [span] = line.steps
     played.lines.lines[0][1] = structs.replace(line, steps=(structs.replace(span, step=7),))
-    assert "traced different steps" in reasons(analyse(played).missing)
+    assert "traced different steps" in reasons(analyze(played).missing)
 
 
 TRACES = Path(__file__).parents[3] / "data" / "traces"
 
 
 def waits_of_import(source: RunReader) -> WaitAnalysis:
-    """What `analyse_run` puts together, of one window without always-on figures."""
+    """What `analyze_run` puts together, of one window without always-on figures."""
     lines, record, hosts = LineRecord(), CommRecord(), {}
     for summary in source.summaries():
         facts = window_facts(summary)
         table = source.timeline(facts.rank, facts.window)
         spans, hosts[facts.rank] = spans_of(table), facts.host
-        act, steps = bd.activity(spans, facts), bd.analysed_steps(spans, facts)
+        act, steps = bd.activity(spans, facts), bd.analyzed_steps(spans, facts)
         record.add(table, facts.rank, facts.window, facts.groups)
         lines.add(table, spans, act, steps, (facts.rank, facts.window, facts.host))
-    comm = analyse_collectives(record, hosts, len(hosts))
-    return analyse_waits(lines, comm.matches, comm.clocks, hosts, world_size=len(hosts))
+    comm = analyze_collectives(record, hosts, len(hosts))
+    return analyze_waits(lines, comm.matches, comm.clocks, hosts, world_size=len(hosts))
 
 
 def test_eight_gpus_wait_for_rank_seven(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_each_remedy_is_told_once_with_what_it_gives(fakes: None) -> None:
     assert "→ membw, power.perf" in todo
 
 
-def test_marks_reasons_and_remedies_are_readable_without_colour(fakes: None) -> None:
+def test_marks_reasons_and_remedies_are_readable_without_color(fakes: None) -> None:
     text = run().output
     assert "\x1b[" not in text
     assert "  ✓ numa" in text

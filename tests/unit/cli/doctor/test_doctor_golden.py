@@ -247,12 +247,12 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     assert max(map(len, lines)) <= max(80, min(width, 120))
 
 
-def test_colour_changes_nothing_but_colour() -> None:
+def test_color_changes_nothing_but_color() -> None:
     import re
 
-    coloured = render(made_up(), trials(), color=True)
-    assert "\x1b[32m✓\x1b[0m" in coloured
-    assert re.sub(r"\x1b\[\d+m", "", coloured) == render(made_up(), trials())
+    colored = render(made_up(), trials(), color=True)
+    assert "\x1b[32m✓\x1b[0m" in colored
+    assert re.sub(r"\x1b\[\d+m", "", colored) == render(made_up(), trials())
 
 
 def test_ascii_keeps_the_marks_apart() -> None:

@@ -14,7 +14,7 @@ from perfscope.collectors.context import Context
 from perfscope.collectors.cpu.neighbors import (
     COMMAND_LENGTH,
     MAX_NAMED,
-    Neighbours,
+    Neighbors,
     busy_ticks,
     command_of,
 )
@@ -52,7 +52,7 @@ class Machine:
         for process in (Fake(1, 0, name="systemd"), *processes):
             self.processes[process.pid] = process
         self.write()
-        self.collector = Neighbours()
+        self.collector = Neighbors()
         self.ctx = Context(root=root, clock=lambda: self.now, pids=lambda: self.ranks)
         assert self.collector.probe(self.ctx).available
         self.collector.open(self.ctx)
@@ -172,7 +172,7 @@ def test_whoever_has_the_run_in_its_environment_is_ours_with_all_below(tmp_path:
         folder.mkdir(exist_ok=True)
         (folder / "stat").write_text(f"{process.pid} (p) S {process.parent} " + " ".join(["0"] * 48))
     (root / "proc/stat").write_text("cpu 0 0 0 0\ncpu0 0 0 0 0\n")
-    collector = Neighbours()
+    collector = Neighbors()
     out_dir = Path("/runs/x/hosts/h")
     seconds = iter(range(0, 10**12, 10**9))
     collector.open(Context(root=root, clock=lambda: next(seconds), pids=lambda: [100], out_dir=out_dir))
@@ -209,7 +209,7 @@ def test_grain_of_the_clocks_does_not_add_up(tmp_path: Path) -> None:
 
 
 def test_a_debt_is_soon_forgotten(tmp_path: Path) -> None:
-    """Where the two clocks differ for long, a neighbour that comes later is still seen."""
+    """Where the two clocks differ for long, a neighbor that comes later is still seen."""
     machine = Machine(tmp_path, Fake(100), cpus=2)
     for _ in range(20):
         assert machine.second(50, p100=60) == 0
@@ -320,9 +320,9 @@ def test_hidden_processes_leave_the_sum(tmp_path: Path) -> None:
     (root / "proc/self").mkdir()
     (root / "proc/self/mounts").write_text("proc /proc proc rw,nosuid,relatime,hidepid=invisible 0 0\n")
     ctx = Context(root=root, euid=1000)
-    (absent,) = Neighbours().probe(ctx).absent
+    (absent,) = Neighbors().probe(ctx).absent
     assert "hidepid" in absent.reason and "remount" in absent.remedy
-    assert Neighbours().probe(Context(root=root, euid=0)).absent == ()
+    assert Neighbors().probe(Context(root=root, euid=0)).absent == ()
     assert machine.second(130, p100=100) == 30
     assert neighbours(machine.collector.facts()) == []
 
@@ -343,7 +343,7 @@ def test_a_machine_without_the_source_is_said(tmp_path: Path, text: str | None) 
     (tmp_path / "proc").mkdir()
     if text is not None:
         (tmp_path / "proc/stat").write_text(text)
-    capability = Neighbours().probe(Context(root=tmp_path))
+    capability = Neighbors().probe(Context(root=tmp_path))
     assert not capability.available and capability.reason.startswith("/proc/stat: ")
 
 

@@ -20,7 +20,7 @@ import pytest
 from perfscope.collectors.base import Fact
 from perfscope.collectors.context import Context, captured_context, live_context
 from perfscope.collectors.cpu.neighbors import (
-    Neighbours,
+    Neighbors,
     busy_ticks,
 )
 from perfscope.collectors.process_table import (
@@ -76,7 +76,7 @@ def orphan() -> Iterator[Callable[..., int]]:
 
 def watch(ctx: Context, enough: Callable[[], bool]) -> tuple[int, int, list[Fact]]:
     """(neighbours' ticks, machine's busy ticks, facts) until it is enough."""
-    collector = Neighbours()
+    collector = Neighbors()
     assert collector.probe(ctx).available
     before = busy_ticks(Path("/proc/stat").read_bytes())[0]
     collector.open(ctx)
@@ -168,7 +168,7 @@ def test_with_few_files_allowed_processes_are_still_seen(monkeypatch: pytest.Mon
 def test_captured_machines_can_be_looked_at(name: str) -> None:
     seconds = iter(range(0, 10**12, 10**9))
     ctx = captured_context(hardware.tree(name), clock=lambda: next(seconds))
-    collector = Neighbours()
+    collector = Neighbors()
     if not collector.probe(ctx).available:
         assert not ctx.exists("/proc/stat")
         return

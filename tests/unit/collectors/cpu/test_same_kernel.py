@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from perfscope.collectors.context import Context
-from perfscope.collectors.cpu.neighbors import Neighbours
+from perfscope.collectors.cpu.neighbors import Neighbors
 from perfscope.collectors.cpu.same_kernel import KERNEL, LOOK_NS, SameKernel
 
 BOOT = "4f5c1f0e-0000-4000-8000-000000000001"
@@ -59,7 +59,7 @@ def run(tmp_path: Path) -> Run:
 
 
 def neighbour_ticks(run: Run) -> int:
-    collector = Neighbours()
+    collector = Neighbors()
     collector.open(run.ctx)
     run.now += 10**9
     run.use(90, 70, 30)
@@ -86,7 +86,7 @@ def test_a_host_that_has_not_said_where_it_runs_is_another_machine(run: Run) -> 
 
 
 def test_a_rank_that_was_taken_for_a_stranger_becomes_ours(run: Run) -> None:
-    collector = Neighbours()
+    collector = Neighbors()
     collector.open(run.ctx)
     run.now += LOOK_NS + 1
     run.use(90, 70, 30)

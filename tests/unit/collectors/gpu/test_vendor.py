@@ -10,7 +10,7 @@ import pytest
 
 from perfscope.analysis.machine.host import open_hosts
 from perfscope.analysis.machine.placement import placements
-from perfscope.analysis.run import analyse_run
+from perfscope.analysis.run import analyze_run
 from perfscope.collectors.base import BaseCollector, Capability, Reading
 from perfscope.collectors.context import Context, captured_context
 from perfscope.collectors.gpu import registry
@@ -104,7 +104,7 @@ def test_a_vendor_needs_nothing_but_its_entry_in_the_registry(acme: None, tmp_pa
     here = {key: topology[key] for key in ("gpus", "links")}
     ranks = [{"pid": 100, "device": f"cuda:0 {NAME}"}]
     run = SampledRun(tmp_path / "run", recorded(), topology=two_nodes(**here), ranks=ranks).read()
-    machine = analyse_run(run).machine
+    machine = analyze_run(run).machine
     assert machine is not None
     titles = {track.title for track in machine.tracks if track.title.startswith("GPU 0")}
     assert titles == {"GPU 0", "GPU 0 AcmeLink sent", "GPU 0 throttled: too hot"}

@@ -94,7 +94,7 @@ def test_no_limit_is_none_and_no_control_group_is_no_version(tmp_path: Path) -> 
         ({}, None),
     ],
 )
-def test_virtual_machines_are_recognised(tmp_path: Path, files: dict[str, str], kind: str | None) -> None:
+def test_virtual_machines_are_recognized(tmp_path: Path, files: dict[str, str], kind: str | None) -> None:
     assert environment.virtual_machine(machine(tmp_path, files)) == kind
 
 
@@ -108,7 +108,7 @@ def test_virtual_machines_are_recognised(tmp_path: Path, files: dict[str, str], 
         ({"proc/1/cgroup": "0::/init.scope\n"}, None),
     ],
 )
-def test_containers_are_recognised(tmp_path: Path, files: dict[str, str], runtime: str | None) -> None:
+def test_containers_are_recognized(tmp_path: Path, files: dict[str, str], runtime: str | None) -> None:
     assert environment.container(machine(tmp_path, files)) == runtime
 
 

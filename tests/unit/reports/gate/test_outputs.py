@@ -72,14 +72,14 @@ def test_text_stays_within_its_width_whatever_the_names(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_colour_adds_nothing_but_escapes(name: str) -> None:
+def test_color_adds_nothing_but_escapes(name: str) -> None:
     result = SAMPLES[name]()
-    coloured = render_check(result, width=100, color=True)
-    assert "\x1b[" in coloured
-    assert ESCAPE.sub("", coloured) == render_check(result, width=100, color=False)
+    colored = render_check(result, width=100, color=True)
+    assert "\x1b[" in colored
+    assert ESCAPE.sub("", colored) == render_check(result, width=100, color=False)
 
 
-def test_colours_are_not_red_against_green() -> None:
+def test_colors_are_not_red_against_green() -> None:
     used = set()
     for make in SAMPLES.values():
         used |= set(re.findall(r"\x1b\[([0-9;]+)m", render_check(make(), width=100, color=True)))

@@ -212,7 +212,7 @@ def test_counter_charts_come_by_interest_with_a_unit_each() -> None:
     charts = counters_of(report_of("gpu")).charts
     assert [(chart.title, chart.unit) for chart in charts[:3]] == [
         ("CPUs", Unit.RATIO),
-        ("GPUs, utilisation", Unit.RATIO),
+        ("GPUs, utilization", Unit.RATIO),
         ("GPUs, memory in use", Unit.BYTES),
     ]
     assert len({chart.id for chart in charts}) == len(charts)
@@ -236,7 +236,7 @@ def test_many_lines_of_several_kinds_get_a_chart_per_kind() -> None:
     assert [chart.title for chart in charts] == [
         "GPU busy",
         "GPU tensor cores active",
-        "GPUs, utilisation, others",
+        "GPUs, utilization, others",
     ]
     assert [len(chart.lines) for chart in charts] == [8, 8, 1]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from msgspec import structs
 
 from perfscope.analysis.results import RunAnalysis
-from perfscope.analysis.run import analyse_run
-from perfscope.analysis.waits.analyse import analyse_waits
+from perfscope.analysis.run import analyze_run
+from perfscope.analysis.waits.analyze import analyze_waits
 from perfscope.analysis.waits.results import WaitAnalysis
 from perfscope.reports.model import Note, Section, Table
 from perfscope.reports.sections.waits import waits_section
@@ -20,7 +20,7 @@ from tests.unit.analysis.waits.test_waits import MS, WORLD, usual
 def report_of(path: Path, waits: WaitAnalysis | None) -> Section | None:
     run = SyntheticRun(path)
     run.rank(0)
-    analysis: RunAnalysis = structs.replace(analyse_run(run.read()), waits=waits)
+    analysis: RunAnalysis = structs.replace(analyze_run(run.read()), waits=waits)
     return waits_section(analysis)
 
 
@@ -28,7 +28,7 @@ def waits_of(slow: int, layer: str = "conv", *, num_steps: int = 6) -> WaitAnaly
     programs: dict[int, list[Step]] = {rank: [usual()] * num_steps for rank in range(4)}
     programs[slow] = [[("compute", layer, "forward", 8 * MS), *usual()]] * num_steps
     played = play(programs, WORLD)
-    return analyse_waits(played.lines, played.matches, played.clocks, played.hosts)
+    return analyze_waits(played.lines, played.matches, played.clocks, played.hosts)
 
 
 def text_of(section: Section) -> str:

@@ -18,7 +18,7 @@ import pytest
 from msgspec import Struct, structs
 
 from perfscope.analysis.missing import missing_figure
-from perfscope.analysis.study.analyse import analyse_study
+from perfscope.analysis.study.analyze import analyze_study
 from perfscope.analysis.study.results import WARN, LossCurve, Pair, Problem, StudyAnalysis
 from perfscope.reports import curve_layout
 from perfscope.reports.asset_files import asset
@@ -237,7 +237,7 @@ def test_ratios_are_read_from_pairs_in_either_order() -> None:
         assert [row[column] for row in rows] == pytest.approx(expected)
 
 
-def test_cells_that_repeats_cannot_tell_apart_carry_no_colour() -> None:
+def test_cells_that_repeats_cannot_tell_apart_carry_no_color() -> None:
     matrix = table(made("schemes"), "study-matrix")
     assert matrix.rows[1][3] == pytest.approx(250 / 244)
     assert matrix.heat[1][3] == ""
@@ -246,14 +246,14 @@ def test_cells_that_repeats_cannot_tell_apart_carry_no_colour() -> None:
     assert [matrix.rows[n][n + 1] for n in range(4)] == [None] * 4
 
 
-def test_missing_efficiencies_are_dashes_without_colour() -> None:
+def test_missing_efficiencies_are_dashes_without_color() -> None:
     pop = table(made("scaling"), "study-pop-table")
-    row = next(n for n, cells_ in enumerate(pop.rows) if str(cells_[0]).strip() == "Serialisation")
+    row = next(n for n, cells_ in enumerate(pop.rows) if str(cells_[0]).strip() == "Serialization")
     assert pop.rows[row][1] is None
     assert (pop.cell(row, 1), pop.tone(row, 1)) == ("–", "")
     assert not any("inside" in str(cells_[0]) for cells_ in pop.rows), "a row of dashes alone says nothing"
     assert "Inside hosts: one host." in pop.caption
-    assert "Serialisation at 1: one host." in pop.caption
+    assert "Serialization at 1: one host." in pop.caption
     assert ">0.0 %<" not in render_html(made("scaling"))
 
 
@@ -278,10 +278,10 @@ def test_tones_turn_at_what_is_acceptable_and_at_one() -> None:
 
 @pytest.mark.parametrize("block", [0, 1, 2], ids=["light", "dark", "chosen dark"])
 def test_numbers_can_be_read_on_every_heat(block: int) -> None:
-    colours = theme_blocks(asset("report.css"))[block][1]
+    colors = theme_blocks(asset("report.css"))[block][1]
     for tone in HEAT_TONES:
-        assert contrast(colours["heat-ink"], colours[f"heat-{tone}"]) >= 4.5
-        assert contrast(colours["ink"], colours[f"heat-{tone}"]) >= 4.5 or block > 0, "paper has its own ink"
+        assert contrast(colors["heat-ink"], colors[f"heat-{tone}"]) >= 4.5
+        assert contrast(colors["ink"], colors[f"heat-{tone}"]) >= 4.5 or block > 0, "paper has its own ink"
 
 
 def test_the_ideal_is_one_for_one_and_fits_are_dashed_beyond_the_data() -> None:
@@ -471,7 +471,7 @@ def test_every_axis_carries_its_unit(report: Report) -> None:
 
 
 def test_two_runs_that_may_not_be_compared_show_facts_and_no_ratio() -> None:
-    study = analyse_study([entry("a", scheme="a"), entry("b", scheme="b", speed=8, batch=64)])
+    study = analyze_study([entry("a", scheme="a"), entry("b", scheme="b", speed=8, batch=64)])
     report = build_study_report(study)
     assert report.verdict.headline == "a and b are not compared: their batches differ."
     notes = {one.id: one.note for one in report.figures}

@@ -189,7 +189,7 @@ def test_batch_norm_over_all_processes_is_another_training_and_refused() -> None
     assert check(request("keras-jax", model="resnet50", batch=4))
     assert check(request("keras-jax", model="lenet", batch=4, ranks=2))
     assert check(request("jax", model="resnet50", batch=4, ranks=2))
-    with pytest.raises(BenchError, match="normalises over the samples of all of them"):
+    with pytest.raises(BenchError, match="normalizes over the samples of all of them"):
         check(request("keras-jax", model="resnet50", batch=4, ranks=2))
     with pytest.raises(BenchError, match="a batch of at least 8"):
         check(request("jax", model="resnet50", batch=4, ranks=4))

@@ -106,7 +106,7 @@ class _Grouping(Struct, frozen=True, kw_only=True):
         return "" if not self.stated and self.by.startswith(LABEL) else self.by
 
 
-def analyse_study(
+def analyze_study(
     entries: Sequence[RunEntry],
     by: str | None = None,
     mode: str | None = None,

@@ -111,7 +111,7 @@ class _Found(Struct):
 
 
 @np.errstate(all="ignore")  # a damaged file's figures may be of any size: no warnings on the terminal
-def analyse_machine(source: RunSource, training: Training) -> tuple[MachineAnalysis | None, list[Host]]:
+def analyze_machine(source: RunSource, training: Training) -> tuple[MachineAnalysis | None, list[Host]]:
     """Everything the reports show of the machines.
 
     Args:

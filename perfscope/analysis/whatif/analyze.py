@@ -60,7 +60,7 @@ class WhatIfs(Struct, frozen=True, kw_only=True):
 NOTHING = WhatIfs(what_ifs=(), check=None, slow=(), slow_at_times=(), missing=())
 
 
-def analyse_what_ifs(
+def analyze_what_ifs(
     replays: Replays | None,
     usual_ns: float | None,
     layers: Sequence[str],

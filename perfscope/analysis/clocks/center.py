@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 NORMAL = 1.4826  # half-width of a normal distribution's tightest half -> its standard deviation
-_KEEP = 2.5  # standard deviations; what lies further out has no say in the centre
+_KEEP = 2.5  # standard deviations; what lies further out has no say in the center
 
 
 def gathered(values: Floats) -> tuple[float, float]:
-    """(centre, half-width of the tightest half): the median of the values that belong to the tightest half.
+    """(center, half-width of the tightest half): the median of the values that belong to the tightest half.
 
     Args:
         values: shape (n,), n >= 1, in any order.

@@ -28,7 +28,7 @@ from perfscope.vocabulary.lateness import LateReason
 _MOST_REASONS = 5  # per collective and group
 
 
-def analyse_waits(
+def analyze_waits(
     lines: LineRecord,
     matches: Sequence[JudgedCalls],
     clocks: Clocks,
