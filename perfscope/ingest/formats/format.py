@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from msgspec import Struct
+if TYPE_CHECKING:
+    from perfscope.ingest.files import WindowFile
+    from perfscope.ingest.summary import IngestSummary
 
-from perfscope.ingest.files import WindowFile
-from perfscope.ingest.summary import IngestSummary
 
 GZIP_MAGIC = b"\x1f\x8b"
 _NAMED_RANK = re.compile(r"(?:rank|worker)[-_.= ]?(\d{1,7})", re.IGNORECASE)
@@ -22,7 +22,7 @@ _NAMED_RANK = re.compile(r"(?:rank|worker)[-_.= ]?(\d{1,7})", re.IGNORECASE)
 _BARE_RANK = re.compile(r"(?:^|[^0-9])(\d{1,3})$")
 
 
-class TraceRank(Struct, frozen=True, kw_only=True):
+class TraceRank(NamedTuple):
     """One process of a trace file: a rank of the run.
 
     Attributes:

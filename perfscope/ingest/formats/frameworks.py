@@ -8,15 +8,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfscope.ingest.files import WindowFile
 from perfscope.ingest.formats.format import Format
 from perfscope.ingest.inflate import read_whole
-from perfscope.ingest.summary import IngestSummary
 from perfscope.rundir import layout
 from perfscope.vocabulary.frameworks import FrameworkName
 
 if TYPE_CHECKING:
+    from perfscope.ingest.files import WindowFile
     from perfscope.ingest.formats.trace import FrameworkTrace
+    from perfscope.ingest.summary import IngestSummary
 
 # Suffix of a window's file -> module of this package and its function.
 _READERS = {

@@ -6,12 +6,15 @@ import re
 import zlib
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from perfscope.ingest.files import WindowFile
 from perfscope.ingest.formats.format import GZIP_MAGIC, Format, TraceRank
 from perfscope.ingest.inflate import most_bytes
-from perfscope.ingest.summary import IngestSummary
 from perfscope.rundir import layout
+
+if TYPE_CHECKING:
+    from perfscope.ingest.files import WindowFile
+    from perfscope.ingest.summary import IngestSummary
 
 _PEEK_BYTES = 1 << 20
 _OVERLAP_BYTES = 4096  # distributedInfo may straddle two pieces

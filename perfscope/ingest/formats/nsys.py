@@ -6,12 +6,15 @@ A run gets one small database per rank (nsys_copy.py).
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from perfscope.errors import TraceError
-from perfscope.ingest.files import WindowFile
 from perfscope.ingest.formats.format import GZIP_MAGIC, Format, TraceRank
-from perfscope.ingest.summary import IngestSummary
 from perfscope.rundir import layout
+
+if TYPE_CHECKING:
+    from perfscope.ingest.files import WindowFile
+    from perfscope.ingest.summary import IngestSummary
 
 _MAGIC = b"SQLite format 3\0"
 _REPORTS = (".nsys-rep", ".qdrep")  # nsys's own files
