@@ -220,9 +220,9 @@ def conclude(
 
 def ending_text(facts: dict[str, Any]) -> str:
     """`job 12 completed after 1:20 (exit code 0), peak memory ...`."""
-    state = str(facts["state"]).lower().replace("_", " ")
+    state = str(facts["state"]).lower().replace("_", " ").replace("cancelled", "canceled")
     parts = [
-        f"job {facts['job']} {'ended: ' if state not in ('completed', 'failed', 'cancelled') else ''}{state}"
+        f"job {facts['job']} {'ended: ' if state not in ('completed', 'failed', 'canceled') else ''}{state}"
     ]
     if facts["elapsed_s"] is not None:
         parts.append(f"after {clock(facts['elapsed_s'])}")

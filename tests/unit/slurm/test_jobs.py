@@ -463,6 +463,8 @@ def test_the_end_of_a_job_is_a_line() -> None:
         "job 12 ended: timeout after 1:05 (signal 15) on node1, queued for 0:03, requeued 1 time; "
         "its run is marked incomplete"
     )
+    canceled = {**facts, **rest, "state": "CANCELLED", "restarts": 0, "run_status": None}
+    assert ending_text(canceled).startswith("job 12 canceled after 1:05 (signal 15) on node1")
 
 
 # --- submitting ------------------------------------------------------------------------------------------
